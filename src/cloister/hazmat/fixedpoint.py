@@ -1,0 +1,135 @@
+"""The grid: records become integers once, on entry, and stay integers until the release.
+
+Every column has a public box ``[low, high]``. The box is mapped to ``[-1, 1]``, the record is
+clipped to it and rounded to the nearest multiple of ``2**-frac_bits``. From there on sensitivity is
+a fact about integers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isfinite
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from cloister.errors import DataError, PlanError
+
+MAX_FRAC_BITS = 24  # a coordinate of [-1, 1] then still fits int32 with room
+_CHUNK_VALUES = 1 << 18
+
+
+def round_to_grid(values: ArrayLike, frac_bits: int) -> NDArray[np.int64]:
+    """Round public real values to the nearest grid point (ties to even); any shape.
+
+    Raises
+    ------
+    PlanError
+        If a value is not finite: public state must never be.
+    """
+    scaled = np.asarray(values, dtype=np.float64) * float(1 << frac_bits)
+    if not np.isfinite(scaled).all():
+        raise PlanError("public state must be finite, got NaN or infinity; mend the task's update.")
+    return np.rint(scaled).astype(np.int64)
+
+
+def from_grid(steps: NDArray[np.int64], frac_bits: int) -> NDArray[np.float64]:
+    """Return the real values of grid points; exact."""
+    return steps / float(1 << frac_bits)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The public box of every column and the fineness of the lattice.
+
+    Parameters
+    ----------
+    low, high : tuple of float, one per column, data units
+        Public bounds, ``low < high``; never read from the records.
+    frac_bits : int in [4, 24]
+        The lattice in ``[-1, 1]`` has step ``2**-frac_bits``.
+    """
+
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    frac_bits: int = 16
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "low", tuple(float(v) for v in self.low))
+        object.__setattr__(self, "high", tuple(float(v) for v in self.high))
+        if not self.low or len(self.low) != len(self.high):
+            raise PlanError(
+                f"bounds need one low and one high per column, got {len(self.low)} and "
+                f"{len(self.high)}."
+            )
+        for column, (low, high) in enumerate(zip(self.low, self.high, strict=True)):
+            if not (isfinite(low) and isfinite(high) and low < high):
+                raise PlanError(
+                    f"bounds of column {column} must be finite with low < high, "
+                    f"got ({low}, {high}); take them from a codebook, not from the records."
+                )
+        if not 4 <= self.frac_bits <= MAX_FRAC_BITS:
+            raise PlanError(f"frac_bits must be in [4, {MAX_FRAC_BITS}], got {self.frac_bits}.")
+
+    @property
+    def n_features(self) -> int:
+        """Number of columns."""
+        return len(self.low)
+
+    @property
+    def one(self) -> int:
+        """The integer that stands for 1.0, the edge of the box."""
+        return 1 << self.frac_bits
+
+    @property
+    def centre(self) -> NDArray[np.float64]:
+        """Middle of the box, data units."""
+        middle: NDArray[np.float64] = (np.array(self.high) + np.array(self.low)) / 2
+        return middle
+
+    @property
+    def half_range(self) -> NDArray[np.float64]:
+        """Half the width of the box, data units: what 1.0 on the grid is worth."""
+        half: NDArray[np.float64] = (np.array(self.high) - np.array(self.low)) / 2
+        return half
+
+    def encode(self, X: ArrayLike) -> NDArray[np.int32]:
+        """Clip records to the box and round them to the grid, once.
+
+        Parameters
+        ----------
+        X : array_like of shape (n_samples, n_features), data units, without NaN
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_features), int32, in ``[-one, one]``
+
+        Raises
+        ------
+        DataError
+            If the shape is wrong or a value is missing; the value is not named.
+        """
+        X = np.asarray(X)
+        if X.ndim != 2 or X.shape[1] != self.n_features:
+            raise DataError(
+                f"records must be a table of {self.n_features} columns, got shape {X.shape}."
+            )
+        steps = np.empty(X.shape, dtype=np.int32)
+        factor, centre = self.one / self.half_range, self.centre
+        rows = max(1, _CHUNK_VALUES // self.n_features)
+        for start in range(0, len(X), rows):
+            part = (X[start : start + rows].astype(np.float64) - centre) * factor
+            if np.isnan(part).any():
+                raise DataError(
+                    "records contain missing values; give a schema that says what to do with them."
+                )
+            steps[start : start + rows] = np.rint(np.clip(part, -self.one, self.one))
+        return steps
+
+    def decode(self, values: ArrayLike) -> NDArray[np.float64]:
+        """Map coordinates of ``[-1, 1]`` back to data units; shape (..., n_features)."""
+        return np.asarray(values, dtype=np.float64) * self.half_range + self.centre
+
+    def normalise(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Map data units to coordinates of ``[-1, 1]`` without clipping or rounding."""
+        return (np.asarray(X, dtype=np.float64) - self.centre) / self.half_range

@@ -1,0 +1,199 @@
+"""What was done to the records, as frozen values; what it costs is :mod:`accounting`'s job.
+
+An event says nothing about units: noise is always given relative to sensitivity, under
+add/remove-one-unit neighbours. Values are immutable, hashable and survive JSON exactly.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from cloister.errors import PlanError
+
+MAX_COUNT = 2**53  # the largest count that a float still holds exactly
+
+
+@dataclass(frozen=True)
+class GaussianEvent:
+    """One Gaussian mechanism: noise of std ``s`` on a vector of L2 sensitivity ``D``.
+
+    Parameters
+    ----------
+    noise_multiplier : float, > 0 and finite; it is ``s / D``
+    """
+
+    noise_multiplier: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "noise_multiplier", _multiplier(self.noise_multiplier))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-able description."""
+        return {"event": "gaussian", "noise_multiplier": self.noise_multiplier}
+
+
+@dataclass(frozen=True)
+class LaplaceEvent:
+    """One Laplace mechanism: noise of scale ``b`` on a vector of L1 sensitivity ``D``.
+
+    Parameters
+    ----------
+    noise_multiplier : float, > 0 and finite; it is ``b / D``, so the event is ``D / b``-DP
+    """
+
+    noise_multiplier: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "noise_multiplier", _multiplier(self.noise_multiplier))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-able description."""
+        return {"event": "laplace", "noise_multiplier": self.noise_multiplier}
+
+
+@dataclass(frozen=True)
+class NonPrivateEvent:
+    """A release without noise; its epsilon is infinite."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-able description."""
+        return {"event": "non_private"}
+
+
+@dataclass(frozen=True)
+class ComposedEvent:
+    """All of ``events`` were done to the same records, possibly adaptively.
+
+    Parameters
+    ----------
+    events : iterable of Event; empty means that nothing was done and costs nothing
+    """
+
+    events: tuple[Event, ...]
+
+    def __post_init__(self) -> None:
+        events = tuple(self.events)
+        for event in events:
+            _check_event(event)
+        object.__setattr__(self, "events", events)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-able description."""
+        return {"event": "composed", "events": [event.to_dict() for event in self.events]}
+
+
+@dataclass(frozen=True)
+class RepeatedEvent:
+    """``event`` was done ``count`` times; the same as composing that many copies.
+
+    Parameters
+    ----------
+    event : Event
+    count : int in [0, 2**53]
+    """
+
+    event: Event
+    count: int
+
+    def __post_init__(self) -> None:
+        _check_event(self.event)
+        if isinstance(self.count, bool) or not isinstance(self.count, int):
+            raise PlanError(f"count must be an integer, got {self.count!r}.")
+        if not 0 <= self.count <= MAX_COUNT:
+            raise PlanError(f"count must be in [0, 2**53], got {self.count}.")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-able description."""
+        return {"event": "repeated", "count": self.count, "of": self.event.to_dict()}
+
+
+Mechanism: TypeAlias = GaussianEvent | LaplaceEvent | NonPrivateEvent
+Event: TypeAlias = Mechanism | ComposedEvent | RepeatedEvent
+
+
+def event_from_dict(data: Mapping[str, Any]) -> Event:
+    """Return the event that ``to_dict`` described; the round trip is exact.
+
+    Raises
+    ------
+    PlanError
+        If the description is of no known kind, or has missing or unknown keys.
+    """
+    if not isinstance(data, Mapping):
+        raise PlanError(f"an event must be a JSON object, got {type(data).__name__}.")
+    fields = dict(data)
+    kind = fields.pop("event", None)
+    try:
+        match kind:
+            case "gaussian":
+                return GaussianEvent(**fields)
+            case "laplace":
+                return LaplaceEvent(**fields)
+            case "non_private":
+                return NonPrivateEvent(**fields)
+            case "composed":
+                parts = fields.pop("events")
+                return ComposedEvent(tuple(event_from_dict(part) for part in parts), **fields)
+            case "repeated":
+                return RepeatedEvent(event_from_dict(fields.pop("of")), **fields)
+    except (TypeError, KeyError) as error:
+        raise PlanError(f"event {kind!r} has missing, unknown or ill-typed keys.") from error
+    raise PlanError(f"event must be one of the kinds that to_dict writes, got {kind!r}.")
+
+
+def compose(events: Iterable[Event]) -> ComposedEvent:
+    """Return the composition of ``events`` with equal mechanisms gathered and sorted.
+
+    Two schedules that cost the same because they hold the same mechanisms become equal values.
+    """
+    counts = mechanism_counts(ComposedEvent(tuple(events)))
+    return ComposedEvent(tuple(RepeatedEvent(event, n) for event, n in counts.items()))
+
+
+def mechanism_counts(event: Event) -> dict[Mechanism, int]:
+    """Return how often each distinct mechanism occurs in ``event``, in a canonical order.
+
+    Every accountant works on this multiset alone. So no nesting, repetition or order of the same
+    mechanisms can change a cost.
+    """
+    counts: dict[Mechanism, int] = {}
+    _count(event, 1, counts)
+    return dict(sorted(counts.items(), key=_rank))
+
+
+def _count(event: Event, times: int, counts: dict[Mechanism, int]) -> None:
+    if times == 0:
+        return
+    match event:
+        case ComposedEvent(events):
+            for part in events:
+                _count(part, times, counts)
+        case RepeatedEvent(part, count):
+            _count(part, times * count, counts)
+        case _:
+            counts[event] = counts.get(event, 0) + times
+
+
+def _rank(item: tuple[Mechanism, int]) -> tuple[str, float]:
+    event = item[0]
+    return type(event).__name__, getattr(event, "noise_multiplier", 0.0)
+
+
+def _check_event(event: object) -> None:
+    if not isinstance(event, Event):
+        raise PlanError(f"an event is needed, got {type(event).__name__}.")
+
+
+def _multiplier(value: float) -> float:
+    if isinstance(value, bool | str | bytes):
+        raise PlanError(f"noise_multiplier must be a number, got {value!r}.")
+    number = float(value)
+    if not 0 < number < math.inf:
+        raise PlanError(
+            f"noise_multiplier must be a finite number above 0, got {number!r}; "
+            "a release without noise is NonPrivateEvent()."
+        )
+    return number

@@ -1,0 +1,1 @@
+"""The protocol, without I/O: bytes in, bytes out; a transport carries them."""

@@ -1,0 +1,338 @@
+"""The plan: the one document every party agrees on, frozen, in canonical JSON, with a digest.
+
+Noise scales, vector lengths, number of rounds and decoding are functions of the plan alone, so they
+are never sent and two parties cannot hold different values.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from math import ceil, isqrt, sqrt
+from typing import Any
+
+from cloister.errors import PlanError, RemoteProtocolError
+from cloister.hazmat.fixedpoint import Grid
+from cloister.hazmat.ring import RING_BITS, WORD_BYTES, Integers
+from cloister.privacy.budget import Budget
+from cloister.privacy.calibration import gaussian_noise_multiplier, laplace_noise_multiplier
+from cloister.privacy.events import (
+    ComposedEvent,
+    Event,
+    GaussianEvent,
+    LaplaceEvent,
+    NonPrivateEvent,
+)
+from cloister.randomness import new_nonce
+from cloister.tasks import TASKS
+from cloister.tasks.base import Block, Profile, Released, Task
+
+PROTOCOL_VERSION = 1
+MAX_RECORDS = 1 << 32  # per silo: public head-room, not a count
+_TAILS = 40  # noise beyond so many deviations is less likely than a broken machine
+
+
+def majority(n_silos: int) -> int:
+    """Return the smallest number of silos that two disjoint groups cannot both have."""
+    return n_silos // 2 + 1
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything the parties must agree on before the first record is read.
+
+    Parameters
+    ----------
+    task : Task
+    silos : tuple of str
+        Members in their agreed order.
+    grid : Grid
+        Public box of each column and fineness of the lattice.
+    columns : tuple of str
+    budget : Budget or None
+        What the whole plan may cost; None for a task that is not private.
+    nominal_n : int
+        Public contract value for the number of records in all silos together.
+    min_silos : int
+        Smallest set of survivors whose sum may be released: a majority of the silos, at least 2,
+        or 1 for a single silo.
+    profile : {"local", "group"}
+    unit : str
+        Unit of privacy: "row", or the column whose values name a person.
+    max_rows, max_silos_per_person : int
+        At most so many rows of one unit count in a silo, and a person is in at most so many silos;
+        the sensitivity multiplies by both.
+    schema_digest, study : str
+    run_id : str
+        Fresh nonce, so that no pad and no noise repeats.
+
+    Notes
+    -----
+    ``min_silos`` is a majority because a silo confirms one survivor set per round: two sets that
+    overlap then cannot both be confirmed.
+    """
+
+    task: Task
+    silos: tuple[str, ...]
+    grid: Grid
+    columns: tuple[str, ...]
+    budget: Budget | None
+    nominal_n: int
+    min_silos: int = 0
+    profile: Profile = "group"
+    unit: str = "row"
+    max_rows: int = 1
+    max_silos_per_person: int = 1
+    schema_digest: str = ""
+    study: str = "default"
+    run_id: str = field(default_factory=new_nonce)
+
+    def __post_init__(self) -> None:
+        if self.min_silos == 0:
+            object.__setattr__(self, "min_silos", majority(len(self.silos)))
+        self._check_parties()
+        self._check_task()
+        self._check_head_room()
+
+    def _check_parties(self) -> None:
+        if not self.silos or len(set(self.silos)) != len(self.silos):
+            raise PlanError(f"silos must be different names, at least one, got {self.silos!r}.")
+        if bad := [name for name in self.silos if not name or len(name.encode()) > 255]:
+            raise PlanError(f"a silo name must have 1 to 255 bytes, got {bad[0]!r}.")
+        if (self.profile == "local") != (len(self.silos) == 1):
+            raise PlanError(
+                f"profile {self.profile!r} does not fit {len(self.silos)} silos; "
+                "'local' is for exactly one, 'group' for two or more."
+            )
+        if self.profile not in self.task.profiles:
+            raise PlanError(
+                f"task {self.task.name!r} allows profiles {sorted(self.task.profiles)}, "
+                f"got {self.profile!r}."
+            )
+        least = majority(len(self.silos))
+        if not least <= self.min_silos <= len(self.silos):
+            raise PlanError(
+                f"min_silos must be in [{least}, {len(self.silos)}] for {len(self.silos)} silos, "
+                f"got {self.min_silos}; a smaller set could be confirmed twice."
+            )
+        if len(self.run_id) != 32 or not set(self.run_id) <= set("0123456789abcdef"):
+            raise PlanError(
+                f"run_id must be 32 hexadecimal digits, got {self.run_id!r}; leave it out for a "
+                "fresh one."
+            )
+        for name in ("nominal_n", "max_rows", "max_silos_per_person"):
+            if getattr(self, name) < 1:
+                raise PlanError(f"{name} must be >= 1, got {getattr(self, name)}.")
+
+    def _check_task(self) -> None:
+        task = self.task
+        if task.private != (self.budget is not None):
+            raise PlanError(
+                f"task {task.name!r} is {'' if task.private else 'not '}private, so budget must "
+                f"{'be given' if task.private else 'be None'}."
+            )
+        if task.private and task.mechanism == "none":
+            raise PlanError(f"task {task.name!r} calls itself private but adds no noise.")
+        if not task.n_features == self.grid.n_features == len(self.columns):
+            raise PlanError(
+                f"columns must be {task.n_features} as in the task, got {len(self.columns)} names "
+                f"and {self.grid.n_features} bounds."
+            )
+        if task.frac_bits != self.grid.frac_bits:
+            raise PlanError(f"frac_bits differ: task {task.frac_bits}, grid {self.grid.frac_bits}.")
+        if self.budget and task.mechanism == "gaussian" and self.budget.delta == 0:
+            raise PlanError(f"delta must be > 0 for task {task.name!r}, whose noise is Gaussian.")
+        weight = sum(block.weight for t in range(task.rounds) for block in task.blocks(t))
+        if not 0 < weight <= 1 + 1e-9:
+            raise PlanError(f"weights of all blocks must sum to at most 1, got {weight:.6g}.")
+
+    def _check_head_room(self) -> None:
+        """Prove that neither the sum of all records nor the noise can wrap in the ring."""
+        for t in range(self.task.rounds):
+            for block in self.task.blocks(t):
+                entry = isqrt(block.l2_squared) + 1
+                if self._range(t, block, entry) >= 1 << (RING_BITS - 1):
+                    raise PlanError(
+                        f"round {t} of task {self.task.name!r} does not fit the ring: "
+                        "use fewer frac_bits or a larger epsilon."
+                    )
+
+    def _range(self, t: int, block: Block, entry: int) -> int:
+        """Return the largest absolute value a released word of `block` can honestly take."""
+        total = len(self.silos) * MAX_RECORDS * entry
+        return total + _TAILS * self.noise_scale(block)
+
+    @property
+    def rounds(self) -> int:
+        """Number of rounds."""
+        return self.task.rounds
+
+    @property
+    def group_size(self) -> int:
+        """Number of records that one unit of privacy may own."""
+        return self.max_rows * self.max_silos_per_person
+
+    def length(self, t: int) -> int:
+        """Return the number of words each silo sends in round `t`."""
+        return sum(block.size for block in self.task.blocks(t))
+
+    @cached_property
+    def _multiplier(self) -> float:
+        """Noise scale over sensitivity of one release that takes the whole budget."""
+        if self.budget is None:
+            return 0.0
+        if self.task.mechanism == "laplace":
+            return laplace_noise_multiplier(self.budget.epsilon)
+        return gaussian_noise_multiplier(self.budget.epsilon, self.budget.delta)
+
+    def noise_scale(self, block: Block) -> int:
+        """Return the integer scale of the noise in each word of `block`, rounded up; 0 for none.
+
+        Sigma of the discrete Gaussian, or the scale of the discrete Laplace.
+        """
+        if self.task.mechanism == "none":
+            return 0
+        if self.task.mechanism == "laplace":
+            return ceil(self._multiplier * self.group_size * block.l1 / block.weight)
+        sensitivity = self.group_size * sqrt(block.l2_squared)
+        return ceil(self._multiplier * sensitivity / sqrt(block.weight))
+
+    def noise_std(self, block: Block) -> float:
+        """Return the standard deviation of the noise in each word of `block`, in integers."""
+        factor = sqrt(2) if self.task.mechanism == "laplace" else 1.0
+        return factor * self.noise_scale(block)
+
+    def event(self, t: int) -> Event:
+        """Return what round `t` does, as a value that an accountant can price."""
+        events: list[Event] = []
+        for block in self.task.blocks(t):
+            scale = self.noise_scale(block)
+            if self.task.mechanism == "none":
+                events.append(NonPrivateEvent())
+            elif self.task.mechanism == "laplace":
+                events.append(LaplaceEvent(scale / (self.group_size * block.l1)))
+            else:
+                norm = self.group_size * sqrt(block.l2_squared)
+                events.append(GaussianEvent(scale / norm))
+        return events[0] if len(events) == 1 else ComposedEvent(tuple(events))
+
+    def events(self) -> Event:
+        """Return what the whole plan does."""
+        return ComposedEvent(tuple(self.event(t) for t in range(self.rounds)))
+
+    def upload_bytes(self) -> int:
+        """Return the bytes of words each silo sends over all rounds."""
+        return sum(WORD_BYTES * self.length(t) for t in range(self.rounds))
+
+    def decode(self, t: int, values: Integers) -> dict[str, Released]:
+        """Cut an unmasked vector into the blocks of round `t`.
+
+        Raises
+        ------
+        RemoteProtocolError
+            If a word is outside what honest silos can reach, as after a wrong pad.
+        """
+        released, offset = {}, 0
+        for block in self.task.blocks(t):
+            part = values[offset : offset + block.size]
+            limit = self._range(t, block, isqrt(block.l2_squared) + 1)
+            if part.size and int(max(part.max(), -part.min())) > limit:
+                raise RemoteProtocolError(
+                    f"round {t} decodes to a value outside the plan's range; "
+                    "a pad or a party does not belong to this plan."
+                )
+            released[block.name] = Released(part.reshape(block.shape), self.noise_std(block))
+            offset += block.size
+        return released
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plan as JSON-able values."""
+        document: dict[str, Any] = {
+            "protocol": PROTOCOL_VERSION,
+            "ring_bits": RING_BITS,
+            "task": {"name": self.task.name, **asdict(self.task)},  # type: ignore[call-overload]
+            "budget": asdict(self.budget) if self.budget else None,
+            "grid": asdict(self.grid),
+        }
+        for name in _PLAIN_FIELDS:
+            document[name] = getattr(self, name)
+        return document
+
+    def canonical_json(self) -> str:
+        """Return the one text of this plan: sorted keys, no spaces, ASCII."""
+        return json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+    @cached_property
+    def digest(self) -> bytes:
+        """SHA-256 of the canonical JSON; every frame carries it."""
+        return hashlib.sha256(self.canonical_json().encode()).digest()
+
+    @classmethod
+    def from_dict(
+        cls, document: Mapping[str, Any], tasks: Mapping[str, type[Task]] | None = None
+    ) -> Plan:
+        """Read a plan written by :meth:`to_dict`; `tasks` adds tasks of your own to ours."""
+        known = {**TASKS, **(tasks or {})}
+        try:
+            if document["protocol"] != PROTOCOL_VERSION or document["ring_bits"] != RING_BITS:
+                raise PlanError(
+                    f"plan is of protocol {document['protocol']}, this is {PROTOCOL_VERSION}; "
+                    "use the same version at every party."
+                )
+            options = dict(document["task"])
+            name = options.pop("name")
+            if name not in known:
+                raise PlanError(f"task must be one of {sorted(known)}, got {name!r}.")
+            plain = {field: document[field] for field in _PLAIN_FIELDS}
+            plain["silos"] = tuple(plain["silos"])
+            plain["columns"] = tuple(plain["columns"])
+            return cls(
+                task=known[name](**options),
+                grid=Grid(**document["grid"]),
+                budget=Budget(**document["budget"]) if document["budget"] else None,
+                **plain,
+            )
+        except (KeyError, TypeError) as error:
+            raise PlanError(f"plan is not complete: {error}; write it with to_dict.") from error
+
+    def describe(self) -> str:
+        """Say in plain words what happens, what it costs and who sees what."""
+        unit = "row" if self.unit == "row" else f"value of {self.unit!r}"
+        lines = [self.task.describe()]
+        if self.budget is None:
+            lines.append("There is NO privacy guarantee for what is released.")
+        else:
+            lines.append(
+                f"Adding or removing one {unit} (at most {self.max_rows} row(s) in a silo, a person "
+                f"in at most {self.max_silos_per_person} silo(s)) changes the probability of any "
+                f"result by at most a factor e^{self.budget.epsilon:g}, but for a probability of "
+                f"{self.budget.delta:g}."
+            )
+        if self.profile == "group":
+            lines.append(
+                f"{len(self.silos)} silos send masked vectors; the aggregator adds the noise and "
+                "can read neither the vectors nor the result. The guarantee rests on the "
+                "aggregator really adding the noise and on no silo helping it. A round counts with "
+                f"at least {self.min_silos} silos."
+            )
+        else:
+            lines.append("One silo, in one process: nothing is sent to anybody.")
+        return " ".join(lines)
+
+
+_PLAIN_FIELDS = (
+    "silos",
+    "columns",
+    "nominal_n",
+    "min_silos",
+    "profile",
+    "unit",
+    "max_rows",
+    "max_silos_per_person",
+    "schema_digest",
+    "study",
+    "run_id",
+)

@@ -1,0 +1,369 @@
+"""The data contract: what every silo agrees on before any record is read.
+
+A schema names the columns, their public bounds, what happens to a value that is missing or out of
+range, and the unit of privacy. All of it is public; silos compare it by `Schema.digest`.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import math
+import os
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from cloister.errors import PlanError
+from cloister.hazmat.fixedpoint import Grid
+
+FILL_IN = "FILL IN"  # how a placeholder of `init_schema` begins
+_FORMAT = 1  # enters the digest: raise it when the meaning of a key changes
+_LARGEST = 1e100  # |bound|; far from overflow in any arithmetic on the box
+_NARROWEST = 1e-100  # max - min; far from underflow
+_DELIMITERS = ",;\t|"
+
+
+class _Contract(BaseModel):
+    """A frozen value whose mistakes are told in one sentence, as a `PlanError`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            subject = f"column {values.get('name')!r}: " if isinstance(self, Column) else ""
+            raise PlanError(subject + _sentence(error)) from None
+
+
+class Column(_Contract):
+    """One column of the records.
+
+    Parameters
+    ----------
+    name : str
+        As in the header of every file.
+    type : {"number", "integer", "boolean"}
+        A cell that is not of this type counts as missing.
+    min, max : float, data units, ``min < max``
+        Public bounds: from a codebook, a guideline, physics; never from the records. A boolean
+        column has 0 and 1 without being told.
+    measure : str
+        Unit of measure, free text, agreed like the rest.
+    missing : {"drop", "min", "max", "midpoint"} or float in [min, max]
+        Drop the record, or put this value in.
+    out_of_range : {"clip", "drop"}
+        Move the value to the nearer bound, or drop the record.
+
+    Raises
+    ------
+    PlanError
+        If a key is unknown or missing, or a value breaks its rule.
+    """
+
+    name: str
+    type: Literal["number", "integer", "boolean"]
+    min: float = Field(allow_inf_nan=False)
+    max: float = Field(allow_inf_nan=False)
+    measure: str = ""
+    missing: Literal["drop", "min", "max", "midpoint"] | float = "drop"
+    out_of_range: Literal["clip", "drop"] = "clip"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _public_bounds(cls, values: Any) -> Any:
+        """Refuse absent bounds, and words in place of bounds, with the way out."""
+        if not isinstance(values, Mapping):
+            return values
+        values = dict(values)
+        name = values.get("name")
+        if isinstance(name, str) and (not name.strip() or name != name.strip()):
+            raise ValueError("a name must not be empty, nor begin or end with blanks.")
+        if values.get("type") == "boolean":
+            values = {"min": 0.0, "max": 1.0, **values}
+        for bound in ("min", "max"):
+            given = values.get(bound)
+            if given is None or isinstance(given, str):
+                raise ValueError(
+                    f"{bound} must be a public number, got {given!r}; write the bound that a "
+                    "codebook, a guideline or physics gives, because a bound read from the "
+                    "records discloses one of them."
+                )
+            if not isinstance(given, bool) and isinstance(given, int | float):
+                values[bound] = float(given) + 0.0  # one zero, one digest
+        return values
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if not (abs(self.min) <= _LARGEST and abs(self.max) <= _LARGEST):
+            raise ValueError(f"bounds must be within ±{_LARGEST:g}.")
+        if not self.max - self.min >= _NARROWEST:
+            raise ValueError(f"min must be below max, got ({self.min}, {self.max}).")
+        if self.type == "boolean" and (self.min, self.max) != (0.0, 1.0):
+            raise ValueError("a boolean has the bounds 0 and 1; leave min and max out.")
+        if isinstance(self.missing, float) and not self.min <= self.missing <= self.max:
+            raise ValueError(f"missing must be in [{self.min}, {self.max}], got {self.missing}.")
+        return self
+
+    @property
+    def fill_value(self) -> float:
+        """What a missing cell becomes, data units; NaN where the record is dropped."""
+        midpoint = (self.min + self.max) / 2
+        named = {"drop": math.nan, "min": self.min, "max": self.max, "midpoint": midpoint}
+        return self.missing if isinstance(self.missing, float) else named[self.missing]
+
+
+class Schema(_Contract):
+    """What the records of every silo look like, and whom the guarantee protects.
+
+    Parameters
+    ----------
+    dataset : str
+        The owner's own name for the data, under which the ledger books; not part of the digest.
+    unit : str
+        Unit of privacy: ``"row"``, or the column that says whose record it is.
+    columns : sequence of Column or of mappings
+        The features, in the order of every vector. The unit column is not one of them.
+    max_rows : int >= 1, required with a unit column
+        At most this many records of one unit are used at each silo: the first ones of the file.
+    max_silos_per_person : int >= 1
+        At how many silos one person's records may be.
+
+    Raises
+    ------
+    PlanError
+        If a key is unknown or missing, or a value breaks its rule.
+    """
+
+    dataset: str = Field(min_length=1)
+    unit: str = Field(min_length=1)
+    max_rows: int | None = Field(default=None, ge=1)
+    max_silos_per_person: int = Field(default=1, ge=1)
+    columns: tuple[Column, ...] = Field(min_length=1, strict=False)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        names = [column.name for column in self.columns]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"columns must have different names, {twice[0]!r} stands twice.")
+        if self.dataset.startswith(FILL_IN):
+            raise ValueError("dataset still holds a placeholder; write your own name for the data.")
+        if self.unit in names:
+            raise ValueError(
+                f"unit {self.unit!r} must not be one of the columns; a column that names people "
+                "is not a feature."
+            )
+        if self.unit == "row" and self.max_rows is not None:
+            raise ValueError('max_rows goes with a unit column; leave it out where unit = "row".')
+        if self.unit != "row" and self.max_rows is None:
+            raise ValueError(
+                f"max_rows is required with unit = {self.unit!r}; say how many rows of one unit "
+                "may count at each silo."
+            )
+        return self
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the columns, in order."""
+        return tuple(column.name for column in self.columns)
+
+    @property
+    def group_size(self) -> int:
+        """Largest number of records that one unit of privacy has over all silos."""
+        return (self.max_rows or 1) * self.max_silos_per_person
+
+    def describe_unit(self) -> str:
+        """Say in plain words whom the guarantee protects."""
+        silos = f"at up to {self.max_silos_per_person} silos"
+        if self.max_silos_per_person == 1:
+            silos = "at one silo only"
+        if self.unit == "row":
+            return f"one row, {silos}"
+        return f"all rows with the same {self.unit!r}, at most {self.max_rows} a silo, {silos}"
+
+    def grid(self, frac_bits: int = 16) -> Grid:
+        """Return the public box of the columns with its lattice."""
+        low = tuple(column.min for column in self.columns)
+        high = tuple(column.max for column in self.columns)
+        return Grid(low=low, high=high, frac_bits=frac_bits)
+
+    def agreed(self) -> dict[str, Any]:
+        """Return the part that all silos share, as plain JSON values."""
+        return {"schema": _FORMAT, **self.model_dump(mode="json", exclude={"dataset"})}
+
+    def digest(self) -> str:
+        """Return the SHA-256 of the agreed part in canonical JSON, as 64 hexadecimal digits."""
+        text = json.dumps(self.agreed(), sort_keys=True, separators=(",", ":"), allow_nan=False)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read a schema from a TOML file, or from JSON where the name ends in ``.json``.
+
+        Raises
+        ------
+        PlanError
+            If the file cannot be read or its content breaks a rule.
+        """
+        content = _read(path)
+        try:
+            return cls(**content)
+        except PlanError as error:
+            raise PlanError(f"schema {os.fspath(path)!r}: {error}") from None
+
+    def to_toml(self) -> str:
+        """Return the text that `load` reads back to an equal schema."""
+        lines = [
+            f"dataset = {_toml(self.dataset)}  # your own name for the data; not part of the hash",
+            f"unit = {_toml(self.unit)}",
+        ]
+        if self.max_rows is not None:
+            lines.append(f"max_rows = {self.max_rows}")
+        lines.append(f"max_silos_per_person = {self.max_silos_per_person}")
+        blocks = [_column_block(column.model_dump()) for column in self.columns]
+        return "\n".join(lines) + "\n" + "".join(blocks)
+
+
+def init_schema(
+    columns: Sequence[str],
+    codebook: str | os.PathLike[str] | None = None,
+    *,
+    dataset: str | None = None,
+) -> str:
+    """Draft a schema from column names and a public codebook; values are never looked at.
+
+    Parameters
+    ----------
+    columns : sequence of str
+        Names from a file's header, see `cloister.data.header`.
+    codebook : path, optional
+        CSV with the header ``name,type,min,max,measure`` (and ``missing``, ``out_of_range`` if
+        wanted), or TOML with the same keys in ``[[columns]]`` or in one table per column.
+    dataset : str, optional
+        The owner's name for the data.
+
+    Returns
+    -------
+    str
+        TOML. What the codebook does not say is a placeholder, which `Schema.load` refuses.
+
+    Raises
+    ------
+    PlanError
+        If a name stands twice, or a complete entry of the codebook breaks a rule.
+    """
+    if isinstance(columns, str | os.PathLike):
+        raise PlanError("columns must be a list of names, got one text; read them with header().")
+    if twice := sorted({name for name in columns if list(columns).count(name) > 1}):
+        raise PlanError(f"columns must have different names, {twice[0]!r} stands twice.")
+    entries = _codebook(codebook) if codebook is not None else {}
+    head = (
+        f"dataset = {_toml(dataset or f'{FILL_IN}: your own name for the data')}\n"
+        'unit = "row"  # or the column that says whose record it is, with max_rows = ...\n'
+        "max_silos_per_person = 1\n"
+    )
+    return head + "".join(_draft(name, entries.get(name)) for name in columns)
+
+
+def _draft(name: str, entry: Mapping[str, Any] | None) -> str:
+    """Return the block of one column, with placeholders for what the codebook leaves open."""
+    needed = {
+        "type": f"{FILL_IN}: number, integer or boolean",
+        "min": f"{FILL_IN}: lowest value a codebook allows, not the lowest in the file",
+        "max": f"{FILL_IN}: highest value a codebook allows, not the highest in the file",
+    }
+    given = {key: value for key, value in (entry or {}).items() if value not in ("", None)}
+    if given.get("type") == "boolean":
+        given = {"min": 0.0, "max": 1.0, **given}
+    if needed.keys() <= given.keys():
+        return _column_block(Column(**{**given, "name": name}).model_dump())
+    note = "# complete this block, or delete it if the column is not to be used\n"
+    return _column_block({"name": name, **needed, **given}, note)
+
+
+def _column_block(values: Mapping[str, Any], note: str = "") -> str:
+    lines = [f"{key} = {_toml(value)}\n" for key, value in values.items()]
+    return f"\n{note}[[columns]]\n" + "".join(lines)
+
+
+def _toml(value: str | float) -> str:
+    """Write a text or number as TOML; JSON's text escapes are TOML's, but for DEL."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False).replace("\x7f", "\\u007f")
+
+
+def _read(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return the top-level table of a TOML or JSON file."""
+    name = os.fspath(path)
+    try:
+        text = Path(path).read_text(encoding="utf-8-sig")
+        content = json.loads(text) if name.lower().endswith(".json") else tomllib.loads(text)
+    except OSError as error:
+        raise PlanError(f"{name!r} cannot be read: {error.strerror}.") from None
+    except ValueError as error:  # of tomllib, json and the text codec alike
+        raise PlanError(f"{name!r} is not valid: {error}.") from None
+    if not isinstance(content, dict):
+        raise PlanError(f"{name!r} must hold a table of keys, got a {type(content).__name__}.")
+    return content
+
+
+def _codebook(path: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
+    """Return what a codebook says of each column."""
+    name = os.fspath(path)
+    if name.lower().endswith((".toml", ".json")):
+        content = _read(path)
+        rows = content.get("columns")
+        if not isinstance(rows, list):
+            rows = [{**row, "name": key} for key, row in content.items() if isinstance(row, dict)]
+        return {str(row["name"]): row for row in rows if isinstance(row, dict) and "name" in row}
+    try:
+        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise PlanError(f"codebook {name!r} cannot be read: {error}.") from None
+    header = lines[0] if lines else ""
+    table = csv.DictReader(lines, delimiter=max(_DELIMITERS, key=header.count))
+    if "name" not in (table.fieldnames or ()):
+        raise PlanError(f"codebook {name!r} needs a header with name,type,min,max,measure.")
+    known = set(Column.model_fields)
+    return {
+        str(row["name"]).strip(): {
+            key: _number_or_text(key, value)
+            for key, value in row.items()
+            if key in known and isinstance(value, str)
+        }
+        for row in table
+    }
+
+
+def _number_or_text(key: str, text: str) -> str | float:
+    """Read a cell of a codebook."""
+    text = text.strip()
+    if key not in ("min", "max", "missing"):
+        return text
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _sentence(error: ValidationError) -> str:
+    """Tell the first mistake in one sentence; a schema is public, so its values may be shown."""
+    first = error.errors(include_url=False)[0]
+    where = str(first["loc"][0]) if first["loc"] else ""
+    if first["type"] == "value_error":
+        return str(first["ctx"]["error"])
+    if first["type"] == "extra_forbidden":
+        return f"{where!r} is not a key of a schema; remove it or mend its spelling."
+    if first["type"] == "missing":
+        return f"{where!r} is missing; every schema has to give it."
+    rule = re.sub(r"^\w+ should", "must", first["msg"])
+    if where == "missing":
+        rule += " or a number in [min, max]"
+    value = first["input"]
+    shown = f", got {value!r}" if isinstance(value, str | int | float | None) else ""
+    return f"{where} {rule}{shown}."

@@ -1,0 +1,97 @@
+"""How many records there are: the smallest task, and a model for writing one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from cloister.hazmat.fixedpoint import Grid, from_grid
+from cloister.privacy.budget import Budget
+from cloister.tasks.base import (
+    Block,
+    Exhibit,
+    Floats,
+    GridState,
+    Integers,
+    Mechanism,
+    Profile,
+    Records,
+    Released,
+    State,
+    Table,
+)
+
+_FINE = 16  # a record counts 2**16, so that the noise is on a fine lattice (see the rounding rule)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Count:
+    """One noisy count of all records.
+
+    Parameters
+    ----------
+    n_features, frac_bits : int
+    mechanism : {"gaussian", "laplace"}
+    """
+
+    name: ClassVar[str] = "count"
+    private: ClassVar[bool] = True
+    profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group"})
+
+    n_features: int
+    frac_bits: int = 16
+    mechanism: Mechanism = "gaussian"
+    rounds: ClassVar[int] = 1
+
+    @classmethod
+    def design(
+        cls,
+        *,
+        n_features: int,
+        nominal_n: int,
+        budget: Budget | None,
+        frac_bits: int = 16,
+        mechanism: Mechanism = "gaussian",
+        **options: Any,
+    ) -> Self:
+        """Return the task; it needs neither `nominal_n` nor `budget`."""
+        return cls(n_features=n_features, frac_bits=frac_bits, mechanism=mechanism)
+
+    def describe(self) -> str:
+        """Say in plain words what is summed and what is released."""
+        return "Each silo counts its records; the sum of the counts is released with noise."
+
+    def start(self) -> State:
+        """Return the state before the round."""
+        return {"count": np.zeros(1), "half_width": np.zeros(1)}
+
+    def blocks(self, t: int) -> tuple[Block, ...]:
+        """Return the single word."""
+        one = 1 << _FINE
+        return (Block("count", (1,), l1=one, l2_squared=one**2, weight=1.0),)
+
+    def contribute(self, t: int, state: GridState, records: Records) -> Integers:
+        """Return the number of records in fine units."""
+        return np.array([len(records) << _FINE], dtype=np.int64)
+
+    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+        """Return the noisy count."""
+        count = released["count"]
+        return {
+            "count": from_grid(count.values, _FINE),
+            "half_width": np.array([1.96 * count.noise_std / (1 << _FINE)]),
+        }
+
+    def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
+        """Return ``count`` and the half-width of its 95 % noise interval, in records."""
+        return {name: from_grid(value, self.frac_bits) for name, value in state.items()}
+
+    def exhibits(
+        self, results: Mapping[str, Floats], columns: tuple[str, ...]
+    ) -> tuple[Exhibit, ...]:
+        """Return one table."""
+        row = ("records", float(results["count"][0]), float(results["half_width"][0]))
+        return (Table("Noisy count", ("what", "value", "± (95 % of the noise)"), (row,)),)

@@ -1,0 +1,97 @@
+"""Public starting centres: functions of a public seed, never of a record."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cloister.randomness import public_generator
+
+Floats = NDArray[np.float64]
+
+_TRIES = 100  # consecutive rejected candidates after which a radius counts as too large
+_HALVINGS = 20
+_BISECTIONS = 6
+_UNIFORM_DRAWS = 32
+
+
+@lru_cache(maxsize=256)
+def _sphere_packing(n_clusters: int, n_features: int, public_seed: int) -> bytes:
+    """Compute :func:`sphere_packing`, cached; bytes, so that no caller can change the cache."""
+    if n_clusters == 1:
+        return np.zeros((1, n_features)).tobytes()
+    rng = public_generator(public_seed, "sphere-packing", n_clusters, n_features)
+    tried: dict[float, Floats | None] = {0.5**i: None for i in range(_HALVINGS)}
+    found: list[Floats] = []
+
+    def attempt(radius: float) -> bool:
+        tried[radius] = centres = _pack(n_clusters, n_features, radius, rng)
+        if centres is not None:
+            found.append(centres)
+        return centres is not None
+
+    for larger, radius in pairwise([2.0, *tried]):
+        if attempt(radius):
+            low, high = radius, larger
+            for _ in range(_BISECTIONS):
+                middle = (low + high) / 2
+                low, high = (middle, high) if attempt(middle) else (low, middle)
+            # In many dimensions a large radius pushes the centres into the middle of the box, so
+            # a smaller one can leave them further apart.
+            attempt(radius / 2)
+            break
+    if not found:
+        found = [rng.uniform(-1, 1, (n_clusters, n_features)) for _ in range(_UNIFORM_DRAWS)]
+    return max(found, key=min_separation).tobytes()
+
+
+def sphere_packing(n_clusters: int, n_features: int, public_seed: int = 0) -> Floats:
+    """Spread centres over ``[-1, 1]^d`` so that spheres around them do not meet.
+
+    Parameters
+    ----------
+    n_clusters, n_features : int, >= 1
+    public_seed : int
+        Known to every party; the same seed gives the same centres.
+
+    Returns
+    -------
+    ndarray of shape (n_clusters, n_features), float64
+        Of all radii tried, the arrangement with the largest smallest distance; the middle of the
+        box for one cluster.
+
+    References
+    ----------
+    Su, Cao, Li, Bertino, Jin, "Differentially Private K-Means Clustering", CODASPY 2016,
+    section 4.1; here with a search upwards and a bounded number of radii.
+    """
+    centres = np.frombuffer(_sphere_packing(n_clusters, n_features, public_seed))
+    return centres.reshape(n_clusters, n_features).copy()
+
+
+def min_separation(centres: Floats) -> float:
+    """Return the smallest distance between two centres; infinity for one."""
+    gaps = [np.linalg.norm(centres[i + 1 :] - row, axis=1) for i, row in enumerate(centres[:-1])]
+    return float(min((gap.min() for gap in gaps), default=np.inf))
+
+
+def _pack(
+    n_clusters: int, n_features: int, radius: float, rng: np.random.Generator
+) -> Floats | None:
+    """Place centres one by one, `radius` from the walls and 2 `radius` from each other."""
+    room = 1 - radius
+    if room < 0:
+        return None
+    centres = np.empty((n_clusters, n_features))
+    for placed in range(n_clusters):
+        candidates = rng.uniform(-room, room, (_TRIES, n_features))
+        free = np.ones(_TRIES, dtype=bool)
+        for centre in centres[:placed]:
+            free &= ((candidates - centre) ** 2).sum(axis=1) >= 4 * radius**2
+        if not free.any():
+            return None
+        centres[placed] = candidates[free.argmax()]
+    return centres

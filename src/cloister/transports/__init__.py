@@ -1,0 +1,1 @@
+"""Transports: how frames reach the silos. Each knows the protocol, never a task."""
