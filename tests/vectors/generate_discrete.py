@@ -27,6 +27,9 @@ BLOCK = 32768
 STEPS = 12
 
 
+Trial = Callable[[int], list[tuple[int, int]]]  # k -> fractions whose product is gamma / k
+
+
 class Tape:
     """The bytes of one case, read from the front."""
 
@@ -56,10 +59,8 @@ class Tape:
         return [value < numerator for value, (numerator, _) in zip(drawn, chances, strict=True)]
 
 
-def algorithm_1(
-    tape: Tape, trials: list[Callable[[int], list[tuple[int, int]]]], first: int = 1
-) -> list[bool]:
-    """Return the coins exp(-gamma); ``trials[lane](k)``: fractions with product gamma / k."""
+def algorithm_1(tape: Tape, trials: list[Trial], first: int = 1) -> list[bool]:
+    """Return one coin exp(-gamma) for each trial: K odd, where K is the first k that fails."""
     ended_at = [0] * len(trials)
     live, k = list(range(len(trials))), first
     while live:
@@ -127,7 +128,17 @@ def kept(lanes: list[Lane]) -> list[Lane]:
 
 
 def exp_of_offset(tape: Tape, lanes: list[Lane], scale: int) -> list[bool]:
-    return algorithm_1(tape, [lambda k, u=lane.u: [(u, scale * k)] for lane in lanes])  # type: ignore[misc]
+    def gamma(u: int) -> Trial:
+        return lambda k: [(u, scale * k)]
+
+    return algorithm_1(tape, [gamma(lane.u) for lane in lanes])
+
+
+def exp_of_half_square(tape: Tape, lanes: list[Lane], scale: int) -> list[bool]:
+    def gamma(u: int) -> Trial:
+        return lambda k: [(u, scale), (u, 2 * k * scale)]
+
+    return algorithm_1(tape, [gamma(lane.u) for lane in lanes])
 
 
 def propose_laplace(tape: Tape, scale: int, count: int) -> list[Lane]:
@@ -146,11 +157,7 @@ def propose_gaussian(tape: Tape, scale: int, count: int) -> list[Lane]:
     refuse_tails(owners, constant_coins(tape, 1, len(owners)))
     lanes = kept(lanes)
     draw_offsets(tape, lanes, scale)
-    half_square: list[Callable[[int], list[tuple[int, int]]]] = [
-        lambda k, u=lane.u: [(u, scale), (u, 2 * k * scale)]  # type: ignore[misc]
-        for lane in lanes
-    ]
-    refuse_tails(lanes, algorithm_1(tape, half_square))
+    refuse_tails(lanes, exp_of_half_square(tape, lanes, scale))
     lanes = kept(lanes)
     owners = [lane for lane in lanes for _ in range(lane.v)]
     refuse_tails(owners, exp_of_offset(tape, owners, scale))

@@ -155,9 +155,10 @@ def _offset_and_sign(scale: int, lanes: int, rand: ByteSource) -> tuple[Words, F
 def _signed(offset: Words, run: Integers, minus: Flags, scale: int) -> Integers:
     """Join ``U + scale V`` with its sign; refuse minus zero."""
     # scale V stays below 2^63 but for an event of probability e^-(2^22), at the largest scale.
-    value = offset.astype(np.int64) + scale * run
+    value: Integers = offset.astype(np.int64) + scale * run
     np.negative(value, out=value, where=minus)
-    return value[~minus | (value != 0)]
+    refused: Flags = minus & (value == 0)
+    return value[~refused]
 
 
 def _geometric(inverse: int, lanes: int, rand: ByteSource) -> Integers:

@@ -165,10 +165,12 @@ def gdp_epsilon(mu: float, delta: float) -> float:
     float, >= 0; rounded up to the next float at which the guarantee holds
     """
     delta = checked_delta(delta)
-    if mu <= 0 or gdp_delta(mu, 0.0) <= delta:
+    if mu <= 0:
         return 0.0
     if delta == 0 or math.isinf(mu):
         return math.inf
+    if gdp_delta(mu, 0.0) <= delta:
+        return 0.0
     return _first_true(
         lambda epsilon: gdp_delta(mu, epsilon) <= delta, 0.0, zcdp_epsilon(mu * mu / 2, delta)
     )

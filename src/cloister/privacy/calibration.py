@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from cloister.errors import PlanError
-from cloister.privacy.accounting import gdp_delta
+from cloister.privacy.accounting import (
+    epsilon,
+    gdp_delta,
+    gdp_epsilon,
+    gdp_mu,
+    pure_epsilon,
+    zcdp_rho,
+)
 from cloister.privacy.budget import Budget
+from cloister.privacy.events import ComposedEvent, Event, GaussianEvent, LaplaceEvent, holds
 
 # Added to every Gaussian multiplier. It covers the gap between continuous accounting and the
 # discrete Gaussian on a lattice of 2**-8 of the sensitivity or finer (below 1e-7), and all
@@ -65,6 +74,41 @@ def laplace_noise_multiplier(epsilon: float) -> float:
     Dwork and Roth 2014, Theorem 3.6.
     """
     return 1 / Budget(epsilon, 0.0).epsilon
+
+
+def epsilon_left(spent: Event, cap: Budget) -> float:
+    """Return the largest epsilon, at ``cap.delta``, of one more release that stays within ``cap``.
+
+    Parameters
+    ----------
+    spent : Event
+        Everything done so far.
+    cap : Budget
+
+    Returns
+    -------
+    float, >= 0, rounded down
+        For a Gaussian release, or a Laplace one if ``cap.delta`` is 0. Since costs compose, it is
+        more than ``cap.epsilon - epsilon(spent)``.
+    """
+    if cap.delta == 0:
+        return max(0.0, cap.epsilon - pure_epsilon(spent))
+    if not math.isfinite(zcdp_rho(spent)):
+        return 0.0
+    mu_cap = gdp_mu_for(cap.epsilon, cap.delta)
+    if not holds(spent, LaplaceEvent):
+        mu = math.sqrt(max(0.0, mu_cap**2 - gdp_mu(spent) ** 2))
+        return gdp_epsilon(mu, cap.delta)
+
+    def fits(step: int) -> bool:
+        more = ComposedEvent((spent, GaussianEvent(1024 / (step * mu_cap)))) if step else spent
+        return epsilon(more, cap.delta) <= cap.epsilon
+
+    low, high = 0, 1025  # in steps of mu_cap / 1024; every try is a numerical composition
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return gdp_epsilon(low * mu_cap / 1024, cap.delta)
 
 
 def _last_true(predicate: Callable[[float], bool]) -> float:

@@ -164,6 +164,11 @@ def mechanism_counts(event: Event) -> dict[Mechanism, int]:
     return dict(sorted(counts.items(), key=_rank))
 
 
+def holds(event: Event, kind: type[Mechanism]) -> bool:
+    """Return whether a mechanism of class ``kind`` occurs in ``event``."""
+    return any(isinstance(mechanism, kind) for mechanism in mechanism_counts(event))
+
+
 def _count(event: Event, times: int, counts: dict[Mechanism, int]) -> None:
     if times == 0:
         return

@@ -306,10 +306,10 @@ class Plan:
             lines.append("There is NO privacy guarantee for what is released.")
         else:
             lines.append(
-                f"Adding or removing one {unit} (at most {self.max_rows} row(s) in a silo, a person "
-                f"in at most {self.max_silos_per_person} silo(s)) changes the probability of any "
-                f"result by at most a factor e^{self.budget.epsilon:g}, but for a probability of "
-                f"{self.budget.delta:g}."
+                f"Adding or removing one {unit} (at most {self.max_rows} row(s) in a silo, a "
+                f"person in at most {self.max_silos_per_person} silo(s)) changes the probability "
+                f"of any result by at most a factor e^{self.budget.epsilon:g}, but for a probability "
+                f"of {self.budget.delta:g}."
             )
         if self.profile == "group":
             lines.append(

@@ -193,6 +193,23 @@ class Task(Protocol):
         """Return the next public state from what was released; costs no privacy."""
         ...
 
+    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
+        """Return the expected half-widths of `results`, before anything is spent.
+
+        Parameters
+        ----------
+        noise_std : float
+            Of each word of the last round's first block, in integers.
+        nominal_n : int
+        grid : Grid
+
+        Returns
+        -------
+        mapping
+            Names of `results` that are half-widths, in the users' units; may be empty.
+        """
+        ...
+
     def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
         """Return the final answer in the users' units."""
         ...

@@ -85,6 +85,10 @@ class Count:
             "half_width": np.array([1.96 * count.noise_std / (1 << _FINE)]),
         }
 
+    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
+        """Return the half-width of the 95 % noise interval, in records."""
+        return {"half_width": np.array([1.96 * noise_std / (1 << _FINE)])}
+
     def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
         """Return ``count`` and the half-width of its 95 % noise interval, in records."""
         return {name: from_grid(value, self.frac_bits) for name, value in state.items()}

@@ -20,11 +20,13 @@ from math import floor, isqrt, sqrt
 from typing import ClassVar, Literal, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import gaussian_noise_multiplier
+from cloister.randomness import public_generator
 from cloister.tasks.base import (
     Bars,
     Block,
@@ -115,6 +117,10 @@ class _LloydLoop(ABC):
         How a centre outside the box is brought back.
     public_seed : int
         Seed of the starting centres, known to all.
+    relocate_empty : bool
+        Whether a centre whose noisy size is within its noise starts again beside the largest
+        cluster, but for the last round. Made from released values, so it costs nothing; the
+        published methods leave it.
     """
 
     name: ClassVar[str]
@@ -127,6 +133,7 @@ class _LloydLoop(ABC):
     frac_bits: int = 16
     post: Post = "truncate"
     public_seed: int = 0
+    relocate_empty: bool = False
 
     def __post_init__(self) -> None:
         for field in ("n_clusters", "n_features", "rounds"):
@@ -184,16 +191,52 @@ class _LloydLoop(ABC):
         else:
             centres = means
         noise = np.sqrt(sum_std**2 + (means * count_std) ** 2) / floored
+        half_width = np.minimum(_NORMAL_95 * noise, 2.0)
+        if self.relocate_empty and t + 1 < self.rounds:
+            empty = sizes <= max(1.0, _NORMAL_95 * count_std)
+            centres = self._relocate(t, centres, sizes, half_width, empty)
         return {
             "centres": _POST[self.post](centres),
             "sizes": sizes,
             "size_half_width": np.full(self.n_clusters, _NORMAL_95 * count_std),
-            "half_width": np.minimum(_NORMAL_95 * noise, 2.0),
+            "half_width": half_width,
         }
+
+    def _relocate(
+        self, t: int, centres: Floats, sizes: Floats, half_width: Floats, empty: NDArray[np.bool_]
+    ) -> Floats:
+        """Put empty centres beside the largest, so close that they split it wherever it lies."""
+        if empty.all() or not empty.any():
+            return centres
+        largest = int(sizes.argmax())
+        rng = public_generator(self.public_seed, "relocate", t)
+        directions = rng.normal(size=centres.shape)
+        directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+        # Nearer than its own noise a centre cannot be told apart; nor nearer than the grid.
+        distance = max(float(np.linalg.norm(half_width[largest])), 4 / (1 << self.frac_bits))
+        return np.where(empty[:, None], centres[largest] + distance * directions, centres)
 
     def _bound_move(self, moves: Floats, payload: Payload) -> Floats:
         """Leave moves as they are; FastLloyd shortens them."""
         return moves
+
+    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
+        """Return expected half-widths for clusters of equal size that have settled.
+
+        Returns
+        -------
+        dict
+            ``half_width`` of shape (n_features,) in data units and ``size_half_width`` of shape
+            (1,) in records. Nearby clusters, far outliers and empty clusters make it worse.
+        """
+        payload = self.payload(self.rounds - 1)
+        count_std = noise_std / payload.count_word
+        size = max(nominal_n / self.n_clusters, 1.0, count_std)
+        noise = noise_std / (1 << self.frac_bits) / size
+        return {
+            "half_width": np.minimum(_NORMAL_95 * noise, 2.0) * grid.half_range,
+            "size_half_width": np.array([_NORMAL_95 * count_std]),
+        }
 
     def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
         """Return centres, sizes and the half-widths of their 95 % noise intervals.
@@ -242,6 +285,7 @@ class Lloyd(_LloydLoop):
         n_clusters: int = 1,
         rounds: int | None = None,
         public_seed: int = 0,
+        relocate_empty: bool = False,
     ) -> Self:
         """Choose as many rounds as the private methods may take."""
         return cls(
@@ -250,10 +294,11 @@ class Lloyd(_LloydLoop):
             rounds=rounds or MAX_ROUNDS,
             frac_bits=frac_bits,
             public_seed=public_seed,
+            relocate_empty=relocate_empty,
         )
 
     def payload(self, t: int) -> Payload:
-        """Return the difference to the centre, whatever its length, so that an empty cluster stays."""
+        """Return the difference to the centre, of any length; an empty cluster then stays."""
         one = 1 << self.frac_bits
         diameter_squared = 4 * self.n_features * one**2
         return Payload(
@@ -274,7 +319,7 @@ class Lloyd(_LloydLoop):
 
 @dataclass(frozen=True, kw_only=True)
 class SuLloyd(_LloydLoop):
-    """Lloyd with Laplace noise, pure epsilon-DP. [SCLBJ16]_
+    """Lloyd with Laplace noise, pure epsilon-DP [SCLBJ16]_.
 
     Parameters are those every method shares. A record adds itself and its count; the split of the
     budget between sums and count is the weight of the count word.
@@ -295,6 +340,7 @@ class SuLloyd(_LloydLoop):
         rounds: int | None = None,
         post: Post = "truncate",
         public_seed: int = 0,
+        relocate_empty: bool = False,
     ) -> Self:
         """Choose the number of rounds by the error model of [SCLBJ16]_ section 4.2."""
         if rounds is None:
@@ -309,6 +355,7 @@ class SuLloyd(_LloydLoop):
             frac_bits=frac_bits,
             post=post,
             public_seed=public_seed,
+            relocate_empty=relocate_empty,
         )
 
     @staticmethod
@@ -332,7 +379,7 @@ class SuLloyd(_LloydLoop):
 
 @dataclass(frozen=True, kw_only=True)
 class GLloyd(_LloydLoop):
-    """Lloyd with Gaussian noise. [DHK24]_ appendix B.1, with the split re-derived.
+    """Lloyd with Gaussian noise, [DHK24]_ appendix B.1 with the split re-derived.
 
     Parameters are those every method shares.
     """
@@ -352,6 +399,7 @@ class GLloyd(_LloydLoop):
         rounds: int | None = None,
         post: Post = "truncate",
         public_seed: int = 0,
+        relocate_empty: bool = False,
     ) -> Self:
         """Choose the number of rounds by the error model of [DHK24]_ appendix B.1."""
         if rounds is None:
@@ -366,6 +414,7 @@ class GLloyd(_LloydLoop):
             frac_bits=frac_bits,
             post=post,
             public_seed=public_seed,
+            relocate_empty=relocate_empty,
         )
 
     def payload(self, t: int) -> Payload:
@@ -383,7 +432,7 @@ class GLloyd(_LloydLoop):
 
 @dataclass(frozen=True, kw_only=True)
 class FastLloyd(_LloydLoop):
-    """Lloyd on differences inside a radius. [DHK24]_ section 5, in exact integers.
+    """Lloyd on differences inside a radius, [DHK24]_ section 5, in exact integers.
 
     Parameters
     ----------
@@ -439,6 +488,7 @@ class FastLloyd(_LloydLoop):
         radius_clip: bool = True,
         post: Post = "fold",
         public_seed: int = 0,
+        relocate_empty: bool = False,
     ) -> Self:
         """Choose radii and number of rounds. [DHK24]_ sections 5.3 and 5.4.
 
@@ -481,6 +531,7 @@ class FastLloyd(_LloydLoop):
             radius_clip=radius_clip,
             post=post,
             public_seed=public_seed,
+            relocate_empty=relocate_empty,
         )
 
     def payload(self, t: int) -> Payload:

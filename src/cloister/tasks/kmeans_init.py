@@ -36,12 +36,11 @@ def _sphere_packing(n_clusters: int, n_features: int, public_seed: int) -> bytes
     for larger, radius in pairwise([2.0, *tried]):
         if attempt(radius):
             low, high = radius, larger
+            # In many dimensions a large radius pushes the centres into the middle of the box, so
+            # the largest that fits need not be the best: the arrangements are compared below.
             for _ in range(_BISECTIONS):
                 middle = (low + high) / 2
                 low, high = (middle, high) if attempt(middle) else (low, middle)
-            # In many dimensions a large radius pushes the centres into the middle of the box, so
-            # a smaller one can leave them further apart.
-            attempt(radius / 2)
             break
     if not found:
         found = [rng.uniform(-1, 1, (n_clusters, n_features)) for _ in range(_UNIFORM_DRAWS)]

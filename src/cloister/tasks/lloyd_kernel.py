@@ -111,9 +111,10 @@ def _add_by_label(
 ) -> NDArray[np.float64]:
     """Sum the columns of `rows` that share a label; labels >= n_clusters are dropped."""
     sums: NDArray[np.float64]
+    one_hot: NDArray[np.float64]
     if len(rows) - 1 <= _BINCOUNT_FEATURES:
         by_column = [np.bincount(labels, weights=row, minlength=n_clusters + 1) for row in rows]
-        sums = np.stack(by_column, axis=1)[:n_clusters]
+        sums = np.array(by_column, dtype=np.float64).T[:n_clusters]
     else:
         one_hot = np.zeros((n_clusters + 1, len(labels)))
         one_hot[labels, np.arange(len(labels))] = 1.0

@@ -1,0 +1,394 @@
+"""``DPKMeans``: differentially private k-means with scikit-learn's manners."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from html import escape
+from numbers import Integral
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import (
+    BaseEstimator,
+    ClassNamePrefixFeaturesOutMixin,
+    ClusterMixin,
+    TransformerMixin,
+)
+from sklearn.metrics import pairwise_distances_argmin_min
+from sklearn.metrics.pairwise import euclidean_distances
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from cloister.data import array_records, as_silos, header, read_source
+from cloister.errors import DataError, PlanError
+from cloister.jobs import Account, JobResult, run_job
+from cloister.privacy.ledger import Ledger
+from cloister.privacy.noise import DiscreteNoise, NoiseSource
+from cloister.protocol.plan import Plan
+from cloister.schema import Column, Schema
+from cloister.tasks import TASKS
+from cloister.tasks.kmeans import FastLloyd, GLloyd, SuLloyd
+
+Floats = NDArray[np.float64]
+
+ALGORITHMS = {task.name: task for task in (FastLloyd, GLloyd, SuLloyd)}
+
+
+class DPKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):
+    """Differentially private k-means over one table or over several silos.
+
+    Parameters
+    ----------
+    n_clusters : int, >= 1
+    epsilon : float, > 0
+        Privacy budget of one fit. There is no default.
+    bounds : (low, high) or Schema
+        Public bounds of each column, as two numbers or two sequences, data units; records are
+        clipped to them. Never take them from the records. A schema also says what to do with
+        missing values and whose rows belong together.
+    nominal_n : int, optional
+        Public contract value for the number of records. Without it, 2 % of the budget pay for a
+        noisy count.
+    delta : float, optional
+        ``min(1e-6, 1 / (100 nominal_n))`` if not given, 1e-6 without `nominal_n`; the value used
+        is in ``delta_``.
+    ledger : Ledger or path, optional
+        Where the fit is charged before it releases anything; it refuses to overspend. Without one
+        nothing remembers what was spent.
+    dataset : str, optional
+        Name under which the ledger knows the data; a schema has its own.
+    algorithm : {"fastlloyd", "glloyd", "sulloyd"}
+    alpha : float, > 0
+        FastLloyd's radius as a part of the box; ignored by the others' formulas, so refused there.
+    rounds : int, optional
+        Number of noisy rounds; by default 2 to 7 by the method's error model.
+    relocate_empty : bool
+        Whether a centre that noise alone could explain starts again beside the largest cluster;
+        costs nothing. The published methods do not (False).
+    random_state : int, RandomState or None
+        Seeds the public starting centres only. Noise takes no seed.
+
+    Attributes
+    ----------
+    cluster_centers_ : ndarray of shape (n_clusters, n_features), data units
+    centers_half_width_ : ndarray of shape (n_clusters, n_features), data units
+        Half-width of the 95 % interval of the noise; it does not cover sampling.
+    cluster_sizes_, sizes_half_width_ : ndarray of shape (n_clusters,)
+        Noisy sizes and the half-width of their noise interval.
+    history_ : tuple of dict
+        The released centres and sizes before the first round and after each.
+    n_iter_ : int
+    spent_ : float
+        Epsilon spent, at ``delta_``.
+    delta_ : float
+    plan_ : Plan
+    result_ : JobResult
+    labels_ : ndarray of shape (n_samples,)
+        Cluster of each record of this fit. **Not private**: it is made from the records in this
+        process, and is neither saved nor reported. Absent after fitting silos.
+    n_features_in_ : int
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+
+    Notes
+    -----
+    Neighbouring data sets differ by one record (or one unit of the schema) added or removed.
+    Columns are compared after each was scaled by its public range; `transform` and `score` use
+    these scaled distances.
+
+    References
+    ----------
+    Diaa, Humphries, Kerschbaum, arXiv:2405.02437; see :mod:`cloister.tasks.kmeans`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cloister import DPKMeans
+    >>> X = np.random.default_rng(0).normal([[0.0], [8.0]], 1, (2, 500)).reshape(-1, 1)
+    >>> model = DPKMeans(2, epsilon=1.0, bounds=(-5, 15), nominal_n=1000).fit(X)
+    >>> model.cluster_centers_.shape
+    (2, 1)
+    """
+
+    def __init__(
+        self,
+        n_clusters: int,
+        *,
+        epsilon: float,
+        bounds: Any,
+        nominal_n: int | None = None,
+        delta: float | None = None,
+        ledger: Ledger | str | Path | None = None,
+        dataset: str | None = None,
+        algorithm: str = "fastlloyd",
+        alpha: float | None = None,
+        rounds: int | None = None,
+        relocate_empty: bool = True,
+        random_state: Any = None,
+    ) -> None:
+        self.n_clusters = n_clusters
+        self.epsilon = epsilon
+        self.bounds = bounds
+        self.nominal_n = nominal_n
+        self.delta = delta
+        self.ledger = ledger
+        self.dataset = dataset
+        self.algorithm = algorithm
+        self.alpha = alpha
+        self.rounds = rounds
+        self.relocate_empty = relocate_empty
+        self.random_state = random_state
+
+    _new_noise: Callable[[], NoiseSource] = DiscreteNoise
+
+    def fit(self, X: Any, y: object = None) -> Self:
+        """Release private centres of the records.
+
+        Parameters
+        ----------
+        X : array_like of shape (n_samples, n_features), DataFrame, path, or list of these
+            A list is one silo each: their vectors are masked and summed as in a federation. Paths
+            name CSV or Parquet files, which may be larger than memory.
+        y : ignored
+
+        Returns
+        -------
+        DPKMeans
+
+        Raises
+        ------
+        PlanError, DataError
+            Before anything is spent.
+        BudgetExceeded
+            If the ledger refuses.
+        """
+        self._check_parameters()
+        silos = as_silos(X)
+        table = len(silos) == 1 and not isinstance(silos[0], str | Path)
+        if table and not isinstance(self.bounds, Schema):
+            silos = [validate_data(self, X, dtype=[np.float64, np.float32])]
+            names = list(getattr(self, "feature_names_in_", header(silos[0])))
+        else:
+            names = list(header(silos[0]))
+        schema = self._schema(names)
+        records = {
+            f"silo-{index}": read_source(silo, schema)
+            if isinstance(self.bounds, Schema)
+            else array_records(silo, schema.grid())
+            for index, silo in enumerate(silos)
+        }
+        self._release(schema, records)
+        if table:
+            self.labels_ = self._nearest(_columns(silos[0], schema))[0]
+        if isinstance(self.bounds, Schema):
+            self.feature_names_in_ = np.array(schema.names, dtype=object)
+        return self
+
+    def _release(self, schema: Schema, records: Mapping[str, Any]) -> None:
+        """Run the job and keep what it released."""
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        options: dict[str, Any] = {
+            "n_clusters": int(self.n_clusters),
+            "public_seed": seed,
+            "relocate_empty": bool(self.relocate_empty),
+        }
+        if self.rounds is not None:
+            options["rounds"] = int(self.rounds)
+        if self.alpha is not None:
+            options["alpha"] = float(self.alpha)
+        result = run_job(
+            ALGORITHMS[self.algorithm],
+            schema,
+            records,
+            epsilon=self.epsilon,
+            delta=self.delta,
+            nominal_n=self.nominal_n,
+            noise=self._new_noise(),
+            account=self._account(schema),
+            **options,
+        )
+        self._keep(result)
+
+    def _keep(self, result: JobResult) -> None:
+        """Set the learned attributes from a released result."""
+        self.result_ = result
+        self.plan_: Plan = result.plan
+        self.cluster_centers_: Floats = result.results["centres"]
+        self.centers_half_width_: Floats = result.results["half_width"]
+        self.cluster_sizes_: Floats = result.results["sizes"]
+        self.sizes_half_width_: Floats = result.results["size_half_width"]
+        self.history_ = result.history
+        self.n_iter_ = result.plan.rounds
+        self.spent_ = result.epsilon()
+        self.delta_ = result.plan.budget.delta if result.plan.budget else 0.0
+        self.n_features_in_ = result.plan.grid.n_features
+        self._n_features_out = len(self.cluster_centers_)
+
+    def predict(self, X: ArrayLike) -> NDArray[np.int32]:
+        """Return the nearest centre of each record; local, exact for the given X, costs nothing.
+
+        Parameters
+        ----------
+        X : array_like of shape (n_samples, n_features)
+
+        Returns
+        -------
+        ndarray of shape (n_samples,), int32
+        """
+        return self._nearest(self._checked(X))[0]
+
+    def transform(self, X: ArrayLike) -> Floats:
+        """Return the scaled distance of each record to each centre; local, costs nothing.
+
+        Parameters
+        ----------
+        X : array_like of shape (n_samples, n_features)
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_clusters)
+        """
+        grid = self._fitted_grid()
+        distances: Floats = euclidean_distances(
+            grid.normalise(self._checked(X)), grid.normalise(self.cluster_centers_)
+        )
+        return distances
+
+    def score(self, X: ArrayLike, y: object = None) -> float:
+        """Return minus the sum of squared scaled distances to the nearest centre.
+
+        Local and exact for the given X: publishing it for private records is a release of its own.
+        """
+        return -float(self._nearest(self._checked(X))[1].sum())
+
+    def save(self, path: str | Path) -> None:
+        """Write the released model as JSON with its plan digest; labels are not part of it."""
+        check_is_fitted(self)
+        self.result_.save(path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> DPKMeans:
+        """Read a model; it can predict, and its parameters are those of its plan."""
+        result = JobResult.load(path)
+        plan, task = result.plan, result.plan.task
+        if task.name not in ALGORITHMS or plan.budget is None:
+            raise DataError(f"model holds the task {task.name!r}, not one of {list(ALGORITHMS)}.")
+        model = cls(
+            result.results["centres"].shape[0],
+            epsilon=plan.budget.epsilon,
+            bounds=(plan.grid.low, plan.grid.high),
+            nominal_n=plan.nominal_n,
+            delta=plan.budget.delta,
+            algorithm=task.name,
+            rounds=plan.rounds,
+        )
+        model._keep(result)
+        return model
+
+    def _check_parameters(self) -> None:
+        if self.algorithm not in ALGORITHMS:
+            way = (
+                "; 'lloyd' is not private, use sklearn.cluster.KMeans or cloister compare"
+                if self.algorithm in TASKS
+                else ""
+            )
+            raise PlanError(
+                f"algorithm must be one of {list(ALGORITHMS)}, got {self.algorithm!r}{way}."
+            )
+        if self.alpha is not None and self.algorithm != "fastlloyd":
+            raise PlanError(f"alpha belongs to 'fastlloyd', got it with {self.algorithm!r}.")
+        if not isinstance(self.n_clusters, Integral) or self.n_clusters < 1:
+            raise PlanError(f"n_clusters must be an integer >= 1, got {self.n_clusters!r}.")
+        if self.bounds is None or isinstance(self.bounds, str):
+            raise PlanError(
+                f"bounds must be public numbers or a schema, got {self.bounds!r}; bounds read from "
+                "the records would leak their extremes."
+            )
+
+    def _schema(self, names: list[str]) -> Schema:
+        """Return the contract: the given one, or one made of plain bounds."""
+        if isinstance(self.bounds, Schema):
+            return self.bounds
+        try:
+            low, high = (np.broadcast_to(np.asarray(b, float), len(names)) for b in self.bounds)
+        except (TypeError, ValueError) as error:
+            raise PlanError(
+                f"bounds must be (low, high), each a number or {len(names)} numbers, "
+                f"got {self.bounds!r}."
+            ) from error
+        columns = tuple(
+            Column(name=str(name), type="number", min=float(a), max=float(b))
+            for name, a, b in zip(names, low, high, strict=True)
+        )
+        return Schema(dataset=self.dataset or "unnamed", unit="row", columns=columns)
+
+    def _account(self, schema: Schema) -> Account | None:
+        if self.ledger is None:
+            return None
+        ledger = self.ledger if isinstance(self.ledger, Ledger) else Ledger(self.ledger)
+        if self.dataset is None and not isinstance(self.bounds, Schema):
+            raise PlanError("dataset must be given with a ledger; it is charged under that name.")
+        return Account(ledger, self.dataset or schema.dataset)
+
+    def _checked(self, X: ArrayLike) -> Floats:
+        check_is_fitted(self)
+        checked: Floats = validate_data(self, X, reset=False, dtype=[np.float64, np.float32])
+        return checked
+
+    def _fitted_grid(self) -> Any:
+        check_is_fitted(self)
+        return self.plan_.grid
+
+    def _nearest(self, X: Floats) -> tuple[NDArray[np.int32], Floats]:
+        """Return label and squared scaled distance of each record."""
+        grid = self._fitted_grid()
+        labels, distances = pairwise_distances_argmin_min(
+            grid.normalise(X), grid.normalise(self.cluster_centers_)
+        )
+        return labels.astype(np.int32), distances**2
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
+        """Show a fitted model as a table in notebooks."""
+        bundle = {"text/plain": repr(self)}
+        if hasattr(self, "result_"):
+            bundle["text/html"] = _html(self)
+        return bundle
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = False
+        tags.non_deterministic = True  # fresh noise in every fit
+        return tags
+
+
+def _columns(table: Any, schema: Schema) -> Any:
+    """Return the schema's columns of a table as floats, for local labels."""
+    if hasattr(table, "columns"):
+        table = table[list(schema.names)]
+    return np.asarray(table, dtype=np.float64)
+
+
+def _html(model: DPKMeans) -> str:
+    """Return released centres with their noise intervals as an HTML table."""
+    head = "".join(f"<th>{escape(name)}</th>" for name in ("noisy size", *model.plan_.columns))
+    rows = "".join(
+        f"<tr><th>{index}</th><td>{size:.0f} ± {spread:.0f}</td>"
+        + "".join(f"<td>{c:.4g} ± {h:.2g}</td>" for c, h in zip(centre, half, strict=True))
+        + "</tr>"
+        for index, (size, spread, centre, half) in enumerate(
+            zip(
+                model.cluster_sizes_,
+                model.sizes_half_width_,
+                model.cluster_centers_,
+                model.centers_half_width_,
+                strict=True,
+            )
+        )
+    )
+    caption = (
+        f"DPKMeans ({escape(model.algorithm)}): epsilon {model.spent_:.4g}, "
+        f"delta {model.delta_:.2g}; ± is 95 % of the noise; noise from: "
+        f"{escape(model.result_.noise)}"
+    )
+    return f"<table><caption>{caption}</caption><tr><th></th>{head}</tr>{rows}</table>"

@@ -1,0 +1,369 @@
+"""A whole job in one process: plan it, pay for it, run it, keep the answer.
+
+The same plan, task, client and aggregator run here as over a network; only the transport is a loop.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from math import sqrt
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from cloister.errors import DataError, PlanError
+from cloister.privacy import accounting
+from cloister.privacy.budget import Budget, default_delta
+from cloister.privacy.calibration import gdp_mu_for
+from cloister.privacy.events import ComposedEvent, Event, event_from_dict
+from cloister.privacy.noise import DiscreteNoise, NoiseSource
+from cloister.protocol.aggregator import Aggregator
+from cloister.protocol.client import Client
+from cloister.protocol.plan import Plan
+from cloister.protocol.session import RoundDone, run_rounds
+from cloister.randomness import new_key
+from cloister.schema import Schema
+from cloister.secagg.masks import GroupMask, NoMask
+from cloister.tasks.base import Floats, Mechanism, Records, Task
+from cloister.tasks.count import Count
+from cloister.transports.inprocess import InProcess
+
+if TYPE_CHECKING:
+    from cloister.privacy.ledger import Ledger
+
+COUNT_SHARE = 0.02
+"""Part of the budget that buys a noisy count when no nominal number of records is agreed."""
+
+MODEL_FORMAT = "cloister-model/1"
+
+SiloRecords = Mapping[str, Iterable[Records]]
+_PRINT = b"cloister/records"  # public: the ledger's own key is put on top
+
+OnRound = Callable[[RoundDone], None]
+
+
+@dataclass(frozen=True)
+class Account:
+    """Where a job is charged.
+
+    Parameters
+    ----------
+    ledger : Ledger
+    dataset : str
+        The owner's name of the data set, opened in the ledger with a lifetime cap.
+    """
+
+    ledger: Ledger
+    dataset: str
+
+
+@dataclass(frozen=True)
+class JobResult:
+    """The released answer of a job and everything that may be said about it.
+
+    Parameters
+    ----------
+    plan : Plan
+    results : mapping of str to ndarray
+        What the task returns, in data units.
+    history : tuple of such mappings
+        The public state before the first round and after each.
+    spent : Event
+        What was done to the records in all rounds, the count included.
+    noise : str
+        Where the noise came from.
+    survivors : tuple of tuple of str
+        The silos whose records are in each round's sum.
+    """
+
+    plan: Plan
+    results: Mapping[str, Floats]
+    history: tuple[Mapping[str, Floats], ...] = field(repr=False)
+    spent: Event = field(repr=False)
+    noise: str
+    survivors: tuple[tuple[str, ...], ...] = field(repr=False)
+
+    def epsilon(self) -> float:
+        """Return the epsilon spent at the plan's delta; infinity for a task that is not private."""
+        if self.plan.budget is None:
+            return float("inf")
+        return accounting.epsilon(self.spent, self.plan.budget.delta)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the model as JSON-able values: public numbers only, no labels, no records."""
+        return {
+            "format": MODEL_FORMAT,
+            "plan": self.plan.to_dict(),
+            "plan_digest": self.plan.digest.hex(),
+            "results": {name: value.tolist() for name, value in self.results.items()},
+            "history": [
+                {name: value.tolist() for name, value in state.items()} for state in self.history
+            ],
+            "spent": self.spent.to_dict(),
+            "noise": self.noise,
+            "survivors": self.survivors,
+            "versions": {name: version(name) for name in ("cloister", "numpy")},
+        }
+
+    @classmethod
+    def from_dict(
+        cls, document: Mapping[str, Any], tasks: Mapping[str, type[Task]] | None = None
+    ) -> Self:
+        """Read a model; the plan must still have the digest it was saved with."""
+        if document.get("format") != MODEL_FORMAT:
+            raise DataError(
+                f"model must have format {MODEL_FORMAT!r}, got {document.get('format')!r}."
+            )
+        plan = Plan.from_dict(document["plan"], tasks)
+        if plan.digest.hex() != document["plan_digest"]:
+            raise DataError("plan of the model was changed: its digest differs; use the original.")
+        return cls(
+            plan=plan,
+            results=_arrays(document["results"]),
+            history=tuple(_arrays(state) for state in document["history"]),
+            spent=event_from_dict(document["spent"]),
+            noise=document["noise"],
+            survivors=tuple(tuple(names) for names in document["survivors"]),
+        )
+
+    def save(self, path: str | Path) -> None:
+        """Write the model as JSON; floats round-trip exactly."""
+        Path(path).write_text(json.dumps(self.to_dict(), indent=1, sort_keys=True) + "\n")
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read a model written by :meth:`save`."""
+        try:
+            document = json.loads(Path(path).read_text())
+        except (OSError, ValueError) as error:
+            raise DataError(f"model {str(path)!r} cannot be read: {error}.") from error
+        return cls.from_dict(document)
+
+
+def make_plan(
+    task: type[Task],
+    schema: Schema,
+    silos: Iterable[str],
+    *,
+    budget: Budget | None,
+    nominal_n: int,
+    study: str = "default",
+    min_silos: int = 0,
+    frac_bits: int = 16,
+    **options: Any,
+) -> Plan:
+    """Design a task from public facts and write its plan.
+
+    Parameters
+    ----------
+    task : type
+        One of ``TASKS`` or your own.
+    schema : Schema
+        The agreed data contract.
+    silos : iterable of str
+    budget : Budget or None
+        None for a task that is not private.
+    nominal_n : int, >= 1
+        Public contract value for the number of records in all silos.
+    options
+        The task's own, such as ``n_clusters``.
+
+    Returns
+    -------
+    Plan
+    """
+    names = tuple(silos)
+    grid = schema.grid(frac_bits)
+    if nominal_n < 1:
+        raise PlanError(f"nominal_n must be >= 1, got {nominal_n}.")
+    n_clusters = options.get("n_clusters")
+    if isinstance(n_clusters, int) and n_clusters > nominal_n:
+        raise PlanError(
+            f"n_clusters must be at most nominal_n={nominal_n}, got {n_clusters}; "
+            "ask for fewer clusters."
+        )
+    try:
+        designed = task.design(
+            n_features=grid.n_features,
+            nominal_n=nominal_n,
+            budget=budget,
+            frac_bits=frac_bits,
+            **options,
+        )
+    except TypeError as error:
+        raise PlanError(f"options of task {task.name!r} do not fit: {error}.") from error
+    return Plan(
+        task=designed,
+        silos=names,
+        grid=grid,
+        columns=schema.names,
+        budget=budget,
+        nominal_n=nominal_n,
+        min_silos=min_silos,
+        profile="local" if len(names) == 1 else "group",
+        unit=schema.unit,
+        max_rows=schema.max_rows or 1,
+        max_silos_per_person=schema.max_silos_per_person,
+        schema_digest=schema.digest(),
+        study=study,
+    )
+
+
+def run_plan(
+    plan: Plan,
+    silos: SiloRecords,
+    *,
+    noise: NoiseSource | None = None,
+    account: Account | None = None,
+    on_round: OnRound | None = None,
+) -> JobResult:
+    """Run a plan over silos in this process.
+
+    Parameters
+    ----------
+    plan : Plan
+    silos : mapping of silo name to iterable of int32 arrays
+        Grid records of each member, in chunks, iterable once a round.
+    noise : NoiseSource, optional
+        Exact discrete noise from the operating system unless a test gives another.
+    account : Account, optional
+        The whole plan is reserved there before the first record is read, and each round is charged
+        before its sum leaves.
+
+    Returns
+    -------
+    JobResult
+    """
+    source = noise or DiscreteNoise()
+    masker = GroupMask(new_key()) if plan.profile == "group" else NoMask()
+    if account:
+        account.ledger.reserve(
+            dataset=account.dataset,
+            study=plan.study,
+            job=plan.run_id,
+            events=plan.events(),
+            content=_content(silos),
+        )
+    try:
+        clients = {name: Client(plan, name, silos[name], masker) for name in plan.silos}
+        aggregator = Aggregator(plan, source, account.ledger if account else None)
+        transport = InProcess({name: client.handle for name, client in clients.items()})
+        survivors = []
+        for done in run_rounds(aggregator, transport):
+            survivors.append(done.survivors)
+            if on_round:
+                on_round(done)
+    finally:
+        if account:
+            account.ledger.close(plan.run_id)
+    winner = next(client for client in clients.values() if client.finished)
+    history = tuple(plan.task.results(state, plan.grid) for state in winner.history)
+    label = source.label if plan.task.private else "none: not private"
+    return JobResult(plan, history[-1], history, plan.events(), label, tuple(survivors))
+
+
+def run_job(
+    task: type[Task],
+    schema: Schema,
+    silos: SiloRecords,
+    *,
+    epsilon: float | None,
+    delta: float | None = None,
+    nominal_n: int | None = None,
+    noise: NoiseSource | None = None,
+    account: Account | None = None,
+    on_round: OnRound | None = None,
+    **options: Any,
+) -> JobResult:
+    """Plan and run a task; without `nominal_n`, buy a noisy count first.
+
+    Parameters
+    ----------
+    epsilon : float or None
+        None for a task that is not private.
+    delta : float, optional
+        ``min(1e-6, 1 / (100 nominal_n))``, or 1e-6 if `nominal_n` is not given.
+    nominal_n : int, optional
+        Without it, 2 % of the budget pay for a noisy count of all records.
+
+    Other parameters are those of :func:`make_plan` and :func:`run_plan`.
+    """
+    budget = _budget(task, epsilon, delta, nominal_n)
+    paid: Event | None = None
+    if nominal_n is None and budget is None:
+        nominal_n = 1  # nothing of a task without noise depends on it
+    elif nominal_n is None and budget is not None:
+        law = _mechanism(task, options)
+        small, budget = split_budget(budget, COUNT_SHARE, law)
+        count_plan = make_plan(
+            Count, schema, silos, budget=small, nominal_n=1, mechanism=law, **_shared(options)
+        )
+        count = run_plan(count_plan, silos, noise=noise, account=account)
+        nominal_n, paid = max(1, round(float(count.results["count"][0]))), count.spent
+    assert nominal_n is not None
+    plan = make_plan(task, schema, silos, budget=budget, nominal_n=nominal_n, **options)
+    result = run_plan(plan, silos, noise=noise, account=account, on_round=on_round)
+    if paid is None:
+        return result
+    both = ComposedEvent((paid, result.spent))
+    return JobResult(plan, result.results, result.history, both, result.noise, result.survivors)
+
+
+def split_budget(budget: Budget, share: float, mechanism: Mechanism) -> tuple[Budget, Budget]:
+    """Split a budget into `share` and the rest, so that both together cost the whole.
+
+    Notes
+    -----
+    Gaussian budgets split by squared GDP parameter, which composes exactly; Laplace budgets by
+    epsilon.
+    """
+    if mechanism == "laplace":
+        return (
+            Budget(budget.epsilon * share, budget.delta),
+            Budget(budget.epsilon * (1 - share), budget.delta),
+        )
+    mu = gdp_mu_for(budget.epsilon, budget.delta)
+
+    def part(of: float) -> Budget:
+        return Budget(accounting.gdp_epsilon(mu * sqrt(of), budget.delta), budget.delta)
+
+    return part(share), part(1 - share)
+
+
+def _budget(
+    task: type[Task], epsilon: float | None, delta: float | None, nominal_n: int | None
+) -> Budget | None:
+    """Return the checked budget; a private task without epsilon is an error, never "no privacy"."""
+    if not task.private:
+        return None
+    if epsilon is None:
+        raise PlanError(f"epsilon must be given for task {task.name!r}; there is no default.")
+    return Budget(epsilon, default_delta(nominal_n) if delta is None else delta)
+
+
+def _mechanism(task: type[Task], options: Mapping[str, Any]) -> Mechanism:
+    """Return the law a designed task would use, before it can be designed."""
+    fixed = getattr(task, "mechanism", "gaussian")
+    law = options.get("mechanism", fixed if isinstance(fixed, str) else "gaussian")
+    return "laplace" if law == "laplace" else "gaussian"
+
+
+def _shared(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that belong to the job and not to the task."""
+    return {key: options[key] for key in ("study", "min_silos", "frac_bits") if key in options}
+
+
+def _content(silos: SiloRecords) -> bytes | None:
+    """Return a fingerprint of all silos' records for the owner's ledger, which keys it."""
+    prints = [getattr(records, "fingerprint", None) for records in silos.values()]
+    if any(function is None for function in prints):
+        return None
+    return b"".join(function(_PRINT) for function in prints if function is not None)
+
+
+def _arrays(values: Mapping[str, Any]) -> dict[str, Floats]:
+    return {name: np.asarray(value, dtype=np.float64) for name, value in values.items()}

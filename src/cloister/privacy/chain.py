@@ -1,0 +1,250 @@
+"""What the entries of a ledger mean: a hash chain, and its replay. No file, no clock, no decision.
+
+:mod:`ledger` decides what may be appended and keeps the chain on disk. Here the chain is only
+read: :class:`State` is a pure function of its entries, and refuses a chain that could not have
+been written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from cloister.errors import LedgerError
+from cloister.privacy.budget import Budget
+from cloister.privacy.events import (
+    ComposedEvent,
+    Event,
+    Mechanism,
+    RepeatedEvent,
+    event_from_dict,
+    mechanism_counts,
+)
+
+FORMAT = 1
+BEFORE_FIRST = "0" * 64
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One link of the chain.
+
+    Parameters
+    ----------
+    seq : int, from 1
+    body : str
+        Canonical JSON: an object with ``kind``, ``at`` (UTC) and the fields of that kind.
+    hash : str, 64 hexadecimal digits
+        SHA-256 of the previous entry's 32 bytes (32 zero bytes before the first) and ``body``.
+    """
+
+    seq: int
+    body: str
+    hash: str
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The JSON object of the entry."""
+        fields: dict[str, Any] = json.loads(self.body)
+        return fields
+
+
+@dataclass(frozen=True)
+class JobRecord:
+    """What the ledger knows of a job.
+
+    Parameters
+    ----------
+    job, dataset, study : str
+    events : Event
+        Everything that was reserved.
+    rounds : tuple of int
+        Rounds that were committed.
+    charged : ComposedEvent
+        What counts as spent: the whole reservation while the job is open, then what it committed.
+    is_open : bool
+    """
+
+    job: str
+    dataset: str
+    study: str
+    events: Event
+    rounds: tuple[int, ...]
+    charged: ComposedEvent
+    is_open: bool
+
+
+def canonical(value: Any) -> str:
+    """Return the one JSON text of a value: sorted keys, no spaces, ASCII, no NaN."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def entry_hash(previous: str, body: str) -> str:
+    """Return the hash of an entry with text ``body`` that follows the entry hashed ``previous``."""
+    return hashlib.sha256(bytes.fromhex(previous) + body.encode()).hexdigest()
+
+
+@dataclass
+class Dataset:
+    """A data set, its unit of privacy and its caps."""
+
+    unit: str
+    cap: Budget
+    study_epsilons: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Charge:
+    """What one round cost, and the keyed tag of the frame that left."""
+
+    event: Event
+    frame_tag: str
+
+
+@dataclass
+class Job:
+    """A reservation and what became of it; ``unspent`` and ``spent`` add up to ``events``."""
+
+    job: str
+    dataset: str
+    study: str
+    events: Event
+    content: str | None
+    unspent: Counter[Mechanism]
+    spent: Counter[Mechanism] = field(default_factory=Counter)
+    rounds: dict[int, Charge] = field(default_factory=dict)
+    is_open: bool = True
+
+    def covers(self, event: Event) -> bool:
+        """Return whether ``event`` lies within what is left of the reservation."""
+        return all(n <= self.unspent[e] for e, n in mechanism_counts(event).items())
+
+    def record(self) -> JobRecord:
+        """Return the job as a frozen value."""
+        return JobRecord(
+            job=self.job,
+            dataset=self.dataset,
+            study=self.study,
+            events=self.events,
+            rounds=tuple(sorted(self.rounds)),
+            charged=composed(self.spent + self.unspent if self.is_open else self.spent),
+            is_open=self.is_open,
+        )
+
+
+class State:
+    """The chain, replayed: a pure function of its entries.
+
+    ``seq`` and ``head`` are the number and hash of the last entry, ``heads`` all hashes so far.
+    """
+
+    def __init__(self) -> None:
+        self.seq = 0
+        self.head = BEFORE_FIRST
+        self.heads: set[str] = set()
+        self.datasets: dict[str, Dataset] = {}
+        self.jobs: dict[str, Job] = {}
+        self._totals: dict[tuple[str, str], Counter[Mechanism]] = {}
+        self._contents: dict[str, list[str]] = {}
+
+    def dataset(self, name: str) -> Dataset:
+        """Return a data set, or raise LedgerError if it was never opened."""
+        if name not in self.datasets:
+            raise LedgerError(f"data set {name!r} is not in the ledger; open it with a cap first.")
+        return self.datasets[name]
+
+    def job(self, name: str) -> Job:
+        """Return a job, or raise LedgerError if it was never reserved."""
+        if name not in self.jobs:
+            raise LedgerError(f"job {name!r} is not in the ledger; reserve its budget first.")
+        return self.jobs[name]
+
+    def charged(self, dataset: str, study: str | None = None) -> ComposedEvent:
+        """Return everything that counts as spent on a data set, or by one study on it."""
+        total: Counter[Mechanism] = Counter()
+        for (of_dataset, of_study), counts in self._totals.items():
+            if of_dataset == dataset and study in (None, of_study):
+                total.update(counts)
+        return composed(total)
+
+    def other_owner(self, tag: str | None, dataset: str) -> str | None:
+        """Return another data set that has this content, unless ``dataset`` has it too."""
+        owners = [] if tag is None else self._contents.get(tag, [])
+        return None if dataset in owners else next(iter(owners), None)
+
+    def apply(self, entry: Entry) -> None:
+        """Add one entry, after checking its link to the chain and that it is possible here.
+
+        Raises
+        ------
+        LedgerError
+            If the entry was changed, removed or moved, or could not have been written.
+        """
+        try:
+            if entry.seq != self.seq + 1 or entry.hash != entry_hash(self.head, entry.body):
+                raise LedgerError(f"entry {self.seq + 1} was changed, removed or moved.")
+            fields = entry.fields
+            del fields["at"]
+            getattr(self, f"_apply_{fields.pop('kind')}")(**fields)
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            raise LedgerError(f"entry {self.seq + 1} could not have been written.") from error
+        self.seq, self.head = entry.seq, entry.hash
+        self.heads.add(entry.hash)
+
+    def _apply_ledger(self, format: int, nonce: str) -> None:
+        if self.seq or format != FORMAT or len(nonce) != 32:
+            raise ValueError("the first entry, and no other, names the format and a nonce")
+
+    def _apply_dataset(self, dataset: str, unit: str, cap: dict[str, float]) -> None:
+        if not self.seq or dataset in self.datasets:
+            raise ValueError("a data set is opened once, after the first entry")
+        self.datasets[dataset] = Dataset(unit, Budget(**cap))
+
+    def _apply_cap(self, dataset: str, cap: dict[str, float]) -> None:
+        self.datasets[dataset].cap = Budget(**cap)
+
+    def _apply_study_cap(self, dataset: str, study: str, epsilon: float) -> None:
+        self.datasets[dataset].study_epsilons[study] = epsilon
+
+    def _apply_reserve(
+        self,
+        dataset: str,
+        study: str,
+        job: str,
+        events: dict[str, Any],
+        content: str | None,
+        confirmed: bool,
+    ) -> None:
+        if job in self.jobs or dataset not in self.datasets:
+            raise ValueError("a job is reserved once, on a known data set")
+        event = event_from_dict(events)
+        counts = Counter(mechanism_counts(event))
+        self.jobs[job] = Job(job, dataset, study, event, content, counts)
+        self._totals.setdefault((dataset, study), Counter()).update(counts)
+        if content is not None:
+            owners = self._contents.setdefault(content, [])
+            if dataset not in owners:
+                owners.append(dataset)
+
+    def _apply_charge(self, job: str, round: int, event: dict[str, Any], frame: str) -> None:
+        known, done = self.jobs[job], event_from_dict(event)
+        if round in known.rounds or not known.is_open or not known.covers(done):
+            raise ValueError("a round is charged once, within the reservation")
+        known.rounds[round] = Charge(done, frame)
+        known.unspent.subtract(mechanism_counts(done))
+        known.spent.update(mechanism_counts(done))
+
+    def _apply_close(self, job: str) -> None:
+        known = self.jobs[job]
+        if not known.is_open:
+            raise ValueError("a job is closed once")
+        known.is_open = False
+        self._totals[known.dataset, known.study].subtract(known.unspent)
+
+
+def composed(counts: Counter[Mechanism]) -> ComposedEvent:
+    """Return counted mechanisms as one event."""
+    return ComposedEvent(tuple(RepeatedEvent(e, n) for e, n in counts.items() if n > 0))

@@ -1,0 +1,319 @@
+"""For tests, ours and yours: simulated noise, faulty wires, and conformance suites.
+
+No product module imports this one. Whatever ran with :class:`ZeroNoise` or :class:`SimulatedNoise`
+says so in its result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cloister.errors import RemoteProtocolError
+from cloister.estimators.kmeans import DPKMeans
+from cloister.hazmat.fixedpoint import round_to_grid
+from cloister.hazmat.ring import Integers
+from cloister.privacy.budget import Budget
+from cloister.privacy.noise import NoiseKind, NoiseSource
+from cloister.protocol.aggregator import Aggregator
+from cloister.protocol.client import Client
+from cloister.protocol.journal import Journal
+from cloister.protocol.plan import Plan
+from cloister.protocol.session import Transport, run_rounds
+from cloister.randomness import new_key
+from cloister.schema import Column, Schema
+from cloister.secagg.masks import GroupMask, NoMask
+from cloister.tasks.base import GridState, Records, Task
+from cloister.tasks.kmeans import FastLloyd
+from cloister.transports.inprocess import InProcess
+
+Handler = Callable[[bytes], bytes]
+
+
+class ZeroNoise:
+    """No noise at all: the answer is exact and **not private**."""
+
+    label = "ZERO NOISE (test double): not private"
+
+    def draw(self, kind: NoiseKind, scale: int, size: int) -> Integers:
+        """Return zeros."""
+        return np.zeros(size, dtype=np.int64)
+
+
+class SimulatedNoise:
+    """Repeatable noise from a seed: right in law, **not private**, for experiments on public data.
+
+    Parameters
+    ----------
+    seed : int or SeedSequence
+    """
+
+    label = "SIMULATED NOISE (seeded): not private"
+
+    def __init__(self, seed: int | np.random.SeedSequence) -> None:
+        self._rng = np.random.default_rng(seed)
+
+    def draw(self, kind: NoiseKind, scale: int, size: int) -> Integers:
+        """Return rounded continuous noise of the named law."""
+        draw = self._rng.normal if kind == "gaussian" else self._rng.laplace
+        return np.rint(draw(0.0, scale, size)).astype(np.int64)
+
+
+class ZeroNoiseKMeans(DPKMeans):
+    """``DPKMeans`` with the zero-noise double, for checks that compare two fits."""
+
+    _new_noise = ZeroNoise
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.non_deterministic = False  # so that scikit-learn runs all its checks
+        return tags
+
+
+def toy_schema(n_features: int = 2) -> Schema:
+    """Return a schema of columns ``x0, x1, ...`` in ``[-1, 1]``."""
+    columns = tuple(
+        Column(name=f"x{i}", type="number", min=-1.0, max=1.0) for i in range(n_features)
+    )
+    return Schema(dataset="toy", unit="row", columns=columns)
+
+
+def toy_plan(task: Task | None = None, silos: int = 3, **changes: object) -> Plan:
+    """Return a small plan for wire tests: FastLloyd, k = 2, d = 2, unless given another task."""
+    chosen = task or FastLloyd(
+        n_clusters=2, n_features=2, rounds=2, first_radius=1.4, radius=0.8, public_seed=1
+    )
+    schema = toy_schema(chosen.n_features)
+    fields: dict[str, object] = {
+        "task": chosen,
+        "silos": tuple(f"silo-{i}" for i in range(silos)),
+        "grid": schema.grid(chosen.frac_bits),
+        "columns": schema.names,
+        "budget": Budget(1.0, 1e-6) if chosen.private else None,
+        "nominal_n": 300,
+        "profile": "local" if silos == 1 else "group",
+        **changes,
+    }
+    return Plan(**fields)  # type: ignore[arg-type]  # the caller's changes are of many types
+
+
+def toy_records(plan: Plan, rows: int = 100, seed: int = 0) -> dict[str, NDArray[np.int32]]:
+    """Return random grid records for every silo of a plan."""
+    rng = np.random.default_rng(seed)
+    one = plan.grid.one
+    return {
+        silo: rng.integers(-one, one + 1, (rows, plan.grid.n_features), dtype=np.int32)
+        for silo in plan.silos
+    }
+
+
+@dataclass
+class Wire:
+    """All parties of a plan and a transport between them, to be driven step by step.
+
+    Parameters
+    ----------
+    plan : Plan
+    records : mapping of silo to ndarray, optional
+        Random ones by default.
+    noise : NoiseSource, optional
+        Zero by default.
+    make_transport : function, optional
+        From handlers by silo to a transport; in process by default.
+    """
+
+    plan: Plan
+    records: Mapping[str, NDArray[np.int32]] | None = None
+    noise: NoiseSource = field(default_factory=ZeroNoise)
+    make_transport: Callable[[Mapping[str, Handler]], Transport] = InProcess
+    journals: Mapping[str, Journal] = field(default_factory=dict)
+    """Durable journals by silo name; the aggregator's under the empty name."""
+
+    def __post_init__(self) -> None:
+        records = self.records or toy_records(self.plan)
+        mask = NoMask() if self.plan.profile == "local" else GroupMask(new_key())
+        self.clients = {
+            silo: Client(self.plan, silo, [records[silo]], mask, self.journals.get(silo))
+            for silo in self.plan.silos
+        }
+        self.aggregator = Aggregator(self.plan, self.noise, self.journals.get(""))
+        self.transport = self.make_transport({s: c.handle for s, c in self.clients.items()})
+
+    def run(self) -> list[GridState]:
+        """Run the whole job; return the final state at every silo that finished."""
+        for _ in run_rounds(self.aggregator, self.transport):
+            pass
+        return [client.state for client in self.clients.values() if client.finished]
+
+
+@dataclass
+class Faults:
+    """A transport that loses, repeats, delays and spoils what another one carries.
+
+    Parameters
+    ----------
+    inner : Transport
+    lose_request, lose_answer : set of (int, str)
+        Frames lost, by number of the exchange (from 0) and silo.
+    dead_from : mapping of str to int
+        Silos that answer nothing from that exchange on.
+    repeat : bool
+        Deliver every request twice; the second answer counts.
+    late : bool
+        Deliver the answer of the exchange before in place of a lost one.
+    spoil : function of (int, str, bytes) returning bytes, optional
+        Changes answers on their way.
+    """
+
+    inner: Transport
+    lose_request: frozenset[tuple[int, str]] = frozenset()
+    lose_answer: frozenset[tuple[int, str]] = frozenset()
+    dead_from: Mapping[str, int] = field(default_factory=dict)
+    repeat: bool = False
+    late: bool = False
+    spoil: Callable[[int, str, bytes], bytes] | None = None
+
+    def __post_init__(self) -> None:
+        self.exchanges = 0
+        self.frames: list[tuple[int, str, bytes, bytes]] = []
+        """Everything that went over the wire: exchange, silo, request, answer."""
+        self._before: dict[str, bytes] = {}
+
+    def exchange(self, frames: Mapping[str, bytes]) -> dict[str, bytes]:
+        """Carry frames with the faults that this exchange has."""
+        number, self.exchanges = self.exchanges, self.exchanges + 1
+        answers: dict[str, bytes] = {}
+        for silo, frame in frames.items():
+            if number >= self.dead_from.get(silo, number + 1):
+                continue
+            if (number, silo) in self.lose_request:
+                continue
+            answer = self._deliver(silo, frame)
+            if answer is not None and self.repeat:
+                answer = self._deliver(silo, frame)
+            if answer is None:
+                continue
+            self.frames.append((number, silo, frame, answer))
+            if (number, silo) in self.lose_answer:
+                if self.late and silo in self._before:
+                    answers[silo] = self._before[silo]
+                self._before[silo] = answer
+                continue
+            self._before[silo] = answer
+            answers[silo] = self.spoil(number, silo, answer) if self.spoil else answer
+        return answers
+
+    def _deliver(self, silo: str, frame: bytes) -> bytes | None:
+        """Return the silo's answer; a silo that refuses a frame stays silent."""
+        try:
+            return self.inner.exchange({silo: frame}).get(silo)
+        except RemoteProtocolError:
+            return None
+
+
+def check_transport(make_transport: Callable[[Mapping[str, Handler]], Transport]) -> Iterator[str]:
+    """Run the conformance suite of transports; yield the name of each law that holds.
+
+    Parameters
+    ----------
+    make_transport : function
+        From handlers by silo to a transport that reaches them. The handlers of a real transport
+        may run in other processes.
+
+    Raises
+    ------
+    AssertionError
+        If a law does not hold.
+
+    Examples
+    --------
+    >>> from cloister.testing import check_transport
+    >>> from cloister.transports.inprocess import InProcess
+    >>> len(list(check_transport(InProcess)))
+    5
+    """
+    seen: list[tuple[str, bytes]] = []
+
+    def echo(silo: str) -> Handler:
+        def handle(frame: bytes) -> bytes:
+            seen.append((silo, frame))
+            return silo.encode() + b"|" + frame
+
+        return handle
+
+    transport = make_transport({name: echo(name) for name in ("a", "b", "c")})
+    answers = transport.exchange({"a": b"1", "b": b"2"})
+    assert dict(answers) == {"a": b"a|1", "b": b"b|2"}, "answers must come back under their silo"
+    yield "answers come back under the name of the silo that gave them"
+
+    every_byte = bytes(range(256)) * 64
+    answers = transport.exchange({"c": every_byte})
+    assert answers["c"] == b"c|" + every_byte, "frames must arrive byte for byte"
+    yield "frames arrive byte for byte"
+
+    assert dict(transport.exchange({})) == {}, "nothing asked, nothing answered"
+    yield "asking nobody answers nothing"
+
+    plan = toy_plan(silos=3)
+    wire = Wire(plan, make_transport=make_transport)
+    local = Wire(plan)
+    assert _equal(wire.run(), local.run()), "a job must give the same centres as in process"
+    yield "a masked job gives bit for bit what it gives in process"
+
+    again = Wire(
+        plan, make_transport=lambda handlers: Faults(make_transport(handlers), repeat=True)
+    )
+    assert _equal(again.run(), Wire(plan).run()), "a frame delivered twice must change nothing"
+    yield "a frame delivered twice changes nothing"
+
+
+def check_task(task: Task, records: Iterable[Records], states: Sequence[GridState] = ()) -> None:
+    """Check a task's laws on some records: lengths, sensitivity per record, pure and additive.
+
+    Parameters
+    ----------
+    task : Task
+    records : iterable of ndarray of shape (n, n_features), int32
+        Tables whose every record is removed in turn; put the worst ones in.
+    states : sequence of mappings, optional
+        Public states to check at, besides the start.
+
+    Raises
+    ------
+    AssertionError
+        If a law does not hold.
+    """
+    start = {name: round_to_grid(v, task.frac_bits) for name, v in task.start().items()}
+    for table in records:
+        for state in (start, *states):
+            for t in range(task.rounds):
+                _check_round(task, t, state, table)
+
+
+def _check_round(task: Task, t: int, state: GridState, table: Records) -> None:
+    whole = task.contribute(t, state, table)
+    blocks = task.blocks(t)
+    assert whole.dtype == np.int64, "contributions are int64"
+    assert whole.shape == (sum(block.size for block in blocks),), "length is the plan's"
+    half = len(table) // 2
+    parts = task.contribute(t, state, table[:half]) + task.contribute(t, state, table[half:])
+    assert (whole == parts).all(), "contributions of parts add up to the whole"
+    for row in range(len(table)):
+        change = whole - task.contribute(t, state, np.delete(table, row, axis=0))
+        offset = 0
+        for block in blocks:
+            part = [int(v) for v in change[offset : offset + block.size]]
+            offset += block.size
+            assert sum(v * v for v in part) <= block.l2_squared, f"L2 bound of {block.name!r}"
+            assert sum(abs(v) for v in part) <= block.l1, f"L1 bound of {block.name!r}"
+
+
+def _equal(left: list[GridState], right: list[GridState]) -> bool:
+    return len(left) == len(right) and all(
+        a.keys() == b.keys() and all((a[name] == b[name]).all() for name in a)
+        for a, b in zip(left, right, strict=True)
+    )

@@ -1,0 +1,206 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from dp_accounting.pld import privacy_loss_distribution
+
+from cloister.errors import PlanError
+from cloister.privacy import accounting
+from cloister.privacy.accounting import (
+    attacker_odds,
+    gdp_delta,
+    gdp_epsilon,
+    gdp_mu,
+    pure_epsilon,
+    zcdp_delta,
+    zcdp_epsilon,
+    zcdp_rho,
+)
+from cloister.privacy.budget import Budget
+from cloister.privacy.events import (
+    ComposedEvent,
+    Event,
+    GaussianEvent,
+    LaplaceEvent,
+    NonPrivateEvent,
+    RepeatedEvent,
+)
+
+NOTHING = ComposedEvent(())
+MIXED = ComposedEvent((RepeatedEvent(LaplaceEvent(10), 7), RepeatedEvent(GaussianEvent(10), 7)))
+
+
+def test_seven_gaussians_cost_the_measured_epsilon() -> None:
+    event = RepeatedEvent(GaussianEvent(10), 7)
+    assert accounting.epsilon(event, 1e-5) == pytest.approx(0.985770, abs=1e-6)
+
+
+def test_seven_gaussians_and_seven_laplaces_cost_the_measured_epsilon() -> None:
+    assert accounting.epsilon(MIXED, 1e-5) == pytest.approx(1.37261, abs=2e-5)
+
+
+@pytest.mark.parametrize("sigma", [0.3, 1.0, 10.0, 100.0])
+@pytest.mark.parametrize("rounds", [1, 7, 40])
+@pytest.mark.parametrize("delta", [1e-5, 1e-9])
+def test_pld_and_gdp_agree_on_gaussian_schedules(sigma: float, rounds: int, delta: float) -> None:
+    exact = accounting.epsilon(RepeatedEvent(GaussianEvent(sigma), rounds), delta)
+    pld = privacy_loss_distribution.from_gaussian_mechanism(
+        sigma, value_discretization_interval=exact / 20_000
+    ).self_compose(rounds)
+    numerical = pld.get_epsilon_for_delta(delta)
+    assert exact <= numerical * (1 + 1e-9)
+    assert numerical == pytest.approx(exact, rel=1e-4)
+
+
+def test_mu_composes_as_a_root_of_squares() -> None:
+    assert gdp_mu(ComposedEvent((GaussianEvent(1 / 3), GaussianEvent(1 / 4)))) == pytest.approx(5)
+    assert gdp_mu(NOTHING) == 0
+    assert gdp_mu(NonPrivateEvent()) == math.inf
+    with pytest.raises(PlanError, match="LaplaceEvent"):
+        gdp_mu(MIXED)
+
+
+def test_rho_adds_up() -> None:
+    assert zcdp_rho(GaussianEvent(2.0)) == pytest.approx(1 / 8)
+    assert zcdp_rho(LaplaceEvent(2.0)) == pytest.approx(1 / 8)
+    assert zcdp_rho(MIXED) == pytest.approx(0.07)
+    assert zcdp_rho(ComposedEvent((MIXED, NonPrivateEvent()))) == math.inf
+
+
+def test_zcdp_conversion_equals_the_measured_table() -> None:
+    assert zcdp_epsilon(zcdp_rho(GaussianEvent(48.089)), 1e-5) == pytest.approx(0.1, rel=1e-4)
+    assert zcdp_epsilon(zcdp_rho(GaussianEvent(4.90056)), 1e-5) == pytest.approx(1, rel=1e-4)
+
+
+@pytest.mark.parametrize("rho", [1e-4, 0.1, 3.0])
+@pytest.mark.parametrize("delta", [1e-9, 1e-3])
+def test_zcdp_delta_inverts_zcdp_epsilon(rho: float, delta: float) -> None:
+    assert zcdp_delta(rho, zcdp_epsilon(rho, delta)) == pytest.approx(delta)
+
+
+def test_zcdp_has_its_limits() -> None:
+    assert zcdp_epsilon(0.0, 0.0) == 0
+    assert zcdp_epsilon(0.5, 0.0) == math.inf
+    assert zcdp_delta(0.0, 0.0) == 0
+    assert zcdp_delta(0.5, 0.5) == 1
+
+
+@pytest.mark.parametrize("sigma", [0.4, 1.0, 20.0])
+def test_zcdp_never_claims_less_than_gdp(sigma: float) -> None:
+    event = GaussianEvent(sigma)
+    for delta in (1e-9, 1e-5, 1e-2):
+        exact = accounting.epsilon(event, delta)
+        assert exact <= zcdp_epsilon(zcdp_rho(event), delta)
+
+
+def test_pure_epsilons_add_up_at_delta_zero() -> None:
+    event = RepeatedEvent(LaplaceEvent(4.0), 3)
+    assert pure_epsilon(event) == 0.75
+    assert accounting.epsilon(event, 0.0) == 0.75
+    assert pure_epsilon(MIXED) == math.inf
+    assert accounting.epsilon(MIXED, 0.0) == math.inf
+
+
+def test_many_laplaces_cost_less_than_the_sum() -> None:
+    event = RepeatedEvent(LaplaceEvent(100.0), 400)
+    assert accounting.epsilon(event, 1e-6) < 0.4 * pure_epsilon(event)
+
+
+@pytest.mark.parametrize("eps", [0.02, 1.0, 8.0])
+def test_one_laplace_has_its_textbook_privacy_profile(eps: float) -> None:
+    event = LaplaceEvent(1 / eps)
+    for share in (0.0, 0.3, 0.9):
+        exact = -math.expm1((share - 1) * eps / 2)
+        found = accounting.delta(event, share * eps)
+        assert found >= exact * (1 - 1e-9)
+        assert found == pytest.approx(exact, rel=1e-3)
+
+
+def test_doing_nothing_costs_nothing_and_no_noise_costs_everything() -> None:
+    for delta in (0.0, 1e-6):
+        assert accounting.epsilon(NOTHING, delta) == 0
+        assert accounting.epsilon(NonPrivateEvent(), delta) == math.inf
+        assert accounting.epsilon(ComposedEvent((MIXED, NonPrivateEvent())), delta) == math.inf
+    assert accounting.delta(NOTHING, 0.0) == 0
+    assert accounting.delta(NonPrivateEvent(), 100.0) == 1
+    assert accounting.delta(ComposedEvent((MIXED, NonPrivateEvent())), 100.0) == 1
+
+
+@pytest.mark.parametrize("kind", [GaussianEvent, LaplaceEvent])
+def test_absurd_noise_is_never_free_and_never_breaks(kind: type[GaussianEvent]) -> None:
+    assert accounting.epsilon(kind(1e-200), 1e-6) == math.inf
+    assert accounting.epsilon(kind(1e200), 0.0) > 0
+    assert accounting.epsilon(kind(1e200), 1e-6) < 1e-90
+
+
+def test_gdp_epsilon_inverts_gdp_delta() -> None:
+    for mu in (0.01, 0.3, 2.0, 9.0):
+        for delta in (1e-12, 1e-6, 1e-4):
+            assert gdp_delta(mu, gdp_epsilon(mu, delta)) == pytest.approx(delta, rel=1e-9)
+    assert gdp_epsilon(0.5, 0.5) == 0  # delta is above the total variation distance
+    assert gdp_epsilon(0.5, 0.0) == math.inf
+
+
+@pytest.mark.parametrize("event", [MIXED, RepeatedEvent(LaplaceEvent(50.0), 100)])
+def test_delta_inverts_epsilon(event: Event) -> None:
+    for delta in (1e-10, 1e-6, 1e-3):
+        eps = accounting.epsilon(event, delta)
+        assert accounting.delta(event, eps) == pytest.approx(delta, rel=1e-6)
+
+
+@pytest.mark.parametrize("delta", [-0.1, 1.0, math.nan])
+def test_delta_outside_its_range_is_refused(delta: float) -> None:
+    with pytest.raises(PlanError, match="delta"):
+        accounting.epsilon(MIXED, delta)
+
+
+def test_epsilon_outside_its_range_is_refused() -> None:
+    with pytest.raises(PlanError, match="epsilon"):
+        accounting.delta(MIXED, -1.0)
+
+
+# What an attacker can do ----------------------------------------------------------------------
+
+
+def test_attacker_wins_with_the_randomised_response_rate() -> None:
+    assert attacker_odds(Budget(1.0, 0.0)) == pytest.approx(math.e / (1 + math.e))
+    assert attacker_odds(Budget(math.log(3), 0.2)) == pytest.approx((3 + 0.2) / 4)
+    assert attacker_odds(Budget(1000.0, 0.0)) == 1
+
+
+def test_attacker_on_a_gaussian_wins_with_phi_of_half_mu() -> None:
+    assert attacker_odds(GaussianEvent(0.5)) == pytest.approx(0.5 * math.erfc(-1 / math.sqrt(2)))
+
+
+def test_attacker_on_a_laplace_does_better_with_less_noise() -> None:
+    assert attacker_odds(LaplaceEvent(1.0)) == pytest.approx(1 - math.exp(-0.5) / 2, rel=1e-4)
+
+
+@pytest.mark.parametrize("prior", [0.01, 0.3, 0.5, 0.9])
+def test_attacker_learns_nothing_from_nothing_and_all_from_everything(prior: float) -> None:
+    assert attacker_odds(NOTHING, prior) == max(prior, 1 - prior)
+    assert attacker_odds(NonPrivateEvent(), prior) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("prior", [0.05, 0.3, 0.5, 0.8])
+@pytest.mark.parametrize("delta", [0.0, 0.1])
+def test_attacker_bound_is_the_best_corner_of_the_error_region(prior: float, delta: float) -> None:
+    eps = 1.5
+    middle = (1 - delta) / (1 + math.exp(eps))
+    corners = [(0.0, 1 - delta), (middle, middle), (1 - delta, 0.0)]
+    best = max((1 - prior) * (1 - fpr) + prior * (1 - fnr) for fpr, fnr in corners)
+    assert attacker_odds(Budget(eps, delta), prior) == pytest.approx(best)
+
+
+@pytest.mark.parametrize("prior", [0.02, 0.5])
+def test_attacker_bound_of_an_event_is_within_that_of_its_budget(prior: float) -> None:
+    for event in (GaussianEvent(1.0), MIXED):
+        budget = Budget(accounting.epsilon(event, 1e-6), 1e-6)
+        assert attacker_odds(event, prior) <= attacker_odds(budget, prior)
+
+
+@pytest.mark.parametrize("prior", [0.0, 1.0, -1.0, math.nan])
+def test_attacker_needs_a_prior_strictly_between_zero_and_one(prior: float) -> None:
+    with pytest.raises(PlanError, match="prior"):
+        attacker_odds(GaussianEvent(1.0), prior)

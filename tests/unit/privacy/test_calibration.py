@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import math
+
+import mpmath
+import pytest
+
+from cloister.errors import PlanError
+from cloister.privacy.accounting import epsilon, gdp_delta, gdp_epsilon
+from cloister.privacy.budget import Budget
+from cloister.privacy.calibration import (
+    MARGIN,
+    epsilon_left,
+    gaussian_noise_multiplier,
+    gdp_mu_for,
+    laplace_noise_multiplier,
+)
+from cloister.privacy.events import (
+    ComposedEvent,
+    GaussianEvent,
+    LaplaceEvent,
+    NonPrivateEvent,
+    RepeatedEvent,
+)
+
+GRID = [
+    (eps, delta)
+    for eps in (1e-3, 1e-2, 0.1, 1, 4, 20, 50)
+    for delta in (1e-12, 1e-9, 1e-6, 1e-3, 0.1, 0.9)
+]
+
+
+def exact_delta(mu: float, eps: float) -> mpmath.mpf:
+    """The textbook formula in 60 digits, where it does not cancel."""
+    with mpmath.workdps(60):
+        mu, eps = mpmath.mpf(mu), mpmath.mpf(eps)
+        tail = mpmath.exp(eps) * mpmath.ncdf(-mu / 2 - eps / mu)
+        return mpmath.ncdf(mu / 2 - eps / mu) - tail
+
+
+@pytest.mark.parametrize(
+    ("eps", "delta", "sigma"),
+    [
+        (0.1, 1e-5, 30.7496),
+        (0.5, 1e-5, 7.0318),
+        (1, 1e-5, 3.7306),
+        (1, 1e-6, 4.2247),
+        (4, 1e-6, 1.1935),
+        (2, 1e-5, 1.99381),
+        (10, 1e-5, 0.49989),
+    ],
+)
+def test_sigma_equals_the_conformance_table(eps: float, delta: float, sigma: float) -> None:
+    assert gaussian_noise_multiplier(eps, delta) == pytest.approx(sigma, abs=6e-5)
+
+
+@pytest.mark.parametrize(
+    ("n", "sigmas"),
+    [
+        (150, (16.46, 4.44, 2.49)),
+        (5000, (28.53, 6.62, 3.54)),
+        (48842, (34.82, 7.78, 4.09)),
+        (10000, (30.54, 6.99, 3.71)),
+        (25000, (33.06, 7.46, 3.94)),
+    ],
+)
+def test_sigma_at_the_papers_delta_equals_the_conformance_table(
+    n: int, sigmas: tuple[float, ...]
+) -> None:
+    delta = 1 / (n * math.log(n))
+    for eps, sigma in zip((0.1, 0.5, 1), sigmas, strict=True):
+        assert gaussian_noise_multiplier(eps, delta) == pytest.approx(sigma, abs=6e-3)
+
+
+@pytest.mark.parametrize(("eps", "delta"), GRID)
+def test_the_root_agrees_with_sixty_digit_arithmetic(eps: float, delta: float) -> None:
+    assert float(exact_delta(gdp_mu_for(eps, delta), eps) / delta) == pytest.approx(1, abs=1e-10)
+
+
+@pytest.mark.parametrize(("eps", "delta"), GRID)
+def test_noise_is_rounded_up_and_by_no_more_than_the_margin(eps: float, delta: float) -> None:
+    sigma = gaussian_noise_multiplier(eps, delta)
+    assert exact_delta(1 / sigma, eps) < delta
+    assert exact_delta((1 + 1.01 * MARGIN) / sigma, eps) > delta
+
+
+@pytest.mark.parametrize(("eps", "delta"), GRID)
+def test_epsilon_inverts_calibration_and_never_exceeds_it(eps: float, delta: float) -> None:
+    spent = epsilon(GaussianEvent(gaussian_noise_multiplier(eps, delta)), delta)
+    assert spent <= eps
+    assert spent == pytest.approx(eps, rel=1e-2)  # a large delta hardly depends on epsilon
+
+
+@pytest.mark.parametrize("eps", [1e-8, 1e-6, 500, 1e6])
+@pytest.mark.parametrize("delta", [1e-300, 1e-30, 1e-9])
+def test_extreme_budgets_stay_on_the_safe_side(eps: float, delta: float) -> None:
+    assert exact_delta(1 / gaussian_noise_multiplier(eps, delta), eps) <= delta
+
+
+def test_t_equal_releases_need_sqrt_t_times_the_noise() -> None:
+    sigma = gaussian_noise_multiplier(1.0, 1e-6) * math.sqrt(7)
+    assert epsilon(RepeatedEvent(GaussianEvent(sigma), 7), 1e-6) == pytest.approx(1, rel=1e-5)
+
+
+def test_gaussian_noise_cannot_be_pure() -> None:
+    with pytest.raises(PlanError, match="delta must be above 0"):
+        gaussian_noise_multiplier(1.0, 0.0)
+
+
+@pytest.mark.parametrize("eps", [0.0, -1.0, math.inf, math.nan])
+def test_calibration_refuses_a_meaningless_epsilon(eps: float) -> None:
+    with pytest.raises(PlanError, match="epsilon"):
+        gaussian_noise_multiplier(eps, 1e-6)
+    with pytest.raises(PlanError, match="epsilon"):
+        laplace_noise_multiplier(eps)
+
+
+def test_laplace_noise_is_one_over_epsilon() -> None:
+    assert laplace_noise_multiplier(0.25) == 4.0
+    assert epsilon(LaplaceEvent(laplace_noise_multiplier(0.25)), 0.0) == 0.25
+
+
+def test_all_is_left_of_an_untouched_budget() -> None:
+    assert epsilon_left(ComposedEvent(()), Budget(1.0, 1e-6)) == pytest.approx(1.0)
+    assert epsilon_left(ComposedEvent(()), Budget(1.0, 0.0)) == 1.0
+
+
+def test_what_is_left_of_a_gaussian_budget_is_left_in_mu_squared() -> None:
+    cap = Budget(1.0, 1e-6)
+    spent = GaussianEvent(5 / 3 / gdp_mu_for(1.0, 1e-6))  # 0.6 of mu, so 0.8 is left
+    left = epsilon_left(spent, cap)
+    assert left == pytest.approx(gdp_epsilon(0.8 * gdp_mu_for(1.0, 1e-6), 1e-6))
+    assert left > 1.0 - epsilon(spent, 1e-6)
+
+
+@pytest.mark.parametrize(
+    "spent",
+    [
+        GaussianEvent(6.0),
+        LaplaceEvent(4.0),
+        ComposedEvent((LaplaceEvent(8.0), GaussianEvent(9.0))),
+    ],
+)
+def test_what_is_left_fits_and_a_little_more_does_not(spent: GaussianEvent) -> None:
+    cap = Budget(1.0, 1e-6)
+    left = epsilon_left(spent, cap)
+    for factor, fits in ((1.0, True), (1.01, False)):
+        more = GaussianEvent(gaussian_noise_multiplier(left * factor, cap.delta))
+        assert (epsilon(ComposedEvent((spent, more)), cap.delta) <= cap.epsilon) is fits
+
+
+def test_nothing_is_left_of_a_broken_budget() -> None:
+    assert epsilon_left(NonPrivateEvent(), Budget(1.0, 1e-6)) == 0
+    assert epsilon_left(GaussianEvent(1.0), Budget(1.0, 1e-6)) == 0
+    assert epsilon_left(GaussianEvent(1.0), Budget(1.0, 0.0)) == 0
+    assert epsilon_left(LaplaceEvent(0.5), Budget(1.0, 1e-6)) == 0
+
+
+def test_gdp_delta_has_its_limits() -> None:
+    assert gdp_delta(0.0, 1.0) == 0
+    assert gdp_delta(math.inf, 1.0) == 1
+    assert gdp_delta(1e-300, 1.0) == 0
+    assert gdp_delta(1e300, 1.0) == 1

@@ -1,0 +1,319 @@
+"""The data contract: public, strict, agreed by hash."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloister.errors import PlanError
+from cloister.schema import FILL_IN, Column, Schema, init_schema
+
+AGE = {"name": "age", "type": "integer", "min": 0, "max": 120, "measure": "years"}
+SMOKER = {"name": "smoker", "type": "boolean"}
+
+
+def schema(*columns: dict[str, Any], **values: Any) -> Schema:
+    given_values = {"dataset": "ward", "unit": "row", "columns": columns or (AGE, SMOKER)}
+    return Schema(**{**given_values, **values})
+
+
+def test_digest_is_sha256_of_canonical_json_written_by_hand() -> None:
+    text = (
+        '{"columns":[{"max":120.0,"measure":"years","min":0.0,"missing":"drop","name":"age",'
+        '"out_of_range":"clip","type":"integer"}],"max_rows":2,"max_silos_per_person":1,'
+        '"schema":1,"unit":"patient"}'
+    )
+    made = schema(AGE, unit="patient", max_rows=2)
+    assert made.digest() == hashlib.sha256(text.encode()).hexdigest()
+
+
+def test_digest_leaves_out_the_owners_name_and_nothing_else() -> None:
+    base = schema()
+    assert schema(dataset="another").digest() == base.digest()
+    changed = [
+        schema(unit="patient", max_rows=1),
+        schema(unit="patient", max_rows=2),
+        schema(max_silos_per_person=2),
+        schema(SMOKER, AGE),
+        schema(AGE),
+        *(
+            schema({**AGE, **change}, SMOKER)
+            for change in (
+                {"name": "years"},
+                {"type": "number"},
+                {"min": 1},
+                {"max": 119},
+                {"measure": "months"},
+                {"missing": "midpoint"},
+                {"missing": 3},
+                {"out_of_range": "drop"},
+            )
+        ),
+    ]
+    assert len({made.digest() for made in (base, *changed)}) == len(changed) + 1
+
+
+def test_digest_does_not_depend_on_how_a_number_is_written() -> None:
+    digests = {schema({**AGE, "min": zero}).digest() for zero in (0, 0.0, -0.0)}
+    assert len(digests) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"min": "from data"}, "must be a public number, got 'from data'"),
+        ({"max": None}, "max must be a public number"),
+        ({"min": math.nan}, "finite"),
+        ({"max": math.inf}, "finite"),
+        ({"min": True}, "min must be a valid number"),
+        ({"min": 120}, "min must be below max"),
+        ({"max": 1e101}, "within"),
+        ({"max": 1e-101}, "min must be below max"),
+        ({"type": "float"}, "'number', 'integer' or 'boolean', got 'float'"),
+        ({"missing": "mean"}, "or a number in .min, max., got 'mean'"),
+        ({"missing": 121}, "missing must be in"),
+        ({"missing": math.nan}, "missing must be in"),
+        ({"missing": True}, "missing must be"),
+        ({"out_of_range": "wrap"}, "out_of_range must be 'clip' or 'drop'"),
+        ({"colour": "red"}, "'colour' is not a key"),
+        ({"name": " age"}, "blanks"),
+        ({"name": ""}, "must not be empty"),
+    ],
+)
+def test_a_mistake_in_a_column_is_one_sentence_that_names_it(
+    change: dict[str, Any], says: str
+) -> None:
+    wrong = {**AGE, **change}
+    for make in (lambda: Column(**wrong), lambda: schema(SMOKER, wrong)):
+        with pytest.raises(PlanError, match=says) as caught:
+            make()
+        message = str(caught.value)
+        assert message.startswith(f"column {wrong['name']!r}: ")
+        assert message.endswith(".")
+        assert "\n" not in message
+        assert caught.value.__suppress_context__
+
+
+def test_missing_bounds_say_that_bounds_are_public_and_how_to_give_them() -> None:
+    with pytest.raises(PlanError, match=r"codebook.*because a bound read from the records"):
+        Column(name="age", type="number")
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"unit": "patient"}, "max_rows is required"),
+        ({"max_rows": 2}, "leave it out"),
+        ({"unit": "patient", "max_rows": 0}, "max_rows must be greater than or equal to 1"),
+        ({"unit": "patient", "max_rows": True}, "max_rows must be a valid integer"),
+        ({"unit": "patient", "max_rows": 1.5}, "max_rows must be a valid integer"),
+        ({"unit": "age", "max_rows": 1}, "must not be one of the columns"),
+        ({"unit": ""}, "unit must have at least 1 character"),
+        ({"max_silos_per_person": 0}, "max_silos_per_person must be"),
+        ({"columns": []}, "columns must have at least 1 item"),
+        ({"columns": [AGE, AGE]}, "different names, 'age' stands twice"),
+        ({"columns": [7]}, "columns must be"),
+        ({"dataset": ""}, "dataset must have at least 1 character"),
+        ({"seed": 1}, "'seed' is not a key"),
+    ],
+)
+def test_a_mistake_in_a_schema_is_one_sentence(values: dict[str, Any], says: str) -> None:
+    with pytest.raises(PlanError, match=says) as caught:
+        schema(**values)
+    assert "\n" not in str(caught.value)
+
+
+def test_every_key_without_a_default_is_asked_for() -> None:
+    for key in ("dataset", "unit", "columns"):
+        values = {"dataset": "ward", "unit": "row", "columns": [AGE]}
+        del values[key]
+        with pytest.raises(PlanError, match=f"'{key}' is missing"):
+            Schema(**values)
+
+
+def test_a_schema_cannot_be_changed() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        schema().unit = "patient"  # type: ignore[misc]
+
+
+def test_group_size_multiplies_rows_and_silos() -> None:
+    assert schema().group_size == 1
+    assert schema(max_silos_per_person=3).group_size == 3
+    assert schema(unit="patient", max_rows=4).group_size == 4
+    assert schema(unit="patient", max_rows=4, max_silos_per_person=3).group_size == 12
+
+
+def test_unit_is_described_with_every_number_that_counts() -> None:
+    assert schema().describe_unit() == "one row, at one silo only"
+    words = schema(unit="patient", max_rows=4, max_silos_per_person=3).describe_unit()
+    assert "'patient'" in words
+    assert "at most 4 a silo" in words
+    assert "up to 3 silos" in words
+
+
+def test_grid_has_the_bounds_in_column_order() -> None:
+    grid = schema({**AGE, "min": -4}, SMOKER).grid(12)
+    assert (grid.low, grid.high, grid.frac_bits) == ((-4.0, 0.0), (120.0, 1.0), 12)
+
+
+@pytest.mark.parametrize(
+    ("missing", "fill"), [("min", 0.0), ("max", 120.0), ("midpoint", 60.0), (7, 7.0)]
+)
+def test_fill_value_is_the_named_bound_or_the_number(missing: str | int, fill: float) -> None:
+    assert Column(**{**AGE, "missing": missing}).fill_value == fill
+
+
+def test_fill_value_of_drop_is_nan() -> None:
+    assert math.isnan(Column(**AGE).fill_value)
+
+
+_names = st.text(min_size=1, max_size=8).filter(lambda t: t == t.strip() and not t.isspace())
+_encodable = _names.filter(lambda t: t.isascii() or t.encode("utf-8", "ignore").decode() == t)
+_bounds = st.tuples(st.floats(-1e6, 1e6), st.floats(1e-3, 1e6))
+
+
+@st.composite
+def _columns(draw: st.DrawFn, name: str) -> dict[str, Any]:
+    low, width = draw(_bounds)
+    fill = draw(st.sampled_from(["drop", "min", "max", "midpoint", low]))
+    return {
+        "name": name,
+        "type": draw(st.sampled_from(["number", "integer"])),
+        "min": low,
+        "max": low + width,
+        "measure": draw(
+            st.text(max_size=5).filter(lambda t: t == t.encode(errors="ignore").decode())
+        ),
+        "missing": fill,
+        "out_of_range": draw(st.sampled_from(["clip", "drop"])),
+    }
+
+
+@given(names=st.lists(_encodable, min_size=1, max_size=4, unique=True), data=st.data())
+def test_toml_text_reads_back_to_an_equal_schema(names: list[str], data: st.DataObject) -> None:
+    import tomllib
+
+    unit = data.draw(_encodable.filter(lambda t: t not in names and t != "row"))
+    made = schema(*(data.draw(_columns(name)) for name in names), unit=unit, max_rows=3)
+    again = Schema(**tomllib.loads(made.to_toml()))
+    assert again == made
+    assert again.digest() == made.digest()
+
+
+def test_toml_and_json_files_give_the_same_schema(tmp_path: Path) -> None:
+    made = schema(unit="patient", max_rows=2)
+    toml, as_json = tmp_path / "s.toml", tmp_path / "s.json"
+    toml.write_text(made.to_toml(), encoding="utf-8")
+    as_json.write_text(json.dumps(made.model_dump()), encoding="utf-8")
+    assert Schema.load(toml) == Schema.load(as_json) == made
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("s.toml", "dataset = ", "not valid"),
+        ("s.json", "[1]", "must hold a table"),
+        ("s.json", "{", "not valid"),
+        ("s.toml", 'dataset = "d"', "'s.toml': 'unit' is missing"),
+        ("s.toml", None, "cannot be read"),
+    ],
+)
+def test_an_unusable_schema_file_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, content: str | None, says: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if content is not None:
+        Path(name).write_text(content)
+    with pytest.raises(PlanError, match=says):
+        Schema.load(name)
+
+
+def test_draft_without_codebook_is_refused_until_completed(tmp_path: Path) -> None:
+    path = tmp_path / "draft.toml"
+    path.write_text(init_schema(["age", "smoker"], dataset="ward"))
+    assert path.read_text().count(FILL_IN) == 6
+    with pytest.raises(PlanError, match="column 'age': min must be a public number"):
+        Schema.load(path)
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+def test_draft_with_full_csv_codebook_is_a_schema(tmp_path: Path, delimiter: str) -> None:
+    codebook, path = tmp_path / "codebook.csv", tmp_path / "draft.toml"
+    lines = [
+        "name,type,min,max,measure,missing,note",
+        "unused,number,0,1,,,",
+        "smoker,boolean,,,,,asked",
+        "age,integer,0,120,years,midpoint,",
+    ]
+    codebook.write_text("\n".join(lines).replace(",", delimiter))
+    path.write_text(init_schema(["age", "smoker"], codebook, dataset="ward"))
+    assert Schema.load(path) == schema({**AGE, "missing": "midpoint"}, SMOKER)
+
+
+@pytest.mark.parametrize(
+    "codebook",
+    [
+        '[age]\ntype = "integer"\nmin = 0\nmax = 120\nmeasure = "years"\n'
+        '[smoker]\ntype = "boolean"\n',
+        '[[columns]]\nname = "age"\ntype = "integer"\nmin = 0\nmax = 120\nmeasure = "years"\n'
+        '[[columns]]\nname = "smoker"\ntype = "boolean"\n',
+    ],
+)
+def test_draft_with_full_toml_codebook_is_a_schema(tmp_path: Path, codebook: str) -> None:
+    book, path = tmp_path / "codebook.toml", tmp_path / "draft.toml"
+    book.write_text(codebook)
+    path.write_text(init_schema(["age", "smoker"], book, dataset="ward"))
+    assert Schema.load(path) == schema()
+
+
+def test_draft_keeps_what_a_partial_codebook_says(tmp_path: Path) -> None:
+    book = tmp_path / "codebook.csv"
+    book.write_text("name,type,min,max,measure\nage,integer,,120,years\n")
+    draft = init_schema(["age"], book, dataset="ward")
+    assert 'type = "integer"' in draft
+    assert "max = 120.0" in draft
+    assert draft.count(FILL_IN) == 1
+    path = tmp_path / "draft.toml"
+    path.write_text(draft)
+    with pytest.raises(PlanError, match="column 'age': min must be a public number"):
+        Schema.load(path)
+
+
+def test_codebook_that_takes_bounds_from_data_is_refused(tmp_path: Path) -> None:
+    book = tmp_path / "codebook.csv"
+    book.write_text("name,type,min,max\nage,integer,from data,from data\n")
+    with pytest.raises(PlanError, match="column 'age': min must be a public number"):
+        init_schema(["age"], book)
+
+
+def test_draft_without_the_owners_name_is_refused(tmp_path: Path) -> None:
+    book, path = tmp_path / "codebook.csv", tmp_path / "draft.toml"
+    book.write_text("name,type,min,max\nage,integer,0,120\n")
+    path.write_text(init_schema(["age"], book))
+    with pytest.raises(PlanError, match="dataset still holds a placeholder"):
+        Schema.load(path)
+
+
+@pytest.mark.parametrize(
+    ("columns", "says"),
+    [("age,smoker", "must be a list of names"), (["age", "age"], "'age' stands twice")],
+)
+def test_draft_refuses_what_is_no_list_of_names(columns: Any, says: str) -> None:
+    with pytest.raises(PlanError, match=says):
+        init_schema(columns)
+
+
+def test_codebook_without_names_is_refused(tmp_path: Path) -> None:
+    book = tmp_path / "codebook.csv"
+    book.write_text("age,0,120\n")
+    with pytest.raises(PlanError, match="needs a header"):
+        init_schema(["age"], book)
+    with pytest.raises(PlanError, match="cannot be read"):
+        init_schema(["age"], tmp_path / "absent.csv")
