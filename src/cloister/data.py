@@ -106,6 +106,7 @@ def read_source(
     source : array, table or path
         See the module. A table or file is matched by column name, other columns are left unread;
         an array must have the schema's columns in the schema's order.
+        A line of a text table with a wrong number of fields is dropped.
     schema : Schema
     frac_bits : int
         The lattice has step ``2**-frac_bits``.
@@ -772,7 +773,11 @@ def _open_text(path: Path, names: Sequence[str] | None, unit: str | None) -> _Ta
         raise DataError(f"{label} is UTF-16; save it as UTF-8.")
     line = (start.splitlines() or [b""])[0]
     body = start[len(line) :].strip()
-    delimiter, found = _split_header(line.decode("utf-8-sig", "replace"), names)
+    try:
+        title = line.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        title = line.decode("latin1")
+    delimiter, found = _split_header(title, names)
     if not any(found):
         raise DataError(f"{label} is empty; its first line must name the columns.")
     positions, names = _positions(label, found, names, unit)
@@ -794,6 +799,7 @@ def _open_text(path: Path, names: Sequence[str] | None, unit: str | None) -> _Ta
                     skip_rows=1,
                     column_names=[str(position) for position in range(len(found))],
                     block_size=_BLOCK_BYTES,
+                    encoding="latin1",  # never fails; numbers read the same, names stay apart
                 ),
                 parse_options=pacsv.ParseOptions(
                     delimiter=delimiter, newlines_in_values=True, invalid_row_handler=skip

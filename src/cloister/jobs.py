@@ -55,10 +55,35 @@ class Account:
     ledger : Ledger
     dataset : str
         The owner's name of the data set, opened in the ledger with a lifetime cap.
+    confirm_same_content : bool
+        The owner says that the same records may have a second budget under this name.
     """
 
     ledger: Ledger
     dataset: str
+    confirm_same_content: bool = False
+
+    def reserve(self, plan: Plan, content: bytes | None) -> None:
+        """Set aside the cost of a whole plan; refuses before anything is read or sent."""
+        unit = self.ledger.unit(self.dataset)
+        if unit != plan.unit:
+            raise PlanError(
+                f"unit of privacy of the plan is {plan.unit!r}, but the ledger counts {unit!r} for "
+                f"{self.dataset!r}; use the schema the data set was opened with."
+            )
+        self.ledger.reserve(
+            dataset=self.dataset,
+            study=plan.study,
+            job=plan.run_id,
+            events=plan.events(),
+            content=content,
+            confirm_same_content=self.confirm_same_content,
+        )
+
+    def close(self, plan: Plan) -> None:
+        """Return what the plan did not use; nobody will ask for its frames again."""
+        self.ledger.close(plan.run_id)
+        self.ledger.forget_frames(plan.run_id)
 
 
 @dataclass(frozen=True)
@@ -241,13 +266,7 @@ def run_plan(
     source = noise or DiscreteNoise()
     masker = GroupMask(new_key()) if plan.profile == "group" else NoMask()
     if account:
-        account.ledger.reserve(
-            dataset=account.dataset,
-            study=plan.study,
-            job=plan.run_id,
-            events=plan.events(),
-            content=_content(silos),
-        )
+        account.reserve(plan, _content(silos))
     try:
         clients = {name: Client(plan, name, silos[name], masker) for name in plan.silos}
         aggregator = Aggregator(plan, source, account.ledger if account else None)
@@ -259,7 +278,7 @@ def run_plan(
                 on_round(done)
     finally:
         if account:
-            account.ledger.close(plan.run_id)
+            account.close(plan)
     winner = next(client for client in clients.values() if client.finished)
     history = tuple(plan.task.results(state, plan.grid) for state in winner.history)
     label = source.label if plan.task.private else "none: not private"

@@ -104,8 +104,9 @@ def test_centroid_mse_of_a_shift_by_three_is_nine() -> None:
 
 
 def test_centroid_mse_matches_on_squared_distances() -> None:
-    """D15: on a line both matchings cost 4 in distance, but 1 + 9 and 4 + 4 in squares."""
-    assert metrics.centroid_mse([[0.0], [1.0]], [[1.0 + 1], [3.0 - 0]]) == 4
+    """D15: in distance the crossed pairs are nearer (0 + 3.95 < 2 + 1.99), in squares they lose."""
+    a, b = [[0.0, 0.0], [-1.9, 0.6]], [[2.0, 0.0], [0.0, 0.0]]
+    assert metrics.centroid_mse(a, b) == pytest.approx((4 + 3.97) / 2)
 
 
 @given(a=tables(min_rows=4), data=st.data())

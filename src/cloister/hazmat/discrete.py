@@ -22,7 +22,7 @@ all of which must show heads. A fair sign follows, and the lane with Y = 0 and s
 refused, else zero would have double mass. Nothing is larger than 64 bits.
 
 **Bytes.** Every draw is uniform in some [0, bound): one little-endian 64-bit word w stands for
-``w // width`` with ``width = (2^64 - 1) // bound``, and a word with quotient bound is drawn again,
+``w // width`` with ``width = (2^64 - 1) // bound``; a word with quotient >= bound is drawn again,
 so no value is favoured. All lanes that need the draw read in one call, in order; those that must
 draw again read in the next. The same bytes give the same sample on every machine, which
 ``tests/vectors`` pins with a scalar implementation.

@@ -563,6 +563,8 @@ class Ledger:
                 raise LedgerError(f"{self!r} was rolled back or replaced while it was open.")
         for entry in entries:
             self._state.apply(entry)
+        if not self._state.seq:
+            raise LedgerError(f"{self!r} has lost all its entries; restore the newest file.")
 
     def _append(self, connection: sa.Connection, kind: str, **fields: Any) -> None:
         # The state is not touched: it follows what the file holds after the commit, if any.

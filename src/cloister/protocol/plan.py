@@ -15,6 +15,7 @@ from math import ceil, isqrt, sqrt
 from typing import Any
 
 from cloister.errors import PlanError, RemoteProtocolError
+from cloister.hazmat.discrete import MAX_SCALE
 from cloister.hazmat.fixedpoint import Grid
 from cloister.hazmat.ring import RING_BITS, WORD_BYTES, Integers
 from cloister.privacy.budget import Budget
@@ -153,17 +154,17 @@ class Plan:
         """Prove that neither the sum of all records nor the noise can wrap in the ring."""
         for t in range(self.task.rounds):
             for block in self.task.blocks(t):
-                entry = isqrt(block.l2_squared) + 1
-                if self._range(t, block, entry) >= 1 << (RING_BITS - 1):
+                scale = self.noise_scale(block)
+                if scale > MAX_SCALE or self._range(block) >= 1 << (RING_BITS - 1):
                     raise PlanError(
                         f"round {t} of task {self.task.name!r} does not fit the ring: "
                         "use fewer frac_bits or a larger epsilon."
                     )
 
-    def _range(self, t: int, block: Block, entry: int) -> int:
+    def _range(self, block: Block) -> int:
         """Return the largest absolute value a released word of `block` can honestly take."""
-        total = len(self.silos) * MAX_RECORDS * entry
-        return total + _TAILS * self.noise_scale(block)
+        entry = isqrt(block.l2_squared) + 1
+        return len(self.silos) * MAX_RECORDS * entry + _TAILS * self.noise_scale(block)
 
     @property
     def rounds(self) -> int:
@@ -238,7 +239,7 @@ class Plan:
         released, offset = {}, 0
         for block in self.task.blocks(t):
             part = values[offset : offset + block.size]
-            limit = self._range(t, block, isqrt(block.l2_squared) + 1)
+            limit = self._range(block)
             if part.size and int(max(part.max(), -part.min())) > limit:
                 raise RemoteProtocolError(
                     f"round {t} decodes to a value outside the plan's range; "
@@ -308,8 +309,8 @@ class Plan:
             lines.append(
                 f"Adding or removing one {unit} (at most {self.max_rows} row(s) in a silo, a "
                 f"person in at most {self.max_silos_per_person} silo(s)) changes the probability "
-                f"of any result by at most a factor e^{self.budget.epsilon:g}, but for a probability "
-                f"of {self.budget.delta:g}."
+                f"of any result by at most a factor e^{self.budget.epsilon:g}, but for a "
+                f"probability of {self.budget.delta:g}."
             )
         if self.profile == "group":
             lines.append(

@@ -121,17 +121,16 @@ def test_gaussian_refuses_a_lane_when_one_of_its_coins_shows_tails() -> None:
 
 @pytest.mark.parametrize("law", SAMPLERS)
 def test_minus_zero_is_refused_and_plus_zero_is_kept(law: str) -> None:
+    # Scale 1, so U = 0, and e^-0 fails trial 1: heads. Lane 0 is -0 and refused, lane 1 is +0 and
+    # kept, all others have V = 1 and sign minus.
     lanes = {"laplace": 35, "gaussian": 36}[law]
-    signs = [word(1, 2)] * 2 + [word(0, 2)] * 2 + [word(1, 2)] * (lanes - 4)  # scale 1: U = 0
-    accept: dict[str, list[int | list[int]]] = {
-        # e^-0 fails trial 1, so K = 1: heads; then V = 0.
-        "laplace": [signs, 0, ONE_NO],
-        "gaussian": [HALF_NO, signs, 0, 0],
+    signs = [word(1, 2), word(0, 2)] + [word(1, 2)] * (lanes - 2)
+    steps: dict[str, list[int | list[int]]] = {
+        "laplace": [signs, 0, [ONE_NO] * 2 + [ONE_YES] * (lanes - 2), ONE_NO],
+        "gaussian": [[HALF_NO] * 2 + [HALF_YES] * (lanes - 2), HALF_NO, signs, 0, 0, 0],
     }
-    rand = Script(*accept[law], *accept[law])
-    sample = SAMPLERS[law](1, 2, rand)
-    assert sample.tolist() == [0, 0]  # lanes 2 and 3: the only ones accepted of the first block
-    assert len(rand.steps) == len(accept[law])
+    rand = Script(*steps[law])
+    assert SAMPLERS[law](1, 2, rand).tolist() == [0, -1]
 
 
 @pytest.mark.parametrize("inverse", [1, 2])

@@ -40,8 +40,8 @@ def test_seven_gaussians_and_seven_laplaces_cost_the_measured_epsilon() -> None:
     assert accounting.epsilon(MIXED, 1e-5) == pytest.approx(1.37261, abs=2e-5)
 
 
-@pytest.mark.parametrize("sigma", [0.3, 1.0, 10.0, 100.0])
-@pytest.mark.parametrize("rounds", [1, 7, 40])
+@pytest.mark.parametrize("sigma", [0.5, 4.0, 100.0])
+@pytest.mark.parametrize("rounds", [1, 7])
 @pytest.mark.parametrize("delta", [1e-5, 1e-9])
 def test_pld_and_gdp_agree_on_gaussian_schedules(sigma: float, rounds: int, delta: float) -> None:
     exact = accounting.epsilon(RepeatedEvent(GaussianEvent(sigma), rounds), delta)

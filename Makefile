@@ -1,0 +1,45 @@
+# Everything below sets itself up in .venv; a fresh machine needs Python 3.11+ and make.
+PYTHON ?= $(shell for p in python3.14 python3.13 python3.12 python3.11 python3; do \
+  command -v $$p >/dev/null 2>&1 && $$p -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' \
+  >/dev/null 2>&1 && echo $$p && break; done)
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+.PHONY: demo test lint bench docs clean
+
+demo: $(VENV)/.base
+	$(BIN)/cloister demo --out demo-out
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest -n 2 -q
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/mypy
+
+bench: $(VENV)/.dev
+	$(BIN)/python benchmarks/run.py
+
+docs: $(VENV)/.docs
+	$(BIN)/mkdocs build --strict --site-dir site
+
+clean:
+	rm -rf $(VENV) site demo-out
+
+$(VENV)/bin/python:
+	@test -n "$(PYTHON)" || { echo "cloister needs Python 3.11 or newer with venv (Debian: apt install python3-venv)."; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.base: pyproject.toml | $(VENV)/bin/python
+	$(PIP) install --editable .
+	touch $@
+
+$(VENV)/.dev: pyproject.toml | $(VENV)/bin/python
+	$(PIP) install --editable '.[dev]'
+	touch $@ $(VENV)/.base
+
+$(VENV)/.docs: pyproject.toml | $(VENV)/bin/python
+	$(PIP) install --editable '.[docs]'
+	touch $@ $(VENV)/.base
