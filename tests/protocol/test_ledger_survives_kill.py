@@ -13,6 +13,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -82,6 +83,8 @@ def child(path: str, n: int) -> None:
 
 
 def nursery() -> None:
+    with tempfile.TemporaryDirectory() as folder:  # load once what is loaded on first use
+        live(f"{folder}/warm", lambda _round, _frame: None)
     gc.freeze()  # a collection in a child would copy all that it shares with us
     for line in sys.stdin:
         path, n = line.split()

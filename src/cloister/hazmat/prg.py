@@ -12,7 +12,8 @@ RFC 5869 (HKDF), RFC 8439 (ChaCha20).
 from __future__ import annotations
 
 import hmac
-from dataclasses import astuple, dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
@@ -46,8 +47,8 @@ class PadContext:
 
     def encode(self) -> bytes:
         """Return an injective encoding: each field with its length before it."""
-        fields = [str(field).encode() for field in astuple(self)]
-        return b"".join(len(field).to_bytes(4, "big") + field for field in fields)
+        text = (self.session, str(self.round), str(self.attempt), self.vector, self.sender)
+        return _join(field.encode() for field in text)
 
 
 def derive(key: bytes, usage: Usage, context: bytes) -> bytes:
@@ -56,7 +57,7 @@ def derive(key: bytes, usage: Usage, context: bytes) -> bytes:
         raise LocalProtocolError(
             f"key must have {KEY_BYTES} bytes, got {len(key)}; make one with randomness.new_key()."
         )
-    info = len(usage.value).to_bytes(4, "big") + usage.value + context
+    info = _join((usage.value, context))
     return HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=None, info=info).derive(key)
 
 
@@ -86,10 +87,11 @@ def expand(key: bytes, context: PadContext, size: int) -> Words:
     return words.astype(np.uint64, copy=False)
 
 
-def tag(key: bytes, usage: Usage, *parts: bytes) -> bytes:
-    """Return HMAC-SHA256 over length-prefixed `parts` under a key derived for `usage`."""
-    mac = hmac.new(derive(key, usage, b""), digestmod="sha256")
-    for part in parts:
-        mac.update(len(part).to_bytes(8, "big"))
-        mac.update(part)
-    return mac.digest()
+def tag(usage_key: bytes, *parts: bytes) -> bytes:
+    """Return HMAC-SHA256 over length-prefixed `parts` under a key from :func:`derive`."""
+    return hmac.digest(usage_key, _join(parts), "sha256")
+
+
+def _join(parts: Iterable[bytes]) -> bytes:
+    """Concatenate with each length in front: different lists never give the same bytes."""
+    return b"".join(len(part).to_bytes(8, "big") + part for part in parts)

@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from cloister.errors import PlanError
-from cloister.hazmat.prg import KEY_BYTES, PadContext, Usage, expand, tag
+from cloister.hazmat.prg import KEY_BYTES, PadContext, Usage, derive, expand, tag
 from cloister.hazmat.ring import Words
 
 TAG_BYTES = 32
@@ -52,10 +52,13 @@ class GroupMask:
     """
 
     key: bytes = field(repr=False)
+    _tag_keys: dict[Usage, bytes] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if len(self.key) != KEY_BYTES:
             raise PlanError(f"key must have {KEY_BYTES} bytes, got {len(self.key)}.")
+        tag_keys = {usage: derive(self.key, usage, b"") for usage in Usage}
+        object.__setattr__(self, "_tag_keys", tag_keys)
 
     def mask(self, words: Words, context: PadContext) -> Words:
         """Add this silo's pad, modulo 2^64."""
@@ -70,7 +73,7 @@ class GroupMask:
 
     def tag(self, usage: Usage, *parts: bytes) -> bytes:
         """Return an HMAC under the group key; it says that *a silo* wrote this."""
-        return tag(self.key, usage, *parts)
+        return tag(self._tag_keys[usage], *parts)
 
     def verify(self, usage: Usage, mac: bytes, *parts: bytes) -> bool:
         """Return whether `mac` is the tag of `parts`, in constant time."""

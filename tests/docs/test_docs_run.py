@@ -1,0 +1,136 @@
+"""Whatever the documentation shows as a command or as Python is executed here.
+
+Blocks of one page run in order, in one namespace and one empty folder. What a block is follows from
+its info string:
+
+- ``python``: executed;
+- anything with ``title="NAME"``: written to the file NAME, for later blocks to import or read;
+- ``bash``: lines that begin with ``cloister`` go through the command line in this process; a comment
+  ``# exits with N`` says which exit code is expected instead of 0;
+- everything else (``text`` for output): shown only.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import shlex
+import sys
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted(
+    path
+    for path in (*ROOT.glob("docs/*.md"), *ROOT.glob("docs/how-to/*.md"), ROOT / "README.md")
+    if path.exists()
+)
+FENCE = re.compile(
+    r"^(?P<indent> *)```(?P<info>[^`\n]*)\n(?P<body>.*?)^(?P=indent)```[ ]*$", re.MULTILINE | re.DOTALL
+)
+EXITS = re.compile(r"# exits with (\d+)")
+INPUTS = (".csv", ".gz", ".parquet", ".toml", ".json", ".db", ".py")
+
+
+@dataclass(frozen=True)
+class Block:
+    """One fenced block of a page."""
+
+    info: str
+    code: str
+    line: int
+
+    @property
+    def language(self) -> str:
+        return self.info.split()[0] if self.info else ""
+
+    @property
+    def title(self) -> str | None:
+        found = re.search(r'title="([^"]+)"', self.info)
+        return found.group(1) if found else None
+
+    def commands(self) -> Iterator[tuple[list[str], int]]:
+        """Yield the arguments and the expected exit code of each call of ``cloister``."""
+        for line in self.code.replace("\\\n", " ").splitlines():
+            if line.startswith("cloister "):
+                expected = EXITS.search(line)
+                yield (
+                    shlex.split(line, comments=True)[1:],
+                    int(expected.group(1)) if expected else 0,
+                )
+
+
+def blocks(text: str) -> Iterator[Block]:
+    for found in FENCE.finditer(text):
+        line = text.count("\n", 0, found.start("body")) + 1
+        yield Block(found["info"].strip(), textwrap.dedent(found["body"]), line)
+
+
+def run_command(argv: list[str]) -> int:
+    from cloister.cli import main
+
+    try:
+        return int(main(argv) or 0)
+    except SystemExit as end:
+        return int(end.code or 0)
+
+
+def missing_inputs(argv: list[str]) -> list[str]:
+    """Return files a command would read that do not exist; what follows ``--out`` is written."""
+    read = [word for before, word in zip(["", *argv], argv, strict=False) if before != "--out"]
+    return [word for word in read if word.endswith(INPUTS) and not Path(word).exists()]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_block_of_a_page_runs(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    module = ModuleType("page")
+    monkeypatch.setitem(sys.modules, "page", module)
+    before = set(sys.modules)
+    try:
+        for block in blocks(page.read_text(encoding="utf-8")):
+            where = f"{page.relative_to(ROOT)}:{block.line}"
+            if block.title:
+                Path(block.title).write_text(block.code, encoding="utf-8")
+                importlib.invalidate_caches()
+            elif block.language == "python":
+                exec(compile("\n" * (block.line - 1) + block.code, page, "exec"), vars(module))
+            elif block.language == "bash":
+                for argv, expected in block.commands():
+                    # The README may show a user's own files; a page of the manual may not.
+                    if page.name == "README.md" and missing_inputs(argv):
+                        continue
+                    assert run_command(argv) == expected, f"{where}: cloister {shlex.join(argv)}"
+    finally:
+        for name in set(sys.modules) - before:  # modules that the page wrote itself
+            if str(tmp_path) in str(getattr(sys.modules[name], "__file__", "")):
+                del sys.modules[name]
+
+
+def test_the_step_level_page_shows_the_whole_loop() -> None:
+    text = (ROOT / "docs" / "how-to" / "step-level-loop.md").read_text(encoding="utf-8")
+    code = "".join(block.code for block in blocks(text) if block.language == "python")
+    for call in ("MaskedClient(", "Server(", ".step(", ".update("):
+        assert call in code
+
+
+def test_a_broken_block_is_noticed() -> None:
+    page = '# T\n\n```python title="a.py"\nx = 1\n```\n\n- item\n\n    ```python\n    1 / 0\n    ```\n'
+    first, second = blocks(page)
+    assert first.title == "a.py"
+    assert second.code == "1 / 0\n"
+    with pytest.raises(ZeroDivisionError):
+        exec(second.code, {})
+
+
+def test_commands_are_split_continued_and_carry_their_exit_code() -> None:
+    block = Block("bash", "pip install x\ncloister a \\\n  --b c  # exits with 5\n", 1)
+    assert list(block.commands()) == [(["a", "--b", "c"], 5)]
