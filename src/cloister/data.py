@@ -167,6 +167,35 @@ def array_records(
     return _records(table, _Rules.of_grid(grid), chunk_rows, memory_limit)
 
 
+def read_floats(source: Any, names: Sequence[str] | None = None) -> _Floats:
+    """Return every cell of a source as it is: no schema, no clipping, no row left out.
+
+    Parameters
+    ----------
+    source : array, table or path
+    names : sequence of str, optional
+        Columns to read, in this order; all of them by default.
+
+    Returns
+    -------
+    ndarray of shape (n_samples, n_features), float64, data units
+        NaN where a cell holds no number. For local use: this is the data, not a release.
+
+    Raises
+    ------
+    DataError
+        If the source cannot be read or lacks a column.
+    """
+    table = _open(source, names, None)
+    parts = [np.empty((0, table.n_columns))]
+    for raw in table.chunks(_default_rows(table.n_columns)):
+        cells = raw.cells
+        if not isinstance(cells, np.ndarray):
+            cells = np.column_stack([_numbers(column, False)[0] for column in cells])
+        parts.append(cells)
+    return np.concatenate(parts)
+
+
 def header(source: Any) -> tuple[str, ...]:
     """Return the column names of a source and nothing else; arrays have x0, x1, ...
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from math import sqrt
 from pathlib import Path
@@ -139,21 +139,25 @@ class JobResult:
         cls, document: Mapping[str, Any], tasks: Mapping[str, type[Task]] | None = None
     ) -> Self:
         """Read a model; the plan must still have the digest it was saved with."""
-        if document.get("format") != MODEL_FORMAT:
-            raise DataError(
-                f"model must have format {MODEL_FORMAT!r}, got {document.get('format')!r}."
+        found = document.get("format") if isinstance(document, Mapping) else None
+        if found != MODEL_FORMAT:
+            raise DataError(f"model must have format {MODEL_FORMAT!r}, got {found!r}.")
+        try:
+            plan = Plan.from_dict(document["plan"], tasks)
+            if plan.digest.hex() != document["plan_digest"]:
+                raise DataError(
+                    "plan of the model was changed: its digest differs; use the original."
+                )
+            return cls(
+                plan=plan,
+                results=_arrays(document["results"]),
+                history=tuple(_arrays(state) for state in document["history"]),
+                spent=event_from_dict(document["spent"]),
+                noise=document["noise"],
+                survivors=tuple(tuple(names) for names in document["survivors"]),
             )
-        plan = Plan.from_dict(document["plan"], tasks)
-        if plan.digest.hex() != document["plan_digest"]:
-            raise DataError("plan of the model was changed: its digest differs; use the original.")
-        return cls(
-            plan=plan,
-            results=_arrays(document["results"]),
-            history=tuple(_arrays(state) for state in document["history"]),
-            spent=event_from_dict(document["spent"]),
-            noise=document["noise"],
-            survivors=tuple(tuple(names) for names in document["survivors"]),
-        )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise DataError(f"model is not complete: {error}; save it again.") from error
 
     def save(self, path: str | Path) -> None:
         """Write the model as JSON; floats round-trip exactly."""
@@ -263,6 +267,8 @@ def run_plan(
     -------
     JobResult
     """
+    if set(silos) != set(plan.silos):
+        raise PlanError(f"silos must be those of the plan, {plan.silos}, got {tuple(silos)}.")
     source = noise or DiscreteNoise()
     masker = GroupMask(new_key()) if plan.profile == "group" else NoMask()
     if account:
@@ -312,24 +318,29 @@ def run_job(
     Other parameters are those of :func:`make_plan` and :func:`run_plan`.
     """
     budget = _budget(task, epsilon, delta, nominal_n)
-    paid: Event | None = None
-    if nominal_n is None and budget is None:
-        nominal_n = 1  # nothing of a task without noise depends on it
-    elif nominal_n is None and budget is not None:
-        law = _mechanism(task, options)
-        small, budget = split_budget(budget, COUNT_SHARE, law)
-        count_plan = make_plan(
-            Count, schema, silos, budget=small, nominal_n=1, mechanism=law, **_shared(options)
-        )
+    fewest = _fewest_records(options)
+    if nominal_n is not None or budget is None:
+        agreed = fewest if nominal_n is None else nominal_n  # without noise nothing depends on it
+        plan = make_plan(task, schema, silos, budget=budget, nominal_n=agreed, **options)
+        return run_plan(plan, silos, noise=noise, account=account, on_round=on_round)
+    law = _mechanism(task, options)
+    small, rest = split_budget(budget, COUNT_SHARE, law)
+    # Whatever is wrong with the task or its price is found before the count is paid for.
+    rehearsal = make_plan(task, schema, silos, budget=rest, nominal_n=fewest, **options)
+    count_plan = make_plan(
+        Count, schema, silos, budget=small, nominal_n=1, mechanism=law, **_shared(options)
+    )
+    if account:
+        account.reserve(rehearsal, _content(silos))
+    try:
         count = run_plan(count_plan, silos, noise=noise, account=account)
-        nominal_n, paid = max(1, round(float(count.results["count"][0]))), count.spent
-    assert nominal_n is not None
-    plan = make_plan(task, schema, silos, budget=budget, nominal_n=nominal_n, **options)
+    finally:
+        if account:
+            account.close(rehearsal)
+    counted = max(fewest, round(float(count.results["count"][0])))
+    plan = make_plan(task, schema, silos, budget=rest, nominal_n=counted, **options)
     result = run_plan(plan, silos, noise=noise, account=account, on_round=on_round)
-    if paid is None:
-        return result
-    both = ComposedEvent((paid, result.spent))
-    return JobResult(plan, result.results, result.history, both, result.noise, result.survivors)
+    return replace(result, spent=ComposedEvent((count.spent, result.spent)))
 
 
 def split_budget(budget: Budget, share: float, mechanism: Mechanism) -> tuple[Budget, Budget]:
@@ -369,6 +380,12 @@ def _mechanism(task: type[Task], options: Mapping[str, Any]) -> Mechanism:
     fixed = getattr(task, "mechanism", "gaussian")
     law = options.get("mechanism", fixed if isinstance(fixed, str) else "gaussian")
     return "laplace" if law == "laplace" else "gaussian"
+
+
+def _fewest_records(options: Mapping[str, Any]) -> int:
+    """Return the smallest nominal number of records that the options allow."""
+    n_clusters = options.get("n_clusters")
+    return max(1, n_clusters) if isinstance(n_clusters, int) else 1
 
 
 def _shared(options: Mapping[str, Any]) -> dict[str, Any]:

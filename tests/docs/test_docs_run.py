@@ -5,8 +5,8 @@ its info string:
 
 - ``python``: executed;
 - anything with ``title="NAME"``: written to the file NAME, for later blocks to import or read;
-- ``bash``: lines that begin with ``cloister`` go through the command line in this process; a comment
-  ``# exits with N`` says which exit code is expected instead of 0;
+- ``bash``: lines that begin with ``cloister`` go through the command line in this process; a
+  comment ``# exits with N`` says which exit code is expected instead of 0;
 - everything else (``text`` for output): shown only.
 """
 
@@ -31,7 +31,8 @@ PAGES = sorted(
     if path.exists()
 )
 FENCE = re.compile(
-    r"^(?P<indent> *)```(?P<info>[^`\n]*)\n(?P<body>.*?)^(?P=indent)```[ ]*$", re.MULTILINE | re.DOTALL
+    r"^(?P<indent> *)```(?P<info>[^`\n]*)\n(?P<body>.*?)^(?P=indent)```[ ]*$",
+    re.MULTILINE | re.DOTALL,
 )
 EXITS = re.compile(r"# exits with (\d+)")
 INPUTS = (".csv", ".gz", ".parquet", ".toml", ".json", ".db", ".py")
@@ -123,7 +124,9 @@ def test_the_step_level_page_shows_the_whole_loop() -> None:
 
 
 def test_a_broken_block_is_noticed() -> None:
-    page = '# T\n\n```python title="a.py"\nx = 1\n```\n\n- item\n\n    ```python\n    1 / 0\n    ```\n'
+    page = (
+        '# T\n\n```python title="a.py"\nx = 1\n```\n\n- item\n\n    ```python\n    1 / 0\n    ```\n'
+    )
     first, second = blocks(page)
     assert first.title == "a.py"
     assert second.code == "1 / 0\n"

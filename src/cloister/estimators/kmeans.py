@@ -21,7 +21,7 @@ from sklearn.metrics.pairwise import euclidean_distances
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from cloister.data import array_records, as_silos, header, read_source
+from cloister.data import array_records, as_silos, header, read_floats, read_source
 from cloister.errors import DataError, PlanError
 from cloister.jobs import Account, JobResult, run_job
 from cloister.privacy.ledger import Ledger
@@ -67,6 +67,8 @@ class DPKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
     relocate_empty : bool
         Whether a centre that noise alone could explain starts again beside the largest cluster;
         costs nothing. The published methods do not (False).
+    frac_bits : int in [4, 24]
+        Records are rounded to multiples of ``2**-frac_bits`` of half a column's range.
     random_state : int, RandomState or None
         Seeds the public starting centres only. Noise takes no seed.
 
@@ -86,8 +88,9 @@ class DPKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
     plan_ : Plan
     result_ : JobResult
     labels_ : ndarray of shape (n_samples,)
-        Cluster of each record of this fit. **Not private**: it is made from the records in this
-        process, and is neither saved nor reported. Absent after fitting silos.
+        Cluster of each record of this fit, -1 for one with a missing value. **Not private**: it is
+        made from the records in this process, and is neither saved nor reported. Absent after
+        fitting silos.
     n_features_in_ : int
     feature_names_in_ : ndarray of shape (n_features_in_,)
 
@@ -125,6 +128,7 @@ class DPKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         alpha: float | None = None,
         rounds: int | None = None,
         relocate_empty: bool = True,
+        frac_bits: int = 16,
         random_state: Any = None,
     ) -> None:
         self.n_clusters = n_clusters
@@ -138,6 +142,7 @@ class DPKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         self.alpha = alpha
         self.rounds = rounds
         self.relocate_empty = relocate_empty
+        self.frac_bits = frac_bits
         self.random_state = random_state
 
     _new_noise: Callable[[], NoiseSource] = DiscreteNoise
@@ -164,6 +169,8 @@ class DPKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
             If the ledger refuses.
         """
         self._check_parameters()
+        for old in ("labels_", "feature_names_in_"):
+            self.__dict__.pop(old, None)
         silos = as_silos(X)
         table = len(silos) == 1 and not isinstance(silos[0], str | Path)
         if table and not isinstance(self.bounds, Schema):
@@ -171,18 +178,30 @@ class DPKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
             names = list(getattr(self, "feature_names_in_", header(silos[0])))
         else:
             names = list(header(silos[0]))
+            if not isinstance(self.bounds, Schema) and {header(silo) for silo in silos} != {
+                tuple(names)
+            }:
+                raise DataError(
+                    "silos must have the same columns in the same order; give a schema as bounds "
+                    "to match them by name."
+                )
         schema = self._schema(names)
+        local = None
+        if table:  # read before anything is spent, so that a table without labels is refused in time
+            plain = not isinstance(self.bounds, Schema)
+            local = silos[0] if plain else read_floats(silos[0], schema.names)
         records = {
-            f"silo-{index}": read_source(silo, schema)
+            f"silo-{index}": read_source(silo, schema, frac_bits=self.frac_bits)
             if isinstance(self.bounds, Schema)
-            else array_records(silo, schema.grid())
+            else array_records(silo, schema.grid(self.frac_bits))
             for index, silo in enumerate(silos)
         }
         self._release(schema, records)
-        if table:
-            self.labels_ = self._nearest(_columns(silos[0], schema))[0]
-        if isinstance(self.bounds, Schema):
-            self.feature_names_in_ = np.array(schema.names, dtype=object)
+        if local is not None:
+            complete = np.isfinite(local).all(axis=1)
+            self.labels_ = np.full(len(local), -1, dtype=np.int32)
+            if complete.any():
+                self.labels_[complete] = self._nearest(local[complete])[0]
         return self
 
     def _release(self, schema: Schema, records: Mapping[str, Any]) -> None:
@@ -192,6 +211,7 @@ class DPKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
             "n_clusters": int(self.n_clusters),
             "public_seed": seed,
             "relocate_empty": bool(self.relocate_empty),
+            "frac_bits": int(self.frac_bits),
         }
         if self.rounds is not None:
             options["rounds"] = int(self.rounds)
@@ -203,7 +223,7 @@ class DPKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
             records,
             epsilon=self.epsilon,
             delta=self.delta,
-            nominal_n=self.nominal_n,
+            nominal_n=None if self.nominal_n is None else int(self.nominal_n),
             noise=self._new_noise(),
             account=self._account(schema),
             **options,
@@ -224,6 +244,8 @@ class DPKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         self.delta_ = result.plan.budget.delta if result.plan.budget else 0.0
         self.n_features_in_ = result.plan.grid.n_features
         self._n_features_out = len(self.cluster_centers_)
+        if result.plan.columns != tuple(f"x{j}" for j in range(self.n_features_in_)):
+            self.feature_names_in_ = np.array(result.plan.columns, dtype=object)
 
     def predict(self, X: ArrayLike) -> NDArray[np.int32]:
         """Return the nearest centre of each record; local, exact for the given X, costs nothing.
@@ -272,7 +294,7 @@ class DPKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         """Read a model; it can predict, and its parameters are those of its plan."""
         result = JobResult.load(path)
         plan, task = result.plan, result.plan.task
-        if task.name not in ALGORITHMS or plan.budget is None:
+        if not isinstance(task, FastLloyd | GLloyd | SuLloyd) or plan.budget is None:
             raise DataError(f"model holds the task {task.name!r}, not one of {list(ALGORITHMS)}.")
         model = cls(
             result.results["centres"].shape[0],
@@ -282,6 +304,8 @@ class DPKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
             delta=plan.budget.delta,
             algorithm=task.name,
             rounds=plan.rounds,
+            relocate_empty=task.relocate_empty,
+            frac_bits=task.frac_bits,
         )
         model._keep(result)
         return model
@@ -298,8 +322,12 @@ class DPKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
             )
         if self.alpha is not None and self.algorithm != "fastlloyd":
             raise PlanError(f"alpha belongs to 'fastlloyd', got it with {self.algorithm!r}.")
-        if not isinstance(self.n_clusters, Integral) or self.n_clusters < 1:
-            raise PlanError(f"n_clusters must be an integer >= 1, got {self.n_clusters!r}.")
+        for name in ("n_clusters", "frac_bits", "nominal_n", "rounds"):
+            value = getattr(self, name)
+            if value is None and name in ("nominal_n", "rounds"):
+                continue
+            if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+                raise PlanError(f"{name} must be an integer >= 1, got {value!r}.")
         if self.bounds is None or isinstance(self.bounds, str):
             raise PlanError(
                 f"bounds must be public numbers or a schema, got {self.bounds!r}; bounds read from "
@@ -360,13 +388,6 @@ class DPKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         tags.input_tags.sparse = False
         tags.non_deterministic = True  # fresh noise in every fit
         return tags
-
-
-def _columns(table: Any, schema: Schema) -> Any:
-    """Return the schema's columns of a table as floats, for local labels."""
-    if hasattr(table, "columns"):
-        table = table[list(schema.names)]
-    return np.asarray(table, dtype=np.float64)
 
 
 def _html(model: DPKMeans) -> str:

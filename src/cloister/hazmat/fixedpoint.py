@@ -63,7 +63,7 @@ class Grid:
                 f"{len(self.high)}."
             )
         for column, (low, high) in enumerate(zip(self.low, self.high, strict=True)):
-            if not (isfinite(low) and isfinite(high) and low < high):
+            if not (isfinite(high - low) and (high - low) / 2 > 0):
                 raise PlanError(
                     f"bounds of column {column} must be finite with low < high, "
                     f"got ({low}, {high}); take them from a codebook, not from the records."

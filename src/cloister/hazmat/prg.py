@@ -45,6 +45,10 @@ class PadContext:
     vector: str
     sender: str
 
+    def of(self, sender: str) -> PadContext:
+        """Return the context of another sender's pad for the same vector."""
+        return PadContext(self.session, self.round, self.attempt, self.vector, sender)
+
     def encode(self) -> bytes:
         """Return an injective encoding: each field with its length before it."""
         text = (self.session, str(self.round), str(self.attempt), self.vector, self.sender)

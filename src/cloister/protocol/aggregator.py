@@ -79,7 +79,11 @@ class Aggregator:
                         f"silo {silo!r} sent two different uploads in round {self._round}."
                     )
             case Confirm():
-                self._confirmations[silo] = Confirmation(silo, message.result_hash, message.mac)
+                said = Confirmation(silo, message.result_hash, message.mac)
+                if self._confirmations.setdefault(silo, said) != said:
+                    raise RemoteProtocolError(
+                        f"silo {silo!r} confirmed two different sums in round {self._round}."
+                    )
         return message.kind
 
     @property

@@ -68,6 +68,7 @@ class Client:
         self._journal = journal or MemoryJournal()
         self._uploads = 0  # rounds for which our vector left
         self._pending: Reply | None = None  # the answer of the last of them, not yet unmasked
+        self._told: dict[int, bytes] = {}  # the one answer of each round, kept to the end
         self._states: list[GridState] = [self._on_grid(plan.task.start())]
 
     def handle(self, frame: bytes) -> bytes:
@@ -116,7 +117,7 @@ class Client:
             raise RemoteProtocolError(
                 f"round {t} was opened, but {self.silo!r} is in round {self._uploads}."
             )
-        if t > 0:
+        if len(self._states) == t:  # not so when our upload failed and is asked for again
             self._receive(t - 1, message.confirmations)
         frame = self._journal.frame(self.plan.run_id, t)
         if frame is None:
@@ -161,12 +162,11 @@ class Client:
                 f"round {t} has {len(survivors)} survivors, the plan asks for at least "
                 f"{self.plan.min_silos}."
             )
-        if self._pending is not None and result_hash(self.plan, self._pending) != result_hash(
-            self.plan, message
-        ):
-            raise RemoteProtocolError(f"round {t} was answered twice with different sums.")
-        self._pending = message
         digest = result_hash(self.plan, message)
+        if self._told.setdefault(t, digest) != digest:
+            raise RemoteProtocolError(f"round {t} was answered twice with different sums.")
+        if len(self._states) == t + 1:  # not yet unmasked
+            self._pending = message
         return Confirm(t, self.silo, digest, self._mac(t, self.silo, digest))
 
     def _close(self, message: Close) -> bytes:

@@ -33,6 +33,7 @@ from cloister.tasks.base import Block, Profile, Released, Task
 
 PROTOCOL_VERSION = 1
 MAX_RECORDS = 1 << 32  # per silo: public head-room, not a count
+_FINE_STEPS = 1 << 8  # on a coarser lattice the continuous formula promises too much
 _TAILS = 40  # noise beyond so many deviations is less likely than a broken machine
 
 
@@ -94,9 +95,16 @@ class Plan:
     def __post_init__(self) -> None:
         if self.min_silos == 0:
             object.__setattr__(self, "min_silos", majority(len(self.silos)))
+        self._check_numbers()
         self._check_parties()
         self._check_task()
-        self._check_head_room()
+        self._check_lattice()
+
+    def _check_numbers(self) -> None:
+        for name in ("nominal_n", "min_silos", "max_rows", "max_silos_per_person"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise PlanError(f"{name} must be an integer >= 1, got {value!r}.")
 
     def _check_parties(self) -> None:
         if not self.silos or len(set(self.silos)) != len(self.silos):
@@ -124,9 +132,6 @@ class Plan:
                 f"run_id must be 32 hexadecimal digits, got {self.run_id!r}; leave it out for a "
                 "fresh one."
             )
-        for name in ("nominal_n", "max_rows", "max_silos_per_person"):
-            if getattr(self, name) < 1:
-                raise PlanError(f"{name} must be >= 1, got {getattr(self, name)}.")
 
     def _check_task(self) -> None:
         task = self.task
@@ -150,10 +155,16 @@ class Plan:
         if not 0 < weight <= 1 + 1e-9:
             raise PlanError(f"weights of all blocks must sum to at most 1, got {weight:.6g}.")
 
-    def _check_head_room(self) -> None:
-        """Prove that neither the sum of all records nor the noise can wrap in the ring."""
+    def _check_lattice(self) -> None:
+        """Prove that nothing can wrap in the ring, and that the noise is as good as continuous."""
         for t in range(self.task.rounds):
             for block in self.task.blocks(t):
+                if self.task.mechanism == "gaussian" and block.l2_squared < _FINE_STEPS**2:
+                    raise PlanError(
+                        f"round {t} of task {self.task.name!r} is too coarse for Gaussian noise: a "
+                        f"record changes it by at most {sqrt(block.l2_squared):.3g} steps, needs "
+                        f"{_FINE_STEPS}; use more frac_bits."
+                    )
                 scale = self.noise_scale(block)
                 if scale > MAX_SCALE or self._range(block) >= 1 << (RING_BITS - 1):
                     raise PlanError(
@@ -240,7 +251,7 @@ class Plan:
         for block in self.task.blocks(t):
             part = values[offset : offset + block.size]
             limit = self._range(block)
-            if part.size and int(max(part.max(), -part.min())) > limit:
+            if part.size and max(int(part.max()), -int(part.min())) > limit:
                 raise RemoteProtocolError(
                     f"round {t} decodes to a value outside the plan's range; "
                     "a pad or a party does not belong to this plan."
@@ -296,7 +307,9 @@ class Plan:
                 budget=Budget(**document["budget"]) if document["budget"] else None,
                 **plain,
             )
-        except (KeyError, TypeError) as error:
+        except PlanError:
+            raise
+        except (KeyError, TypeError, ValueError) as error:
             raise PlanError(f"plan is not complete: {error}; write it with to_dict.") from error
 
     def describe(self) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -68,7 +68,7 @@ class GroupMask:
         """Subtract every survivor's pad, modulo 2^64."""
         total = np.zeros_like(words)
         for silo in survivors:
-            total += expand(self.key, replace(context, sender=silo), words.size)
+            total += expand(self.key, context.of(silo), words.size)
         return words - total
 
     def tag(self, usage: Usage, *parts: bytes) -> bytes:

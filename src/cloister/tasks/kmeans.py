@@ -52,12 +52,14 @@ RadiusStrategy = Literal["step", "constant"]
 COUNT_IMPORTANCE = 0.225  # "rho" of [SCLBJ16]_: how much count noise matters against sum noise
 ROUND_ERROR = 0.004  # mean squared error a round may add, [SCLBJ16]_ section 4.2
 MIN_ROUNDS, MAX_ROUNDS = 2, 7
+FAR = 8  # a centre outside the box, with post="none", is at most so far from its middle
 _NORMAL_95 = 1.96
 
 
 def fold(values: Floats) -> Floats:
     """Reflect values at the walls of ``[-1, 1]`` until they are inside; any shape."""
-    return 1 - np.abs((values + 1) % 4 - 2)
+    shifted = values + 1
+    return 1 - np.abs(shifted - 4 * np.floor(shifted / 4) - 2)
 
 
 def truncate(values: Floats) -> Floats:
@@ -66,8 +68,8 @@ def truncate(values: Floats) -> Floats:
 
 
 def keep(values: Floats) -> Floats:
-    """Leave values outside the box where they are."""
-    return values
+    """Leave values outside the box where they are, up to a distance that integers can hold."""
+    return np.clip(values, -FAR, FAR)
 
 
 _POST: dict[Post, Callable[[Floats], Floats]] = {"fold": fold, "truncate": truncate, "none": keep}
@@ -142,7 +144,8 @@ class _LloydLoop(ABC):
                 raise PlanError(f"{field} must be an integer >= 1, got {value!r}.")
         if self.post not in _POST:
             raise PlanError(f"post must be one of {sorted(_POST)}, got {self.post!r}.")
-        check_exact(self.n_clusters, self.n_features, self.frac_bits)
+        reach = FAR if self.post == "none" else 1
+        check_exact(self.n_clusters, self.n_features, self.frac_bits, reach)
 
     @abstractmethod
     def payload(self, t: int) -> Payload:

@@ -86,11 +86,10 @@ def _pack(
         return None
     centres = np.empty((n_clusters, n_features))
     for placed in range(n_clusters):
-        candidates = rng.uniform(-room, room, (_TRIES, n_features))
-        free = np.ones(_TRIES, dtype=bool)
-        for centre in centres[:placed]:
-            free &= ((candidates - centre) ** 2).sum(axis=1) >= 4 * radius**2
-        if not free.any():
+        for candidate in rng.uniform(-room, room, (_TRIES, n_features)):
+            if (((centres[:placed] - candidate) ** 2).sum(axis=1) >= 4 * radius**2).all():
+                centres[placed] = candidate
+                break
+        else:
             return None
-        centres[placed] = candidates[free.argmax()]
     return centres

@@ -16,8 +16,10 @@ _BINCOUNT_FEATURES = 4  # up to here adding column by column beats a matrix prod
 _EXACT = 2**53  # float64 adds and multiplies integers below this without rounding
 
 
-def check_exact(n_clusters: int, n_features: int, frac_bits: int) -> None:
+def check_exact(n_clusters: int, n_features: int, frac_bits: int, reach: int = 1) -> None:
     """Refuse sizes for which the distances would not be exact integers in float64.
+
+    No coordinate of a record is larger than 1, and none of a centre larger than `reach`.
 
     Raises
     ------
@@ -26,7 +28,7 @@ def check_exact(n_clusters: int, n_features: int, frac_bits: int) -> None:
     """
 
     def fits(bits: int) -> bool:
-        return 4 * n_features * (1 << 2 * bits) * _slots(n_clusters) < _EXACT
+        return (1 + reach) ** 2 * n_features * (1 << 2 * bits) * _slots(n_clusters) < _EXACT
 
     if not fits(frac_bits):
         best = next((bits for bits in range(frac_bits, 3, -1) if fits(bits)), None)

@@ -1,0 +1,151 @@
+"""``cloister``: parse, call the library, print.
+
+Every command is a module with ``add_arguments(parser)`` and ``run(args) -> int``, imported when it
+is asked for. Results go to standard output, warnings and errors to standard error.
+
+Exit codes
+----------
+====  ==============================================================================
+0     done
+1     unexpected error, or a bar that ``compare --check-reference`` missed
+2     the command line is wrong
+3     plan, schema or options refused; nothing was spent
+4     a data or model file cannot be used; nothing was spent
+5     the budget does not allow it
+6     the ledger cannot be used, or does not verify
+7     a party or the network broke the protocol; what left stays charged
+130   interrupted; what left stays charged
+====  ==============================================================================
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import traceback
+from collections.abc import Sequence
+from importlib import import_module
+from typing import NoReturn
+
+from cloister.errors import (
+    BudgetExceeded,
+    CloisterError,
+    DataError,
+    LedgerError,
+    PlanError,
+    ProtocolError,
+    TransportError,
+)
+
+COMMANDS = {
+    "demo": "three simulated hospitals on real data, in two seconds",
+    "cluster": "private k-means over files, each file a silo",
+    "run": "any task over files, also one of your own",
+    "tasks": "list the tasks that ship",
+    "plan": "cost, rounds, bytes and expected error, before anything is spent",
+    "predict": "the nearest released centre of each record; local",
+    "check": "what a schema's rules meet in a file; local",
+    "schema": "draft or validate the data contract",
+    "budget": "show or export what a ledger knows",
+    "compare": "methods x epsilons x data sets x repeats, on public data",
+}
+EXIT_CODES: dict[type[CloisterError], int] = {
+    PlanError: 3,
+    DataError: 4,
+    BudgetExceeded: 5,
+    LedgerError: 6,
+    ProtocolError: 7,
+    TransportError: 7,
+}
+USAGE, UNEXPECTED, INTERRUPTED = 2, 1, 130
+
+
+class _Parser(argparse.ArgumentParser):
+    """An argument parser that says what is wrong in one sentence."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(USAGE, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code.
+
+    Parameters
+    ----------
+    argv : sequence of str, optional
+        Arguments without the program's name; those of this process by default.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a "±" must not end a job that was paid for
+    try:
+        args = _parser(arguments).parse_args(arguments)
+        code: int = args.run(args)
+        return code
+    except SystemExit as stop:  # argparse: help, version, or a wrong command line
+        return stop.code if isinstance(stop.code, int) else USAGE
+    except CloisterError as error:
+        _complain(str(error))
+        return next(code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
+    except KeyboardInterrupt:
+        _complain("interrupted; what left a silo stays charged.")
+        return INTERRUPTED
+    except BrokenPipeError:  # as in `cloister tasks | head`
+        sys.stderr.close()
+        return UNEXPECTED
+    except Exception as error:
+        return _unexpected(error, arguments)
+
+
+def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
+    """Return the parser, with the options of the command that `arguments` name."""
+    parser = _Parser(
+        prog="cloister",
+        description="Private data mining for organisations that may not pool their records.",
+        epilog="exit codes:\n" + _exit_codes(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    wanted = next((word for word in arguments if not word.startswith("-")), None)
+    for name, summary in COMMANDS.items():
+        command = commands.add_parser(name, help=summary, description=f"{summary.capitalize()}.")
+        if name == wanted:
+            module = import_module(f"cloister.cli.{name}")
+            module.add_arguments(command)
+            command.set_defaults(run=module.run)
+    return parser
+
+
+class _Version(argparse.Action):
+    """Look the version up only when it is asked for."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        from importlib.metadata import version
+
+        parser.exit(0, f"cloister {version('cloister')}\n")
+
+
+def _exit_codes() -> str:
+    """Return the table of exit codes of this module's description."""
+    return (__doc__ or "").split("====\n", 1)[-1].rsplit("\n====", 1)[0]
+
+
+def _complain(sentence: str) -> None:
+    # A message of ours is one sentence; names of files and columns in it may hold anything.
+    shown = "".join(c if c.isprintable() else " " for c in sentence)
+    sys.stderr.write(f"cloister: {shown}\n")
+
+
+def _unexpected(error: Exception, arguments: Sequence[str]) -> int:
+    """Say where an unexpected error arose; its message could hold a record, so it is not shown."""
+    if "--traceback" in arguments:
+        traceback.print_exception(error)
+        return UNEXPECTED
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    _complain(
+        f"unexpected {type(error).__name__} in {place.name} ({place.filename}:{place.lineno}); "
+        "repeat with --traceback to see all of it, which may show records."
+    )
+    return UNEXPECTED

@@ -1,0 +1,108 @@
+"""``cloister budget``: what a ledger knows."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+
+from cloister.cli.output import Output, add_flags
+from cloister.errors import LedgerError
+from cloister.privacy import accounting
+from cloister.privacy.budget import Budget
+from cloister.privacy.ledger import Ledger
+from cloister.report import number
+from cloister.tasks.base import Table
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    show = actions.add_parser("show", help="caps, what is spent and what is left, by data set")
+    show.set_defaults(action=_show)
+    export = actions.add_parser("export", help="every entry of the ledger as JSON")
+    export.add_argument("--out", type=Path, metavar="FILE", help="default: standard output")
+    export.set_defaults(action=_export)
+    cap = actions.add_parser("cap", help="give a data set another lifetime cap")
+    cap.add_argument("dataset", metavar="DATASET")
+    cap.add_argument("--epsilon", type=float, required=True, metavar="E")
+    cap.add_argument("--delta", type=float, metavar="D", help="default: as before")
+    cap.set_defaults(action=_cap)
+    for action in (show, export, cap):
+        action.add_argument("ledger", type=Path, metavar="LEDGER")
+        add_flags(action)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Open the ledger, which must exist, and run the action; return the exit code."""
+    if not args.ledger.is_file():
+        raise LedgerError(f"ledger {os.fspath(args.ledger)!r} does not exist; check its path.")
+    ledger = Ledger(args.ledger)
+    try:
+        code: int = args.action(args, ledger, Output.of(args))
+    finally:
+        ledger.dispose()
+    return code
+
+
+def _show(args: argparse.Namespace, ledger: Ledger, out: Output) -> int:
+    ledger.verify()
+    out.say(f"ledger {args.ledger}: every entry verified, head {ledger.head()}")
+    for dataset in ledger.datasets():
+        cap = ledger.cap(dataset)
+        out.say()
+        out.pairs(
+            [
+                ("data set", dataset),
+                ("unit of privacy", ledger.unit(dataset)),
+                ("lifetime cap", str(cap)),
+                ("spent", f"epsilon {number(ledger.spent(dataset))}, all jobs composed"),
+                ("left for one more job", f"epsilon {number(ledger.remaining(dataset))}"),
+            ]
+        )
+        rows = tuple(
+            (
+                job.job,
+                job.study,
+                "open: all reserved" if job.is_open else "closed",
+                len(job.rounds),
+                accounting.epsilon(job.charged, cap.delta),
+            )
+            for job in ledger.jobs(dataset)
+        )
+        headings = ("job", "study", "state", "rounds", "epsilon if it were alone")
+        out.table(Table("Jobs; costs compose, so they do not add up", headings, rows))
+    totals = {name: value for name, value in ledger.export().items() if name != "entries"}
+    out.document({"command": "budget show", "ledger": args.ledger, **totals})
+    return 0
+
+
+def _export(args: argparse.Namespace, ledger: Ledger, out: Output) -> int:
+    ledger.verify()
+    document = ledger.export()
+    if args.out:
+        args.out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        out.say(f"written  {args.out}")
+        out.document({"command": "budget export", "file": args.out})
+    elif not args.quiet:
+        json.dump(document, sys.stdout, indent=1)
+        sys.stdout.write("\n")
+    return 0
+
+
+def _cap(args: argparse.Namespace, ledger: Ledger, out: Output) -> int:
+    before = ledger.cap(args.dataset)
+    after = Budget(args.epsilon, before.delta if args.delta is None else args.delta)
+    ledger.change_cap(args.dataset, after)
+    out.say(f"lifetime cap of {args.dataset}: {before} -> {after}")
+    out.document(
+        {
+            "command": "budget cap",
+            "dataset": args.dataset,
+            "before": {"epsilon": before.epsilon, "delta": before.delta},
+            "after": {"epsilon": after.epsilon, "delta": after.delta},
+        }
+    )
+    return 0

@@ -1,0 +1,50 @@
+"""``cloister check``: what the rules of a schema meet in a file; local."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from cloister.cli.output import Output, add_flags
+from cloister.schema import Schema
+from cloister.tasks.base import Table
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("file", type=Path, metavar="FILE", help="CSV or Parquet")
+    parser.add_argument("--schema", type=Path, required=True, help="the agreed data contract")
+    add_flags(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Count what the rules meet, exactly and for local eyes; return the exit code."""
+    from cloister.data import LOCAL_NOTE, check_file
+
+    out = Output.of(args)
+    report = check_file(args.file, Schema.load(args.schema))
+    out.pairs(
+        [
+            ("source", report.source),
+            ("rows", f"{report.rows:,}"),
+            ("rows used", f"{report.used:,}"),
+            ("lines of a wrong length", f"{report.bad_lines:,}"),
+            ("rows without a unit", f"{report.without_unit:,}"),
+            ("rows beyond max_rows", f"{report.beyond_max_rows:,}"),
+        ]
+    )
+    rows = tuple(
+        (
+            column.name,
+            f"{column.out_of_range_share:.2%}",
+            f"{column.missing:,}",
+            f"{column.type_errors:,}",
+            "constant" if column.constant else "",
+        )
+        for column in report.columns
+    )
+    headings = ("column", "out of range", "missing", "wrong type", "")
+    out.table(Table("Columns", headings, rows))
+    out.warn(f"{LOCAL_NOTE}; keep them in this silo.")
+    out.document({"command": "check", **report.to_dict()})
+    return 0

@@ -1,0 +1,29 @@
+"""``cloister cluster``: private k-means over files."""
+
+from __future__ import annotations
+
+import argparse
+
+from cloister.cli.jobs import (
+    add_job_arguments,
+    add_kmeans_arguments,
+    finish,
+    kmeans_options,
+    release,
+)
+from cloister.cli.output import Output, add_flags
+from cloister.tasks import TASKS
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add_job_arguments(parser)
+    add_kmeans_arguments(parser)
+    add_flags(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Release private centres; return the exit code."""
+    out = Output.of(args)
+    result, charge = release(args, TASKS[args.algorithm], kmeans_options(args), out)
+    return finish(result, charge, args.out, out, command="cluster")

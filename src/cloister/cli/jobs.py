@@ -1,0 +1,400 @@
+"""What ``demo``, ``cluster`` and ``run`` share: pay, run, write, show."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cloister.cli.output import Output
+from cloister.errors import DataError, PlanError
+from cloister.jobs import Account, JobResult, make_plan, run_job
+from cloister.privacy.budget import Budget, default_delta
+from cloister.protocol.plan import Plan
+from cloister.report import as_table, number, odds_sentence, write_report
+from cloister.report.words import warnings_of
+from cloister.schema import Schema
+from cloister.tasks.base import Bars, Table, Task
+
+if TYPE_CHECKING:
+    from cloister.data import Records
+
+_PACKED = (".gz", ".bz2", ".zst")
+
+
+@dataclass(frozen=True)
+class Charge:
+    """Where a job is paid.
+
+    Parameters
+    ----------
+    account : Account
+    path : Path
+        The ledger's file.
+    study : str
+    """
+
+    account: Account
+    path: Path
+    study: str
+
+    def lines(self) -> list[tuple[str, str]]:
+        """Return what the ledger says of the data set, in words."""
+        ledger, dataset = self.account.ledger, self.account.dataset
+        cap, spent = ledger.cap(dataset), ledger.spent(dataset)
+        lines = [
+            ("data set", dataset),
+            ("study", self.study),
+            ("ledger", self.path.name),
+            ("lifetime cap", f"epsilon {number(cap.epsilon)} at delta {cap.delta:.2g}"),
+            ("spent by all jobs together", f"epsilon {number(spent)}"),
+            ("left for one more job", f"epsilon {number(ledger.remaining(dataset))}"),
+        ]
+        if (limit := ledger.cap(dataset, self.study)) != cap:
+            lines.append(("cap of this study", f"epsilon {number(limit.epsilon)}"))
+        return lines
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what the ledger says of the data set, for programs."""
+        ledger, dataset = self.account.ledger, self.account.dataset
+        cap = ledger.cap(dataset)
+        return {
+            "ledger": str(self.path),
+            "dataset": dataset,
+            "study": self.study,
+            "cap_epsilon": cap.epsilon,
+            "delta": cap.delta,
+            "spent_epsilon": ledger.spent(dataset),
+            "remaining_epsilon": ledger.remaining(dataset),
+        }
+
+
+def add_job_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what every job over files takes."""
+    parser.add_argument(
+        "files",
+        nargs="+",
+        type=Path,
+        metavar="FILE",
+        help="CSV or Parquet; each file is a silo, named like the file",
+    )
+    add_plan_arguments(parser)
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="for all results")
+    group = parser.add_argument_group("budget")
+    group.add_argument(
+        "--ledger", type=Path, metavar="PATH", help="where to charge (default: DIR/ledger.db)"
+    )
+    group.add_argument(
+        "--cap-epsilon",
+        type=float,
+        metavar="E",
+        help="lifetime cap of a data set that is new in the ledger; without --ledger, this run's "
+        "budget if not given",
+    )
+    group.add_argument(
+        "--confirm-same-content",
+        action="store_true",
+        help="the owner confirms that records which the ledger knows under another name get a "
+        "budget of their own",
+    )
+
+
+def add_plan_arguments(parser: argparse.ArgumentParser, *, nominal_n: bool = False) -> None:
+    """Declare what a plan needs; `nominal_n` says whether that must be given."""
+    parser.add_argument("--schema", type=Path, required=True, help="the agreed data contract")
+    parser.add_argument("--epsilon", type=float, metavar="E", help="budget; there is no default")
+    parser.add_argument(
+        "--delta", type=float, metavar="D", help="default: min(1e-6, 1 / (100 nominal-n))"
+    )
+    parser.add_argument(
+        "--nominal-n",
+        type=int,
+        required=nominal_n,
+        metavar="N",
+        help="public contract value for the number of records in all silos"
+        + ("" if nominal_n else "; without it, 2%% of the budget buy a noisy count"),
+    )
+    parser.add_argument("--study", default="default", help="whose spending this is")
+    parser.add_argument(
+        "--min-silos", type=int, default=0, metavar="M", help="default: a majority of the silos"
+    )
+
+
+def add_kmeans_arguments(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
+    """Declare what the k-means tasks take."""
+    group = parser.add_argument_group("k-means")
+    group.add_argument("--k", type=int, required=required, help="number of clusters")
+    group.add_argument(
+        "--algorithm", choices=("fastlloyd", "glloyd", "sulloyd"), default="fastlloyd"
+    )
+    group.add_argument("--alpha", type=float, help="fastlloyd: radius as a part of the box")
+    group.add_argument("--rounds", type=int, help="default: 2 to 7, by the method's error model")
+    group.add_argument(
+        "--keep-empty",
+        action="store_true",
+        help="leave empty clusters where they are, as the published methods do",
+    )
+    group.add_argument(
+        "--public-seed", type=int, default=0, help="of the starting centres, known to all"
+    )
+
+
+def kmeans_options(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the options of a k-means task."""
+    if args.alpha is not None and args.algorithm != "fastlloyd":
+        raise PlanError(f"alpha belongs to fastlloyd, got it with {args.algorithm}; leave it out.")
+    given = {"alpha": args.alpha, "rounds": args.rounds}
+    return {
+        "n_clusters": args.k,
+        "public_seed": args.public_seed,
+        "relocate_empty": not args.keep_empty,
+        **{name: value for name, value in given.items() if value is not None},
+    }
+
+
+def plan_of(
+    args: argparse.Namespace,
+    task: type[Task],
+    schema: Schema,
+    silos: Iterable[str],
+    options: Mapping[str, Any],
+) -> Plan:
+    """Return the plan that a command line describes, so that its mistakes cost nothing.
+
+    Without a nominal number of records it is the plan for the fewest that make sense.
+    """
+    return make_plan(
+        task,
+        schema,
+        silos,
+        budget=_budget(args, task),
+        nominal_n=args.nominal_n or max(1, int(options.get("n_clusters", 1))),
+        study=args.study,
+        min_silos=args.min_silos,
+        **options,
+    )
+
+
+def release(
+    args: argparse.Namespace, task: type[Task], options: Mapping[str, Any], out: Output
+) -> tuple[JobResult, Charge | None]:
+    """Run a job over files: every check first, then the ledger, then the records."""
+    schema = Schema.load(args.schema)
+    files = name_silos(args.files)
+    plan = plan_of(args, task, schema, files, options)
+    records = _read(files, schema)
+    prepare_folder(args.out)
+    charge = _open_charge(args, schema, plan.budget, out)
+    with out.progress() as on_round:
+        result = run_job(
+            task,
+            schema,
+            records,
+            epsilon=args.epsilon,
+            delta=args.delta,
+            nominal_n=args.nominal_n,
+            account=charge.account if charge else None,
+            on_round=on_round,
+            study=args.study,
+            min_silos=args.min_silos,
+            **options,
+        )
+    return result, charge
+
+
+def name_silos(files: Iterable[Path]) -> dict[str, Path]:
+    """Name each file's silo like the file; files of one name get a number."""
+    silos: dict[str, Path] = {}
+    for path in files:
+        stem = Path(path.stem).stem if path.suffix.lower() in _PACKED else path.stem
+        name, number_of = stem or path.name, 2
+        while name in silos:
+            name, number_of = f"{stem}-{number_of}", number_of + 1
+        silos[name] = path
+    return silos
+
+
+def prepare_folder(folder: Path) -> None:
+    """Make the folder for results and try to write there, before anything is spent."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise DataError(
+            f"folder {os.fspath(folder)!r} cannot be written: {error.strerror}; give another --out."
+        ) from None
+
+
+def finish(
+    result: JobResult, charge: Charge | None, folder: Path, out: Output, *, command: str
+) -> int:
+    """Write model, centres and report, then show what was released and what it cost."""
+    for warning in warnings_of(result):
+        out.warn(warning)
+    files = _write(result, charge, folder)
+    _show(result, charge, out)
+    out.say()
+    for path in files.values():
+        out.say(f"written  {path}")
+    out.document(_document(result, charge, files, command))
+    if charge:
+        charge.account.ledger.dispose()
+    return 0
+
+
+def _budget(args: argparse.Namespace, task: type[Task]) -> Budget | None:
+    if not task.private:
+        if args.epsilon is not None or args.delta is not None:
+            raise PlanError(
+                f"epsilon and delta mean nothing for task {task.name!r}, which is not private; "
+                "leave them out."
+            )
+        return None
+    if args.epsilon is None:
+        raise PlanError(f"epsilon must be given for task {task.name!r}; there is no default.")
+    delta = default_delta(args.nominal_n) if args.delta is None else args.delta
+    return Budget(args.epsilon, delta)
+
+
+def _read(files: Mapping[str, Path], schema: Schema) -> dict[str, Records]:
+    from cloister.data import read_source
+
+    return {name: read_source(path, schema) for name, path in files.items()}
+
+
+def _open_charge(
+    args: argparse.Namespace, schema: Schema, budget: Budget | None, out: Output
+) -> Charge | None:
+    """Open the ledger, and the data set in it if that is new; refuses before it changes a file."""
+    from cloister.privacy.ledger import Ledger
+
+    if budget is None:
+        if args.ledger or args.cap_epsilon is not None:
+            raise PlanError("ledger and cap_epsilon mean nothing for a task that is not private.")
+        return None
+    path: Path = args.ledger or args.out / "ledger.db"
+    ledger = Ledger(path) if path.exists() else None
+    known = ledger is not None and schema.dataset in ledger.datasets()
+    cap = args.cap_epsilon
+    if known and ledger is not None:
+        before = ledger.cap(schema.dataset)
+        if cap not in (None, before.epsilon):
+            raise PlanError(
+                f"cap_epsilon of data set {schema.dataset!r} is {before.epsilon:g} in the ledger, "
+                f"got {cap:g}; leave it out, or change it with 'cloister budget cap'."
+            )
+    else:
+        cap = _new_cap(args, schema, budget, path, out)
+        ledger = ledger or Ledger(path)
+        ledger.open_dataset(schema.dataset, cap=Budget(cap, budget.delta), unit=schema.unit)
+    account = Account(ledger, schema.dataset, args.confirm_same_content)
+    return Charge(account, path, args.study)
+
+
+def _new_cap(
+    args: argparse.Namespace, schema: Schema, budget: Budget, path: Path, out: Output
+) -> float:
+    """Return the lifetime cap of a data set that the ledger does not know yet."""
+    cap: float | None = args.cap_epsilon
+    if cap is None and args.ledger:
+        raise PlanError(
+            f"cap_epsilon must be given: data set {schema.dataset!r} is new in ledger "
+            f"{os.fspath(path)!r}, and every data set has a lifetime cap."
+        )
+    if cap is None:
+        out.say(
+            f"New ledger {path}: its lifetime cap for {schema.dataset!r} is this run's budget, "
+            f"{budget}; --cap-epsilon sets another."
+        )
+        return budget.epsilon
+    if cap < budget.epsilon:
+        raise PlanError(
+            f"cap_epsilon must be at least epsilon={budget.epsilon:g}, got {cap:g}; lower one or "
+            "raise the other."
+        )
+    return cap
+
+
+def _write(result: JobResult, charge: Charge | None, folder: Path) -> dict[str, Path]:
+    """Write the model first, so that what was paid for is safe whatever happens later."""
+    files = {"model": folder / "model.json"}
+    result.save(files["model"])
+    if "centres" in result.results:
+        files["centres"] = folder / "centres.csv"
+        _write_centres(result, files["centres"])
+    files["report"] = folder / "report.html"
+    write_report(result, files["report"], budget_lines=charge.lines() if charge else ())
+    return files
+
+
+def _write_centres(result: JobResult, path: Path) -> None:
+    """Write one row per centre: its noisy size and its columns, each with its half-width."""
+    results, columns = result.results, result.plan.columns
+    names = ("noisy size", *columns)
+    with path.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.writer(stream)
+        heading = (word for name in names for word in (name, f"{name} ±"))
+        writer.writerow(("cluster", *heading))
+        for j, (centre, half) in enumerate(
+            zip(results["centres"], results["half_width"], strict=True)
+        ):
+            cells = [results["sizes"][j], results["size_half_width"][j]]
+            for value, spread in zip(centre, half, strict=True):
+                cells += [value, spread]
+            writer.writerow((j, *(repr(float(cell)) for cell in cells)))
+
+
+def _show(result: JobResult, charge: Charge | None, out: Output) -> None:
+    plan = result.plan
+    lines = [
+        ("silos", ", ".join(plan.silos)),
+        ("rounds", f"{plan.rounds}, each with {_present(result)} of {len(plan.silos)} silos"),
+        ("noise from", result.noise),
+    ]
+    if plan.budget:
+        spent = f"epsilon {number(result.epsilon())} at delta {plan.budget.delta:.2g}"
+        lines.append(("spent", f"{spent}, unit of privacy: {plan.unit}"))
+    if charge:
+        lines.append(("charged to", f"{charge.path}"))
+        lines += [(f"  {name}", value) for name, value in charge.lines() if name != "ledger"]
+    out.pairs(lines)
+    if plan.budget and not warnings_of(result):
+        out.paragraph(odds_sentence(result.spent))
+    for exhibit in plan.task.exhibits(result.results, plan.columns):
+        if isinstance(exhibit, Table | Bars):
+            out.table(as_table(exhibit))
+
+
+def _present(result: JobResult) -> str:
+    """Say how many silos the rounds had."""
+    fewest, most = min(map(len, result.survivors)), max(map(len, result.survivors))
+    return str(most) if fewest == most else f"{fewest} to {most}"
+
+
+def _document(
+    result: JobResult, charge: Charge | None, files: Mapping[str, Path], command: str
+) -> dict[str, Any]:
+    plan = result.plan
+    budget = plan.budget
+    return {
+        "command": command,
+        "task": plan.task.name,
+        "private": not warnings_of(result),
+        "silos": plan.silos,
+        "survivors": result.survivors,
+        "rounds": plan.rounds,
+        "unit": plan.unit,
+        "budget": {"epsilon": result.epsilon(), "delta": budget.delta} if budget else None,
+        "charged": charge.to_dict() if charge else None,
+        "noise": result.noise,
+        "columns": plan.columns,
+        "results": result.results,
+        "plan_digest": plan.digest.hex(),
+        "files": files,
+    }

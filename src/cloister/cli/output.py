@@ -1,0 +1,151 @@
+"""What a command says: text and tables for people, one JSON document for programs, or nothing."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cloister.report.words import clean, number
+from cloister.tasks.base import Table
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from cloister.protocol.session import RoundDone
+
+_WIDTH = 100  # of what is not a terminal
+_MAX_COLUMNS = 9  # of a table on the screen; the report has all
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the options that every command has."""
+    group = parser.add_argument_group("output")
+    group.add_argument("--json", action="store_true", help="one JSON document, and nothing else")
+    group.add_argument("--quiet", action="store_true", help="warnings and errors only")
+    group.add_argument(
+        "--traceback",
+        action="store_true",
+        help="show the whole of an unexpected error; it may hold records",
+    )
+
+
+@dataclass
+class Output:
+    """Where a command's words go.
+
+    Parameters
+    ----------
+    json, quiet : bool
+        Say nothing but the document; say nothing at all. Warnings are always said.
+    """
+
+    json: bool = False
+    quiet: bool = False
+    warnings: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, args: argparse.Namespace) -> Output:
+        """Return the output that a command line asks for."""
+        return cls(json=args.json, quiet=args.quiet)
+
+    @property
+    def _speaks(self) -> bool:
+        return not (self.json or self.quiet)
+
+    def say(self, text: str = "") -> None:
+        """Write one line, never broken."""
+        if self._speaks:
+            sys.stdout.write(clean(text) + "\n")
+
+    def paragraph(self, text: str) -> None:
+        """Write text broken at words."""
+        if self._speaks:
+            _console().print(clean(text))
+
+    def pairs(self, pairs: Iterable[tuple[str, str]]) -> None:
+        """Write names and values below each other."""
+        shown = list(pairs)
+        width = max((len(name) for name, _ in shown), default=0)
+        for name, value in shown:
+            self.say(f"{name:<{width}}  {value}")
+
+    def table(self, table: Table) -> None:
+        """Write a table; the first cell of a row names the row."""
+        if not self._speaks:
+            return
+        from rich import box
+        from rich.table import Table as Grid
+
+        grid = Grid(title=clean(table.title), box=box.SIMPLE_HEAD, title_justify="left")
+        columns = table.headings[:_MAX_COLUMNS]
+        for index, heading in enumerate(columns):
+            grid.add_column(clean(heading), justify="right" if index else "left")
+        for row in table.rows:
+            cells = [cell if isinstance(cell, str) else number(float(cell)) for cell in row]
+            grid.add_row(*(clean(cell) for cell in cells[: len(columns)]))
+        _console().print(grid)
+        if hidden := len(table.headings) - len(columns):
+            self.say(f"and {hidden} more columns")
+
+    def warn(self, text: str) -> None:
+        """Write a warning to standard error; it is part of the document too."""
+        self.warnings.append(text)
+        sys.stderr.write(f"cloister: warning: {clean(text)}\n")
+
+    def document(self, document: Mapping[str, Any]) -> None:
+        """Write the one JSON document, if asked to."""
+        if self.json:
+            values = {**document, "warnings": self.warnings}
+            json.dump(_plain(values), sys.stdout, indent=1, allow_nan=False)
+            sys.stdout.write("\n")
+
+    @contextmanager
+    def progress(self) -> Iterator[Callable[[RoundDone], None] | None]:
+        """Show a bar over rounds on a terminal; yield what is to be called after each."""
+        if not self._speaks or not sys.stderr.isatty():
+            yield None
+            return
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+        columns = (TextColumn("rounds"), BarColumn(), MofNCompleteColumn())
+        silos = TextColumn("{task.fields[silos]} silos")
+        with Progress(*columns, silos, console=Console(stderr=True)) as bar:
+            task = bar.add_task("rounds", total=None, silos="-")
+
+            def on_round(done: RoundDone) -> None:
+                count = len(done.survivors)
+                bar.update(task, completed=done.round + 1, total=done.rounds, silos=count)
+
+            yield on_round
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    width = None if sys.stdout.isatty() else _WIDTH
+    return Console(file=sys.stdout, markup=False, highlight=False, emoji=False, width=width)
+
+
+def _plain(value: Any) -> Any:
+    """Return values that JSON has; what is not finite becomes null."""
+    match value:
+        case Mapping():
+            return {str(key): _plain(part) for key, part in value.items()}
+        case np.ndarray() | np.generic():
+            return _plain(value.tolist())
+        case list() | tuple():
+            return [_plain(part) for part in value]
+        case float() if not math.isfinite(value):
+            return None
+        case None | bool() | int() | float() | str():
+            return value
+    return str(value)

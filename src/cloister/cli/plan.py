@@ -1,0 +1,170 @@
+"""``cloister plan``: what a job would cost and give, before anything is spent."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from cloister.cli.jobs import add_kmeans_arguments, add_plan_arguments, kmeans_options, plan_of
+from cloister.cli.output import Output, add_flags
+from cloister.cli.run import add_task_arguments, allowed_task, task_options
+from cloister.errors import PlanError
+from cloister.privacy import accounting
+from cloister.protocol.plan import Plan
+from cloister.report import number, odds_sentence
+from cloister.schema import Schema
+from cloister.tasks import TASKS
+from cloister.tasks.base import Floats, Table
+
+_CLEAR_SIZE = 3.0  # a cluster should have so many times the half-width of its noisy size
+_CLEAR_CENTRE = 0.1  # half-width of a centre, as a part of a column's range
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add_plan_arguments(parser, nominal_n=True)
+    parser.add_argument(
+        "--silos", type=_silo_names, default="3", metavar="N|A,B,C", help="how many, or their names"
+    )
+    add_kmeans_arguments(parser, required=False)
+    add_task_arguments(parser, required=False)
+    add_flags(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Show a plan; return the exit code."""
+    out = Output.of(args)
+    plan = _planned(args)
+    forecast = _forecast(plan)
+    for doubt in _doubts(plan, forecast):
+        out.warn(doubt)
+    _show(plan, forecast, out)
+    out.document(_document(plan, forecast))
+    return 0
+
+
+def _planned(args: argparse.Namespace) -> Plan:
+    schema = Schema.load(args.schema)
+    if args.task and args.k is not None:
+        raise PlanError("k goes with --algorithm; with --task give --set n_clusters=... instead.")
+    if args.task:
+        task = allowed_task(args.task, not_private=args.not_private)
+        return plan_of(args, task, schema, args.silos, task_options(args.set))
+    if args.k is None:
+        raise PlanError("k must be given; it is the number of clusters.")
+    return plan_of(args, TASKS[args.algorithm], schema, args.silos, kmeans_options(args))
+
+
+def _silo_names(text: str) -> tuple[str, ...]:
+    """Read a number of silos, or their names."""
+    if text.isdecimal():
+        return tuple(f"silo-{index + 1}" for index in range(int(text)))
+    return tuple(text.split(","))
+
+
+def _forecast(plan: Plan) -> Mapping[str, Floats]:
+    """Return the expected half-widths of the results, in data units."""
+    last = plan.task.blocks(plan.rounds - 1)[0]
+    return plan.task.forecast(plan.noise_std(last), plan.nominal_n, plan.grid)
+
+
+def _doubts(plan: Plan, forecast: Mapping[str, Floats]) -> Iterator[str]:
+    """Say what makes the plan not worth its budget."""
+    if plan.budget is None:
+        yield f"NOT PRIVATE: task {plan.task.name!r} releases exact values."
+        return
+    k = getattr(plan.task, "n_clusters", None)
+    if k and "size_half_width" in forecast:
+        share, noise = plan.nominal_n / k, float(forecast["size_half_width"][0])
+        if share < _CLEAR_SIZE * noise:
+            yield (
+                f"nominal_n={plan.nominal_n:,} is too small for {k} clusters of "
+                f"{len(plan.columns)} columns at epsilon {plan.budget.epsilon:g}: an equal share "
+                f"is {share:,.0f} records and its noise ± {noise:,.0f}; about "
+                f"{math.ceil(_CLEAR_SIZE * noise * k):,} records, fewer clusters or a larger "
+                "epsilon are needed."
+            )
+    if "half_width" in forecast and forecast["half_width"].shape == (len(plan.columns),):
+        part = forecast["half_width"] / (2 * plan.grid.half_range)
+        if part.max() > _CLEAR_CENTRE:
+            worst = plan.columns[int(part.argmax())]
+            yield (
+                f"a centre would be known only to ± {part.max():.0%} of the range of column "
+                f"{worst!r}; more records, narrower public bounds, fewer clusters or a larger "
+                "epsilon would help."
+            )
+
+
+def _show(plan: Plan, forecast: Mapping[str, Floats], out: Output) -> None:
+    out.paragraph(plan.describe())
+    out.say()
+    lines = [
+        ("silos", ", ".join(plan.silos)),
+        ("rounds", str(plan.rounds)),
+        ("each silo sends", f"{plan.upload_bytes():,} bytes of masked words, and receives as many"),
+        ("all silos send", f"{len(plan.silos) * plan.upload_bytes():,} bytes"),
+        ("plan digest", f"{plan.digest.hex()} (of this plan: every run has a fresh nonce)"),
+    ]
+    if plan.budget:
+        lines.insert(0, ("cost", f"{plan.budget} for all rounds, unit of privacy: {plan.unit}"))
+    out.pairs(lines)
+    if plan.budget:
+        out.say()
+        out.paragraph(odds_sentence(plan.events()))
+        rows = tuple(
+            (f"round {cost['round']}", cost["words"], cost["epsilon_alone"])
+            for cost in _round_costs(plan)
+        )
+        note = "Cost of each round; costs compose, so they do not add up"
+        out.table(Table(note, ("", "words", "epsilon if it were alone"), rows))
+    for table in _forecast_tables(plan, forecast):
+        out.table(table)
+
+
+def _round_costs(plan: Plan) -> list[dict[str, Any]]:
+    if plan.budget is None:
+        return []
+    return [
+        {
+            "round": t + 1,
+            "words": plan.length(t),
+            "epsilon_alone": accounting.epsilon(plan.event(t), plan.budget.delta),
+        }
+        for t in range(plan.rounds)
+    ]
+
+
+def _forecast_tables(plan: Plan, forecast: Mapping[str, Floats]) -> Iterator[Table]:
+    """Return the forecast: a row per column where it has that shape."""
+    for name, values in forecast.items():
+        title = f"Expected 95 % noise: {name.replace('_', ' ')}"
+        if values.shape == (len(plan.columns),) and name == "half_width":
+            parts = values / (2 * plan.grid.half_range)
+            rows = tuple(
+                (column, f"± {number(float(value))}", f"{part:.2%}")
+                for column, value, part in zip(plan.columns, values, parts, strict=True)
+            )
+            yield Table(
+                "Expected error of a centre (95 % of the noise, clusters of equal size)",
+                ("column", "in its unit", "of its range"),
+                rows,
+            )
+        else:
+            cells = tuple((str(i), f"± {number(float(v))}") for i, v in enumerate(values.ravel()))
+            yield Table(title, ("", "±"), cells)
+
+
+def _document(plan: Plan, forecast: Mapping[str, Floats]) -> dict[str, Any]:
+    return {
+        "command": "plan",
+        "plan": plan.to_dict(),
+        "plan_digest": plan.digest.hex(),
+        "describe": plan.describe(),
+        "rounds": plan.rounds,
+        "round_costs": _round_costs(plan),
+        "upload_bytes_per_silo": plan.upload_bytes(),
+        "forecast": forecast,
+        "attacker_odds": accounting.attacker_odds(plan.events()) if plan.budget else 1.0,
+    }

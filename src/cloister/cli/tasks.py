@@ -1,0 +1,58 @@
+"""``cloister tasks``: what can be run."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+from typing import Any
+
+from cloister.cli.output import Output, add_flags
+from cloister.privacy.budget import Budget
+from cloister.tasks import TASKS
+from cloister.tasks.base import Task
+
+_GIVEN = ("n_features", "nominal_n", "budget", "frac_bits")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add_flags(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """List the tasks; return the exit code."""
+    out = Output.of(args)
+    entries = [_entry(task) for task in TASKS.values()]
+    for entry in entries:
+        out.say(f"{entry['task']}  ({'private' if entry['private'] else 'NOT PRIVATE'})")
+        out.paragraph(f"  Example: {entry['example']}")
+        if entry["options"]:
+            out.paragraph(f"  Options: {', '.join(entry['options'])}")
+        out.say()
+    out.say("A task of your own: cloister run ... --task path/to/file.py:ClassName")
+    out.document({"command": "tasks", "tasks": entries})
+    return 0
+
+
+def _entry(task: type[Task]) -> dict[str, Any]:
+    """Describe a task by what it says of itself for a small example."""
+    options = [
+        parameter.name
+        for parameter in inspect.signature(task.design).parameters.values()
+        if parameter.kind is parameter.KEYWORD_ONLY and parameter.name not in _GIVEN
+    ]
+    example = task.design(
+        n_features=2,
+        nominal_n=10_000,
+        budget=Budget(1.0, 1e-6) if task.private else None,
+        frac_bits=16,
+        **({"n_clusters": 3} if "n_clusters" in options else {}),
+    )
+    return {
+        "task": task.name,
+        "private": task.private,
+        "profiles": sorted(task.profiles),
+        "mechanism": example.mechanism,
+        "example": example.describe(),
+        "options": options,
+    }

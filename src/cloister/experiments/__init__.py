@@ -1,0 +1,1 @@
+"""Studies of methods on public data: exact metrics, so nothing here is a release."""

@@ -1,0 +1,277 @@
+"""Exhibits as inline SVG: colour-blind safe, sized for 1 to 100 rows and columns, text as text."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cloister.report.words import number, plus_minus
+from cloister.tasks.base import Bars, Floats, Heatmap, Scatter
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+INK, MUTED, BLUE, PALE = "#1b2733", "#5b6b7a", "#0b62a4", "#cfe1f2"
+_MAX_INCHES = 22.0
+_TEXT_CELLS = 240  # a heat map with more cells shows colours only; its numbers are in its table
+_LABEL_LENGTH = 28
+_CELL_HEIGHT = 0.52  # inches, of a cell with text
+_LETTER = 0.085  # inches
+_STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",  # text stays text: it can be read aloud, searched and copied
+    "text.parse_math": False,  # a "$" in a column's name is a dollar
+    "font.size": 10.0,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": MUTED,
+    "xtick.color": MUTED,
+    "ytick.color": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+}
+
+
+def has_intervals(exhibit: Heatmap | Bars | Scatter) -> bool:
+    """Return whether :func:`draw` puts a small line with a noise interval into each cell."""
+    return (
+        isinstance(exhibit, Heatmap)
+        and exhibit.spread is not None
+        and bool(exhibit.spread.any())
+        and len(exhibit.rows) > 1
+        and _has_text(exhibit)
+    )
+
+
+def draw(exhibit: Heatmap | Bars | Scatter, prefix: str) -> str:
+    """Return an exhibit as an ``<svg>`` element whose ids begin with `prefix`."""
+    import matplotlib as mpl
+
+    with mpl.rc_context({**_STYLE, "svg.hashsalt": prefix}):
+        match exhibit:
+            case Heatmap():
+                figure = _heatmap(exhibit)
+            case Bars():
+                figure = _bars(exhibit)
+            case Scatter():
+                figure = _scatter(exhibit)
+        return _inline(figure, prefix)
+
+
+def alt_text(exhibit: Heatmap | Bars | Scatter) -> str:
+    """Return what a reader who does not see the picture should hear."""
+    match exhibit:
+        case Heatmap():
+            what = f"Heat map of {len(exhibit.rows)} rows and {len(exhibit.columns)} columns"
+        case Bars():
+            spread = np.zeros_like(exhibit.values) if exhibit.spread is None else exhibit.spread
+            first = [
+                f"{name} {plus_minus(value, half)}"
+                for name, value, half in zip(exhibit.names, exhibit.values, spread, strict=True)
+            ][:6]
+            more = ", and more" if len(exhibit.names) > len(first) else ""
+            what = f"Bar chart of {len(exhibit.names)} values: {'; '.join(first)}{more}"
+        case Scatter():
+            what = f"Map of {len(exhibit.names)} points in the plane"
+    return f"{exhibit.title}. {what}. The numbers are in the table below the picture."
+
+
+def _figure(width: float, height: float) -> tuple[Figure, Axes]:
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(min(width, _MAX_INCHES), min(height, _MAX_INCHES)))
+    FigureCanvasSVG(figure)
+    return figure, figure.add_subplot()
+
+
+def _inline(figure: Figure, prefix: str) -> str:
+    """Return a figure as SVG to be put into a page that holds others."""
+    stream = io.StringIO()
+    nothing: dict[str, Any] = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    figure.savefig(stream, format="svg", bbox_inches="tight", pad_inches=0.05, metadata=nothing)
+    text = stream.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+
+    def own_ids(tag: re.Match[str]) -> str:
+        renamed = re.sub(r'\bid="', f'id="{prefix}-', tag[0])
+        return renamed.replace('href="#', f'href="#{prefix}-').replace("url(#", f"url(#{prefix}-")
+
+    text = re.sub(r"<[^>]+>", own_ids, text)
+    width = float(re.search(r'width="([\d.]+)pt"', text)[1]) * 4 / 3  # type: ignore[index]
+    # Wider than the page: first shrink a little, then scroll.
+    style = f"width:100%;max-width:{width:.0f}px;min-width:{0.75 * width:.0f}px"
+    return re.sub(r'width="[\d.]+pt" height="[\d.]+pt"', f'style="{style}"', text, count=1)
+
+
+def _short(label: str) -> str:
+    return label if len(label) <= _LABEL_LENGTH else label[: _LABEL_LENGTH - 1] + "…"
+
+
+def _bars(exhibit: Bars) -> Figure:
+    n = len(exhibit.names)
+    figure, axes = _figure(7.2, 0.7 + 0.34 * n)
+    places = np.arange(n, dtype=np.float64)
+    spread = np.zeros(n) if exhibit.spread is None else np.nan_to_num(exhibit.spread)
+    values = np.nan_to_num(exhibit.values)
+    axes.barh(places, values, height=0.62, color=PALE, edgecolor=BLUE, linewidth=0.8)
+    if exhibit.spread is not None:
+        axes.errorbar(
+            values, places, xerr=spread, fmt="none", ecolor=INK, elinewidth=1.2, capsize=3
+        )
+    reach = np.maximum(values, 0) + spread
+    room = max(float(np.max(reach, initial=0)), 1e-300)
+    for place, value, half, end in zip(places, values, spread, reach, strict=True):
+        axes.text(end + 0.015 * room, place, plus_minus(value, half), va="center", fontsize=9)
+    low = min(float(np.min(values - spread, initial=0)), 0.0)
+    axes.set_xlim(low * 1.05, room * 1.22)
+    axes.set_yticks(places, [_short(name) for name in exhibit.names])
+    axes.set_ylim(n - 0.4, -0.6)
+    axes.tick_params(axis="y", length=0)
+    axes.axvline(0, color=MUTED, linewidth=0.8)
+    axes.set_xlabel(exhibit.unit)
+    return figure
+
+
+def _scatter(exhibit: Scatter) -> Figure:
+    n = len(exhibit.names)
+    figure, axes = _figure(6.4, 4.6)
+    points = np.nan_to_num(exhibit.points)
+    sizes = np.full(n, 1.0) if exhibit.sizes is None else np.nan_to_num(exhibit.sizes)
+    largest = max(float(np.max(sizes, initial=0)), 1e-300)
+    area = 900 / max(1.0, n / 12) * np.maximum(sizes, 0) / largest + 14
+    axes.scatter(
+        points[:, 0], points[:, 1], s=area, color=BLUE, alpha=0.35, edgecolors=BLUE, linewidths=1
+    )
+    crowded = n > 20  # then the last word, such as the number of a cluster, must do
+    names = [name.split()[-1] if crowded and name.split() else name for name in exhibit.names]
+    for name, (x, y), size in zip(names, points, area, strict=True):
+        axes.annotate(
+            _short(name),
+            (x, y),
+            xytext=(0, np.sqrt(size) / 2 + 3),
+            textcoords="offset points",
+            ha="center",
+            fontsize=7 if crowded else 9,
+        )
+    axes.margins(0.18)
+    axes.set_xlabel(exhibit.axes[0])
+    axes.set_ylabel(exhibit.axes[1])
+    axes.grid(color="#e3e9ee", linewidth=0.7)
+    axes.set_axisbelow(True)
+    if not exhibit.axes[1] and not points[:, 1].any():
+        axes.set_yticks([])
+    return figure
+
+
+def _heatmap(exhibit: Heatmap) -> Figure:
+    from matplotlib.colors import LinearSegmentedColormap
+
+    rows, columns = exhibit.values.shape
+    wide, with_text = _cell_width(exhibit), _has_text(exhibit)
+    height = _CELL_HEIGHT if with_text else 0.2
+    figure, axes = _figure(1.2 + columns * (wide if with_text else 0.2), 0.8 + rows * height)
+    shade, slopes = _shades(exhibit)
+    darkest = "#69a5d8" if with_text else "#08306b"  # ink on the first is easy to read
+    colours = LinearSegmentedColormap.from_list("cloister", ["#f7fafd", "#b5d4ee", darkest])
+    axes.pcolormesh(
+        np.arange(columns + 1) - 0.5,
+        np.arange(rows + 1) - 0.5,
+        shade,
+        cmap=colours,
+        vmin=0,
+        vmax=1,
+        edgecolors="white",
+        linewidth=1.5 if with_text else 0.3,
+        rasterized=exhibit.values.size > 4000,
+    )
+    if with_text:
+        _cell_texts(axes, exhibit)
+        if has_intervals(exhibit):
+            _cell_intervals(axes, exhibit, shade, slopes)
+    axes.set_ylim(rows - 0.5, -0.5)
+    axes.xaxis.tick_top()
+    names = [_short(name) for name in exhibit.columns]
+    crowded = max(map(len, names), default=0) * _LETTER > (wide if with_text else 0.2)
+    axes.set_xticks(
+        np.arange(columns),
+        names,
+        rotation=50 if crowded else 0,
+        ha="left" if crowded else "center",
+        rotation_mode="anchor",
+        color=INK,
+        fontsize=9 if with_text else 7,
+    )
+    row_names = [_short(name) for name in exhibit.rows]
+    axes.set_yticks(np.arange(rows), row_names, fontsize=9 if with_text else 7)
+    axes.tick_params(length=0)
+    for side in axes.spines.values():
+        side.set_visible(False)
+    return figure
+
+
+def _has_text(exhibit: Heatmap) -> bool:
+    """Return whether the values fit into the cells."""
+    rows, columns = exhibit.values.shape
+    fits = columns * _cell_width(exhibit) <= _MAX_INCHES - 2 and rows * _CELL_HEIGHT <= _MAX_INCHES
+    return exhibit.values.size <= _TEXT_CELLS and fits
+
+
+def _cell_width(exhibit: Heatmap) -> float:
+    """Return inches a cell needs for its text, and for the column's name unless that is long."""
+    texts = [text for row in _texts(exhibit) for text in row]
+    longest = max(len(text) for text in texts) if texts else 1
+    name = max((len(_short(name)) for name in exhibit.columns), default=1)
+    return max(1.0, _LETTER * longest + 0.2, _LETTER * name + 0.1 if name <= 16 else 0.0)
+
+
+def _texts(exhibit: Heatmap) -> list[list[str]]:
+    if exhibit.spread is None:
+        return [[number(value) for value in row] for row in exhibit.values]
+    return [
+        [plus_minus(value, half) for value, half in zip(row, halves, strict=True)]
+        for row, halves in zip(exhibit.values, exhibit.spread, strict=True)
+    ]
+
+
+def _cell_texts(axes: Axes, exhibit: Heatmap) -> None:
+    lift = -0.1 if has_intervals(exhibit) else 0.0
+    for i, row in enumerate(_texts(exhibit)):
+        for j, text in enumerate(row):
+            axes.text(j, i + lift, text, ha="center", va="center", fontsize=9)
+
+
+def _shades(exhibit: Heatmap) -> tuple[Floats, Sequence[float]]:
+    """Return shades in [0, 1] and, for each column, what one unit of value is worth in shade."""
+    values = np.nan_to_num(exhibit.values)
+    columns = values.shape[1]
+    if exhibit.shade is None:
+        whole = float(np.ptp(values)) if values.size else 0.0
+        slope = 1 / whole if whole else 0.0
+        return (values - values.min()) * slope, [slope] * columns
+    shade = np.clip(np.nan_to_num(exhibit.shade), 0, 1)
+    ranges = np.ptp(values, axis=0)
+    slopes = np.where(ranges > 0, np.ptp(shade, axis=0) / np.where(ranges > 0, ranges, 1), 0.0)
+    return shade, [float(slope) for slope in slopes]
+
+
+def _cell_intervals(axes: Axes, exhibit: Heatmap, shade: Floats, slopes: Sequence[float]) -> None:
+    """Draw in each cell where its value lies within its column, with its noise interval."""
+    spread = np.zeros_like(shade) if exhibit.spread is None else np.nan_to_num(exhibit.spread)
+    left, width, drop = -0.26, 0.52, 0.27  # so that an interval fits beside both ends
+    for (i, j), at in np.ndenumerate(shade):
+        if slopes[j] <= 0:
+            continue
+        half = float(spread[i, j]) * slopes[j]
+        low, high = max(-0.38, at - half), min(1.38, at + half)
+        y = i + drop
+        axes.plot([j + left, j + left + width], [y, y], color=MUTED, linewidth=0.5)
+        axes.plot(
+            [j + left + width * low, j + left + width * high], [y, y], color=INK, linewidth=1.6
+        )
+        axes.plot([j + left + width * at], [y], "o", color=INK, markersize=3)

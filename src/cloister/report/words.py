@@ -1,0 +1,206 @@
+"""Sentences and tables made from numbers; the same for the report and the command line."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from cloister.jobs import JobResult
+from cloister.privacy.accounting import attacker_odds
+from cloister.privacy.budget import Budget
+from cloister.privacy.events import Event, NonPrivateEvent, holds
+from cloister.privacy.noise import DiscreteNoise
+from cloister.protocol.plan import Plan
+from cloister.tasks.base import Bars, Exhibit, Heatmap, Scatter, Table
+
+_LARGE, _SMALL = 1e7, 1e-4  # beyond these a number is shown with an exponent
+_HARDLY_ANY = 0.995  # odds from which on a guarantee is called weak
+
+
+def clean(text: str) -> str:
+    """Return text whose unprintable characters, which could steer a terminal, show as such."""
+    return "".join(c if c.isprintable() or c == "\n" else "�" for c in text)
+
+
+def number(value: float) -> str:
+    """Return a number with four significant digits, without an exponent where it is readable."""
+    if not math.isfinite(value):
+        return "not a number" if math.isnan(value) else ("∞" if value > 0 else "-∞")
+    if value and not _SMALL <= abs(value) < _LARGE:
+        return f"{value:.3g}"
+    decimals = max(0, 3 - math.floor(math.log10(abs(value)))) if value else 0
+    text = f"{value:,.{decimals}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def plus_minus(value: float, spread: float) -> str:
+    """Return ``value ± spread``, both rounded to two significant digits of the spread."""
+    if not (math.isfinite(value) and math.isfinite(spread)) or spread <= 0:
+        return number(value)
+    if not _SMALL <= spread < _LARGE or abs(value) >= _LARGE:
+        return f"{value:.4g} ± {spread:.2g}"
+    decimals = max(0, 1 - math.floor(math.log10(spread)))
+    rounded = round(value, decimals) + 0.0  # no minus zero
+    return f"{rounded:,.{decimals}f} ± {spread:,.{decimals}f}"
+
+
+def unit_in_words(plan: Plan) -> str:
+    """Say whom the guarantee protects."""
+    if plan.unit == "row":
+        unit = "one row" + (f" (and copies, {plan.max_rows} in all)" if plan.max_rows > 1 else "")
+    else:
+        unit = f"all rows with one value of {plan.unit!r}, at most {plan.max_rows} in a silo"
+    silos = plan.max_silos_per_person
+    return f"{unit}, in {'one silo only' if silos == 1 else f'at most {silos} silos'}"
+
+
+def odds_sentence(cost: Event | Budget) -> str:
+    """Say what a cost means for an attacker who has to guess whether somebody is in the data."""
+    odds = 1.0 if not isinstance(cost, Budget) and holds(cost, NonPrivateEvent) else None
+    odds = attacker_odds(cost) if odds is None else odds
+    who = (
+        "Somebody who would otherwise have to toss a coin on whether one person's data were used, "
+        "and who sees everything that was released and knows everything else,"
+    )
+    if odds >= _HARDLY_ANY:
+        return f"{who} could be right almost every time: at this cost hardly anybody is protected."
+    right = math.ceil(100 * odds - 1e-9)
+    return f"{who} is right at most {right} times in 100 instead of 50."
+
+
+def strength_sentence(epsilon: float, delta: float) -> str:
+    """Say what (epsilon, delta) promises."""
+    factor = f"{math.exp(epsilon):.3g}" if epsilon < 20 else f"e^{epsilon:.3g}"
+    but = f", but for a probability of at most {delta:.2g}" if delta else ""
+    return (
+        f"Whether this unit is in the data or not changes the probability of any result by at most "
+        f"a factor {factor} (epsilon {number(epsilon)}, delta {delta:.2g}){but}."
+    )
+
+
+def warnings_of(result: JobResult) -> tuple[str, ...]:
+    """Return why a result is not private; empty for a real private release."""
+    warnings = []
+    if not result.plan.task.private:
+        warnings.append(
+            f"NOT PRIVATE: the task {result.plan.task.name!r} releases exact values. Treat this "
+            "report like the records themselves."
+        )
+    elif result.noise != DiscreteNoise.label:
+        warnings.append(
+            f"NOT PRIVATE: noise from: {result.noise}. The numbers below describe what the plan "
+            "would guarantee with real noise; this run guarantees nothing."
+        )
+    return tuple(warnings)
+
+
+def privacy_statement(result: JobResult) -> tuple[tuple[str, str], ...]:
+    """Return questions and answers on what the result discloses, made from its numbers."""
+    plan = result.plan
+    what = ("What was released?", plan.task.describe())
+    silos = (
+        "What was summed over?",
+        f"{len(plan.silos)} silos: {', '.join(plan.silos)}. A round counts with at least "
+        f"{plan.min_silos} of them."
+        if plan.profile == "group"
+        else f"One silo, {plan.silos[0]}. Nothing was sent to anybody.",
+    )
+    if plan.budget is None:
+        return (what, silos, ("What is guaranteed?", "Nothing. The released values are exact."))
+    strength = strength_sentence(result.epsilon(), plan.budget.delta)
+    if result.noise != DiscreteNoise.label:
+        strength = f"Not at all in this run, which had no real noise. With it: {strength}"
+    if result.spent != plan.events():
+        strength += " The noisy count of all records that was bought first is part of this."
+    return (
+        what,
+        silos,
+        ("Who is protected?", f"The unit of privacy is {unit_in_words(plan)}."),
+        ("How well?", strength),
+        ("What does that mean?", odds_sentence(result.spent)),
+        (
+            "What is not covered?",
+            "The ± beside a value is the noise added for privacy; it does not say how well the "
+            "records stand for a population. What the results say about people in general, "
+            "members of the data or not, is not protected by any such guarantee.",
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What one party sees of a job, and what it does not."""
+
+    party: str
+    sees: str
+    never: str
+
+
+def who_saw_what(plan: Plan, *, in_process: bool) -> tuple[tuple[Sight, ...], tuple[str, ...]]:
+    """Return what each party sees under the plan's profile, and remarks on it."""
+    exact = "exact" if plan.budget is None else "noisy"
+    hidden = "-" if plan.budget is None else "records, exact sums and counts"
+    reader = Sight("Whoever reads this report", f"the {exact} results in it", hidden)
+    if plan.profile == "local":
+        owner = Sight("The process that ran the job", "the records, the results", "-")
+        return (owner, reader), ()
+    parties = (
+        Sight(
+            "Each silo",
+            f"its own records, the {exact} results of every round",
+            "records, sums and counts of another silo",
+        ),
+        Sight(
+            "The aggregator",
+            "masked vectors, which look like random numbers, the noise it adds, and when each "
+            "silo answers",
+            "records, sums, results",
+        ),
+        reader,
+    )
+    remarks = [
+        "The guarantee between silos rests on the aggregator really adding its noise and on no "
+        "silo giving it the mask key.",
+    ]
+    if in_process:
+        remarks.append(
+            "In this run all parties were parts of one process on one machine: whoever ran it "
+            "could read every file it was given. The aggregator's noise was not kept."
+        )
+    else:
+        remarks.append(
+            "Do not give this report to the operator of the aggregator: who kept the noise could "
+            "subtract it."
+        )
+    return parties, tuple(remarks)
+
+
+def as_table(exhibit: Exhibit) -> Table:
+    """Return the numbers of any exhibit as a table."""
+    match exhibit:
+        case Table():
+            return exhibit
+        case Heatmap():
+            spread = np.zeros_like(exhibit.values) if exhibit.spread is None else exhibit.spread
+            rows = tuple(
+                (name, *(plus_minus(v, s) for v, s in zip(values, spreads, strict=True)))
+                for name, values, spreads in zip(exhibit.rows, exhibit.values, spread, strict=True)
+            )
+            return Table(exhibit.title, ("", *exhibit.columns), rows, exhibit.note)
+        case Bars():
+            spread = np.zeros_like(exhibit.values) if exhibit.spread is None else exhibit.spread
+            heading = exhibit.unit or "value"
+            pairs = zip(exhibit.names, exhibit.values, spread, strict=True)
+            bars = tuple((name, plus_minus(v, s)) for name, v, s in pairs)
+            return Table(exhibit.title, ("", heading), bars, exhibit.note)
+        case Scatter():
+            x, y = exhibit.axes
+            sizes = [] if exhibit.sizes is None else [float(size) for size in exhibit.sizes]
+            points: tuple[tuple[str | float, ...], ...] = tuple(
+                (name, float(a), float(b), *sizes[i : i + 1])
+                for i, (name, (a, b)) in enumerate(zip(exhibit.names, exhibit.points, strict=True))
+            )
+            headings = ("", x or "x", y or "y", *(["size"] if sizes else []))
+            return Table(exhibit.title, headings, points, exhibit.note)

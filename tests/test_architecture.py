@@ -1,0 +1,204 @@
+"""Who may import whom, which library lives where, and who may create randomness or print.
+
+The tree is read with ``ast``; nothing is imported, but for the check of what ``import cloister``
+pulls in, which runs in a process of its own.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parents[1] / "src" / "cloister"
+MODULES = {
+    ".".join(("cloister", *path.relative_to(PACKAGE).with_suffix("").parts)): path
+    for path in sorted(PACKAGE.rglob("*.py"))
+}
+
+# A unit imports units of lower layers, and itself.
+LAYERS = [
+    {"errors"},
+    {"randomness", "hazmat"},
+    {"privacy"},
+    {"tasks", "secagg"},
+    {"protocol"},
+    {"transports", "schema", "metrics", "parties"},
+    {"data"},
+    {"jobs"},
+    {"estimators"},
+    {"report", "settings"},
+    {"cli", "experiments", "service", "testing", "__main__"},
+]
+LAYER = {unit: number for number, units in enumerate(LAYERS) for unit in units}
+
+# Narrower than the layer: all that these may import of ours. ADR 3 says why tasks need privacy.
+ONLY = {
+    "tasks": {
+        "errors",
+        "randomness",
+        "hazmat.fixedpoint",
+        "privacy.budget",
+        "privacy.calibration",
+        "privacy.clipping",
+        "tasks",
+    },
+    "transports": {"errors", "protocol", "transports"},
+    "secagg": {"errors", "hazmat", "secagg"},
+}
+
+# Third-party libraries and the modules that may import them; numpy is welcome everywhere.
+LIBRARIES = {
+    "cryptography": {"randomness", "hazmat"},
+    "scipy": {"privacy", "metrics", "experiments"},
+    "dp_accounting": {"privacy.accounting"},
+    "sqlalchemy": {"privacy.ledger"},
+    "pydantic": {"schema", "settings"},
+    "pandas": {"data", "cli", "experiments"},
+    "polars": {"data"},
+    "pyarrow": {"data", "cli"},
+    "sklearn": {"estimators", "metrics", "cli", "experiments", "testing"},
+    "threadpoolctl": {"experiments"},
+    "rich": {"cli", "experiments"},
+    "matplotlib": {"report", "experiments"},
+}
+LAZY = {"dp_accounting", "matplotlib", "pandas", "polars", "pyarrow", "threadpoolctl"}
+
+
+def imports(tree: ast.AST) -> Iterator[tuple[str, bool]]:
+    """Yield every imported name with whether it is imported when the module is."""
+    inside = {
+        id(node)
+        for outer in ast.walk(tree)
+        if isinstance(outer, ast.FunctionDef | ast.AsyncFunctionDef)
+        or (isinstance(outer, ast.If) and "TYPE_CHECKING" in ast.dump(outer.test))
+        for node in ast.walk(outer)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, id(node) not in inside) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "relative imports hide the layer"
+            assert node.module is not None
+            yield from (
+                (f"{node.module}.{alias.name}", id(node) not in inside) for alias in node.names
+            )
+
+
+def unit(name: str) -> str:
+    """Return the unit of a module of ours: ``cloister.tasks.kmeans.fold`` is of ``tasks``."""
+    return name.split(".")[1]
+
+
+def among(name: str, allowed: set[str]) -> bool:
+    inner = name.removeprefix("cloister.")
+    return any(inner == entry or inner.startswith(entry + ".") for entry in allowed)
+
+
+INNER = [name for name in MODULES if name != "cloister.__init__"]
+
+
+@pytest.mark.parametrize("name", INNER)
+def test_a_module_imports_lower_layers_only(name: str) -> None:
+    here = unit(name)
+    assert here in LAYER, f"{here} has no layer yet; give it one"
+    for imported, _ in imports(ast.parse(MODULES[name].read_text())):
+        if not imported.startswith("cloister."):
+            continue
+        there = unit(imported)
+        if there not in LAYER:  # a public name from the package itself, such as cloister.Plan
+            assert LAYER[here] == len(LAYERS) - 1, f"{name} imports {imported} from the top"
+            continue
+        assert there == here or LAYER[there] < LAYER[here], f"{name} imports {imported}"
+        if here in ONLY:
+            assert among(imported, ONLY[here]), f"{name} imports {imported}"
+
+
+@pytest.mark.parametrize("name", list(MODULES))
+def test_a_library_is_imported_in_its_one_place(name: str) -> None:
+    for imported, at_import in imports(ast.parse(MODULES[name].read_text())):
+        library = imported.split(".")[0]
+        if library == "cloister" or library in sys.stdlib_module_names or library == "numpy":
+            continue
+        assert library in LIBRARIES, f"{name} imports {library}, which has no place yet"
+        assert among(name, LIBRARIES[library]), f"{name} imports {library}"
+        assert not (at_import and library in LAZY), f"{name} must import {library} inside"
+
+
+@pytest.mark.parametrize("name", list(MODULES))
+def test_nobody_imports_the_testing_kit(name: str) -> None:
+    for imported, _ in imports(ast.parse(MODULES[name].read_text())):
+        assert not imported.startswith("cloister.testing"), f"{name} imports {imported}"
+
+
+# Names that create randomness. numpy's generators are for public choices and simulation.
+SECRET = {"os.urandom", "os.getrandom", "secrets", "uuid.uuid4", "random.SystemRandom"}
+SEEDED = {"default_rng", "RandomState", "Generator", "PCG64", "MT19937", "Philox", "SFC64"}
+
+
+@pytest.mark.parametrize("name", [n for n in INNER if n != "cloister.randomness"])
+def test_only_randomness_creates_randomness(name: str) -> None:
+    tree = ast.parse(MODULES[name].read_text())
+    for imported, _ in imports(tree):
+        top = imported.split(".")[0]
+        assert top not in {"secrets", "random"}, f"{name} imports {imported}"
+        assert imported not in SECRET, f"{name} imports {imported}"
+    simulation = unit(name) in {"testing", "experiments"}
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        called = ast.unparse(node.func)
+        assert called not in SECRET, f"{name}:{node.lineno} calls {called}"
+        of_numpy = called.startswith(("np.random.", "numpy.random."))
+        assert simulation or not of_numpy, f"{name}:{node.lineno} calls {called}"
+        assert called.rpartition(".")[2] not in SEEDED or simulation, f"{name}:{node.lineno}"
+
+
+@pytest.mark.parametrize("name", [n for n in INNER if unit(n) != "cli"])
+def test_nobody_prints_but_the_command_line(name: str) -> None:
+    for node in ast.walk(ast.parse(MODULES[name].read_text())):
+        printed = isinstance(node, ast.Call) and ast.unparse(node.func) == "print"
+        assert not printed, f"{name}:{node.lineno} prints"
+
+
+HEAVY = "sklearn pandas pyarrow polars scipy matplotlib sqlalchemy dp_accounting pydantic rich"
+
+
+@pytest.mark.parametrize(
+    ("statement", "absent"),
+    [
+        ("import cloister", HEAVY),
+        # a silo agent and the aggregator: no tables, no estimator, no report, no ledger yet
+        (
+            "import cloister.protocol.client, cloister.protocol.aggregator, cloister.secagg.masks",
+            "sklearn pandas pyarrow polars matplotlib sqlalchemy dp_accounting pydantic rich",
+        ),
+        ("from cloister import run_job, Schema", "sklearn pandas pyarrow polars matplotlib rich"),
+        ("from cloister import DPKMeans", "matplotlib polars dp_accounting"),
+    ],
+)
+def test_an_import_pulls_in_no_more_than_it_needs(statement: str, absent: str) -> None:
+    code = f"import sys; {statement}; print(*sorted(set('{absent}'.split()) & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
+def test_importing_touches_no_file_socket_environment_or_seed() -> None:
+    code = """
+import builtins, os, socket, sys
+import numpy  # looks at the environment by itself
+before = numpy.random.get_state()[1].tolist()
+def refuse(*args, **kwargs):
+    raise RuntimeError("a side effect at import")
+builtins.open = socket.socket = os.getenv = os.urandom = refuse
+type(os.environ).__getitem__ = refuse
+import cloister, cloister.errors
+assert numpy.random.get_state()[1].tolist() == before
+print("quiet")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.strip() == "quiet", done.stderr

@@ -1,0 +1,135 @@
+"""The names users may rely on; a change here is a change for them and wants a changelog entry."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import fields, is_dataclass
+
+import pytest
+
+import cloister
+from cloister import parties, testing
+from cloister.errors import CloisterError, PlanError
+
+NAMES = [
+    "TASKS",
+    "Account",
+    "Budget",
+    "BudgetExceeded",
+    "CloisterError",
+    "Column",
+    "DPKMeans",
+    "DataError",
+    "JobResult",
+    "Ledger",
+    "LedgerError",
+    "LocalProtocolError",
+    "Plan",
+    "PlanError",
+    "PrivacyWarning",
+    "ProtocolError",
+    "RemoteProtocolError",
+    "Schema",
+    "Task",
+    "TransportError",
+    "make_plan",
+    "run_job",
+    "run_plan",
+]
+
+
+def public(module: object) -> list[str]:
+    """Return the names a module defines itself and does not hide."""
+    assert inspect.ismodule(module)
+    return sorted(
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_") and getattr(value, "__module__", None) == module.__name__
+    )
+
+
+def test_the_public_names_are_these() -> None:
+    assert sorted(cloister.__all__) == sorted(NAMES)
+    assert len(set(cloister.__all__)) == len(cloister.__all__)
+    assert dir(cloister) == sorted(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_public_name_resolves_and_says_what_it_is(name: str) -> None:
+    value = getattr(cloister, name)
+    assert getattr(cloister, name) is value
+    if name != "TASKS":
+        assert (value.__doc__ or "").strip()
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="Masker"):
+        _ = cloister.Masker
+
+
+def test_the_tasks_that_ship_are_these() -> None:
+    assert sorted(cloister.TASKS) == ["count", "fastlloyd", "glloyd", "lloyd", "sulloyd"]
+    for name, task in cloister.TASKS.items():
+        assert task.name == name
+        assert is_dataclass(task)
+        assert task.__dataclass_params__.frozen
+    assert [name for name, task in cloister.TASKS.items() if not task.private] == ["lloyd"]
+
+
+def test_names_of_the_step_level_shim() -> None:
+    assert public(parties) == [
+        "GroupKey",
+        "MaskedClient",
+        "Params",
+        "Server",
+        "UnmaskedClient",
+        "new_key",
+    ]
+    names = [field.name for field in fields(parties.Params)]
+    assert names[:6] == ["k", "dim", "num_clients", "iters", "dp", "epsilon"]
+
+
+def test_names_of_the_testing_kit() -> None:
+    assert public(testing) == [
+        "Faults",
+        "SimulatedNoise",
+        "Wire",
+        "ZeroNoise",
+        "ZeroNoiseKMeans",
+        "check_task",
+        "check_transport",
+        "toy_plan",
+        "toy_records",
+        "toy_schema",
+    ]
+
+
+def test_every_error_is_ours_and_says_so() -> None:
+    for name in NAMES:
+        value = getattr(cloister, name)
+        if inspect.isclass(value) and issubclass(value, Exception):
+            assert issubclass(value, CloisterError | Warning)
+    assert issubclass(PlanError, ValueError)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [cloister.DPKMeans, cloister.run_job, cloister.Budget, cloister.make_plan],
+    ids=lambda function: function.__name__,
+)
+def test_epsilon_has_no_default_anywhere(function: object) -> None:
+    parameters = inspect.signature(function).parameters  # type: ignore[arg-type]
+    name = "budget" if "budget" in parameters else "epsilon"
+    assert parameters[name].default is inspect.Parameter.empty
+
+
+@pytest.mark.parametrize(
+    "name", ["DiscreteNoise", "new_key", "new_nonce", "SecretStream", "Server"]
+)
+def test_secret_randomness_takes_no_seed(name: str) -> None:
+    from cloister import randomness
+    from cloister.privacy import noise
+
+    home = next(m for m in (noise, randomness, parties) if hasattr(m, name))
+    parameters = inspect.signature(getattr(home, name)).parameters
+    assert not [p for p in parameters if "seed" in p or "state" in p or p == "rng"]

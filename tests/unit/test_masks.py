@@ -1,0 +1,123 @@
+"""Masks: what a silo adds, any committed set of survivors can take away, and nobody else."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloister.errors import PlanError
+from cloister.hazmat.prg import PadContext, Usage
+from cloister.hazmat.ring import to_integers, to_words
+from cloister.randomness import new_key
+from cloister.secagg.masks import TAG_BYTES, GroupMask, Masker, NoMask
+
+KEY = bytes(range(32))
+NAMES = ("north", "south", "west", "Bärenthal", "5")
+
+
+def pad(sender: str, t: int = 0) -> PadContext:
+    return PadContext("00" * 16, t, 0, "payload", sender)
+
+
+def masked_sum(masker: Masker, values: dict[str, np.ndarray], survivors: list[str]) -> np.ndarray:
+    total = np.zeros(3, dtype=np.uint64)
+    for name in survivors:
+        total += masker.mask(to_words(values[name]), pad(name))
+    return total
+
+
+vectors = st.lists(st.integers(-(2**60), 2**60), min_size=3, max_size=3).map(
+    lambda v: np.array(v, dtype=np.int64)
+)
+
+
+@given(st.fixed_dictionaries({name: vectors for name in NAMES}), st.sets(st.sampled_from(NAMES)))
+def test_any_survivors_unmask_to_their_own_sum(
+    values: dict[str, np.ndarray], survivors: set[str]
+) -> None:
+    masker, alive = GroupMask(KEY), sorted(survivors)
+    total = masker.unmask(masked_sum(masker, values, alive), pad("west"), alive)
+    assert to_integers(total).tolist() == [
+        int(
+            to_integers(
+                to_words(
+                    np.array([sum(int(values[n][i]) for n in alive) % 2**64], np.uint64).view(
+                        np.int64
+                    )
+                )
+            )[0]
+        )
+        for i in range(3)
+    ]
+
+
+def test_every_silo_unmasks_the_same() -> None:
+    values = {name: np.array([i, -i, 7]) for i, name in enumerate(NAMES)}
+    masker = GroupMask(KEY)
+    total = masked_sum(masker, values, list(NAMES))
+    results = [masker.unmask(total, pad(me), NAMES).tolist() for me in NAMES]
+    assert all(result == results[0] for result in results)
+
+
+@pytest.mark.parametrize(
+    ("key", "survivors", "t"),
+    [(new_key(), NAMES, 0), (KEY, NAMES[:-1], 0), (KEY, (*NAMES, "more"), 0), (KEY, NAMES, 1)],
+    ids=["another key", "one too few", "one too many", "another round"],
+)
+def test_anything_else_unmasks_to_noise(key: bytes, survivors: tuple[str, ...], t: int) -> None:
+    values = {name: np.zeros(3, dtype=np.int64) for name in NAMES}
+    total = masked_sum(GroupMask(KEY), values, list(NAMES))
+    wrong = GroupMask(key).unmask(total, pad("north", t), survivors)
+    assert (np.abs(to_integers(wrong).astype(float)) > 2**40).all()  # fails by chance at 2^-22
+
+
+def test_masking_leaves_its_argument_alone() -> None:
+    for masker in (GroupMask(KEY), NoMask()):
+        words = np.arange(4, dtype=np.uint64)
+        masker.mask(words, pad("north"))[:] = 0
+        masker.unmask(words, pad("north"), ["north"])[:] = 0
+        assert words.tolist() == [0, 1, 2, 3]
+
+
+def test_no_mask_is_the_identity() -> None:
+    words = np.array([1, 2**64 - 1], dtype=np.uint64)
+    masker = NoMask()
+    assert masker.mask(words, pad("a")).tolist() == words.tolist()
+    assert masker.unmask(words, pad("a"), ["a", "b"]).tolist() == words.tolist()
+
+
+def test_a_tag_without_a_key_depends_on_nothing() -> None:
+    masker = NoMask()
+    assert masker.tag(Usage.STATE_TAG, b"a") == masker.tag(Usage.CONFIRM, b"b") == bytes(TAG_BYTES)
+    assert masker.verify(Usage.CONFIRM, bytes(TAG_BYTES), b"anything")
+    assert not masker.verify(Usage.CONFIRM, b"\1" * TAG_BYTES, b"anything")
+
+
+def test_tags_are_keyed_and_of_one_usage() -> None:
+    masker, other = GroupMask(KEY), GroupMask(new_key())
+    mac = masker.tag(Usage.CONFIRM, b"hash", b"silo")
+    assert masker.verify(Usage.CONFIRM, mac, b"hash", b"silo")
+    assert not masker.verify(Usage.CONFIRM, mac, b"hashs", b"ilo")
+    assert not masker.verify(Usage.STATE_TAG, mac, b"hash", b"silo")
+    assert not masker.verify(Usage.CONFIRM, mac[:-1], b"hash", b"silo")
+    assert not other.verify(Usage.CONFIRM, mac, b"hash", b"silo")
+
+
+def test_a_key_is_not_shown_copied_or_stored() -> None:
+    masker = GroupMask(KEY)
+    assert KEY.hex() not in repr(masker)
+    assert repr(KEY)[2:20] not in repr(masker)
+    for store in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(TypeError, match="key"):
+            store(masker)
+
+
+@pytest.mark.parametrize("size", [0, 16, 33])
+def test_a_key_of_another_length_is_refused(size: int) -> None:
+    with pytest.raises(PlanError, match="32 bytes"):
+        GroupMask(bytes(size))

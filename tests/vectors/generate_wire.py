@@ -1,0 +1,361 @@
+"""Make the vectors of pads, tags, plan digests and frames, by a second implementation.
+
+This file shares no code with the package: HKDF (RFC 5869) is a few lines of ``hmac``, ChaCha20
+(RFC 8439) is written out on Python's integers and checked against the RFC's own block, a plan is
+a dictionary, and a frame is put together with ``struct``. Only the standard library is used. Run it
+to write the vectors again::
+
+    python tests/vectors/generate_wire.py
+
+It writes ``prg.json``, ``plans.json``, ``frames.json`` and one ``frame_bad_*.json`` for each way in
+which a frame can be wrong; those hold a frame and the words of the error it must give.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+
+# --- Pads and tags --------------------------------------------------------------------------------
+
+USAGES = {
+    "MASK": b"cloister/1/mask",
+    "STATE_TAG": b"cloister/1/state-tag",
+    "CONFIRM": b"cloister/1/confirm",
+}
+
+
+def joined(*parts: bytes) -> bytes:
+    """Each part with its length, eight big-endian bytes, before it."""
+    return b"".join(struct.pack(">Q", len(part)) + part for part in parts)
+
+
+def hkdf_sha256(key: bytes, info: bytes) -> bytes:
+    """RFC 5869 with an absent salt (a block of zeros) and 32 bytes of output."""
+    extracted = hmac.new(bytes(32), key, hashlib.sha256).digest()
+    return hmac.new(extracted, info + b"\x01", hashlib.sha256).digest()
+
+
+def rotated(word: int, bits: int) -> int:
+    return (word << bits | word >> (32 - bits)) & 0xFFFFFFFF
+
+
+def quarter_round(state: list[int], a: int, b: int, c: int, d: int) -> None:
+    for x, y, z, bits in ((a, b, d, 16), (c, d, b, 12), (a, b, d, 8), (c, d, b, 7)):
+        state[x] = (state[x] + state[y]) & 0xFFFFFFFF
+        state[z] = rotated(state[z] ^ state[x], bits)
+
+
+def chacha20_block(key: bytes, counter: int, nonce: bytes) -> bytes:
+    start = [*struct.unpack("<4I", b"expand 32-byte k"), *struct.unpack("<8I", key)]
+    start += [counter, *struct.unpack("<3I", nonce)]
+    state = list(start)
+    for _ in range(10):
+        for i in range(4):
+            quarter_round(state, i, 4 + i, 8 + i, 12 + i)
+        for i in range(4):
+            quarter_round(state, i, 4 + (i + 1) % 4, 8 + (i + 2) % 4, 12 + (i + 3) % 4)
+    return struct.pack("<16I", *((a + b) & 0xFFFFFFFF for a, b in zip(state, start, strict=True)))
+
+
+def chacha20_stream(key: bytes, size: int) -> bytes:
+    """The stream of a key that is used once: nonce zero, counter from zero."""
+    blocks = (chacha20_block(key, i, bytes(12)) for i in range(-(-size // 64)))
+    return b"".join(blocks)[:size]
+
+
+def rfc_8439_block() -> None:
+    """RFC 8439 section 2.3.2."""
+    nonce = bytes.fromhex("000000090000004a00000000")
+    block = chacha20_block(bytes(range(32)), 1, nonce)
+    assert block.hex().startswith("10f1e7e4d13b5915500fdd1fa32071c4c7d1f4c733c06803")
+
+
+def derived(key: bytes, usage: str, context: bytes) -> bytes:
+    return hkdf_sha256(key, joined(USAGES[usage], context))
+
+
+def pad(key: bytes, context: dict[str, Any], size: int) -> list[int]:
+    fields = [str(context[name]).encode() for name in CONTEXT]
+    stream = chacha20_stream(derived(key, "MASK", joined(*fields)), 8 * size)
+    return list(struct.unpack(f"<{size}Q", stream))
+
+
+CONTEXT = ("session", "round", "attempt", "vector", "sender")
+SESSION = "00112233445566778899aabbccddeeff"
+
+
+def prg_vectors() -> dict[str, Any]:
+    keys = [bytes(32), bytes(range(32)), hashlib.sha256(b"cloister").digest()]
+    base = {"session": SESSION, "round": 0, "attempt": 0, "vector": "payload", "sender": "north"}
+    changes: list[dict[str, Any]] = [
+        {},
+        {"round": 1},
+        {"round": 10},
+        {"attempt": 1},
+        {"vector": "counts"},
+        {"sender": "south"},
+        {"sender": "Bärenthal-Süd 7"},
+        {"session": "ffeeddccbbaa99887766554433221100"},
+        {"vector": "payloa", "sender": "dnorth"},
+    ]
+    pads = [
+        {"key": key.hex(), "context": context, "words": [f"{w:016x}" for w in words]}
+        for key, context, size in (
+            *((keys[1], {**base, **change}, 3) for change in changes),
+            (keys[0], base, 0),
+            (keys[2], base, 19),  # more than two blocks of the cipher
+        )
+        for words in [pad(key, context, size)]
+    ]
+    derive = [
+        {
+            "key": key.hex(),
+            "usage": usage,
+            "context": context.hex(),
+            "derived": derived(key, usage, context).hex(),
+        }
+        for key in keys
+        for usage in USAGES
+        for context in (b"", b"x")
+    ]
+    lists = [(), (b"",), (b"a", b"bc"), (b"ab", b"c"), (b"abc",), (bytes(100), b"end")]
+    tags = [
+        {
+            "key": keys[2].hex(),
+            "usage": usage,
+            "parts": [part.hex() for part in parts],
+            "tag": hmac.new(
+                derived(keys[2], usage, b""), joined(*parts), hashlib.sha256
+            ).hexdigest(),
+        }
+        for usage in ("STATE_TAG", "CONFIRM")
+        for parts in lists
+    ]
+    return {"pads": pads, "derive": derive, "tags": tags}
+
+
+# --- Plans ----------------------------------------------------------------------------------------
+
+
+def plan(**changes: Any) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "protocol": 1,
+        "ring_bits": 64,
+        "task": {
+            "name": "fastlloyd",
+            "n_clusters": 2,
+            "n_features": 1,
+            "rounds": 2,
+            "frac_bits": 16,
+            "post": "fold",
+            "public_seed": 7,
+            "relocate_empty": False,
+            "first_radius": 1.0,
+            "radius": 0.4,
+            "mechanism": "gaussian",
+            "radius_clip": True,
+        },
+        "budget": {"epsilon": 1.0, "delta": 1e-06},
+        "grid": {"low": [-1.0], "high": [1.0], "frac_bits": 16},
+        "silos": ["north", "south", "Bärenthal"],
+        "columns": ["age"],
+        "nominal_n": 300,
+        "min_silos": 2,
+        "profile": "group",
+        "unit": "row",
+        "max_rows": 1,
+        "max_silos_per_person": 1,
+        "schema_digest": "",
+        "study": "default",
+        "run_id": SESSION,
+    }
+    return {**document, **changes}
+
+
+def plan_vectors() -> list[dict[str, str]]:
+    lloyd = {
+        "name": "lloyd",
+        "n_clusters": 15,
+        "n_features": 2,
+        "rounds": 7,
+        "frac_bits": 20,
+        "post": "truncate",
+        "public_seed": 0,
+        "relocate_empty": False,
+    }
+    count = {"name": "count", "n_features": 2, "frac_bits": 16, "mechanism": "laplace"}
+    two = {"columns": ["x", "y"], "silos": ["alone"], "profile": "local", "min_silos": 1}
+    box = {"low": [0.0, -1e-3], "high": [120.0, 2.5e10]}
+    documents = [
+        plan(),
+        plan(run_id="0" * 32),
+        plan(unit="patient", max_rows=3, max_silos_per_person=2, study="Größe", nominal_n=10**6),
+        plan(task=lloyd, budget=None, grid={**box, "frac_bits": 20}, **two),
+        plan(
+            task=count,
+            budget={"epsilon": 0.1, "delta": 0.0},
+            grid={**box, "frac_bits": 16},
+            schema_digest="ab" * 32,
+            **two,
+        ),
+    ]
+    texts = [canonical(document) for document in documents]
+    return [{"text": t, "digest": hashlib.sha256(t.encode("ascii")).hexdigest()} for t in texts]
+
+
+def canonical(document: Any) -> str:
+    """Sorted keys, no spaces, ASCII, shortest floats: written out here, not left to ``json``."""
+    if isinstance(document, dict):
+        pairs = (f"{canonical(key)}:{canonical(document[key])}" for key in sorted(document))
+        return "{" + ",".join(pairs) + "}"
+    if isinstance(document, list):
+        return "[" + ",".join(canonical(item) for item in document) + "]"
+    if isinstance(document, str):
+        return json.dumps(document, ensure_ascii=True)
+    if document is None or isinstance(document, bool):
+        return {True: "true", False: "false", None: "null"}[document]
+    return repr(document)
+
+
+# --- Frames ---------------------------------------------------------------------------------------
+
+KINDS = {"open": 1, "upload": 2, "reply": 3, "confirm": 4, "close": 5, "done": 6}
+
+
+def frame(
+    kind: int,
+    t: int,
+    sender: str,
+    body: bytes,
+    *,
+    magic: bytes = b"CLST",
+    version: int = 1,
+    session: str = SESSION,
+    digest: str | None = None,
+    attempt: int = 0,
+    frac_bits: int = 16,
+    ring_bits: int = 64,
+    body_len: int | None = None,
+) -> bytes:
+    name = sender.encode()
+    header = magic
+    header += version.to_bytes(2, "big")
+    header += kind.to_bytes(1, "big")
+    header += bytes.fromhex(session)
+    header += bytes.fromhex(digest or plan_vectors()[0]["digest"])
+    header += t.to_bytes(4, "big") + attempt.to_bytes(4, "big")
+    header += bytes([frac_bits, ring_bits, len(name)])
+    header += (len(body) if body_len is None else body_len).to_bytes(4, "big")
+    return header + name + body
+
+
+WORDS = [0, 1, 2**63, 2**64 - 1]
+SILOS = ["north", "south", "Bärenthal"]
+
+
+def words(values: list[int]) -> bytes:
+    return b"".join(value.to_bytes(8, "little") for value in values)
+
+
+def survivors(numbers: list[int]) -> bytes:
+    return b"".join(number.to_bytes(2, "big") for number in [len(numbers), *numbers])
+
+
+def confirmation(number: int) -> bytes:
+    return number.to_bytes(2, "big") + bytes([number] * 32) + bytes([number + 100] * 32)
+
+
+def frame_vectors() -> dict[str, Any]:
+    tag = bytes(range(32))
+    frames = [
+        ("open", frame(1, 0, "", b""), {"confirmations": []}),
+        ("open", frame(1, 1, "", confirmation(0) + confirmation(2)), {"confirmations": [0, 2]}),
+        ("upload", frame(2, 1, "south", tag + words(WORDS)), {"sender": "south"}),
+        ("upload", frame(2, 0, SILOS[2], tag + words(WORDS)), {"sender": SILOS[2]}),
+        ("reply", frame(3, 1, "", survivors([0, 2]) + words(WORDS)), {"survivors": [0, 2]}),
+        ("confirm", frame(4, 0, "north", tag + tag[::-1]), {"sender": "north"}),
+        ("close", frame(5, 1, "", confirmation(1)), {"confirmations": [1]}),
+        ("done", frame(6, 1, "north", b""), {"sender": "north"}),
+    ]
+    return {
+        "plan": plan_vectors()[0]["text"],
+        "words": [f"{word:016x}" for word in WORDS],
+        "frames": [{"kind": kind, "fields": f, "frame": data.hex()} for kind, data, f in frames],
+    }
+
+
+def bad_frames() -> dict[str, tuple[bytes, str]]:
+    tag = bytes(range(32))
+    body = tag + words(WORDS)
+    good = frame(2, 0, "south", body)
+    other = plan_vectors()[1]["digest"]
+    return {
+        "magic": (frame(2, 0, "south", body, magic=b"CLSX"), "version"),
+        "version": (frame(2, 0, "south", body, version=2), "version"),
+        "empty": (b"", "cut"),
+        "cut_header": (good[:40], "cut"),
+        "cut_sender": (good[:75], "bytes behind its header"),
+        "cut_body": (good[:-1], "bytes behind its header"),
+        "trailing_byte": (good + b"\0", "bytes behind its header"),
+        "digest": (frame(2, 0, "south", body, digest=other), "another plan"),
+        "session": (frame(2, 0, "south", body, session="0" * 32), "another plan or run"),
+        "attempt": (frame(2, 0, "south", body, attempt=1), "attempt"),
+        "frac_bits": (frame(2, 0, "south", body, frac_bits=20), "lattice"),
+        "ring": (frame(2, 0, "south", body, ring_bits=32), "ring"),
+        "one_word_short": (frame(2, 0, "south", body[:-8]), "4 words"),
+        "one_word_long": (frame(2, 0, "south", body + words([5])), "4 words"),
+        "half_word": (frame(2, 0, "south", body + b"\0\0\0\0"), "4 words"),
+        "no_tag": (frame(2, 0, "south", tag[:7]), "4 words"),
+        "body_length": (frame(2, 0, "south", body, body_len=2**32 - 1), "behind its header"),
+        "round": (frame(2, 2, "south", body), "round must be below 2"),
+        "unknown_kind": (frame(99, 0, "", b""), "kind 99"),
+        "kind_zero": (frame(0, 0, "", b""), "kind 0"),
+        "stranger": (frame(2, 0, "west", body), "sender is not a party"),
+        "sender_not_utf8": (
+            good.replace(b"south", b"\xff\xfe\xfd\xfc\xfb"),
+            "sender is not a name",
+        ),
+        "upload_of_the_aggregator": (frame(2, 0, "", body), "sender is not a party"),
+        "reply_of_a_silo": (
+            frame(3, 0, "south", survivors([0, 1]) + words(WORDS)),
+            "sender is not a party",
+        ),
+        "reply_without_list": (frame(3, 0, "", b"\0"), "list of survivors"),
+        "reply_cut_list": (frame(3, 0, "", b"\0\x05" + b"\0\0"), "list of survivors"),
+        "reply_unknown_silo": (
+            frame(3, 0, "", survivors([0, 3]) + words(WORDS)),
+            "silo number must be below 3",
+        ),
+        "confirm_short": (frame(4, 0, "north", bytes(63)), "a hash and a tag"),
+        "confirmation_twice": (frame(1, 1, "", confirmation(1) * 2), "listed twice"),
+        "confirmations_cut": (frame(1, 1, "", confirmation(1)[:-1]), "cut"),
+        "done_with_body": (frame(6, 1, "north", b"x"), "does not fit"),
+    }
+
+
+ABOUT = "Made by generate_wire.py, a second implementation; see its docstring."
+
+
+def write(name: str, content: dict[str, Any]) -> None:
+    text = json.dumps({"about": ABOUT, **content}, indent=1, ensure_ascii=True)
+    (HERE / name).write_text(text + "\n")
+
+
+def main() -> None:
+    rfc_8439_block()
+    write("prg.json", prg_vectors())
+    write("plans.json", {"plans": plan_vectors()})
+    write("frames.json", frame_vectors())
+    for what, (data, error) in bad_frames().items():
+        write(f"frame_bad_{what}.json", {"frame": data.hex(), "error": error})
+
+
+if __name__ == "__main__":
+    main()
