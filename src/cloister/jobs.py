@@ -64,7 +64,7 @@ class Account:
     confirm_same_content: bool = False
 
     def reserve(self, plan: Plan, content: bytes | None) -> None:
-        """Set aside the cost of a whole plan; refuses before anything is read or sent."""
+        """Set aside the cost of a whole plan; refuses before anything is spent or sent."""
         unit = self.ledger.unit(self.dataset)
         if unit != plan.unit:
             raise PlanError(
@@ -164,13 +164,13 @@ class JobResult:
         Path(path).write_text(json.dumps(self.to_dict(), indent=1, sort_keys=True) + "\n")
 
     @classmethod
-    def load(cls, path: str | Path) -> Self:
-        """Read a model written by :meth:`save`."""
+    def load(cls, path: str | Path, tasks: Mapping[str, type[Task]] | None = None) -> Self:
+        """Read a model written by :meth:`save`; `tasks` adds tasks of your own to ours."""
         try:
             document = json.loads(Path(path).read_text())
         except (OSError, ValueError) as error:
             raise DataError(f"model {str(path)!r} cannot be read: {error}.") from error
-        return cls.from_dict(document)
+        return cls.from_dict(document, tasks)
 
 
 def make_plan(
@@ -181,6 +181,7 @@ def make_plan(
     budget: Budget | None,
     nominal_n: int,
     study: str = "default",
+    publish: bool = False,
     min_silos: int = 0,
     frac_bits: int = 16,
     **options: Any,
@@ -239,6 +240,7 @@ def make_plan(
         max_silos_per_person=schema.max_silos_per_person,
         schema_digest=schema.digest(),
         study=study,
+        publish=publish,
     )
 
 
@@ -260,7 +262,7 @@ def run_plan(
     noise : NoiseSource, optional
         Exact discrete noise from the operating system unless a test gives another.
     account : Account, optional
-        The whole plan is reserved there before the first record is read, and each round is charged
+        The whole plan is reserved there before the first round, and each round is charged
         before its sum leaves.
 
     Returns
@@ -390,7 +392,11 @@ def _fewest_records(options: Mapping[str, Any]) -> int:
 
 def _shared(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that belong to the job and not to the task."""
-    return {key: options[key] for key in ("study", "min_silos", "frac_bits") if key in options}
+    return {
+        key: options[key]
+        for key in ("study", "publish", "min_silos", "frac_bits")
+        if key in options
+    }
 
 
 def _content(silos: SiloRecords) -> bytes | None:

@@ -7,17 +7,21 @@ its info string:
 - anything with ``title="NAME"``: written to the file NAME, for later blocks to import or read;
 - ``bash``: lines that begin with ``cloister`` go through the command line in this process; a
   comment ``# exits with N`` says which exit code is expected instead of 0;
-- everything else (``text`` for output): shown only.
+- ``text``: output, shown only; behind a line ``<!-- exact -->`` it is compared with what the block
+  before it printed;
+- everything else: shown only.
 """
 
 from __future__ import annotations
 
 import importlib
+import io
 import re
 import shlex
 import sys
 import textwrap
 from collections.abc import Iterator
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -45,6 +49,7 @@ class Block:
     info: str
     code: str
     line: int
+    exact: bool = False
 
     @property
     def language(self) -> str:
@@ -69,7 +74,8 @@ class Block:
 def blocks(text: str) -> Iterator[Block]:
     for found in FENCE.finditer(text):
         line = text.count("\n", 0, found.start("body")) + 1
-        yield Block(found["info"].strip(), textwrap.dedent(found["body"]), line)
+        exact = text[: found.start()].rstrip().endswith("<!-- exact -->")
+        yield Block(found["info"].strip(), textwrap.dedent(found["body"]), line, exact)
 
 
 def run_command(argv: list[str]) -> int:
@@ -79,6 +85,11 @@ def run_command(argv: list[str]) -> int:
         return int(main(argv) or 0)
     except SystemExit as end:
         return int(end.code or 0)
+
+
+def same_words(left: str, right: str) -> bool:
+    """Compare outputs but for blanks and for where lines break."""
+    return left.split() == right.split()
 
 
 def missing_inputs(argv: list[str]) -> list[str]:
@@ -96,20 +107,29 @@ def test_every_block_of_a_page_runs(
     module = ModuleType("page")
     monkeypatch.setitem(sys.modules, "page", module)
     before = set(sys.modules)
+    printed = ""
     try:
         for block in blocks(page.read_text(encoding="utf-8")):
             where = f"{page.relative_to(ROOT)}:{block.line}"
-            if block.title:
+            stdout = io.StringIO()
+            if block.exact:
+                assert same_words(printed, block.code), f"{where} is not what was printed"
+            elif block.title:
                 Path(block.title).write_text(block.code, encoding="utf-8")
                 importlib.invalidate_caches()
             elif block.language == "python":
-                exec(compile("\n" * (block.line - 1) + block.code, page, "exec"), vars(module))
+                with redirect_stdout(stdout):
+                    exec(compile("\n" * (block.line - 1) + block.code, page, "exec"), vars(module))
             elif block.language == "bash":
                 for argv, expected in block.commands():
                     # The README may show a user's own files; a page of the manual may not.
                     if page.name == "README.md" and missing_inputs(argv):
                         continue
-                    assert run_command(argv) == expected, f"{where}: cloister {shlex.join(argv)}"
+                    with redirect_stdout(stdout):
+                        code = run_command(argv)
+                    assert code == expected, f"{where}: cloister {shlex.join(argv)}"
+            printed = stdout.getvalue() or printed
+            sys.stdout.write(f"--- {where}\n{stdout.getvalue()}")
     finally:
         for name in set(sys.modules) - before:  # modules that the page wrote itself
             if str(tmp_path) in str(getattr(sys.modules[name], "__file__", "")):
@@ -121,6 +141,16 @@ def test_the_step_level_page_shows_the_whole_loop() -> None:
     code = "".join(block.code for block in blocks(text) if block.language == "python")
     for call in ("MaskedClient(", "Server(", ".step(", ".update("):
         assert call in code
+
+
+def test_the_command_line_page_names_every_command_and_exit_code() -> None:
+    from cloister.cli import COMMANDS, EXIT_CODES
+
+    text = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
+    for command in COMMANDS:
+        assert f"\n## {command}\n" in text
+    for error, code in EXIT_CODES.items():
+        assert re.search(rf"^\| {code} \| .*`{error.__name__}`", text, re.MULTILINE)
 
 
 def test_a_broken_block_is_noticed() -> None:

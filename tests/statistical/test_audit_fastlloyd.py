@@ -24,16 +24,19 @@ Power, with 3e5 runs a world at epsilon = 4, delta = 1e-5 (measured, see ``MEASU
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import isqrt, log, prod, sqrt
+from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 from scipy import optimize
 
+import cloister
 from cloister.hazmat.discrete import discrete_gaussian, discrete_laplace
 from cloister.hazmat.fixedpoint import Grid
 from cloister.hazmat.ring import Integers, to_integers
@@ -575,3 +578,36 @@ def test_the_chernoff_rate_bounds_the_tail_of_products() -> None:
     share = (means >= r).mean()
     assert np.exp(-n * chernoff_rate(r)) / 30 < share <= np.exp(-n * chernoff_rate(r))
     assert largest_by_chance(NOISY_RUNS // 2, 45 * 45) < 0.5
+
+
+# --- the proof
+
+
+def test_the_lines_that_the_proof_cites_are_there() -> None:
+    root = Path(cloister.__file__).parent
+    page = Path(__file__).parents[2] / "docs" / "proofs" / "kmeans.md"
+    if not page.is_file():
+        pytest.skip("docs are not beside the tests")
+    cited = re.findall(
+        r"^\| [A-Z] \| `(.+?)`, `(.+?)` \| `(.+)` \|$", page.read_text(), re.MULTILINE
+    )
+    assert len(cited) == 14
+    for module, function, line in cited:
+        source = (root / module).read_text()
+        assert f"def {function.rpartition('.')[2]}(" in source, f"{module} lost {function}"
+        assert "".join(line.split()) in "".join(source.split()), f"{module} lost {line}"
+
+
+@pytest.mark.parametrize("sigma", [3, 40])
+def test_the_lemma_of_the_proof_holds(sigma: int) -> None:
+    """A continuous Gaussian of variance s^2 - 1, rounded at random with tau = 1, is discrete."""
+    tau, shift, reach = 1.0, 2, 12 * sigma
+    z = np.arange(-reach, reach + 1)
+    y = np.linspace(-reach, reach, 40 * reach + 1)  # so smooth that this sum is the integral
+    inner = np.sqrt(sigma**2 - tau**2)
+    density = np.exp(-(((y - shift) / inner) ** 2) / 2) / (np.sqrt(2 * np.pi) * inner)
+    rounding = np.exp(-(((z[:, None] - y) / tau) ** 2) / 2)
+    rounded = (rounding / rounding.sum(axis=0)) @ density * (y[1] - y[0])
+    exact = np.exp(-(((z - shift) / sigma) ** 2) / 2)
+    near = np.abs(z) <= 6 * sigma
+    assert np.abs(rounded[near] / (exact / exact.sum())[near] - 1).max() < 1e-10

@@ -79,7 +79,7 @@ def test_public_choices_are_the_same_for_every_party() -> None:
     first = public_generator(7, "start").integers(0, 2**63, 5).tolist()
     assert public_generator(7, "start").integers(0, 2**63, 5).tolist() == first
     # pinned: a change would give silos of different versions different starting centres
-    assert public_generator(7, "start").integers(0, 1000, 5).tolist() == [470, 2, 264, 384, 855]
+    assert public_generator(7, "start").integers(0, 1000, 5).tolist() == [470, 963, 842, 930, 344]
 
 
 def test_different_parts_give_different_streams() -> None:

@@ -174,6 +174,7 @@ def plan(**changes: Any) -> dict[str, Any]:
         "max_silos_per_person": 1,
         "schema_digest": "",
         "study": "default",
+        "publish": False,
         "run_id": SESSION,
     }
     return {**document, **changes}

@@ -19,20 +19,20 @@ from cloister.tasks.base import Table
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    actions = parser.add_subparsers(required=True, metavar="ACTION")
     show = actions.add_parser("show", help="caps, what is spent and what is left, by data set")
     show.set_defaults(action=_show)
     export = actions.add_parser("export", help="every entry of the ledger as JSON")
     export.add_argument("--out", type=Path, metavar="FILE", help="default: standard output")
     export.set_defaults(action=_export)
     cap = actions.add_parser("cap", help="give a data set another lifetime cap")
-    cap.add_argument("dataset", metavar="DATASET")
-    cap.add_argument("--epsilon", type=float, required=True, metavar="E")
-    cap.add_argument("--delta", type=float, metavar="D", help="default: as before")
     cap.set_defaults(action=_cap)
     for action in (show, export, cap):
         action.add_argument("ledger", type=Path, metavar="LEDGER")
         add_flags(action)
+    cap.add_argument("dataset", metavar="DATASET")
+    cap.add_argument("--epsilon", type=float, required=True, metavar="E")
+    cap.add_argument("--delta", type=float, metavar="D", help="default: as before")
 
 
 def run(args: argparse.Namespace) -> int:

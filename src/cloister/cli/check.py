@@ -45,6 +45,6 @@ def run(args: argparse.Namespace) -> int:
     )
     headings = ("column", "out of range", "missing", "wrong type", "")
     out.table(Table("Columns", headings, rows))
-    out.warn(f"{LOCAL_NOTE}; keep them in this silo.")
+    out.say(f"{LOCAL_NOTE.capitalize()}; keep them in this silo.")
     out.document({"command": "check", **report.to_dict()})
     return 0

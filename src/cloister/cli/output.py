@@ -84,7 +84,8 @@ class Output:
         from rich import box
         from rich.table import Table as Grid
 
-        grid = Grid(title=clean(table.title), box=box.SIMPLE_HEAD, title_justify="left")
+        self.say(table.title)
+        grid = Grid(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
         columns = table.headings[:_MAX_COLUMNS]
         for index, heading in enumerate(columns):
             grid.add_column(clean(heading), justify="right" if index else "left")
@@ -92,6 +93,7 @@ class Output:
             cells = [cell if isinstance(cell, str) else number(float(cell)) for cell in row]
             grid.add_row(*(clean(cell) for cell in cells[: len(columns)]))
         _console().print(grid)
+        self.say()
         if hidden := len(table.headings) - len(columns):
             self.say(f"and {hidden} more columns")
 

@@ -86,8 +86,9 @@ def _doubts(plan: Plan, forecast: Mapping[str, Floats]) -> Iterator[str]:
                 f"{math.ceil(_CLEAR_SIZE * noise * k):,} records, fewer clusters or a larger "
                 "epsilon are needed."
             )
-    if "half_width" in forecast and forecast["half_width"].shape == (len(plan.columns),):
-        part = forecast["half_width"] / (2 * plan.grid.half_range)
+    half_width = forecast.get("half_width")
+    if half_width is not None and _of_centres(plan, "half_width", half_width):
+        part = half_width / (2 * plan.grid.half_range)
         if part.max() > _CLEAR_CENTRE:
             worst = plan.columns[int(part.argmax())]
             yield (
@@ -119,8 +120,7 @@ def _show(plan: Plan, forecast: Mapping[str, Floats], out: Output) -> None:
         )
         note = "Cost of each round; costs compose, so they do not add up"
         out.table(Table(note, ("", "words", "epsilon if it were alone"), rows))
-    for table in _forecast_tables(plan, forecast):
-        out.table(table)
+    _show_forecast(plan, forecast, out)
 
 
 def _round_costs(plan: Plan) -> list[dict[str, Any]]:
@@ -136,24 +136,27 @@ def _round_costs(plan: Plan) -> list[dict[str, Any]]:
     ]
 
 
-def _forecast_tables(plan: Plan, forecast: Mapping[str, Floats]) -> Iterator[Table]:
-    """Return the forecast: a row per column where it has that shape."""
+def _show_forecast(plan: Plan, forecast: Mapping[str, Floats], out: Output) -> None:
+    """Show what 95 % of the noise would be, by column where the task has centres."""
     for name, values in forecast.items():
-        title = f"Expected 95 % noise: {name.replace('_', ' ')}"
-        if values.shape == (len(plan.columns),) and name == "half_width":
+        if _of_centres(plan, name, values):
             parts = values / (2 * plan.grid.half_range)
             rows = tuple(
-                (column, f"± {number(float(value))}", f"{part:.2%}")
+                (column, f"± {number(float(value))}", f"± {part:.2%}")
                 for column, value, part in zip(plan.columns, values, parts, strict=True)
             )
-            yield Table(
-                "Expected error of a centre (95 % of the noise, clusters of equal size)",
-                ("column", "in its unit", "of its range"),
-                rows,
-            )
-        else:
-            cells = tuple((str(i), f"± {number(float(v))}") for i, v in enumerate(values.ravel()))
-            yield Table(title, ("", "±"), cells)
+            title = "Expected error of a centre (95 % of the noise, clusters of equal size)"
+            out.table(Table(title, ("column", "in its unit", "of its range"), rows))
+            continue
+        what = name.removesuffix("half_width").replace("_", " ").strip() or "the result"
+        shown = ", ".join(f"± {number(float(value))}" for value in values.ravel())
+        out.say(f"Expected error of {what} (95 % of the noise): {shown}")
+
+
+def _of_centres(plan: Plan, name: str, values: Floats) -> bool:
+    """Return whether a forecast is the half-width of a centre in each column."""
+    clusters = hasattr(plan.task, "n_clusters")
+    return clusters and name == "half_width" and values.shape == (len(plan.columns),)
 
 
 def _document(plan: Plan, forecast: Mapping[str, Floats]) -> dict[str, Any]:

@@ -7,9 +7,13 @@ import csv
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from cloister.cli.output import Output, add_flags
 from cloister.errors import DataError
+
+if TYPE_CHECKING:
+    from cloister.estimators.kmeans import DPKMeans
 
 NOTE = "labels are NOT private: each is computed from one record; keep them where the records are."
 
@@ -35,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     complete = np.isfinite(records).all(axis=1)
     labels = np.full(len(records), "", dtype=object)
     if complete.any():
-        labels[complete] = model.predict(_named(records[complete], model.plan_.columns))
+        labels[complete] = model.predict(_named(model, records[complete]))
     _write(args.out, labels)
     out.say(f"written  {args.out}: a row with a missing value has no cluster")
     out.warn(NOTE)
@@ -43,11 +47,13 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _named(records: NDArray[np.float64], columns: Sequence[str]) -> pd.DataFrame:
-    """Return records with the names of their columns, which the model checks."""
+def _named(model: DPKMeans, records: Any) -> Any:
+    """Return records with the names of their columns, if the model knows names."""
+    if not hasattr(model, "feature_names_in_"):
+        return records
     import pandas as pd
 
-    return pd.DataFrame(records, columns=list(columns))
+    return pd.DataFrame(records, columns=list(model.plan_.columns))
 
 
 def _write(path: Path, labels: Iterable[object]) -> None:

@@ -15,7 +15,7 @@ from cloister.tasks.base import Table
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    actions = parser.add_subparsers(required=True, metavar="ACTION")
     init = actions.add_parser("init", help="draft a schema; values are never looked at")
     init.add_argument(
         "columns",

@@ -379,6 +379,9 @@ def run(args: argparse.Namespace) -> int:
         sys.stdout.write("\n")
     elif not quiet:
         _show(Console(), args, means, verdict)
+    elif verdict:
+        for missed in (bar.text for bar in verdict.bars if not bar.holds):
+            Console(stderr=True).print(f"MISSED  {missed}", soft_wrap=True)
     return 0 if verdict is None or verdict.holds else 1
 
 

@@ -25,11 +25,14 @@ def round_to_grid(values: ArrayLike, frac_bits: int) -> NDArray[np.int64]:
     Raises
     ------
     PlanError
-        If a value is not finite: public state must never be.
+        If a value is not finite or too large: public state must never be.
     """
     scaled = np.asarray(values, dtype=np.float64) * float(1 << frac_bits)
-    if not np.isfinite(scaled).all():
-        raise PlanError("public state must be finite, got NaN or infinity; mend the task's update.")
+    if not (np.abs(scaled) < 2.0**63).all():  # NaN is not below it either
+        raise PlanError(
+            "public state must be finite and fit 64 bits on the grid, got a number that does not; "
+            "mend the task's update."
+        )
     return np.rint(scaled).astype(np.int64)
 
 

@@ -67,6 +67,9 @@ class Plan:
     max_rows, max_silos_per_person : int
         At most so many rows of one unit count in a silo, and a person is in at most so many silos;
         the sensitivity multiplies by both.
+    publish : bool
+        Whether the result is meant for others than the silos; refused under the group mask, where
+        an aggregator that kept its noise would read the exact sums from it.
     schema_digest, study : str
     run_id : str
         Fresh nonce, so that no pad and no noise repeats.
@@ -90,6 +93,7 @@ class Plan:
     max_silos_per_person: int = 1
     schema_digest: str = ""
     study: str = "default"
+    publish: bool = False
     run_id: str = field(default_factory=new_nonce)
 
     def __post_init__(self) -> None:
@@ -120,6 +124,11 @@ class Plan:
             raise PlanError(
                 f"task {self.task.name!r} allows profiles {sorted(self.task.profiles)}, "
                 f"got {self.profile!r}."
+            )
+        if self.publish and self.profile == "group":
+            raise PlanError(
+                "publish must be False under profile 'group': the aggregator knows the noise and "
+                "could subtract it from what is published."
             )
         least = majority(len(self.silos))
         if not least <= self.min_silos <= len(self.silos):
@@ -348,5 +357,6 @@ _PLAIN_FIELDS = (
     "max_silos_per_person",
     "schema_digest",
     "study",
+    "publish",
     "run_id",
 )

@@ -20,6 +20,7 @@ INK, MUTED, BLUE, PALE = "#1b2733", "#5b6b7a", "#0b62a4", "#cfe1f2"
 _MAX_INCHES = 22.0
 _TEXT_CELLS = 240  # a heat map with more cells shows colours only; its numbers are in its table
 _LABEL_LENGTH = 28
+_FAR = 1e100  # squares of what is drawn must not overflow
 _CELL_HEIGHT = 0.52  # inches, of a cell with text
 _LETTER = 0.085  # inches
 _STYLE: dict[Any, Any] = {
@@ -109,6 +110,12 @@ def _inline(figure: Figure, prefix: str) -> str:
     return re.sub(r'width="[\d.]+pt" height="[\d.]+pt"', f'style="{style}"', text, count=1)
 
 
+def _drawable(values: Floats) -> Floats:
+    """Return values that have a place on an axis: what is not finite is drawn at 0."""
+    finite: Floats = np.nan_to_num(values, posinf=0.0, neginf=0.0)
+    return np.clip(finite, -_FAR, _FAR)
+
+
 def _short(label: str) -> str:
     return label if len(label) <= _LABEL_LENGTH else label[: _LABEL_LENGTH - 1] + "…"
 
@@ -117,8 +124,8 @@ def _bars(exhibit: Bars) -> Figure:
     n = len(exhibit.names)
     figure, axes = _figure(7.2, 0.7 + 0.34 * n)
     places = np.arange(n, dtype=np.float64)
-    spread = np.zeros(n) if exhibit.spread is None else np.nan_to_num(exhibit.spread)
-    values = np.nan_to_num(exhibit.values)
+    spread = np.zeros(n) if exhibit.spread is None else _drawable(exhibit.spread)
+    values = _drawable(exhibit.values)
     axes.barh(places, values, height=0.62, color=PALE, edgecolor=BLUE, linewidth=0.8)
     if exhibit.spread is not None:
         axes.errorbar(
@@ -141,8 +148,8 @@ def _bars(exhibit: Bars) -> Figure:
 def _scatter(exhibit: Scatter) -> Figure:
     n = len(exhibit.names)
     figure, axes = _figure(6.4, 4.6)
-    points = np.nan_to_num(exhibit.points)
-    sizes = np.full(n, 1.0) if exhibit.sizes is None else np.nan_to_num(exhibit.sizes)
+    points = _drawable(exhibit.points)
+    sizes = np.full(n, 1.0) if exhibit.sizes is None else _drawable(exhibit.sizes)
     largest = max(float(np.max(sizes, initial=0)), 1e-300)
     area = 900 / max(1.0, n / 12) * np.maximum(sizes, 0) / largest + 14
     axes.scatter(
@@ -248,13 +255,13 @@ def _cell_texts(axes: Axes, exhibit: Heatmap) -> None:
 
 def _shades(exhibit: Heatmap) -> tuple[Floats, Sequence[float]]:
     """Return shades in [0, 1] and, for each column, what one unit of value is worth in shade."""
-    values = np.nan_to_num(exhibit.values)
+    values = _drawable(exhibit.values)
     columns = values.shape[1]
     if exhibit.shade is None:
         whole = float(np.ptp(values)) if values.size else 0.0
         slope = 1 / whole if whole else 0.0
         return (values - values.min()) * slope, [slope] * columns
-    shade = np.clip(np.nan_to_num(exhibit.shade), 0, 1)
+    shade = np.clip(_drawable(exhibit.shade), 0, 1)
     ranges = np.ptp(values, axis=0)
     slopes = np.where(ranges > 0, np.ptp(shade, axis=0) / np.where(ranges > 0, ranges, 1), 0.0)
     return shade, [float(slope) for slope in slopes]
@@ -262,7 +269,7 @@ def _shades(exhibit: Heatmap) -> tuple[Floats, Sequence[float]]:
 
 def _cell_intervals(axes: Axes, exhibit: Heatmap, shade: Floats, slopes: Sequence[float]) -> None:
     """Draw in each cell where its value lies within its column, with its noise interval."""
-    spread = np.zeros_like(shade) if exhibit.spread is None else np.nan_to_num(exhibit.spread)
+    spread = np.zeros_like(shade) if exhibit.spread is None else _drawable(exhibit.spread)
     left, width, drop = -0.26, 0.52, 0.27  # so that an interval fits beside both ends
     for (i, j), at in np.ndenumerate(shade):
         if slopes[j] <= 0:

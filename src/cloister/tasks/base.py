@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import prod
+from math import log, prod, sqrt
 from typing import Any, ClassVar, Literal, Protocol, Self, runtime_checkable
 
 import numpy as np
@@ -20,6 +20,12 @@ from cloister.hazmat.fixedpoint import Grid
 
 Mechanism = Literal["gaussian", "laplace", "none"]
 Profile = Literal["local", "group"]
+INTERVAL_95: Mapping[Mechanism, float] = {
+    "gaussian": 1.96,
+    "laplace": log(20) / sqrt(2),
+    "none": 0.0,
+}
+"""Half-width of the central 95 % of each law, in its standard deviations."""
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Records = NDArray[np.int32]

@@ -11,6 +11,7 @@ import numpy as np
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.privacy.budget import Budget
 from cloister.tasks.base import (
+    INTERVAL_95,
     Block,
     Exhibit,
     Floats,
@@ -82,12 +83,15 @@ class Count:
         count = released["count"]
         return {
             "count": from_grid(count.values, _FINE),
-            "half_width": np.array([1.96 * count.noise_std / (1 << _FINE)]),
+            "half_width": self._half_width(count.noise_std),
         }
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
         """Return the half-width of the 95 % noise interval, in records."""
-        return {"half_width": np.array([1.96 * noise_std / (1 << _FINE)])}
+        return {"half_width": self._half_width(noise_std)}
+
+    def _half_width(self, noise_std: float) -> Floats:
+        return np.array([INTERVAL_95[self.mechanism] * noise_std / (1 << _FINE)])
 
     def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
         """Return ``count`` and the half-width of its 95 % noise interval, in records."""

@@ -28,6 +28,7 @@ from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import gaussian_noise_multiplier
 from cloister.randomness import public_generator
 from cloister.tasks.base import (
+    INTERVAL_95,
     Bars,
     Block,
     Exhibit,
@@ -59,7 +60,8 @@ _NORMAL_95 = 1.96
 def fold(values: Floats) -> Floats:
     """Reflect values at the walls of ``[-1, 1]`` until they are inside; any shape."""
     shifted = values + 1
-    return 1 - np.abs(shifted - 4 * np.floor(shifted / 4) - 2)
+    folded: Floats = 1 - np.abs(shifted - 4 * np.floor(shifted / 4) - 2)
+    return folded
 
 
 def truncate(values: Floats) -> Floats:
@@ -128,6 +130,7 @@ class _LloydLoop(ABC):
     name: ClassVar[str]
     private: ClassVar[bool] = True
     profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group"})
+    mechanism: ClassVar[Mechanism]
 
     n_clusters: int
     n_features: int
@@ -194,14 +197,14 @@ class _LloydLoop(ABC):
         else:
             centres = means
         noise = np.sqrt(sum_std**2 + (means * count_std) ** 2) / floored
-        half_width = np.minimum(_NORMAL_95 * noise, 2.0)
+        half_width = np.minimum(INTERVAL_95[self.mechanism] * noise, 2.0)
         if self.relocate_empty and t + 1 < self.rounds:
             empty = sizes <= max(1.0, _NORMAL_95 * count_std)
             centres = self._relocate(t, centres, sizes, half_width, empty)
         return {
             "centres": _POST[self.post](centres),
             "sizes": sizes,
-            "size_half_width": np.full(self.n_clusters, _NORMAL_95 * count_std),
+            "size_half_width": np.full(self.n_clusters, INTERVAL_95[self.mechanism] * count_std),
             "half_width": half_width,
         }
 
@@ -237,8 +240,8 @@ class _LloydLoop(ABC):
         size = max(nominal_n / self.n_clusters, 1.0, count_std)
         noise = noise_std / (1 << self.frac_bits) / size
         return {
-            "half_width": np.minimum(_NORMAL_95 * noise, 2.0) * grid.half_range,
-            "size_half_width": np.array([_NORMAL_95 * count_std]),
+            "half_width": np.minimum(INTERVAL_95[self.mechanism] * noise, 2.0) * grid.half_range,
+            "size_half_width": np.array([INTERVAL_95[self.mechanism] * count_std]),
         }
 
     def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
@@ -456,7 +459,7 @@ class FastLloyd(_LloydLoop):
 
     first_radius: float
     radius: float
-    mechanism: Mechanism = "gaussian"
+    mechanism: Mechanism = "gaussian"  # type: ignore[misc]  # one law in the others, a choice here
     radius_clip: bool = True
     post: Post = "fold"
 

@@ -1,0 +1,79 @@
+"""A task of a user's own in one file: a noisy histogram of the first column."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from cloister.hazmat.fixedpoint import Grid
+from cloister.tasks.base import (
+    Bars,
+    Block,
+    Exhibit,
+    Floats,
+    GridState,
+    Integers,
+    Mechanism,
+    Profile,
+    Records,
+    Released,
+    State,
+)
+
+ONE = 1 << 16  # what a record adds to its bin
+
+
+@dataclass(frozen=True, kw_only=True)
+class Histogram:
+    name: ClassVar[str] = "toy-histogram"
+    private: ClassVar[bool] = True
+    profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group"})
+    mechanism: ClassVar[Mechanism] = "gaussian"
+    rounds: ClassVar[int] = 1
+
+    n_features: int
+    frac_bits: int = 16
+    bins: int = 4
+
+    @classmethod
+    def design(
+        cls, *, n_features: int, nominal_n: int, budget: Any, frac_bits: int = 16, bins: int = 4
+    ) -> Histogram:
+        return cls(n_features=n_features, frac_bits=frac_bits, bins=bins)
+
+    def describe(self) -> str:
+        return f"The number of records in each of {self.bins} bins of the first column, with noise."
+
+    def start(self) -> State:
+        return {"counts": np.zeros(self.bins), "half_width": np.zeros(self.bins)}
+
+    def blocks(self, t: int) -> tuple[Block, ...]:
+        return (Block("bins", (self.bins,), l1=ONE, l2_squared=ONE**2, weight=1.0),)
+
+    def contribute(self, t: int, state: GridState, records: Records) -> Integers:
+        edge = 1 << self.frac_bits
+        bins = (records[:, 0].astype(np.int64) + edge) * self.bins // (2 * edge + 1)
+        return np.bincount(bins, minlength=self.bins).astype(np.int64) * ONE
+
+    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+        bins = released["bins"]
+        return {
+            "counts": bins.values / ONE,
+            "half_width": np.full(self.bins, 1.96 * bins.noise_std / ONE),
+        }
+
+    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
+        return {"half_width": np.full(self.bins, 1.96 * noise_std / ONE)}
+
+    def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
+        return {name: value / float(1 << self.frac_bits) for name, value in state.items()}
+
+    def exhibits(
+        self, results: Mapping[str, Floats], columns: tuple[str, ...]
+    ) -> tuple[Exhibit, ...]:
+        names = tuple(f"bin {i}" for i in range(self.bins))
+        title = f"Toy histogram of {columns[0]}"
+        return (Bars(title, names, results["counts"], results["half_width"], unit="records"),)
