@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from cloister.errors import LocalProtocolError, PlanError, RemoteProtocolError
+from cloister.hazmat.discrete import MAX_SCALE
 from cloister.hazmat.fixedpoint import Grid, from_grid, round_to_grid
 from cloister.hazmat.prg import PadContext
 from cloister.hazmat.ring import Words, to_integers, to_words
@@ -91,7 +92,11 @@ class Params:
             delta = default_delta(None) if self.delta is None else self.delta
             Budget(self.epsilon, delta)
             object.__setattr__(self, "delta", delta)
-        _ = self.task, self.grid  # refuse what they refuse
+        _ = self.grid  # refuses bounds that are none
+        if max(self.noise_scale(0), self.noise_scale(self.iters - 1)) > MAX_SCALE:
+            raise PlanError(
+                f"epsilon={self.epsilon} needs more noise than fits; take a larger one."
+            )
 
     @cached_property
     def task(self) -> FastLloyd:

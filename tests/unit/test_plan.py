@@ -84,6 +84,11 @@ def test_nothing_else_is_in_a_plan_than_what_the_digest_covers() -> None:
     assert task | {"name"} == set(document["task"])
 
 
+def test_publishing_is_for_a_single_silo_and_part_of_the_digest() -> None:
+    kept = toy_plan(silos=1)
+    assert replace(kept, publish=True).digest != kept.digest
+
+
 def test_two_plans_never_share_a_run_id() -> None:
     assert len({toy_plan().run_id for _ in range(50)}) == 50
 
@@ -160,6 +165,7 @@ def test_a_task_of_ones_own_is_read_when_it_is_given() -> None:
         ({"nominal_n": True}, "nominal_n"),
         ({"max_rows": 0}, "max_rows"),
         ({"max_silos_per_person": 0}, "max_silos_per_person"),
+        ({"publish": True}, "publish must be False"),
         ({"budget": None}, "budget must be given"),
         ({"budget": Budget(1.0, 0.0)}, "delta must be > 0"),
         ({"columns": ("x0",)}, "columns"),
@@ -253,7 +259,7 @@ def test_gaussian_scale_by_hand() -> None:
     plan = toy_plan(TOY_TASKS["fastlloyd"], budget=Budget(1.0, 1e-5))
     block = plan.task.blocks(1)[0]
     exact = gaussian_noise_multiplier(1.0, 1e-5) * sqrt(3) * sqrt(block.l2_squared)
-    assert plan.noise_scale(block) == ceil(exact)
+    assert plan.noise_scale(block) == ceil(sqrt(exact**2 + 4))
     assert plan.noise_std(block) == plan.noise_scale(block)
 
 

@@ -124,7 +124,8 @@ class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
         from importlib.metadata import version
 
-        parser.exit(0, f"cloister {version('cloister')}\n")
+        sys.stdout.write(f"cloister {version('cloister')}\n")
+        parser.exit(0)
 
 
 def _exit_codes() -> str:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from cloister.protocol.session import RoundDone
 
-_WIDTH = 100  # of what is not a terminal
+_WIDTH, _WIDEST = 100, 400  # of text and of tables where there is no terminal
 _MAX_COLUMNS = 9  # of a table on the screen; the report has all
 
 
@@ -68,7 +68,7 @@ class Output:
     def paragraph(self, text: str) -> None:
         """Write text broken at words."""
         if self._speaks:
-            _console().print(clean(text))
+            _console(_WIDTH).print(clean(text))
 
     def pairs(self, pairs: Iterable[tuple[str, str]]) -> None:
         """Write names and values below each other."""
@@ -92,7 +92,7 @@ class Output:
         for row in table.rows:
             cells = [cell if isinstance(cell, str) else number(float(cell)) for cell in row]
             grid.add_row(*(clean(cell) for cell in cells[: len(columns)]))
-        _console().print(grid)
+        _console(_WIDEST).print(grid)
         self.say()
         if hidden := len(table.headings) - len(columns):
             self.say(f"and {hidden} more columns")
@@ -130,10 +130,10 @@ class Output:
             yield on_round
 
 
-def _console() -> Console:
+def _console(width_of_no_terminal: int) -> Console:
     from rich.console import Console
 
-    width = None if sys.stdout.isatty() else _WIDTH
+    width = None if sys.stdout.isatty() else width_of_no_terminal
     return Console(file=sys.stdout, markup=False, highlight=False, emoji=False, width=width)
 
 

@@ -187,7 +187,7 @@ class DPKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
                 )
         schema = self._schema(names)
         local = None
-        if table:  # read before anything is spent, so that a table without labels is refused in time
+        if table:  # read now: a table that cannot be labelled is refused before it costs anything
             plain = not isinstance(self.bounds, Schema)
             local = silos[0] if plain else read_floats(silos[0], schema.names)
         records = {

@@ -17,9 +17,7 @@ from cloister.privacy.accounting import (
 from cloister.privacy.budget import Budget
 from cloister.privacy.events import ComposedEvent, Event, GaussianEvent, LaplaceEvent, holds
 
-# Added to every Gaussian multiplier. It covers the gap between continuous accounting and the
-# discrete Gaussian on a lattice of 2**-8 of the sensitivity or finer (below 1e-7), and all
-# rounding of the search itself.
+# Added to every Gaussian multiplier; it covers all rounding of the search itself.
 MARGIN = 1e-6
 
 

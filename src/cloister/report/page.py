@@ -27,12 +27,13 @@ from cloister.report.words import (
     warnings_of,
     who_saw_what,
 )
-from cloister.tasks.base import Bars, Exhibit, Table
+from cloister.tasks.base import Exhibit, Table
 
 _INTERVALS = (
     " The small line in a cell places the value between the lowest and the highest of its column, "
     "with its noise interval."
 )
+_MANY = 8  # columns that fit on paper without broken cells
 _STYLE = """
 :root{color-scheme:light;--ink:#1b2733;--muted:#5b6b7a;--line:#dbe3ea;--blue:#0b62a4;--pale:#f4f8fc}
 *{box-sizing:border-box}
@@ -69,7 +70,7 @@ thead th{border-bottom:2px solid var(--muted);white-space:nowrap}
  font-variant-numeric:tabular-nums}
 .data thead th{position:sticky;top:0;background:#fff;z-index:1}
 .data tbody th{font-weight:600;white-space:nowrap;position:sticky;left:0;background:#fff}
-.pairs th{font-weight:400;color:var(--muted);white-space:nowrap}
+.pairs th{font-weight:400;color:var(--muted);width:19rem}
 .pairs td{overflow-wrap:anywhere}
 .wide{width:100%}
 .unseen{position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%)}
@@ -84,11 +85,12 @@ code{font-size:.88em;overflow-wrap:anywhere}
 footer{margin-top:3rem;padding-bottom:2.5rem;color:var(--muted);font-size:.88rem}
 :focus-visible{outline:3px solid var(--blue);outline-offset:2px}
 @media(max-width:40rem){body{font-size:15px}h1{font-size:1.45rem}
- .pairs th{white-space:normal}}
+ .pairs th{width:40%}}
 @media print{body{font-size:10.5pt}main,header,footer{max-width:none;padding:0}
  figure,tr,.cards,.answers div{break-inside:avoid}h2,h3{break-after:avoid}
  .scroll{overflow:visible;max-height:none}svg{min-width:0!important;max-width:100%!important}
- .data td,.data th{white-space:normal!important}.data tbody th{position:static}@page{margin:16mm}}
+ .data{font-size:8pt}.data th,.data td{padding-left:.4em;padding-right:.4em;position:static!important}
+ .many td,.many th{white-space:normal!important}@page{margin:16mm}}
 """.strip()
 
 
@@ -195,22 +197,26 @@ def _results(result: JobResult) -> str:
     return _section("Results", "".join(parts) or "<p>This task shows nothing.</p>")
 
 
-def _movement(result: JobResult) -> Bars | None:
+def _movement(result: JobResult) -> Table | None:
     """Return how far released centres moved in each round, if the task has centres."""
     states = result.history
     if len(states) < 2 or any(not {"centres", "half_width"} <= state.keys() for state in states):
         return None
     ranges = 2 * result.plan.grid.half_range
-    centres = [state["centres"] / ranges for state in states]
-    moved = [100 * float(np.abs(b - a).mean()) for a, b in pairwise(centres)]
-    noise = [100 * float((state["half_width"] / ranges).mean()) for state in states[1:]]
-    return Bars(
+    rows = tuple(
+        (
+            f"round {t + 1}",
+            f"{np.abs((after['centres'] - before['centres']) / ranges).mean():.2%}",
+            f"{(after['half_width'] / ranges).mean():.2%}",
+        )
+        for t, (before, after) in enumerate(pairwise(states))
+    )
+    return Table(
         "How far the centres moved",
-        tuple(f"round {t + 1}" for t in range(len(moved))),
-        np.array(moved),
-        spread=np.array(noise),
-        unit="% of a column's range, mean over centres and columns",
-        note="Bars much longer than their noise say that the rounds had not settled.",
+        ("", "moved", "95 % of the noise"),
+        rows,
+        "Part of a column's range, mean over centres and columns. A last round that moved much "
+        "further than its noise had not settled.",
     )
 
 
@@ -298,6 +304,8 @@ def _table(table: Table, kind: str) -> str:
     """Return a table that scrolls by itself; the first cell of a row names the row."""
     head = "".join(f'<th scope="col">{_text(heading)}</th>' for heading in table.headings)
     rows = "".join(_row(row) for row in table.rows)
+    if len(table.headings) > _MANY:
+        kind += " many"
     caption = f'<span class="unseen">{_text(table.title)}. </span>{_text(table.note)}'
     return (
         f'<div class="scroll" tabindex="0" role="region" aria-label="{_text(table.title)}">'

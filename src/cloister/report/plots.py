@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cloister.report.words import number, plus_minus
+from cloister.report.words import as_table, number, plus_minus
 from cloister.tasks.base import Bars, Floats, Heatmap, Scatter
 
 if TYPE_CHECKING:
@@ -69,11 +69,7 @@ def alt_text(exhibit: Heatmap | Bars | Scatter) -> str:
         case Heatmap():
             what = f"Heat map of {len(exhibit.rows)} rows and {len(exhibit.columns)} columns"
         case Bars():
-            spread = np.zeros_like(exhibit.values) if exhibit.spread is None else exhibit.spread
-            first = [
-                f"{name} {plus_minus(value, half)}"
-                for name, value, half in zip(exhibit.names, exhibit.values, spread, strict=True)
-            ][:6]
+            first = [f"{row[0]} {row[1]}" for row in as_table(exhibit).rows[:6]]
             more = ", and more" if len(exhibit.names) > len(first) else ""
             what = f"Bar chart of {len(exhibit.names)} values: {'; '.join(first)}{more}"
         case Scatter():
@@ -133,8 +129,9 @@ def _bars(exhibit: Bars) -> Figure:
         )
     reach = np.maximum(values, 0) + spread
     room = max(float(np.max(reach, initial=0)), 1e-300)
-    for place, value, half, end in zip(places, values, spread, reach, strict=True):
-        axes.text(end + 0.015 * room, place, plus_minus(value, half), va="center", fontsize=9)
+    texts = (str(row[1]) for row in as_table(exhibit).rows)
+    for place, text, end in zip(places, texts, reach, strict=True):
+        axes.text(end + 0.015 * room, place, text, va="center", fontsize=9)
     low = min(float(np.min(values - spread, initial=0)), 0.0)
     axes.set_xlim(low * 1.05, room * 1.22)
     axes.set_yticks(places, [_short(name) for name in exhibit.names])

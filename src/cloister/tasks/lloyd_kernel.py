@@ -83,7 +83,7 @@ def sum_near_centres(
     weights[:, :-1] = -2 * slots * centres
     weights[:, -1] = slots * (centres**2).sum(axis=1) + np.arange(n_clusters)
 
-    total = np.zeros((n_clusters, n_features + 1))
+    sums = np.zeros((n_clusters, n_features + 1), dtype=np.int64)
     columns = np.ones((n_features + 1, chunk))
     for start in range(0, n_samples, chunk):
         part = records[start : start + chunk]
@@ -95,8 +95,7 @@ def sum_near_centres(
         norms = np.einsum("ij,ij->j", rows[:-1], rows[:-1])
         squared = norms + (scores // slots) if relative else norms
         labels[squared > radius_squared] = n_clusters  # one bin behind the last is dropped
-        total += _add_by_label(rows, labels, n_clusters)
-    sums = total.astype(np.int64)
+        sums += _add_by_label(rows, labels, n_clusters).astype(np.int64)
     if relative:
         sums[:, :-1] -= sums[:, -1:] * centres
     sums[:, -1] *= count_word

@@ -1,0 +1,658 @@
+"""The command line: exit codes, nothing spent by mistakes, nothing of a record in its output."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import json
+import os
+import re
+import shutil
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from cloister import cli
+from cloister.cli import COMMANDS, EXIT_CODES, main
+from cloister.cli.jobs import name_silos
+from cloister.cli.output import Output
+from cloister.errors import RemoteProtocolError, TransportError
+from cloister.jobs import JobResult
+from cloister.privacy.ledger import Ledger
+from cloister.tasks.base import Table
+
+# Unmistakable records: one value that is released nowhere by chance, and one identifier.
+REAL, IDENTIFIER, NAME = 123.456789, 7654321, "Planted Patient"
+SCHEMA = """\
+dataset = "ward"
+unit = "row"
+[[columns]]
+name = "pressure"
+type = "number"
+min = 60
+max = 220
+measure = "mmHg"
+[[columns]]
+name = "code"
+type = "integer"
+min = 0
+max = 10000000
+"""
+CLUSTER = ["--k", "2", "--epsilon", "2", "--nominal-n", "1500"]
+Said = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three silos of 500 records, each with the planted one, and a schema."""
+    folder = tmp_path_factory.mktemp("ward")
+    rng = np.random.default_rng(0)
+    for index, name in enumerate(("north.csv", "east.parquet", "south.csv")):
+        frame = pd.DataFrame(
+            {
+                "code": rng.integers(0, 10_000_000, 500),
+                "patient": f"{NAME} {index}",
+                "pressure": rng.normal(130, 15, 500).round(1),
+            }
+        )
+        frame.loc[7, ["code", "pressure"]] = [IDENTIFIER, REAL]
+        frame["code"] = frame["code"].astype(int)
+        if name.endswith("csv"):
+            frame.to_csv(folder / name, index=False)
+        else:
+            frame.to_parquet(folder / name)
+    (folder / "ward.toml").write_text(SCHEMA)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def paid_template(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same after one run, whose budget is the lifetime cap."""
+    folder = tmp_path_factory.mktemp("paid") / "ward"
+    shutil.copytree(template, folder)
+    with contextlib.chdir(folder):
+        assert main(cluster("--quiet")) == 0
+    return folder
+
+
+@pytest.fixture
+def ward(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """We stand in a folder of silos."""
+    shutil.copytree(template, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def paid(paid_template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """We stand in a folder of silos, whose budget is spent."""
+    shutil.copytree(paid_template, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+FILES = ["north.csv", "east.parquet", "south.csv", "--schema", "ward.toml"]
+
+
+def cluster(*more: str) -> list[str]:
+    return ["cluster", *FILES, *CLUSTER, "--out", "out", *more]
+
+
+def document(said: Said) -> dict[str, Any]:
+    """Return the one JSON document on standard output."""
+    text = said.readouterr().out
+    parsed: dict[str, Any] = json.loads(text)
+    return parsed
+
+
+def one_sentence(said: Said) -> str:
+    text = said.readouterr()
+    assert text.out == ""
+    assert text.err.startswith("cloister")
+    assert text.err.count("\n") == 1
+    assert "Traceback" not in text.err
+    return text.err
+
+
+# --- What a run leaves ----------------------------------------------------------------------------
+
+
+def test_cluster_writes_model_report_and_centres_and_says_what_it_cost(
+    ward: Path, capsys: Said
+) -> None:
+    assert main(cluster("--json")) == 0
+    told = document(capsys)
+    assert told["silos"] == ["north", "east", "south"]
+    assert told["budget"]["epsilon"] == pytest.approx(2, rel=1e-3)
+    assert told["charged"]["cap_epsilon"] == 2
+    assert told["private"] is True
+    assert told["warnings"] == []
+    model = JobResult.load("out/model.json")
+    np.testing.assert_array_equal(told["results"]["centres"], model.results["centres"])
+    assert model.plan.digest.hex() == told["plan_digest"]
+    rows = list(csv.DictReader(Path("out/centres.csv").read_text(encoding="utf-8").splitlines()))
+    assert [float(row["pressure"]) for row in rows] == list(model.results["centres"][:, 0])
+    assert [float(row["code ±"]) for row in rows] == list(model.results["half_width"][:, 1])
+    assert [float(row["noisy size"]) for row in rows] == list(model.results["sizes"])
+    assert "lifetime cap" in Path("out/report.html").read_text(encoding="utf-8")
+
+
+def test_cluster_tells_people_silos_rounds_budget_and_centres(ward: Path, capsys: Said) -> None:
+    assert main(cluster()) == 0
+    said = capsys.readouterr()
+    for word in (
+        *("north, east, south", "of 3 silos", "operating system", "spent", "lifetime cap"),
+        *("its lifetime cap for 'ward' is this run's budget", "times in 100", "±", "pressure"),
+    ):
+        assert word in said.out
+    assert said.err == ""  # no bar where nobody watches
+
+
+def test_quiet_says_nothing_and_json_nothing_else(ward: Path, capsys: Said) -> None:
+    assert main(cluster("--quiet")) == 0
+    assert capsys.readouterr() == ("", "")
+    for command in (
+        ["plan", "--schema", "ward.toml", *CLUSTER],
+        ["tasks"],
+        ["check", "north.csv", "--schema", "ward.toml"],
+        ["schema", "validate", "ward.toml"],
+        ["schema", "init", "age,bmi"],
+        ["budget", "show", "out/ledger.db"],
+        ["predict", "out/model.json", "north.csv", "--out", "labels.csv"],
+    ):
+        assert main([*command, "--quiet"]) == 0
+        assert capsys.readouterr().out == ""
+        assert main([*command, "--json"]) == 0
+        assert isinstance(document(capsys), dict)
+
+
+def test_no_record_is_in_anything_that_is_written_or_said(ward: Path, capsys: Said) -> None:
+    needles = [
+        *(text.encode() for text in (str(REAL), f"{REAL:.4f}", str(IDENTIFIER), NAME)),
+        struct.pack("<d", REAL),
+        struct.pack("<q", IDENTIFIER),
+        struct.pack("<d", float(IDENTIFIER)),
+    ]
+    assert main(cluster()) == 0
+    assert main(cluster("--json")) == 5
+    assert main(["run", *FILES, "--task", "count", "--epsilon", "1", "--out", "counted"]) == 0
+    assert main(["plan", "--schema", "ward.toml", *CLUSTER]) == 0
+    assert main(["schema", "init", "north.csv"]) == 0
+    assert main(["check", "north.csv", "--schema", "ward.toml"]) == 0
+    assert main(["budget", "show", "out/ledger.db"]) == 0
+    assert main(["budget", "export", "out/ledger.db"]) == 0
+    said = capsys.readouterr()
+    artefacts = {"said": (said.out + said.err).encode()}
+    for folder in ("out", "counted"):
+        artefacts |= {str(path): path.read_bytes() for path in Path(folder).iterdir()}
+    assert {Path(name).name for name in artefacts} >= {
+        *("model.json", "report.html", "centres.csv", "ledger.db")
+    }
+    for name, content in artefacts.items():
+        for needle in needles:
+            assert needle not in content, name
+
+
+def test_nothing_that_is_written_names_counts_or_durations(ward: Path, capsys: Said) -> None:
+    assert main(cluster("--json")) == 0
+    words = set(
+        re.findall(r'"(\w+)":', capsys.readouterr().out + Path("out/model.json").read_text())
+    )
+    forbidden = re.compile(r"^(n_rows|rows|n_samples|clipped|share|seconds|duration|time)$")
+    assert not [word for word in words if forbidden.match(word)]
+
+
+# --- Refusals -------------------------------------------------------------------------------------
+
+
+def test_a_second_run_beyond_the_cap_is_refused_and_changes_nothing(
+    paid: Path, capsys: Said
+) -> None:
+    before, model = Ledger("out/ledger.db").head(), Path("out/model.json").read_bytes()
+    assert main(cluster("--quiet")) == 5
+    assert "above its lifetime cap of 2" in one_sentence(capsys)
+    assert Ledger("out/ledger.db").head() == before
+    assert Path("out/model.json").read_bytes() == model
+
+
+def test_an_overspend_is_refused_before_the_noisy_count_is_bought(ward: Path, capsys: Said) -> None:
+    assert main(cluster("--quiet", "--cap-epsilon", "2.5")) == 0
+    before = Ledger("out/ledger.db").head()
+    bare = ["cluster", *FILES, "--k", "2", "--epsilon", "2", "--out", "out", "--quiet"]
+    assert main(bare) == 5
+    assert Ledger("out/ledger.db").head() == before
+
+
+def test_one_ledger_serves_runs_in_several_folders(ward: Path, capsys: Said) -> None:
+    ledger = ["--ledger", "all.db", "--json"]
+    assert main(cluster(*ledger)) == 3
+    assert "every data set has a lifetime cap" in one_sentence(capsys)
+    assert not Path("all.db").exists()
+    assert main(cluster(*ledger, "--cap-epsilon", "3")) == 0
+    first = document(capsys)["charged"]
+    other = [word if word != "out" else "out2" for word in cluster(*ledger, "--study", "second")]
+    assert main(other) == 0
+    second = document(capsys)["charged"]
+    assert first["spent_epsilon"] < second["spent_epsilon"] < 3
+    assert second["study"] == "second"
+    assert main(cluster(*ledger, "--cap-epsilon", "4")) == 3
+    assert "cloister budget cap" in one_sentence(capsys)
+
+
+def _no_bounds() -> None:
+    Path("ward.toml").write_text(SCHEMA.replace("max = 220\n", ""))
+
+
+def _bounds_from_data() -> None:
+    Path("ward.toml").write_text(SCHEMA.replace("max = 220", 'max = "data"'))
+
+
+def _other_column() -> None:
+    Path("ward.toml").write_text(SCHEMA.replace('"pressure"', '"pulse"'))
+
+
+def _nothing() -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("prepare", "change", "code", "words"),
+    [
+        (_other_column, {}, 4, "no column 'pulse'"),
+        (_no_bounds, {}, 3, "must be a public number"),
+        (_bounds_from_data, {}, 3, "must be a public number"),
+        (_nothing, {"--epsilon": "0"}, 3, "epsilon must be above 0"),
+        (_nothing, {"--epsilon": "-1"}, 3, "epsilon"),
+        (_nothing, {"--epsilon": "nan"}, 3, "epsilon"),
+        (_nothing, {"--epsilon": "one"}, 2, "invalid float"),
+        (_nothing, {"--delta": "1"}, 3, "delta"),
+        (_nothing, {"--k": "1501"}, 3, "n_clusters must be at most nominal_n=1500"),
+        (_nothing, {"--k": "0"}, 3, "n_clusters"),
+        (_nothing, {"--nominal-n": "0"}, 3, "nominal_n"),
+        (_nothing, {"--rounds": "0"}, 3, "rounds"),
+        (_nothing, {"--alpha": "-1"}, 3, "alpha"),
+        (_nothing, {"--alpha": "1", "--algorithm": "glloyd"}, 3, "alpha belongs to fastlloyd"),
+        (_nothing, {"--algorithm": "lloyd"}, 2, "invalid choice"),
+        (_nothing, {"--min-silos": "9"}, 3, "min_silos"),
+        (_nothing, {"--schema": "absent.toml"}, 3, "cannot be read"),
+        (_nothing, {"--cap-epsilon": "5"}, 3, "cap_epsilon of data set 'ward' is 2"),
+        (_nothing, {"--out": "north.csv"}, 4, "cannot be written"),
+        (lambda: Path("south.csv").unlink(), {}, 4, "does not exist"),
+    ],
+)
+def test_mistakes_are_one_sentence_and_spend_nothing(
+    prepare: Callable[[], None],
+    change: dict[str, str],
+    code: int,
+    words: str,
+    paid: Path,
+    capsys: Said,
+) -> None:
+    before = Ledger("out/ledger.db").head()
+    prepare()
+    command = cluster(*(word for pair in change.items() for word in pair))
+    assert main(command) == code
+    assert words in one_sentence(capsys)
+    assert Ledger("out/ledger.db").head() == before
+
+
+def test_a_mistake_in_the_first_run_makes_no_ledger(ward: Path, capsys: Said) -> None:
+    _other_column()
+    assert main(cluster()) == 4
+    assert not Path("out").exists()
+    Path("ward.toml").write_text(SCHEMA)
+    assert main(cluster("--cap-epsilon", "1")) == 3
+    assert "cap_epsilon must be at least epsilon=2" in capsys.readouterr().err
+    assert not Path("out/ledger.db").exists()
+
+
+def test_what_records_hold_never_stops_a_run(ward: Path) -> None:
+    frame = pd.read_csv("north.csv")
+    frame["pressure"] = frame["pressure"].astype(object)
+    frame.loc[0, "pressure"] = "high"
+    frame.loc[1, "pressure"] = None
+    frame.loc[2, "pressure"] = 1e9
+    frame.to_csv("north.csv", index=False)
+    frame.iloc[:0].to_csv("south.csv", index=False)
+    assert main(cluster("--quiet")) == 0
+
+
+def test_a_file_that_is_no_ledger_is_code_6(ward: Path, capsys: Said) -> None:
+    Path("out").mkdir()
+    Path("out/ledger.db").write_bytes(b"not a ledger" * 100)
+    assert main(cluster()) == 6
+    one_sentence(capsys)
+    assert main(["budget", "show", "absent.db"]) == 6
+    one_sentence(capsys)
+    assert not Path("absent.db").exists()
+
+
+@pytest.mark.parametrize("error", [RemoteProtocolError, TransportError])
+def test_a_broken_protocol_is_code_7(
+    error: type[Exception], ward: Path, capsys: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error("round 0 was answered twice.")
+
+    monkeypatch.setattr("cloister.cli.jobs.run_job", fail)
+    assert main(cluster("--cap-epsilon", "9", "--quiet")) == 7
+    assert "answered twice" in one_sentence(capsys)
+
+
+def test_an_unexpected_error_is_code_1_and_its_message_is_kept_back(
+    ward: Path, capsys: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ValueError(f"cannot convert {REAL}")
+
+    monkeypatch.setattr("cloister.cli.jobs.run_job", fail)
+    assert main(cluster("--quiet")) == 1
+    sentence = one_sentence(capsys)
+    assert "unexpected ValueError" in sentence
+    assert str(REAL) not in sentence
+    assert main(cluster("--quiet", "--traceback")) == 1
+    assert str(REAL) in capsys.readouterr().err
+
+
+def test_exit_codes_are_documented_where_people_look(capsys: Said) -> None:
+    assert main(["--help"]) == 0
+    text = capsys.readouterr().out
+    for code in {0, *EXIT_CODES.values(), cli.USAGE, cli.UNEXPECTED, cli.INTERRUPTED}:
+        assert re.search(rf"^{code}  +\w", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_json_and_quiet(command: str, capsys: Said) -> None:
+    actions = {"schema": ["init", "validate"], "budget": ["show", "export", "cap"]}
+    for action in actions.get(command, [""]):
+        assert main([word for word in (command, action, "--help") if word]) == 0
+        text = capsys.readouterr().out
+        assert "--json" in text
+        assert "--quiet" in text
+
+
+@pytest.mark.parametrize("command", [[], ["unknown"], ["cluster"], ["budget"], ["plan", "--k"]])
+def test_a_wrong_command_line_is_code_2(command: list[str], capsys: Said) -> None:
+    assert main(command) == 2
+    assert "--help" in one_sentence(capsys)
+
+
+def test_version_is_shown(capsys: Said) -> None:
+    assert main(["--version"]) == 0
+    assert re.match(r"cloister \d+\.\d+", capsys.readouterr().out)
+
+
+# --- The other commands ---------------------------------------------------------------------------
+
+
+def test_a_task_that_is_not_private_needs_consent_and_is_flagged(ward: Path, capsys: Said) -> None:
+    command = ["run", *FILES, "--task", "lloyd", "--set", "n_clusters=2", "--out", "out"]
+    assert main(command) == 3
+    assert "--not-private" in one_sentence(capsys)
+    assert main([*command, "--not-private", "--epsilon", "1"]) == 3
+    assert "mean nothing" in one_sentence(capsys)
+    assert main([*command, "--not-private", "--json"]) == 0
+    said = capsys.readouterr()
+    told = json.loads(said.out)
+    assert "NOT PRIVATE" in said.err
+    assert told["private"] is False
+    assert told["budget"] is None
+    assert told["charged"] is None
+    assert not Path("out/ledger.db").exists()
+    assert 'class="alert"' in Path("out/report.html").read_text()
+
+
+def test_run_needs_epsilon_and_takes_only_the_tasks_own_options(ward: Path, capsys: Said) -> None:
+    command = ["run", *FILES, "--task", "glloyd", "--out", "out"]
+    assert main([*command, "--set", "n_clusters=2"]) == 3
+    assert "epsilon must be given" in one_sentence(capsys)
+    for option in ("noise=null", "account=1", "frac_bits=8", "epsilon=9", "nominal_n=1", "x"):
+        assert main([*command, "--epsilon", "1", "--set", option]) == 3
+        one_sentence(capsys)
+    assert main([*command, "--epsilon", "1", "--set", "colour=red"]) == 3
+    assert "do not fit" in one_sentence(capsys)
+    more = ["--set", "n_clusters=2", "--set", "post=fold", "--epsilon", "1", "--quiet"]
+    assert main([*command, *more]) == 0
+    assert JobResult.load("out/model.json").plan.to_dict()["task"]["post"] == "fold"
+
+
+def test_tasks_are_listed_with_what_they_promise(capsys: Said) -> None:
+    assert main(["tasks"]) == 0
+    text = capsys.readouterr().out
+    assert "fastlloyd  (private)" in text
+    assert "lloyd  (NOT PRIVATE)" in text
+    assert main(["tasks", "--json"]) == 0
+    tasks = {task["task"]: task for task in document(capsys)["tasks"]}
+    assert tasks["sulloyd"]["mechanism"] == "laplace"
+    assert "n_clusters" in tasks["fastlloyd"]["options"]
+
+
+def test_plan_shows_cost_rounds_bytes_error_and_odds_without_a_record(
+    capsys: Said, ward: Path
+) -> None:
+    command = ["plan", "--schema", "ward.toml", *CLUSTER, "--silos", "3"]
+    assert main(command) == 0
+    text = capsys.readouterr().out
+    for words in ("epsilon=2", "rounds", "bytes", "times in 100", "in its unit", "silo-3"):
+        assert words in text
+    assert main([*command, "--json"]) == 0
+    told = document(capsys)
+    assert told["upload_bytes_per_silo"] == told["rounds"] * 2 * 3 * 8
+    assert 0.5 < told["attacker_odds"] < 1
+    assert len(told["forecast"]["half_width"]) == 2
+    together = sum(cost["epsilon_alone"] ** 2 for cost in told["round_costs"]) ** 0.5
+    assert 0.5 < together < 3  # each round is a part of the whole
+    assert sorted(path.name for path in ward.iterdir()) == sorted(
+        ["north.csv", "east.parquet", "south.csv", "ward.toml"]
+    )
+
+
+def test_plan_forecasts_the_error_that_the_run_reports(ward: Path, capsys: Said) -> None:
+    assert main(["plan", "--schema", "ward.toml", *CLUSTER, "--json"]) == 0
+    forecast = document(capsys)["forecast"]
+    assert main(cluster("--json")) == 0
+    results = document(capsys)["results"]
+    assert results["size_half_width"][0] == pytest.approx(
+        forecast["size_half_width"][0], rel=1e-3, abs=1e-3
+    )
+
+
+def test_plan_warns_when_there_are_too_few_records(ward: Path, capsys: Said) -> None:
+    base = ["plan", "--schema", "ward.toml", "--quiet"]
+    assert main([*base, "--k", "2", "--epsilon", "1", "--nominal-n", "100000"]) == 0
+    assert capsys.readouterr().err == ""
+    assert main([*base, "--k", "50", "--epsilon", "0.5", "--nominal-n", "2000"]) == 0
+    said = capsys.readouterr().err
+    assert "nominal_n=2,000 is too small for 50 clusters of 2 columns at epsilon 0.5" in said
+    enough = int(re.search(r"about ([\d,]+) records", said)[1].replace(",", ""))  # type: ignore[index]
+    assert main([*base, "--k", "50", "--epsilon", "0.5", "--nominal-n", str(2 * enough)]) == 0
+    assert "too small" not in capsys.readouterr().err
+
+
+def test_plan_needs_k_or_a_task(ward: Path, capsys: Said) -> None:
+    base = ["plan", "--schema", "ward.toml", "--epsilon", "1", "--nominal-n", "100"]
+    assert main(base) == 3
+    assert "k must be given" in one_sentence(capsys)
+    assert main([*base, "--task", "count", "--k", "3"]) == 3
+    assert "--set n_clusters" in one_sentence(capsys)
+    assert main([*base, "--task", "count", "--quiet"]) == 0
+
+
+def test_predict_labels_every_row_and_says_that_labels_are_not_private(
+    paid: Path, capsys: Said
+) -> None:
+    frame = pd.read_csv("north.csv")
+    frame.loc[3, "pressure"] = np.nan
+    frame.to_csv("with-gap.csv", index=False)
+    assert main(["predict", "out/model.json", "with-gap.csv", "--out", "labels.csv"]) == 0
+    assert "NOT private" in capsys.readouterr().err
+    labels = pd.read_csv("labels.csv")
+    assert list(labels["row"]) == list(range(1, 501))
+    assert np.isnan(labels["cluster"][3])
+    model = JobResult.load("out/model.json")
+    grid, columns = model.plan.grid, list(model.plan.columns)
+    points = grid.normalise(frame[columns].to_numpy())
+    centres = grid.normalise(model.results["centres"])
+    nearest = ((points[:, None] - centres) ** 2).sum(axis=2).argmin(axis=1)
+    kept = np.arange(500) != 3
+    np.testing.assert_array_equal(labels["cluster"][kept], nearest[kept])
+
+
+def test_predict_refuses_what_is_no_model_and_what_lacks_columns(ward: Path, capsys: Said) -> None:
+    assert main(["predict", "ward.toml", "north.csv", "--out", "labels.csv"]) == 4
+    one_sentence(capsys)
+    assert main(cluster("--quiet")) == 0
+    Path("other.csv").write_text("a,b\n1,2\n")
+    assert main(["predict", "out/model.json", "other.csv", "--out", "labels.csv"]) == 4
+    assert "no column" in one_sentence(capsys)
+    assert not Path("labels.csv").exists()
+
+
+def test_check_counts_locally_and_says_so(ward: Path, capsys: Said) -> None:
+    frame = pd.read_csv("north.csv")
+    frame.loc[:4, "pressure"] = 500.0
+    frame.to_csv("north.csv", index=False)
+    assert main(["check", "north.csv", "--schema", "ward.toml"]) == 0
+    text = capsys.readouterr().out
+    assert "not a release" in text
+    assert "1.00%" in text
+    assert main(["check", "north.csv", "--schema", "ward.toml", "--json"]) == 0
+    told = document(capsys)
+    assert "not a release" in told["note"]
+    assert told["columns"][0]["out_of_range"] == 5
+
+
+def test_schema_is_drafted_from_a_header_and_a_codebook_never_from_values(
+    ward: Path, capsys: Said
+) -> None:
+    Path("book.csv").write_text("name,type,min,max,measure\npressure,number,60,220,mmHg\n")
+    command = ["schema", "init", "north.csv", "--codebook", "book.csv", "--out", "draft.toml"]
+    assert main([*command, "--dataset", "ward"]) == 0
+    said = capsys.readouterr()
+    draft = Path("draft.toml").read_text()
+    assert "FILL IN" in said.err
+    assert str(IDENTIFIER) not in draft
+    assert main(command) == 3
+    assert "exists already" in one_sentence(capsys)
+    assert main(["schema", "validate", "draft.toml"]) == 3
+    one_sentence(capsys)
+    names = ["schema", "init", "pressure", "--codebook", "book.csv", "--dataset", "ward"]
+    assert main([*names, "--out", "good.toml"]) == 0
+    assert capsys.readouterr().err == ""
+    assert main(["schema", "validate", "good.toml"]) == 0
+    assert re.search(r"digest +[0-9a-f]{64}", capsys.readouterr().out)
+    assert main(["schema", "init", "absent.csv"]) == 4
+    one_sentence(capsys)
+
+
+def test_budget_is_shown_exported_and_its_cap_changed(paid: Path, capsys: Said) -> None:
+    assert main(["budget", "show", "out/ledger.db"]) == 0
+    text = capsys.readouterr().out
+    for words in ("every entry verified", "ward", "epsilon=2", "closed"):
+        assert words in text
+    assert main(["budget", "show", "out/ledger.db", "--json"]) == 0
+    assert document(capsys)["datasets"]["ward"]["spent_epsilon"] == pytest.approx(2, rel=1e-3)
+    assert main(["budget", "export", "out/ledger.db", "--out", "chain.json"]) == 0
+    assert len(json.loads(Path("chain.json").read_text())["entries"]) > 3
+    capsys.readouterr()
+    assert main(cluster("--quiet")) == 5
+    assert main(["budget", "cap", "out/ledger.db", "ward", "--epsilon", "4"]) == 0
+    assert main(cluster("--quiet")) == 0
+    assert main(["budget", "cap", "out/ledger.db", "absent", "--epsilon", "4"]) == 6
+
+
+def test_silos_are_named_like_their_files_and_never_twice() -> None:
+    paths = [Path(name) for name in ("a/x.csv", "b/x.csv.gz", "x.parquet", "y.v2.csv", "folder")]
+    assert list(name_silos(paths)) == ["x", "x-2", "x-3", "y.v2", "folder"]
+
+
+def test_names_cannot_steer_the_terminal(capsys: Said) -> None:
+    out = Output()
+    out.say("a\x1b[31m")
+    out.table(Table("t\x1b", ("[bold]x\x1b[0m",), (("[red]y",),)))
+    text = capsys.readouterr().out
+    assert "\x1b" not in text
+    assert "[bold]x" in text
+    assert "[red]y" in text
+
+
+def test_wide_tables_fit_the_screen(capsys: Said) -> None:
+    headings = tuple(f"c{j}" for j in range(40))
+    Output().table(Table("wide", headings, (tuple(float(j) for j in range(40)),)))
+    text = capsys.readouterr().out
+    assert "and 31 more columns" in text
+    assert max(map(len, text.splitlines())) <= 100
+    Output().paragraph("word " * 100)
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 100
+
+
+# --- As a program ---------------------------------------------------------------------------------
+
+
+def cloister(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run the command in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "cloister", *words],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONIOENCODING": "utf-8"},
+    )
+
+
+def test_demo_runs_from_the_shell_and_its_budget_can_be_shown(tmp_path: Path) -> None:
+    done = cloister("demo", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    for words in ("hospital-north", "body_mass_index", "±", "lifetime cap", "report.html"):
+        assert words in done.stdout
+    folder = tmp_path / "cloister-demo"
+    assert {path.name for path in folder.iterdir()} >= {"report.html", "model.json", "ledger.db"}
+    shown = cloister("budget", "show", "cloister-demo/ledger.db", "--json", cwd=tmp_path)
+    assert json.loads(shown.stdout)["datasets"]["demo-diabetes"]["spent_epsilon"] == pytest.approx(
+        1.0, rel=1e-3
+    )
+
+
+def test_demo_can_be_repeated_and_its_cost_composes(tmp_path: Path, capsys: Said) -> None:
+    spent = []
+    for _ in range(3):
+        assert main(["demo", "--out", str(tmp_path / "demo"), "--json"]) == 0
+        spent.append(document(capsys)["charged"]["spent_epsilon"])
+    assert spent[0] < spent[1] < spent[2] < 3 * spent[0]
+
+
+def test_demo_does_not_import_what_it_does_not_need(tmp_path: Path) -> None:
+    script = (
+        "import sys\nfrom cloister.cli import main\n"
+        "main(['demo', '--quiet', '--out', sys.argv[1]])\n"
+        "heavy = {'sklearn', 'pandas', 'pyarrow', 'dp_accounting', 'matplotlib.pyplot'}\n"
+        "sys.exit(', '.join(heavy & sys.modules.keys()) or 0)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_closed_pipe_is_no_crash(tmp_path: Path) -> None:
+    done = subprocess.run(
+        f"{sys.executable} -m cloister tasks | head -1",
+        shell=True,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr
