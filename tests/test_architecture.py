@@ -32,7 +32,9 @@ LAYERS = [
     {"jobs"},
     {"estimators"},
     {"report", "settings"},
-    {"cli", "experiments", "service", "testing", "__main__"},
+    {"experiments", "testing"},
+    {"cli", "service"},  # the command line offers the experiments as `cloister compare`
+    {"__main__"},
 ]
 LAYER = {unit: number for number, units in enumerate(LAYERS) for unit in units}
 

@@ -211,8 +211,6 @@ def make_plan(
     if nominal_n < 1:
         raise PlanError(f"nominal_n must be >= 1, got {nominal_n}.")
     n_clusters = options.get("n_clusters")
-    if isinstance(n_clusters, int) and n_clusters < 1:
-        raise PlanError(f"n_clusters must be an integer >= 1, got {n_clusters}.")
     if isinstance(n_clusters, int) and n_clusters > nominal_n:
         raise PlanError(
             f"n_clusters must be at most nominal_n={nominal_n}, got {n_clusters}; "

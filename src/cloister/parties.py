@@ -26,8 +26,13 @@ from cloister.hazmat.fixedpoint import Grid, from_grid, round_to_grid
 from cloister.hazmat.prg import PadContext
 from cloister.hazmat.ring import Words, to_integers, to_words
 from cloister.privacy.budget import Budget, default_delta
-from cloister.privacy.calibration import gaussian_noise_multiplier, laplace_noise_multiplier
+from cloister.privacy.calibration import (
+    gaussian_noise_multiplier,
+    laplace_noise_multiplier,
+    lattice_sigma,
+)
 from cloister.privacy.noise import DiscreteNoise, NoiseSource
+from cloister.protocol.plan import largest_release
 from cloister.randomness import new_key as _new_key_bytes
 from cloister.randomness import new_nonce
 from cloister.secagg.masks import GroupMask, Masker, NoMask
@@ -142,11 +147,16 @@ class Params:
         if self.dp == "laplace":
             return ceil(laplace_noise_multiplier(self.epsilon) * self.iters * payload.l1)
         multiplier = gaussian_noise_multiplier(self.epsilon, self.delta) * sqrt(self.iters)
-        return ceil(multiplier * sqrt(payload.l2_squared))
+        return lattice_sigma(multiplier, sqrt(payload.l2_squared))
 
     def noise_std(self, t: int) -> float:
         """Return the standard deviation of the noise in each word of round `t`."""
         return self.noise_scale(t) * (sqrt(2) if self.dp == "laplace" else 1.0)
+
+    def largest(self, t: int) -> int:
+        """Return the largest absolute value that a word of round `t` can honestly take."""
+        payload = self.task.payload(t)
+        return largest_release(self.num_clients, payload.l2_squared, self.noise_scale(t))
 
 
 class GroupKey:
@@ -224,6 +234,11 @@ class _Client:
         sums = self._masker.unmask(_words(totals, (k, dim)), self._pad("totals"), everybody)
         sizes = self._masker.unmask(_words(counts, (k,)), self._pad("counts"), everybody)
         values = np.column_stack([to_integers(sums).reshape(k, dim), to_integers(sizes)])
+        if max(int(values.max()), -int(values.min())) > self.params.largest(self._round):
+            raise RemoteProtocolError(
+                f"round {self._round} decodes to a value that no sum can have; a key or a vector "
+                "does not belong to this run."
+            )
         released = Released(values, self.params.noise_std(self._round))
         state = self.params.task.update(self._round, self._state, {"sums": released})
         self._state = {name: round_to_grid(v, FRAC_BITS) for name, v in state.items()}

@@ -28,8 +28,8 @@ from cloister.jobs import JobResult
 from cloister.privacy.ledger import Ledger
 from cloister.tasks.base import Table
 
-# Unmistakable records: one value that is released nowhere by chance, and one identifier.
-REAL, IDENTIFIER, NAME = 123.456789, 7654321, "Planted Patient"
+# Unmistakable records: no coordinate of a picture and no noise has these digits by chance.
+REAL, IDENTIFIER, NAME = 123.456789123, 7654321, "Planted Patient"
 SCHEMA = """\
 dataset = "ward"
 unit = "row"
@@ -175,11 +175,13 @@ def test_quiet_says_nothing_and_json_nothing_else(ward: Path, capsys: Said) -> N
 
 def test_no_record_is_in_anything_that_is_written_or_said(ward: Path, capsys: Said) -> None:
     needles = [
-        *(text.encode() for text in (str(REAL), f"{REAL:.4f}", str(IDENTIFIER), NAME)),
-        struct.pack("<d", REAL),
-        struct.pack("<q", IDENTIFIER),
-        struct.pack("<d", float(IDENTIFIER)),
+        rb"(?<![0-9.])%d(?![0-9])" % IDENTIFIER,  # a number of its own, not digits of another
+        *(re.escape(text.encode()) for text in (str(REAL), NAME)),
+        *(re.escape(struct.pack("<d", number)) for number in (REAL, IDENTIFIER)),
+        re.escape(struct.pack("<q", IDENTIFIER)),
     ]
+    planted = Path("north.csv").read_bytes()
+    assert all(re.search(needle, planted) for needle in needles[:3])  # they would be found
     assert main(cluster()) == 0
     assert main(cluster("--json")) == 5
     assert main(["run", *FILES, "--task", "count", "--epsilon", "1", "--out", "counted"]) == 0
@@ -197,7 +199,7 @@ def test_no_record_is_in_anything_that_is_written_or_said(ward: Path, capsys: Sa
     }
     for name, content in artefacts.items():
         for needle in needles:
-            assert needle not in content, name
+            assert not re.search(needle, content), name
 
 
 def test_nothing_that_is_written_names_counts_or_durations(ward: Path, capsys: Said) -> None:
@@ -648,7 +650,7 @@ def test_demo_does_not_import_what_it_does_not_need(tmp_path: Path) -> None:
 
 def test_a_closed_pipe_is_no_crash(tmp_path: Path) -> None:
     done = subprocess.run(
-        f"{sys.executable} -m cloister tasks | head -1",
+        f"{sys.executable} -m cloister tasks | true",
         shell=True,
         cwd=tmp_path,
         capture_output=True,

@@ -219,9 +219,10 @@ def test_another_key_unmasks_nothing() -> None:
     p = params(num_clients=2)
     one = MaskedClient(0, VALUES[0], p, key=new_key())
     two = MaskedClient(1, VALUES[1], p, key=new_key())
-    server = Server(p, noise=ZeroNoise())
-    loop([one, two], server, 1)
-    assert not np.array_equal(one.centroids, two.centroids)
+    before = one.centroids
+    with pytest.raises(RemoteProtocolError, match="a key or a vector"):
+        loop([one, two], Server(p, noise=ZeroNoise()), 1)
+    assert np.array_equal(one.centroids, before)
 
 
 def test_reprs_show_no_secret_and_no_value() -> None:
@@ -243,13 +244,13 @@ def test_reprs_show_no_secret_and_no_value() -> None:
         ({"epsilon": 0}, "epsilon"),
         ({"epsilon": -1.0}, "epsilon"),
         ({"epsilon": float("nan")}, "epsilon"),
-        ({"epsilon": 1e-9}, "epsilon=1e-09"),
+        ({"epsilon": 1e-9, "dp": "laplace"}, "epsilon=1e-09"),
         ({"eps": 1.0}, "same"),
         ({"delta": 1.5}, "delta"),
         ({"delta": 0.0}, "delta"),
         ({"num_clients": 0}, "num_clients"),
         ({"k": 0}, "n_clusters"),
-        ({"dim": 0}, ""),
+        ({"dim": 0}, "one low and one high"),
         ({"iters": 0}, "rounds"),
         ({"max_dist": 0.0}, "radius"),
         ({"max_dist": 9.0}, "radius"),

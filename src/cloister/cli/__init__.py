@@ -21,6 +21,7 @@ Exit codes
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -92,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _complain("interrupted; what left a silo stays charged.")
         return INTERRUPTED
     except BrokenPipeError:  # as in `cloister tasks | head`
-        sys.stderr.close()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing more to flush to
         return UNEXPECTED
     except Exception as error:
         return _unexpected(error, arguments)

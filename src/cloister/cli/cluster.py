@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from cloister.cli.jobs import (
-    add_job_arguments,
-    add_kmeans_arguments,
-    finish,
-    kmeans_options,
-    release,
-)
+from cloister.cli.jobs import finish, release
+from cloister.cli.options import add_job_arguments, add_kmeans_arguments, kmeans_options
 from cloister.cli.output import Output, add_flags
 from cloister.tasks import TASKS
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cloister.cli.jobs import add_kmeans_arguments, add_plan_arguments, kmeans_options, plan_of
+from cloister.cli.options import add_kmeans_arguments, add_plan_arguments, kmeans_options, plan_of
 from cloister.cli.output import Output, add_flags
 from cloister.cli.run import add_task_arguments, allowed_task, task_options
 from cloister.errors import PlanError

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from numbers import Integral
 from pathlib import Path
@@ -173,23 +173,25 @@ class DPKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
             self.__dict__.pop(old, None)
         silos = as_silos(X)
         table = len(silos) == 1 and not isinstance(silos[0], str | Path)
-        if table and not isinstance(self.bounds, Schema):
-            silos = [validate_data(self, X, dtype=[np.float64, np.float32])]
-            names = list(getattr(self, "feature_names_in_", header(silos[0])))
+        local = None
+        if isinstance(self.bounds, Schema):
+            schema = self.bounds
+            if (
+                table
+            ):  # read now: a table that cannot be labelled is refused before it costs anything
+                local = read_floats(silos[0], schema.names)
+        elif table:
+            local = validate_data(self, silos[0], dtype=[np.float64, np.float32])
+            silos = [local]
+            schema = self._schema(getattr(self, "feature_names_in_", header(local)))
         else:
-            names = list(header(silos[0]))
-            if not isinstance(self.bounds, Schema) and {header(silo) for silo in silos} != {
-                tuple(names)
-            }:
+            names, *others = {header(silo) for silo in silos}
+            if others:
                 raise DataError(
                     "silos must have the same columns in the same order; give a schema as bounds "
                     "to match them by name."
                 )
-        schema = self._schema(names)
-        local = None
-        if table:  # read now: a table that cannot be labelled is refused before it costs anything
-            plain = not isinstance(self.bounds, Schema)
-            local = silos[0] if plain else read_floats(silos[0], schema.names)
+            schema = self._schema(names)
         records = {
             f"silo-{index}": read_source(silo, schema, frac_bits=self.frac_bits)
             if isinstance(self.bounds, Schema)
@@ -334,10 +336,8 @@ class DPKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
                 "the records would leak their extremes."
             )
 
-    def _schema(self, names: list[str]) -> Schema:
-        """Return the contract: the given one, or one made of plain bounds."""
-        if isinstance(self.bounds, Schema):
-            return self.bounds
+    def _schema(self, names: Sequence[str]) -> Schema:
+        """Return the contract that plain bounds make."""
         try:
             low, high = (np.broadcast_to(np.asarray(b, float), len(names)) for b in self.bounds)
         except (TypeError, ValueError) as error:

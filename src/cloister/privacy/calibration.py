@@ -19,6 +19,7 @@ from cloister.privacy.events import ComposedEvent, Event, GaussianEvent, Laplace
 
 # Added to every Gaussian multiplier; it covers all rounding of the search itself.
 MARGIN = 1e-6
+_SMOOTHING = 2  # lattice steps, see lattice_sigma
 
 
 def gaussian_noise_multiplier(epsilon: float, delta: float) -> float:
@@ -62,6 +63,31 @@ def gdp_mu_for(epsilon: float, delta: float) -> float:
         return gdp_delta(mu, budget.epsilon) <= budget.delta
 
     return _last_true(allowed)
+
+
+def lattice_sigma(noise_multiplier: float, l2_sensitivity: float) -> int:
+    """Return the integer parameter of discrete Gaussian noise that is worth a multiplier.
+
+    Parameters
+    ----------
+    noise_multiplier : float, > 0
+    l2_sensitivity : float, > 0, lattice steps
+
+    Returns
+    -------
+    int, lattice steps, rounded up
+
+    Notes
+    -----
+    Discrete Gaussian noise of parameter s is, up to a factor of 1e-33, made from continuous noise
+    of variance ``s**2 - 4`` (docs/proofs/kmeans.md), so this much is added and not counted.
+    """
+    return math.ceil(math.hypot(noise_multiplier * l2_sensitivity, _SMOOTHING))
+
+
+def lattice_noise_multiplier(sigma: int, l2_sensitivity: float) -> float:
+    """Return the noise multiplier that discrete Gaussian noise is worth; see `lattice_sigma`."""
+    return math.sqrt(sigma**2 - _SMOOTHING**2) / l2_sensitivity
 
 
 def laplace_noise_multiplier(epsilon: float) -> float:

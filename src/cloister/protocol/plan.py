@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from math import ceil, hypot, isqrt, sqrt
+from math import ceil, isqrt, sqrt
 from typing import Any
 
 from cloister.errors import PlanError, RemoteProtocolError
@@ -19,7 +19,12 @@ from cloister.hazmat.discrete import MAX_SCALE
 from cloister.hazmat.fixedpoint import Grid
 from cloister.hazmat.ring import RING_BITS, WORD_BYTES, Integers
 from cloister.privacy.budget import Budget
-from cloister.privacy.calibration import gaussian_noise_multiplier, laplace_noise_multiplier
+from cloister.privacy.calibration import (
+    gaussian_noise_multiplier,
+    laplace_noise_multiplier,
+    lattice_noise_multiplier,
+    lattice_sigma,
+)
 from cloister.privacy.events import (
     ComposedEvent,
     Event,
@@ -34,10 +39,12 @@ from cloister.tasks.base import Block, Profile, Released, Task
 PROTOCOL_VERSION = 1
 MAX_RECORDS = 1 << 32  # per silo: public head-room, not a count
 _FINE_STEPS = 1 << 8  # the rounding rule: nothing is counted in whole records
-# Discrete Gaussian noise of scale s is, up to 1e-33, made from continuous noise of variance s^2 - 4
-# (docs/proofs/kmeans.md), so this much is drawn on top and not counted.
-_SMOOTHING = 2
 _TAILS = 40  # noise beyond so many deviations is less likely than a broken machine
+
+
+def largest_release(n_silos: int, l2_squared: int, noise_scale: int) -> int:
+    """Return the largest absolute value that a word of a noisy sum can honestly take."""
+    return n_silos * MAX_RECORDS * (isqrt(l2_squared) + 1) + _TAILS * noise_scale
 
 
 def majority(n_silos: int) -> int:
@@ -186,8 +193,7 @@ class Plan:
 
     def _range(self, block: Block) -> int:
         """Return the largest absolute value a released word of `block` can honestly take."""
-        entry = isqrt(block.l2_squared) + 1
-        return len(self.silos) * MAX_RECORDS * entry + _TAILS * self.noise_scale(block)
+        return largest_release(len(self.silos), block.l2_squared, self.noise_scale(block))
 
     @property
     def rounds(self) -> int:
@@ -222,7 +228,7 @@ class Plan:
         if self.task.mechanism == "laplace":
             return ceil(self._multiplier * self.group_size * block.l1 / block.weight)
         sensitivity = self.group_size * sqrt(block.l2_squared)
-        return ceil(hypot(self._multiplier * sensitivity / sqrt(block.weight), _SMOOTHING))
+        return lattice_sigma(self._multiplier / sqrt(block.weight), sensitivity)
 
     def noise_std(self, block: Block) -> float:
         """Return the standard deviation of the noise in each word of `block`, in integers."""
@@ -240,7 +246,7 @@ class Plan:
                 events.append(LaplaceEvent(scale / (self.group_size * block.l1)))
             else:
                 norm = self.group_size * sqrt(block.l2_squared)
-                events.append(GaussianEvent(sqrt(scale**2 - _SMOOTHING**2) / norm))
+                events.append(GaussianEvent(lattice_noise_multiplier(scale, norm)))
         return events[0] if len(events) == 1 else ComposedEvent(tuple(events))
 
     def events(self) -> Event:

@@ -89,7 +89,8 @@ footer{margin-top:3rem;padding-bottom:2.5rem;color:var(--muted);font-size:.88rem
 @media print{body{font-size:10.5pt}main,header,footer{max-width:none;padding:0}
  figure,tr,.cards,.answers div{break-inside:avoid}h2,h3{break-after:avoid}
  .scroll{overflow:visible;max-height:none}svg{min-width:0!important;max-width:100%!important}
- .data{font-size:8pt}.data th,.data td{padding-left:.4em;padding-right:.4em;position:static!important}
+ .data{font-size:8pt}
+ .data th,.data td{padding-left:.4em;padding-right:.4em;position:static!important}
  .many td,.many th{white-space:normal!important}@page{margin:16mm}}
 """.strip()
 

@@ -141,10 +141,7 @@ class _LloydLoop(ABC):
     relocate_empty: bool = False
 
     def __post_init__(self) -> None:
-        for field in ("n_clusters", "n_features", "rounds"):
-            value = getattr(self, field)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise PlanError(f"{field} must be an integer >= 1, got {value!r}.")
+        _check_whole(n_clusters=self.n_clusters, n_features=self.n_features, rounds=self.rounds)
         if self.post not in _POST:
             raise PlanError(f"post must be one of {sorted(_POST)}, got {self.post!r}.")
         reach = FAR if self.post == "none" else 1
@@ -349,6 +346,7 @@ class SuLloyd(_LloydLoop):
         relocate_empty: bool = False,
     ) -> Self:
         """Choose the number of rounds by the error model of [SCLBJ16]_ section 4.2."""
+        _check_whole(n_clusters=n_clusters, n_features=n_features)
         if rounds is None:
             epsilon = _needed(budget).epsilon
             d, k = n_features, n_clusters
@@ -408,6 +406,7 @@ class GLloyd(_LloydLoop):
         relocate_empty: bool = False,
     ) -> Self:
         """Choose the number of rounds by the error model of [DHK24]_ appendix B.1."""
+        _check_whole(n_clusters=n_clusters, n_features=n_features)
         if rounds is None:
             sigma = _sigma(budget)
             d, k = n_features, n_clusters
@@ -507,6 +506,7 @@ class FastLloyd(_LloydLoop):
         rounds : int, optional
             Overrides the error model.
         """
+        _check_whole(n_clusters=n_clusters, n_features=n_features)
         if not alpha > 0:
             raise PlanError(f"alpha must be > 0, got {alpha!r}.")
         if radius_strategy not in ("step", "constant"):
@@ -584,6 +584,13 @@ def _absolute_payload(n_features: int, frac_bits: int, count_weight: float) -> P
         count_word=count_word,
         l1=n_features * one + count_word,
     )
+
+
+def _check_whole(**numbers: int) -> None:
+    """Refuse a number that is not an integer of at least 1."""
+    for name, value in numbers.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise PlanError(f"{name} must be an integer >= 1, got {value!r}.")
 
 
 def _needed(budget: Budget | None) -> Budget:
