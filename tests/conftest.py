@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
+from collections.abc import Callable
 from pathlib import Path
+from types import FunctionType, ModuleType
 
 import pytest
 from hypothesis import settings
@@ -24,3 +27,30 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip("public benchmark tables are not beside this checkout")
     return folder
+
+
+def _reachable(root: object) -> list[object]:
+    """Return every object that attributes, containers, closures and bound methods lead to.
+
+    Code is not followed (modules, classes, globals of functions): what two parties in one process
+    share by importing the same package is not a path from one to the other.
+    """
+    found: dict[int, object] = {}
+    waiting = [root]
+    while waiting:
+        thing = waiting.pop()
+        if id(thing) in found or isinstance(thing, type | ModuleType):
+            continue
+        found[id(thing)] = thing
+        if isinstance(thing, FunctionType):
+            waiting += [cell.cell_contents for cell in thing.__closure__ or ()]
+            waiting += [*(thing.__defaults__ or ()), *(thing.__kwdefaults__ or {}).values()]
+        else:
+            waiting += gc.get_referents(thing)
+    return list(found.values())
+
+
+@pytest.fixture(scope="session")
+def reachable() -> Callable[[object], list[object]]:
+    """A function from an object to everything it holds."""
+    return _reachable

@@ -13,7 +13,7 @@ from cloister.hazmat.fixedpoint import Grid
 from cloister.privacy.budget import Budget
 from cloister.privacy.noise import DiscreteNoise
 from cloister.tasks import Count
-from cloister.tasks.base import Released, Task
+from cloister.tasks.base import Measured, Released, Task
 from cloister.testing import Wire, check_task, toy_plan, toy_records
 
 GRID = Grid((-1, -1), (1, 1))
@@ -70,5 +70,5 @@ def test_a_negative_noisy_count_is_shown_as_it_is() -> None:
 def test_it_shows_one_table() -> None:
     task = Count(n_features=2)
     (table,) = task.exhibits({"count": np.array([5.0]), "half_width": np.array([2.0])}, ("a", "b"))
-    assert table.rows == (("records", 5.0, 2.0),)  # type: ignore[union-attr]
+    assert table.rows == (("all silos", Measured(5.0, 2.0)),)  # type: ignore[union-attr]
     assert "noise" in task.describe()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cloister.report.words import clean, number
+from cloister.report.words import cell_text, clean
 from cloister.tasks.base import Table
 
 if TYPE_CHECKING:
@@ -90,8 +90,7 @@ class Output:
         for index, heading in enumerate(columns):
             grid.add_column(clean(heading), justify="right" if index else "left")
         for row in table.rows:
-            cells = [cell if isinstance(cell, str) else number(float(cell)) for cell in row]
-            grid.add_row(*(clean(cell) for cell in cells[: len(columns)]))
+            grid.add_row(*(clean(cell_text(cell)) for cell in row[: len(columns)]))
         _console(_WIDEST).print(grid)
         self.say()
         if hidden := len(table.headings) - len(columns):

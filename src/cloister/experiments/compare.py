@@ -392,12 +392,11 @@ def _load_all(args: argparse.Namespace) -> list[Dataset]:
         "nominal_n": args.nominal_n_for,
         "schema": {name: Schema.load(path) for name, path in args.schema_for.items()},
     }
-    titles = {title(name): name for name in args.datasets}
+    titles = [title(name) for name in args.datasets]
     for option, given in {**per_name, "repeats": args.repeats_for}.items():
-        if unknown := sorted(given.keys() - titles.keys()):
+        if unknown := sorted(given.keys() - set(titles)):
             raise PlanError(
-                f"{option} is given for {unknown[0]!r}, which is not among the data sets "
-                f"{list(titles)}."
+                f"{option} is given for {unknown[0]!r}, which is not among the data sets {titles}."
             )
     return [
         load(
@@ -406,7 +405,7 @@ def _load_all(args: argparse.Namespace) -> list[Dataset]:
             data_dir=args.data_dir,
             **{option: given.get(key) for option, given in per_name.items()},
         )
-        for key, name in titles.items()
+        for key, name in zip(titles, args.datasets, strict=True)
     ]
 
 

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from cloister.errors import DataError, PlanError
 
 MAX_FRAC_BITS = 24  # a coordinate of [-1, 1] then still fits int32 with room
-_CHUNK_VALUES = 1 << 18
+_CHUNK_VALUES = 1 << 16
 
 
 def round_to_grid(values: ArrayLike, frac_bits: int) -> NDArray[np.int64]:

@@ -39,5 +39,4 @@ def clip_l1(X: Floats, clip_norm: float) -> Floats:
 
 def _scale_rows(X: Floats, norms: Floats, clip_norm: float) -> Floats:
     """Shrink rows whose norm is above the bound; rows without length stay as they are."""
-    factor = np.minimum(1.0, clip_norm / np.maximum(norms, np.finfo(np.float64).tiny))
-    return X * factor[:, None]
+    return X * (clip_norm / np.maximum(norms, clip_norm))[:, None]

@@ -330,18 +330,25 @@ class Plan:
         except (KeyError, TypeError, ValueError) as error:
             raise PlanError(f"plan is not complete: {error}; write it with to_dict.") from error
 
+    def unit_in_words(self) -> str:
+        """Say whom the guarantee protects."""
+        if self.unit == "row":
+            unit = "one row" + (f" (and copies, {self.max_rows} in all)" * (self.max_rows > 1))
+        else:
+            unit = f"all rows with one value of {self.unit!r}, at most {self.max_rows} in a silo"
+        silos = self.max_silos_per_person
+        return f"{unit}, in {'one silo only' if silos == 1 else f'at most {silos} silos'}"
+
     def describe(self) -> str:
         """Say in plain words what happens, what it costs and who sees what."""
-        unit = "row" if self.unit == "row" else f"value of {self.unit!r}"
         lines = [self.task.describe()]
         if self.budget is None:
             lines.append("There is NO privacy guarantee for what is released.")
         else:
             lines.append(
-                f"Adding or removing one {unit} (at most {self.max_rows} row(s) in a silo, a "
-                f"person in at most {self.max_silos_per_person} silo(s)) changes the probability "
-                f"of any result by at most a factor e^{self.budget.epsilon:g}, but for a "
-                f"probability of {self.budget.delta:g}."
+                f"Adding or removing {self.unit_in_words()}, changes the probability of any result "
+                f"by at most a factor e^{self.budget.epsilon:.4g}, but for a probability of "
+                f"{self.budget.delta:.3g}."
             )
         if self.profile == "group":
             lines.append(

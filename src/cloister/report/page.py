@@ -21,13 +21,14 @@ from cloister.protocol.plan import Plan
 from cloister.report import plots
 from cloister.report.words import (
     as_table,
+    cell_text,
     clean,
     number,
     privacy_statement,
     warnings_of,
     who_saw_what,
 )
-from cloister.tasks.base import Exhibit, Table
+from cloister.tasks.base import Exhibit, Measured, Table
 
 _INTERVALS = (
     " The small line in a cell places the value between the lowest and the highest of its column, "
@@ -315,8 +316,8 @@ def _table(table: Table, kind: str) -> str:
     )
 
 
-def _row(cells: Iterable[str | float]) -> str:
-    first, *rest = (cell if isinstance(cell, str) else number(float(cell)) for cell in cells)
+def _row(cells: Iterable[str | float | Measured]) -> str:
+    first, *rest = map(cell_text, cells)
     return (
         f'<tr><th scope="row">{_text(first)}</th>'
         + "".join(f"<td>{_text(cell)}</td>" for cell in rest)

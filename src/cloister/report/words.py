@@ -13,7 +13,7 @@ from cloister.privacy.budget import Budget
 from cloister.privacy.events import Event, NonPrivateEvent, holds
 from cloister.privacy.noise import DiscreteNoise
 from cloister.protocol.plan import Plan
-from cloister.tasks.base import Bars, Exhibit, Heatmap, Scatter, Table
+from cloister.tasks.base import Bars, Exhibit, Heatmap, Measured, Scatter, Table
 
 _LARGE, _SMALL = 1e7, 1e-4  # beyond these a number is shown with an exponent
 _HARDLY_ANY = 0.995  # odds from which on a guarantee is called weak
@@ -44,16 +44,6 @@ def plus_minus(value: float, spread: float) -> str:
     decimals = max(0, 1 - math.floor(math.log10(spread)))
     rounded = round(value, decimals) + 0.0  # no minus zero
     return f"{rounded:,.{decimals}f} ± {spread:,.{decimals}f}"
-
-
-def unit_in_words(plan: Plan) -> str:
-    """Say whom the guarantee protects."""
-    if plan.unit == "row":
-        unit = "one row" + (f" (and copies, {plan.max_rows} in all)" if plan.max_rows > 1 else "")
-    else:
-        unit = f"all rows with one value of {plan.unit!r}, at most {plan.max_rows} in a silo"
-    silos = plan.max_silos_per_person
-    return f"{unit}, in {'one silo only' if silos == 1 else f'at most {silos} silos'}"
 
 
 def odds_sentence(cost: Event | Budget) -> str:
@@ -117,7 +107,7 @@ def privacy_statement(result: JobResult) -> tuple[tuple[str, str], ...]:
     return (
         what,
         silos,
-        ("Who is protected?", f"The unit of privacy is {unit_in_words(plan)}."),
+        ("Who is protected?", f"The unit of privacy is {plan.unit_in_words()}."),
         ("How well?", strength),
         ("What does that mean?", odds_sentence(result.spent)),
         (
@@ -175,6 +165,17 @@ def who_saw_what(plan: Plan, *, in_process: bool) -> tuple[tuple[Sight, ...], tu
             "subtract it."
         )
     return parties, tuple(remarks)
+
+
+def cell_text(cell: str | float | Measured) -> str:
+    """Return what stands in a cell of a table."""
+    match cell:
+        case str():
+            return cell
+        case Measured():
+            return plus_minus(cell.value, cell.spread)
+        case _:
+            return number(float(cell))
 
 
 def as_table(exhibit: Exhibit) -> Table:

@@ -81,12 +81,20 @@ class Released:
 
 
 @dataclass(frozen=True)
+class Measured:
+    """A value with the half-width of its interval; shown as ``value ± spread``."""
+
+    value: float
+    spread: float
+
+
+@dataclass(frozen=True)
 class Table:
-    """A table in the report: column headings and rows of text or numbers."""
+    """A table in the report: column headings and rows of text, numbers or measured values."""
 
     title: str
     headings: tuple[str, ...]
-    rows: tuple[tuple[str | float, ...], ...]
+    rows: tuple[tuple[str | float | Measured, ...], ...]
     note: str = ""
 
 

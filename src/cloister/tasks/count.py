@@ -17,6 +17,7 @@ from cloister.tasks.base import (
     Floats,
     GridState,
     Integers,
+    Measured,
     Mechanism,
     Profile,
     Records,
@@ -101,5 +102,6 @@ class Count:
         self, results: Mapping[str, Floats], columns: tuple[str, ...]
     ) -> tuple[Exhibit, ...]:
         """Return one table."""
-        row = ("records", float(results["count"][0]), float(results["half_width"][0]))
-        return (Table("Noisy count", ("what", "value", "± (95 % of the noise)"), (row,)),)
+        count = Measured(float(results["count"][0]), float(results["half_width"][0]))
+        note = "± is 95 % of the noise."
+        return (Table("Noisy count", ("", "records"), (("all silos", count),), note),)

@@ -36,6 +36,7 @@ from cloister.tasks.base import (
     GridState,
     Heatmap,
     Integers,
+    Measured,
     Mechanism,
     Profile,
     Records,
@@ -617,9 +618,14 @@ def _exhibits(results: Mapping[str, Floats], columns: tuple[str, ...]) -> tuple[
     sizes, size_half_width = results["sizes"], results["size_half_width"]
     names = tuple(f"cluster {j}" for j in range(len(centres)))
     interval = "± is 95 % of the noise of the last round; it does not cover sampling."
-    rows: tuple[tuple[str | float, ...], ...] = tuple(
-        (name, float(size), *(f"{c:.4g} ± {h:.2g}" for c, h in zip(centre, half, strict=True)))
-        for name, size, centre, half in zip(names, sizes, centres, half_width, strict=True)
+    rows: tuple[tuple[str | Measured, ...], ...] = tuple(
+        (name, *(Measured(float(v), float(h)) for v, h in zip(values, halves, strict=True)))
+        for name, values, halves in zip(
+            names,
+            np.column_stack([sizes, centres]),
+            np.column_stack([size_half_width, half_width]),
+            strict=True,
+        )
     )
     spread = np.ptp(centres, axis=0)
     shade = (centres - centres.min(axis=0)) / np.where(spread > 0, spread, 1)

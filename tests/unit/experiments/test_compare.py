@@ -224,3 +224,9 @@ def test_options_for_one_data_set_are_lists_of_pairs(tmp_path: Path) -> None:
     assert args.k_for == {"a": 3, "b": 4}
     with pytest.raises(SystemExit):
         parse("--epsilons", "1", "--k-for", "a", "--out", str(tmp_path))
+
+
+def test_two_files_of_one_name_are_refused(tmp_path: Path) -> None:
+    words = ["--epsilons", "1", "--datasets", "iris,iris", "--out", str(tmp_path)]
+    with pytest.raises(PlanError, match="different names"):
+        module.run(parse(*words))
