@@ -547,7 +547,7 @@ def _numbers(cells: Any, boolean: bool) -> tuple[_Floats, _Mask]:
         return _floats(pc.ascii_trim_whitespace(cells.cast(pa.large_string()))), ~is_number
     is_missing = says(_MISSING) | np.asarray(cells.is_null(), dtype=bool)
     # only what matched is read as text: the rest need not even be valid UTF-8
-    digits = pc.if_else(pa.array(is_number), texts, pa.scalar(None, pa.large_binary()))
+    digits = pc.if_else(pa.array(is_number), texts, pa.scalar(b"nan", pa.large_binary()))
     values = _floats(pc.ascii_trim_whitespace(digits.cast(pa.large_string())))
     if boolean:
         true, false = says(_TRUE), says(_FALSE)

@@ -74,14 +74,15 @@ DOUBLE = ZeroNoiseKMeans(3, epsilon=1e6, bounds=(-100, 100), nominal_n=100)
 def _checks() -> list[Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return list(estimator_checks_generator(DOUBLE))
+        checks = list(estimator_checks_generator(DOUBLE))
+    return [c for c in checks if getattr(c[1], "func", c[1]).__name__ != "check_array_api_input"]
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     ("estimator", "check"),
     _checks(),
-    ids=lambda part: getattr(part, "func", part).__class__.__name__,
+    ids=lambda part: getattr(getattr(part, "func", part), "__name__", "double"),
 )
 def test_every_check_passes_without_noise(estimator: Any, check: Any) -> None:
     check(estimator)

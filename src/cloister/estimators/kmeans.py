@@ -181,7 +181,7 @@ class DPKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
             ):  # read now: a table that cannot be labelled is refused before it costs anything
                 local = read_floats(silos[0], schema.names)
         elif table:
-            local = validate_data(self, silos[0], dtype=[np.float64, np.float32])
+            local = self._numbers(silos[0])
             silos = [local]
             schema = self._schema(getattr(self, "feature_names_in_", header(local)))
         else:
@@ -361,8 +361,20 @@ class DPKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
 
     def _checked(self, X: ArrayLike) -> Floats:
         check_is_fitted(self)
-        checked: Floats = validate_data(self, X, reset=False, dtype=[np.float64, np.float32])
-        return checked
+        return self._numbers(X, reset=False)
+
+    def _numbers(self, X: ArrayLike, **options: Any) -> Floats:
+        """Let scikit-learn check a table; where it would quote cells, say so in our words."""
+        try:
+            checked: Floats = validate_data(self, X, dtype=[np.float64, np.float32], **options)
+            return checked
+        except ValueError as error:
+            if "array=" not in str(error) and "could not convert" not in str(error):
+                raise
+        raise DataError(
+            "records must be a table of numbers with 2 dimensions, got text or another shape. "
+            "Reshape your data, or give a schema as bounds, which says what text becomes."
+        )
 
     def _fitted_grid(self) -> Any:
         check_is_fitted(self)

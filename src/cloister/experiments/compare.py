@@ -412,13 +412,14 @@ def _load_all(args: argparse.Namespace) -> list[Dataset]:
 def _progress_bar(quiet: bool) -> Progress:
     """Return a bar on standard error; silent where nobody watches."""
     console = Console(stderr=True)
+    console.quiet = quiet or not console.is_terminal
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
         console=console,
-        disable=quiet or not console.is_terminal,
+        disable=console.quiet,
     )
 
 
