@@ -31,6 +31,7 @@ from cloister.protocol.messages import (
 from cloister.protocol.plan import Plan
 from cloister.randomness import new_key
 from cloister.secagg.masks import GroupMask, NoMask
+from cloister.tasks import FastLloyd
 from cloister.testing import toy_plan, toy_records
 
 KEY = new_key()
@@ -177,6 +178,21 @@ def test_the_state_tag_is_keyed_and_tells_states_and_rounds_apart(bench: Bench) 
     confirmations = bench.round(0)
     bench.open(1, confirmations)
     assert {upload.state_tag for upload in bench.uploads.values()}.isdisjoint(tags)
+
+
+def test_the_same_state_has_another_tag_in_every_round() -> None:
+    class Still(FastLloyd):
+        """Its state never changes, so only the round can tell two tags apart."""
+
+        def update(self, t: int, state: Any, released: Any) -> Any:
+            return self.start()
+
+    task = Still(n_clusters=2, n_features=2, rounds=2, first_radius=1.0, radius=1.0)
+    bench = Bench(toy_plan(task))
+    bench.open(0)
+    first = bench.uploads[A].state_tag
+    bench.open(1, bench.round(0))
+    assert bench.uploads[A].state_tag != first
 
 
 def test_a_state_one_grid_step_off_has_another_tag(bench: Bench) -> None:

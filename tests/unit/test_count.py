@@ -67,6 +67,13 @@ def test_a_negative_noisy_count_is_shown_as_it_is() -> None:
     assert task.update(0, {}, released)["count"].tolist() == [-3]
 
 
+def test_it_takes_no_option_it_does_not_use() -> None:
+    options = {"n_features": 2, "nominal_n": 5, "budget": None}
+    assert Count.design(**options) == Count(n_features=2)
+    with pytest.raises(TypeError, match="n_clusters"):
+        Count.design(**options, n_clusters=3)
+
+
 def test_it_shows_one_table() -> None:
     task = Count(n_features=2)
     (table,) = task.exhibits({"count": np.array([5.0]), "half_width": np.array([2.0])}, ("a", "b"))

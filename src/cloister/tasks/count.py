@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
 
@@ -57,7 +57,6 @@ class Count:
         budget: Budget | None,
         frac_bits: int = 16,
         mechanism: Mechanism = "gaussian",
-        **options: Any,
     ) -> Self:
         """Return the task; it needs neither `nominal_n` nor `budget`."""
         return cls(n_features=n_features, frac_bits=frac_bits, mechanism=mechanism)

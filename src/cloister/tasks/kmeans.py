@@ -17,7 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import floor, isqrt, sqrt
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -147,6 +147,31 @@ class _LloydLoop(ABC):
             raise PlanError(f"post must be one of {sorted(_POST)}, got {self.post!r}.")
         reach = FAR if self.post == "none" else 1
         check_exact(self.n_clusters, self.n_features, self.frac_bits, reach)
+
+    @classmethod
+    def design(
+        cls,
+        *,
+        n_features: int,
+        nominal_n: int,
+        budget: Budget | None,
+        n_clusters: int = 1,
+        rounds: int | None = None,
+        **fields: Any,
+    ) -> Self:
+        """Choose the number of rounds by the method's error model, unless it is given.
+
+        Other keywords are fields of the class.
+        """
+        _check_whole(n_clusters=n_clusters, n_features=n_features)
+        if rounds is None:
+            rounds = cls._best_rounds(n_features, n_clusters, nominal_n, budget)
+        return cls(n_clusters=n_clusters, n_features=n_features, rounds=rounds, **fields)
+
+    @staticmethod
+    def _best_rounds(d: int, k: int, n: int, budget: Budget | None) -> int:
+        """Return how many rounds to spread the budget over; by default as many as may be."""
+        return MAX_ROUNDS
 
     @abstractmethod
     def payload(self, t: int) -> Payload:
@@ -278,29 +303,6 @@ class Lloyd(_LloydLoop):
     private: ClassVar[bool] = False
     mechanism: ClassVar[Mechanism] = "none"
 
-    @classmethod
-    def design(
-        cls,
-        *,
-        n_features: int,
-        nominal_n: int,
-        budget: Budget | None,
-        frac_bits: int = 16,
-        n_clusters: int = 1,
-        rounds: int | None = None,
-        public_seed: int = 0,
-        relocate_empty: bool = False,
-    ) -> Self:
-        """Choose as many rounds as the private methods may take."""
-        return cls(
-            n_clusters=n_clusters,
-            n_features=n_features,
-            rounds=rounds or MAX_ROUNDS,
-            frac_bits=frac_bits,
-            public_seed=public_seed,
-            relocate_empty=relocate_empty,
-        )
-
     def payload(self, t: int) -> Payload:
         """Return the difference to the centre, of any length; an empty cluster then stays."""
         one = 1 << self.frac_bits
@@ -332,36 +334,12 @@ class SuLloyd(_LloydLoop):
     name: ClassVar[str] = "sulloyd"
     mechanism: ClassVar[Mechanism] = "laplace"
 
-    @classmethod
-    def design(
-        cls,
-        *,
-        n_features: int,
-        nominal_n: int,
-        budget: Budget | None,
-        frac_bits: int = 16,
-        n_clusters: int = 1,
-        rounds: int | None = None,
-        post: Post = "truncate",
-        public_seed: int = 0,
-        relocate_empty: bool = False,
-    ) -> Self:
-        """Choose the number of rounds by the error model of [SCLBJ16]_ section 4.2."""
-        _check_whole(n_clusters=n_clusters, n_features=n_features)
-        if rounds is None:
-            epsilon = _needed(budget).epsilon
-            d, k = n_features, n_clusters
-            unit = sqrt(2 / ROUND_ERROR * k**3 / nominal_n**2 * (d + cls._count_share(d)) ** 3)
-            rounds = _within_limits(epsilon / unit)
-        return cls(
-            n_clusters=n_clusters,
-            n_features=n_features,
-            rounds=rounds,
-            frac_bits=frac_bits,
-            post=post,
-            public_seed=public_seed,
-            relocate_empty=relocate_empty,
-        )
+    @staticmethod
+    def _best_rounds(d: int, k: int, n: int, budget: Budget | None) -> int:
+        """Return the number of rounds of the error model of [SCLBJ16]_ section 4.2."""
+        spread = (d + SuLloyd._count_share(d)) ** 3
+        unit = sqrt(2 / ROUND_ERROR * k**3 / n**2 * spread)
+        return _within_limits(_needed(budget).epsilon / unit)
 
     @staticmethod
     def _count_share(n_features: int) -> float:
@@ -392,36 +370,11 @@ class GLloyd(_LloydLoop):
     name: ClassVar[str] = "glloyd"
     mechanism: ClassVar[Mechanism] = "gaussian"
 
-    @classmethod
-    def design(
-        cls,
-        *,
-        n_features: int,
-        nominal_n: int,
-        budget: Budget | None,
-        frac_bits: int = 16,
-        n_clusters: int = 1,
-        rounds: int | None = None,
-        post: Post = "truncate",
-        public_seed: int = 0,
-        relocate_empty: bool = False,
-    ) -> Self:
-        """Choose the number of rounds by the error model of [DHK24]_ appendix B.1."""
-        _check_whole(n_clusters=n_clusters, n_features=n_features)
-        if rounds is None:
-            sigma = _sigma(budget)
-            d, k = n_features, n_clusters
-            spread = d * sigma**2 * (2 * COUNT_IMPORTANCE + sqrt(d)) ** 2
-            rounds = _within_limits(ROUND_ERROR * nominal_n**2 / (k**3 * spread))
-        return cls(
-            n_clusters=n_clusters,
-            n_features=n_features,
-            rounds=rounds,
-            frac_bits=frac_bits,
-            post=post,
-            public_seed=public_seed,
-            relocate_empty=relocate_empty,
-        )
+    @staticmethod
+    def _best_rounds(d: int, k: int, n: int, budget: Budget | None) -> int:
+        """Return the number of rounds of the error model of [DHK24]_ appendix B.1."""
+        spread = d * (_sigma(budget) * (2 * COUNT_IMPORTANCE + sqrt(d))) ** 2
+        return _within_limits(ROUND_ERROR * n**2 / (k**3 * spread))
 
     def payload(self, t: int) -> Payload:
         """Return the record itself: its norm is at most the half diagonal of the box."""
@@ -485,16 +438,12 @@ class FastLloyd(_LloydLoop):
         n_features: int,
         nominal_n: int,
         budget: Budget | None,
-        frac_bits: int = 16,
         n_clusters: int = 1,
         rounds: int | None = None,
         alpha: float = 0.8,
         radius_strategy: RadiusStrategy = "step",
         mechanism: Mechanism = "gaussian",
-        radius_clip: bool = True,
-        post: Post = "fold",
-        public_seed: int = 0,
-        relocate_empty: bool = False,
+        **fields: Any,
     ) -> Self:
         """Choose radii and number of rounds. [DHK24]_ sections 5.3 and 5.4.
 
@@ -531,14 +480,10 @@ class FastLloyd(_LloydLoop):
             n_clusters=n_clusters,
             n_features=n_features,
             rounds=rounds,
-            frac_bits=frac_bits,
             first_radius=diagonal / 2 if radius_strategy == "step" else radius,
             radius=radius,
             mechanism=mechanism,
-            radius_clip=radius_clip,
-            post=post,
-            public_seed=public_seed,
-            relocate_empty=relocate_empty,
+            **fields,
         )
 
     def payload(self, t: int) -> Payload:
