@@ -59,8 +59,9 @@ class SimulatedNoise:
 
     def draw(self, kind: NoiseKind, scale: int, size: int) -> Integers:
         """Return rounded continuous noise of the named law."""
-        draw = self._rng.normal if kind == "gaussian" else self._rng.laplace
-        return np.rint(draw(0.0, scale, size)).astype(np.int64)
+        draw = {"gaussian": self._rng.normal, "laplace": self._rng.laplace}[kind]
+        rounded: Integers = np.rint(draw(0.0, scale, size)).astype(np.int64)
+        return rounded
 
 
 class ZeroNoiseKMeans(DPKMeans):

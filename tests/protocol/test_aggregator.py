@@ -399,6 +399,27 @@ def test_after_a_crash_the_same_answer_is_given_without_fresh_noise(
     assert noise.asked == []
 
 
+def test_an_answer_that_was_lost_is_not_given_again_with_other_noise(plan: Plan) -> None:
+    class Loses(MemoryJournal):
+        lost = False
+
+        def frame(self, job: str, round: int) -> bytes | None:
+            return None if self.lost else super().frame(job, round)
+
+    journal, noise = Loses(), Watched()
+    first = Aggregator(plan, noise, journal)
+    first.open(0)
+    fill(first)
+    first.combine()
+    again = Aggregator(plan, noise, journal)
+    again.open(0)
+    journal.lost = True
+    fill(again)
+    with pytest.raises(LocalProtocolError, match="has no noise"):
+        again.combine()
+    assert len(noise.asked) == 1
+
+
 def test_noise_is_never_written_to_disk(ledger: Ledger, plan: Plan, tmp_path: Path) -> None:
     class Marked(ZeroNoise):
         def draw(self, kind: NoiseKind, scale: int, size: int) -> Integers:

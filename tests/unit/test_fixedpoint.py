@@ -23,6 +23,7 @@ grids = st.builds(
 )
 
 
+@pytest.mark.filterwarnings("ignore:overflow")
 @given(grids, st.data())
 def test_every_record_lands_inside_the_box(grid: Grid, data: st.DataObject) -> None:
     X = data.draw(npst.arrays(np.float64, (5, grid.n_features), elements=any_float))

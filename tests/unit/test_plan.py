@@ -18,10 +18,11 @@ from cloister.hazmat.fixedpoint import Grid
 from cloister.privacy import accounting
 from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import gaussian_noise_multiplier
+from cloister.privacy.noise import DiscreteNoise
 from cloister.protocol.plan import MAX_RECORDS, Plan, majority
 from cloister.tasks import TASKS, Count, FastLloyd, GLloyd, Lloyd, SuLloyd
 from cloister.tasks.base import Block, Task
-from cloister.testing import toy_plan
+from cloister.testing import SimulatedNoise, toy_plan
 
 PLANS = json.loads((Path(__file__).parents[1] / "vectors" / "plans.json").read_text())["plans"]
 K2 = {"n_clusters": 2, "n_features": 2, "rounds": 3}
@@ -225,6 +226,21 @@ def test_sums_that_could_wrap_are_refused() -> None:
 def test_noise_that_could_not_be_drawn_is_refused(mechanism: Any) -> None:
     with pytest.raises(PlanError, match="larger epsilon"):
         toy_plan(Count(n_features=2, mechanism=mechanism), budget=Budget(1e-9, 1e-12))
+
+
+@pytest.mark.parametrize("mechanism", ["gauss", "Gaussian", "", None, "laplacian"])
+def test_a_law_nobody_knows_is_refused_and_never_drawn_as_another(mechanism: Any) -> None:
+    """Accounted as one law and drawn from the other, noise would be of the wrong size."""
+    with pytest.raises(PlanError, match="mechanism"):
+        toy_plan(Count(n_features=2, mechanism=mechanism))
+    for source in (DiscreteNoise(), SimulatedNoise(0)):
+        with pytest.raises((PlanError, KeyError)):
+            source.draw(mechanism, 100, 5)
+
+
+def test_a_private_task_without_noise_is_refused() -> None:
+    with pytest.raises(PlanError, match="calls itself private"):
+        toy_plan(Count(n_features=2, mechanism="none"))
 
 
 class Greedy(Count):

@@ -176,9 +176,7 @@ class DPKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         local = None
         if isinstance(self.bounds, Schema):
             schema = self.bounds
-            if (
-                table
-            ):  # read now: a table that cannot be labelled is refused before it costs anything
+            if table:  # read now: what cannot be labelled is refused before it costs anything
                 local = read_floats(silos[0], schema.names)
         elif table:
             local = self._numbers(silos[0])

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Literal, Protocol
 
+from cloister.errors import PlanError
 from cloister.hazmat.discrete import discrete_gaussian, discrete_laplace
 from cloister.hazmat.ring import Integers
 from cloister.randomness import SecretStream
 
 NoiseKind = Literal["gaussian", "laplace"]
+_SAMPLERS = {"gaussian": discrete_gaussian, "laplace": discrete_laplace}
 
 
 class NoiseSource(Protocol):
@@ -45,8 +47,9 @@ class DiscreteNoise:
 
     def draw(self, kind: NoiseKind, scale: int, size: int) -> Integers:
         """Return `size` exact samples; `scale` is sigma (Gaussian) or the Laplace scale, >= 1."""
-        sample = discrete_gaussian if kind == "gaussian" else discrete_laplace
-        return sample(scale, size, self._stream)
+        if kind not in _SAMPLERS:  # never another law than the one that is accounted for
+            raise PlanError(f"kind of noise must be one of {sorted(_SAMPLERS)}, got {kind!r}.")
+        return _SAMPLERS[kind](scale, size, self._stream)
 
     def __repr__(self) -> str:
         return "DiscreteNoise(operating system)"

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from math import ceil, isqrt, sqrt
-from typing import Any
+from typing import Any, get_args
 
 from cloister.errors import PlanError, RemoteProtocolError
 from cloister.hazmat.discrete import MAX_SCALE
@@ -34,7 +34,7 @@ from cloister.privacy.events import (
 )
 from cloister.randomness import new_nonce
 from cloister.tasks import TASKS
-from cloister.tasks.base import Block, Profile, Released, Task
+from cloister.tasks.base import Block, Mechanism, Profile, Released, Task
 
 PROTOCOL_VERSION = 1
 MAX_RECORDS = 1 << 32  # per silo: public head-room, not a count
@@ -158,6 +158,11 @@ class Plan:
             raise PlanError(
                 f"task {task.name!r} is {'' if task.private else 'not '}private, so budget must "
                 f"{'be given' if task.private else 'be None'}."
+            )
+        if task.mechanism not in get_args(Mechanism):
+            raise PlanError(
+                f"mechanism of task {task.name!r} must be one of {get_args(Mechanism)}, "
+                f"got {task.mechanism!r}."
             )
         if task.private and task.mechanism == "none":
             raise PlanError(f"task {task.name!r} calls itself private but adds no noise.")

@@ -143,6 +143,11 @@ class _LloydLoop(ABC):
 
     def __post_init__(self) -> None:
         _check_whole(n_clusters=self.n_clusters, n_features=self.n_features, rounds=self.rounds)
+        if not isinstance(self.public_seed, int) or not isinstance(self.relocate_empty, bool):
+            raise PlanError(
+                "public_seed must be an integer and relocate_empty True or False, "
+                f"got {self.public_seed!r} and {self.relocate_empty!r}."
+            )
         if self.post not in _POST:
             raise PlanError(f"post must be one of {sorted(_POST)}, got {self.post!r}.")
         reach = FAR if self.post == "none" else 1
@@ -425,6 +430,8 @@ class FastLloyd(_LloydLoop):
                     f"{field} must be in (0, {diameter:.6g}], got {getattr(self, field)!r}; "
                     "it is measured in a box of half-width 1."
                 )
+        if not isinstance(self.radius_clip, bool):
+            raise PlanError(f"radius_clip must be True or False, got {self.radius_clip!r}.")
         if self.mechanism not in ("gaussian", "laplace"):
             raise PlanError(
                 f"mechanism must be 'gaussian' or 'laplace', got {self.mechanism!r}; "
