@@ -24,7 +24,7 @@ from cloister.testing import SimulatedNoise, check_task, toy_plan
 ONE = 1 << 16
 PRIVATE = [FastLloyd, GLloyd, SuLloyd]
 
-# name: (N, d, k), rounds of FastLloyd, GLloyd, SuLloyd at epsilon 1, eta; ALGORITHMS section 7
+# name: (N, d, k), rounds of FastLloyd, GLloyd, SuLloyd at epsilon 1, eta: conformance numbers
 SETS = {
     "iris": ((150, 4, 3), (2, 2, 2), 1.216),
     "lsun": ((400, 2, 3), (2, 2, 2), 0.653),

@@ -190,6 +190,10 @@ class Client:
                 Usage.CONFIRM, confirmation.mac, *self._confirmed(t, silo, other)
             ):
                 raise RemoteProtocolError(f"confirmation of {silo!r} for round {t} is forged.")
+            if silo not in reply.survivors:
+                raise RemoteProtocolError(
+                    f"silo {silo!r} is not in the sum of round {t} and cannot confirm it."
+                )
             if other != digest:
                 raise RemoteProtocolError(
                     f"silos {silo!r} and {self.silo!r} were sent different sums in round {t}; "
