@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import io
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -470,7 +471,10 @@ def _unit_name(value: Any) -> str | None:
     if value is None or _is_na(value):
         return None
     if isinstance(value, bytes):
-        value = value.decode("utf-8", "replace")
+        try:
+            value = value.decode()
+        except UnicodeDecodeError:
+            return f"0x{value.hex()}"  # two identifiers that are not text must not become one
     if isinstance(value, float):
         if math.isnan(value):
             return None
@@ -811,6 +815,7 @@ def _open_text(path: Path, names: Sequence[str] | None, unit: str | None) -> _Ta
         raise DataError(f"{label} is empty; its first line must name the columns.")
     positions, names = _positions(label, found, names, unit)
     order = [str(position) for position in positions]
+    _check_quotes(path, label, delimiter)
 
     def chunks(rows: int) -> Iterator[_Raw]:
         bad: list[None] = []
@@ -843,6 +848,30 @@ def _open_text(path: Path, names: Sequence[str] | None, unit: str | None) -> _Ta
         yield _Raw(np.empty((0, len(positions) - (unit is not None))), bad_lines=len(bad))
 
     return _Table(label, names, chunks, is_file=True)
+
+
+def _check_quotes(path: Path, label: str, delimiter: str) -> None:
+    """Refuse a table whose quotes do not match: one such line would swallow those after it.
+
+    What a CSV writer wrote passes, whatever the records hold, so this tells nothing about them.
+    """
+    import pyarrow as pa
+
+    with _readable(label), pa.input_stream(str(path)) as stream:
+        while (part := stream.read(_BLOCK_BYTES)) and b'"' not in part:
+            pass
+        if not part:
+            return
+    with _readable(label), pa.input_stream(str(path)) as stream:
+        text = io.TextIOWrapper(stream, encoding="latin1", newline="")
+        try:
+            for _ in csv.reader(text, delimiter=delimiter, strict=True):
+                pass
+        except csv.Error:
+            raise DataError(
+                f"{label} has a quoted field that does not end as it should; export it again with "
+                "a CSV writer."
+            ) from None
 
 
 def _split_header(line: str, names: Sequence[str] | None) -> tuple[str, list[str]]:
@@ -896,5 +925,5 @@ def _readable(label: str) -> Iterator[None]:
     except (OSError, EOFError, pa.ArrowException):
         raise DataError(
             f"{label} cannot be read; it is damaged, no such file any more, not of the kind its "
-            f"name says, or has a line longer than {_BLOCK_BYTES} bytes (a quote never closed?)."
+            f"name says, or has a line longer than {_BLOCK_BYTES} bytes."
         ) from None

@@ -361,7 +361,12 @@ def split_budget(budget: Budget, share: float, mechanism: Mechanism) -> tuple[Bu
     mu = gdp_mu_for(budget.epsilon, budget.delta)
 
     def part(of: float) -> Budget:
-        return Budget(accounting.gdp_epsilon(mu * sqrt(of), budget.delta), budget.delta)
+        epsilon = accounting.gdp_epsilon(mu * sqrt(of), budget.delta)
+        if epsilon == 0:
+            raise PlanError(
+                f"nominal_n must be given: {of:.0%} of ({budget}) is too little for a noisy count."
+            )
+        return Budget(epsilon, budget.delta)
 
     return part(share), part(1 - share)
 
@@ -404,7 +409,8 @@ def _content(silos: SiloRecords) -> bytes | None:
     prints = [getattr(records, "fingerprint", None) for records in silos.values()]
     if any(function is None for function in prints):
         return None
-    return b"".join(function(_PRINT) for function in prints if function is not None)
+    # sorted, so that the same silos in another order are the same content
+    return b"".join(sorted(function(_PRINT) for function in prints if function is not None))
 
 
 def _arrays(values: Mapping[str, Any]) -> dict[str, Floats]:

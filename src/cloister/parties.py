@@ -56,7 +56,8 @@ class Params:
     delta : float, optional
         For Gaussian noise; 1e-6 if not given.
     max_dist : float, optional
-        Constant radius in a box of half-width 1. Without it FastLloyd's with `alpha`.
+        Constant radius in a box of half-width 1. Without it FastLloyd's with `alpha`, the same in
+        every round, since the vectors of this loop do not say which round they are of.
     alpha : float, > 0
     post : {"fold", "truncate", "none"}
     bounds : (float, float)
@@ -114,7 +115,7 @@ class Params:
             n_clusters=self.k,
             rounds=self.iters,
             alpha=self.alpha,
-            radius_strategy="constant" if self.max_dist else "step",
+            radius_strategy="constant",  # vectors carry no round, so all rounds need one noise
             mechanism="laplace" if self.dp == "laplace" else "gaussian",
             post=self.post,
             public_seed=self.seed,
@@ -177,6 +178,9 @@ class GroupKey:
 
     def __repr__(self) -> str:
         return "GroupKey(secret)"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        raise TypeError("GroupKey is a secret and knows who joined; it cannot be copied or stored.")
 
 
 def new_key() -> GroupKey:

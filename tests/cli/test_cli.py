@@ -23,8 +23,10 @@ from cloister import cli
 from cloister.cli import COMMANDS, EXIT_CODES, main
 from cloister.cli.jobs import name_silos
 from cloister.cli.output import Output
-from cloister.errors import RemoteProtocolError, TransportError
+from cloister.errors import PlanError, RemoteProtocolError, TransportError
 from cloister.jobs import JobResult
+from cloister.privacy.budget import Budget
+from cloister.privacy.events import LaplaceEvent
 from cloister.privacy.ledger import Ledger
 from cloister.tasks.base import Table
 
@@ -658,3 +660,17 @@ def test_a_closed_pipe_is_no_crash(tmp_path: Path) -> None:
         check=False,
     )
     assert "Traceback" not in done.stderr
+
+
+def test_a_file_given_twice_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match="given twice"):
+        name_silos([tmp_path / "a.csv", tmp_path / "." / "a.csv"])
+
+
+def test_budget_close_frees_what_a_crashed_job_reserved(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "l.db")
+    ledger.open_dataset("d", cap=Budget(1.0, 0.0))
+    ledger.reserve(dataset="d", study="s", job="j", events=LaplaceEvent(1.0))
+    assert ledger.remaining("d") < 1e-6
+    assert main(["budget", "close", str(tmp_path / "l.db"), "j", "--quiet"]) == 0
+    assert ledger.remaining("d") == pytest.approx(1.0)

@@ -14,6 +14,7 @@ import pytest
 from cloister import Budget, Ledger
 from cloister.errors import LedgerError, LocalProtocolError, RemoteProtocolError
 from cloister.hazmat.ring import to_words
+from cloister.protocol.aggregator import Aggregator
 from cloister.protocol.client import Client, result_hash
 from cloister.protocol.journal import MemoryJournal
 from cloister.protocol.messages import (
@@ -32,7 +33,7 @@ from cloister.protocol.plan import Plan
 from cloister.randomness import new_key
 from cloister.secagg.masks import GroupMask, NoMask
 from cloister.tasks import FastLloyd
-from cloister.testing import toy_plan, toy_records
+from cloister.testing import ZeroNoise, toy_plan, toy_records
 
 KEY = new_key()
 
@@ -555,3 +556,29 @@ def test_a_single_silo_needs_nobodys_word() -> None:
         client.handle(encode(plan, Reply(t, (A,), upload.words)))  # type: ignore[union-attr]
     client.handle(encode(plan, Close(plan.rounds - 1)))
     assert client.finished
+
+
+def test_a_restarted_silo_sends_its_bytes_again_and_confirms_nothing() -> None:
+    plan, journal = toy_plan(), MemoryJournal()
+    records = toy_records(plan)["silo-0"]
+    lives = [Client(plan, "silo-0", [records], GroupMask(KEY), journal) for _ in range(2)]
+    opened = Aggregator(plan, ZeroNoise()).open(0)
+    assert lives[0].handle(opened) == lives[1].handle(opened)
+    words = np.zeros(plan.length(0), dtype=np.uint64)
+    reply = encode(plan, Reply(0, plan.silos, words))
+    lives[0].handle(reply)
+    with pytest.raises(LocalProtocolError, match="restarted"):
+        lives[1].handle(reply)
+
+
+def test_pads_of_two_plans_with_one_run_id_differ() -> None:
+    plan = toy_plan()
+    other = replace(plan, nominal_n=plan.nominal_n + 1)
+    assert other.run_id == plan.run_id
+    records = toy_records(plan)["silo-0"]
+    frames = [
+        Client(p, "silo-0", [records], GroupMask(KEY)).handle(Aggregator(p, ZeroNoise()).open(0))
+        for p in (plan, other)
+    ]
+    words = [decode(p, frame).words for p, frame in zip((plan, other), frames, strict=True)]  # type: ignore[union-attr]
+    assert (words[0] != words[1]).all()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import warnings
 from pathlib import Path
 from typing import Any
@@ -534,3 +535,16 @@ def test_the_double_says_that_it_is_not_private() -> None:
     fitted = model(ZeroNoiseKMeans).fit(X)
     assert "not private" in fitted._repr_mimebundle_()["text/html"]
     assert isinstance(fitted.plan_.task, FastLloyd)
+
+
+def test_labels_are_not_stored_with_the_model() -> None:
+    model = DPKMeans(2, epsilon=1.0, bounds=(-1, 1), nominal_n=20).fit(np.zeros((20, 2)))
+    assert len(model.labels_) == 20
+    stored = pickle.loads(pickle.dumps(model))  # noqa: S301  # made two calls ago
+    assert not hasattr(stored, "labels_")
+    assert (stored.cluster_centers_ == model.cluster_centers_).all()
+
+
+def test_a_budget_too_small_for_a_count_asks_for_nominal_n() -> None:
+    with pytest.raises(PlanError, match="nominal_n must be given"):
+        DPKMeans(2, epsilon=0.1, delta=0.01, bounds=(-1, 1)).fit(np.zeros((20, 2)))

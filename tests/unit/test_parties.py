@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from dataclasses import FrozenInstanceError, fields, replace
 from math import ceil, sqrt
 from typing import Any
@@ -289,7 +291,18 @@ def test_index_must_be_one_of_the_clients() -> None:
 def test_max_dist_is_the_constant_radius() -> None:
     task = params(max_dist=0.3).task
     assert task.first_radius == task.radius == 0.3
-    assert params().task.first_radius == pytest.approx(sqrt(2))
+
+
+def test_all_rounds_have_one_radius_since_vectors_carry_no_round() -> None:
+    p = params(k=100)
+    assert p.task.first_radius == p.task.radius
+    assert len({p.noise_scale(t) for t in range(p.iters)}) == 1
+
+
+def test_a_group_key_is_neither_copied_nor_stored() -> None:
+    for copy_of in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match="secret"):
+            copy_of(new_key())
 
 
 def test_gaussian_noise_covers_all_rounds() -> None:

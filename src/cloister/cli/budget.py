@@ -27,9 +27,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     export.set_defaults(action=_export)
     cap = actions.add_parser("cap", help="give a data set another lifetime cap")
     cap.set_defaults(action=_cap)
-    for action in (show, export, cap):
+    close = actions.add_parser("close", help="end a job that crashed; what left stays charged")
+    close.set_defaults(action=_close)
+    for action in (show, export, cap, close):
         action.add_argument("ledger", type=Path, metavar="LEDGER")
         add_flags(action)
+    close.add_argument("job", metavar="JOB", help="as 'budget show' names it")
     cap.add_argument("dataset", metavar="DATASET")
     cap.add_argument("--epsilon", type=float, required=True, metavar="E")
     cap.add_argument("--delta", type=float, metavar="D", help="default: as before")
@@ -105,4 +108,12 @@ def _cap(args: argparse.Namespace, ledger: Ledger, out: Output) -> int:
             "after": {"epsilon": after.epsilon, "delta": after.delta},
         }
     )
+    return 0
+
+
+def _close(args: argparse.Namespace, ledger: Ledger, out: Output) -> int:
+    ledger.close(args.job)
+    ledger.forget_frames(args.job)
+    out.say(f"closed  {args.job}: what left stays charged, the rest is free again")
+    out.document({"command": "budget close", "job": args.job})
     return 0

@@ -105,6 +105,8 @@ def name_silos(files: Iterable[Path]) -> dict[str, Path]:
     """Name each file's silo like the file; files of one name get a number."""
     silos: dict[str, Path] = {}
     for path in files:
+        if path.resolve() in {other.resolve() for other in silos.values()}:
+            raise PlanError(f"file {str(path)!r} is given twice; its records would count twice.")
         stem = Path(path.stem).stem if path.suffix.lower() in _PACKED else path.stem
         name, number_of = stem or path.name, 2
         while name in silos:

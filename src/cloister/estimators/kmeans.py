@@ -291,7 +291,10 @@ class DPKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
 
     @classmethod
     def load(cls, path: str | Path) -> DPKMeans:
-        """Read a model; it can predict, and its parameters are those of its plan."""
+        """Read a model to predict with; its parameters are those of its plan.
+
+        To fit again, make a new estimator: a bought count and `alpha` are not among them.
+        """
         result = JobResult.load(path)
         plan, task = result.plan, result.plan.task
         if not isinstance(task, FastLloyd | GLloyd | SuLloyd) or plan.budget is None:
@@ -392,6 +395,12 @@ class DPKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         if hasattr(self, "result_"):
             bundle["text/html"] = _html(self)
         return bundle
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what must not be stored: labels are made from the records."""
+        state = dict(super().__getstate__())
+        state.pop("labels_", None)
+        return state
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

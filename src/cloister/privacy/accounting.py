@@ -4,8 +4,8 @@ Pure Gaussian schedules use Gaussian differential privacy, which is exact. Lapla
 mixtures use the smallest of three valid bounds: the sum of their epsilons, zero-concentrated
 differential privacy, and a numerical privacy loss distribution that rounds upwards.
 
-All results hold for the continuous mechanisms. The discrete ones that we run, on a lattice much
-finer than the sensitivity, differ by less than the margin that calibration adds.
+All results hold for the continuous mechanisms. `calibration.lattice_sigma` makes the discrete
+Gaussian noise that we draw worth the continuous noise that is counted.
 """
 
 from __future__ import annotations

@@ -68,6 +68,7 @@ class Client:
         self._journal = journal or MemoryJournal()
         self._uploads = 0  # rounds for which our vector left
         self._pending: Reply | None = None  # the answer of the last of them, not yet unmasked
+        self._restarted_in = -1  # the round whose upload an earlier life of this silo made
         self._told: dict[int, bytes] = {}  # the one answer of each round, kept to the end
         self._states: list[GridState] = [self._on_grid(plan.task.start())]
 
@@ -120,7 +121,9 @@ class Client:
         if len(self._states) == t:  # not so when our upload failed and is asked for again
             self._receive(t - 1, message.confirmations)
         frame = self._journal.frame(self.plan.run_id, t)
-        if frame is None:
+        if frame is not None:
+            self._restarted_in = t
+        else:
             upload = encode(self.plan, self._upload(t))
             frame = self._journal.commit(
                 job=self.plan.run_id, round=t, event=self.plan.event(t), frame=upload
@@ -161,6 +164,11 @@ class Client:
             raise RemoteProtocolError(
                 f"round {t} has {len(survivors)} survivors, the plan asks for at least "
                 f"{self.plan.min_silos}."
+            )
+        if t == self._restarted_in:
+            raise LocalProtocolError(
+                f"{self.silo!r} was restarted in round {t} and may have confirmed another sum; "
+                "it confirms nothing and leaves the job."
             )
         digest = result_hash(self.plan, message)
         if self._told.setdefault(t, digest) != digest:
@@ -211,7 +219,7 @@ class Client:
         self._pending = None
 
     def _pad(self, t: int) -> PadContext:
-        return PadContext(self.plan.run_id, t, 0, _VECTOR, self.silo)
+        return PadContext(self.plan.digest.hex(), t, 0, _VECTOR, self.silo)
 
     def _on_grid(self, state: State) -> GridState:
         return {name: round_to_grid(v, self.plan.grid.frac_bits) for name, v in state.items()}
