@@ -73,6 +73,7 @@ def run(args: argparse.Namespace) -> int:
             on_round=on_round,
             n_clusters=3,
             rounds=3,
+            # chosen on this public table: other starts more often end in a tiny cluster
             public_seed=1,
             relocate_empty=True,
         )

@@ -293,7 +293,7 @@ def _run(units: Sequence[Callable[[], list[Row]]], jobs: int) -> Iterator[list[R
 
 def _use_one_thread() -> None:
     """Keep a process from starting as many threads as there are cores."""
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # ships no types
 
     threadpool_limits(1)
 

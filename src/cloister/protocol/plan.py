@@ -288,6 +288,7 @@ class Plan:
         document: dict[str, Any] = {
             "protocol": PROTOCOL_VERSION,
             "ring_bits": RING_BITS,
+            # a protocol cannot say that tasks are dataclasses
             "task": {"name": self.task.name, **asdict(self.task)},  # type: ignore[call-overload]
             "budget": asdict(self.budget) if self.budget else None,
             "grid": asdict(self.grid),

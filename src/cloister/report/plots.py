@@ -100,7 +100,7 @@ def _inline(figure: Figure, prefix: str) -> str:
         return renamed.replace('href="#', f'href="#{prefix}-').replace("url(#", f"url(#{prefix}-")
 
     text = re.sub(r"<[^>]+>", own_ids, text)
-    width = float(re.search(r'width="([\d.]+)pt"', text)[1]) * 4 / 3  # type: ignore[index]
+    width = float(re.search(r'width="([\d.]+)pt"', text)[1]) * 4 / 3  # type: ignore[index]  # matplotlib writes a width
     # Wider than the page: first shrink a little, then scroll.
     style = f"width:100%;max-width:{width:.0f}px;min-width:{0.75 * width:.0f}px"
     return re.sub(r'width="[\d.]+pt" height="[\d.]+pt"', f'style="{style}"', text, count=1)

@@ -24,16 +24,15 @@ def _sphere_packing(n_clusters: int, n_features: int, public_seed: int) -> bytes
     if n_clusters == 1:
         return np.zeros((1, n_features)).tobytes()
     rng = public_generator(public_seed, "sphere-packing", n_clusters, n_features)
-    tried: dict[float, Floats | None] = {0.5**i: None for i in range(_HALVINGS)}
     found: list[Floats] = []
 
     def attempt(radius: float) -> bool:
-        tried[radius] = centres = _pack(n_clusters, n_features, radius, rng)
+        centres = _pack(n_clusters, n_features, radius, rng)
         if centres is not None:
             found.append(centres)
         return centres is not None
 
-    for larger, radius in pairwise([2.0, *tried]):
+    for larger, radius in pairwise(2.0 * 0.5**i for i in range(_HALVINGS + 1)):
         if attempt(radius):
             low, high = radius, larger
             # In many dimensions a large radius pushes the centres into the middle of the box, so
