@@ -21,7 +21,7 @@ import pytest
 
 from cloister import cli
 from cloister.cli import COMMANDS, EXIT_CODES, main
-from cloister.cli.jobs import name_silos
+from cloister.cli.release import name_silos
 from cloister.cli.output import Output
 from cloister.errors import PlanError, RemoteProtocolError, TransportError
 from cloister.jobs import JobResult
@@ -345,7 +345,7 @@ def test_a_broken_protocol_is_code_7(
     def fail(*_: object, **__: object) -> None:
         raise error("round 0 was answered twice.")
 
-    monkeypatch.setattr("cloister.cli.jobs.run_job", fail)
+    monkeypatch.setattr("cloister.cli.release.run_job", fail)
     assert main(cluster("--cap-epsilon", "9", "--quiet")) == 7
     assert "answered twice" in one_sentence(capsys)
 
@@ -356,7 +356,7 @@ def test_an_unexpected_error_is_code_1_and_its_message_is_kept_back(
     def fail(*_: object, **__: object) -> None:
         raise ValueError(f"cannot convert {REAL}")
 
-    monkeypatch.setattr("cloister.cli.jobs.run_job", fail)
+    monkeypatch.setattr("cloister.cli.release.run_job", fail)
     assert main(cluster("--quiet")) == 1
     sentence = one_sentence(capsys)
     assert "unexpected ValueError" in sentence

@@ -49,6 +49,16 @@ COMMANDS = {
     "schema": "draft or validate the data contract",
     "budget": "show or export what a ledger knows",
     "compare": "methods x epsilons x data sets x repeats, on public data",
+    "ca": "make the certificate authority of a federation",
+    "enroll": "request, approve, install and revoke certificates",
+    "config": "check the one configuration file of a coordinator, silo or analyst",
+    "doctor": "look for what would stop a party: clock, names, certificates, disk, versions",
+    "coordinator": "run the coordinator's service",
+    "silo": "run a silo's agent",
+    "jobs": "submit, list, show, approve, deny, withdraw and cancel federated jobs",
+    "ledger": "back up, export and migrate a ledger",
+    "audit-log": "verify the coordinator's or a silo's audit file",
+    "federation": "a coordinator and three silos as real processes, on this machine",
 }
 EXIT_CODES: dict[type[CloisterError], int] = {
     PlanError: 3,
@@ -113,7 +123,7 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     for name, summary in COMMANDS.items():
         command = commands.add_parser(name, help=summary, description=f"{summary.capitalize()}.")
         if name == wanted:
-            module = import_module(f"cloister.cli.{name}")
+            module = import_module(f"cloister.cli.{name.replace('-', '_')}")
             module.add_arguments(command)
             command.set_defaults(run=module.run)
     return parser

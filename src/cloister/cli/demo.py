@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from cloister.cli.jobs import Charge, finish, prepare_folder
+from cloister.cli.release import Charge, finish, prepare_folder
 from cloister.cli.output import Output, add_flags
 from cloister.data import read_source
 from cloister.jobs import Account, run_job

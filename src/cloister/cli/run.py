@@ -11,7 +11,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
-from cloister.cli.jobs import finish, release
+from cloister.cli.release import finish, release
 from cloister.cli.options import add_job_arguments
 from cloister.cli.output import Output, add_flags
 from cloister.errors import CloisterError, PlanError

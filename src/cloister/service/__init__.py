@@ -1,0 +1,1 @@
+"""The coordinator: one TLS port for rounds, jobs, health and metrics."""
