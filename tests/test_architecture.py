@@ -23,17 +23,20 @@ MODULES = {
 # A unit imports units of lower layers, and itself.
 LAYERS = [
     {"errors"},
-    {"randomness", "hazmat"},
+    {"randomness"},
+    {"hazmat"},
     {"privacy"},
     {"tasks", "secagg"},
     {"protocol"},
     {"transports", "schema", "metrics", "parties"},
     {"data"},
-    {"jobs"},
+    {"jobs", "enrolment"},
     {"estimators"},
     {"report", "settings"},
+    {"service"},
+    {"silo"},  # keeps an audit file like the service's
     {"experiments", "testing"},
-    {"cli", "service"},  # the command line offers the experiments as `cloister compare`
+    {"cli"},  # offers the experiments as `cloister compare`
     {"__main__"},
 ]
 LAYER = {unit: number for number, units in enumerate(LAYERS) for unit in units}
@@ -55,10 +58,10 @@ ONLY = {
 
 # Third-party libraries and the modules that may import them; numpy is welcome everywhere.
 LIBRARIES = {
-    "cryptography": {"randomness", "hazmat"},
+    "cryptography": {"randomness", "hazmat", "enrolment"},
     "scipy": {"privacy", "metrics", "experiments"},
     "dp_accounting": {"privacy.accounting"},
-    "sqlalchemy": {"privacy.ledger"},
+    "sqlalchemy": {"privacy.ledger", "data", "service.store", "silo.store"},
     "pydantic": {"schema", "settings"},
     "pandas": {"data", "cli", "experiments"},
     "polars": {"data"},
@@ -66,9 +69,16 @@ LIBRARIES = {
     "sklearn": {"estimators", "metrics", "cli", "experiments", "testing"},
     "threadpoolctl": {"experiments"},
     "rich": {"cli", "experiments"},
+    "fastapi": {"service"},
+    "starlette": {"service"},
+    "uvicorn": {"service.server"},
+    "websockets": {"transports.http"},
+    "httpx": {"service.client"},
+    "mpi4py": {"transports.mpi"},
+    "nvflare": {"transports.flare"},
     "matplotlib": {"report", "experiments"},
 }
-LAZY = {"dp_accounting", "matplotlib", "pandas", "polars", "pyarrow", "threadpoolctl"}
+LAZY = {"mpi4py", "nvflare", "dp_accounting", "matplotlib", "pandas", "polars", "pyarrow", "threadpoolctl"}
 
 
 def imports(tree: ast.AST) -> Iterator[tuple[str, bool]]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from cloister.errors import DataError, PlanError
+from cloister.hazmat.signing import Identity
 from cloister.privacy import accounting
 from cloister.privacy.budget import Budget, default_delta
 from cloister.privacy.calibration import gdp_mu_for
@@ -28,7 +29,7 @@ from cloister.protocol.session import RoundDone, run_rounds
 from cloister.randomness import new_key
 from cloister.schema import Schema
 from cloister.secagg.masks import GroupMask, NoMask
-from cloister.tasks.base import Floats, Mechanism, Records, Task
+from cloister.tasks.base import Floats, GridState, Mechanism, Profile, Records, Task
 from cloister.tasks.count import Count
 from cloister.transports.inprocess import InProcess
 
@@ -183,6 +184,10 @@ def make_plan(
     study: str = "default",
     publish: bool = False,
     min_silos: int = 0,
+    profile: Profile | None = None,
+    collusion: int = 0,
+    fingerprints: Iterable[str] = (),
+    upload_slot: float = 0.0,
     frac_bits: int = 16,
     **options: Any,
 ) -> Plan:
@@ -199,6 +204,10 @@ def make_plan(
         None for a task that is not private.
     nominal_n : int, >= 1
         Public contract value for the number of records in all silos.
+    profile : {"local", "group", "pairwise"}, optional
+        "local" for one silo and "group" for more, unless given.
+    study, publish, min_silos, collusion, fingerprints, upload_slot
+        As in :class:`~cloister.protocol.plan.Plan`.
     options
         The task's own, such as ``n_clusters``.
 
@@ -234,13 +243,16 @@ def make_plan(
         budget=budget,
         nominal_n=nominal_n,
         min_silos=min_silos,
-        profile="local" if len(names) == 1 else "group",
+        profile=profile or ("local" if len(names) == 1 else "group"),
         unit=schema.unit,
         max_rows=schema.max_rows or 1,
         max_silos_per_person=schema.max_silos_per_person,
         schema_digest=schema.digest(),
         study=study,
         publish=publish,
+        collusion=collusion,
+        fingerprints=tuple(fingerprints),
+        upload_slot=upload_slot,
     )
 
 
@@ -272,11 +284,20 @@ def run_plan(
     if set(silos) != set(plan.silos):
         raise PlanError(f"silos must be those of the plan, {plan.silos}, got {tuple(silos)}.")
     source = noise or DiscreteNoise()
+    identities = {name: Identity.new() for name in plan.silos}
+    if plan.profile == "pairwise" or plan.fingerprints:  # in one process nobody pins anything
+        prints = tuple(identity.fingerprint for identity in identities.values())
+        plan = replace(plan, fingerprints=prints)
     masker = GroupMask(new_key()) if plan.profile == "group" else NoMask()
     if account:
         account.reserve(plan, _content(silos))
     try:
-        clients = {name: Client(plan, name, silos[name], masker) for name in plan.silos}
+        clients = {
+            name: Client(plan, name, silos[name], identity=identity, noise=noise)
+            if plan.fingerprints
+            else Client(plan, name, silos[name], masker)
+            for name, identity in identities.items()
+        }
         aggregator = Aggregator(plan, source, account.ledger if account else None)
         transport = InProcess({name: client.handle for name, client in clients.items()})
         survivors = []
@@ -288,8 +309,33 @@ def run_plan(
         if account:
             account.close(plan)
     winner = next(client for client in clients.values() if client.finished)
-    history = tuple(plan.task.results(state, plan.grid) for state in winner.history)
-    label = source.label if plan.task.private else "none: not private"
+    return result_of(plan, winner.history, survivors, source.label)
+
+
+def result_of(
+    plan: Plan,
+    states: Iterable[GridState],
+    survivors: Iterable[tuple[str, ...]],
+    noise: str,
+) -> JobResult:
+    """Return what a job released, in the users' units.
+
+    Parameters
+    ----------
+    plan : Plan
+    states : iterable of mappings
+        The public state before the first round and after each.
+    survivors : iterable of tuple of str
+        The silos in each round's sum.
+    noise : str
+        Where the noise came from.
+
+    Returns
+    -------
+    JobResult
+    """
+    history = tuple(plan.task.results(state, plan.grid) for state in states)
+    label = noise if plan.task.private else "none: not private"
     return JobResult(plan, history[-1], history, plan.events(), label, tuple(survivors))
 
 
@@ -399,7 +445,7 @@ def _shared(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that belong to the job and not to the task."""
     return {
         key: options[key]
-        for key in ("study", "publish", "min_silos", "frac_bits")
+        for key in ("study", "publish", "min_silos", "profile", "collusion", "frac_bits")
         if key in options
     }
 

@@ -23,16 +23,32 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from cloister.errors import LocalProtocolError
 from cloister.hazmat.ring import Words
+from cloister.randomness import ByteSource
 
 KEY_BYTES = 32
 
 
 class Usage(Enum):
-    """Everything a group key may be used for; one label each, never reused."""
+    """Everything a key may be used for; one label each, never reused."""
 
+    # under the group key
     MASK = b"cloister/1/mask"
     STATE_TAG = b"cloister/1/state-tag"
+    STATE_BOX = b"cloister/1/state-box"
     CONFIRM = b"cloister/1/confirm"
+    # under a silo's secret of the job
+    BOX_KEY = b"cloister/1/box-key"
+    GROUP_PART = b"cloister/1/group-part"
+    PAIR_KEY = b"cloister/1/pair-key"
+    SELF_SEED = b"cloister/1/self-seed"
+    SHARING = b"cloister/1/sharing"
+    NOISE = b"cloister/1/noise"
+    # under a key that two silos agreed on, or under a silo's seed
+    BOX = b"cloister/1/box"
+    PAIR_PAD = b"cloister/1/pair-pad"
+    SELF_PAD = b"cloister/1/self-pad"
+    # under the parts of all silos together
+    GROUP_KEY = b"cloister/1/group-key"
 
 
 @dataclass(frozen=True)
@@ -52,36 +68,38 @@ class PadContext:
     def encode(self) -> bytes:
         """Return an injective encoding: each field with its length before it."""
         text = (self.session, str(self.round), str(self.attempt), self.vector, self.sender)
-        return _join(field.encode() for field in text)
+        return join(field.encode() for field in text)
 
 
 def derive(key: bytes, usage: Usage, context: bytes) -> bytes:
-    """Derive the 32-byte key of one `usage` in one `context` from a group key."""
+    """Derive the 32-byte key of one `usage` in one `context` from a secret key."""
     if len(key) != KEY_BYTES:
         raise LocalProtocolError(
             f"key must have {KEY_BYTES} bytes, got {len(key)}; make one with randomness.new_key()."
         )
-    info = _join((usage.value, context))
+    info = join((usage.value, context))
     return HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=None, info=info).derive(key)
 
 
-def expand(key: bytes, context: PadContext, size: int) -> Words:
-    """Expand a group key to the pad of one vector.
+def expand(key: bytes, context: PadContext, size: int, usage: Usage = Usage.MASK) -> Words:
+    """Expand a key to the pad of one vector.
 
     Parameters
     ----------
     key : bytes of length 32
-        Secret shared by the silos, never known to the aggregator.
+        Never known to the aggregator while the pad must hide something.
     context : PadContext
     size : int, >= 0
         Number of ring words.
+    usage : Usage
+        What kind of pad: of the group, of a pair of silos, of a silo alone.
 
     Returns
     -------
     ndarray of shape (size,), uint64
         Computationally uniform over Z_2^64.
     """
-    pad_key = derive(key, Usage.MASK, context.encode())
+    pad_key = derive(key, usage, context.encode())
     # The key is used for this pad alone, so the all-zero nonce (counter 0) never repeats.
     stream = Cipher(algorithms.ChaCha20(pad_key, bytes(16)), mode=None).encryptor()
     words = np.zeros(size, dtype="<u8")
@@ -91,11 +109,17 @@ def expand(key: bytes, context: PadContext, size: int) -> Words:
     return words.astype(np.uint64, copy=False)
 
 
+def stream(key: bytes) -> ByteSource:
+    """Return a byte source: the ChaCha20 stream under a key that is used for nothing else."""
+    encryptor = Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor()
+    return lambda size: encryptor.update(bytes(size))
+
+
 def tag(usage_key: bytes, *parts: bytes) -> bytes:
     """Return HMAC-SHA256 over length-prefixed `parts` under a key from :func:`derive`."""
-    return hmac.digest(usage_key, _join(parts), "sha256")
+    return hmac.digest(usage_key, join(parts), "sha256")
 
 
-def _join(parts: Iterable[bytes]) -> bytes:
+def join(parts: Iterable[bytes]) -> bytes:
     """Concatenate with each length in front: different lists never give the same bytes."""
     return b"".join(len(part).to_bytes(8, "big") + part for part in parts)

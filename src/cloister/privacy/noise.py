@@ -6,8 +6,9 @@ from typing import Literal, Protocol
 
 from cloister.errors import PlanError
 from cloister.hazmat.discrete import discrete_gaussian, discrete_laplace
+from cloister.hazmat.prg import stream
 from cloister.hazmat.ring import Integers
-from cloister.randomness import SecretStream
+from cloister.randomness import ByteSource, SecretStream
 
 NoiseKind = Literal["gaussian", "laplace"]
 _SAMPLERS = {"gaussian": discrete_gaussian, "laplace": discrete_laplace}
@@ -43,7 +44,7 @@ class DiscreteNoise:
     label = "operating system"
 
     def __init__(self) -> None:
-        self._stream = SecretStream()
+        self._stream: ByteSource = SecretStream()
 
     def draw(self, kind: NoiseKind, scale: int, size: int) -> Integers:
         """Return `size` exact samples; `scale` is sigma (Gaussian) or the Laplace scale, >= 1."""
@@ -53,3 +54,23 @@ class DiscreteNoise:
 
     def __repr__(self) -> str:
         return "DiscreteNoise(operating system)"
+
+
+class ShareNoise(DiscreteNoise):
+    """A silo's part of the noise of one round, from a key of that round.
+
+    The key comes from a secret that the operating system made for the job. So a silo that was
+    restored from a copy of its disk sends the same bytes again, and never two vectors under one
+    mask with different noise.
+
+    Parameters
+    ----------
+    key : bytes of length 32
+        For this round and nothing else.
+    """
+
+    def __init__(self, key: bytes) -> None:
+        self._stream = stream(key)
+
+    def __repr__(self) -> str:
+        return "ShareNoise(secret of the job)"

@@ -1,62 +1,102 @@
-"""The aggregator's side of a job: it owns the noise and the open round, never a key."""
+"""The aggregator's side of a job: it owns the open round and, under some profiles, the noise."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
 
 from cloister.errors import LocalProtocolError, RemoteProtocolError
+from cloister.hazmat.prg import PadContext
 from cloister.hazmat.ring import Words, to_words
+from cloister.hazmat.signing import verify
 from cloister.privacy.noise import NoiseSource
 from cloister.protocol.journal import Journal, MemoryJournal
+from cloister.protocol.keys import check_keys, cohort_hash, holder_numbers, round_keys
 from cloister.protocol.messages import (
+    BEFORE,
+    CONFIRM_LABEL,
+    VECTOR,
+    Adopt,
+    Adopted,
+    AskState,
     Close,
     Confirm,
     Confirmation,
+    Deal,
+    Invite,
+    Keys,
     Kind,
     Open,
+    Ready,
     Reply,
+    Roster,
+    SealedState,
+    Secrets,
+    Shares,
+    Unmask,
     Upload,
+    confirmed,
     decode,
     encode,
+    result_hash,
 )
-from cloister.protocol.plan import Plan
+from cloister.protocol.plan import Plan, share_threshold
+from cloister.protocol.progress import Progress
+from cloister.secagg.dropout import RoundKeys, open_secret
+from cloister.tasks.base import GridState
+
+_T = TypeVar("_T")
+_ROSTER, _OPENED = b"roster", "opened/{}"
 
 
 class Aggregator:
-    """Adds masked vectors and noise; sees neither the records, nor the sums, nor the result.
+    """Adds masked vectors, and noise if the profile says so; sees no records and no silo's sum.
+
+    Under "group" it cannot read the results either. Under "pairwise" it can, after enough silos
+    opened a noised sum.
 
     Parameters
     ----------
     plan : Plan
     noise : NoiseSource
         Drawn when a round opens, before any upload arrives, so that the time of the answer does
-        not depend on it; never stored.
+        not depend on it; never stored. Not used under "pairwise".
     journal : Journal, optional
-        Where the answer and its charge are made durable before it leaves.
+        Where what it binds itself to is made durable before it leaves: the roster, the silos that
+        share keys, and each round's answer with its charge. An aggregator made anew with the
+        journal of a job goes on in the round where it was.
     """
 
     def __init__(self, plan: Plan, noise: NoiseSource, journal: Journal | None = None) -> None:
         self.plan = plan
         self._source = noise
         self._journal = journal or MemoryJournal()
-        self._round = -1
+        self._members = plan.silos  # of the open round
         self._noise: Words | None = None
         self._uploads: dict[str, bytes] = {}
+        self._tags: dict[str, bytes] = {}
         self._confirmations: dict[str, Confirmation] = {}
+        self._shares: dict[str, tuple[bytes, ...]] = {}
+        self._sealed_state: SealedState | None = None
+        self._keys: dict[str, Keys] = {}
+        self._roster: Roster | None = None
+        self._secrets: dict[str, Secrets] = {}
+        self._cohort: tuple[str, ...] = ()
+        self._finished: dict[int, dict[str, bytes]] = {}  # what opened the last finished round
+        self._progress = Progress(plan)
+        self._recorded = dict(self._journal.recorded(plan.run_id))
+        self._recall_keys()
+        self._round = self._recall_rounds()
 
-    def open(self, t: int) -> bytes:
-        """Open round `t` (the next one) and return the frame that asks for uploads."""
-        if t == self._round + 1 < self.plan.rounds and (t == 0 or self._answer(t - 1)):
-            confirmations = tuple(self._confirmations.values())
-            self._round, self._confirmations, self._uploads = t, {}, {}
-            self._noise = None if self._answer(t) else self._draw(t)
-            return encode(self.plan, Open(t, confirmations))
-        raise LocalProtocolError(
-            f"round {t} cannot be opened after round {self._round}; a round is never run again."
-        )
+    @property
+    def first_round(self) -> int:
+        """The round to go on with: the last that was answered, or 0."""
+        return self._round + 1
 
     def accept(self, silo: str, frame: bytes) -> Kind:
-        """Take an upload, a confirmation or a farewell from the silo that the transport names.
+        """Take a frame from the silo that the transport names.
 
         Returns
         -------
@@ -70,26 +110,146 @@ class Aggregator:
             sent before.
         """
         message = decode(self.plan, frame)
-        if message.sender != silo or message.round != self._round:
+        if message.sender != silo or message.round != max(self._round, 0):
             raise RemoteProtocolError(f"frame of {silo!r} does not belong to round {self._round}.")
+        if isinstance(message, Keys | Secrets | Ready) != (self._round == BEFORE):
+            raise RemoteProtocolError(
+                f"frame of {silo!r} came {'before' if self._round == BEFORE else 'after'} its time."
+            )
         match message:
+            case Keys():
+                check_keys(self.plan, message)
+                _only_one(self._keys, silo, message, "keys")
+            case Secrets():
+                if silo not in self._numbers or len(message.boxes) != len(self._numbers):
+                    raise RemoteProtocolError(f"boxes of {silo!r} do not fit the roster.")
+                _only_one(self._secrets, silo, message, "sealed secrets")
+            case Ready():
+                self._confirm(BEFORE, message, self._cohort_hash())
             case Upload() if self._answer(self._round) is None:
+                if silo not in self._members:
+                    raise RemoteProtocolError(f"silo {silo!r} is not in round {self._round}.")
                 if self._uploads.setdefault(silo, frame) != frame:
                     raise RemoteProtocolError(
                         f"silo {silo!r} sent two different uploads in round {self._round}."
                     )
+                self._tags.setdefault(silo, message.state_tag)
             case Confirm():
-                said = Confirmation(silo, message.result_hash, message.mac)
-                if self._confirmations.setdefault(silo, said) != said:
-                    raise RemoteProtocolError(
-                        f"silo {silo!r} confirmed two different sums in round {self._round}."
-                    )
+                self._confirm(self._round, message, result_hash(self.plan, self._reply()))
+            case Shares():
+                if len(message.shares) != len(self._members):
+                    raise RemoteProtocolError(f"shares of {silo!r} do not fit round {self._round}.")
+                _only_one(self._shares, silo, message.shares, "shares")
+            case SealedState():
+                self._sealed_state = message
+            case Adopted():
+                self._tags[silo] = message.state_tag
         return message.kind
+
+    # Keys ------------------------------------------------------------------------------------
+
+    def invite(self) -> bytes | None:
+        """Return the frame that asks for keys; None if the roster is fixed already."""
+        return None if self._roster else encode(self.plan, Invite())
+
+    def roster(self) -> bytes:
+        """Fix the silos whose keys came, and return the frame that shows their keys to all.
+
+        Raises
+        ------
+        RemoteProtocolError
+            If they are too few.
+        """
+        if self._roster is None:
+            present = [self._keys[name] for name in self.plan.silos if name in self._keys]
+            if len(present) < self.plan.min_silos:
+                raise RemoteProtocolError(
+                    f"job cannot start: {len(present)} silos sent keys, the plan asks for "
+                    f"{self.plan.min_silos}."
+                )
+            frame = encode(self.plan, Roster(tuple(present)))
+            self._journal.record(self.plan.run_id, _ROSTER, frame)
+            self._take_roster(frame)
+        return encode(self.plan, self._known_roster())
+
+    @property
+    def rostered(self) -> tuple[str, ...]:
+        """The silos of the roster."""
+        return tuple(self._numbers)
+
+    def deals(self) -> dict[str, bytes]:
+        """Fix the silos whose boxes came, and return for each the frame with the boxes for it.
+
+        Raises
+        ------
+        RemoteProtocolError
+            If they are too few.
+        """
+        roster = self._known_roster()
+        if not self._cohort:
+            cohort = tuple(name for name in self._numbers if name in self._secrets)
+            if len(cohort) < self.quorum:
+                raise RemoteProtocolError(
+                    f"job cannot start: {len(cohort)} silos agreed on keys, it needs "
+                    f"{self.quorum}."
+                )
+            for name in cohort:
+                sealed = encode(self.plan, self._secrets[name])
+                self._journal.record(self.plan.run_id, f"secrets/{name}".encode(), sealed)
+            named = encode(self.plan, Deal(cohort, ()))
+            self._journal.record(self.plan.run_id, b"cohort", named)
+            self._cohort = self._members = cohort
+        places = {keys.sender: place for place, keys in enumerate(roster.keys)}
+        return {
+            name: encode(
+                self.plan,
+                Deal(
+                    self._cohort,
+                    tuple(self._secrets[s].boxes[places[name]] for s in self._cohort),
+                ),
+            )
+            for name in self._cohort
+        }
+
+    @property
+    def has_cohort(self) -> bool:
+        """Whether it is fixed which silos share keys."""
+        return bool(self._cohort)
+
+    # Rounds ----------------------------------------------------------------------------------
+
+    def open(self, t: int) -> bytes:
+        """Open round `t` (the next one) and return the frame that asks for uploads."""
+        if not (t == self._round + 1 < self.plan.rounds and (t == 0 or self._answer(t - 1))):
+            raise LocalProtocolError(
+                f"round {t} cannot be opened after round {self._round}; a round is never run again."
+            )
+        opened = self._finish_round()
+        confirmations = tuple(self._confirmations.values())
+        self._round, self._confirmations, self._uploads = t, {}, {}
+        self._tags, self._shares, self._sealed_state = {}, {}, None
+        self._noise = None if self._answer(t) else self._draw(t)
+        return encode(self.plan, Open(t, confirmations, opened))
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """The silos that may be in the open round."""
+        return self._members
+
+    @property
+    def answered(self) -> bool:
+        """Whether the open round has its one answer."""
+        return self._answer(self._round) is not None
+
+    @property
+    def survivors(self) -> tuple[str, ...]:
+        """The silos in the open round's sum."""
+        return self._reply().survivors
 
     @property
     def waiting_for(self) -> tuple[str, ...]:
         """Silos whose upload of the open round is missing."""
-        return tuple(name for name in self.plan.silos if name not in self._uploads)
+        return tuple(name for name in self._members if name not in self._uploads)
 
     def combine(self) -> bytes:
         """Commit the survivors of the open round and return the reply; the same for ever after.
@@ -102,14 +262,14 @@ class Aggregator:
         t = self._round
         if answer := self._answer(t):
             return answer
-        uploads = self._read_uploads(t)
-        if len(uploads) < self.plan.min_silos:
+        uploads = self._read_uploads()
+        if len(uploads) < self.quorum:
             raise RemoteProtocolError(
                 f"round {t} cannot be released: {len(uploads)} uploads, the plan asks for "
-                f"{self.plan.min_silos}, none from {list(self.waiting_for)}; start a new job "
+                f"{self.quorum}, none from {list(self.waiting_for)}; start a new job "
                 "without them."
             )
-        if len({upload.state_tag for upload in uploads}) > 1:
+        if self.differing:
             raise RemoteProtocolError(
                 f"silos hold different public states in round {t}; the job ends before it is spent."
             )
@@ -124,22 +284,186 @@ class Aggregator:
         self._noise, self._uploads = None, {}
         return answer
 
+    def unmask(self) -> bytes | None:
+        """Return the frame that asks for shares; None if nothing has to be opened."""
+        if self.plan.profile != "pairwise" or self._opened_name in self._recorded:
+            return None
+        return encode(self.plan, Unmask(self._round, tuple(self._confirmations.values())))
+
     def close(self) -> bytes:
         """Return the frame that ends the job after its last round."""
         if self._round != self.plan.rounds - 1 or self._answer(self._round) is None:
             raise LocalProtocolError(
                 f"job cannot be closed in round {self._round} of {self.plan.rounds}."
             )
-        return encode(self.plan, Close(self._round, tuple(self._confirmations.values())))
+        confirmations = tuple(self._confirmations.values())
+        return encode(self.plan, Close(self._round, confirmations, self._finish_round()))
+
+    @property
+    def history(self) -> Sequence[GridState]:
+        """The public state before the first round and after each; kept only to publish it."""
+        return tuple(self._progress.states)
 
     def __repr__(self) -> str:
         return f"Aggregator(round {self._round + 1} of {self.plan.rounds})"
 
-    def _read_uploads(self, t: int) -> list[Upload]:
+    # States that differ ----------------------------------------------------------------------
+
+    @property
+    def differing(self) -> tuple[str, ...]:
+        """Silos whose public state in the open round is not that of the lead silo."""
+        lead = self.lead
+        return tuple(name for name, tag in self._tags.items() if tag != self._tags.get(lead))
+
+    @property
+    def lead(self) -> str:
+        """The first silo, in the plan's order, that uploaded in the open round."""
+        return next((name for name in self.plan.silos if name in self._tags), "")
+
+    def ask_state(self) -> bytes:
+        """Return the frame that asks the lead silo for its sealed state."""
+        return encode(self.plan, AskState(self._round))
+
+    def adopt(self) -> bytes:
+        """Return the frame with the lead silo's sealed state."""
+        if self._sealed_state is None:
+            raise RemoteProtocolError(
+                f"silos hold different public states in round {self._round} and {self.lead!r} "
+                "does not show its own; the job ends before it is spent."
+            )
+        sealed = self._sealed_state
+        return encode(self.plan, Adopt(self._round, sealed.sender, sealed.box))
+
+    # Inside ----------------------------------------------------------------------------------
+
+    def _confirm(self, t: int, message: Confirm | Ready, digest: bytes) -> None:
+        """Keep a confirmation that is what this aggregator sent."""
+        silo = message.sender
+        said = Confirmation(silo, message.result_hash, message.mac, message.signature)
+        if self._confirmations.get(silo, said) != said:
+            raise RemoteProtocolError(f"silo {silo!r} confirmed two different sums in round {t}.")
+        if message.result_hash != digest:
+            raise RemoteProtocolError(f"silo {silo!r} confirmed another sum than it was sent.")
+        if self._roster is not None:
+            public = next(keys.identity for keys in self._roster.keys if keys.sender == silo)
+            parts = confirmed(self.plan, t, silo, digest)
+            if not verify(public, message.signature, CONFIRM_LABEL, *parts):
+                raise RemoteProtocolError(f"confirmation of {silo!r} is not signed by it.")
+        self._confirmations[silo] = said
+
+    def _finish_round(self) -> dict[str, bytes]:
+        """Open the masks of the round before and go on to its survivors."""
+        t = self._round
+        if t == BEFORE:
+            return {}
+        if t not in self._finished:
+            survivors = self.survivors
+            opened = self._opened(t, survivors) if self.plan.profile == "pairwise" else {}
+            self._follow(t, survivors, opened)
+            self._finished, self._members = {t: opened}, survivors
+        return self._finished[t]
+
+    def _opened(self, t: int, survivors: Sequence[str]) -> dict[str, bytes]:
+        """Combine shares to each member's seed or key of round `t`, and check it."""
+        name = self._opened_name
+        if name in self._recorded:
+            return _split_opened(self._members, self._recorded[name])
+        threshold = share_threshold(len(self._numbers), self.plan.collusion)
+        givers = [silo for silo in self._numbers if silo in self._shares][:threshold]
+        if len(givers) < threshold:
+            raise RemoteProtocolError(
+                f"round {t} cannot be opened: {len(givers)} silos gave shares, it needs "
+                f"{threshold}; the job ends, what left stays charged."
+            )
+        opened = {}
+        for place, silo in enumerate(self._members):
+            shares = {self._numbers[giver]: self._shares[giver][place] for giver in givers}
+            opened[silo] = open_secret(shares)
+            if not self._round_keys.fits(t, silo, silo in survivors, opened[silo]):
+                raise RemoteProtocolError(
+                    f"shares of {silo!r} in round {t} give a secret that it never committed to; "
+                    "the job ends, what left stays charged."
+                )
+        joined = b"".join(opened[silo] for silo in self._members)
+        self._recorded[name] = self._journal.record(self.plan.run_id, name, joined)
+        return opened
+
+    @property
+    def _opened_name(self) -> bytes:
+        return _OPENED.format(self._round).encode()
+
+    def _follow(self, t: int, survivors: Sequence[str], opened: Mapping[str, bytes]) -> None:
+        """Go on with the public state, if the plan says that the result is for others too."""
+        if not self.plan.publish or self.plan.profile != "pairwise":
+            return
+        words = self._reply(t).words
+        context = PadContext(self.plan.digest.hex(), t, 0, VECTOR, "")
+        left = self._round_keys.left_over(context, words.size, self._members, survivors, opened)
+        self._progress.receive(words - left, survivors)
+
+    def _recall_keys(self) -> None:
+        """Take up the roster and the cohort that an earlier life fixed."""
+        if frame := self._recorded.get(_ROSTER):
+            self._take_roster(frame)
+        if frame := self._recorded.get(b"cohort"):
+            deal = decode(self.plan, frame)
+            assert isinstance(deal, Deal)
+            self._cohort = self._members = deal.cohort
+            for name in deal.cohort:
+                secrets = decode(self.plan, self._recorded[f"secrets/{name}".encode()])
+                assert isinstance(secrets, Secrets)
+                self._secrets[name] = secrets
+
+    def _recall_rounds(self) -> int:
+        """Go through the rounds that an earlier life finished; return the last of them."""
+        answered = [t for t in range(self.plan.rounds) if self._answer(t) is not None]
+        last = answered[-1] if answered else 0
+        self._round = BEFORE
+        for t in range(last - 1):
+            self._round = t
+            self._finish_round()
+        return last - 1
+
+    def _take_roster(self, frame: bytes) -> None:
+        roster = decode(self.plan, frame)
+        assert isinstance(roster, Roster)
+        self._roster = roster
+
+    def _known_roster(self) -> Roster:
+        if self._roster is None:
+            raise LocalProtocolError("there is no roster yet; ask for keys first.")
+        return self._roster
+
+    @property
+    def _numbers(self) -> dict[str, int]:
+        return holder_numbers(self._roster) if self._roster else {}
+
+    @property
+    def _round_keys(self) -> RoundKeys:
+        return round_keys(self._known_roster(), self._cohort)
+
+    def _cohort_hash(self) -> bytes:
+        return cohort_hash(self.plan, self._known_roster(), self._cohort)
+
+    @property
+    def quorum(self) -> int:
+        """How many silos must be in a sum and confirm it."""
+        return self.plan.quorum(len(self._numbers) or len(self.plan.silos))
+
+    def _read_uploads(self) -> list[Upload]:
         """Return the uploads of the open round in the plan's order."""
-        frames = (self._uploads[name] for name in self.plan.silos if name in self._uploads)
+        frames = (self._uploads[name] for name in self._members if name in self._uploads)
         messages = (decode(self.plan, frame) for frame in frames)
         return [message for message in messages if isinstance(message, Upload)]
+
+    def _reply(self, t: int | None = None) -> Reply:
+        """Return the answer of a round, the open one by default."""
+        frame = self._answer(self._round if t is None else t)
+        if frame is None:
+            raise RemoteProtocolError(f"round {self._round} has no answer to confirm yet.")
+        reply = decode(self.plan, frame)
+        assert isinstance(reply, Reply)
+        return reply
 
     def _answer(self, t: int) -> bytes | None:
         return self._journal.frame(self.plan.run_id, t)
@@ -147,10 +471,20 @@ class Aggregator:
     def _draw(self, t: int) -> Words:
         """Draw the noise of a round, block by block, independently."""
         kind = self.plan.task.mechanism
+        if kind == "none" or self.plan.profile == "pairwise":  # there, silos add the noise
+            return np.zeros(self.plan.length(t), dtype=np.uint64)
         parts = [
-            np.zeros(block.size, dtype=np.int64)
-            if kind == "none"
-            else self._source.draw(kind, self.plan.noise_scale(block), block.size)
+            self._source.draw(kind, self.plan.noise_scale(block), block.size)
             for block in self.plan.task.blocks(t)
         ]
         return to_words(np.concatenate(parts))
+
+
+def _only_one(kept: dict[str, _T], silo: str, new: _T, what: str) -> None:
+    if kept.setdefault(silo, new) != new:
+        raise RemoteProtocolError(f"silo {silo!r} sent two different {what}.")
+
+
+def _split_opened(members: Sequence[str], joined: bytes) -> dict[str, bytes]:
+    size = len(joined) // len(members)
+    return {silo: joined[i * size : (i + 1) * size] for i, silo in enumerate(members)}

@@ -1,33 +1,53 @@
-"""A silo's side of a job: it owns the records, the mask and the public state."""
+"""A silo's side of a job: it owns the records, the masks and the public state."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 from cloister.errors import LocalProtocolError, RemoteProtocolError
-from cloister.hazmat.fixedpoint import round_to_grid
-from cloister.hazmat.prg import PadContext, Usage
-from cloister.hazmat.ring import to_bytes, to_integers, to_words
+from cloister.hazmat import kex
+from cloister.hazmat.prg import PadContext, Usage, derive, join
+from cloister.hazmat.ring import Integers, from_bytes, to_integers, to_words
+from cloister.hazmat.signing import Identity, fingerprint_of, verify
+from cloister.privacy.noise import NoiseSource, ShareNoise
 from cloister.protocol.journal import Journal, MemoryJournal
+from cloister.protocol.keys import KeyAgreement
 from cloister.protocol.messages import (
+    BEFORE,
+    CONFIRM_LABEL,
+    NO_SIGNATURE,
+    VECTOR,
+    Adopt,
+    Adopted,
+    AskState,
     Close,
     Confirm,
     Confirmation,
+    Deal,
     Done,
+    Invite,
     Open,
+    Ready,
     Reply,
+    Roster,
+    SealedState,
+    Shares,
+    Unmask,
     Upload,
+    confirmed,
     decode,
     encode,
+    result_hash,
 )
 from cloister.protocol.plan import Plan
+from cloister.protocol.progress import Progress
 from cloister.secagg.masks import Masker
-from cloister.tasks.base import GridState, Records, State
+from cloister.tasks.base import GridState, Records
 
-_VECTOR = "payload"  # all blocks of a round travel in one vector under one pad
+_DRIFT = 1e-6  # machines may differ by so much in a coordinate of the public state
 
 
 class Client:
@@ -40,15 +60,22 @@ class Client:
         This silo's name in the plan.
     records : iterable of ndarray of shape (n, n_features), int32
         Grid records in chunks; iterated once a round, so it must be iterable again.
-    masker : Masker
+    masker : Masker, optional
+        None if the keys are agreed on with the other silos, as over a network.
     journal : Journal, optional
-        Where upload and charge are made durable before the first byte leaves.
+        Where upload and charge, and everything this silo binds itself to, are made durable before
+        they leave. A client made anew with the journal of a job goes on where it was.
+    identity : Identity, optional
+        Signs for this silo; needed if the plan has fingerprints.
+    noise : NoiseSource, optional
+        Only under "pairwise", and only in tests: another source for this silo's share of noise.
 
     Notes
     -----
-    States of a round: *open* -> upload -> *reply* -> confirm -> *open* of the next (or *close*),
-    where the confirmations of the others are checked and the sum is unmasked. Each message may be
-    repeated and is then answered with the same bytes.
+    First keys, if the plan has fingerprints: *invite* -> keys, *roster* -> sealed secrets, *deal*
+    -> ready. Then each round: *open* -> upload, *reply* -> confirm, and under pairwise masks
+    *unmask* -> shares; the *open* of the next round, or *close*, brings what is needed to unmask.
+    Each message may be repeated and is then answered with the same bytes.
     """
 
     def __init__(
@@ -56,21 +83,45 @@ class Client:
         plan: Plan,
         silo: str,
         records: Iterable[Records],
-        masker: Masker,
+        masker: Masker | None = None,
         journal: Journal | None = None,
+        *,
+        identity: Identity | None = None,
+        noise: NoiseSource | None = None,
     ) -> None:
         if silo not in plan.silos:
             raise LocalProtocolError(f"silo {silo!r} is not in the plan, which has {plan.silos}.")
+        if (masker is None) != bool(plan.fingerprints) or (masker is None and identity is None):
+            raise LocalProtocolError(
+                f"silo {silo!r} needs an identity for a plan with fingerprints, and masks for one "
+                "without."
+            )
         self.plan = plan
         self.silo = silo
         self._records = records
-        self._masker = masker
         self._journal = journal or MemoryJournal()
+        self._identity = identity
+        self._agreement = (
+            KeyAgreement(plan, silo, identity, self._journal)
+            if masker is None and identity is not None
+            else None
+        )
+        self._given_masker = masker
+        self._noise = noise
+        self._shares_of_noise: dict[int, Integers] = {}
+        self._members: tuple[str, ...] = plan.silos  # of the round that comes next, or is open
         self._uploads = 0  # rounds for which our vector left
         self._pending: Reply | None = None  # the answer of the last of them, not yet unmasked
-        self._restarted_in = -1  # the round whose upload an earlier life of this silo made
         self._told: dict[int, bytes] = {}  # the one answer of each round, kept to the end
-        self._states: list[GridState] = [self._on_grid(plan.task.start())]
+        self._before: tuple[tuple[str, ...], Reply] | None = None  # members and answer of the last
+        self._progress = Progress(plan)
+        self._answers: dict[bytes, bytes] = {}
+        for request, answer in self._journal.recorded(plan.run_id):
+            if self._answer(request) != answer:
+                raise LocalProtocolError(
+                    f"{silo!r} does not come to its recorded answers again, so its records or its "
+                    "keys are not what they were; it leaves the job for good."
+                )
 
     def handle(self, frame: bytes) -> bytes:
         """Answer a frame of the aggregator.
@@ -80,36 +131,95 @@ class Client:
         RemoteProtocolError
             If the frame breaks the protocol; nothing is sent or unmasked then.
         """
-        message = decode(self.plan, frame)
-        match message:
-            case Open():
-                return self._open(message)
-            case Reply():
-                return encode(self.plan, self._confirm(message))
-            case Close():
-                return self._close(message)
-        raise RemoteProtocolError(f"a silo does not take frames of kind {message.kind.name}.")
+        answer = self._answers.get(_name(frame))
+        return self._answer(frame) if answer is None else answer
+
+    def prepare(self) -> None:
+        """Draw the noise of the next round, so that the time of an upload does not depend on it."""
+        if self.plan.profile == "pairwise" and self._uploads < self.plan.rounds:
+            self._share_of_noise(self._uploads)
 
     @property
     def finished(self) -> bool:
         """Whether every round was released and unmasked."""
-        return len(self._states) == self.plan.rounds + 1
+        return self._progress.rounds == self.plan.rounds
 
     @property
     def state(self) -> GridState:
         """The current public state."""
-        return self._states[-1]
+        return self._progress.state
 
     @property
     def history(self) -> Sequence[GridState]:
         """The public state before the first round and after each."""
-        return tuple(self._states)
+        return tuple(self._progress.states)
+
+    @property
+    def survivors(self) -> tuple[tuple[str, ...], ...]:
+        """The silos in the sum of each round that was released."""
+        return tuple(self._progress.survivors)
 
     def __repr__(self) -> str:
-        done = len(self._states) - 1
-        return f"Client({self.silo!r}, round {done} of {self.plan.rounds})"
+        return f"Client({self.silo!r}, round {self._progress.rounds} of {self.plan.rounds})"
 
-    def _open(self, message: Open) -> bytes:
+    def _answer(self, frame: bytes) -> bytes:
+        message = decode(self.plan, frame)
+        match message:
+            case Open():
+                return self._open(message, frame)
+            case Reply():
+                return self._promise(frame, encode(self.plan, self._confirm(message)))
+            case Unmask():
+                return encode(self.plan, self._give_shares(message))
+            case Close():
+                return self._close(message, frame)
+            case AskState():
+                return encode(self.plan, self._seal_state(message.round))
+            case Adopt():
+                return self._promise(frame, encode(self.plan, self._adopt(message)))
+            case Invite():
+                kept = dict(self._journal.recorded(self.plan.run_id)).get(frame)
+                return kept or self._promise(frame, encode(self.plan, self._keys.keys()))
+            case Roster():
+                return self._promise(frame, encode(self.plan, self._keys.secrets(message)))
+            case Deal():
+                return self._promise(frame, encode(self.plan, self._ready(message)))
+        raise RemoteProtocolError(f"a silo does not take frames of kind {message.kind.name}.")
+
+    def _promise(self, request: bytes, answer: bytes) -> bytes:
+        """Make an answer durable before it leaves: from then on it is the only one."""
+        kept = self._journal.record(self.plan.run_id, request, answer)
+        self._answers[_name(request)] = kept
+        return kept
+
+    # Keys ------------------------------------------------------------------------------------
+
+    @property
+    def _keys(self) -> KeyAgreement:
+        if self._agreement is None:
+            raise RemoteProtocolError("this job needs no agreement on keys.")
+        return self._agreement
+
+    def _ready(self, deal: Deal) -> Ready:
+        self._given_masker = self._keys.masker(deal)
+        self._members = self._keys.cohort
+        said = self._told.setdefault(BEFORE, self._keys.digest)
+        mac, signature = self._vouch(BEFORE, said)
+        return Ready(self.silo, said, mac, signature)
+
+    @property
+    def _masker(self) -> Masker:
+        if self._given_masker is None:
+            raise RemoteProtocolError(f"{self.silo!r} has no keys yet; agree on keys first.")
+        return self._given_masker
+
+    @property
+    def _quorum(self) -> int:
+        return self._agreement.quorum if self._agreement else self.plan.quorum(len(self.plan.silos))
+
+    # Rounds ----------------------------------------------------------------------------------
+
+    def _open(self, message: Open, request: bytes) -> bytes:
         """Finish the round before, then send our vector; a repeated call sends it again."""
         t = message.round
         if t == self._uploads - 1:
@@ -118,15 +228,19 @@ class Client:
             raise RemoteProtocolError(
                 f"round {t} was opened, but {self.silo!r} is in round {self._uploads}."
             )
-        if len(self._states) == t:  # not so when our upload failed and is asked for again
-            self._receive(t - 1, message.confirmations)
+        if self._progress.rounds < t:  # not so when our upload failed and is asked for again
+            self._receive(t - 1, message.confirmations, message.opened)
+        elif t == 0 and self._agreement:
+            self._check_ready(message.confirmations)
         frame = self._journal.frame(self.plan.run_id, t)
-        if frame is not None:
-            self._restarted_in = t
-        else:
+        if frame is None:
             upload = encode(self.plan, self._upload(t))
             frame = self._journal.commit(
-                job=self.plan.run_id, round=t, event=self.plan.event(t), frame=upload
+                job=self.plan.run_id,
+                round=t,
+                event=self.plan.event(t),
+                frame=upload,
+                request=request,
             )
         self._uploads = t + 1
         return frame
@@ -141,12 +255,28 @@ class Client:
         return frame
 
     def _upload(self, t: int) -> Upload:
-        """Sum the records and mask the sum."""
+        """Sum the records, add our share of the noise if it is ours to add, and mask the sum."""
         total = np.zeros(self.plan.length(t), dtype=np.int64)
+        if self.plan.profile == "pairwise":
+            total += self._share_of_noise(t)
         for chunk in self._records:
             total += self.plan.task.contribute(t, self.state, chunk)
-        words = self._masker.mask(to_words(total), self._pad(t))
+        words = self._masker.mask(to_words(total), self._pad(t), self._members)
+        self._shares_of_noise.pop(t, None)
         return Upload(t, self.silo, self._state_tag(t), words)
+
+    def _share_of_noise(self, t: int) -> Integers:
+        if t not in self._shares_of_noise:
+            secret = self._journal.secret(self.plan.run_id)
+            about = join((self.plan.digest, str(t).encode()))
+            source = self._noise or ShareNoise(derive(secret, Usage.NOISE, about))
+            self._shares_of_noise[t] = np.concatenate(
+                [
+                    source.draw("gaussian", self.plan.share_scale(block), block.size)
+                    for block in self.plan.task.blocks(t)
+                ]
+            )
+        return self._shares_of_noise[t]
 
     def _confirm(self, message: Reply) -> Confirm:
         """Check the survivors, remember the answer and say so to the others."""
@@ -155,50 +285,96 @@ class Client:
             raise RemoteProtocolError(
                 f"reply is for round {t}, which {self.silo!r} does not wait on."
             )
-        in_order = tuple(name for name in self.plan.silos if name in survivors)
+        if self._progress.rounds > t:  # unmasked already; only the same answer is confirmed again
+            members = self._before[0] if self._before else ()
+        else:
+            members = self._members
+        in_order = tuple(name for name in members if name in survivors)
         if survivors != in_order or self.silo not in survivors:
             raise RemoteProtocolError(
-                f"survivors of round {t} must be in the plan's order and include {self.silo!r}."
+                f"survivors of round {t} must be members of it in the plan's order and include "
+                f"{self.silo!r}."
             )
-        if len(survivors) < self.plan.min_silos:
+        if len(survivors) < self._quorum:
             raise RemoteProtocolError(
                 f"round {t} has {len(survivors)} survivors, the plan asks for at least "
-                f"{self.plan.min_silos}."
-            )
-        if t == self._restarted_in:
-            raise LocalProtocolError(
-                f"{self.silo!r} was restarted in round {t} and may have confirmed another sum; "
-                "it confirms nothing and leaves the job."
+                f"{self._quorum}."
             )
         digest = result_hash(self.plan, message)
         if self._told.setdefault(t, digest) != digest:
             raise RemoteProtocolError(f"round {t} was answered twice with different sums.")
-        if len(self._states) == t + 1:  # not yet unmasked
+        if self._progress.rounds == t:  # not yet unmasked
             self._pending = message
-        return Confirm(t, self.silo, digest, self._mac(t, self.silo, digest))
+        return Confirm(t, self.silo, digest, *self._vouch(t, digest))
 
-    def _close(self, message: Close) -> bytes:
+    def _give_shares(self, message: Unmask) -> Shares:
+        """Give what opens the one sum of a round that enough silos confirmed.
+
+        Of each member it is a share of its seed or of its key, by whether it is in the sum that
+        this silo confirmed; that confirmation is durable, so it is never both.
+        """
+        t = message.round
+        if self._pending is not None and self._pending.round == t:
+            members, reply = self._members, self._pending
+        elif self._before is not None and self._before[1].round == t:
+            members, reply = self._before
+        else:
+            raise RemoteProtocolError(f"{self.silo!r} has confirmed no sum of round {t}.")
+        self._check_confirmations(
+            t, message.confirmations, result_hash(self.plan, reply), reply.survivors
+        )
+        shares = self._masker.shares(t, members, reply.survivors)
+        return Shares(t, self.silo, tuple(shares[name] for name in members if name in shares))
+
+    def _close(self, message: Close, request: bytes) -> bytes:
         """Finish the last round; a repeated call is answered again."""
         if message.round != self.plan.rounds - 1 or self._uploads != self.plan.rounds:
             raise RemoteProtocolError(f"job was closed before {self.silo!r} saw its last round.")
         if not self.finished:
-            self._receive(message.round, message.confirmations)
-        return encode(self.plan, Done(message.round, self.silo))
+            self._receive(message.round, message.confirmations, message.opened)
+        return self._promise(request, encode(self.plan, Done(message.round, self.silo)))
 
-    def _receive(self, t: int, confirmations: Sequence[Confirmation]) -> None:
+    def _receive(
+        self, t: int, confirmations: Sequence[Confirmation], opened: Mapping[str, bytes]
+    ) -> None:
         """Unmask the sum of round `t` once enough silos were told the same, and move on."""
         reply = self._pending
         if reply is None:
             raise RemoteProtocolError(f"round {t} goes on, but {self.silo!r} has no reply of it.")
         digest = result_hash(self.plan, reply)
+        self._check_confirmations(t, confirmations, digest, reply.survivors)
+        words = self._masker.unmask(
+            reply.words, self._pad(t), reply.survivors, self._members, opened
+        )
+        self._progress.receive(words, reply.survivors)
+        self._before = (self._members, reply)
+        self._members, self._pending = reply.survivors, None
+
+    # Confirmations ---------------------------------------------------------------------------
+
+    def _vouch(self, t: int, digest: bytes) -> tuple[bytes, bytes]:
+        """Return tag and signature by which this silo says what it was told."""
+        said = confirmed(self.plan, t, self.silo, digest)
+        mac = self._masker.tag(Usage.CONFIRM, *said)
+        if self._agreement is None or self._identity is None:
+            return mac, NO_SIGNATURE
+        return mac, self._identity.sign(CONFIRM_LABEL, *said)
+
+    def _check_confirmations(
+        self, t: int, confirmations: Sequence[Confirmation], digest: bytes, among: Sequence[str]
+    ) -> None:
+        """Check that enough silos, this one included, were told the same in round `t`."""
         agree = {self.silo}
         for confirmation in confirmations:
             silo, other = confirmation.silo, confirmation.result_hash
-            if not self._masker.verify(
-                Usage.CONFIRM, confirmation.mac, *self._confirmed(t, silo, other)
-            ):
+            said = confirmed(self.plan, t, silo, other)
+            genuine = self._masker.verify(Usage.CONFIRM, confirmation.mac, *said)
+            if genuine and self._agreement:
+                public = self._agreement.identity_of(silo)
+                genuine = verify(public, confirmation.signature, CONFIRM_LABEL, *said)
+            if not genuine:
                 raise RemoteProtocolError(f"confirmation of {silo!r} for round {t} is forged.")
-            if silo not in reply.survivors:
+            if silo not in among:
                 raise RemoteProtocolError(
                     f"silo {silo!r} is not in the sum of round {t} and cannot confirm it."
                 )
@@ -208,36 +384,70 @@ class Client:
                     "the aggregator or the network is not honest."
                 )
             agree.add(silo)
-        if len(agree) < self.plan.min_silos:
+        if len(agree) < self._quorum:
             raise RemoteProtocolError(
-                f"round {t} has {len(agree)} confirmations, needs {self.plan.min_silos}; "
+                f"round {t} has {len(agree)} confirmations, needs {self._quorum}; "
                 "nothing is unmasked."
             )
-        words = self._masker.unmask(reply.words, self._pad(t), reply.survivors)
-        released = self.plan.decode(t, to_integers(words))
-        self._states.append(self._on_grid(self.plan.task.update(t, self.state, released)))
-        self._pending = None
 
-    def _pad(self, t: int) -> PadContext:
-        return PadContext(self.plan.digest.hex(), t, 0, _VECTOR, self.silo)
+    def _check_ready(self, confirmations: Sequence[Confirmation]) -> None:
+        """Check that enough silos saw the same roster; keep their word on our ledger's head."""
+        keys = self._keys
+        self._check_confirmations(BEFORE, confirmations, keys.digest, keys.cohort)
+        self._journal.countersigned(
+            keys.head_shown(),
+            {
+                fingerprint_of(keys.identity_of(c.silo)): c.signature
+                for c in confirmations
+                if c.silo != self.silo
+            },
+        )
 
-    def _on_grid(self, state: State) -> GridState:
-        return {name: round_to_grid(v, self.plan.grid.frac_bits) for name, v in state.items()}
+    # State -----------------------------------------------------------------------------------
 
     def _state_tag(self, t: int) -> bytes:
         """Return a keyed tag by which silos see whether they hold the same state."""
-        parts = [self.plan.digest, str(t).encode()]
-        for name in sorted(self.state):
-            parts += [name.encode(), to_bytes(to_words(self.state[name].ravel()))]
+        parts = [self.plan.digest, str(t).encode(), *self._progress.encoded()]
         return self._masker.tag(Usage.STATE_TAG, *parts)
 
-    def _confirmed(self, t: int, silo: str, digest: bytes) -> tuple[bytes, ...]:
-        return (self.plan.digest, str(t).encode(), silo.encode(), digest)
+    def _seal_state(self, t: int) -> SealedState:
+        """Seal the state of the open round for silos that hold another."""
+        self._check_open(t)
+        plain = b"".join(self._progress.encoded()[1::2])
+        return SealedState(t, self.silo, kex.seal(self._state_key(t, self.silo), plain))
 
-    def _mac(self, t: int, silo: str, digest: bytes) -> bytes:
-        return self._masker.tag(Usage.CONFIRM, *self._confirmed(t, silo, digest))
+    def _adopt(self, message: Adopt) -> Adopted:
+        """Take the lead silo's state if it is ours but for rounding."""
+        t = message.round
+        self._check_open(t)
+        plain = kex.unseal(self._state_key(t, message.lead), message.box)
+        state, place = {}, 0
+        for name in sorted(self.state):
+            own = self.state[name]
+            end = place + 8 * own.size
+            words = from_bytes(plain[place:end], own.size)
+            state[name] = to_integers(words).reshape(own.shape)
+            place = end
+        half_step = 0.5 / (1 << self.plan.grid.frac_bits)
+        if place != len(plain) or self._progress.distance(state) > half_step + _DRIFT:
+            raise RemoteProtocolError(
+                f"the state of {message.lead!r} in round {t} differs by more than rounding; "
+                "the job ends before it is spent."
+            )
+        self._progress.adopt(state)
+        return Adopted(t, self.silo, self._state_tag(t))
+
+    def _state_key(self, t: int, lead: str) -> bytes:
+        about = join((self.plan.digest, str(t).encode(), lead.encode()))
+        return self._masker.common_key(Usage.STATE_BOX, about)
+
+    def _check_open(self, t: int) -> None:
+        if t != self._uploads - 1 or self._pending is not None or self._progress.rounds != t:
+            raise RemoteProtocolError(f"round {t} is not open at {self.silo!r}.")
+
+    def _pad(self, t: int) -> PadContext:
+        return PadContext(self.plan.digest.hex(), t, 0, VECTOR, self.silo)
 
 
-def result_hash(plan: Plan, reply: Reply) -> bytes:
-    """Return SHA-256 over plan, round, survivors and masked sum: public, and the same for all."""
-    return hashlib.sha256(encode(plan, reply)).digest()
+def _name(frame: bytes) -> bytes:
+    return hashlib.sha256(frame).digest()

@@ -1,27 +1,72 @@
-"""The resend cache: what left once leaves again as the same bytes, and is charged once.
+"""What a party keeps so that it can be stopped at any moment: secrets, promises, charges.
 
-A journal keeps a frame together with its charge. :class:`cloister.privacy.ledger.Ledger` is the
-durable one; :class:`MemoryJournal` serves runs inside one process, where a crash ends the run for
-everybody.
+A journal keeps a frame together with its charge, and every request that was answered with its
+answer. A party is a function of its plan, its secret, its records and the requests it took; so a
+party that was stopped reads its journal and is where it was.
+:class:`cloister.privacy.ledger.Ledger` is the durable one; :class:`MemoryJournal` serves runs
+inside one process, where a crash ends the run for everybody.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
-from cloister.errors import LocalProtocolError
+from cloister.errors import LedgerError, LocalProtocolError
+from cloister.privacy.chain import BEFORE_FIRST, SignedHead
 from cloister.privacy.events import Event
+from cloister.randomness import new_key
 
 
 class Journal(Protocol):
-    """Where a party writes a frame and its charge before the frame leaves."""
+    """Where a party writes before it sends."""
+
+    def secret(self, job: str) -> bytes:
+        """Return the job's 32 secret bytes: made by the operating system, then always the same."""
+        ...
 
     def frame(self, job: str, round: int) -> bytes | None:
         """Return the frame committed for a round, if any."""
         ...
 
-    def commit(self, *, job: str, round: int, event: Event, frame: bytes) -> bytes:
-        """Charge `event` and keep `frame`, in one step; return the frame that may leave."""
+    def commit(
+        self, *, job: str, round: int, event: Event, frame: bytes, request: bytes = b""
+    ) -> bytes:
+        """Charge `event` and keep `frame` as the answer to `request`, in one step.
+
+        Returns
+        -------
+        bytes
+            The frame that may leave: the one of the first commit.
+        """
+        ...
+
+    def record(self, job: str, request: bytes, answer: bytes) -> bytes:
+        """Keep the answer to a request; return the one that was kept first."""
+        ...
+
+    def recorded(self, job: str) -> tuple[tuple[bytes, bytes], ...]:
+        """Return requests and answers in the order in which they were kept."""
+        ...
+
+    def head(self) -> str:
+        """Return the hash that stands for everything that was ever charged here."""
+        ...
+
+    def check_head(self, expected: str) -> None:
+        """Check that a head that a peer saw is in the past of this journal."""
+        ...
+
+    def peer_heads(self) -> Mapping[str, SignedHead]:
+        """Return the newest head of each peer, by fingerprint."""
+        ...
+
+    def remember_head(self, peer: SignedHead) -> None:
+        """Keep the head that a peer signed."""
+        ...
+
+    def countersigned(self, head: str, signatures: Mapping[str, bytes]) -> None:
+        """Keep what peers signed over our head; by fingerprint."""
         ...
 
 
@@ -29,20 +74,59 @@ class MemoryJournal:
     """A journal that lives as long as the process."""
 
     def __init__(self) -> None:
+        self._secrets: dict[str, bytes] = {}
         self._frames: dict[tuple[str, int], bytes] = {}
+        self._answers: dict[str, dict[bytes, bytes]] = {}
+        self._peers: dict[str, SignedHead] = {}
+
+    def secret(self, job: str) -> bytes:
+        """Return the job's secret."""
+        return self._secrets.setdefault(job, new_key())
 
     def frame(self, job: str, round: int) -> bytes | None:
         """Return the frame committed for a round, if any."""
         return self._frames.get((job, round))
 
-    def commit(self, *, job: str, round: int, event: Event, frame: bytes) -> bytes:
+    def commit(
+        self, *, job: str, round: int, event: Event, frame: bytes, request: bytes = b""
+    ) -> bytes:
         """Keep the frame; a round has one frame for ever."""
         kept = self._frames.setdefault((job, round), frame)
         if kept != frame:
             raise LocalProtocolError(
                 f"round {round} was already answered with other bytes; send those again."
             )
+        if request:
+            self.record(job, request, frame)
         return kept
+
+    def record(self, job: str, request: bytes, answer: bytes) -> bytes:
+        """Keep the answer to a request; return the one that was kept first."""
+        return self._answers.setdefault(job, {}).setdefault(request, answer)
+
+    def recorded(self, job: str) -> tuple[tuple[bytes, bytes], ...]:
+        """Return requests and answers in the order in which they were kept."""
+        return tuple(self._answers.get(job, {}).items())
+
+    def head(self) -> str:
+        """Return the head of an empty chain: nothing is charged here."""
+        return BEFORE_FIRST
+
+    def check_head(self, expected: str) -> None:
+        """Refuse every head but that of an empty chain."""
+        if expected != BEFORE_FIRST:
+            raise LedgerError("a journal in memory has no past; use a ledger with a path.")
+
+    def peer_heads(self) -> Mapping[str, SignedHead]:
+        """Return the newest head of each peer, by fingerprint."""
+        return dict(self._peers)
+
+    def remember_head(self, peer: SignedHead) -> None:
+        """Keep the head that a peer signed."""
+        self._peers[peer.fingerprint] = peer
+
+    def countersigned(self, head: str, signatures: Mapping[str, bytes]) -> None:
+        """Forget it: an empty chain needs no witness."""
 
     def __repr__(self) -> str:
         return f"MemoryJournal({len(self._frames)} frames)"

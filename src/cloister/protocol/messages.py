@@ -7,22 +7,40 @@ plan before it looks at the body. Contents are masked or public, but ``repr`` sh
 
 from __future__ import annotations
 
+import hashlib
 import struct
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import ClassVar
 
 from cloister.errors import RemoteProtocolError
+from cloister.hazmat.prg import KEY_BYTES
 from cloister.hazmat.ring import RING_BITS, Words, from_bytes, to_bytes
+from cloister.hazmat.shamir import SHARE_BYTES
+from cloister.hazmat.signing import SIGNATURE_BYTES
 from cloister.protocol.plan import PROTOCOL_VERSION, Plan
+
+BEFORE = -1
+"""The round in which silos agree on keys, where confirmations name one."""
+
+VECTOR = "payload"
+"""All blocks of a round travel in one vector, under one pad of this name."""
+
+CONFIRM_LABEL = b"cloister/1/confirm"
+"""What a silo signs when it confirms."""
 
 AGGREGATOR = ""
 """Sender of the aggregator's frames; no silo can have this name."""
 
 _MAGIC = b"CLST"
 _HEADER = struct.Struct(">4sHB16s32sIIBBBI")
+_KIND_AT = 6  # place of the kind in the header
 _HASH_BYTES = 32
-_CONFIRMATION = struct.Struct(f">H{_HASH_BYTES}s{_HASH_BYTES}s")
+_CONFIRMATION = struct.Struct(f">H{_HASH_BYTES}s{_HASH_BYTES}s{SIGNATURE_BYTES}s")
+_OPENED = struct.Struct(f">H{KEY_BYTES}s")
+_REMEMBERED = struct.Struct(f">H{_HASH_BYTES}s{SIGNATURE_BYTES}s")
+NO_SIGNATURE = bytes(SIGNATURE_BYTES)
 
 
 class Kind(IntEnum):
@@ -34,6 +52,21 @@ class Kind(IntEnum):
     CONFIRM = 4
     CLOSE = 5
     DONE = 6
+    # agreement on keys, before the first round
+    INVITE = 7
+    KEYS = 8
+    ROSTER = 9
+    SECRETS = 10
+    DEAL = 11
+    READY = 12
+    # pairwise masks: what opens a sum
+    UNMASK = 13
+    SHARES = 14
+    # machines that round differently
+    ASK_STATE = 15
+    STATE = 16
+    ADOPT = 17
+    ADOPTED = 18
 
 
 @dataclass(frozen=True)
@@ -44,23 +77,35 @@ class Confirmation:
     ----------
     silo : str
     result_hash : bytes of length 32
-        Over plan, round, survivors and masked sum.
+        Over plan, round, survivors and masked sum; over the roster before the first round.
     mac : bytes of length 32
         Under the group key.
+    signature : bytes of length 64
+        By the silo's identity; zeros where all parties are in one process.
     """
 
     silo: str
     result_hash: bytes
     mac: bytes = field(repr=False)
+    signature: bytes = field(default=NO_SIGNATURE, repr=False)
 
 
 @dataclass(frozen=True)
 class Open:
-    """The aggregator opens round `round` and hands out the confirmations of the one before."""
+    """The aggregator opens round `round` and hands out what belongs to the one before.
+
+    Parameters
+    ----------
+    round : int
+    confirmations : tuple of Confirmation
+    opened : mapping of silo to bytes of length 32
+        Under pairwise masks, the seed of each survivor and the private key of each lost member.
+    """
 
     kind: ClassVar[Kind] = Kind.OPEN
     round: int
     confirmations: tuple[Confirmation, ...] = field(default=(), repr=False)
+    opened: Mapping[str, bytes] = field(default_factory=dict, repr=False)
     sender: str = AGGREGATOR
 
 
@@ -95,15 +140,17 @@ class Confirm:
     sender: str
     result_hash: bytes
     mac: bytes = field(repr=False)
+    signature: bytes = field(default=NO_SIGNATURE, repr=False)
 
 
 @dataclass(frozen=True)
 class Close:
-    """The last round is over; the confirmations of it."""
+    """The last round is over; what belongs to it, as in :class:`Open`."""
 
     kind: ClassVar[Kind] = Kind.CLOSE
     round: int
     confirmations: tuple[Confirmation, ...] = field(default=(), repr=False)
+    opened: Mapping[str, bytes] = field(default_factory=dict, repr=False)
     sender: str = AGGREGATOR
 
 
@@ -116,7 +163,192 @@ class Done:
     sender: str
 
 
-Message = Open | Upload | Reply | Confirm | Close | Done
+@dataclass(frozen=True)
+class Invite:
+    """The aggregator asks for keys."""
+
+    kind: ClassVar[Kind] = Kind.INVITE
+    round: int = 0
+    sender: str = AGGREGATOR
+
+
+@dataclass(frozen=True)
+class Remembered:
+    """The head that a peer showed in an earlier job, with the peer's own signature."""
+
+    silo: str
+    head: bytes
+    signature: bytes = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Keys:
+    """A silo's public keys for one job, and the heads of ledgers that it knows.
+
+    Parameters
+    ----------
+    sender : str
+    identity : bytes of length 32
+        Its Ed25519 public key, whose fingerprint stands in the plan.
+    box : bytes of length 32
+        X25519 public key for sealed boxes.
+    pair, commitments : tuple of bytes of length 32
+        Under pairwise masks one for each round, otherwise empty.
+    head, head_signature : bytes of length 32 and 64
+        The last entry of its ledger.
+    remembered : tuple of Remembered
+        What peers said of theirs in earlier jobs.
+    signature : bytes of length 64
+        By the identity, over all of this under the plan.
+    """
+
+    kind: ClassVar[Kind] = Kind.KEYS
+    sender: str
+    identity: bytes
+    box: bytes
+    pair: tuple[bytes, ...]
+    commitments: tuple[bytes, ...]
+    head: bytes
+    head_signature: bytes = field(repr=False)
+    remembered: tuple[Remembered, ...]
+    signature: bytes = field(default=NO_SIGNATURE, repr=False)
+    round: int = 0
+
+
+@dataclass(frozen=True)
+class Roster:
+    """The keys of all silos that take part, as they signed them, in the plan's order."""
+
+    kind: ClassVar[Kind] = Kind.ROSTER
+    keys: tuple[Keys, ...]
+    round: int = 0
+    sender: str = AGGREGATOR
+
+
+@dataclass(frozen=True)
+class Secrets:
+    """A silo's sealed box for each silo of the roster, itself included, in order."""
+
+    kind: ClassVar[Kind] = Kind.SECRETS
+    sender: str
+    boxes: tuple[bytes, ...] = field(repr=False)
+    round: int = 0
+
+
+@dataclass(frozen=True)
+class Deal:
+    """The silos whose secrets came, and their boxes for one silo."""
+
+    kind: ClassVar[Kind] = Kind.DEAL
+    cohort: tuple[str, ...]
+    boxes: tuple[bytes, ...] = field(repr=False)
+    round: int = 0
+    sender: str = AGGREGATOR
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A silo has the keys; its confirmation of who takes part."""
+
+    kind: ClassVar[Kind] = Kind.READY
+    sender: str
+    result_hash: bytes
+    mac: bytes = field(repr=False)
+    signature: bytes = field(repr=False)
+    round: int = 0
+
+
+@dataclass(frozen=True)
+class Unmask:
+    """The confirmations of a round; a silo that finds enough gives its shares."""
+
+    kind: ClassVar[Kind] = Kind.UNMASK
+    round: int
+    confirmations: tuple[Confirmation, ...] = field(repr=False)
+    sender: str = AGGREGATOR
+
+
+@dataclass(frozen=True)
+class Shares:
+    """A silo's share of one secret of each member of the round, in order."""
+
+    kind: ClassVar[Kind] = Kind.SHARES
+    round: int
+    sender: str
+    shares: tuple[bytes, ...] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class AskState:
+    """The states of silos differ; the lead silo is asked for its own."""
+
+    kind: ClassVar[Kind] = Kind.ASK_STATE
+    round: int
+    sender: str = AGGREGATOR
+
+
+@dataclass(frozen=True)
+class SealedState:
+    """The lead silo's public state, sealed to the group."""
+
+    kind: ClassVar[Kind] = Kind.STATE
+    round: int
+    sender: str
+    box: bytes = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Adopt:
+    """The lead silo's sealed state, for a silo whose state differs."""
+
+    kind: ClassVar[Kind] = Kind.ADOPT
+    round: int
+    lead: str
+    box: bytes = field(repr=False)
+    sender: str = AGGREGATOR
+
+
+@dataclass(frozen=True)
+class Adopted:
+    """The tag of the state that a silo has after adopting."""
+
+    kind: ClassVar[Kind] = Kind.ADOPTED
+    round: int
+    sender: str
+    state_tag: bytes = field(repr=False)
+
+
+Message = (
+    Open
+    | Upload
+    | Reply
+    | Confirm
+    | Close
+    | Done
+    | Invite
+    | Keys
+    | Roster
+    | Secrets
+    | Deal
+    | Ready
+    | Unmask
+    | Shares
+    | AskState
+    | SealedState
+    | Adopt
+    | Adopted
+)
+_FROM_SILO = {
+    Kind.UPLOAD,
+    Kind.CONFIRM,
+    Kind.DONE,
+    Kind.KEYS,
+    Kind.SECRETS,
+    Kind.READY,
+    Kind.SHARES,
+    Kind.STATE,
+    Kind.ADOPTED,
+}
 
 
 def encode(plan: Plan, message: Message) -> bytes:
@@ -171,69 +403,206 @@ def decode(plan: Plan, frame: bytes) -> Message:
         sender = rest[:name_len].decode()
     except UnicodeDecodeError as error:
         raise RemoteProtocolError("sender is not a name of this plan.") from error
-    from_silo = kind in (Kind.UPLOAD, Kind.CONFIRM, Kind.DONE)
+    from_silo = kind in _FROM_SILO
     if from_silo != (sender in plan.silos) or (not from_silo and sender != AGGREGATOR):
         raise RemoteProtocolError("sender is not a party that may send this kind of frame.")
     return _decode_body(plan, kind, t, sender, rest[name_len:])
 
 
+def result_hash(plan: Plan, reply: Reply) -> bytes:
+    """Return SHA-256 over plan, round, survivors and masked sum: public, and the same for all."""
+    return hashlib.sha256(encode(plan, reply)).digest()
+
+
+def confirmed(plan: Plan, t: int, silo: str, digest: bytes) -> tuple[bytes, ...]:
+    """Return the parts that a silo's tag and signature vouch for in round `t`."""
+    return (plan.digest, str(t).encode(), silo.encode(), digest)
+
+
+def keys_signed(plan: Plan, keys: Keys) -> tuple[bytes, ...]:
+    """Return the parts of a silo's keys that its identity signs."""
+    return (plan.digest, keys.sender.encode(), _encode_keys(plan, keys))
+
+
 def _encode_body(plan: Plan, message: Message) -> bytes:
     match message:
         case Open() | Close():
-            order = {name: index for index, name in enumerate(plan.silos)}
-            return b"".join(
-                _CONFIRMATION.pack(order[c.silo], c.result_hash, c.mac)
-                for c in message.confirmations
+            confirmations = _encode_confirmations(plan, message.confirmations)
+            return confirmations + b"".join(
+                _OPENED.pack(plan.silos.index(silo), secret)
+                for silo, secret in message.opened.items()
             )
+        case Unmask():
+            return _encode_confirmations(plan, message.confirmations)
         case Upload():
             return message.state_tag + to_bytes(message.words)
         case Reply():
-            members = b"".join(
-                plan.silos.index(name).to_bytes(2, "big") for name in message.survivors
-            )
-            return len(message.survivors).to_bytes(2, "big") + members + to_bytes(message.words)
-        case Confirm():
-            return message.result_hash + message.mac
-        case Done():
+            return _encode_names(plan, message.survivors) + to_bytes(message.words)
+        case Confirm() | Ready():
+            return message.result_hash + message.mac + message.signature
+        case Keys():
+            return _encode_keys(plan, message) + message.signature
+        case Roster():
+            return _encode_list(encode(plan, keys) for keys in message.keys)
+        case Secrets():
+            return _encode_list(message.boxes)
+        case Deal():
+            return _encode_names(plan, message.cohort) + _encode_list(message.boxes)
+        case Shares():
+            return b"".join(message.shares)
+        case SealedState():
+            return message.box
+        case Adopt():
+            return _encode_names(plan, (message.lead,)) + message.box
+        case Adopted():
+            return message.state_tag
+        case Done() | Invite() | AskState():
             return b""
 
 
 def _decode_body(plan: Plan, kind: int, t: int, sender: str, body: bytes) -> Message:
     match kind:
-        case Kind.OPEN:
-            return Open(t, _decode_confirmations(plan, body))
-        case Kind.CLOSE:
-            return Close(t, _decode_confirmations(plan, body))
+        case Kind.OPEN | Kind.CLOSE:
+            confirmations, rest = _decode_confirmations(plan, body)
+            opened = _decode_opened(plan, rest)
+            return (Open if kind == Kind.OPEN else Close)(t, confirmations, opened)
+        case Kind.UNMASK:
+            confirmations, rest = _decode_confirmations(plan, body)
+            if not rest:
+                return Unmask(t, confirmations)
         case Kind.UPLOAD:
             words = from_bytes(body[_HASH_BYTES:], plan.length(t))
             return Upload(t, sender, body[:_HASH_BYTES], words)
         case Kind.REPLY:
-            if len(body) < 2 or len(body) < 2 + 2 * (count := int.from_bytes(body[:2], "big")):
-                raise RemoteProtocolError("reply is cut inside its list of survivors.")
-            survivors = tuple(
-                _silo(plan, int.from_bytes(body[i : i + 2], "big"))
-                for i in range(2, 2 + 2 * count, 2)
-            )
-            return Reply(t, survivors, from_bytes(body[2 + 2 * count :], plan.length(t)))
-        case Kind.CONFIRM:
-            if len(body) != 2 * _HASH_BYTES:
-                raise RemoteProtocolError("confirmation must hold a hash and a tag.")
-            return Confirm(t, sender, body[:_HASH_BYTES], body[_HASH_BYTES:])
+            survivors, rest = _decode_names(plan, body)
+            return Reply(t, survivors, from_bytes(rest, plan.length(t)))
+        case Kind.CONFIRM | Kind.READY:
+            if len(body) != 2 * _HASH_BYTES + SIGNATURE_BYTES:
+                raise RemoteProtocolError("confirmation must hold a hash, a tag and a signature.")
+            said, mac = body[:_HASH_BYTES], body[_HASH_BYTES : 2 * _HASH_BYTES]
+            signature = body[2 * _HASH_BYTES :]
+            if kind == Kind.CONFIRM:
+                return Confirm(t, sender, said, mac, signature)
+            return Ready(sender, said, mac, signature)
+        case Kind.KEYS:
+            return _decode_keys(plan, sender, body)
+        case Kind.ROSTER:
+            frames = _decode_list(body)
+            if all(frame[_KIND_AT : _KIND_AT + 1] == bytes([Kind.KEYS]) for frame in frames):
+                keys = (decode(plan, frame) for frame in frames)
+                return Roster(tuple(k for k in keys if isinstance(k, Keys)))
+        case Kind.SECRETS:
+            return Secrets(sender, _decode_list(body))
+        case Kind.DEAL:
+            cohort, rest = _decode_names(plan, body)
+            return Deal(cohort, _decode_list(rest))
+        case Kind.SHARES:
+            if len(body) % SHARE_BYTES == 0:
+                shares = (body[i : i + SHARE_BYTES] for i in range(0, len(body), SHARE_BYTES))
+                return Shares(t, sender, tuple(shares))
+        case Kind.STATE:
+            return SealedState(t, sender, body)
+        case Kind.ADOPT:
+            lead, box = _decode_names(plan, body)
+            if len(lead) == 1:
+                return Adopt(t, lead[0], box)
+        case Kind.ADOPTED if len(body) == _HASH_BYTES:
+            return Adopted(t, sender, body)
         case Kind.DONE if not body:
             return Done(t, sender)
+        case Kind.INVITE if not body:
+            return Invite()
+        case Kind.ASK_STATE if not body:
+            return AskState(t)
     raise RemoteProtocolError(f"frame of kind {kind} is unknown or has a body that does not fit.")
 
 
-def _decode_confirmations(plan: Plan, body: bytes) -> tuple[Confirmation, ...]:
-    if len(body) % _CONFIRMATION.size:
+def _encode_names(plan: Plan, names: tuple[str, ...]) -> bytes:
+    places = b"".join(plan.silos.index(name).to_bytes(2, "big") for name in names)
+    return len(names).to_bytes(2, "big") + places
+
+
+def _decode_names(plan: Plan, body: bytes) -> tuple[tuple[str, ...], bytes]:
+    """Read a list of silos; return it and the rest."""
+    end = 2 + 2 * int.from_bytes(body[:2], "big")
+    if len(body) < max(2, end):
+        raise RemoteProtocolError("list of silos is cut.")
+    places = (int.from_bytes(body[i : i + 2], "big") for i in range(2, end, 2))
+    return tuple(_silo(plan, place) for place in places), body[end:]
+
+
+def _encode_list(parts: Iterable[bytes]) -> bytes:
+    return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
+
+
+def _decode_list(body: bytes) -> tuple[bytes, ...]:
+    parts, place = [], 0
+    while place < len(body):
+        end = place + 4 + int.from_bytes(body[place : place + 4], "big")
+        if len(body) < place + 4 or len(body) < end:
+            raise RemoteProtocolError("list in a frame is cut.")
+        parts.append(body[place + 4 : end])
+        place = end
+    return tuple(parts)
+
+
+def _encode_keys(plan: Plan, keys: Keys) -> bytes:
+    remembered = b"".join(
+        _REMEMBERED.pack(plan.silos.index(r.silo), r.head, r.signature) for r in keys.remembered
+    )
+    per_round = b"".join(keys.pair) + b"".join(keys.commitments)
+    return keys.identity + keys.box + keys.head + keys.head_signature + per_round + remembered
+
+
+def _decode_keys(plan: Plan, sender: str, body: bytes) -> Keys:
+    rounds = plan.rounds if plan.profile == "pairwise" else 0
+    sizes = [32, 32, _HASH_BYTES, SIGNATURE_BYTES, *[32] * (2 * rounds)]
+    fixed, place = [], 0
+    for size in sizes:
+        fixed.append(body[place : place + size])
+        place += size
+    rest, signature = body[place:-SIGNATURE_BYTES], body[-SIGNATURE_BYTES:]
+    if len(body) < place + SIGNATURE_BYTES or len(rest) % _REMEMBERED.size:
+        raise RemoteProtocolError("keys of a silo are cut.")
+    remembered = tuple(
+        Remembered(_silo(plan, index), head, signed)
+        for index, head, signed in _REMEMBERED.iter_unpack(rest)
+    )
+    identity, box, head, head_signature = fixed[:4]
+    pair, commitments = tuple(fixed[4 : 4 + rounds]), tuple(fixed[4 + rounds :])
+    return Keys(
+        sender, identity, box, pair, commitments, head, head_signature, remembered, signature
+    )
+
+
+def _encode_confirmations(plan: Plan, confirmations: tuple[Confirmation, ...]) -> bytes:
+    return len(confirmations).to_bytes(2, "big") + b"".join(
+        _CONFIRMATION.pack(plan.silos.index(c.silo), c.result_hash, c.mac, c.signature)
+        for c in confirmations
+    )
+
+
+def _decode_confirmations(plan: Plan, body: bytes) -> tuple[tuple[Confirmation, ...], bytes]:
+    """Read confirmations; return them and the rest."""
+    end = 2 + _CONFIRMATION.size * int.from_bytes(body[:2], "big")
+    if len(body) < max(2, end):
         raise RemoteProtocolError("list of confirmations is cut.")
     confirmations = tuple(
-        Confirmation(_silo(plan, index), result_hash, mac)
-        for index, result_hash, mac in _CONFIRMATION.iter_unpack(body)
+        Confirmation(_silo(plan, index), result_hash, mac, signature)
+        for index, result_hash, mac, signature in _CONFIRMATION.iter_unpack(body[2:end])
     )
     if len({c.silo for c in confirmations}) != len(confirmations):
         raise RemoteProtocolError("a silo is listed twice among the confirmations.")
-    return confirmations
+    return confirmations, body[end:]
+
+
+def _decode_opened(plan: Plan, body: bytes) -> dict[str, bytes]:
+    if len(body) % _OPENED.size:
+        raise RemoteProtocolError("list of what opens the masks is cut.")
+    opened = {_silo(plan, index): secret for index, secret in _OPENED.iter_unpack(body)}
+    if len(opened) * _OPENED.size != len(body):
+        raise RemoteProtocolError("a silo is listed twice among what opens the masks.")
+    return opened
 
 
 def _silo(plan: Plan, index: int) -> str:

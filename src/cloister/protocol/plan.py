@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -39,6 +40,7 @@ from cloister.tasks.base import Block, Mechanism, Profile, Released, Task
 PROTOCOL_VERSION = 1
 MAX_RECORDS = 1 << 32  # per silo: public head-room, not a count
 _FINE_STEPS = 1 << 8  # the rounding rule: nothing is counted in whole records
+_FINGERPRINT = re.compile("ed25519:[0-9a-f]{64}")
 _TAILS = 40  # noise beyond so many deviations is less likely than a broken machine
 
 
@@ -50,6 +52,14 @@ def largest_release(n_silos: int, l2_squared: int, noise_scale: int) -> int:
 def majority(n_silos: int) -> int:
     """Return the smallest number of silos that two disjoint groups cannot both have."""
     return n_silos // 2 + 1
+
+
+def share_threshold(n_silos: int, collusion: int) -> int:
+    """Return how many shares open a secret: more than half of the silos and the colluding ones.
+
+    Two groups of so many silos have an honest one in common, who gives one kind of share only.
+    """
+    return (n_silos + collusion) // 2 + 1
 
 
 @dataclass(frozen=True)
@@ -70,8 +80,12 @@ class Plan:
         Public contract value for the number of records in all silos together.
     min_silos : int
         Smallest set of survivors whose sum may be released: a majority of the silos, at least 2,
-        or 1 for a single silo.
-    profile : {"local", "group"}
+        or 1 for a single silo. Under "pairwise" it is by default the share threshold.
+    profile : {"local", "group", "pairwise"}
+        One silo; a group mask with the aggregator's noise; pairwise masks with the silos' noise.
+    collusion : int
+        Only "pairwise": how many silos may collude with the aggregator, the observer among them;
+        1 by default.
     unit : str
         Unit of privacy: "row", or the column whose values name a person.
     max_rows, max_silos_per_person : int
@@ -80,6 +94,10 @@ class Plan:
     publish : bool
         Whether the result is meant for others than the silos; refused under the group mask, where
         an aggregator that kept its noise would read the exact sums from it.
+    fingerprints : tuple of str
+        Of the silos' signing keys, in their order; empty when all parties are in one process.
+    upload_slot : float, seconds, >= 0
+        Uploads leave a silo at multiples of this after they were asked for; 0 sends at once.
     schema_digest, study : str
     run_id : str
         Fresh nonce, so that no pad and no noise repeats.
@@ -104,11 +122,19 @@ class Plan:
     schema_digest: str = ""
     study: str = "default"
     publish: bool = False
+    collusion: int = 0
+    fingerprints: tuple[str, ...] = ()
+    upload_slot: float = 0.0
     run_id: str = field(default_factory=new_nonce)
 
     def __post_init__(self) -> None:
+        if self.profile == "pairwise" and self.collusion == 0:
+            object.__setattr__(self, "collusion", 1)
         if self.min_silos == 0:
-            object.__setattr__(self, "min_silos", majority(len(self.silos)))
+            least = majority(len(self.silos))
+            if self.profile == "pairwise":
+                least = share_threshold(len(self.silos), self.collusion)
+            object.__setattr__(self, "min_silos", least)
         self._check_numbers()
         self._check_parties()
         self._check_task()
@@ -128,7 +154,7 @@ class Plan:
         if (self.profile == "local") != (len(self.silos) == 1):
             raise PlanError(
                 f"profile {self.profile!r} does not fit {len(self.silos)} silos; "
-                "'local' is for exactly one, 'group' for two or more."
+                "'local' is for exactly one, 'group' and 'pairwise' for two or more."
             )
         if self.profile not in self.task.profiles:
             raise PlanError(
@@ -146,10 +172,39 @@ class Plan:
                 f"min_silos must be in [{least}, {len(self.silos)}] for {len(self.silos)} silos, "
                 f"got {self.min_silos}; a smaller set could be confirmed twice."
             )
+        self._check_identities()
         if len(self.run_id) != 32 or not set(self.run_id) <= set("0123456789abcdef"):
             raise PlanError(
                 f"run_id must be 32 hexadecimal digits, got {self.run_id!r}; leave it out for a "
                 "fresh one."
+            )
+
+    def _check_identities(self) -> None:
+        if not (isinstance(self.upload_slot, int | float) and 0 <= self.upload_slot <= 3600):
+            raise PlanError(f"upload_slot must be in [0, 3600] seconds, got {self.upload_slot!r}.")
+        if self.profile == "pairwise":
+            if not 1 <= self.collusion < self.min_silos:
+                raise PlanError(
+                    f"collusion must be in [1, {self.min_silos - 1}] for min_silos="
+                    f"{self.min_silos}, got {self.collusion}; somebody honest must add noise."
+                )
+        elif self.collusion:
+            raise PlanError(
+                f"collusion must be 0 under profile {self.profile!r}, got {self.collusion}; only "
+                "'pairwise' stands an aggregator with silos at its side."
+            )
+        if not self.fingerprints:
+            return
+        if len(set(self.fingerprints)) != len(self.silos) or len(self.fingerprints) != len(
+            self.silos
+        ):
+            raise PlanError(
+                f"fingerprints must be {len(self.silos)} different ones, one for each silo, got "
+                f"{len(self.fingerprints)}."
+            )
+        if bad := [f for f in self.fingerprints if not _FINGERPRINT.fullmatch(f)]:
+            raise PlanError(
+                f"a fingerprint must be 'ed25519:' and 64 hexadecimal digits, got {bad[0]!r}."
             )
 
     def _check_task(self) -> None:
@@ -166,6 +221,11 @@ class Plan:
             )
         if task.private and task.mechanism == "none":
             raise PlanError(f"task {task.name!r} calls itself private but adds no noise.")
+        if self.profile == "pairwise" and task.mechanism != "gaussian":
+            raise PlanError(
+                f"profile 'pairwise' needs Gaussian noise, which silos can add in shares; task "
+                f"{task.name!r} uses {task.mechanism!r}."
+            )
         if not task.n_features == self.grid.n_features == len(self.columns):
             raise PlanError(
                 f"columns must be {task.n_features} as in the task, got {len(self.columns)} names "
@@ -198,7 +258,16 @@ class Plan:
 
     def _range(self, block: Block) -> int:
         """Return the largest absolute value a released word of `block` can honestly take."""
-        return largest_release(len(self.silos), block.l2_squared, self.noise_scale(block))
+        scale = self.noise_scale(block)
+        if self.profile == "pairwise":
+            scale = ceil(sqrt(len(self.silos))) * self.share_scale(block)
+        return largest_release(len(self.silos), block.l2_squared, scale)
+
+    def quorum(self, cohort: int) -> int:
+        """Return how many of the silos that agreed on keys must be in a sum and confirm it."""
+        if self.profile != "pairwise":
+            return self.min_silos
+        return max(self.min_silos, share_threshold(cohort, self.collusion))
 
     @property
     def rounds(self) -> int:
@@ -224,9 +293,10 @@ class Plan:
         return gaussian_noise_multiplier(self.budget.epsilon, self.budget.delta)
 
     def noise_scale(self, block: Block) -> int:
-        """Return the integer scale of the noise in each word of `block`, rounded up; 0 for none.
+        """Return the integer scale of the noise that the budget needs in each word of `block`.
 
-        Sigma of the discrete Gaussian, or the scale of the discrete Laplace.
+        Sigma of the discrete Gaussian, or the scale of the discrete Laplace, rounded up; 0 for no
+        noise. Under "pairwise" at least so much comes from honest silos.
         """
         if self.task.mechanism == "none":
             return 0
@@ -235,8 +305,27 @@ class Plan:
         sensitivity = self.group_size * sqrt(block.l2_squared)
         return lattice_sigma(self._multiplier / sqrt(block.weight), sensitivity)
 
-    def noise_std(self, block: Block) -> float:
-        """Return the standard deviation of the noise in each word of `block`, in integers."""
+    def share_scale(self, block: Block) -> int:
+        """Return sigma of the noise that each silo adds to a word of `block` under "pairwise".
+
+        The smallest sum has `min_silos` shares, of which `collusion` may be known to the observer;
+        the others alone are as much as :meth:`noise_scale`.
+        """
+        honest = self.min_silos - self.collusion
+        return isqrt((self.noise_scale(block) ** 2 - 1) // honest) + 1
+
+    def noise_std(self, block: Block, survivors: int | None = None) -> float:
+        """Return the standard deviation of the noise in each word of `block`, in integers.
+
+        Parameters
+        ----------
+        block : Block
+        survivors : int, optional
+            Number of silos in the sum, which matters under "pairwise"; all by default.
+        """
+        if self.profile == "pairwise":
+            count = len(self.silos) if survivors is None else survivors
+            return sqrt(count) * self.share_scale(block)
         factor = sqrt(2) if self.task.mechanism == "laplace" else 1.0
         return factor * self.noise_scale(block)
 
@@ -262,8 +351,8 @@ class Plan:
         """Return the bytes of words each silo sends over all rounds."""
         return sum(WORD_BYTES * self.length(t) for t in range(self.rounds))
 
-    def decode(self, t: int, values: Integers) -> dict[str, Released]:
-        """Cut an unmasked vector into the blocks of round `t`.
+    def decode(self, t: int, values: Integers, survivors: int | None = None) -> dict[str, Released]:
+        """Cut an unmasked vector, a sum over `survivors` silos, into the blocks of round `t`.
 
         Raises
         ------
@@ -279,7 +368,9 @@ class Plan:
                     f"round {t} decodes to a value outside the plan's range; "
                     "a pad or a party does not belong to this plan."
                 )
-            released[block.name] = Released(part.reshape(block.shape), self.noise_std(block))
+            released[block.name] = Released(
+                part.reshape(block.shape), self.noise_std(block, survivors)
+            )
             offset += block.size
         return released
 
@@ -325,6 +416,7 @@ class Plan:
             plain = {field: document[field] for field in _PLAIN_FIELDS}
             plain["silos"] = tuple(plain["silos"])
             plain["columns"] = tuple(plain["columns"])
+            plain["fingerprints"] = tuple(plain["fingerprints"])
             return cls(
                 task=known[name](**options),
                 grid=Grid(**document["grid"]),
@@ -363,8 +455,17 @@ class Plan:
                 "aggregator really adding the noise and on no silo helping it. A round counts with "
                 f"at least {self.min_silos} silos."
             )
+        elif self.profile == "pairwise":
+            lines.append(
+                f"{len(self.silos)} silos each add a share of the noise and send masked vectors. "
+                f"The guarantee holds even if {self.collusion} of them and the aggregator put "
+                f"together all they know. A round counts with at least {self.min_silos} silos. "
+                "The aggregator learns the noised sums."
+            )
         else:
             lines.append("One silo, in one process: nothing is sent to anybody.")
+        if self.publish:
+            lines.append("The result is for the one who proposed the job, too.")
         return " ".join(lines)
 
 
@@ -380,5 +481,8 @@ _PLAIN_FIELDS = (
     "schema_digest",
     "study",
     "publish",
+    "collusion",
+    "fingerprints",
+    "upload_slot",
     "run_id",
 )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from cloister.errors import RemoteProtocolError, TransportError
@@ -35,13 +36,18 @@ class RoundDone:
     survivors: tuple[str, ...]
 
 
-def run_rounds(aggregator: Aggregator, transport: Transport) -> Iterator[RoundDone]:
+def run_rounds(
+    aggregator: Aggregator, transport: Transport, *, attempts: int = ATTEMPTS
+) -> Iterator[RoundDone]:
     """Run a job, yielding after each round; the result is at the silos when it ends.
 
     Parameters
     ----------
     aggregator : Aggregator
+        One that was made anew with the journal of a job goes on where the job was.
     transport : Transport
+    attempts : int
+        Times a frame is sent to a silo that does not answer.
 
     Raises
     ------
@@ -49,34 +55,73 @@ def run_rounds(aggregator: Aggregator, transport: Transport) -> Iterator[RoundDo
         If too few silos are left, or a party breaks the protocol.
     """
     plan = aggregator.plan
-    silos: tuple[str, ...] = plan.silos
-    for t in range(plan.rounds):
-        silos = _ask(transport, aggregator, silos, aggregator.open(t), Kind.UPLOAD)
-        silos = _ask(transport, aggregator, silos, aggregator.combine(), Kind.CONFIRM)
-        if len(silos) < plan.min_silos:
+    ask = partial(_ask, transport, aggregator, attempts)
+    silos = _agree_on_keys(aggregator, ask) if plan.fingerprints else plan.silos
+    for t in range(aggregator.first_round, plan.rounds):
+        opening = aggregator.open(t)
+        if not aggregator.answered:
+            silos = ask(_all(silos, opening), Kind.UPLOAD)
+            _align_states(aggregator, ask)
+            reply = aggregator.combine()
+        else:
+            reply, silos = aggregator.combine(), aggregator.survivors
+        silos = ask(_all(silos, reply), Kind.CONFIRM)
+        if len(silos) < aggregator.quorum:
             raise RemoteProtocolError(
-                f"round {t} has {len(silos)} confirmations, the plan asks for {plan.min_silos}; "
+                f"round {t} has {len(silos)} confirmations, the plan asks for {aggregator.quorum}; "
                 "the job ends, what left stays charged."
             )
+        if unmask := aggregator.unmask():
+            silos = ask(_all(silos, unmask), Kind.SHARES)
         yield RoundDone(t, plan.rounds, silos)
-    if not _ask(transport, aggregator, silos, aggregator.close(), Kind.DONE):
+    if not ask(_all(silos, aggregator.close()), Kind.DONE):
         raise TransportError("no silo took the end of the job; ask again for the result.")
 
 
+Ask = Callable[[Mapping[str, bytes], Kind], tuple[str, ...]]
+
+
+def _agree_on_keys(aggregator: Aggregator, ask: Ask) -> tuple[str, ...]:
+    """Let the silos agree on keys; return those that are ready."""
+    if aggregator.first_round > 0:
+        return aggregator.members
+    if invite := aggregator.invite():
+        ask(_all(aggregator.plan.silos, invite), Kind.KEYS)
+    roster = aggregator.roster()
+    if not aggregator.has_cohort:
+        ask(_all(aggregator.rostered, roster), Kind.SECRETS)
+    return ask(aggregator.deals(), Kind.READY)
+
+
+def _align_states(aggregator: Aggregator, ask: Ask) -> None:
+    """Give the lead silo's state to silos whose machines rounded differently."""
+    if differing := aggregator.differing:
+        ask(_all((aggregator.lead,), aggregator.ask_state()), Kind.STATE)
+        ask(_all(differing, aggregator.adopt()), Kind.ADOPTED)
+
+
+def _all(silos: tuple[str, ...], frame: bytes) -> dict[str, bytes]:
+    return dict.fromkeys(silos, frame)
+
+
 def _ask(
-    transport: Transport, aggregator: Aggregator, silos: tuple[str, ...], frame: bytes, want: Kind
+    transport: Transport,
+    aggregator: Aggregator,
+    attempts: int,
+    frames: Mapping[str, bytes],
+    want: Kind,
 ) -> tuple[str, ...]:
-    """Send one frame to some silos, again to those that stay silent; return those that answered.
+    """Send each silo its frame, again to those that stay silent; return those that answered.
 
     A silo whose answer breaks the protocol, comes late or is of another kind counts as silent.
     """
     answered: set[str] = set()
-    for _ in range(ATTEMPTS):
-        missing = {silo: frame for silo in silos if silo not in answered}
+    for _ in range(attempts):
+        missing = {silo: frame for silo, frame in frames.items() if silo not in answered}
         if not missing:
             break
         for silo, answer in transport.exchange(missing).items():
             with suppress(RemoteProtocolError):
                 if aggregator.accept(silo, answer) == want:
                     answered.add(silo)
-    return tuple(silo for silo in silos if silo in answered)
+    return tuple(silo for silo in frames if silo in answered)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from cloister.hazmat.fixedpoint import Grid
 
 Mechanism = Literal["gaussian", "laplace", "none"]
-Profile = Literal["local", "group"]
+Profile = Literal["local", "group", "pairwise"]
 INTERVAL_95: Mapping[Mechanism, float] = {
     "gaussian": 1.96,
     "laplace": log(20) / sqrt(2),
@@ -148,7 +148,7 @@ class Task(Protocol):
         The word for it in plans and on the command line.
     private : bool
         Whether its release, with the plan's noise, satisfies the stated guarantee.
-    profiles : frozenset of {"local", "group"}
+    profiles : frozenset of {"local", "group", "pairwise"}
         Trust profiles under which every frame is a function of the plan alone.
     n_features, frac_bits, rounds : int
     mechanism : {"gaussian", "laplace", "none"}

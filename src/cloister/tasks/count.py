@@ -41,7 +41,7 @@ class Count:
 
     name: ClassVar[str] = "count"
     private: ClassVar[bool] = True
-    profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group"})
+    profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
 
     n_features: int
     frac_bits: int = 16

@@ -130,7 +130,7 @@ class _LloydLoop(ABC):
 
     name: ClassVar[str]
     private: ClassVar[bool] = True
-    profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group"})
+    profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
     mechanism: ClassVar[Mechanism]
 
     n_clusters: int

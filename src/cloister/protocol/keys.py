@@ -1,0 +1,294 @@
+"""How silos agree on keys through an aggregator that none of them trusts.
+
+Every silo shows its public keys, signed by the identity whose fingerprint stands in the plan. Once
+it has seen the signed keys of the others it seals to each a part of the group key and, under
+pairwise masks, a share of every secret that may have to be opened. The group key is made from the
+parts of all silos whose boxes arrived: the *cohort*. Everything a silo sends here is a function of
+the plan, of its secret of the job and of what it was sent, so it never says two things.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+
+from cloister.errors import LocalProtocolError, RemoteProtocolError
+from cloister.hazmat import kex
+from cloister.hazmat.prg import KEY_BYTES, Usage, derive, join
+from cloister.hazmat.shamir import SHARE_BYTES
+from cloister.hazmat.signing import Identity, fingerprint_of, verify
+from cloister.privacy.chain import SignedHead
+from cloister.protocol.journal import Journal
+from cloister.protocol.messages import (
+    Deal,
+    Keys,
+    Remembered,
+    Roster,
+    Secrets,
+    encode,
+    keys_signed,
+)
+from cloister.protocol.plan import Plan, share_threshold
+from cloister.secagg.dropout import RoundKeys, commitment, share_secret
+from cloister.secagg.masks import GroupMask, Masker, PairwiseMask
+
+_KEYS, _HEAD = b"cloister/1/keys", b"cloister/1/ledger-head"
+
+
+class KeyAgreement:
+    """One silo's side of the agreement; made anew, it says the same again.
+
+    Parameters
+    ----------
+    plan : Plan
+        With fingerprints.
+    silo : str
+    identity : Identity
+    journal : Journal
+        Gives the secret of the job and the head of the ledger, and keeps the heads of peers.
+    """
+
+    def __init__(self, plan: Plan, silo: str, identity: Identity, journal: Journal) -> None:
+        if identity.fingerprint != plan.fingerprints[plan.silos.index(silo)]:
+            raise LocalProtocolError(
+                f"the plan has another fingerprint for {silo!r} than this silo's key; "
+                "ask for a plan with the present one."
+            )
+        self._plan, self._silo, self._identity, self._journal = plan, silo, identity, journal
+        self._secret = journal.secret(plan.run_id)
+        self._roster: Roster | None = None
+        self._deal: Deal | None = None
+
+    def keys(self) -> Keys:
+        """Return this silo's signed public keys."""
+        plan, head = self._plan, bytes.fromhex(self._journal.head())
+        peers = self._journal.peer_heads()
+        known = [
+            (s, peers[f])
+            for s, f in zip(plan.silos, plan.fingerprints, strict=True)
+            if f in peers and s != self._silo
+        ]
+        unsigned = Keys(
+            sender=self._silo,
+            identity=self._identity.public,
+            box=kex.public_of(self._derived(Usage.BOX_KEY)),
+            pair=tuple(kex.public_of(key) for key in self._per_round(Usage.PAIR_KEY)),
+            commitments=tuple(commitment(seed) for seed in self._per_round(Usage.SELF_SEED)),
+            head=head,
+            head_signature=self._identity.sign(_HEAD, head),
+            remembered=tuple(
+                Remembered(silo, bytes.fromhex(peer.head), peer.signature) for silo, peer in known
+            ),
+        )
+        signature = self._identity.sign(_KEYS, *keys_signed(plan, unsigned))
+        return replace(unsigned, signature=signature)
+
+    def secrets(self, roster: Roster) -> Secrets:
+        """Check the roster and return a sealed box for each of its silos.
+
+        Raises
+        ------
+        RemoteProtocolError
+            If a key is not signed by the identity in the plan, or another roster came before.
+        LedgerError
+            If a peer remembers a head that this silo's ledger no longer has.
+        """
+        if self._roster is not None and self._roster != roster:
+            raise RemoteProtocolError("a second roster of silos came; a job has one.")
+        self._check_roster(roster)
+        self._roster = roster
+        part = self._derived(Usage.GROUP_PART)
+        shares = self._shares(len(roster.keys))
+        boxes = []
+        for place, peer in enumerate(roster.keys):
+            plain = part + b"".join(of_secret[place] for of_secret in shares)
+            boxes.append(kex.seal(self._box_key(self._silo, peer, sent=True), plain))
+        return Secrets(self._silo, tuple(boxes))
+
+    def masker(self, deal: Deal) -> Masker:
+        """Open the boxes and return the masks of the job.
+
+        Raises
+        ------
+        RemoteProtocolError
+            If a box was not sealed by its silo for this one, or too few silos are left.
+        """
+        roster, plan = self._roster, self._plan
+        if roster is None:
+            raise RemoteProtocolError("keys were dealt before the roster of silos was shown.")
+        if self._deal is not None and self._deal != deal:
+            raise RemoteProtocolError("secrets were dealt twice; a job has one cohort.")
+        names = tuple(keys.sender for keys in roster.keys)
+        in_order = tuple(name for name in names if name in deal.cohort)
+        if deal.cohort != in_order or self._silo not in in_order:
+            raise RemoteProtocolError(
+                f"cohort must be in the roster's order and include {self._silo!r}."
+            )
+        if len(deal.cohort) < plan.quorum(len(names)) or len(deal.boxes) != len(deal.cohort):
+            raise RemoteProtocolError(
+                f"{len(deal.cohort)} silos agreed on keys, this job needs "
+                f"{plan.quorum(len(names))}."
+            )
+        opened = {
+            silo: self._open(self._keys_of(silo), box)
+            for silo, box in zip(deal.cohort, deal.boxes, strict=True)
+        }
+        self._deal = deal
+        parts = join(opened[silo][:KEY_BYTES] for silo in deal.cohort)
+        root = hashlib.sha256(parts).digest()
+        group = GroupMask(derive(root, Usage.GROUP_KEY, self.digest))
+        if plan.profile != "pairwise":
+            return group
+        return PairwiseMask(
+            silo=self._silo,
+            public=round_keys(roster, deal.cohort),
+            pair_keys=self._per_round(Usage.PAIR_KEY),
+            seeds=self._per_round(Usage.SELF_SEED),
+            held={silo: self._held(plain[KEY_BYTES:]) for silo, plain in opened.items()},
+            group=group,
+        )
+
+    @property
+    def cohort(self) -> tuple[str, ...]:
+        """The silos that have the group key; empty before :meth:`masker`."""
+        return self._deal.cohort if self._deal else ()
+
+    @property
+    def digest(self) -> bytes:
+        """What silos confirm to each other before the first round: who has which keys."""
+        if self._roster is None or self._deal is None:
+            raise LocalProtocolError("keys are not agreed on yet.")
+        return cohort_hash(self._plan, self._roster, self._deal.cohort)
+
+    @property
+    def quorum(self) -> int:
+        """How many silos must be in a sum and confirm it."""
+        return self._plan.quorum(len(self._roster.keys) if self._roster else 0)
+
+    def identity_of(self, silo: str) -> bytes:
+        """Return the public signing key of a silo of the roster."""
+        return self._keys_of(silo).identity
+
+    def head_shown(self) -> str:
+        """Return the head of this silo's ledger that the roster shows to its peers."""
+        return self._keys_of(self._silo).head.hex()
+
+    def _check_roster(self, roster: Roster) -> None:
+        plan = self._plan
+        names = tuple(keys.sender for keys in roster.keys)
+        in_order = tuple(silo for silo in plan.silos if silo in names)
+        if names != in_order or self._silo not in names or len(names) < plan.min_silos:
+            raise RemoteProtocolError(
+                f"roster must have at least {plan.min_silos} silos in the plan's order, "
+                f"{self._silo!r} among them."
+            )
+        for keys in roster.keys:
+            check_keys(plan, keys)
+        own = next(keys for keys in roster.keys if keys.sender == self._silo)
+        if own.box != kex.public_of(self._derived(Usage.BOX_KEY)):
+            raise RemoteProtocolError("roster shows other keys of this silo than it sent.")
+        for keys in roster.keys:
+            for seen in keys.remembered:
+                if seen.silo == self._silo and verify(
+                    self._identity.public, seen.signature, _HEAD, seen.head
+                ):
+                    self._journal.check_head(seen.head.hex())
+        for keys in roster.keys:
+            if keys is not own:
+                self._journal.remember_head(_signed_head(keys))
+
+    def _derived(self, usage: Usage, context: bytes = b"") -> bytes:
+        return derive(self._secret, usage, join((self._plan.digest, context)))
+
+    def _per_round(self, usage: Usage) -> tuple[bytes, ...]:
+        rounds = self._plan.rounds if self._plan.profile == "pairwise" else 0
+        return tuple(self._derived(usage, str(t).encode()) for t in range(rounds))
+
+    def _shares(self, holders: int) -> list[list[bytes]]:
+        """Return, for each round's seed and then key, one share for each holder."""
+        threshold = share_threshold(holders, self._plan.collusion)
+        shares = []
+        for t, secrets in enumerate(
+            zip(self._per_round(Usage.SELF_SEED), self._per_round(Usage.PAIR_KEY), strict=True)
+        ):
+            for which, secret in zip((b"seed", b"key"), secrets, strict=True):
+                about = join((str(t).encode(), which, str(holders).encode()))
+                key = self._derived(Usage.SHARING, about)
+                shares.append(share_secret(secret, threshold, holders, key))
+        return shares
+
+    def _held(self, plain: bytes) -> tuple[tuple[bytes, bytes], ...]:
+        pairs = self._plan.rounds
+        if len(plain) != 2 * pairs * SHARE_BYTES:
+            raise RemoteProtocolError("a sealed box holds another number of shares than rounds.")
+        parts = [plain[i : i + SHARE_BYTES] for i in range(0, len(plain), SHARE_BYTES)]
+        return tuple((parts[2 * t], parts[2 * t + 1]) for t in range(pairs))
+
+    def _box_key(self, sender: str, peer: Keys, *, sent: bool) -> bytes:
+        """Return the key of the one box from `sender`, made with the keys of `peer`."""
+        assert self._roster is not None
+        receiver = peer.sender if sent else self._silo
+        roster = hashlib.sha256(encode(self._plan, self._roster)).digest()
+        context = join((self._plan.digest, roster, sender.encode(), receiver.encode()))
+        return kex.agree(self._derived(Usage.BOX_KEY), peer.box, Usage.BOX, context)
+
+    def _open(self, peer: Keys, box: bytes) -> bytes:
+        plain = kex.unseal(self._box_key(peer.sender, peer, sent=False), box)
+        if len(plain) < KEY_BYTES:
+            raise RemoteProtocolError(f"the sealed box of {peer.sender!r} is cut.")
+        return plain
+
+    def _keys_of(self, silo: str) -> Keys:
+        roster = self._roster.keys if self._roster else ()
+        for keys in roster:
+            if keys.sender == silo:
+                return keys
+        raise RemoteProtocolError(f"silo {silo!r} is not in the roster.")
+
+
+def _signed_head(keys: Keys) -> SignedHead:
+    return SignedHead(
+        fingerprint=fingerprint_of(keys.identity),
+        head=keys.head.hex(),
+        signature=keys.head_signature,
+        public=keys.identity,
+    )
+
+
+def check_keys(plan: Plan, keys: Keys) -> None:
+    """Check that keys are signed by the identity that the plan names for their silo.
+
+    Raises
+    ------
+    RemoteProtocolError
+        If they are not: somebody put other keys in the place of the silo's.
+    """
+    pinned = plan.fingerprints[plan.silos.index(keys.sender)]
+    if fingerprint_of(keys.identity) != pinned:
+        raise RemoteProtocolError(
+            f"keys of {keys.sender!r} are from another identity than the plan names; "
+            "somebody stands between the silos."
+        )
+    signed = verify(keys.identity, keys.signature, _KEYS, *keys_signed(plan, keys))
+    if not signed or not verify(keys.identity, keys.head_signature, _HEAD, keys.head):
+        raise RemoteProtocolError(f"keys of {keys.sender!r} are not signed by it.")
+
+
+def round_keys(roster: Roster, cohort: tuple[str, ...]) -> RoundKeys:
+    """Return the public keys of the cohort under pairwise masks."""
+    by_silo = {keys.sender: keys for keys in roster.keys}
+    return RoundKeys(
+        order=cohort,
+        pair={silo: by_silo[silo].pair for silo in cohort},
+        commitments={silo: by_silo[silo].commitments for silo in cohort},
+    )
+
+
+def holder_numbers(roster: Roster) -> dict[str, int]:
+    """Return the place, from 1, at which each silo of the roster holds its shares."""
+    return {keys.sender: place for place, keys in enumerate(roster.keys, start=1)}
+
+
+def cohort_hash(plan: Plan, roster: Roster, cohort: tuple[str, ...]) -> bytes:
+    """Return SHA-256 over plan, roster and cohort."""
+    return hashlib.sha256(encode(plan, roster) + encode(plan, Deal(cohort, ()))).digest()
