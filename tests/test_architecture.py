@@ -62,7 +62,7 @@ LIBRARIES = {
     "scipy": {"privacy", "metrics", "experiments"},
     "dp_accounting": {"privacy.accounting"},
     "sqlalchemy": {"privacy.ledger", "data", "service.store", "silo.store"},
-    "pydantic": {"schema", "settings"},
+    "pydantic": {"schema", "settings", "service.app"},
     "pandas": {"data", "cli", "experiments"},
     "polars": {"data"},
     "pyarrow": {"data", "cli"},
@@ -74,11 +74,20 @@ LIBRARIES = {
     "uvicorn": {"service.server"},
     "websockets": {"transports.http"},
     "httpx": {"service.client"},
-    "mpi4py": {"transports.mpi"},
-    "nvflare": {"transports.flare"},
+    "mpi4py": {"transports.mpi", "cli.ranks"},
+    "nvflare": {"transports.flare", "silo.flare", "service.flare"},
     "matplotlib": {"report", "experiments"},
 }
-LAZY = {"mpi4py", "nvflare", "dp_accounting", "matplotlib", "pandas", "polars", "pyarrow", "threadpoolctl"}
+LAZY = {
+    "mpi4py",
+    "nvflare",
+    "dp_accounting",
+    "matplotlib",
+    "pandas",
+    "polars",
+    "pyarrow",
+    "threadpoolctl",
+}
 
 
 def imports(tree: ast.AST) -> Iterator[tuple[str, bool]]:

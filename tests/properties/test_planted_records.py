@@ -25,6 +25,7 @@ from cloister.hazmat.ring import to_integers
 from cloister.parties import MaskedClient, Params, Server, new_key
 from cloister.privacy.noise import DiscreteNoise
 from cloister.protocol.client import Client
+from cloister.protocol.journal import MemoryJournal
 from cloister.protocol.messages import Close, Confirmation, Open, Reply, decode, encode
 from cloister.protocol.plan import Plan
 from cloister.secagg.masks import GroupMask
@@ -184,12 +185,9 @@ def wrong_pad(folder: Path) -> None:
 
 
 def lost_upload(folder: Path) -> None:
-    class Forgets:
+    class Forgets(MemoryJournal):
         def frame(self, job: str, round: int) -> None:
             return None
-
-        def commit(self, **fields: Any) -> bytes:
-            return bytes(fields["frame"])
 
     plan = toy_plan()
     client = Client(plan, "silo-0", [grid_table(plan)], PlantedMask(KEY), Forgets())

@@ -92,7 +92,7 @@ def central(it: Task, table: np.ndarray) -> list[GridState]:
 class Quiet(Plan):
     """A plan that believes its noise to be zero, so that the floor of counts is the central one."""
 
-    def noise_std(self, block: Block) -> float:
+    def noise_std(self, block: Block, survivors: int | None = None) -> float:
         return 0.0
 
 
@@ -242,9 +242,9 @@ def test_law_04_no_label_is_used_twice_in_a_job(monkeypatch: pytest.MonkeyPatch)
     masked: list[PadContext] = []
     plain = GroupMask.mask
 
-    def mask(self: GroupMask, words: Any, context: PadContext) -> Any:
+    def mask(self: GroupMask, words: Any, context: PadContext, members: Any = ()) -> Any:
         masked.append(context)
-        return plain(self, words, context)
+        return plain(self, words, context, members)
 
     monkeypatch.setattr(GroupMask, "mask", mask)
     plan = toy_plan(silos=4)

@@ -199,7 +199,7 @@ def test_the_same_state_has_another_tag_in_every_round() -> None:
 def test_a_state_one_grid_step_off_has_another_tag(bench: Bench) -> None:
     moved = {name: value.copy() for name, value in bench.clients[A].state.items()}
     moved["centres"][0, 0] += 1
-    bench.clients[A]._states[-1] = moved
+    bench.clients[A]._progress.adopt(moved)
     bench.open(0)
     assert bench.uploads[A].state_tag != bench.uploads[B].state_tag
     assert bench.uploads[B].state_tag == bench.uploads[C].state_tag
@@ -558,7 +558,7 @@ def test_a_single_silo_needs_nobodys_word() -> None:
     assert client.finished
 
 
-def test_a_restarted_silo_sends_its_bytes_again_and_confirms_nothing() -> None:
+def test_a_restarted_silo_sends_and_confirms_the_same_bytes_again_and_nothing_else() -> None:
     plan, journal = toy_plan(), MemoryJournal()
     records = toy_records(plan)["silo-0"]
     lives = [Client(plan, "silo-0", [records], GroupMask(KEY), journal) for _ in range(2)]
@@ -566,9 +566,20 @@ def test_a_restarted_silo_sends_its_bytes_again_and_confirms_nothing() -> None:
     assert lives[0].handle(opened) == lives[1].handle(opened)
     words = np.zeros(plan.length(0), dtype=np.uint64)
     reply = encode(plan, Reply(0, plan.silos, words))
-    lives[0].handle(reply)
-    with pytest.raises(LocalProtocolError, match="restarted"):
-        lives[1].handle(reply)
+    confirmed = lives[0].handle(reply)
+    other = encode(plan, Reply(0, plan.silos, words + 1))
+    third = Client(plan, "silo-0", [records], GroupMask(KEY), journal)
+    assert third.handle(reply) == confirmed
+    with pytest.raises(RemoteProtocolError, match="answered twice"):
+        third.handle(other)
+
+
+def test_a_silo_that_comes_back_with_other_records_keeps_to_what_it_sent() -> None:
+    plan, journal = toy_plan(), MemoryJournal()
+    first, second = toy_records(plan, seed=1)["silo-0"], toy_records(plan, seed=2)["silo-0"]
+    opened = Aggregator(plan, ZeroNoise()).open(0)
+    sent = Client(plan, "silo-0", [first], GroupMask(KEY), journal).handle(opened)
+    assert Client(plan, "silo-0", [second], GroupMask(KEY), journal).handle(opened) == sent
 
 
 def test_pads_of_two_plans_with_one_run_id_differ() -> None:

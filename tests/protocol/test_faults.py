@@ -15,7 +15,7 @@ from cloister.errors import CloisterError, RemoteProtocolError, TransportError
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.hazmat.ring import from_bytes, to_integers
 from cloister.protocol.journal import MemoryJournal
-from cloister.protocol.messages import Reply, decode, encode
+from cloister.protocol.messages import Kind, Reply, decode, encode
 from cloister.protocol.plan import Plan
 from cloister.protocol.session import run_rounds
 from cloister.tasks.base import GridState, Released
@@ -211,9 +211,10 @@ def test_answers_swapped_between_silos_are_refused() -> None:
         wire.run()
 
 
-def test_a_changed_state_tag_ends_the_job_before_it_is_spent() -> None:
+def test_a_state_tag_that_stays_wrong_ends_the_job_before_it_is_spent() -> None:
     def spoil(number: int, silo: str, answer: bytes) -> bytes:
-        if silo == B and number == 0:
+        kind = decode(PLAN3, answer).kind
+        if silo == B and kind in (Kind.UPLOAD, Kind.ADOPTED):
             answer = answer[:76] + bytes(32) + answer[108:]
         return answer
 
@@ -296,7 +297,7 @@ def test_forked_survivors_are_caught_by_the_confirmations() -> None:
 def test_a_forged_confirmation_of_the_network_unmasks_nothing() -> None:
     def spoil(number: int, silo: str, answer: bytes) -> bytes:
         if number == 1 and silo == B:
-            answer = answer[:-32] + bytes(32)  # the right hash under a wrong tag
+            answer = answer[:-96] + bytes(32) + answer[-64:]  # the right hash under a wrong tag
         return answer
 
     job = Job(PLAN3, spoil=spoil)

@@ -12,14 +12,27 @@ from hypothesis import strategies as st
 
 from cloister.errors import RemoteProtocolError
 from cloister.protocol.messages import (
+    Adopt,
+    Adopted,
+    AskState,
     Close,
     Confirm,
     Confirmation,
+    Deal,
     Done,
+    Invite,
+    Keys,
     Kind,
     Message,
     Open,
+    Ready,
+    Remembered,
     Reply,
+    Roster,
+    SealedState,
+    Secrets,
+    Shares,
+    Unmask,
     Upload,
     decode,
     encode,
@@ -46,13 +59,54 @@ def message(case: dict) -> Message:
     """Build the message a vector describes."""
     fields, silos = case["fields"], PLAN.silos
     confirmations = tuple(
-        Confirmation(silos[i], bytes([i] * 32), bytes([i + 100] * 32))
+        Confirmation(silos[i], bytes([i] * 32), bytes([i + 100] * 32), bytes([i + 200] * 64))
         for i in fields.get("confirmations", ())
     )
+    opened = {silos[i]: bytes([i + 50] * 32) for i in fields.get("opened", ())}
     t = 1 if confirmations or case["kind"] in ("reply", "done") else 0
+
+    def keys(i: int) -> Keys:
+        seen = Remembered(silos[2 - i], bytes([4] * 32), bytes([5] * 64))
+        head, signed = bytes([3] * 32), bytes([3] * 64)
+        return Keys(
+            silos[i],
+            bytes([i] * 32),
+            bytes([2] * 32),
+            (),
+            (),
+            head,
+            signed,
+            (seen,),
+            bytes([6] * 64),
+        )
+
     match case["kind"]:
         case "open":
-            return Open(t, confirmations)
+            return Open(t, confirmations, opened)
+        case "invite":
+            return Invite()
+        case "keys":
+            return keys(0)
+        case "roster":
+            return Roster(tuple(keys(i) for i in fields["keys"]))
+        case "secrets":
+            return Secrets("south", (b"one", b"", b"three"))
+        case "deal":
+            return Deal(tuple(silos[i] for i in fields["cohort"]), (b"one", b"two"))
+        case "ready":
+            return Ready("south", TAG, TAG[::-1], TAG * 2)
+        case "unmask":
+            return Unmask(1, confirmations)
+        case "shares":
+            return Shares(1, "north", (bytes(66), bytes([7] * 66)))
+        case "askstate":
+            return AskState(1)
+        case "sealedstate":
+            return SealedState(1, "north", b"box")
+        case "adopt":
+            return Adopt(1, silos[fields["lead"]], b"box")
+        case "adopted":
+            return Adopted(1, "south", TAG)
         case "close":
             return Close(t, confirmations)
         case "upload":
@@ -60,7 +114,7 @@ def message(case: dict) -> Message:
         case "reply":
             return Reply(t, tuple(silos[i] for i in fields["survivors"]), WORDS)
         case "confirm":
-            return Confirm(t, fields["sender"], TAG, TAG[::-1])
+            return Confirm(t, fields["sender"], TAG, TAG[::-1], TAG * 2)
         case _:
             return Done(t, fields["sender"])
 
@@ -91,19 +145,33 @@ names = st.permutations(PLAN.silos).flatmap(
     lambda order: st.integers(0, 3).map(lambda n: tuple(order[:n]))
 )
 hashes = st.binary(min_size=32, max_size=32)
+signatures = st.binary(min_size=64, max_size=64)
+boxes = st.lists(st.binary(max_size=40), max_size=3).map(tuple)
+opened = names.flatmap(
+    lambda order: st.tuples(*(hashes for _ in order)).map(
+        lambda secrets: dict(zip(order, secrets, strict=True))
+    )
+)
 words = st.lists(st.integers(0, 2**64 - 1), min_size=4, max_size=4).map(
     lambda w: np.array(w, dtype=np.uint64)
 )
 confirmations = names.flatmap(
-    lambda order: st.tuples(*(st.builds(Confirmation, st.just(n), hashes, hashes) for n in order))
+    lambda order: st.tuples(
+        *(st.builds(Confirmation, st.just(n), hashes, hashes, signatures) for n in order)
+    )
 )
 rounds, silos = st.integers(0, 1), st.sampled_from(PLAN.silos)
 messages = st.one_of(
-    st.builds(Open, rounds, confirmations),
-    st.builds(Close, rounds, confirmations),
+    st.builds(Open, rounds, confirmations, opened),
+    st.builds(Close, rounds, confirmations, opened),
+    st.builds(Unmask, rounds, confirmations),
+    st.builds(Deal, names, boxes),
+    st.builds(Secrets, silos, boxes),
+    st.builds(Ready, silos, hashes, hashes, signatures),
+    st.builds(Adopted, rounds, silos, hashes),
     st.builds(Upload, rounds, silos, hashes, words),
     st.builds(Reply, rounds, names, words),
-    st.builds(Confirm, rounds, silos, hashes, hashes),
+    st.builds(Confirm, rounds, silos, hashes, hashes, signatures),
     st.builds(Done, rounds, silos),
 )
 
@@ -179,4 +247,16 @@ def test_kinds_are_numbered_for_ever() -> None:
         "CONFIRM": 4,
         "CLOSE": 5,
         "DONE": 6,
+        "INVITE": 7,
+        "KEYS": 8,
+        "ROSTER": 9,
+        "SECRETS": 10,
+        "DEAL": 11,
+        "READY": 12,
+        "UNMASK": 13,
+        "SHARES": 14,
+        "ASK_STATE": 15,
+        "STATE": 16,
+        "ADOPT": 17,
+        "ADOPTED": 18,
     }

@@ -154,7 +154,7 @@ def test_a_task_of_ones_own_is_read_when_it_is_given() -> None:
         ({"silos": ("a", "é" * 128)}, "1 to 255 bytes"),
         ({"silos": ("a",)}, "profile"),
         ({"profile": "local"}, "profile"),
-        ({"profile": "pairwise"}, "profiles"),
+        ({"profile": "threshold"}, "profiles"),
         ({"min_silos": 1}, r"min_silos must be in \[2, 3\]"),
         ({"min_silos": 4}, r"min_silos must be in \[2, 3\]"),
         ({"min_silos": -1}, "min_silos"),

@@ -27,7 +27,18 @@ HERE = Path(__file__).parent
 USAGES = {
     "MASK": b"cloister/1/mask",
     "STATE_TAG": b"cloister/1/state-tag",
+    "STATE_BOX": b"cloister/1/state-box",
     "CONFIRM": b"cloister/1/confirm",
+    "BOX_KEY": b"cloister/1/box-key",
+    "GROUP_PART": b"cloister/1/group-part",
+    "PAIR_KEY": b"cloister/1/pair-key",
+    "SELF_SEED": b"cloister/1/self-seed",
+    "SHARING": b"cloister/1/sharing",
+    "NOISE": b"cloister/1/noise",
+    "BOX": b"cloister/1/sealed-box",
+    "PAIR_PAD": b"cloister/1/pair-pad",
+    "SELF_PAD": b"cloister/1/self-pad",
+    "GROUP_KEY": b"cloister/1/group-key",
 }
 
 
@@ -175,6 +186,9 @@ def plan(**changes: Any) -> dict[str, Any]:
         "schema_digest": "",
         "study": "default",
         "publish": False,
+        "collusion": 0,
+        "fingerprints": [],
+        "upload_slot": 0.0,
         "run_id": SESSION,
     }
     return {**document, **changes}
@@ -227,8 +241,6 @@ def canonical(document: Any) -> str:
 
 # --- Frames ---------------------------------------------------------------------------------------
 
-KINDS = {"open": 1, "upload": 2, "reply": 3, "confirm": 4, "close": 5, "done": 6}
-
 
 def frame(
     kind: int,
@@ -270,20 +282,60 @@ def survivors(numbers: list[int]) -> bytes:
 
 
 def confirmation(number: int) -> bytes:
-    return number.to_bytes(2, "big") + bytes([number] * 32) + bytes([number + 100] * 32)
+    said = bytes([number] * 32) + bytes([number + 100] * 32) + bytes([number + 200] * 64)
+    return number.to_bytes(2, "big") + said
+
+
+def confirmations(numbers: list[int]) -> bytes:
+    return len(numbers).to_bytes(2, "big") + b"".join(map(confirmation, numbers))
+
+
+def opened(numbers: list[int]) -> bytes:
+    return b"".join(number.to_bytes(2, "big") + bytes([number + 50] * 32) for number in numbers)
+
+
+def listed(*parts: bytes) -> bytes:
+    return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
+
+
+def keys(number: int) -> bytes:
+    """Keys under a group mask: identity, box key, head with signature, one remembered head."""
+    remembered = (2 - number).to_bytes(2, "big") + bytes([4] * 32) + bytes([5] * 64)
+    return bytes([number] * 32) + bytes([2] * 32) + bytes([3] * 96) + remembered + bytes([6] * 64)
 
 
 def frame_vectors() -> dict[str, Any]:
     tag = bytes(range(32))
     frames = [
-        ("open", frame(1, 0, "", b""), {"confirmations": []}),
-        ("open", frame(1, 1, "", confirmation(0) + confirmation(2)), {"confirmations": [0, 2]}),
+        ("open", frame(1, 0, "", confirmations([])), {"confirmations": []}),
+        ("open", frame(1, 1, "", confirmations([0, 2])), {"confirmations": [0, 2]}),
+        (
+            "open",
+            frame(1, 1, "", confirmations([0, 2]) + opened([0, 1, 2])),
+            {"confirmations": [0, 2], "opened": [0, 1, 2]},
+        ),
         ("upload", frame(2, 1, "south", tag + words(WORDS)), {"sender": "south"}),
         ("upload", frame(2, 0, SILOS[2], tag + words(WORDS)), {"sender": SILOS[2]}),
         ("reply", frame(3, 1, "", survivors([0, 2]) + words(WORDS)), {"survivors": [0, 2]}),
-        ("confirm", frame(4, 0, "north", tag + tag[::-1]), {"sender": "north"}),
-        ("close", frame(5, 1, "", confirmation(1)), {"confirmations": [1]}),
+        ("confirm", frame(4, 0, "north", tag + tag[::-1] + tag * 2), {"sender": "north"}),
+        ("close", frame(5, 1, "", confirmations([1])), {"confirmations": [1]}),
         ("done", frame(6, 1, "north", b""), {"sender": "north"}),
+        ("invite", frame(7, 0, "", b""), {}),
+        ("keys", frame(8, 0, "north", keys(0)), {"sender": "north"}),
+        (
+            "roster",
+            frame(9, 0, "", listed(frame(8, 0, "north", keys(0)), frame(8, 0, SILOS[2], keys(2)))),
+            {"keys": [0, 2]},
+        ),
+        ("secrets", frame(10, 0, "south", listed(b"one", b"", b"three")), {"sender": "south"}),
+        ("deal", frame(11, 0, "", survivors([0, 2]) + listed(b"one", b"two")), {"cohort": [0, 2]}),
+        ("ready", frame(12, 0, "south", tag + tag[::-1] + tag * 2), {"sender": "south"}),
+        ("unmask", frame(13, 1, "", confirmations([0, 2])), {"confirmations": [0, 2]}),
+        ("shares", frame(14, 1, "north", bytes(66) + bytes([7] * 66)), {"sender": "north"}),
+        ("askstate", frame(15, 1, "", b""), {}),
+        ("sealedstate", frame(16, 1, "north", b"box"), {"sender": "north"}),
+        ("adopt", frame(17, 1, "", survivors([2]) + b"box"), {"lead": 2}),
+        ("adopted", frame(18, 1, "south", tag), {"sender": "south"}),
     ]
     return {
         "plan": plan_vectors()[0]["text"],
@@ -328,15 +380,23 @@ def bad_frames() -> dict[str, tuple[bytes, str]]:
             frame(3, 0, "south", survivors([0, 1]) + words(WORDS)),
             "sender is not a party",
         ),
-        "reply_without_list": (frame(3, 0, "", b"\0"), "list of survivors"),
-        "reply_cut_list": (frame(3, 0, "", b"\0\x05" + b"\0\0"), "list of survivors"),
+        "reply_without_list": (frame(3, 0, "", b"\0"), "list of silos"),
+        "reply_cut_list": (frame(3, 0, "", b"\0\x05" + b"\0\0"), "list of silos"),
         "reply_unknown_silo": (
             frame(3, 0, "", survivors([0, 3]) + words(WORDS)),
             "silo number must be below 3",
         ),
-        "confirm_short": (frame(4, 0, "north", bytes(63)), "a hash and a tag"),
-        "confirmation_twice": (frame(1, 1, "", confirmation(1) * 2), "listed twice"),
-        "confirmations_cut": (frame(1, 1, "", confirmation(1)[:-1]), "cut"),
+        "confirm_short": (frame(4, 0, "north", bytes(127)), "a hash, a tag"),
+        "confirmation_twice": (frame(1, 1, "", confirmations([1, 1])), "listed twice"),
+        "confirmations_cut": (frame(1, 1, "", confirmations([1])[:-1]), "cut"),
+        "opened_twice": (frame(1, 1, "", confirmations([]) + opened([1, 1])), "listed twice"),
+        "opened_cut": (frame(1, 1, "", confirmations([]) + opened([1])[:-1]), "cut"),
+        "keys_cut": (frame(8, 0, "north", keys(0)[:-1]), "cut"),
+        "roster_of_rosters": (frame(9, 0, "", listed(frame(9, 0, "", b""))), "does not fit"),
+        "secrets_cut": (frame(10, 0, "south", listed(b"one")[:-1]), "cut"),
+        "shares_half": (frame(14, 1, "north", bytes(67)), "does not fit"),
+        "adopt_of_two": (frame(17, 1, "", survivors([0, 1]) + b"box"), "does not fit"),
+        "keys_of_the_aggregator": (frame(8, 0, "", keys(0)), "sender is not a party"),
         "done_with_body": (frame(6, 1, "north", b"x"), "does not fit"),
     }
 

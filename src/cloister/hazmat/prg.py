@@ -44,7 +44,7 @@ class Usage(Enum):
     SHARING = b"cloister/1/sharing"
     NOISE = b"cloister/1/noise"
     # under a key that two silos agreed on, or under a silo's seed
-    BOX = b"cloister/1/box"
+    BOX = b"cloister/1/sealed-box"
     PAIR_PAD = b"cloister/1/pair-pad"
     SELF_PAD = b"cloister/1/self-pad"
     # under the parts of all silos together

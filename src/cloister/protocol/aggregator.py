@@ -13,7 +13,7 @@ from cloister.hazmat.ring import Words, to_words
 from cloister.hazmat.signing import verify
 from cloister.privacy.noise import NoiseSource
 from cloister.protocol.journal import Journal, MemoryJournal
-from cloister.protocol.keys import check_keys, cohort_hash, holder_numbers, round_keys
+from cloister.protocol.keys import check_keys, holder_numbers, round_keys
 from cloister.protocol.messages import (
     BEFORE,
     CONFIRM_LABEL,
@@ -40,7 +40,6 @@ from cloister.protocol.messages import (
     confirmed,
     decode,
     encode,
-    result_hash,
 )
 from cloister.protocol.plan import Plan, share_threshold
 from cloister.protocol.progress import Progress
@@ -85,7 +84,7 @@ class Aggregator:
         self._secrets: dict[str, Secrets] = {}
         self._cohort: tuple[str, ...] = ()
         self._finished: dict[int, dict[str, bytes]] = {}  # what opened the last finished round
-        self._progress = Progress(plan)
+        self._progress = Progress(plan) if plan.publish and plan.profile == "pairwise" else None
         self._recorded = dict(self._journal.recorded(plan.run_id))
         self._recall_keys()
         self._round = self._recall_rounds()
@@ -110,12 +109,9 @@ class Aggregator:
             sent before.
         """
         message = decode(self.plan, frame)
-        if message.sender != silo or message.round != max(self._round, 0):
+        of_round = BEFORE if isinstance(message, Keys | Secrets | Ready) else message.round
+        if message.sender != silo or of_round != self._round:
             raise RemoteProtocolError(f"frame of {silo!r} does not belong to round {self._round}.")
-        if isinstance(message, Keys | Secrets | Ready) != (self._round == BEFORE):
-            raise RemoteProtocolError(
-                f"frame of {silo!r} came {'before' if self._round == BEFORE else 'after'} its time."
-            )
         match message:
             case Keys():
                 check_keys(self.plan, message)
@@ -125,7 +121,7 @@ class Aggregator:
                     raise RemoteProtocolError(f"boxes of {silo!r} do not fit the roster.")
                 _only_one(self._secrets, silo, message, "sealed secrets")
             case Ready():
-                self._confirm(BEFORE, message, self._cohort_hash())
+                self._confirm(BEFORE, message)
             case Upload() if self._answer(self._round) is None:
                 if silo not in self._members:
                     raise RemoteProtocolError(f"silo {silo!r} is not in round {self._round}.")
@@ -135,7 +131,7 @@ class Aggregator:
                     )
                 self._tags.setdefault(silo, message.state_tag)
             case Confirm():
-                self._confirm(self._round, message, result_hash(self.plan, self._reply()))
+                self._confirm(self._round, message)
             case Shares():
                 if len(message.shares) != len(self._members):
                     raise RemoteProtocolError(f"shares of {silo!r} do not fit round {self._round}.")
@@ -302,7 +298,7 @@ class Aggregator:
     @property
     def history(self) -> Sequence[GridState]:
         """The public state before the first round and after each; kept only to publish it."""
-        return tuple(self._progress.states)
+        return tuple(self._progress.states) if self._progress else ()
 
     def __repr__(self) -> str:
         return f"Aggregator(round {self._round + 1} of {self.plan.rounds})"
@@ -336,17 +332,15 @@ class Aggregator:
 
     # Inside ----------------------------------------------------------------------------------
 
-    def _confirm(self, t: int, message: Confirm | Ready, digest: bytes) -> None:
-        """Keep a confirmation that is what this aggregator sent."""
+    def _confirm(self, t: int, message: Confirm | Ready) -> None:
+        """Keep a confirmation for the others; whether it is of the right sum is theirs to say."""
         silo = message.sender
         said = Confirmation(silo, message.result_hash, message.mac, message.signature)
         if self._confirmations.get(silo, said) != said:
             raise RemoteProtocolError(f"silo {silo!r} confirmed two different sums in round {t}.")
-        if message.result_hash != digest:
-            raise RemoteProtocolError(f"silo {silo!r} confirmed another sum than it was sent.")
         if self._roster is not None:
             public = next(keys.identity for keys in self._roster.keys if keys.sender == silo)
-            parts = confirmed(self.plan, t, silo, digest)
+            parts = confirmed(self.plan, t, silo, message.result_hash)
             if not verify(public, message.signature, CONFIRM_LABEL, *parts):
                 raise RemoteProtocolError(f"confirmation of {silo!r} is not signed by it.")
         self._confirmations[silo] = said
@@ -394,7 +388,7 @@ class Aggregator:
 
     def _follow(self, t: int, survivors: Sequence[str], opened: Mapping[str, bytes]) -> None:
         """Go on with the public state, if the plan says that the result is for others too."""
-        if not self.plan.publish or self.plan.profile != "pairwise":
+        if self._progress is None:
             return
         words = self._reply(t).words
         context = PadContext(self.plan.digest.hex(), t, 0, VECTOR, "")
@@ -441,9 +435,6 @@ class Aggregator:
     @property
     def _round_keys(self) -> RoundKeys:
         return round_keys(self._known_roster(), self._cohort)
-
-    def _cohort_hash(self) -> bytes:
-        return cohort_hash(self.plan, self._known_roster(), self._cohort)
 
     @property
     def quorum(self) -> int:

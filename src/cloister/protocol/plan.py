@@ -182,6 +182,7 @@ class Plan:
     def _check_identities(self) -> None:
         if not (isinstance(self.upload_slot, int | float) and 0 <= self.upload_slot <= 3600):
             raise PlanError(f"upload_slot must be in [0, 3600] seconds, got {self.upload_slot!r}.")
+        object.__setattr__(self, "upload_slot", float(self.upload_slot))  # one text, one digest
         if self.profile == "pairwise":
             if not 1 <= self.collusion < self.min_silos:
                 raise PlanError(
