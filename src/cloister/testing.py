@@ -17,6 +17,7 @@ from cloister.errors import RemoteProtocolError
 from cloister.estimators.kmeans import DPKMeans
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.hazmat.ring import Integers
+from cloister.hazmat.signing import Identity
 from cloister.privacy.budget import Budget
 from cloister.privacy.noise import NoiseKind, NoiseSource
 from cloister.protocol.aggregator import Aggregator
@@ -112,6 +113,15 @@ def toy_records(plan: Plan, rows: int = 100, seed: int = 0) -> dict[str, NDArray
     }
 
 
+def toy_federation(
+    silos: int = 3, profile: str = "pairwise", **changes: object
+) -> tuple[Plan, dict[str, Identity]]:
+    """Return a small plan whose silos agree on keys over the wire, and their identities."""
+    identities = {f"silo-{i}": Identity.new() for i in range(silos)}
+    prints = tuple(identity.fingerprint for identity in identities.values())
+    return toy_plan(silos=silos, profile=profile, fingerprints=prints, **changes), identities
+
+
 @dataclass
 class Wire:
     """All parties of a plan and a transport between them, to be driven step by step.
@@ -133,12 +143,22 @@ class Wire:
     make_transport: Callable[[Mapping[str, Handler]], Transport] = InProcess
     journals: Mapping[str, Journal] = field(default_factory=dict)
     """Durable journals by silo name; the aggregator's under the empty name."""
+    identities: Mapping[str, Identity] = field(default_factory=dict)
+    """Of the silos of a plan with fingerprints, as :func:`toy_federation` makes them."""
 
     def __post_init__(self) -> None:
         records = self.records or toy_records(self.plan)
         mask = NoMask() if self.plan.profile == "local" else GroupMask(new_key())
         self.clients = {
-            silo: Client(self.plan, silo, [records[silo]], mask, self.journals.get(silo))
+            silo: Client(
+                self.plan,
+                silo,
+                [records[silo]],
+                None if self.plan.fingerprints else mask,
+                self.journals.get(silo),
+                identity=self.identities.get(silo),
+                noise=self.noise,
+            )
             for silo in self.plan.silos
         }
         self.aggregator = Aggregator(self.plan, self.noise, self.journals.get(""))
