@@ -186,8 +186,7 @@ class Aggregator:
             cohort = tuple(name for name in self._numbers if name in self._secrets)
             if len(cohort) < self.quorum:
                 raise RemoteProtocolError(
-                    f"job cannot start: {len(cohort)} silos agreed on keys, it needs "
-                    f"{self.quorum}."
+                    f"job cannot start: {len(cohort)} silos agreed on keys, it needs {self.quorum}."
                 )
             for name in cohort:
                 sealed = encode(self.plan, self._secrets[name])

@@ -157,7 +157,7 @@ class KeyAgreement:
     def digest(self) -> bytes:
         """What silos confirm to each other before the first round: who has which keys."""
         if self._roster is None or self._deal is None:
-            raise LocalProtocolError("keys are not agreed on yet.")
+            raise RemoteProtocolError("a round came before the silos agreed on keys.")
         return cohort_hash(self._plan, self._roster, self._deal.cohort)
 
     @property
