@@ -594,15 +594,16 @@ def test_the_chernoff_rate_bounds_the_tail_of_products() -> None:
 # --- the proof
 
 
-def test_the_lines_that_the_proof_cites_are_there() -> None:
+@pytest.mark.parametrize(("name", "lines"), [("kmeans.md", 15), ("pairwise.md", 7)])
+def test_the_lines_that_a_proof_cites_are_there(name: str, lines: int) -> None:
     root = Path(cloister.__file__).parent
-    page = Path(__file__).parents[2] / "docs" / "proofs" / "kmeans.md"
+    page = Path(__file__).parents[2] / "docs" / "proofs" / name
     if not page.is_file():
         pytest.skip("docs are not beside the tests")
     cited = re.findall(
         r"^\| [A-Z] \| `(.+?)`, `(.+?)` \| `(.+)` \|$", page.read_text(), re.MULTILINE
     )
-    assert len(cited) == 15
+    assert len(cited) == lines
     for module, function, line in cited:
         source = (root / module).read_text()
         assert f"def {function.rpartition('.')[2]}(" in source, f"{module} lost {function}"

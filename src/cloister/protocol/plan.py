@@ -40,6 +40,7 @@ from cloister.tasks.base import Block, Mechanism, Profile, Released, Task
 PROTOCOL_VERSION = 1
 MAX_RECORDS = 1 << 32  # per silo: public head-room, not a count
 _FINE_STEPS = 1 << 8  # the rounding rule: nothing is counted in whole records
+_LEAST_SHARE = 4  # steps: sums of finer shares are not yet like one discrete Gaussian
 _FINGERPRINT = re.compile("ed25519:[0-9a-f]{64}")
 _TAILS = 40  # noise beyond so many deviations is less likely than a broken machine
 
@@ -249,6 +250,11 @@ class Plan:
                         f"round {t} of task {self.task.name!r} is too coarse for Gaussian noise: a "
                         f"record changes it by at most {sqrt(block.l2_squared):.3g} steps, needs "
                         f"{_FINE_STEPS}; use more frac_bits."
+                    )
+                if self.profile == "pairwise" and self.share_scale(block) < _LEAST_SHARE:
+                    raise PlanError(
+                        f"round {t} of task {self.task.name!r} needs shares of noise of at least "
+                        f"{_LEAST_SHARE} steps, got {self.share_scale(block)}; use more frac_bits."
                     )
                 scale = self.noise_scale(block)
                 if scale > MAX_SCALE or self._range(block) >= 1 << (RING_BITS - 1):
