@@ -35,6 +35,7 @@ LAYERS = [
     {"report", "settings"},
     {"service"},
     {"silo"},  # keeps an audit file like the service's
+    {"local"},
     {"experiments", "testing"},
     {"cli"},  # offers the experiments as `cloister compare`
     {"__main__"},

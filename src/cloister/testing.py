@@ -6,14 +6,18 @@ says so in its result.
 
 from __future__ import annotations
 
+import signal
+import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.errors import RemoteProtocolError
+from cloister.errors import PlanError, RemoteProtocolError
 from cloister.estimators.kmeans import DPKMeans
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.hazmat.ring import Integers
@@ -119,7 +123,8 @@ def toy_federation(
     """Return a small plan whose silos agree on keys over the wire, and their identities."""
     identities = {f"silo-{i}": Identity.new() for i in range(silos)}
     prints = tuple(identity.fingerprint for identity in identities.values())
-    return toy_plan(silos=silos, profile=profile, fingerprints=prints, **changes), identities
+    plan = toy_plan(None, silos, profile=profile, fingerprints=prints, **changes)
+    return plan, identities
 
 
 @dataclass
@@ -169,6 +174,42 @@ class Wire:
         for _ in run_rounds(self.aggregator, self.transport):
             pass
         return [client.state for client in self.clients.values() if client.finished]
+
+
+def serve(role: str, config: str) -> None:
+    """Run a coordinator or a silo in this process, with zero noise: **not private**.
+
+    The product has no flag, variable or setting for it; a test starts a process that calls this.
+
+    Parameters
+    ----------
+    role : {"coordinator", "silo"}
+    config : str
+        The configuration file, as for ``cloister coordinator run`` and ``cloister silo run``.
+    """
+    from cloister.service.logs import configure
+    from cloister.service.main import run as run_coordinator
+    from cloister.settings import CoordinatorSettings, SiloSettings, load_settings
+    from cloister.silo.main import run as run_silo
+
+    settings = load_settings(config)
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    configure("info")
+    match role, settings:
+        case "coordinator", CoordinatorSettings():
+            run_coordinator(settings, noise=ZeroNoise(), stop=stop)
+        case "silo", SiloSettings():
+            run_silo(settings, noise=ZeroNoise(), stop=stop)
+        case _:
+            raise PlanError(f"role must be 'coordinator' or 'silo' and fit the file, got {role!r}.")
+
+
+def zero_noise_command(role: str, config: Path) -> tuple[str, ...]:
+    """Return the command line of :func:`serve`, for ``LocalFederation(command=...)``."""
+    call = f"from cloister.testing import serve; serve({role!r}, {str(config)!r})"
+    return (sys.executable, "-c", call)
 
 
 @dataclass

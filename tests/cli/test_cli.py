@@ -21,8 +21,8 @@ import pytest
 
 from cloister import cli
 from cloister.cli import COMMANDS, EXIT_CODES, main
-from cloister.cli.release import name_silos
 from cloister.cli.output import Output
+from cloister.cli.release import name_silos
 from cloister.errors import PlanError, RemoteProtocolError, TransportError
 from cloister.jobs import JobResult
 from cloister.privacy.budget import Budget

@@ -29,8 +29,13 @@ from cloister.privacy.ledger import Ledger
 CAP = Budget(1.0, 1e-6)
 ROUND = GaussianEvent(10.0)
 ROUNDS = 3
+SECRET, CONFIRM = -1, 100  # numbers of what is released beside the frames of rounds
 
 Release = Callable[[int, bytes], None]
+
+
+def asked(number: int) -> bytes:
+    return f"request {number}".encode()
 
 
 def live(path: str, release: Release) -> None:
@@ -48,10 +53,15 @@ def live(path: str, release: Release) -> None:
         events=RepeatedEvent(ROUND, ROUNDS + 1),  # one round is never used
         content=b"records",
     )
+    release(SECRET, ledger.secret("job"))
     for t in range(ROUNDS):
         # Fresh bytes in every life, as fresh noise would be: only the first may ever leave.
-        frame = ledger.commit(job="job", round=t, event=ROUND, frame=os.urandom(16))
+        frame = ledger.commit(
+            job="job", round=t, event=ROUND, frame=os.urandom(16), request=asked(t)
+        )
         release(t, frame)
+        release(CONFIRM + t, ledger.record("job", asked(CONFIRM + t), os.urandom(16)))
+        ledger.countersigned(ledger.head(), {"ed25519:aa": b"signature"})
     ledger.close("job")
     ledger.forget_frames("job")
 
@@ -66,7 +76,7 @@ def child(path: str, n: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def audit(event: str, _: object) -> None:
-        if event in ("os.link", "os.remove", "sqlite3.connect"):
+        if event in ("os.link", "os.remove", "os.rename", "sqlite3.connect"):
             step()
 
     for name in ("before_cursor_execute", "after_cursor_execute", "commit"):
@@ -142,12 +152,14 @@ def check_after_kill(path: Path) -> None:
     ledger.verify()
     charged = charges(ledger)
     assert len(charged) == len(set(charged))
-    assert set(released) <= set(charged)
+    assert {t for t in released if 0 <= t < CONFIRM} <= set(charged)
     for job in ledger.jobs():
+        kept = dict(ledger.recorded("job"))
         for t, frame in released.items():
             try:
-                assert ledger.frame("job", t) == frame
-            except LedgerError:
+                assert (ledger.secret("job") if t == SECRET else kept[asked(t)]) == frame
+                assert not 0 <= t < CONFIRM or ledger.frame("job", t) == frame
+            except (LedgerError, KeyError):
                 assert not job.is_open
         if job.is_open:
             assert job.charged.events == (RepeatedEvent(ROUND, ROUNDS + 1),)
@@ -183,7 +195,7 @@ def test_a_kill_at_any_point_loses_no_charge_and_resuming_charges_nothing_twice(
         live(str(path), partial(check_released, sent(path)))
         check_at_the_end(path)
     assert n > 100  # every statement really was a place to die
-    assert sorted(sent(path)) == list(range(ROUNDS))
+    assert sorted(sent(path)) == [SECRET, *range(ROUNDS), *range(CONFIRM, CONFIRM + ROUNDS)]
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 from cloister.cli.output import Output, add_flags
 from cloister.errors import LedgerError
@@ -22,20 +23,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(required=True, metavar="ACTION")
     show = actions.add_parser("show", help="caps, what is spent and what is left, by data set")
     show.set_defaults(action=_show)
-    export = actions.add_parser("export", help="every entry of the ledger as JSON")
-    export.add_argument("--out", type=Path, metavar="FILE", help="default: standard output")
-    export.set_defaults(action=_export)
+    exported = add_export(actions)
     cap = actions.add_parser("cap", help="give a data set another lifetime cap")
     cap.set_defaults(action=_cap)
     close = actions.add_parser("close", help="end a job that crashed; what left stays charged")
     close.set_defaults(action=_close)
-    for action in (show, export, cap, close):
+    for action in (show, exported, cap, close):
         action.add_argument("ledger", type=Path, metavar="LEDGER")
         add_flags(action)
     close.add_argument("job", metavar="JOB", help="as 'budget show' names it")
     cap.add_argument("dataset", metavar="DATASET")
     cap.add_argument("--epsilon", type=float, required=True, metavar="E")
     cap.add_argument("--delta", type=float, metavar="D", help="default: as before")
+
+
+def add_export(actions: Any) -> argparse.ArgumentParser:
+    """Declare the action ``export``, which ``cloister ledger`` has too."""
+    exported: argparse.ArgumentParser = actions.add_parser(
+        "export", help="every entry of the ledger as JSON"
+    )
+    exported.add_argument("--out", type=Path, metavar="FILE", help="default: standard output")
+    exported.set_defaults(action=_export)
+    return exported
 
 
 def run(args: argparse.Namespace) -> int:
@@ -88,7 +97,7 @@ def _export(args: argparse.Namespace, ledger: Ledger, out: Output) -> int:
     if args.out:
         args.out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
         out.say(f"written  {args.out}")
-        out.document({"command": "budget export", "file": args.out})
+        out.document({"command": f"{args.command} export", "file": args.out})
     elif not args.quiet:
         json.dump(document, sys.stdout, indent=1)
         sys.stdout.write("\n")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from cloister.cli.release import finish, release
 from cloister.cli.options import add_job_arguments, add_kmeans_arguments, kmeans_options
 from cloister.cli.output import Output, add_flags
+from cloister.cli.release import finish, release
 from cloister.tasks import TASKS
 
 

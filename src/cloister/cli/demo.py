@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from cloister.cli.release import Charge, finish, prepare_folder
 from cloister.cli.output import Output, add_flags
+from cloister.cli.release import Charge, finish, prepare_folder
 from cloister.data import read_source
 from cloister.jobs import Account, run_job
 from cloister.privacy.budget import Budget

@@ -83,7 +83,7 @@ def release(
     plan = plan_of(args, task, schema, files, options)
     records = _read(files, schema)
     prepare_folder(args.out)
-    charge = _open_charge(args, schema, plan.budget, out)
+    charge = open_charge(args, schema, plan.budget, out)
     with out.progress() as on_round:
         result = run_job(
             task,
@@ -150,10 +150,18 @@ def _read(files: Mapping[str, Path], schema: Schema) -> dict[str, Records]:
     return {name: read_source(path, schema) for name, path in files.items()}
 
 
-def _open_charge(
-    args: argparse.Namespace, schema: Schema, budget: Budget | None, out: Output
+def open_charge(
+    args: argparse.Namespace,
+    schema: Schema,
+    budget: Budget | None,
+    out: Output,
+    *,
+    silo: str | None = None,
 ) -> Charge | None:
-    """Open the ledger, and the data set in it if that is new; refuses before it changes a file."""
+    """Open the ledger, and the data set in it if that is new; refuses before it changes a file.
+
+    A ledger of one `silo` has its name in the file's name.
+    """
     from cloister.privacy.ledger import Ledger
 
     if budget is None:
@@ -161,6 +169,8 @@ def _open_charge(
             raise PlanError("ledger and cap_epsilon mean nothing for a task that is not private.")
         return None
     path: Path = args.ledger or args.out / "ledger.db"
+    if silo is not None:
+        path = path.with_stem(f"{path.stem}.{silo}")
     ledger = Ledger(path) if path.exists() else None
     known = ledger is not None and schema.dataset in ledger.datasets()
     cap = args.cap_epsilon

@@ -11,9 +11,9 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
-from cloister.cli.release import finish, release
 from cloister.cli.options import add_job_arguments
 from cloister.cli.output import Output, add_flags
+from cloister.cli.release import finish, release
 from cloister.errors import CloisterError, PlanError
 from cloister.jobs import make_plan, run_job
 from cloister.tasks import TASKS
@@ -49,11 +49,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_job_arguments(parser)
     add_task_arguments(parser)
+    parser.add_argument(
+        "--mpi",
+        action="store_true",
+        help="under mpirun: rank 0 is the aggregator, rank i reads the i-th FILE only",
+    )
     add_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run a task; return the exit code."""
+    if args.mpi:
+        from cloister.cli.ranks import run_rank
+
+        return run_rank(args)
     out = Output.of(args)
     task = allowed_task(args.task, not_private=args.not_private)
     result, charge = release(args, task, task_options(args.set), out)

@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections import Counter
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from cloister.errors import LedgerError
@@ -24,7 +25,7 @@ from cloister.privacy.events import (
     mechanism_counts,
 )
 
-FORMAT = 1
+FORMAT = 2  # 1 had no answers, secrets and heads of peers; the entries are the same
 BEFORE_FIRST = "0" * 64
 
 
@@ -53,6 +54,25 @@ class Entry:
 
 
 @dataclass(frozen=True)
+class SignedHead:
+    """The head of a party's ledger, signed by that party.
+
+    Parameters
+    ----------
+    fingerprint : str
+        Of the party's identity: ``ed25519:`` and 64 hexadecimal digits.
+    head : str, 64 hexadecimal digits
+    signature, public : bytes
+        The signature, and the public key that verifies it. Nothing is verified here.
+    """
+
+    fingerprint: str
+    head: str
+    signature: bytes
+    public: bytes
+
+
+@dataclass(frozen=True)
 class JobRecord:
     """What the ledger knows of a job.
 
@@ -66,6 +86,8 @@ class JobRecord:
     charged : ComposedEvent
         What counts as spent: the whole reservation while the job is open, then what it committed.
     is_open : bool
+    reserved_at : str
+        When, in UTC, as ISO 8601 text by the owner's clock.
     """
 
     job: str
@@ -75,6 +97,7 @@ class JobRecord:
     rounds: tuple[int, ...]
     charged: ComposedEvent
     is_open: bool
+    reserved_at: str
 
 
 def canonical(value: Any) -> str:
@@ -113,6 +136,7 @@ class Job:
     study: str
     events: Event
     content: str | None
+    reserved_at: str
     unspent: Counter[Mechanism]
     spent: Counter[Mechanism] = field(default_factory=Counter)
     rounds: dict[int, Charge] = field(default_factory=dict)
@@ -122,6 +146,11 @@ class Job:
         """Return whether ``event`` lies within what is left of the reservation."""
         return all(n <= self.unspent[e] for e, n in mechanism_counts(event).items())
 
+    @property
+    def charged(self) -> Counter[Mechanism]:
+        """What counts as spent: all of it while the job is open, then what was committed."""
+        return self.spent + self.unspent if self.is_open else self.spent
+
     def record(self) -> JobRecord:
         """Return the job as a frozen value."""
         return JobRecord(
@@ -130,21 +159,24 @@ class Job:
             study=self.study,
             events=self.events,
             rounds=tuple(sorted(self.rounds)),
-            charged=composed(self.spent + self.unspent if self.is_open else self.spent),
+            charged=composed(self.charged),
             is_open=self.is_open,
+            reserved_at=self.reserved_at,
         )
 
 
 class State:
     """The chain, replayed: a pure function of its entries.
 
-    ``seq`` and ``head`` are the number and hash of the last entry, ``heads`` all hashes so far.
+    ``seq``, ``head`` and ``at`` are the number, hash and time of the last entry; ``heads`` has the
+    number of every hash so far.
     """
 
     def __init__(self) -> None:
         self.seq = 0
         self.head = BEFORE_FIRST
-        self.heads: set[str] = set()
+        self.at = ""
+        self.heads: dict[str, int] = {}
         self.datasets: dict[str, Dataset] = {}
         self.jobs: dict[str, Job] = {}
         self._totals: dict[tuple[str, str], Counter[Mechanism]] = {}
@@ -170,6 +202,14 @@ class State:
                 total.update(counts)
         return composed(total)
 
+    def charged_in(self, year: int, dataset: str) -> ComposedEvent:
+        """Return what counts as spent on a data set by the jobs reserved in a calendar year."""
+        total: Counter[Mechanism] = Counter()
+        for job in self.jobs.values():
+            if job.dataset == dataset and job.reserved_at.startswith(f"{year:04d}-"):
+                total.update(job.charged)
+        return composed(total)
+
     def other_owner(self, tag: str | None, dataset: str) -> str | None:
         """Return another data set that has this content, unless ``dataset`` has it too."""
         owners = [] if tag is None else self._contents.get(tag, [])
@@ -187,15 +227,16 @@ class State:
             if entry.seq != self.seq + 1 or entry.hash != entry_hash(self.head, entry.body):
                 raise LedgerError(f"entry {self.seq + 1} was changed, removed or moved.")
             fields = entry.fields
-            del fields["at"]
+            self.at = fields.pop("at")
+            datetime.fromisoformat(self.at)
             getattr(self, f"_apply_{fields.pop('kind')}")(**fields)
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             raise LedgerError(f"entry {self.seq + 1} could not have been written.") from error
         self.seq, self.head = entry.seq, entry.hash
-        self.heads.add(entry.hash)
+        self.heads[entry.hash] = entry.seq
 
     def _apply_ledger(self, format: int, nonce: str) -> None:
-        if self.seq or format != FORMAT or len(nonce) != 32:
+        if self.seq or not 1 <= format <= FORMAT or len(nonce) != 32:
             raise ValueError("the first entry, and no other, names the format and a nonce")
 
     def _apply_dataset(self, dataset: str, unit: str, cap: dict[str, float]) -> None:
@@ -222,7 +263,7 @@ class State:
             raise ValueError("a job is reserved once, on a known data set")
         event = event_from_dict(events)
         counts = Counter(mechanism_counts(event))
-        self.jobs[job] = Job(job, dataset, study, event, content, counts)
+        self.jobs[job] = Job(job, dataset, study, event, content, self.at, counts)
         self._totals.setdefault((dataset, study), Counter()).update(counts)
         if content is not None:
             owners = self._contents.setdefault(content, [])
@@ -243,6 +284,16 @@ class State:
             raise ValueError("a job is closed once")
         known.is_open = False
         self._totals[known.dataset, known.study].subtract(known.unspent)
+
+    def _apply_copied(self) -> None:
+        # What the original commits after this is unknown here, so all that it may commit is spent.
+        if not self.seq:
+            raise ValueError("only a ledger can be copied")
+        for job in self.jobs.values():
+            if job.is_open:
+                job.is_open = False
+                job.spent.update(job.unspent)
+                job.unspent.clear()
 
 
 def composed(counts: Counter[Mechanism]) -> ComposedEvent:

@@ -11,7 +11,16 @@ one transaction, before the first byte leaves. Asked again for the same round, t
 the same bytes and charges nothing.
 
 Frames lie beside the chain, which holds only a keyed tag of each, so that they can be deleted when
-a job is over. Nothing in an entry is a record or is computed from one without the owner's key.
+a job is over. So do the job's secret and its answers to other requests. Nothing in an entry is a
+record or is computed from one without the owner's key.
+
+Peers sign the heads of each other's chains. Theirs are kept here; the newest of ours that they
+signed is kept here and in a small file beside the ledger, so that a ledger restored from a copy is
+refused.
+
+A file of format 1 has the same entries and fewer tables. It is refused until :func:`migrate` has
+added them, in one transaction: never as a side effect of opening, because a program that only
+knows format 1 cannot use the file afterwards.
 """
 
 from __future__ import annotations
@@ -22,8 +31,8 @@ import math
 import os
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -41,14 +50,15 @@ from cloister.privacy.chain import (
     Entry,
     Job,
     JobRecord,
+    SignedHead,
     State,
     canonical,
     entry_hash,
 )
 from cloister.privacy.events import ComposedEvent, Event, NonPrivateEvent, holds
-from cloister.randomness import new_key, new_nonce
+from cloister.randomness import KEY_BYTES, new_key, new_nonce
 
-__all__ = ["Entry", "JobRecord", "Ledger"]
+__all__ = ["Entry", "JobRecord", "Ledger", "SignedHead", "migrate"]
 
 BUSY_SECONDS = 30
 # Rounding slack when a cost is compared with a cap: three events of a third each must fit in one.
@@ -68,6 +78,41 @@ _FRAMES = sa.Table(
     sa.Column("job", sa.Text, primary_key=True),
     sa.Column("round", sa.Integer, primary_key=True),
     sa.Column("frame", sa.LargeBinary, nullable=False),
+)
+# An answer that is the frame of a round is kept once, as that round.
+_ANSWERS = sa.Table(
+    "answers",
+    _METADATA,
+    sa.Column("job", sa.Text, primary_key=True),
+    sa.Column("number", sa.Integer, primary_key=True),
+    sa.Column("digest", sa.LargeBinary, nullable=False),
+    sa.Column("request", sa.LargeBinary, nullable=False),
+    sa.Column("answer", sa.LargeBinary),
+    sa.Column("round", sa.Integer),
+    sa.Column("tag", sa.LargeBinary, nullable=False),
+    sa.UniqueConstraint("job", "digest"),
+)
+_SECRETS = sa.Table(
+    "secrets",
+    _METADATA,
+    sa.Column("job", sa.Text, primary_key=True),
+    sa.Column("secret", sa.LargeBinary, nullable=False),
+)
+_PEERS = sa.Table(
+    "peers",
+    _METADATA,
+    sa.Column("fingerprint", sa.Text, primary_key=True),
+    sa.Column("head", sa.Text, nullable=False),
+    sa.Column("signature", sa.LargeBinary, nullable=False),
+    sa.Column("public", sa.LargeBinary, nullable=False),
+)
+_OWN_HEADS = sa.Table(
+    "own_heads",
+    _METADATA,
+    sa.Column("seq", sa.Integer, primary_key=True),
+    sa.Column("fingerprint", sa.Text, primary_key=True),
+    sa.Column("head", sa.Text, nullable=False),
+    sa.Column("signature", sa.LargeBinary, nullable=False),
 )
 _OWNER = sa.Table(
     "owner",
@@ -90,6 +135,10 @@ _TRIGGERS = {
         ("owner", "update", "UPDATE ON owner"),
         ("owner", "delete", "DELETE ON owner"),
         ("frames", "update", "UPDATE ON frames"),
+        ("answers", "update", "UPDATE ON answers"),
+        ("secrets", "update", "UPDATE ON secrets"),
+        ("own_heads", "update", "UPDATE ON own_heads"),
+        ("own_heads", "delete", "DELETE ON own_heads"),
     )
 }
 
@@ -106,7 +155,8 @@ class Ledger:
     Raises
     ------
     LedgerError
-        If the file is not a ledger, or its chain does not verify.
+        If the file is not a ledger, has an older format, or its chain does not verify or lacks
+        the newest head that peers counter-signed.
 
     Notes
     -----
@@ -115,7 +165,8 @@ class Ledger:
     light of earlier results: Gaussian DP composes so. [ST22]_ The ledger serves several threads
     and several processes at once. It survives SIGKILL and, as far as the disk keeps its promises,
     power loss (WAL, ``synchronous=FULL``). It does not survive being deleted, and whoever owns
-    the file can forge a whole chain: :meth:`check_head` finds both if peers kept a head.
+    the file can forge a whole chain: :meth:`check_head` finds both if peers kept a head. The newest
+    counter-signed head also lies beside it, in a file named as the ledger and ``.head``.
 
     References
     ----------
@@ -136,8 +187,9 @@ class Ledger:
             with self._guarded(), self._engine.begin() as connection:
                 if self._path is None:
                     _initialise(connection)
-                self._key = _owner_key(connection, self)
+                self._key = _owner_key(connection, self._path)
                 self._catch_up(connection)
+                self._check_countersigned(connection)
         except LedgerError:
             self._engine.dispose()
             raise
@@ -242,6 +294,7 @@ class Ledger:
         events: Event,
         content: bytes | None = None,
         confirm_same_content: bool = False,
+        year_epsilon: float | None = None,
     ) -> None:
         """Set aside everything a job may do; it counts as spent until the job is closed.
 
@@ -256,12 +309,16 @@ class Ledger:
         confirm_same_content : bool
             The owner confirms that another data set with the same content is meant to have a
             budget of its own.
+        year_epsilon : float or None
+            A cap for the data set's jobs reserved in the current calendar year (UTC, by this
+            machine's clock), composed at the data set's delta. It never adds to the other caps.
 
         Raises
         ------
         BudgetExceeded
             If all that was ever committed, all open reservations and this one, composed, exceed
-            the lifetime cap or the cap of the study; or if an event has no noise.
+            the lifetime cap, the cap of the study or that of the year; or if an event has no
+            noise.
         LedgerError
             If the data set is unknown, the job is known with other values or closed, or the
             content belongs to another data set.
@@ -295,9 +352,16 @@ class Ledger:
                 cap = Budget(known.study_epsilons[study], known.cap.delta)
                 so_far = self._state.charged(dataset, study)
                 _check_cap(f"study {study!r}", "cap", job, events, so_far, cap)
+            now = utc_now()
+            if year_epsilon is not None:
+                cap = Budget(year_epsilon, known.cap.delta)
+                so_far = self._state.charged_in(now.year, dataset)
+                whose = f"data set {dataset!r} in {now.year}"
+                _check_cap(whose, "cap for a year", job, events, so_far, cap)
             self._append(
                 connection,
                 "reserve",
+                at=_text_of(now),
                 dataset=dataset,
                 study=study,
                 job=job,
@@ -306,7 +370,9 @@ class Ledger:
                 confirmed=other is not None,
             )
 
-    def commit(self, *, job: str, round: int, event: Event, frame: bytes) -> bytes:
+    def commit(
+        self, *, job: str, round: int, event: Event, frame: bytes, request: bytes = b""
+    ) -> bytes:
         """Make a round's charge and its frame durable, in one transaction.
 
         Parameters
@@ -317,6 +383,8 @@ class Ledger:
             What the round does; it must be covered by what is left of the reservation.
         frame : bytes
             The exact bytes that will leave. They must be masked or noised already.
+        request : bytes
+            What the frame answers; kept with it as by :meth:`record`, unless it is empty.
 
         Returns
         -------
@@ -329,11 +397,12 @@ class Ledger:
         BudgetExceeded
             If the reservation does not cover the event.
         LedgerError
-            If the job is unknown or closed, or the round was committed with another event.
+            If the job is unknown or closed, the round was committed with another event, or the
+            request was answered with something else.
         """
         if isinstance(round, bool) or not isinstance(round, int) or round < 0:
             raise LedgerError(f"round must be an integer of at least 0, got {round!r}.")
-        frame = bytes(frame)
+        frame, request = bytes(frame), bytes(request)
         with self._transaction() as connection:
             known = self._state.job(job)
             if round in known.rounds:
@@ -342,7 +411,10 @@ class Ledger:
                         f"round {round} of job {job!r} was committed with another event; "
                         "a round has one meaning."
                     )
-                return self._stored(connection, job, round)
+                frame = self._stored(connection, job, round)
+                if known.is_open:
+                    self._record_frame(connection, job, request, round, frame)
+                return frame
             if not known.is_open:
                 raise LedgerError(f"job {job!r} is closed; reserve a new job.")
             if not known.covers(event):
@@ -359,6 +431,7 @@ class Ledger:
                 frame=self._frame_tag(job, round, frame),
             )
             connection.execute(_INSERT_FRAME, {"job": job, "round": round, "frame": frame})
+            self._record_frame(connection, job, request, round, frame)
         return frame
 
     def frame(self, job: str, round: int) -> bytes | None:
@@ -375,6 +448,69 @@ class Ledger:
                 return None
             return self._stored(connection, job, round)
 
+    def record(self, job: str, request: bytes, answer: bytes) -> bytes:
+        """Make an answer durable before it leaves; the first answer to a request is the only one.
+
+        Parameters
+        ----------
+        job : str
+        request, answer : bytes
+            The answer must be masked or sealed already, or say nothing of a record.
+
+        Returns
+        -------
+        bytes
+            What must be sent: ``answer``, or the one that was kept first.
+
+        Raises
+        ------
+        LedgerError
+            If the job is unknown; if it is closed and the request is new; or if the answer was
+            changed in the file.
+        """
+        request, answer = bytes(request), bytes(answer)
+        with self._transaction() as connection:
+            known = self._state.job(job)
+            kept = self._answered(connection, job, request)
+            if kept is not None:
+                return kept
+            if not known.is_open:
+                raise LedgerError(f"job {job!r} is closed and answers no new request; ignore it.")
+            self._insert_answer(connection, job, request, answer, None)
+        return answer
+
+    def recorded(self, job: str) -> tuple[tuple[bytes, bytes], ...]:
+        """Return the requests of a job and their answers, in the order in which they were kept.
+
+        Raises
+        ------
+        LedgerError
+            If one is gone or was changed. A job that is unknown or forgotten has none.
+        """
+        with self._transaction() as connection:
+            return tuple(self._read_answers(connection, job))
+
+    def secret(self, job: str) -> bytes:
+        """Return the 32 secret bytes of a job, from which its masks and keys are derived.
+
+        They are made by the operating system on the first call and are the same on every later
+        one, until :meth:`forget_frames` deletes them.
+
+        Raises
+        ------
+        LedgerError
+            If the job is unknown, or closed and its secret was deleted or never made.
+        """
+        with self._transaction() as connection:
+            known = self._state.job(job)
+            secret: bytes | None = connection.execute(_ONE_SECRET, {"of_job": job}).scalar()
+            if secret is None:
+                if not known.is_open:
+                    raise LedgerError(f"job {job!r} is closed and has no secret; leave the job.")
+                secret = new_key()
+                connection.execute(_INSERT_SECRET, {"job": job, "secret": secret})
+        return secret
+
     def close(self, job: str) -> None:
         """End a job: what it committed stays spent, the rest of its reservation is returned."""
         with self._transaction() as connection:
@@ -382,7 +518,9 @@ class Ledger:
                 self._append(connection, "close", job=job)
 
     def forget_frames(self, job: str) -> None:
-        """Delete the stored frames of a closed job, from the log file too; charges stay.
+        """Delete the frames, answers and secret of a closed job, from the log file too.
+
+        Charges stay.
 
         Raises
         ------
@@ -392,13 +530,58 @@ class Ledger:
         with self._transaction() as connection:
             if self._state.job(job).is_open:
                 raise LedgerError(f"job {job!r} is open and may have to send again; close it.")
-            connection.execute(sa.delete(_FRAMES).where(_FRAMES.c.job == job))
-        with self._guarded():
-            raw = self._engine.raw_connection()  # a checkpoint cannot run inside a transaction
-            try:
-                raw.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)")
-            finally:
-                raw.close()
+            for table in _OF_JOBS:
+                connection.execute(sa.delete(table).where(table.c.job == job))
+        self._empty_log()
+
+    # Heads -----------------------------------------------------------------------------------
+
+    def peer_heads(self) -> Mapping[str, SignedHead]:
+        """Return the newest head of each peer that was remembered, by fingerprint."""
+        with self._transaction() as connection:
+            rows = connection.execute(_ALL_PEERS)
+            return {
+                row.fingerprint: SignedHead(row.fingerprint, row.head, row.signature, row.public)
+                for row in rows
+            }
+
+    def remember_head(self, peer: SignedHead) -> None:
+        """Keep the head that a peer signed, in place of its earlier one; verify it before."""
+        row = {
+            "fingerprint": peer.fingerprint,
+            "head": peer.head,
+            "signature": bytes(peer.signature),
+            "public": bytes(peer.public),
+        }
+        with self._transaction() as connection:
+            connection.execute(_PUT_PEER, row)
+
+    def countersigned(self, head: str, signatures: Mapping[str, bytes]) -> None:
+        """Keep what peers signed over a head of this ledger; verify the signatures before.
+
+        From then on a file without that head is refused. The newest such head is also written
+        beside the ledger, so that this holds if the ledger alone is replaced by an older copy.
+
+        Parameters
+        ----------
+        head : str
+            A head that this ledger has or had.
+        signatures : mapping of fingerprint to bytes
+
+        Raises
+        ------
+        LedgerError
+            If the head is not in the chain.
+        """
+        with self._transaction() as connection:
+            self._check_in_chain(head)
+            seq = self._state.heads[head]
+            for fingerprint, signature in sorted(signatures.items()):
+                row = {"seq": seq, "fingerprint": fingerprint, "head": head}
+                connection.execute(_INSERT_OWN_HEAD, {**row, "signature": bytes(signature)})
+            # Beside the ledger first: the head is durable already, and other writers wait.
+            if signatures and self._state.heads.get(self._head_beside() or "", 0) < seq:
+                self._put_head_beside(head)
 
     # Reading ---------------------------------------------------------------------------------
 
@@ -468,11 +651,7 @@ class Ledger:
             If it is not: the file was rolled back, restored from a copy, or replaced.
         """
         with self._transaction():
-            if expected not in self._state.heads:
-                raise LedgerError(
-                    f"{self!r} does not contain the head that was signed for it, so it was rolled "
-                    "back or replaced; restore the newest file, or leave all jobs and tell peers."
-                )
+            self._check_in_chain(expected)
 
     def verify(self) -> None:
         """Read the whole file again and check every link, rule, trigger and frame.
@@ -500,10 +679,25 @@ class Ledger:
                     self._check_frame(name, round, frame, charge.frame_tag)
             if stored:
                 raise LedgerError(f"{self!r} holds a frame that was never charged.")
+            self._check_countersigned(connection)
+            for (job,) in connection.execute(_JOBS_WITH_ANSWERS).all():
+                state.job(job)
+                for _ in self._read_answers(connection, job):
+                    pass
+            for row in connection.execute(_ALL_SECRETS):
+                if len(row.secret) != KEY_BYTES:
+                    raise LedgerError(f"the secret of job {row.job!r} was changed; leave the job.")
+                state.job(row.job)
 
     def export(self) -> dict[str, Any]:
-        """Return the ledger as JSON: every entry, the head and the totals; no key and no frame."""
-        entries = self.entries()
+        """Return the ledger as JSON: every entry, the totals, and what peers signed.
+
+        It holds no key, no secret, no frame and no answer.
+        """
+        with self._transaction() as connection:
+            entries = tuple(_read_entries(connection))
+            own_heads = [dict(row._mapping) for row in connection.execute(_ALL_OWN_HEADS)]
+        peers = self.peer_heads().values()
         return {
             "format": f"cloister-ledger/{FORMAT}",
             "head": entries[-1].hash,
@@ -516,24 +710,84 @@ class Ledger:
                 }
                 for name in self.datasets()
             },
+            "countersigned": [{**row, "signature": row["signature"].hex()} for row in own_heads],
+            "peers": [
+                {
+                    "fingerprint": peer.fingerprint,
+                    "head": peer.head,
+                    "signature": peer.signature.hex(),
+                    "public": peer.public.hex(),
+                }
+                for peer in peers
+            ],
             "entries": [{"seq": e.seq, "hash": e.hash, "entry": e.fields} for e in entries],
         }
 
+    # Copies ----------------------------------------------------------------------------------
+
+    def backup(self, copy: str | os.PathLike[str]) -> None:
+        """Write a consistent, verified copy of the ledger, of mode 0600, while it is in use.
+
+        Parameters
+        ----------
+        copy : path-like
+            A file that does not exist yet.
+
+        Raises
+        ------
+        LedgerError
+            If the ledger or the copy does not verify, the file exists or cannot be written, or
+            the ledger is in memory.
+
+        Notes
+        -----
+        Nobody may go on with a job from a copy, because what was sent since is not in it. So the
+        copy ends all jobs that are open: it counts their whole reservations as spent for ever,
+        and holds no frame, answer or secret of any job. Jobs reserved after the copy was made are
+        not in it.
+        """
+        if self._path is None:
+            raise LedgerError("an in-memory ledger cannot be copied to a file; give it a path.")
+        target = Path(os.path.abspath(copy))
+        self.verify()
+        if not _build(target, self._write_copy):
+            raise LedgerError(f"{str(target)!r} exists and is never replaced; give another name.")
+
     # Inside ----------------------------------------------------------------------------------
+
+    def _write_copy(self, path: Path) -> None:
+        with self._guarded(), closing(sqlite3.connect(path)) as target:
+            raw = self._engine.raw_connection()
+            try:
+                raw.driver_connection.backup(target)  # type: ignore[union-attr]
+            finally:
+                raw.close()
+        copy = Ledger(path)
+        try:
+            with copy._transaction() as connection:
+                copy._append(connection, "copied")
+                for table in _OF_JOBS:
+                    connection.execute(sa.delete(table))
+            copy._empty_log()
+            copy.verify()
+        finally:
+            copy.dispose()
+
+    def _empty_log(self) -> None:
+        """Move the log into the file and cut it to nothing; not inside a transaction."""
+        with self._guarded():
+            raw = self._engine.raw_connection()
+            try:
+                raw.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            finally:
+                raw.close()
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
         if os.getpid() != self._process:
             raise LedgerError(f"{self!r} was opened in another process; open it again in this one.")
-        with self._lock:
-            try:
-                yield
-            except (sa.exc.SQLAlchemyError, sqlite3.Error) as error:
-                cause = getattr(error, "orig", None) or error
-                raise LedgerError(
-                    f"{self!r} cannot be read or written ({cause}), so nothing may be released; "
-                    "check the file and its disk."
-                ) from error
+        with self._lock, _explained(repr(self)):
+            yield
 
     def _identity(self) -> tuple[int, int] | None:
         """Return device and inode of the file, so that a file put in its place is noticed."""
@@ -569,6 +823,111 @@ class Ledger:
     def _append(self, connection: sa.Connection, kind: str, **fields: Any) -> None:
         # The state is not touched: it follows what the file holds after the commit, if any.
         _insert_entry(connection, self._state.seq + 1, self._state.head, kind, **fields)
+
+    def _check_in_chain(self, head: str) -> None:
+        if head not in self._state.heads:
+            raise LedgerError(
+                f"{self!r} does not contain the head that was signed for it, so it was rolled "
+                "back or replaced; restore the newest file, or leave all jobs and tell peers."
+            )
+
+    def _check_countersigned(self, connection: sa.Connection) -> None:
+        """Check that the newest counter-signed heads, here and beside the file, are ours."""
+        last = connection.execute(_LAST_OWN_HEAD).first()
+        if last is not None and self._state.heads.get(last.head) != last.seq:
+            raise LedgerError(
+                f"{self!r} has lost entries that peers counter-signed; restore the newest file."
+            )
+        beside = self._head_beside()
+        if beside is not None and beside not in self._state.heads:
+            raise LedgerError(
+                f"{self!r} is behind the head that its peers counter-signed, kept in "
+                f"{str(self._beside)!r}, so it was rolled back or replaced; restore the newest "
+                "file, or remove that one if all later spending is lost for good."
+            )
+
+    @property
+    def _beside(self) -> Path:
+        """Where the newest counter-signed head lies."""
+        path = self._path or Path(os.devnull)
+        return path.with_name(f"{path.name}.head")
+
+    def _head_beside(self) -> str | None:
+        if self._path is None:
+            return None
+        try:
+            return self._beside.read_text(encoding="ascii", errors="replace").strip()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise LedgerError(
+                f"{str(self._beside)!r} cannot be read: {error.strerror}; give back the right to."
+            ) from error
+
+    def _put_head_beside(self, head: str) -> None:
+        if self._path is not None:
+            _replace(self._beside, f"{head}\n".encode())
+
+    def _record_frame(
+        self, connection: sa.Connection, job: str, request: bytes, round: int, frame: bytes
+    ) -> None:
+        """Keep the request that a round's frame answers, if there is one."""
+        if not request:
+            return
+        kept = self._answered(connection, job, request)
+        if kept is None:
+            self._insert_answer(connection, job, request, None, round)
+        elif kept != frame:
+            raise LedgerError(
+                f"the request of round {round} of job {job!r} was answered with something else; "
+                "leave the job."
+            )
+
+    def _answered(self, connection: sa.Connection, job: str, request: bytes) -> bytes | None:
+        of_digest = hashlib.sha256(request).digest()
+        row = connection.execute(_ONE_ANSWER, {"of_job": job, "of_digest": of_digest}).first()
+        return None if row is None else self._checked_answer(connection, row)
+
+    def _read_answers(self, connection: sa.Connection, job: str) -> Iterator[tuple[bytes, bytes]]:
+        for number, row in enumerate(connection.execute(_ANSWERS_OF, {"of_job": job}).all()):
+            if row.number != number:
+                raise LedgerError(f"an answer of job {job!r} is gone; leave the job.")
+            yield row.request, self._checked_answer(connection, row)
+
+    def _insert_answer(
+        self,
+        connection: sa.Connection,
+        job: str,
+        request: bytes,
+        answer: bytes | None,
+        round: int | None,
+    ) -> None:
+        number: int = connection.execute(_NEXT_NUMBER, {"of_job": job}).scalar_one()
+        row = {
+            "job": job,
+            "number": number,
+            "digest": hashlib.sha256(request).digest(),
+            "request": request,
+            "answer": answer,
+            "round": round,
+            "tag": self._answer_tag(job, number, round, request, answer),
+        }
+        connection.execute(_INSERT_ANSWER, row)
+
+    def _checked_answer(self, connection: sa.Connection, row: Any) -> bytes:
+        tag = self._answer_tag(row.job, row.number, row.round, row.request, row.answer)
+        if not hmac.compare_digest(tag, row.tag):
+            raise LedgerError(f"an answer of job {row.job!r} was changed; leave the job.")
+        if row.round is not None:
+            return self._stored(connection, row.job, row.round)
+        answer: bytes = row.answer
+        return answer
+
+    def _answer_tag(
+        self, job: str, number: int, round: int | None, request: bytes, answer: bytes | None
+    ) -> bytes:
+        label = canonical(["answer", job, number, round, hashlib.sha256(request).hexdigest()])
+        return self._tag(label, answer or b"")
 
     def _stored(self, connection: sa.Connection, job: str, round: int) -> bytes:
         frame = connection.execute(_ONE_FRAME, {"of_job": job, "of_round": round}).scalar()
@@ -631,6 +990,15 @@ def _fields(cap: Budget) -> dict[str, float]:
     return {"epsilon": cap.epsilon, "delta": cap.delta}
 
 
+def utc_now() -> datetime:
+    """Return the time; the one place where the clock enters."""
+    return datetime.now(UTC)
+
+
+def _text_of(time: datetime) -> str:
+    return time.isoformat(timespec="seconds")
+
+
 # How the chain is stored ---------------------------------------------------------------------
 
 _ONE_FRAME = sa.select(_FRAMES.c.frame).where(
@@ -638,6 +1006,27 @@ _ONE_FRAME = sa.select(_FRAMES.c.frame).where(
 )
 _INSERT_FRAME = sa.insert(_FRAMES)
 _INSERT_ENTRY = sa.insert(_ENTRIES)
+_ONE_ANSWER = sa.select(_ANSWERS).where(
+    _ANSWERS.c.job == sa.bindparam("of_job"), _ANSWERS.c.digest == sa.bindparam("of_digest")
+)
+_ANSWERS_OF = (
+    sa.select(_ANSWERS).where(_ANSWERS.c.job == sa.bindparam("of_job")).order_by(_ANSWERS.c.number)
+)
+_NEXT_NUMBER = sa.select(sa.func.coalesce(sa.func.max(_ANSWERS.c.number) + 1, 0)).where(
+    _ANSWERS.c.job == sa.bindparam("of_job")
+)
+_INSERT_ANSWER = sa.insert(_ANSWERS)
+_JOBS_WITH_ANSWERS = sa.select(_ANSWERS.c.job).distinct()
+_ONE_SECRET = sa.select(_SECRETS.c.secret).where(_SECRETS.c.job == sa.bindparam("of_job"))
+_INSERT_SECRET = sa.insert(_SECRETS)
+_ALL_SECRETS = sa.select(_SECRETS)
+_ALL_PEERS = sa.select(_PEERS).order_by(_PEERS.c.fingerprint)
+_PUT_PEER = sa.insert(_PEERS).prefix_with("OR REPLACE")
+_ALL_OWN_HEADS = sa.select(_OWN_HEADS).order_by(_OWN_HEADS.c.seq, _OWN_HEADS.c.fingerprint)
+_LAST_OWN_HEAD = _ALL_OWN_HEADS.order_by(None).order_by(_OWN_HEADS.c.seq.desc()).limit(1)
+_INSERT_OWN_HEAD = sa.insert(_OWN_HEADS).prefix_with("OR IGNORE")
+_TRIGGER_NAMES = sa.text("SELECT name FROM sqlite_master WHERE type = 'trigger'")
+_OF_JOBS = (_FRAMES, _ANSWERS, _SECRETS)  # what lies beside the chain until a job is over
 _ALL_FRAMES = sa.select(_FRAMES.c.job, _FRAMES.c.round, _FRAMES.c.frame)
 _ENTRIES_FROM = (
     sa.select(_ENTRIES.c.seq, _ENTRIES.c.body, _ENTRIES.c.hash)
@@ -654,8 +1043,7 @@ def _read_entries(connection: sa.Connection, first: int = 1) -> Iterator[Entry]:
 def _insert_entry(
     connection: sa.Connection, seq: int, previous: str, kind: str, **fields: Any
 ) -> None:
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    body = canonical({"kind": kind, "at": now, **fields})
+    body = canonical({"kind": kind, "at": _text_of(utc_now()), **fields})
     row = {"seq": seq, "body": body, "hash": entry_hash(previous, body)}
     connection.execute(_INSERT_ENTRY, row)
 
@@ -686,14 +1074,9 @@ def _engine(path: Path | None) -> sa.Engine:
 
 
 def _create(path: Path) -> None:
-    """Put a complete ledger at ``path``, or leave the one that somebody put there meanwhile.
+    """Put a new ledger at ``path``, or leave the one that somebody put there meanwhile."""
 
-    It is built under another name and linked, so that a half-made or emptied file is never taken
-    for a new ledger.
-    """
-    fresh = path.with_name(f".{path.name}.{new_nonce()}.new")
-    try:
-        os.close(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    def write(fresh: Path) -> None:
         engine = _engine(fresh)
         try:
             raw = engine.raw_connection()
@@ -703,15 +1086,63 @@ def _create(path: Path) -> None:
                 _initialise(connection)
         finally:
             engine.dispose()
+
+    _build(path, write)
+
+
+def _build(path: Path, write: Callable[[Path], None]) -> bool:
+    """Put a complete ledger at ``path``; return False if something is there already.
+
+    It is built under another name and linked, so that a half-made or emptied file is never taken
+    for a ledger.
+    """
+    fresh = path.with_name(f".{path.name}.{new_nonce()}.new")
+    try:
+        os.close(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        write(fresh)
         try:
             os.link(fresh, path)
         except FileExistsError:
-            return
+            return False
         _sync_folder(path.parent)
     except OSError as error:
         raise LedgerError(
             f"ledger {str(path)!r} cannot be made: {error.strerror}; choose a folder on a local "
             "disk that you may write to."
+        ) from error
+    finally:
+        for suffix in ("", "-journal", "-wal", "-shm"):  # all but the first after an error only
+            fresh.with_name(fresh.name + suffix).unlink(missing_ok=True)
+    return True
+
+
+@contextmanager
+def _explained(name: str) -> Iterator[None]:
+    """Turn what SQLite says into our own error."""
+    try:
+        yield
+    except (sa.exc.SQLAlchemyError, sqlite3.Error) as error:
+        cause = getattr(error, "orig", None) or error
+        raise LedgerError(
+            f"{name} cannot be read or written ({cause}), so nothing may be released; "
+            "check the file and its disk."
+        ) from error
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Replace a small file: after a crash it is the old one or the new one."""
+    fresh = path.with_name(f".{path.name}.{new_nonce()}.new")
+    try:
+        descriptor = os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(fresh, path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        raise LedgerError(
+            f"{str(path)!r} cannot be written: {error.strerror}; check the folder and its disk."
         ) from error
     finally:
         fresh.unlink(missing_ok=True)
@@ -736,13 +1167,66 @@ def _initialise(connection: sa.Connection) -> None:
     _insert_entry(connection, 1, BEFORE_FIRST, "ledger", format=FORMAT, nonce=new_nonce())
 
 
-def _owner_key(connection: sa.Connection, ledger: Ledger) -> bytes:
+def _owner(connection: sa.Connection, path: Path | None) -> sa.Row[int, bytes]:
     if not sa.inspect(connection).has_table("owner"):
-        raise LedgerError(f"{ledger!r} is not a ledger; give another path or remove the file.")
-    owner = connection.execute(sa.select(_OWNER.c.format, _OWNER.c.key)).one()
-    if owner.format != FORMAT:
+        raise LedgerError(f"{str(path)!r} is not a ledger; give another path or remove the file.")
+    return connection.execute(sa.select(_OWNER.c.format, _OWNER.c.key)).one()
+
+
+def _owner_key(connection: sa.Connection, path: Path | None) -> bytes:
+    owner = _owner(connection, path)
+    if owner.format > FORMAT:
         raise LedgerError(
-            f"{ledger!r} has format {owner.format}, and this version reads format {FORMAT}."
+            f"ledger {str(path)!r} has format {owner.format}, and this version knows formats up "
+            f"to {FORMAT}; use a newer version."
+        )
+    if owner.format < FORMAT:
+        raise LedgerError(
+            f"ledger {str(path)!r} has format {owner.format}, and this version needs format "
+            f"{FORMAT}; stop what uses it and run 'cloister ledger migrate' on it."
         )
     key: bytes = owner.key
     return key
+
+
+def migrate(path: str | os.PathLike[str]) -> bool:
+    """Bring a ledger file to this version's format, in one transaction; nothing is lost.
+
+    Returns
+    -------
+    bool
+        False if it had that format already.
+
+    Raises
+    ------
+    LedgerError
+        If the file is not a ledger, is newer than this version, is in use for too long, or its
+        chain does not verify.
+
+    Notes
+    -----
+    From format 1: tables are added, and no entry changes. Earlier versions refuse the file then.
+    """
+    file = Path(os.path.abspath(path))
+    if not file.is_file():
+        raise LedgerError(f"ledger {str(file)!r} does not exist; check its path.")
+    engine = _engine(file)
+    try:
+        with _explained(f"ledger {str(file)!r}"), engine.begin() as connection:
+            owner = _owner(connection, file)
+            if owner.format >= FORMAT:
+                _owner_key(connection, file)
+                return False
+            state = State()
+            for entry in _read_entries(connection):
+                state.apply(entry)
+            _METADATA.create_all(connection)
+            connection.exec_driver_sql("DROP TRIGGER IF EXISTS owner_update")
+            connection.execute(sa.update(_OWNER).values(format=FORMAT))
+            there = set(connection.execute(_TRIGGER_NAMES).scalars())
+            for name, trigger in _TRIGGERS.items():
+                if name not in there:
+                    connection.exec_driver_sql(trigger)
+    finally:
+        engine.dispose()
+    return True

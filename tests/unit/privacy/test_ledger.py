@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import hmac
 import json
 import os
 import pickle
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -27,8 +29,9 @@ from cloister.privacy.events import (
     LaplaceEvent,
     NonPrivateEvent,
     RepeatedEvent,
+    mechanism_counts,
 )
-from cloister.privacy.ledger import Ledger
+from cloister.privacy.ledger import Ledger, SignedHead, migrate
 
 CAP = Budget(1.0, 1e-6)
 SIGMA = gaussian_noise_multiplier(CAP.epsilon, CAP.delta)
@@ -498,8 +501,8 @@ def test_other_databases_and_other_formats_are_refused(path: Path, tmp_path: Pat
     sqlite3.connect(other).execute("CREATE TABLE t (x)")
     with pytest.raises(LedgerError, match="is not a ledger"):
         Ledger(other)
-    tamper(path, "DROP TRIGGER owner_update", "UPDATE owner SET format = 2")
-    with pytest.raises(LedgerError, match="has format 2"):
+    tamper(path, "DROP TRIGGER owner_update", "UPDATE owner SET format = 3")
+    with pytest.raises(LedgerError, match="has format 3"):
         Ledger(path)
 
 
@@ -804,3 +807,642 @@ def test_an_export_can_be_checked_without_our_code(path: Path) -> None:
     assert document["datasets"]["adult"]["cap"] == {"epsilon": 1.0, "delta": 1e-6}
     kinds = [item["entry"]["kind"] for item in document["entries"]]
     assert kinds == ["ledger", "dataset", "reserve", "charge", "charge"]
+
+
+# Answers and secrets --------------------------------------------------------------------------
+
+
+def test_the_first_answer_to_a_request_is_the_only_one(ledger: Ledger) -> None:
+    reserve(ledger, "a")
+    reserve(ledger, "b", 0)
+    head = ledger.head()
+    assert ledger.record("a", b"who are you", b"first") == b"first"
+    assert ledger.record("a", b"who are you", b"second") == b"first"
+    assert ledger.record("b", b"who are you", b"of b") == b"of b"
+    assert ledger.record("a", b"", b"") == b""
+    assert ledger.recorded("a") == ((b"who are you", b"first"), (b"", b""))
+    assert ledger.recorded("unknown") == ()
+    assert ledger.head() == head  # an answer costs nothing
+    ledger.verify()
+
+
+def test_answers_come_back_in_the_order_of_writing(path: Path) -> None:
+    ledger = Ledger(path)
+    kept = [(os.urandom(9), bytes([t])) for t in range(20)]
+    for request, answer in kept[:10]:
+        ledger.record("j", request, answer)
+    ledger.dispose()
+    ledger = Ledger(path)
+    for request, answer in kept[10:]:
+        ledger.record("j", request, answer)
+    assert ledger.recorded("j") == tuple(kept)
+
+
+def test_a_commit_keeps_the_request_with_the_charge_and_the_frame_once(path: Path) -> None:
+    ledger, frame = Ledger(path), os.urandom(100_000)
+    ledger.record("j", b"before", b"x")
+    for _ in range(2):
+        again = ledger.commit(job="j", round=2, event=ROUND, frame=frame, request=b"ask")
+        assert again == frame
+    assert ledger.record("j", b"ask", b"other bytes") == frame
+    assert ledger.recorded("j") == ((b"before", b"x"), (b"ask", frame))
+    ledger.verify()
+    ledger.dispose()
+    assert path.read_bytes().count(frame[:64]) == 1
+
+
+def test_a_request_cannot_be_answered_with_another_round(ledger: Ledger) -> None:
+    reserve(ledger, "a")
+    ledger.record("a", b"ask", b"an answer")
+    head = ledger.head()
+    with pytest.raises(LedgerError, match="answered with something else"):
+        ledger.commit(job="a", round=0, event=ROUND, frame=b"x", request=b"ask")
+    assert ledger.head() == head
+    assert ledger.frame("a", 0) is None
+
+
+def test_a_failed_commit_keeps_no_request_either(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reserve(ledger, "a")
+    monkeypatch.setattr(ledger_module, "_INSERT_ANSWER", ledger_module.sa.text("INSERT INTO no"))
+    with pytest.raises(LedgerError, match="nothing may be released"):
+        ledger.commit(job="a", round=0, event=ROUND, frame=b"x", request=b"ask")
+    monkeypatch.undo()
+    assert ledger.frame("a", 0) is None
+    assert ledger.recorded("a") == ()
+
+
+def test_a_secret_is_made_once_and_is_the_jobs_own(path: Path) -> None:
+    ledger = Ledger(path)
+    reserve(ledger, "k", 0)
+    secret = ledger.secret("j")
+    assert len(secret) == 32
+    assert Ledger(path).secret("j") == ledger.secret("j") == secret != ledger.secret("k")
+    ledger.verify()
+
+
+@pytest.mark.parametrize("use", ["record", "secret"])
+def test_answers_and_secrets_need_a_reserved_job(ledger: Ledger, use: str) -> None:
+    call = {"record": lambda: ledger.record("a", b"x", b"y"), "secret": lambda: ledger.secret("a")}
+    with pytest.raises(LedgerError, match="reserve its budget first"):
+        call[use]()
+
+
+def test_a_closed_job_gives_what_it_gave_and_nothing_new(ledger: Ledger) -> None:
+    reserve(ledger, "a")
+    reserve(ledger, "b", 0)
+    ledger.record("a", b"old", b"answer")
+    secret = ledger.secret("a")
+    ledger.close("a")
+    ledger.close("b")
+    assert ledger.record("a", b"old", b"late") == b"answer"
+    assert ledger.secret("a") == secret
+    with pytest.raises(LedgerError, match="answers no new request"):
+        ledger.record("a", b"new", b"answer")
+    with pytest.raises(LedgerError, match="has no secret"):
+        ledger.secret("b")
+    ledger.forget_frames("a")
+    assert ledger.recorded("a") == ()
+    with pytest.raises(LedgerError, match="has no secret"):
+        ledger.secret("a")
+
+
+def test_forgotten_answers_and_secrets_leave_the_file(path: Path) -> None:
+    ledger = Ledger(path)
+    planted = [b"PLANTED-REQUEST", b"PLANTED-ANSWER", ledger.secret("j")]
+    ledger.record("j", planted[0] * 500, planted[1] * 500)
+
+    def found() -> list[bool]:
+        files = [file.read_bytes() for file in path.parent.iterdir()]
+        return [any(trace in content for content in files) for trace in planted]
+
+    assert found() == [True, True, True]
+    ledger.close("j")
+    ledger.forget_frames("j")
+    assert found() == [False, False, False]
+
+
+def test_no_secret_and_no_answer_is_shown_or_exported(ledger: Ledger) -> None:
+    reserve(ledger, "a")
+    planted = [ledger.secret("a"), ledger.record("a", b"planted request", b"planted answer")]
+    shown = repr(ledger) + repr(ledger.jobs()) + json.dumps(ledger.export())
+    for trace in [*planted, b"planted request"]:
+        assert trace.hex() not in shown
+        assert repr(trace) not in shown
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        ("DROP TRIGGER answers_update", "UPDATE answers SET answer = x'00' WHERE number = 1"),
+        ("DROP TRIGGER answers_update", "UPDATE answers SET request = x'00' WHERE number = 1"),
+        ("DROP TRIGGER answers_update", "UPDATE answers SET round = 0 WHERE round = 2"),
+        ("DROP TRIGGER answers_update", "UPDATE answers SET round = NULL WHERE round = 2"),
+        ("DELETE FROM answers WHERE number = 1",),
+        ("DELETE FROM frames WHERE round = 2",),
+    ],
+)
+def test_a_changed_or_lost_answer_is_never_sent(path: Path, statements: tuple[str, ...]) -> None:
+    ledger = Ledger(path)
+    ledger.record("j", b"first", b"answer")
+    ledger.record("j", b"second", b"answer")
+    ledger.commit(job="j", round=2, event=ROUND, frame=b"frame", request=b"third")
+    ledger.verify()
+    ledger.dispose()
+    tamper(path, *statements)
+    restored = Ledger(path)
+    with pytest.raises(LedgerError, match=r"is gone|was changed"):
+        restored.recorded("j")
+    with pytest.raises(LedgerError):
+        restored.verify()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE answers SET answer = x'00'",
+        "UPDATE secrets SET secret = x'00'",
+        "UPDATE own_heads SET head = ''",
+        "DELETE FROM own_heads",
+        "REPLACE INTO own_heads SELECT seq, fingerprint, '', signature FROM own_heads",
+    ],
+)
+def test_what_was_promised_cannot_be_rewritten(path: Path, statement: str) -> None:
+    ledger = Ledger(path)
+    ledger.record("j", b"ask", b"answer")
+    ledger.secret("j")
+    ledger.countersigned(ledger.head(), {"ed25519:aa": b"signature"})
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("PRAGMA recursive_triggers = ON")
+    with pytest.raises(sqlite3.IntegrityError, match="append-only"):
+        connection.execute(statement)
+    ledger.verify()
+
+
+# Heads ----------------------------------------------------------------------------------------
+
+
+def test_the_newest_head_of_each_peer_is_remembered(path: Path) -> None:
+    ledger = Ledger(path)
+    old = SignedHead("ed25519:aa", "0" * 64, b"signature", b"public")
+    new = SignedHead("ed25519:aa", "1" * 64, b"another", b"public")
+    other = SignedHead("ed25519:bb", "2" * 64, b"signature", b"public of bb")
+    for peer in (old, other, new):
+        ledger.remember_head(peer)
+    assert Ledger(path).peer_heads() == {"ed25519:aa": new, "ed25519:bb": other}
+    exported = ledger.export()["peers"]
+    assert [peer["head"] for peer in exported] == ["1" * 64, "2" * 64]
+
+
+def countersign(path: Path) -> str:
+    ledger = Ledger(path)
+    head = ledger.head()
+    ledger.countersigned(head, {"ed25519:aa": b"a", "ed25519:bb": b"b"})
+    ledger.dispose()
+    return head
+
+
+def test_what_peers_signed_is_kept_and_exported(path: Path) -> None:
+    first = countersign(path)
+    assert countersign(path) == first  # saying it again adds nothing
+    ledger = Ledger(path)
+    ledger.commit(job="j", round=2, event=ROUND, frame=b"x")
+    ledger.countersigned(ledger.head(), {"ed25519:aa": b"c"})
+    ledger.countersigned(ledger.head(), {})
+    kept = [(row["head"], row["signature"]) for row in ledger.export()["countersigned"]]
+    assert kept == [(first, "61"), (first, "62"), (ledger.head(), "63")]
+    ledger.verify()
+
+
+def test_a_head_that_is_not_ours_cannot_be_countersigned(ledger: Ledger) -> None:
+    with pytest.raises(LedgerError, match="rolled back or replaced"):
+        ledger.countersigned("0" * 64, {"ed25519:aa": b"a"})
+
+
+def test_a_ledger_without_its_last_countersigned_entry_is_refused(path: Path) -> None:
+    countersign(path)
+    path.with_name("owner.ledger.head").unlink()
+    tamper(path, "DROP TRIGGER entries_delete", "DELETE FROM entries WHERE seq = 5")
+    with pytest.raises(LedgerError, match="lost entries that peers counter-signed"):
+        Ledger(path)
+
+
+def test_a_ledger_restored_alone_is_refused_by_the_head_beside_it(
+    path: Path, tmp_path: Path
+) -> None:
+    shutil.copy(path, tmp_path / "copy")
+    ledger = Ledger(path)
+    ledger.commit(job="j", round=2, event=ROUND, frame=b"x")
+    ledger.dispose()
+    signed = countersign(path)
+    beside = tmp_path / "owner.ledger.head"
+    assert beside.read_text() == signed + "\n"
+    assert stat.S_IMODE(beside.stat().st_mode) == 0o600
+    newest = path.read_bytes()
+    shutil.copy(tmp_path / "copy", path)
+    with pytest.raises(LedgerError, match="is behind the head that its peers counter-signed"):
+        Ledger(path)
+    path.write_bytes(newest)
+    Ledger(path).check_head(signed)
+
+
+def test_the_head_beside_the_ledger_never_goes_back(path: Path, tmp_path: Path) -> None:
+    ledger = Ledger(path)
+    old = ledger.head()
+    ledger.commit(job="j", round=2, event=ROUND, frame=b"x")
+    new = ledger.head()
+    for head in (new, old):
+        ledger.countersigned(head, {"ed25519:aa": b"a"})
+        assert (tmp_path / "owner.ledger.head").read_text() == new + "\n"
+
+
+def test_a_head_that_cannot_be_written_beside_is_not_countersigned(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = Ledger(path)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(LedgerError, match="No space left"):
+        ledger.countersigned(ledger.head(), {"ed25519:aa": b"a"})
+    assert ledger.export()["countersigned"] == []
+    assert list(path.parent.glob(".*.new")) == []
+
+
+# The cap of a year ----------------------------------------------------------------------------
+
+
+def test_a_year_has_its_own_cap_by_the_utc_calendar(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two = epsilon(RepeatedEvent(ROUND, 2), 1e-6)
+
+    def one(job: str, at: datetime) -> None:
+        monkeypatch.setattr(ledger_module, "utc_now", lambda: at)
+        ledger.reserve(dataset="adult", study="s", job=job, events=ROUND, year_epsilon=two)
+
+    december = datetime(2025, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
+    one("a", december)
+    one("b", december)
+    head = ledger.head()
+    with pytest.raises(BudgetExceeded, match=r"data set 'adult' in 2025.*cap for a year of"):
+        one("c", december)
+    assert ledger.head() == head
+    one("a", december)  # to resume costs nothing
+    one("c", datetime(2026, 1, 1, tzinfo=UTC))
+    assert [job.reserved_at[:10] for job in ledger.jobs()] == ["2025-12-31"] * 2 + ["2026-01-01"]
+    assert ledger.jobs()[2].reserved_at == "2026-01-01T00:00:00+00:00"
+    assert ledger.spent("adult") == epsilon(RepeatedEvent(ROUND, 3), 1e-6)
+
+
+def test_a_year_counts_what_closed_jobs_committed_and_every_study(ledger: Ledger) -> None:
+    ledger.open_dataset("birch", cap=CAP)
+    reserve(ledger, "elsewhere", dataset="birch")
+    reserve(ledger, "a", 3)
+    ledger.commit(job="a", round=0, event=ROUND, frame=b"x")
+    ledger.close("a")
+    two = epsilon(RepeatedEvent(ROUND, 2), 1e-6)
+    other = {"dataset": "adult", "study": "another", "events": ROUND, "year_epsilon": two}
+    ledger.reserve(job="b", **other)  # type: ignore[arg-type]
+    with pytest.raises(BudgetExceeded, match="cap for a year"):
+        ledger.reserve(job="c", **other)  # type: ignore[arg-type]
+
+
+def test_a_year_never_adds_to_the_lifetime_cap(ledger: Ledger) -> None:
+    with pytest.raises(BudgetExceeded, match="lifetime cap"):
+        ledger.reserve(
+            dataset="adult", study="s", job="a", events=RepeatedEvent(ROUND, 5), year_epsilon=99.0
+        )
+
+
+# Copies ---------------------------------------------------------------------------------------
+
+
+def test_a_backup_is_a_verified_ledger_that_leaves_running_jobs(path: Path, tmp_path: Path) -> None:
+    ledger, copy_path = Ledger(path), tmp_path / "copy.db"
+    reserve(ledger, "done", 0)
+    ledger.close("done")
+    planted = [ledger.secret("j"), ledger.record("j", b"ask", b"PLANTED-ANSWER"), b"\x01" * 100]
+    head = ledger.head()
+    ledger.backup(copy_path)
+    assert ledger.head() == head  # the original goes on
+    ledger.commit(job="j", round=2, event=ROUND, frame=b"x")
+    signed = ledger.head()
+
+    assert stat.S_IMODE(copy_path.stat().st_mode) == 0o600
+    assert sorted(file.name for file in tmp_path.iterdir() if "copy" in file.name) == ["copy.db"]
+    content = copy_path.read_bytes()
+    assert not any(trace in content for trace in planted)
+    restored = Ledger(copy_path)
+    restored.verify()
+    restored.check_head(head)
+    with pytest.raises(LedgerError, match="rolled back or replaced"):
+        restored.check_head(signed)
+    assert restored.spent("adult") == ledger.spent("adult") == epsilon(FULL, 1e-6)
+    job = restored.jobs()[0]
+    assert (job.is_open, job.rounds) == (False, (0, 1))
+    assert mechanism_counts(job.charged) == mechanism_counts(FULL)
+    for use in (
+        lambda: restored.commit(job="j", round=2, event=ROUND, frame=b"y"),
+        lambda: restored.frame("j", 1),
+        lambda: restored.secret("j"),
+        lambda: restored.record("j", b"ask", b"anew"),
+        lambda: restored.reserve(dataset="adult", study="s", job="j", events=FULL),
+    ):
+        with pytest.raises(LedgerError):
+            use()
+    restored.open_dataset("birch", cap=CAP)  # and it is a ledger like any other
+    with restored._engine.connect() as connection:
+        assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
+
+
+def test_a_backup_replaces_nothing_and_leaves_nothing_behind(path: Path, tmp_path: Path) -> None:
+    ledger = Ledger(path)
+    (tmp_path / "there").write_text("precious")
+    with pytest.raises(LedgerError, match="never replaced"):
+        ledger.backup(tmp_path / "there")
+    assert (tmp_path / "there").read_text() == "precious"
+    with pytest.raises(LedgerError, match="cannot be made"):
+        ledger.backup(tmp_path / "no" / "folder")
+    with pytest.raises(LedgerError, match="in-memory"):
+        Ledger(None).backup(tmp_path / "copy")
+    assert list(tmp_path.glob(".*")) == []
+
+
+def test_a_backup_made_while_others_write_is_one_moment(path: Path, tmp_path: Path) -> None:
+    ledger, writer = Ledger(path), Ledger(path)
+    ledger.change_cap("adult", Budget(50.0, 1e-6))
+    stop = threading.Event()
+
+    def work() -> None:
+        number = 0
+        while not stop.is_set():
+            reserve(writer, f"w{number}", 1)
+            writer.commit(job=f"w{number}", round=0, event=ROUND, frame=b"x" * 5000, request=b"r")
+            number += 1
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        for number in range(5):
+            ledger.backup(tmp_path / f"copy{number}")
+    finally:
+        stop.set()
+        thread.join()
+    chain = [entry.hash for entry in ledger.entries()]
+    for number in range(5):
+        restored = Ledger(tmp_path / f"copy{number}")
+        hashes = [entry.hash for entry in restored.entries()]
+        assert hashes[:-1] == chain[: len(hashes) - 1]
+        restored.verify()
+
+
+# Migration ------------------------------------------------------------------------------------
+
+OLD_TABLES = """
+CREATE TABLE entries (seq INTEGER NOT NULL PRIMARY KEY, body TEXT NOT NULL, hash TEXT NOT NULL);
+CREATE TABLE frames (job TEXT NOT NULL, round INTEGER NOT NULL, frame BLOB NOT NULL,
+    PRIMARY KEY (job, round));
+CREATE TABLE owner (format INTEGER NOT NULL, key BLOB NOT NULL);
+PRAGMA journal_mode = WAL;
+"""
+OLD_TRIGGERS = {
+    "entries_update": "UPDATE ON entries",
+    "entries_delete": "DELETE ON entries",
+    "entries_insert": "INSERT ON entries WHEN NEW.seq <> 1 + "
+    "(SELECT COALESCE(MAX(seq), 0) FROM entries)",
+    "owner_update": "UPDATE ON owner",
+    "owner_delete": "DELETE ON owner",
+    "frames_update": "UPDATE ON frames",
+}
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    """A file as the first version wrote it: one open job with one committed round."""
+    path, key, frame = tmp_path / "old.ledger", bytes(range(32)), b"an old frame"
+    message = b'cloister ledger ["frame","j",0]\0' + hashlib.sha256(frame).digest()
+    tag = hmac.digest(key, message, "sha256").hex()
+    at, full, once = "2025-03-04T05:06:07+00:00", FULL.to_dict(), ROUND.to_dict()
+    entries = [
+        {"kind": "ledger", "at": at, "format": 1, "nonce": "ab" * 16},
+        {
+            "kind": "dataset",
+            "at": at,
+            "dataset": "adult",
+            "unit": "row",
+            "cap": {"epsilon": 1.0, "delta": 1e-6},
+        },
+        {
+            "kind": "reserve",
+            "at": at,
+            "dataset": "adult",
+            "study": "s",
+            "job": "j",
+            "events": full,
+            "content": None,
+            "confirmed": False,
+        },
+        {"kind": "charge", "at": at, "job": "j", "round": 0, "event": once, "frame": tag},
+    ]
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.executescript(OLD_TABLES)
+    for name, when in OLD_TRIGGERS.items():
+        connection.execute(
+            f"CREATE TRIGGER {name} BEFORE {when} "
+            "BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END"
+        )
+    link = "00" * 32
+    for seq, entry in enumerate(entries, start=1):
+        body = json.dumps(entry, sort_keys=True, separators=(",", ":"))
+        link = hashlib.sha256(bytes.fromhex(link) + body.encode()).hexdigest()
+        connection.execute("INSERT INTO entries VALUES (?, ?, ?)", (seq, body, link))
+    connection.execute("INSERT INTO frames VALUES ('j', 0, ?)", (frame,))
+    connection.execute("INSERT INTO owner VALUES (1, ?)", (key,))
+    connection.close()
+    return path
+
+
+def dump(path: Path, table: str) -> list[tuple[object, ...]]:
+    connection = sqlite3.connect(path)
+    try:
+        return connection.execute(f"SELECT * FROM {table}").fetchall()
+    finally:
+        connection.close()
+
+
+def test_a_file_of_the_first_format_is_refused_until_it_is_migrated(old: Path) -> None:
+    before = {name: dump(old, name) for name in ("entries", "frames")}
+    with pytest.raises(LedgerError, match=r"has format 1.*'cloister ledger migrate'"):
+        Ledger(old)
+    assert migrate(old)
+    assert not migrate(old)
+    assert {name: dump(old, name) for name in before} == before
+    ledger = Ledger(old)
+    ledger.verify()
+    assert ledger.commit(job="j", round=0, event=ROUND, frame=b"new") == b"an old frame"
+    assert ledger.jobs()[0].reserved_at == "2025-03-04T05:06:07+00:00"
+    ledger.commit(job="j", round=1, event=ROUND, frame=b"x", request=b"ask")
+    assert len(ledger.secret("j")) == 32
+    assert ledger.recorded("j") == ((b"ask", b"x"),)
+    ledger.backup(old.with_name("copy"))
+    ledger.verify()
+
+
+def test_a_migrated_file_has_the_triggers_of_a_new_one(old: Path, path: Path) -> None:
+    migrate(old)
+    wanted = "sqlite_master WHERE type = 'trigger' ORDER BY name"
+    drop_page = [row[:3] + row[4:] for row in dump(path, wanted)]
+    assert [row[:3] + row[4:] for row in dump(old, wanted)] == drop_page
+
+
+def test_a_failed_migration_changes_nothing(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = dump(old, "sqlite_master")
+    monkeypatch.setitem(ledger_module._TRIGGERS, "own_heads_update", "CREATE nonsense")
+    with pytest.raises(LedgerError, match="cannot be read or written"):
+        migrate(old)
+    assert dump(old, "sqlite_master") == before
+    assert dump(old, "owner")[0][0] == 1
+
+
+def test_only_a_sound_ledger_is_migrated(old: Path, path: Path, tmp_path: Path) -> None:
+    tamper(old, "DROP TRIGGER entries_update", "UPDATE entries SET body = '{}' WHERE seq = 2")
+    with pytest.raises(LedgerError, match="entry 2 was changed"):
+        migrate(old)
+    assert dump(old, "owner")[0][0] == 1
+    with pytest.raises(LedgerError, match="does not exist"):
+        migrate(tmp_path / "absent")
+    assert not (tmp_path / "absent").exists()
+    tamper(path, "DROP TRIGGER owner_update", "UPDATE owner SET format = 3")
+    with pytest.raises(LedgerError, match="use a newer version"):
+        migrate(path)
+
+
+# Disks and locks ------------------------------------------------------------------------------
+
+
+def uses(ledger: Ledger) -> dict[str, Callable[[], object]]:
+    """Everything that writes, with more bytes than a page or two can hold."""
+    big = b"x" * 100_000
+    return {
+        "commit": lambda: ledger.commit(job="j", round=2, event=ROUND, frame=big, request=b"ask"),
+        "record": lambda: ledger.record("j", b"ask", big),
+        "reserve": lambda: ledger.reserve(
+            dataset="adult", study="s" * 100_000, job="more", events=ComposedEvent(())
+        ),
+        "head": lambda: ledger.remember_head(SignedHead("f", "0" * 64, big, b"")),
+    }
+
+
+def check_untouched_and_working(ledger: Ledger, head: str) -> None:
+    assert ledger.head() == head
+    assert ledger.frame("j", 2) is None
+    assert ledger.frame("j", 1) == b"\x01" * 100
+    assert ledger.recorded("j") == ()
+    assert ledger.peer_heads() == {}
+    ledger.verify()
+    assert ledger.commit(job="j", round=2, event=ROUND, frame=b"y", request=b"ask") == b"y"
+    assert ledger.recorded("j") == ((b"ask", b"y"),)
+    ledger.verify()
+
+
+def test_a_full_database_loses_nothing_and_charges_nothing(path: Path) -> None:
+    ledger = Ledger(path)
+    head = ledger.head()
+    with ledger._engine.connect() as connection:
+        pages = connection.exec_driver_sql("PRAGMA page_count").scalar()
+        connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}")
+    for use in uses(ledger).values():
+        with pytest.raises(LedgerError, match=r"full.*nothing may be released"):
+            use()
+    assert ledger.head() == head
+    with ledger._engine.connect() as connection:
+        connection.exec_driver_sql("PRAGMA max_page_count = 1000000")
+    check_untouched_and_working(ledger, head)
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 400 KiB."""
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", str(folder)]
+    if shutil.which("mount") is None or subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("only root can mount a disk")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def fill(path: Path) -> None:
+    with path.open("wb", buffering=0) as file:
+        for _ in range(200):
+            file.write(bytes(4096))
+
+
+def test_a_full_disk_loses_nothing_and_charges_nothing(path: Path, tiny: Path) -> None:
+    small = tiny / "owner.ledger"
+    shutil.copy(path, small)
+    ledger = Ledger(small)
+    head = ledger.head()
+    with pytest.raises(OSError, match="No space"):
+        fill(tiny / "filler")
+    for use in uses(ledger).values():
+        with pytest.raises(LedgerError, match="nothing may be released"):
+            use()
+    with pytest.raises(LedgerError, match="cannot be written: No space left"):
+        ledger.countersigned(head, {"ed25519:aa": b"a"})
+    with pytest.raises(LedgerError):
+        ledger.backup(tiny / "copy")
+    (tiny / "filler").unlink()
+    assert ledger.export()["countersigned"] == []
+    check_untouched_and_working(ledger, head)
+    ledger.dispose()
+    assert sorted(file.name for file in tiny.iterdir()) == ["owner.ledger"]
+
+
+HOLD = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute("BEGIN IMMEDIATE")
+print("held", flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_a_lock_held_too_long_by_another_process_charges_nothing(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger_module, "BUSY_SECONDS", 0.05)
+    ledger = Ledger(path)
+    head = ledger.head()
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "held\n"
+    for use in uses(ledger).values():
+        with pytest.raises(LedgerError, match=r"locked.*nothing may be released"):
+            use()
+    holder.kill()
+    holder.wait()
+    holder.communicate()
+    check_untouched_and_working(ledger, head)
+
+
+def test_charging_a_round_loads_no_numerical_library(path: Path) -> None:
+    code = f"""
+import sys
+from cloister.privacy.events import GaussianEvent
+from cloister.privacy.ledger import Ledger
+ledger = Ledger({str(path)!r})
+ledger.commit(job="j", round=2, event=GaussianEvent({2 * SIGMA!r}), frame=b"x", request=b"ask")
+print(*sorted({{"scipy", "dp_accounting", "pandas"}} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []

@@ -1,0 +1,354 @@
+"""``cloister jobs``: what a federation computes, seen from the role of the configuration file.
+
+An owner of data decides on jobs with the silo's file; an analyst proposes them with the analyst's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from cloister.cli import jobs_rest
+from cloister.cli.output import Output, add_flags
+from cloister.errors import BudgetExceeded, DataError, PlanError
+from cloister.jobs import JobResult
+from cloister.privacy import accounting
+from cloister.privacy.budget import Budget
+from cloister.privacy.calibration import epsilon_left
+from cloister.privacy.events import ComposedEvent
+from cloister.protocol.plan import Plan
+from cloister.report import as_table, number, odds_sentence, write_report
+from cloister.report.words import warnings_of
+from cloister.settings import SiloSettings, load_settings
+from cloister.silo.agent import AGGREGATOR_NOISE, MODEL, close_job
+from cloister.silo.site import Site
+from cloister.silo.store import OPEN, UNDECIDED, Job, State
+from cloister.tasks.base import Bars, Table
+
+CONSENT = (
+    "Profile 'group': the guarantee rests on the aggregator really adding the noise, which no silo "
+    "can check."
+)
+_ROUNDING = 1e-9  # as in the ledger
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    for name, summary in (
+        ("list", "all jobs, oldest first"),
+        ("show", "one job: its plan in plain words, its members and its cost"),
+        ("approve", "silo: let a job have these records; the agent reserves its whole cost"),
+        ("deny", "silo: decline a job"),
+        ("withdraw", "silo: leave a job; what left stays charged"),
+        ("result", "the result of a finished job"),
+        ("submit", "analyst: propose a job"),
+        ("cancel", "analyst: cancel a job"),
+    ):
+        action = actions.add_parser(name, help=summary, description=f"{summary.capitalize()}.")
+        action.add_argument(
+            "--config", type=Path, required=True, metavar="FILE", help="of the silo or analyst"
+        )
+        if name == "submit":
+            jobs_rest.add_submit_arguments(action)
+        elif name != "list":
+            action.add_argument("job", metavar="JOB", help="its id, or how its id begins")
+        if name == "approve":
+            action.add_argument(
+                "--accept-aggregator-noise",
+                action="store_true",
+                help="for profile 'group': accept that only the aggregator can know whether the "
+                "noise was added",
+            )
+        if name in ("deny", "withdraw"):
+            action.add_argument("--reason", default="", help="deny: told to the coordinator")
+        if name == "result":
+            action.add_argument("--report", type=Path, metavar="FILE", help="write it as HTML too")
+        add_flags(action)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the action as the role of the configuration; return the exit code."""
+    settings = load_settings(args.config)
+    out = Output.of(args)
+    if isinstance(settings, SiloSettings):
+        if args.action not in _AT_SILO:
+            raise PlanError(
+                f"jobs {args.action} is not for the role 'silo'; give an analyst's configuration."
+            )
+        _AT_SILO[args.action](args, Site.of(settings), out)
+        return 0
+    return jobs_rest.run(args, settings, out)
+
+
+def _list(args: argparse.Namespace, site: Site, out: Output) -> None:
+    jobs = site.store().jobs()
+    rows = tuple((job.id, job.state, _asker(job), _priced(job), job.received_at) for job in jobs)
+    headings = ("job", "state", "asked by", "task and epsilon", "received")
+    out.table(Table(f"Jobs at {site.settings.name}", headings, rows))
+    if waiting := sum(job.state == State.WAITING for job in jobs):
+        out.say(f"{waiting} wait for your decision: cloister jobs show JOB, then approve or deny")
+    out.document(
+        {
+            "command": "jobs list",
+            "silo": site.settings.name,
+            "jobs": [
+                {"job": job.id, "state": job.state, "received_at": job.received_at} for job in jobs
+            ],
+        }
+    )
+
+
+def _show(args: argparse.Namespace, site: Site, out: Output) -> None:
+    job = site.store().find(args.job)
+    plan = _plan(job)
+    refusal = site.refusal(plan, job.proposer)
+    cost = _cost(plan, site, job)
+    consent = plan.profile == "group"
+    out.pairs(
+        [
+            ("job", job.id),
+            ("state", job.state + (f", decided by {job.decided_by}" if job.decided_by else "")),
+            *([("because", job.reason)] if job.reason else []),
+            ("received", job.received_at),
+            ("asked by", f"{_asker(job)}  {_pinned(job.proposer, site.settings.analysts)}"),
+            ("study", plan.study),
+            ("plan digest", plan.digest.hex()),
+            ("columns", ", ".join(plan.columns)),
+            ("policy", "allows it" if refusal is None else f"refuses it: {refusal}"),
+        ]
+    )
+    out.say()
+    out.paragraph(plan.describe())
+    if plan.budget:
+        out.paragraph(odds_sentence(plan.events()))
+    if consent:
+        out.paragraph(CONSENT)
+    out.say()
+    members = _members(plan, site)
+    headings = ("silo", "fingerprint", "pinned here")
+    out.table(Table("Members", headings, tuple(tuple(member.values()) for member in members)))
+    out.pairs([(name, value) for name, value in _cost_lines(cost)])
+    if job.state == State.WAITING:
+        flag = " --accept-aggregator-noise" if consent else ""
+        out.say()
+        out.say(f"to decide: cloister jobs approve {job.id}{flag}, or cloister jobs deny {job.id}")
+    out.document(
+        {
+            "command": "jobs show",
+            "job": job.id,
+            "state": job.state,
+            "reason": job.reason,
+            "decided_by": job.decided_by,
+            "received_at": job.received_at,
+            "proposer": job.proposer,
+            "refusal": refusal,
+            "needs_consent": consent,
+            "description": plan.describe(),
+            "members": members,
+            "cost": cost,
+            "plan": plan.to_dict(),
+            "plan_digest": plan.digest.hex(),
+        }
+    )
+
+
+def _approve(args: argparse.Namespace, site: Site, out: Output) -> None:
+    store = site.store()
+    job = store.find(args.job)
+    plan = _plan(job)
+    if job.state == State.WAITING:
+        _check_approval(args, site, job, plan)
+    if not store.move(job.id, State.ACCEPTED, (State.WAITING,), by="owner"):
+        raise PlanError(f"job {job.id} is {_now(site, job)} already; only a waiting job can be.")
+    out.say(f"accepted  {job.id}")
+    out.say("The agent reserves its cost now and then tells the coordinator; see 'jobs show'.")
+    out.document({"command": "jobs approve", "job": job.id, "state": State.ACCEPTED})
+
+
+def _check_approval(args: argparse.Namespace, site: Site, job: Job, plan: Plan) -> None:
+    """Say at once what would stop the agent; it looks again itself."""
+    refusal = site.refusal(plan, job.proposer)
+    if refusal is not None:
+        raise PlanError(f"the policy refuses job {job.id}: {refusal}")
+    if plan.profile == "group" and not args.accept_aggregator_noise:
+        raise PlanError(f"{CONSENT} Give --accept-aggregator-noise to accept that.")
+    cost = _cost(plan, site, job)
+    if cost["after"] > cost["cap"] * (1 + _ROUNDING):
+        raise BudgetExceeded(
+            f"job {job.id} would bring the data set to epsilon={cost['after']:.4g}, above its "
+            f"lifetime cap of {cost['cap']:.6g}; deny it."
+        )
+
+
+def _deny(args: argparse.Namespace, site: Site, out: Output) -> None:
+    reason = args.reason or "the owner declined."
+    _decide(args, site, out, State.DECLINED, UNDECIDED, reason)
+
+
+def _withdraw(args: argparse.Namespace, site: Site, out: Output) -> None:
+    job = _decide(args, site, out, State.WITHDRAWN, OPEN, args.reason)
+    if site.settings.ledger.exists():
+        ledger = site.ledger()
+        close_job(ledger, job.id)
+        ledger.dispose()
+    out.say("Nothing more leaves for it; what left stays charged, the rest is free again.")
+
+
+def _decide(
+    args: argparse.Namespace,
+    site: Site,
+    out: Output,
+    state: State,
+    among: tuple[State, ...],
+    reason: str,
+) -> Job:
+    store = site.store()
+    job = store.find(args.job)
+    if not store.move(job.id, state, among, reason=reason, by="owner"):
+        way = "; use 'cloister jobs withdraw'" if state == State.DECLINED else ""
+        raise PlanError(f"job {job.id} is {_now(site, job)} and cannot be {state}{way}.")
+    out.say(f"{state}  {job.id}")
+    out.document({"command": f"jobs {args.action}", "job": job.id, "state": state})
+    return job
+
+
+def _result(args: argparse.Namespace, site: Site, out: Output) -> None:
+    job = site.store().find(args.job)
+    path = site.settings.results / job.id / MODEL
+    if not path.is_file():
+        raise DataError(f"job {job.id} is {job.state} and has no result here.")
+    result = JobResult.load(path)
+    for warning in _warnings(result):
+        out.warn(warning)
+    plan = result.plan
+    out.pairs(
+        [
+            ("job", job.id),
+            ("silos", ", ".join(plan.silos)),
+            ("rounds", f"{plan.rounds}, each with at least {plan.min_silos} silos"),
+            ("noise from", result.noise),
+            ("spent", f"epsilon {number(result.epsilon())}, unit of privacy: {plan.unit}"),
+        ]
+    )
+    for exhibit in plan.task.exhibits(result.results, plan.columns):
+        if isinstance(exhibit, Table | Bars):
+            out.table(as_table(exhibit))
+    out.say(f"model    {path}")
+    if args.report:
+        lines = _cost_lines(_cost(plan, site, job))
+        write_report(result, args.report, budget_lines=lines, in_process=False)
+        out.say(f"written  {args.report}")
+    out.document(
+        {
+            "command": "jobs result",
+            "job": job.id,
+            "noise": result.noise,
+            "epsilon": result.epsilon(),
+            "columns": plan.columns,
+            "results": result.results,
+            "survivors": result.survivors,
+            "plan_digest": plan.digest.hex(),
+            "files": {"model": path, "report": args.report},
+        }
+    )
+
+
+def _warnings(result: JobResult) -> tuple[str, ...]:
+    return (CONSENT,) if result.noise == AGGREGATOR_NOISE else warnings_of(result)
+
+
+def _plan(job: Job) -> Plan:
+    return Plan.from_dict(json.loads(job.plan))
+
+
+def _now(site: Site, job: Job) -> str:
+    return str(site.store().state(job.id))
+
+
+def _asker(job: Job) -> str:
+    return str(job.proposer.get("name", "nobody"))
+
+
+def _pinned(party: Mapping[str, Any], pins: Mapping[str, str]) -> str:
+    fingerprint = str(party.get("fingerprint", ""))
+    known = fingerprint and pins.get(str(party.get("name"))) == fingerprint
+    return f"{fingerprint or 'without a fingerprint'}, {'pinned' if known else 'NOT PINNED'}"
+
+
+def _priced(job: Job) -> str:
+    plan = json.loads(job.plan)
+    budget = plan["budget"]
+    return f"{plan['task']['name']}, {budget['epsilon']:g}" if budget else plan["task"]["name"]
+
+
+def _members(plan: Plan, site: Site) -> list[dict[str, str]]:
+    """Return each member with its fingerprint and what this silo has pinned for it."""
+    own = {site.settings.name: site.identity.fingerprint}
+    members = []
+    fingerprints = plan.fingerprints or ("",) * len(plan.silos)
+    for name, fingerprint in zip(plan.silos, fingerprints, strict=True):
+        pinned = {**site.settings.peers, **own}.get(name)
+        verdict = "NO" if pinned is None else "yes" if pinned == fingerprint else "ANOTHER ONE"
+        if name in own and pinned == fingerprint:
+            verdict = "this silo"
+        members.append({"silo": name, "fingerprint": fingerprint, "pinned": verdict})
+    return members
+
+
+def _cost(plan: Plan, site: Site, job: Job) -> dict[str, float]:
+    """Return what a job costs here: alone, and with all that was spent or reserved before."""
+    cap = Budget(site.settings.cap_epsilon, site.settings.cap_delta)
+    events = plan.events()
+    so_far = ComposedEvent(())
+    if site.settings.ledger.exists():
+        ledger = site.ledger()
+        booked = any(record.job == job.id for record in ledger.jobs())
+        so_far = ledger.charged(site.schema.dataset)
+        ledger.dispose()
+        if booked:  # its cost is in what was spent
+            spent = accounting.epsilon(so_far, cap.delta)
+            left = epsilon_left(so_far, cap)
+            return {
+                "alone": accounting.epsilon(events, cap.delta),
+                "cap": cap.epsilon,
+                "delta": cap.delta,
+                "after": spent,
+                "left_after": left,
+            }
+    after = ComposedEvent((so_far, events))
+    return {
+        "alone": accounting.epsilon(events, cap.delta),
+        "cap": cap.epsilon,
+        "delta": cap.delta,
+        "before": accounting.epsilon(so_far, cap.delta),
+        "left_before": epsilon_left(so_far, cap),
+        "after": accounting.epsilon(after, cap.delta),
+        "left_after": epsilon_left(after, cap),
+    }
+
+
+def _cost_lines(cost: Mapping[str, float]) -> list[tuple[str, str]]:
+    words = {
+        "alone": "this job alone",
+        "before": "spent before it",
+        "left_before": "left before it, for one job",
+        "after": "spent with it",
+        "left_after": "left with it, for one more job",
+        "cap": "lifetime cap",
+    }
+    lines = [(text, f"epsilon {number(cost[key])}") for key, text in words.items() if key in cost]
+    return [*lines, ("all at delta", f"{cost['delta']:.2g}")]
+
+
+_AT_SILO: dict[str, Callable[[argparse.Namespace, Site, Output], None]] = {
+    "list": _list,
+    "show": _show,
+    "approve": _approve,
+    "deny": _deny,
+    "withdraw": _withdraw,
+    "result": _result,
+}

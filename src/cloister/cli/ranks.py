@@ -1,0 +1,121 @@
+"""One rank of ``cloister run --mpi``: rank 0 is the aggregator, rank i the silo of the i-th file.
+
+Every rank makes the plan from the same command line. The aggregator reads no file and has no ledger
+and no key; each silo reads its own file and charges its own ledger before a vector leaves. All
+silos hold the result in the end, and the first one writes it.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cloister.cli import EXIT_CODES, UNEXPECTED
+from cloister.cli.options import plan_of
+from cloister.cli.output import Output
+from cloister.cli.release import Charge, finish, name_silos, open_charge, prepare_folder
+from cloister.cli.run import allowed_task, task_options
+from cloister.errors import PlanError
+from cloister.jobs import JobResult
+from cloister.privacy.noise import DiscreteNoise, NoiseSource
+from cloister.protocol.aggregator import Aggregator
+from cloister.protocol.client import Client
+from cloister.protocol.plan import Plan
+from cloister.protocol.session import run_rounds
+from cloister.randomness import new_key
+from cloister.schema import Schema
+from cloister.secagg.masks import GroupMask
+from cloister.transports.mpi import MpiTransport, end_all, hand_out, serve, world
+
+if TYPE_CHECKING:
+    from mpi4py.MPI import Comm
+
+    from cloister.data import Records
+
+_PRINT = b"cloister/records"  # public: the ledger's own key is put on top
+
+
+def run_rank(args: argparse.Namespace, noise: NoiseSource | None = None) -> int:
+    """Play the part of this rank; an error ends all ranks."""
+    comm = world()
+    source = noise or DiscreteNoise()
+    try:
+        if comm.rank == 0:
+            _aggregate(args, comm, source)
+        else:
+            _contribute(args, comm, source.label)
+    except BaseException as error:
+        codes = (code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
+        end_all(next(codes, UNEXPECTED))
+        raise
+    return 0
+
+
+def _aggregate(args: argparse.Namespace, comm: Comm, noise: NoiseSource) -> None:
+    """Make the plan, which the others wait for, and run its rounds."""
+    plan, _, files = _agree(args)
+    transport = MpiTransport(comm, tuple(files))
+    hand_out(comm, bytes.fromhex(plan.run_id), 0)
+    comm.Barrier()  # every silo has read its file
+    comm.Barrier()  # every silo can pay
+    for _ in run_rounds(Aggregator(plan, noise), transport):
+        pass
+    transport.close()
+
+
+def _contribute(args: argparse.Namespace, comm: Comm, noise: str) -> None:
+    """Take part as the silo of this rank; the first silo writes and shows the result."""
+    from cloister.data import read_source
+
+    run_id = hand_out(comm, b"", 0).hex()
+    plan, schema, files = _agree(args)
+    plan = replace(plan, run_id=run_id)
+    silo, writes = plan.silos[comm.rank - 1], comm.rank == 1
+    out = Output.of(args) if writes else Output(quiet=True)
+    records = read_source(files[silo], schema)
+    prepare_folder(args.out)
+    comm.Barrier()  # nothing is reserved for a job in which a file cannot be read
+    charge = open_charge(args, schema, plan.budget, out, silo=silo)
+    client = _play(plan, silo, records, comm, charge)
+    if writes:
+        history = tuple(plan.task.results(state, plan.grid) for state in client.history)
+        label = noise if plan.task.private else "none: not private"
+        result = JobResult(plan, history[-1], history, plan.events(), label, client.survivors)
+        finish(result, charge, args.out, out, command="run")
+    elif charge:
+        charge.account.ledger.dispose()
+
+
+def _play(plan: Plan, silo: str, records: Records, comm: Comm, charge: Charge | None) -> Client:
+    """Answer the aggregator to the end, with the ledger as journal; return the client."""
+    account = charge.account if charge else None
+    if account:
+        account.reserve(plan, records.fingerprint(_PRINT))
+    try:
+        key = hand_out(comm, new_key(), 1)
+        ledger = account.ledger if account else None
+        client = Client(plan, silo, records, GroupMask(key), ledger)
+        comm.Barrier()  # nothing leaves before every silo can pay
+        serve(comm, client.handle)
+    finally:
+        if account:
+            account.close(plan)
+    return client
+
+
+def _agree(args: argparse.Namespace) -> tuple[Plan, Schema, Mapping[str, Path]]:
+    """Return the plan of the command line, the same on every rank but for its run."""
+    task = allowed_task(args.task, not_private=args.not_private)
+    files = name_silos(args.files)
+    if len(files) < 2:
+        raise PlanError("mpi needs two or more files; leave --mpi out for a single silo.")
+    if task.private and args.nominal_n is None:
+        raise PlanError(
+            "nominal_n must be given with --mpi, where no noisy count is bought; agree on a number "
+            "that may be public."
+        )
+    schema = Schema.load(args.schema)
+    return plan_of(args, task, schema, files, task_options(args.set)), schema, files

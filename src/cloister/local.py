@@ -1,0 +1,252 @@
+"""A federation of real processes on this machine: to try things out, to demonstrate, to test.
+
+Everything is as over a network: certificates, mutual TLS, a coordinator that listens on loopback,
+silos that dial out, each with its own files. Only the machine is shared.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from cloister.enrolment import KeyFolder, client_context, local_federation
+from cloister.errors import TransportError
+from cloister.protocol.plan import Plan
+from cloister.schema import Schema
+from cloister.service.client import Rest, proposal
+
+COORDINATOR, ANALYST = "coordinator", "analyst"
+ENDED = ("done", "failed", "declined", "cancelled")
+
+Command = Callable[[str, Path], Sequence[str]]
+
+
+def product_command(role: str, config: Path) -> Sequence[str]:
+    """Return the command line that runs a party as its operator would."""
+    return (sys.executable, "-m", "cloister", role, "run", "--config", str(config))
+
+
+@dataclass
+class LocalFederation:
+    """A coordinator and silos, each a process with a folder.
+
+    Parameters
+    ----------
+    folder : Path
+        Must be empty or absent; everything is written there.
+    schema : Schema
+    tables : mapping of str to Path
+        A file of records for each silo.
+    cap_epsilon, cap_delta : float
+        Lifetime cap in each silo's ledger.
+    policies : mapping of str to mapping
+        What a silo's policy says beyond, or in place of, approving FastLloyd and counts.
+    coordinator : mapping
+        Settings of the coordinator, such as ``{"grace": 5.0}``.
+    command : function of (role, configuration file)
+        The command line of a party.
+    """
+
+    folder: Path
+    schema: Schema
+    tables: Mapping[str, Path]
+    cap_epsilon: float = 10.0
+    cap_delta: float = 1e-6
+    policies: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    coordinator: Mapping[str, Any] = field(default_factory=dict)
+    command: Command = product_command
+
+    def __post_init__(self) -> None:
+        self.folder = Path(os.path.abspath(self.folder))
+        self.port = _free_port()
+        self.keys = local_federation(self.folder, self.tables, (ANALYST,))
+        self.fingerprints = {
+            name: KeyFolder(keys).identity().fingerprint for name, keys in self.keys.items()
+        }
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._write_settings()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    @property
+    def url(self) -> str:
+        """Where the coordinator listens."""
+        return f"https://localhost:{self.port}"
+
+    def config(self, name: str) -> Path:
+        """Return the configuration file of a party."""
+        return self.folder / name / "cloister.toml"
+
+    def log(self, name: str) -> Path:
+        """Return the file of what a party writes to its standard streams."""
+        return self.folder / name / "log.jsonl"
+
+    def start(self, *names: str) -> None:
+        """Start parties; all of them by default."""
+        for name in names or (COORDINATOR, *self.tables):
+            role = COORDINATOR if name == COORDINATOR else "silo"
+            with self.log(name).open("ab") as log:
+                self.processes[name] = subprocess.Popen(
+                    list(self.command(role, self.config(name))),
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    cwd=self.folder / name,
+                    start_new_session=True,
+                )
+
+    def kill(self, name: str, number: int = signal.SIGKILL) -> None:
+        """Send a signal to a party's process and wait until it is gone."""
+        process = self.processes.pop(name)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        process.wait(30)
+
+    def stop(self) -> None:
+        """End all processes."""
+        for process in self.processes.values():
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
+        deadline = time.monotonic() + 5
+        for process in self.processes.values():
+            try:
+                process.wait(max(0.1, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        self.processes.clear()
+
+    def rest(self) -> Rest:
+        """Return the analyst's connection to the coordinator."""
+        return Rest(self.url, client_context(KeyFolder(self.keys[ANALYST])))
+
+    def wait_connected(self, *names: str, seconds: float = 20.0) -> None:
+        """Wait until the coordinator listens and these silos (or all) have a stream."""
+        wanted = set(names or self.tables)
+
+        def connected() -> bool:
+            with self.rest() as rest:
+                return wanted <= {silo["name"] for silo in rest.silos() if silo["connected"]}
+
+        self._wait(connected, seconds, f"connection of {sorted(wanted)}")
+
+    def propose(self, plan: Plan) -> str:
+        """Propose a job in the analyst's name; return its id."""
+        identity = KeyFolder(self.keys[ANALYST]).identity()
+        with self.rest() as rest:
+            return str(rest.submit(proposal(plan, identity, ANALYST))["id"])
+
+    def job(self, job: str) -> dict[str, Any]:
+        """Return what the coordinator shows of a job."""
+        with self.rest() as rest:
+            return rest.job(job)
+
+    def wait_job(
+        self, job: str, states: Sequence[str] = ENDED, seconds: float = 60.0
+    ) -> dict[str, Any]:
+        """Wait until a job is in one of some states; return what the coordinator shows of it."""
+        shown: dict[str, Any] = {}
+
+        def there() -> bool:
+            shown.update(self.job(job))
+            return shown["state"] in states
+
+        self._wait(there, seconds, f"job {job} in one of {tuple(states)}")
+        return shown
+
+    def results(self, silo: str, job: str) -> Path:
+        """Return where a silo keeps the result of a job."""
+        return self.folder / silo / "results" / job / "model.json"
+
+    def wait_results(self, job: str, *silos: str, seconds: float = 10.0) -> None:
+        """Wait until silos (or all) have written the result of a job."""
+        wanted = silos or tuple(self.tables)
+        self._wait(
+            lambda: all(self.results(silo, job).is_file() for silo in wanted),
+            seconds,
+            f"results at {wanted}",
+        )
+
+    def _wait(self, ready: Callable[[], bool], seconds: float, what: str) -> None:
+        deadline = time.monotonic() + seconds
+        while True:
+            for name, process in self.processes.items():
+                if process.poll() is not None:
+                    last = self.log(name).read_text(errors="replace")[-400:].strip()
+                    raise TransportError(f"{name!r} ended by itself; its last words: {last}")
+            with suppress(TransportError):
+                if ready():
+                    return
+            if time.monotonic() > deadline:
+                raise TransportError(f"{what} did not come about within {seconds:g} s.")
+            time.sleep(0.03)
+
+    def _write_settings(self) -> None:
+        values = {"role": COORDINATOR, "listen": f"127.0.0.1:{self.port}", **self.coordinator}
+        _write(self.config(COORDINATOR), values)
+        for name, table in self.tables.items():
+            folder = self.folder / name
+            (folder / "schema.toml").write_text(self.schema.to_toml(), encoding="utf-8")
+            policy = {
+                "tasks": ["fastlloyd", "count"],
+                "max_epsilon_per_job": self.cap_epsilon,
+                "min_other_silos": min(2, len(self.tables) - 1),
+                "profiles": ["pairwise", "group"],
+                "standing": True,
+                **self.policies.get(name, {}),
+            }
+            _write(
+                self.config(name),
+                {
+                    "role": "silo",
+                    "name": name,
+                    "coordinator": self.url,
+                    "cap_epsilon": self.cap_epsilon,
+                    "cap_delta": self.cap_delta,
+                },
+                data={"file": str(Path(table).resolve())},
+                policy=policy,
+                peers={p: self.fingerprints[p] for p in self.tables if p != name},
+                analysts={ANALYST: self.fingerprints[ANALYST]},
+            )
+        _write(self.config(ANALYST), {"role": ANALYST, "name": ANALYST, "coordinator": self.url})
+
+
+def _write(path: Path, values: Mapping[str, Any], **sections: Mapping[str, Any]) -> None:
+    lines = [f"{key} = {_toml(value)}" for key, value in values.items()]
+    for name, section in sections.items():
+        lines += ["", f"[{name}]"]
+        lines += [f"{_toml(key)} = {_toml(value)}" for key, value in section.items()]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _toml(value: Any) -> str:
+    """Return a TOML value; the basic strings of TOML are those of JSON."""
+    return json.dumps(value)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

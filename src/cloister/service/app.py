@@ -1,0 +1,418 @@
+"""The HTTP face of the coordinator: routes, who may use them, and limits.
+
+Every request, for health and metrics too, needs a certificate that this federation issued and has
+not revoked. A refusal is JSON with one sentence: ``{"error": "..."}``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, Protocol
+
+from fastapi import FastAPI, HTTPException, Path, Query, Request, WebSocket
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, PlainTextResponse
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException as StarletteHTTPException
+
+from cloister.errors import CloisterError, LedgerError, PlanError
+from cloister.service.jobs import Jobs
+from cloister.service.logs import place_of
+from cloister.service.store import StoredJob
+
+MAX_BODY = 8 * 2**20  # bytes of a request's body
+BODY_SECONDS = 30.0  # for a body to arrive
+EXPIRY_WARNING = timedelta(days=30)
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+_LOG = logging.getLogger(__name__)
+
+
+class Caller(Protocol):
+    """Whom a certificate names."""
+
+    @property
+    def role(self) -> str:
+        """Return "coordinator", "silo" or "analyst"."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """Return the name that was enrolled."""
+        ...
+
+    @property
+    def fingerprint(self) -> str:
+        """Return the fingerprint of the signing key."""
+        ...
+
+    @property
+    def not_after(self) -> datetime:
+        """Return when the certificate expires."""
+        ...
+
+
+class StreamServer(Protocol):
+    """What serves the stream of a silo; the hub."""
+
+    def connected(self) -> tuple[str, ...]:
+        """Return the silos that have a stream now."""
+        ...
+
+    async def serve(self, websocket: WebSocket, silo: str) -> None:
+        """Carry a silo's messages until its stream ends."""
+        ...
+
+
+class Proposer(BaseModel):
+    """Who proposes a job, with a signature over the plan's digest."""
+
+    model_config = ConfigDict(extra="forbid")
+    name: str = Field(min_length=1, max_length=255)
+    fingerprint: str = Field(max_length=80)
+    public: str = Field(max_length=64)
+    signature: str = Field(max_length=128)
+
+
+class Proposal(BaseModel):
+    """A job as an analyst or the operator proposes it."""
+
+    model_config = ConfigDict(extra="forbid")
+    plan: dict[str, Any]
+    proposer: Proposer
+
+
+class Refusal(BaseModel):
+    """Why a request was refused, in one sentence."""
+
+    error: str
+
+
+_REFUSALS: dict[int | str, dict[str, Any]] = {
+    code: {"model": Refusal} for code in (400, 401, 403, 404, 408, 409, 413, 422, 503)
+}
+JobId = Annotated[str, Path(pattern="^[0-9a-f]{32}$")]
+
+
+def make_app(
+    jobs: Jobs, streams: StreamServer, identify: Callable[[Scope], Caller]
+) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
+    """Return the ASGI application of the coordinator.
+
+    Parameters
+    ----------
+    jobs : Jobs
+    streams : StreamServer
+        Serves the streams of silos at ``/v1/stream``.
+    identify : function
+        From a connection's scope to whom its certificate names; raises
+        :class:`~cloister.errors.TransportError` with the reason if nobody enrolled.
+    """
+    counts: Counter[tuple[str, str, int]] = Counter()
+    app = FastAPI(
+        title="cloister coordinator",
+        version="1",
+        docs_url=None,  # the page loads its scripts from elsewhere; the document is enough
+        redoc_url=None,
+        responses=_REFUSALS,
+    )
+    _add_errors(app)
+    _add_jobs(app, jobs)
+    _add_operations(app, jobs, streams, counts)
+
+    @app.websocket("/v1/stream")
+    async def stream(websocket: WebSocket) -> None:
+        caller: Caller = websocket.scope["caller"]
+        if caller.role != "silo":
+            await websocket.close(1008, f"only silos have streams, not a {caller.role}.")
+            return
+        await run_in_threadpool(jobs.store.seen, caller.name, caller.fingerprint, caller.not_after)
+        left = caller.not_after - datetime.now(UTC)
+        if left < EXPIRY_WARNING:
+            _LOG.warning(
+                "certificate of %s expires in %d days; enrol it again",
+                caller.name,
+                left.days,
+                extra={"silo": caller.name},
+            )
+        await streams.serve(websocket, caller.name)
+
+    return Gate(app, identify, jobs, counts)
+
+
+# Routes --------------------------------------------------------------------------------------
+
+
+def _add_jobs(app: FastAPI, jobs: Jobs) -> None:
+    @app.post("/v1/jobs", status_code=201, summary="Propose a job to its silos")
+    def submit(request: Request, proposal: Proposal) -> dict[str, Any]:
+        caller = _caller(request, "analyst", "coordinator")
+        job = jobs.submit(
+            proposal.plan,
+            proposal.proposer.model_dump(),
+            name=caller.name,
+            fingerprint=caller.fingerprint,
+        )
+        return jobs.view(job)
+
+    @app.get("/v1/jobs", summary="The newest jobs, newest first")
+    def index(
+        request: Request, limit: Annotated[int, Query(ge=1, le=1000)] = 100
+    ) -> dict[str, Any]:
+        caller = _caller(request)
+        silo = caller.name if caller.role == "silo" else None
+        return {"jobs": [jobs.view(job) for job in jobs.store.jobs(silo=silo, limit=limit)]}
+
+    @app.get("/v1/jobs/{job_id}", summary="A job, its decisions, refusals and progress")
+    def show(request: Request, job_id: JobId) -> dict[str, Any]:
+        return jobs.details(_job(jobs, job_id, _caller(request)))
+
+    @app.post("/v1/jobs/{job_id}/cancel", summary="End a job for good")
+    def cancel(request: Request, job_id: JobId) -> dict[str, Any]:
+        caller = _caller(request, "analyst", "coordinator")
+        job = _job(jobs, job_id, caller)
+        if caller.role == "analyst" and job.proposer["fingerprint"] != caller.fingerprint:
+            raise HTTPException(403, f"job {job_id!r} was proposed by somebody else.")
+        if not jobs.cancel(job_id, caller.name):
+            state = _job(jobs, job_id, caller).state
+            raise HTTPException(409, f"job {job_id!r} has ended already: it is {state}.")
+        return jobs.view(_job(jobs, job_id, caller))
+
+    @app.get("/v1/jobs/{job_id}/result", summary="The result, where the plan publishes it")
+    def result(request: Request, job_id: JobId) -> dict[str, Any]:
+        job = _job(jobs, job_id, _caller(request))
+        if not job.plan["publish"]:
+            raise HTTPException(
+                403, f"the plan of job {job_id!r} does not publish; its result is at the silos."
+            )
+        if job.result is None:
+            raise HTTPException(409, f"job {job_id!r} has no result: it is {job.state}.")
+        return dict(job.result)
+
+
+def _add_operations(
+    app: FastAPI, jobs: Jobs, streams: StreamServer, counts: Counter[tuple[str, str, int]]
+) -> None:
+    @app.get("/v1/silos", summary="Silos that ever connected")
+    def silos(request: Request) -> dict[str, Any]:
+        _caller(request, "analyst", "coordinator")
+        connected = streams.connected()
+        return {
+            "silos": [
+                {
+                    "name": silo.name,
+                    "fingerprint": silo.fingerprint,
+                    "connected": silo.name in connected,
+                    "not_after": silo.not_after.isoformat(),
+                    "seen_at": silo.seen_at,
+                }
+                for silo in jobs.store.silos()
+            ]
+        }
+
+    @app.get("/healthz", summary="The process answers")
+    async def healthz() -> dict[str, str]:
+        return {"status": "ok"}
+
+    @app.get("/readyz", summary="The database answers")
+    def readyz() -> dict[str, str]:
+        jobs.store.check()
+        return {"status": "ready"}
+
+    @app.get("/metrics", summary="Numbers for Prometheus", response_class=PlainTextResponse)
+    def metrics() -> PlainTextResponse:
+        by_state, rounds = jobs.store.counts()
+        text = exposition(by_state, rounds, len(streams.connected()), counts)
+        return PlainTextResponse(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def _caller(request: Request, *roles: str) -> Caller:
+    """Return who calls, if the role may."""
+    caller: Caller = request.scope["caller"]
+    if roles and caller.role not in roles:
+        raise HTTPException(
+            403, f"this is for the roles {list(roles)}, and {caller.name!r} is a {caller.role}."
+        )
+    return caller
+
+
+def _job(jobs: Jobs, job_id: str, caller: Caller) -> StoredJob:
+    """Return a job that the caller may see."""
+    job = jobs.store.job(job_id)
+    if job is None or (caller.role == "silo" and caller.name not in job.silos):
+        raise HTTPException(404, f"there is no job {job_id!r} for {caller.name!r}.")
+    return job
+
+
+def exposition(
+    by_state: Mapping[Any, int],
+    rounds: int,
+    connected: int,
+    counts: Mapping[tuple[str, str, int], int],
+) -> str:
+    """Return the numbers in the text format of Prometheus, version 0.0.4.
+
+    Parameters
+    ----------
+    by_state : mapping of str to int
+        Number of jobs in each state.
+    rounds, connected : int
+        Answered rounds of all jobs; silos with an open stream.
+    counts : mapping of (str, str, int) to int
+        Requests by method, route and status code since the start.
+    """
+    states = [(f'{{state="{state}"}}', count) for state, count in by_state.items()]
+    requests = [
+        (f'{{method="{method}",route="{route}",code="{code}"}}', count)
+        for (method, route, code), count in sorted(counts.items())
+    ]
+    return "".join(
+        (
+            _metric("cloister_jobs", "gauge", "Jobs by state.", states),
+            _metric("cloister_rounds_total", "counter", "Rounds answered.", [("", rounds)]),
+            _metric("cloister_connected_silos", "gauge", "Open streams.", [("", connected)]),
+            _metric("cloister_requests_total", "counter", "Requests since start.", requests),
+        )
+    )
+
+
+def _metric(name: str, kind: str, meaning: str, samples: list[tuple[str, int]]) -> str:
+    lines = [f"# HELP {name} {meaning}", f"# TYPE {name} {kind}"]
+    lines += [f"{name}{labels} {value}" for labels, value in samples]
+    return "\n".join(lines) + "\n"
+
+
+# Errors --------------------------------------------------------------------------------------
+
+
+def _add_errors(app: FastAPI) -> None:
+    @app.exception_handler(StarletteHTTPException)
+    async def refused(_: Request, error: StarletteHTTPException) -> JSONResponse:
+        return _refusal(error.status_code, str(error.detail), error.headers)
+
+    @app.exception_handler(RequestValidationError)
+    async def malformed(_: Request, error: RequestValidationError) -> JSONResponse:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])[:200]
+        return _refusal(422, f"{where}: {first['msg'][:300]}.")
+
+    @app.exception_handler(PlanError)
+    async def not_acceptable(_: Request, error: PlanError) -> JSONResponse:
+        return _refusal(422, str(error))
+
+    @app.exception_handler(LedgerError)
+    async def no_store(_: Request, error: LedgerError) -> JSONResponse:
+        _LOG.error("%s", error)
+        return _refusal(503, "the coordinator's database cannot be used; see its log.")
+
+    @app.exception_handler(Exception)
+    async def unexpected(_: Request, error: Exception) -> JSONResponse:
+        _LOG.error("unexpected error: %s", place_of(error))
+        return _refusal(500, f"unexpected {type(error).__name__}; see the coordinator's log.")
+
+
+def _refusal(code: int, sentence: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    return JSONResponse({"error": sentence}, status_code=code, headers=headers)
+
+
+# The gate ------------------------------------------------------------------------------------
+
+
+@dataclass
+class Gate:
+    """Lets through who is enrolled, with a body of bounded size, and counts.
+
+    A body is read whole before anything is parsed.
+    """
+
+    app: Callable[[Scope, Receive, Send], Awaitable[None]]
+    identify: Callable[[Scope], Caller]
+    jobs: Jobs
+    counts: Counter[tuple[str, str, int]] = field(default_factory=Counter)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a connection."""
+        if scope["type"] not in ("http", "websocket"):
+            await self.app(scope, receive, send)
+            return
+        try:
+            scope["caller"] = await run_in_threadpool(self.identify, scope)
+        except CloisterError as error:  # also if the list of revoked certificates is not sound
+            await self._turn_away(scope, receive, send, error)
+            return
+        if scope["type"] == "websocket":
+            await self.app(scope, receive, send)
+        else:
+            await self._request(scope, receive, send)
+
+    async def _turn_away(
+        self, scope: Scope, receive: Receive, send: Send, error: CloisterError
+    ) -> None:
+        client = scope.get("client") or ("?", 0)
+        _LOG.warning("turned away: %s", error)
+        await run_in_threadpool(
+            self.jobs.audit.write, "turned away", address=str(client[0]), reason=str(error)
+        )
+        if scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.close", "code": 1008, "reason": "not enrolled"})
+        else:
+            self.counts[_known_method(scope), "", 401] += 1
+            await _refusal(401, str(error))(scope, receive, send)
+
+    async def _request(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def counted(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                route = getattr(scope.get("route"), "path", "")
+                self.counts[_known_method(scope), route, message["status"]] += 1
+            await send(message)
+
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                body = await _body(scope, receive)
+        except TimeoutError:
+            late = f"the request's body did not arrive within {BODY_SECONDS:g} seconds."
+            await _refusal(408, late)(scope, receive, counted)
+            return
+        if body is None:
+            large = f"the request's body must have at most {MAX_BODY} bytes."
+            await _refusal(413, large, {"connection": "close"})(scope, receive, counted)
+            return
+        unread = [body]
+
+        async def replay() -> MutableMapping[str, Any]:
+            if unread:
+                return {"type": "http.request", "body": unread.pop(), "more_body": False}
+            return await receive()
+
+        await self.app(scope, replay, counted)
+
+
+async def _body(scope: Scope, receive: Receive) -> bytes | None:
+    """Read the whole body, or return None as soon as it is known to be too large."""
+    stated = dict(scope["headers"]).get(b"content-length", b"0")
+    if not stated.isdigit() or len(stated) > 20 or int(stated) > MAX_BODY:
+        return None
+    body = bytearray()
+    while True:
+        message = await receive()
+        body += message.get("body", b"")
+        if len(body) > MAX_BODY:
+            return None
+        if message["type"] == "http.disconnect" or not message.get("more_body", False):
+            return bytes(body)
+
+
+def _known_method(scope: Scope) -> str:
+    """Return the method, or "other": labels of metrics must not be the caller's to choose."""
+    method: str = scope["method"]
+    return method if method in ("GET", "POST", "HEAD", "OPTIONS") else "other"

@@ -1,0 +1,130 @@
+"""The coordinator's REST interface, as analysts and operators call it."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+
+from cloister.errors import PlanError, TransportError
+from cloister.hazmat.signing import Identity
+from cloister.protocol.plan import Plan
+from cloister.service.jobs import PROPOSE
+
+TIMEOUT = 30.0  # seconds for any one answer
+
+
+def proposal(plan: Plan, identity: Identity, name: str) -> dict[str, Any]:
+    """Return the document that proposes a plan: the plan, and who signed its digest."""
+    return {
+        "plan": plan.to_dict(),
+        "proposer": {
+            "name": name,
+            "fingerprint": identity.fingerprint,
+            "public": identity.public.hex(),
+            "signature": identity.sign(PROPOSE, plan.digest).hex(),
+        },
+    }
+
+
+class Rest:
+    """A connection to a coordinator over mutual TLS.
+
+    Parameters
+    ----------
+    url : str
+        Such as "https://coordinator.example:8443".
+    context : ssl.SSLContext
+        With the caller's certificate, trusting the federation's authority only.
+    proxy : str, optional
+        Such as "http://proxy.example:3128"; variables of the environment are not looked at.
+
+    Raises
+    ------
+    PlanError
+        If a proposal is not acceptable, or an action not allowed.
+    TransportError
+        If the coordinator cannot be reached, or cannot answer.
+    """
+
+    def __init__(self, url: str, context: ssl.SSLContext, proxy: str | None = None) -> None:
+        self._url = url
+        self._http = httpx.Client(
+            base_url=url,
+            verify=context,
+            proxy=proxy,
+            timeout=TIMEOUT,
+            trust_env=False,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._http.close()
+
+    def submit(self, document: Mapping[str, Any]) -> dict[str, Any]:
+        """Propose a job; return how the coordinator shows it."""
+        return self._call("POST", "/v1/jobs", json=document)
+
+    def jobs(self, limit: int = 100) -> list[dict[str, Any]]:
+        """Return the newest jobs, newest first."""
+        found: list[dict[str, Any]] = self._call("GET", "/v1/jobs", params={"limit": limit})["jobs"]
+        return found
+
+    def job(self, job: str) -> dict[str, Any]:
+        """Return everything that is shown of a job."""
+        return self._call("GET", f"/v1/jobs/{job}")
+
+    def cancel(self, job: str) -> dict[str, Any]:
+        """End a job for good."""
+        return self._call("POST", f"/v1/jobs/{job}/cancel")
+
+    def result(self, job: str) -> dict[str, Any]:
+        """Return the result of a job whose plan publishes it."""
+        return self._call("GET", f"/v1/jobs/{job}/result")
+
+    def silos(self) -> list[dict[str, Any]]:
+        """Return the silos that ever connected."""
+        found: list[dict[str, Any]] = self._call("GET", "/v1/silos")["silos"]
+        return found
+
+    def find(self, beginning: str) -> str:
+        """Return the id of the one job whose id begins so."""
+        if len(beginning) == 32:
+            return beginning
+        found = [job["id"] for job in self.jobs(1000) if job["id"].startswith(beginning)]
+        if len(found) != 1:
+            raise PlanError(
+                f"job {beginning!r} must be the beginning of one id, got {len(found)} jobs; see "
+                "cloister jobs list."
+            )
+        return str(found[0])
+
+    def _call(self, method: str, path: str, **options: Any) -> dict[str, Any]:
+        try:
+            answer = self._http.request(method, path, **options)
+            document = answer.json()
+        except httpx.HTTPError as error:
+            cause = str(error) or type(error).__name__
+            raise TransportError(
+                f"coordinator {self._url!r} cannot be reached: {cause}; try cloister doctor."
+            ) from error
+        except ValueError as error:
+            raise TransportError(
+                f"{self._url!r} does not answer as a coordinator does (HTTP {answer.status_code}); "
+                "check the address."
+            ) from error
+        if answer.is_success and isinstance(document, dict):
+            return document
+        reason = document.get("error", "") if isinstance(document, dict) else ""
+        kind = PlanError if answer.status_code in (403, 404, 409, 413, 422) else TransportError
+        raise kind(reason or f"coordinator {self._url!r} answered HTTP {answer.status_code}.")

@@ -1,0 +1,463 @@
+"""The open streams of silos, and the exchanges of jobs over them.
+
+Everything here but :class:`HubTransport` runs in the server's event loop, so nothing is locked. A
+job's thread hands an exchange over once and is woken once, however many silos are asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NotYet
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.responses import JSONResponse
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from cloister.errors import TransportError
+from cloister.transports.http import (
+    MAX_MESSAGE_BYTES,
+    MAX_WORDS,
+    VERSION,
+    Kind,
+    Message,
+    check_size,
+    in_json,
+    printable,
+)
+
+_TICK = 0.1  # seconds between two looks at `stop`
+_NUMBERS = 2**32
+_CLOSING = 1.0  # seconds to tell a silo why its stream ends
+_OVERHEAD = 100  # bytes that a waiting message costs besides its own
+_PROTOCOL_ERROR, _TEXT, _TOO_BIG, _TROUBLE, _REPLACED = 1002, 1003, 1009, 1011, 4001
+
+_LOG = logging.getLogger(__name__)
+
+
+class _Ended(Exception):
+    """A stream is to be closed with a code and a reason."""
+
+    def __init__(self, code: int, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
+        self.reason = reason
+
+
+class _Stream:
+    """What waits to be sent to a silo, up to a number of bytes."""
+
+    def __init__(self, websocket: WebSocket, most: int) -> None:
+        self._websocket = websocket
+        self._waiting: deque[bytes] = deque()
+        self._bytes = 0
+        self._most = most
+        self._more = asyncio.Event()
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def put(self, data: bytes) -> None:
+        """Send a message after those that wait."""
+        if self._bytes + len(data) > self._most:
+            self.end(_TROUBLE, "this silo takes its messages too slowly; it may connect again.")
+            return
+        self._waiting.append(data)
+        self._bytes += len(data) + _OVERHEAD
+        self._more.set()
+
+    def end(self, code: int, reason: str) -> None:
+        """Close the stream soon."""
+        if not self.ended.done():
+            self.ended.set_exception(_Ended(code, reason))
+
+    async def write(self) -> None:
+        """Send what waits, forever."""
+        while True:
+            await self._more.wait()
+            while self._waiting:
+                data = self._waiting.popleft()
+                self._bytes -= len(data) + _OVERHEAD
+                await self._websocket.send({"type": "websocket.send", "bytes": data})
+            self._more.clear()
+
+    async def read(self) -> bytes | None:
+        """Return the next binary message, or None if the silo hung up."""
+        event = await self._websocket.receive()
+        if event["type"] == "websocket.disconnect":
+            return None
+        data: bytes | None = event.get("bytes")
+        if data is None:
+            raise _Ended(_TEXT, "messages must be binary, got text.")
+        return data
+
+
+@dataclass(eq=False)
+class _Exchange:
+    """Frames on their way to some silos of one job, and the answers that came."""
+
+    number: int
+    job: str
+    messages: Mapping[str, bytes]
+    patience: float  # seconds for a connected silo, from when it is asked
+    grace: float  # seconds for one that is not connected
+    last: float  # when the exchange ends whatever happens
+    refusals: deque[tuple[str, str]]
+    answers: dict[str, bytes] = field(default_factory=dict)
+    due: dict[str, float] = field(default_factory=dict)  # of the silos waited for
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def give(self, silo: str, seconds: float) -> None:
+        """Wait for a silo so many seconds from now."""
+        self.due[silo] = min(time.monotonic() + seconds, self.last)
+        self.changed.set()
+
+    def give_up(self, silo: str) -> None:
+        """Wait for a silo no longer."""
+        del self.due[silo]
+        if not self.due:
+            self.changed.set()
+
+    async def over(self) -> None:
+        """Return when no silo is waited for."""
+        loop = asyncio.get_running_loop()
+        while self.due:
+            self.changed.clear()
+            left = min(self.due.values()) - time.monotonic()
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(loop.time() + left):
+                    await self.changed.wait()
+            now = time.monotonic()
+            for silo in [silo for silo, due in self.due.items() if due <= now]:
+                _LOG.warning("no answer in time", extra={"job": self.job, "silo": silo})
+                self.give_up(silo)
+
+
+class Hub:
+    """The streams of all silos.
+
+    Parameters
+    ----------
+    on_connect : function of silo
+        Called when a silo has connected, before anything it says is taken.
+    on_decision : function of (silo, job, approved, reason)
+        Called when a silo has decided. Both are called in a worker thread, for one silo one after
+        the other; if they raise, the silo's stream is closed, and it connects and decides again.
+    max_message_bytes : int
+        For every message, both ways.
+
+    Notes
+    -----
+    A silo has one stream. A second one replaces the first: what was asked is asked again on it.
+    """
+
+    def __init__(
+        self,
+        *,
+        on_connect: Callable[[str], None],
+        on_decision: Callable[[str, str, bool, str], None],
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
+    ) -> None:
+        self._on_connect = on_connect
+        self._on_decision = on_decision
+        self._max = max_message_bytes
+        self._streams: dict[str, _Stream] = {}
+        self._exchanges: dict[int, _Exchange] = {}
+        self._numbers = itertools.count(1)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._has_loop = threading.Event()
+
+    # From any thread --------------------------------------------------------------------------
+
+    def connected(self) -> tuple[str, ...]:
+        """Return the silos that have a stream now."""
+        return tuple(sorted(self._streams))
+
+    def offer(self, silo: str, job: str, document: dict[str, Any]) -> None:
+        """Show a job to a silo, if it is connected.
+
+        Raises
+        ------
+        TransportError
+            If the document is too large for a message.
+        """
+        self._tell(silo, Message(Kind.OFFER, 0, job, in_json(**document)))
+
+    def end(self, silo: str, job: str, status: str, reason: str) -> None:
+        """Tell a silo that a job has ended, if it is connected."""
+        self._tell(silo, Message(Kind.END, 0, job, in_json(status=status, reason=reason)))
+
+    def transport(
+        self,
+        job: str,
+        *,
+        round_timeout: float,
+        grace: float,
+        stop: threading.Event,
+        on_refusal: Callable[[str, str], None],
+    ) -> HubTransport:
+        """Return the carrier of a job's frames, for a thread of the job's own.
+
+        Parameters
+        ----------
+        job : str
+        round_timeout, grace : float, seconds
+            How long a silent silo and an absent silo are waited for.
+        stop : Event
+            Ends an exchange soon.
+        on_refusal : function of (silo, reason)
+            Called in the job's thread.
+        """
+        return HubTransport(self, job, round_timeout, grace, stop, on_refusal)
+
+    def _tell(self, silo: str, message: Message) -> None:
+        data = message.encode()
+        check_size(data, self._max)
+        if self._loop is not None and silo in self._streams:
+            with suppress(RuntimeError):  # the loop has ended, and the streams with it
+                self._loop.call_soon_threadsafe(self._post, silo, data)
+
+    # In the event loop ------------------------------------------------------------------------
+
+    async def serve(self, websocket: WebSocket, silo: str) -> None:
+        """Carry a silo's messages until its stream ends.
+
+        Parameters
+        ----------
+        websocket : WebSocket
+            Not accepted yet.
+        silo : str
+            Named by the certificate of the connection.
+        """
+        self._loop = asyncio.get_running_loop()
+        self._has_loop.set()
+        if VERSION not in websocket.scope.get("subprotocols", ()):
+            offered = [printable(name) for name in websocket.scope.get("subprotocols", ())[:5]]
+            sentence = f"this coordinator speaks {VERSION}, the silo offers {offered}; "
+            sentence += "install the same version at every party."
+            _LOG.warning("turned away: %s", sentence, extra={"silo": silo})
+            await websocket.send_denial_response(JSONResponse({"error": sentence}, 426))
+            return
+        await websocket.accept(VERSION)
+        stream = _Stream(websocket, 4 * self._max)
+        parts = (
+            asyncio.ensure_future(self._listen(silo, stream)),
+            asyncio.ensure_future(stream.write()),
+            stream.ended,
+        )
+        self._opened(silo, stream)
+        try:
+            done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+            await _close(websocket, silo, [part.exception() for part in done])
+        finally:
+            self._lost(silo, stream)
+            for part in parts:
+                part.cancel()
+            await asyncio.gather(*parts, return_exceptions=True)
+
+    async def _listen(self, silo: str, stream: _Stream) -> None:
+        """Take what a silo says until it hangs up."""
+        await asyncio.to_thread(self._on_connect, silo)
+        while (data := await stream.read()) is not None:
+            if len(data) > self._max:
+                raise _Ended(_TOO_BIG, f"messages must have at most {self._max} bytes.")
+            try:
+                message = Message.decode(data)
+                if message.kind == Kind.ANSWER:
+                    self._answered(silo, message)
+                else:
+                    await self._said(silo, message)
+            except TransportError as error:
+                raise _Ended(_PROTOCOL_ERROR, str(error)) from None
+
+    async def _said(self, silo: str, message: Message) -> None:
+        """Take a decision or a refusal."""
+        check_size(message.body, MAX_WORDS)
+        if message.kind == Kind.REFUSE:
+            self._refused(silo, message, printable(message.words().get("reason", "")))
+        elif message.kind == Kind.DECISION:
+            words = message.words()
+            decision, reason = words.get("decision"), printable(words.get("reason", ""))
+            if decision not in ("approved", "declined"):
+                raise TransportError("decision must be 'approved' or 'declined'.")
+            approved = decision == "approved"
+            await asyncio.to_thread(self._on_decision, silo, message.job, approved, reason)
+        else:
+            raise TransportError(f"a coordinator does not take messages of kind {message.kind:d}.")
+
+    def _opened(self, silo: str, stream: _Stream) -> None:
+        earlier = self._streams.pop(silo, None)
+        self._streams[silo] = stream
+        if earlier is not None:
+            earlier.end(_REPLACED, f"replaced by a newer stream of {silo!r}.")
+        _LOG.info("connected", extra={"silo": silo})
+        for exchange in self._exchanges.values():
+            if silo in exchange.due:
+                self._ask(exchange, silo)
+
+    def _lost(self, silo: str, stream: _Stream) -> None:
+        if self._streams.get(silo) is not stream:
+            return  # it was replaced
+        del self._streams[silo]
+        _LOG.info("disconnected", extra={"silo": silo})
+        for exchange in self._exchanges.values():
+            if silo in exchange.due:
+                exchange.give(silo, exchange.grace)
+
+    def _post(self, silo: str, data: bytes) -> None:
+        if silo in self._streams:
+            self._streams[silo].put(data)
+
+    def _ask(self, exchange: _Exchange, silo: str) -> None:
+        if silo in self._streams:
+            exchange.give(silo, exchange.patience)
+            self._streams[silo].put(exchange.messages[silo])
+        else:
+            exchange.give(silo, exchange.grace)
+
+    def _waiting(self, silo: str, message: Message) -> _Exchange | None:
+        """Return the exchange that waits for an answer; none does if it is late or repeated."""
+        exchange = self._exchanges.get(message.number)
+        if exchange is None or exchange.job != message.job or silo not in exchange.due:
+            return None
+        return exchange
+
+    def _answered(self, silo: str, message: Message) -> None:
+        if exchange := self._waiting(silo, message):
+            exchange.answers[silo] = message.body
+            exchange.give_up(silo)
+
+    def _refused(self, silo: str, message: Message, reason: str) -> None:
+        if exchange := self._waiting(silo, message):
+            exchange.refusals.append((silo, reason))
+            exchange.give_up(silo)
+
+    async def exchange(
+        self,
+        job: str,
+        frames: Mapping[str, bytes],
+        *,
+        patience: float,
+        grace: float,
+        refusals: deque[tuple[str, str]],
+    ) -> dict[str, bytes]:
+        """Ask silos, and those that return once more; return the answers that came in time."""
+        number = next(self._numbers) % _NUMBERS
+        encoded = {  # silos are often asked the same
+            frame: Message(Kind.ASK, number, job, frame).encode() for frame in set(frames.values())
+        }
+        for data in encoded.values():
+            check_size(data, self._max)
+        exchange = _Exchange(
+            number,
+            job,
+            {silo: encoded[frame] for silo, frame in frames.items()},
+            patience,
+            grace,
+            time.monotonic() + patience + grace,  # though it come and go and come
+            refusals,
+        )
+        self._exchanges[number] = exchange
+        try:
+            for silo in frames:
+                self._ask(exchange, silo)
+            await exchange.over()
+        finally:
+            del self._exchanges[number]
+        return exchange.answers
+
+    def hand_over(self, work: Callable[[], Coroutine[Any, Any, dict[str, bytes]]]) -> Any:
+        """Run a coroutine in the event loop; from another thread."""
+        if self._loop is None or self._loop.is_closed():
+            raise TransportError("the service has stopped; the job goes on when it starts again.")
+        return asyncio.run_coroutine_threadsafe(work(), self._loop)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the event loop is gone, so that nothing handed over will ever be done."""
+        return self._loop is not None and self._loop.is_closed()
+
+    def wait_for_loop(self, seconds: float) -> bool:
+        """Wait until the first silo has connected, which shows the event loop."""
+        return self._has_loop.wait(seconds)
+
+
+@dataclass(frozen=True)
+class HubTransport:
+    """Carries the frames of one job; made by :meth:`Hub.transport`."""
+
+    hub: Hub
+    job: str
+    round_timeout: float
+    grace: float
+    stop: threading.Event
+    on_refusal: Callable[[str, str], None]
+
+    def exchange(self, frames: Mapping[str, bytes]) -> dict[str, bytes]:
+        """Send each silo its frame; return the answers that came.
+
+        Raises
+        ------
+        TransportError
+            If `stop` is set, the service has stopped, or a frame is too large.
+        """
+        if not frames or not self._somebody_came():
+            return {}
+        refusals: deque[tuple[str, str]] = deque()
+        future: Future[dict[str, bytes]] = self.hub.hand_over(
+            lambda: self.hub.exchange(
+                self.job,
+                frames,
+                patience=self.round_timeout,
+                grace=self.grace,
+                refusals=refusals,
+            )
+        )
+        answers = None
+        while answers is None:
+            try:
+                answers = future.result(_TICK)
+            except NotYet:
+                self._check(future)
+            while refusals:
+                self.on_refusal(*refusals.popleft())
+        return answers
+
+    def _somebody_came(self) -> bool:
+        """Wait for the first stream that this service ever has, as long as for any absent silo."""
+        due = time.monotonic() + self.grace
+        self._check()
+        while not self.hub.wait_for_loop(min(_TICK, self.grace)):
+            self._check()
+            if time.monotonic() >= due:
+                return False
+        return True
+
+    def _check(self, future: Future[dict[str, bytes]] | None = None) -> None:
+        if not self.stop.is_set() and not self.hub.ended:
+            return
+        if future is not None:
+            future.cancel()
+        raise TransportError("the job was stopped here; nothing more is asked.")
+
+
+async def _close(websocket: WebSocket, silo: str, errors: list[BaseException | None]) -> None:
+    """Close a stream with the reason why it ends, if it was not the silo that hung up."""
+    error = next((error for error in errors if error is not None), None)
+    if error is None or isinstance(error, WebSocketDisconnect):
+        return
+    if isinstance(error, _Ended):
+        _LOG.warning("stream closed: %s", error.reason, extra={"silo": silo})
+        code, reason = error.code, error.reason
+    else:
+        _LOG.error("stream closed by an error", exc_info=error, extra={"silo": silo})
+        code, reason = _TROUBLE, "the coordinator has a local problem; connect again."
+    with suppress(Exception):  # whoever is not there to be told need not be told
+        async with asyncio.timeout(_CLOSING):
+            await websocket.close(code, reason.encode()[:120].decode(errors="ignore"))

@@ -1,0 +1,509 @@
+"""Jobs at the coordinator: proposed, decided by their silos, run, resumed, ended.
+
+::
+
+    proposed ──> running ──> done
+       │            ├──────> failed
+       ├──> declined│
+       └────────────┴──────> cancelled
+
+A job starts when every member has decided, or at the approval time-out, with those who approved if
+they are enough. What is decided here protects nobody's records: each silo holds to its own policy
+and ledger, whatever the coordinator says.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from cloister.errors import CloisterError, LedgerError, PlanError, ProtocolError, TransportError
+from cloister.hazmat.signing import SIGNATURE_BYTES, fingerprint_of, verify
+from cloister.privacy.noise import DiscreteNoise, NoiseSource
+from cloister.protocol.aggregator import Aggregator
+from cloister.protocol.messages import Reply, decode
+from cloister.protocol.plan import Plan
+from cloister.protocol.session import RoundDone, Transport, run_rounds
+from cloister.service.audit import Audit
+from cloister.service.logs import place_of
+from cloister.service.store import ENDED, State, Store, StoredJob
+
+PROPOSE = b"cloister/1/propose"  # the label of a proposer's signature over the plan's digest
+MAX_OPEN = 500  # jobs that are proposed or running
+_REASON = 500  # characters of a silo's reason that are kept
+_TICK = 1.0  # seconds between two looks at the clock
+_RETRY = 10.0  # seconds before a job is taken up again whose database was not usable
+_RECENT = 100  # ended jobs of which a silo is told when it connects
+_STOPPING = 5.0  # seconds for running rounds to notice the end of the service
+
+_LOG = logging.getLogger(__name__)
+
+
+class Streams(Protocol):
+    """The open streams of silos; the hub of the service, or a double."""
+
+    def connected(self) -> tuple[str, ...]:
+        """Return the silos that have a stream now."""
+        ...
+
+    def offer(self, silo: str, job: str, document: dict[str, Any]) -> None:
+        """Show a job to a silo, if it is connected."""
+        ...
+
+    def end(self, silo: str, job: str, status: str, reason: str) -> None:
+        """Tell a silo that a job has ended, if it is connected."""
+        ...
+
+    def transport(
+        self,
+        job: str,
+        *,
+        round_timeout: float,
+        grace: float,
+        stop: threading.Event,
+        on_refusal: Callable[[str, str], None],
+    ) -> Transport:
+        """Return the carrier of a job's frames."""
+        ...
+
+
+@dataclass(frozen=True)
+class _Cohort:
+    """Carries frames to the silos that take part; the others were never asked to."""
+
+    inner: Transport
+    silos: frozenset[str]
+
+    def exchange(self, frames: Mapping[str, bytes]) -> Mapping[str, bytes]:
+        wanted = {silo: frame for silo, frame in frames.items() if silo in self.silos}
+        return self.inner.exchange(wanted) if wanted else {}
+
+
+@dataclass
+class _Running:
+    """A thread that runs a job, and the way to stop it."""
+
+    thread: threading.Thread
+    stop: threading.Event
+
+
+@dataclass
+class Jobs:
+    """Everything the coordinator does with jobs; any thread may call it.
+
+    Parameters
+    ----------
+    store : Store
+    streams : Streams
+    audit : Audit
+    round_timeout, grace, approval_timeout : float, seconds
+        How long a silent silo, an absent silo and an undecided silo are waited for.
+    new_noise : function
+        Makes the noise of a job under profile "group"; from the operating system by default.
+    """
+
+    store: Store
+    streams: Streams
+    audit: Audit
+    round_timeout: float = 300.0
+    grace: float = 60.0
+    approval_timeout: float = 604800.0
+    new_noise: Callable[[], NoiseSource] = DiscreteNoise
+    _lock: threading.RLock = field(default_factory=threading.RLock, init=False, repr=False)
+    _running: dict[str, _Running] = field(default_factory=dict, init=False, repr=False)
+    _retry_at: dict[str, float] = field(default_factory=dict, init=False, repr=False)
+    _closing: threading.Event = field(default_factory=threading.Event, init=False, repr=False)
+
+    # The service's life -----------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Take up what an earlier life of the service left, and watch the clock from now on."""
+        self.audit.write("start")
+        self.look()
+        threading.Thread(target=self._watch, name="jobs-clock", daemon=True).start()
+
+    def close(self) -> None:
+        """Stop all rounds; running jobs stay running and are taken up at the next start."""
+        self._closing.set()
+        with self._lock:
+            running = list(self._running.values())
+        for one in running:
+            one.stop.set()
+        for one in running:
+            one.thread.join(_STOPPING)
+
+    def look(self) -> None:
+        """Start, decline and resume what is due now."""
+        for job in self.store.jobs(states=("proposed", "running")):
+            if job.state == "proposed":
+                self._settle(job.id)
+            elif time.monotonic() >= self._retry_at.get(job.id, 0.0):
+                self._launch(job)
+
+    def _watch(self) -> None:
+        while not self._closing.wait(_TICK):
+            try:
+                self.look()
+            except CloisterError as error:
+                _LOG.error("%s", error)
+            except Exception:
+                _LOG.exception("unexpected error; the clock goes on")
+
+    # What analysts and operators ask for ------------------------------------------------------
+
+    def submit(
+        self,
+        document: Mapping[str, Any],
+        proposer: Mapping[str, str],
+        *,
+        name: str,
+        fingerprint: str,
+    ) -> StoredJob:
+        """Propose a job to its members.
+
+        Parameters
+        ----------
+        document : mapping
+            The plan, as :meth:`~cloister.protocol.plan.Plan.to_dict` gives it.
+        proposer : mapping
+            Name, fingerprint, public key and signature over the plan's digest, as silos check them.
+        name, fingerprint : str
+            Of the certificate that the proposal came with.
+
+        Raises
+        ------
+        PlanError
+            If the plan cannot be run over a network, or is not signed by who sends it.
+        """
+        plan = _network_plan(document)
+        _check_proposer(plan, proposer, name, fingerprint)
+        self._check_members(plan)
+        by_state, _ = self.store.counts()
+        if by_state["proposed"] + by_state["running"] >= MAX_OPEN:
+            raise PlanError(
+                f"{MAX_OPEN} jobs are open at the coordinator; wait until some have ended, or "
+                "cancel them."
+            )
+        if not self.store.propose(plan.run_id, plan.to_dict(), proposer):
+            raise PlanError(
+                f"run_id {plan.run_id!r} was used before; leave it out for a fresh one and sign "
+                "the plan again."
+            )
+        self.audit.write(
+            "proposed", job=plan.run_id, by=name, plan=plan.digest.hex(), silos=list(plan.silos)
+        )
+        job = self._known(plan.run_id)
+        for silo in set(self.streams.connected()) & set(job.silos):
+            self._offer(silo, job)
+        return job
+
+    def cancel(self, job: str, by: str) -> bool:
+        """End a job for good; return whether it had not ended yet."""
+        with self._lock:
+            if not self._end(job, "cancelled", f"cancelled by {by}."):
+                return False
+            if job in self._running:
+                self._running[job].stop.set()
+        return True
+
+    def view(self, job: StoredJob) -> dict[str, Any]:
+        """Return what people are shown of a job in a list."""
+        return {
+            "id": job.id,
+            "state": job.state,
+            "reason": job.reason,
+            "task": job.plan["task"]["name"],
+            "profile": job.plan["profile"],
+            "study": job.plan["study"],
+            "budget": job.plan["budget"],
+            "silos": list(job.silos),
+            "approved": list(job.approved),
+            "rounds": job.rounds,
+            "rounds_done": job.rounds_done,
+            "survivors": list(job.survivors),
+            "proposer": job.proposer["name"],
+            "publish": job.plan["publish"],
+            "proposed_at": job.proposed_at,
+            "started_at": job.started_at,
+            "ended_at": job.ended_at,
+        }
+
+    def details(self, job: StoredJob) -> dict[str, Any]:
+        """Return everything that people are shown of one job."""
+        decisions = self.store.decisions(job.id)
+        plan = _plan(job)
+        return {
+            **self.view(job),
+            "describe": plan.describe(),
+            "digest": plan.digest.hex(),
+            "plan": dict(job.plan),
+            "decisions": [
+                {"silo": d.silo, "approved": d.approved, "reason": d.reason, "at": d.at}
+                for d in decisions
+            ],
+            "refusals": dict(self.store.refusals(job.id)),
+            "waiting_for": self._waiting_for(job, {d.silo for d in decisions}),
+        }
+
+    def _waiting_for(self, job: StoredJob, decided: set[str]) -> str:
+        """Say what a job waits for, or nothing."""
+        if job.state == "proposed":
+            undecided = [silo for silo in job.silos if silo not in decided]
+            hours = (job.proposed_at + self.approval_timeout - time.time()) / 3600
+            return f"decisions of {undecided}, for {max(hours, 0):.1f} more hours"
+        absent = [silo for silo in job.approved if silo not in self.streams.connected()]
+        if job.state == "running" and absent:
+            return f"streams of {absent}, {self.grace:g} seconds in each exchange"
+        return ""
+
+    # What silos say ---------------------------------------------------------------------------
+
+    def connected(self, silo: str) -> None:
+        """Offer a silo that connected its open jobs, and tell it which have ended."""
+        for job in self.store.jobs(states=("proposed", "running"), silo=silo):
+            if job.state == "proposed" or silo in job.approved:
+                self._offer(silo, job)
+            else:
+                self._too_late(silo, job)
+        for job in self.store.jobs(states=ENDED, silo=silo, limit=_RECENT):
+            self._tell_end(silo, job)
+
+    def decided(self, silo: str, job: str, approved: bool, reason: str) -> None:
+        """Take a silo's decision; the last one before the start counts."""
+        reason = _shortened(reason)
+        with self._lock:
+            known = self.store.job(job)
+            if known is None or silo not in known.silos:
+                _LOG.warning("decision on a job that is not the silo's", extra=_ids(job, silo))
+                self._tell(silo, job, "failed", "the coordinator has no such job for this silo.")
+                return
+            if self.store.decide(job, silo, approved, reason):
+                what = "approved" if approved else "declined"
+                self.audit.write("decided", job=job, silo=silo, decision=what, reason=reason)
+                _LOG.info("%s", what, extra=_ids(job, silo))
+                self._settle(job)
+            elif known.ended:
+                self._tell_end(silo, known)
+            elif silo not in known.approved:
+                self._too_late(silo, known)
+            elif not approved:
+                self._refused(job, silo, f"withdrawn: {reason}")
+
+    def _refused(self, job: str, silo: str, reason: str) -> None:
+        reason = _shortened(reason)
+        self.store.refuse(job, silo, reason)
+        self.audit.write("refusal", job=job, silo=silo, reason=reason)
+        _LOG.warning("refused: %s", reason, extra=_ids(job, silo))
+
+    # From proposed to ended -------------------------------------------------------------------
+
+    def _settle(self, job: str) -> None:
+        """Start or decline a proposed job if everybody decided or the time is over."""
+        with self._lock:
+            known = self._known(job)
+            if known.state != "proposed":
+                return
+            decisions = {decision.silo: decision for decision in self.store.decisions(job)}
+            undecided = [silo for silo in known.silos if silo not in decisions]
+            if undecided and time.time() < known.proposed_at + self.approval_timeout:
+                return
+            approved = tuple(s for s in known.silos if s in decisions and decisions[s].approved)
+            least = int(known.plan["min_silos"])
+            if len(approved) < least:
+                reasons = [f"{d.silo}: {d.reason}" for d in decisions.values() if not d.approved]
+                reasons += [f"{silo}: no decision in time" for silo in undecided]
+                counted = f"{len(approved)} of {len(known.silos)} silos approved, the plan asks for"
+                self._end(job, "declined", f"{counted} {least}; {'; '.join(reasons)}")
+            elif self.store.start(job, approved):
+                self.audit.write("started", job=job, silos=list(approved))
+                known = self._known(job)
+                for silo in known.silos:
+                    if silo not in approved:
+                        self._too_late(silo, known)
+                self._launch(known)
+
+    def _launch(self, job: StoredJob) -> None:
+        """Run a job in a thread of its own, unless it has one."""
+        with self._lock:
+            if self._closing.is_set():
+                return
+            if job.id in self._running or self._known(job.id).state != "running":
+                return
+            stop = threading.Event()
+            name = f"job-{job.id[:8]}"
+            thread = threading.Thread(target=self._work, args=(job, stop), name=name, daemon=True)
+            self._running[job.id] = _Running(thread, stop)
+            thread.start()
+
+    def _work(self, job: StoredJob, stop: threading.Event) -> None:
+        try:
+            self._run(job, stop)
+        except LedgerError as error:  # nothing was released; the database may come back
+            _LOG.error("%s", error, extra=_ids(job.id))
+            self._retry_at[job.id] = time.monotonic() + _RETRY
+        finally:
+            with self._lock:
+                self._running.pop(job.id, None)
+
+    def _run(self, job: StoredJob, stop: threading.Event) -> None:
+        """Run the rounds of a job to its end, or until it is stopped."""
+        try:
+            plan = _plan(job)
+            aggregator = Aggregator(plan, self.new_noise(), self.store)
+            carrier = self.streams.transport(
+                job.id,
+                round_timeout=self.round_timeout,
+                grace=self.grace,
+                stop=stop,
+                on_refusal=lambda silo, reason: self._refused(job.id, silo, reason),
+            )
+            cohort = _Cohort(carrier, frozenset(job.approved))
+            # One attempt: the carrier asks again on every stream that returns within its time-outs.
+            for done in run_rounds(aggregator, cohort, attempts=1):
+                if stop.is_set():
+                    return
+                self._round_done(job, done)
+            if plan.publish:
+                self._publish(plan, aggregator)
+            self._end(job.id, "done")
+        except LedgerError:
+            raise
+        except (PlanError, ProtocolError, TransportError) as error:
+            if not stop.is_set():
+                self._end(job.id, "failed", str(error))
+        except Exception as error:
+            _LOG.exception("unexpected error in a job", extra=_ids(job.id))
+            self._end(job.id, "failed", f"unexpected {place_of(error).split()[0]}; see the log.")
+
+    def _round_done(self, job: StoredJob, done: RoundDone) -> None:
+        if done.round < job.rounds_done:
+            return  # said by an earlier life of the service
+        self.store.progress(job.id, done.round + 1, done.survivors)
+        self.audit.write("round", job=job.id, round=done.round, survivors=list(done.survivors))
+        _LOG.info(
+            "round %d of %d done with %d silos",
+            done.round + 1,
+            done.rounds,
+            len(done.survivors),
+            extra={"job": job.id, "round": done.round},
+        )
+
+    def _publish(self, plan: Plan, aggregator: Aggregator) -> None:
+        """Keep the result of a plan that publishes it, which only pairwise masks allow."""
+        from cloister.jobs import result_of
+
+        survivors = []
+        for t in range(plan.rounds):
+            reply = decode(plan, self.store.frame(plan.run_id, t) or b"")
+            survivors.append(reply.survivors if isinstance(reply, Reply) else ())
+        result = result_of(plan, aggregator.history, survivors, "shares of the silos")
+        self.store.publish(plan.run_id, result.to_dict())
+
+    def _end(self, job: str, state: State, reason: str = "") -> bool:
+        """End a job once, and tell its silos; return whether it was this call that ended it."""
+        if not self.store.end(job, state, reason):
+            return False
+        event = "finished" if state == "done" else state
+        self.audit.write(event, job=job, reason=reason)
+        _LOG.info("%s: %s", event, reason or "all rounds released", extra=_ids(job))
+        self._retry_at.pop(job, None)
+        known = self._known(job)
+        for silo in set(self.streams.connected()) & set(known.silos):
+            self._tell_end(silo, known)
+        return True
+
+    # Small things -----------------------------------------------------------------------------
+
+    def _check_members(self, plan: Plan) -> None:
+        known = {silo.name: silo.fingerprint for silo in self.store.silos()}
+        for silo, fingerprint in zip(plan.silos, plan.fingerprints, strict=True):
+            if known.get(silo, fingerprint) != fingerprint:
+                raise PlanError(
+                    f"silo {silo!r} connects with fingerprint {known[silo]}, the plan has "
+                    f"{fingerprint}; compare them out of band."
+                )
+
+    def _known(self, job: str) -> StoredJob:
+        known = self.store.job(job)
+        if known is None:
+            raise LedgerError(f"job {job!r} is gone from the database; restore its newest copy.")
+        return known
+
+    def _offer(self, silo: str, job: StoredJob) -> None:
+        with suppress(TransportError):  # it is offered again when the silo returns
+            document = {"plan": dict(job.plan), "proposer": dict(job.proposer)}
+            self.streams.offer(silo, job.id, document)
+
+    def _tell(self, silo: str, job: str, status: str, reason: str) -> None:
+        with suppress(TransportError):  # it is told again when the silo returns
+            self.streams.end(silo, job, status, reason)
+
+    def _tell_end(self, silo: str, job: StoredJob) -> None:
+        if job.state == "done" and silo not in job.approved:
+            self._too_late(silo, job)
+        else:
+            self._tell(silo, job.id, job.state, job.reason)
+
+    def _too_late(self, silo: str, job: StoredJob) -> None:
+        self._tell(silo, job.id, "declined", f"the job started without {silo!r}.")
+
+
+def _network_plan(document: Mapping[str, Any]) -> Plan:
+    """Read a plan that may be run over a network."""
+    try:
+        plan = Plan.from_dict(document)
+        plan.canonical_json()  # which no value like NaN survives
+    except PlanError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, ValueError) as error:
+        raise PlanError(
+            f"plan is not complete ({type(error).__name__}); write it with to_dict."
+        ) from error
+    if bad := [name for name in plan.silos if not name.isprintable()]:
+        raise PlanError(f"a silo name must be printable, got {bad[0]!r}.")
+    if plan.profile == "local":
+        raise PlanError("profile 'local' is for one silo in one process; run it there.")
+    if not plan.fingerprints:
+        raise PlanError(
+            "fingerprints must name the silos' signing keys in a job over a network; put them in "
+            "the plan in the order of its silos."
+        )
+    return plan
+
+
+def _check_proposer(plan: Plan, proposer: Mapping[str, str], name: str, fingerprint: str) -> None:
+    """Check that who sends a proposal also signed it."""
+    if proposer["name"] != name or proposer["fingerprint"] != fingerprint:
+        raise PlanError(
+            f"proposer must be {name!r} with fingerprint {fingerprint}, as in the certificate, got "
+            f"{_shortened(proposer['name'])!r}; sign with the identity of that certificate."
+        )
+    try:
+        public = bytes.fromhex(proposer["public"])
+        signature = bytes.fromhex(proposer["signature"])
+    except ValueError as error:
+        raise PlanError("proposer's public and signature must be hexadecimal.") from error
+    signed = len(signature) == SIGNATURE_BYTES and verify(public, signature, PROPOSE, plan.digest)
+    if fingerprint_of(public) != fingerprint or not signed:
+        raise PlanError(
+            "proposer's signature does not belong to this plan and fingerprint; sign the plan's "
+            "digest again."
+        )
+
+
+def _plan(job: StoredJob) -> Plan:
+    return Plan.from_dict(job.plan)
+
+
+def _shortened(reason: str) -> str:
+    """Return what is kept of a text that another party wrote."""
+    return "".join(c if c.isprintable() else " " for c in reason[:_REASON])
+
+
+def _ids(job: str, silo: str | None = None) -> dict[str, str]:
+    return {"job": job} if silo is None else {"job": job, "silo": silo}

@@ -1,0 +1,127 @@
+"""The coordinator as a process: database, audit file, streams, jobs and the TLS port together."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from cloister.enrolment import KeyFolder, Peer, peer_of, revoked_serials, server_context
+from cloister.errors import TransportError
+from cloister.privacy.noise import DiscreteNoise, NoiseSource
+from cloister.service.app import Scope, make_app
+from cloister.service.audit import Audit
+from cloister.service.hub import Hub
+from cloister.service.jobs import Jobs
+from cloister.service.logs import place_of
+from cloister.service.server import Server, peer_certificate
+from cloister.service.store import Store
+
+if TYPE_CHECKING:
+    from cloister.settings import CoordinatorSettings
+
+_LOG = logging.getLogger(__name__)
+
+
+def run(
+    settings: CoordinatorSettings,
+    *,
+    noise: NoiseSource | None = None,
+    ready: Callable[[int], None] | None = None,
+    stop: threading.Event | None = None,
+) -> None:
+    """Run a coordinator until it is told to stop.
+
+    Parameters
+    ----------
+    settings : CoordinatorSettings
+    noise : NoiseSource, optional
+        A double for tests; without it, noise of the operating system for every job.
+    ready : function, optional
+        Called with the port once it is open.
+    stop : Event, optional
+        Ends the service soon after it is set.
+    """
+    stop = stop or threading.Event()
+    keys = KeyFolder(settings.keys)
+    for warning in keys.expiry_warnings(datetime.now(UTC)):
+        _LOG.warning("%s", warning)
+    store = Store(settings.database)
+    audit = Audit(settings.audit_log)
+    jobs: Jobs  # the hub reports to it, and it speaks through the hub
+    hub = Hub(
+        on_connect=lambda silo: jobs.connected(silo),
+        on_decision=lambda silo, job, approved, reason: jobs.decided(silo, job, approved, reason),
+        max_message_bytes=settings.max_message_bytes,
+    )
+    jobs = Jobs(
+        store,
+        hub,
+        audit,
+        round_timeout=settings.round_timeout,
+        grace=settings.grace,
+        approval_timeout=settings.approval_timeout,
+        new_noise=DiscreteNoise if noise is None else lambda: noise,
+    )
+    try:
+        server = Server(
+            make_app(jobs, hub, Enrolled(keys)),
+            settings.listen,
+            server_context(keys),
+            max_message_bytes=settings.max_message_bytes,
+        )
+        _serve(server, jobs, stop, ready)
+    finally:
+        jobs.close()
+        store.close()
+        audit.close()
+
+
+def _serve(
+    server: Server, jobs: Jobs, stop: threading.Event, ready: Callable[[int], None] | None
+) -> None:
+    """Serve in a thread, so that jobs are stopped before the streams are closed under them."""
+    with ThreadPoolExecutor(1, "server") as threads:
+        serving = threads.submit(server.run)
+        serving.add_done_callback(lambda _: stop.set())
+        try:
+            jobs.start()
+            _LOG.info("listening at port %d", server.port)
+            if ready:
+                ready(server.port)
+            stop.wait()
+            if serving.done():
+                serving.result()
+        finally:
+            jobs.close()
+            server.stop()
+        if error := serving.exception():
+            _LOG.warning("error while closing: %s", place_of(error))
+
+
+class Enrolled:
+    """Whom the certificate of a connection names, if the federation still accepts it.
+
+    Parameters
+    ----------
+    keys : KeyFolder
+        Of the coordinator; a new revocation list in it counts at once.
+    """
+
+    def __init__(self, keys: KeyFolder) -> None:
+        self._keys = keys
+
+    def __call__(self, scope: Scope) -> Peer:
+        """Return the peer of a connection, or raise :class:`TransportError`."""
+        certificate = peer_certificate(scope)
+        if certificate is None:
+            raise TransportError("a client certificate of this federation is needed; enrol first.")
+        peer = peer_of(certificate)
+        if peer.serial in revoked_serials(self._keys):
+            raise TransportError(f"the certificate of {peer.name!r} was revoked; enrol again.")
+        if peer.not_after < datetime.now(UTC):
+            raise TransportError(f"the certificate of {peer.name!r} has expired; enrol again.")
+        return peer

@@ -1,0 +1,150 @@
+"""One TLS port for streams, REST, health and metrics; whoever connects shows a certificate."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+
+from cloister.errors import TransportError
+from cloister.transports.http import MAX_MESSAGE_BYTES
+
+_PEER = "peer_certificate"
+_STOPPING = 2  # seconds for open connections to end
+
+
+def peer_certificate(scope: Mapping[str, Any]) -> bytes | None:
+    """Return the client's certificate of a connection as DER, for HTTP and WebSockets alike."""
+    certificate: bytes | None = scope.get("state", {}).get(_PEER)
+    return certificate
+
+
+class Server:
+    """An application behind mutual TLS.
+
+    Parameters
+    ----------
+    app : ASGI application
+    listen : str
+        ``HOST:PORT``; port 0 lets the system choose one.
+    ssl_context : SSLContext
+        Asks every client for a certificate.
+    max_message_bytes : int
+        Of a WebSocket message; a larger one ends its stream before it is read.
+    ping_interval, ping_timeout : float, seconds
+        A peer that is silent for the sum of both is taken for lost.
+
+    Raises
+    ------
+    TransportError
+        If the port cannot be had.
+
+    Notes
+    -----
+    The port is open from here on; whoever connects early waits until :meth:`run`.
+    """
+
+    def __init__(
+        self,
+        app: Callable[..., Any],
+        listen: str,
+        ssl_context: ssl.SSLContext,
+        *,
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
+        ping_interval: float = 10.0,
+        ping_timeout: float = 10.0,
+    ) -> None:
+        if ssl_context.verify_mode != ssl.CERT_REQUIRED:
+            raise TransportError("the server's TLS context must ask for client certificates.")
+        config = uvicorn.Config(
+            app,
+            http=_Http,
+            ws=_WebSocket,
+            loop="asyncio",
+            lifespan="off",
+            log_config=None,
+            log_level="warning",
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            ws_max_size=max_message_bytes,
+            ws_ping_interval=ping_interval,
+            ws_ping_timeout=ping_timeout,
+            ws_per_message_deflate=False,  # masked vectors do not compress
+            timeout_graceful_shutdown=_STOPPING,
+        )
+        config.load()
+        config.ssl = ssl_context
+        self._uvicorn = uvicorn.Server(config)
+        self._socket = _listening(listen)
+
+    @property
+    def port(self) -> int:
+        """The port that is listened at."""
+        port: int = self._socket.getsockname()[1]
+        return port
+
+    def run(self) -> None:
+        """Serve until :meth:`stop`, or SIGTERM or SIGINT if this is the main thread."""
+        with _signals(self.stop):
+            asyncio.run(self._uvicorn._serve([self._socket]))
+
+    def stop(self) -> None:
+        """Let :meth:`run` return soon; from any thread."""
+        self._uvicorn.should_exit = True
+
+
+class _Http(H11Protocol):
+    """Puts the client's certificate where every scope of the connection has it."""
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        tls = transport.get_extra_info("ssl_object")
+        certificate = tls.getpeercert(True) if tls is not None else None
+        self.app_state = {**self.app_state, _PEER: certificate}
+
+
+class _WebSocket(WebSocketsSansIOProtocol):
+    """Drops a peer that does not answer; asyncio would wait 30 s more for it to end TLS."""
+
+    def keepalive_timeout(self) -> None:
+        super().keepalive_timeout()
+        self.transport.abort()
+
+
+def _listening(listen: str) -> socket.socket:
+    """Open the port."""
+    host, _, port = listen.rpartition(":")
+    host = host.strip("[]")
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, int(port)), family=family, backlog=2048)
+    except (OSError, ValueError, OverflowError) as error:
+        why = getattr(error, "strerror", None) or "it is not HOST:PORT"
+        raise TransportError(f"cannot listen at {listen!r}: {why}; choose another.") from None
+
+
+@contextmanager
+def _signals(stop: Callable[[], None]) -> Iterator[None]:
+    """Stop on SIGTERM and SIGINT; uvicorn's own way ends the process before we can close files."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {
+        number: signal.signal(number, lambda *_: stop())
+        for number in (signal.SIGTERM, signal.SIGINT)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

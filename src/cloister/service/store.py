@@ -1,0 +1,589 @@
+"""What the coordinator remembers: jobs, decisions, and the one answer of each round.
+
+Every method is one transaction. An answer, with its survivor list in its header, and its charge
+become durable together, before the answer leaves; asked again for the same round the store gives
+the same bytes. Uploads are not kept: a silo sends the same bytes again. Noise and results of
+profile A never come here.
+
+The same code serves SQLite (one file, for small federations) and PostgreSQL. One coordinator uses
+a database at a time: its one connection holds a lock that a killed process cannot keep.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal, get_args
+
+import sqlalchemy as sa
+from sqlalchemy.pool import QueuePool
+
+from cloister.errors import LedgerError, LocalProtocolError
+from cloister.privacy.chain import BEFORE_FIRST, SignedHead
+from cloister.privacy.events import Event
+from cloister.protocol.plan import Plan
+
+State = Literal["proposed", "running", "done", "failed", "declined", "cancelled"]
+STATES: tuple[State, ...] = get_args(State)
+ENDED: tuple[State, ...] = ("done", "failed", "declined", "cancelled")
+
+VERSION = 1
+BUSY_SECONDS = 10
+_LOCK = 0x636C6F6973746572  # "cloister": the advisory lock of one coordinator on PostgreSQL
+
+_METADATA = sa.MetaData()
+_VERSION = sa.Table("schema_version", _METADATA, sa.Column("version", sa.Integer, primary_key=True))
+_JOBS = sa.Table(
+    "jobs",
+    _METADATA,
+    sa.Column("id", sa.String(32), primary_key=True),
+    sa.Column("number", sa.Integer, nullable=False, unique=True),  # the order of proposal
+    sa.Column("plan", sa.Text, nullable=False),
+    sa.Column("proposer", sa.Text, nullable=False),
+    sa.Column("state", sa.String(16), nullable=False, index=True),
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("approved", sa.Text, nullable=False),  # who takes part, fixed at the start
+    sa.Column("rounds", sa.Integer, nullable=False),
+    sa.Column("rounds_done", sa.Integer, nullable=False),
+    sa.Column("survivors", sa.Text, nullable=False),  # of the last round
+    sa.Column("proposed_at", sa.Float, nullable=False),
+    sa.Column("started_at", sa.Float),
+    sa.Column("ended_at", sa.Float),
+    sa.Column("result", sa.Text),  # only of a plan that publishes
+)
+_MEMBERS = sa.Table(
+    "members",
+    _METADATA,
+    sa.Column("job", sa.String(32), primary_key=True),
+    sa.Column("silo", sa.Text, primary_key=True),
+)
+_DECISIONS = sa.Table(
+    "decisions",
+    _METADATA,
+    sa.Column("job", sa.String(32), primary_key=True),
+    sa.Column("silo", sa.Text, primary_key=True),
+    sa.Column("approved", sa.Boolean, nullable=False),
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("at", sa.Float, nullable=False),
+)
+_REFUSALS = sa.Table(
+    "refusals",
+    _METADATA,
+    sa.Column("job", sa.String(32), primary_key=True),
+    sa.Column("silo", sa.Text, primary_key=True),
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("at", sa.Float, nullable=False),
+)
+_ROUNDS = sa.Table(
+    "rounds",
+    _METADATA,
+    sa.Column("job", sa.String(32), primary_key=True),
+    sa.Column("round", sa.Integer, primary_key=True),
+    sa.Column("event", sa.Text, nullable=False),
+    sa.Column("frame", sa.LargeBinary, nullable=False),  # its header names the survivors
+    sa.Column("at", sa.Float, nullable=False),
+)
+_RECORDS = sa.Table(
+    "records",
+    _METADATA,
+    sa.Column("job", sa.String(32), primary_key=True),
+    sa.Column("request_hash", sa.String(64), primary_key=True),
+    sa.Column("number", sa.Integer, nullable=False),
+    sa.Column("request", sa.LargeBinary, nullable=False),
+    sa.Column("answer", sa.LargeBinary, nullable=False),
+)
+_PEERS = sa.Table(
+    "peers",
+    _METADATA,
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("fingerprint", sa.Text, nullable=False),
+    sa.Column("not_after", sa.Float, nullable=False),
+    sa.Column("seen_at", sa.Float, nullable=False),
+)
+
+
+@dataclass(frozen=True)
+class StoredJob:
+    """A job as it is kept."""
+
+    id: str
+    plan: Mapping[str, Any]
+    proposer: Mapping[str, str]
+    state: State
+    reason: str
+    approved: tuple[str, ...]
+    rounds: int
+    rounds_done: int
+    survivors: tuple[str, ...]
+    proposed_at: float
+    started_at: float | None
+    ended_at: float | None
+    result: Mapping[str, Any] | None
+
+    @property
+    def silos(self) -> tuple[str, ...]:
+        """Return the members in the plan's order."""
+        return tuple(self.plan["silos"])
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more can happen to the job."""
+        return self.state in ENDED
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What a silo said to a job."""
+
+    silo: str
+    approved: bool
+    reason: str
+    at: float
+
+
+@dataclass(frozen=True)
+class SeenSilo:
+    """A silo that was connected at least once, as its certificate named it."""
+
+    name: str
+    fingerprint: str
+    not_after: datetime
+    seen_at: float
+
+
+class Store:
+    """The coordinator's database, which is the :class:`~cloister.protocol.journal.Journal` of jobs.
+
+    Parameters
+    ----------
+    url : str
+        ``sqlite:///FILE`` or ``postgresql+psycopg://...``; its tables are made if there are none.
+
+    Raises
+    ------
+    LedgerError
+        If the database cannot be used, was made by a newer version, is in use by another
+        coordinator, or does not promise to keep what was committed.
+
+    Notes
+    -----
+    Threads of one process may share a store; its single connection serves one transaction after
+    the other. SQLite runs with WAL and ``synchronous=FULL``; keep the file on a local disk.
+    """
+
+    def __init__(self, url: str) -> None:
+        try:
+            self._engine = _engine(url)
+        except (sa.exc.ArgumentError, ModuleNotFoundError) as error:
+            raise LedgerError(
+                "database must be sqlite:///FILE or postgresql+psycopg://HOST/NAME, with the "
+                f"extra 'postgres' for the latter: {_cause(error)}."
+            ) from error
+        self._name = self._engine.url.render_as_string(hide_password=True)
+        try:
+            with self._transaction() as connection:
+                _initialise(connection, self._name)
+        except LedgerError:
+            self._engine.dispose()
+            raise
+
+    def __repr__(self) -> str:
+        return f"Store({self._name!r})"
+
+    def close(self) -> None:
+        """Let go of the database, so that another coordinator may use it."""
+        self._engine.dispose()
+
+    def check(self) -> None:
+        """Raise :class:`LedgerError` if the database does not answer."""
+        with self._transaction() as connection:
+            connection.execute(sa.select(_VERSION.c.version))
+
+    # The journal of the aggregator ----------------------------------------------------------
+
+    def frame(self, job: str, round: int) -> bytes | None:
+        """Return the answer committed for a round, if any."""
+        with self._transaction() as connection:
+            row = connection.execute(_ONE_ROUND, {"of_job": job, "of_round": round}).first()
+        return None if row is None else bytes(row.frame)
+
+    def commit(
+        self, *, job: str, round: int, event: Event, frame: bytes, request: bytes = b""
+    ) -> bytes:
+        """Make a round's charge and its answer durable; return the answer that may leave.
+
+        Asked again for the same round, it returns the first answer and changes nothing.
+
+        Raises
+        ------
+        LedgerError
+            If the round was committed with another event, or nothing could be written.
+        LocalProtocolError
+            If the job is not running, so that nothing of it may leave.
+        """
+        charge = _json(event.to_dict())
+        with self._transaction() as connection:
+            row = connection.execute(_ONE_ROUND, {"of_job": job, "of_round": round}).first()
+            if row is not None:
+                if row.event != charge:
+                    raise LedgerError(
+                        f"round {round} of job {job!r} was committed with another event; "
+                        "a round has one meaning."
+                    )
+                return bytes(row.frame)
+            state = _state(connection, job)
+            if state != "running":
+                raise LocalProtocolError(
+                    f"round {round} of job {job!r} cannot be answered: the job is "
+                    f"{state or 'unknown'}, not running."
+                )
+            values = {"job": job, "round": round, "event": charge, "frame": frame, "at": _now()}
+            connection.execute(sa.insert(_ROUNDS), values)
+            if request:
+                _record(connection, job, request, frame)
+        return frame
+
+    def record(self, job: str, request: bytes, answer: bytes) -> bytes:
+        """Keep the answer to a request; the first one stays and is returned."""
+        with self._transaction() as connection:
+            return _record(connection, job, request, answer)
+
+    def recorded(self, job: str) -> tuple[tuple[bytes, bytes], ...]:
+        """Return every request and answer of a job, in the order they were kept."""
+        query = (
+            sa.select(_RECORDS.c.request, _RECORDS.c.answer)
+            .where(_RECORDS.c.job == job)
+            .order_by(_RECORDS.c.number)
+        )
+        with self._transaction() as connection:
+            rows = connection.execute(query).all()
+        return tuple((bytes(row.request), bytes(row.answer)) for row in rows)
+
+    def secret(self, job: str) -> bytes:
+        """Refuse: an aggregator has no secrets."""
+        raise LocalProtocolError(f"the coordinator has no secret in job {job!r}.")
+
+    def head(self) -> str:
+        """Return the head of an empty chain: only ledgers of silos have heads."""
+        return BEFORE_FIRST
+
+    def check_head(self, expected: str) -> None:
+        """Refuse every head but that of an empty chain."""
+        if expected != BEFORE_FIRST:
+            raise LedgerError("the coordinator's store has no chain; its head cannot be checked.")
+
+    def peer_heads(self) -> Mapping[str, SignedHead]:
+        """Return no heads: silos remember those of their peers, the coordinator need not."""
+        return {}
+
+    def remember_head(self, peer: SignedHead) -> None:
+        """Forget it, as :meth:`peer_heads` says."""
+
+    def countersigned(self, head: str, signatures: Mapping[str, bytes]) -> None:
+        """Forget it: an empty chain needs no witness."""
+
+    # Jobs -------------------------------------------------------------------------------------
+
+    def propose(self, job: str, plan: Mapping[str, Any], proposer: Mapping[str, str]) -> bool:
+        """Add a proposed job; return False if its id was used before."""
+        rounds = Plan.from_dict(plan).rounds
+        with self._transaction() as connection:
+            known = connection.execute(sa.select(_JOBS.c.id).where(_JOBS.c.id == job)).first()
+            if known is not None:
+                return False
+            last = connection.execute(sa.select(sa.func.max(_JOBS.c.number))).scalar_one()
+            connection.execute(
+                sa.insert(_JOBS),
+                {
+                    "id": job,
+                    "number": (last or 0) + 1,
+                    "plan": _json(plan),
+                    "proposer": _json(proposer),
+                    "state": "proposed",
+                    "reason": "",
+                    "approved": "[]",
+                    "rounds": rounds,
+                    "rounds_done": 0,
+                    "survivors": "[]",
+                    "proposed_at": _now(),
+                },
+            )
+            connection.execute(
+                sa.insert(_MEMBERS), [{"job": job, "silo": silo} for silo in plan["silos"]]
+            )
+        return True
+
+    def job(self, job: str) -> StoredJob | None:
+        """Return a job, if there is one of that id."""
+        with self._transaction() as connection:
+            row = connection.execute(sa.select(_JOBS).where(_JOBS.c.id == job)).first()
+        return None if row is None else _stored(row)
+
+    def jobs(
+        self,
+        *,
+        states: tuple[State, ...] = STATES,
+        silo: str | None = None,
+        limit: int = 1000,
+    ) -> tuple[StoredJob, ...]:
+        """Return the newest jobs in some states, or those of one member, newest first."""
+        query = sa.select(_JOBS).where(_JOBS.c.state.in_(states))
+        if silo is not None:
+            query = query.join(_MEMBERS, _MEMBERS.c.job == _JOBS.c.id).where(
+                _MEMBERS.c.silo == silo
+            )
+        with self._transaction() as connection:
+            rows = connection.execute(query.order_by(_JOBS.c.number.desc()).limit(limit)).all()
+        return tuple(_stored(row) for row in rows)
+
+    def decide(self, job: str, silo: str, approved: bool, reason: str) -> bool:
+        """Keep a member's decision while the job waits for it; the last one counts.
+
+        Returns False, and changes nothing, once the job is no longer proposed.
+        """
+        with self._transaction() as connection:
+            if _state(connection, job) != "proposed":
+                return False
+            of_silo = sa.and_(_DECISIONS.c.job == job, _DECISIONS.c.silo == silo)
+            connection.execute(sa.delete(_DECISIONS).where(of_silo))
+            values = {"job": job, "silo": silo, "approved": approved, "reason": reason}
+            connection.execute(sa.insert(_DECISIONS), {**values, "at": _now()})
+        return True
+
+    def decisions(self, job: str) -> tuple[Decision, ...]:
+        """Return what the members of a job decided so far."""
+        columns = (
+            _DECISIONS.c.silo,
+            _DECISIONS.c.approved,
+            _DECISIONS.c.reason,
+            _DECISIONS.c.at,
+        )
+        query = sa.select(*columns).where(_DECISIONS.c.job == job).order_by(_DECISIONS.c.silo)
+        with self._transaction() as connection:
+            rows = connection.execute(query).all()
+        return tuple(Decision(row.silo, bool(row.approved), row.reason, row.at) for row in rows)
+
+    def start(self, job: str, approved: tuple[str, ...]) -> bool:
+        """Fix who takes part, and set a proposed job running; return whether it was proposed."""
+        values = {"state": "running", "approved": _json(approved), "started_at": _now()}
+        return self._move(job, ("proposed",), values)
+
+    def end(self, job: str, state: State, reason: str = "") -> bool:
+        """End a job that has not ended; return whether that was so."""
+        values = {"state": state, "reason": reason, "ended_at": _now()}
+        return self._move(job, ("proposed", "running"), values)
+
+    def progress(self, job: str, rounds_done: int, survivors: tuple[str, ...]) -> None:
+        """Remember how far a running job is; nothing depends on it but what people are shown."""
+        values = {"rounds_done": rounds_done, "survivors": _json(survivors)}
+        self._move(job, ("running",), values)
+
+    def publish(self, job: str, result: Mapping[str, Any]) -> None:
+        """Keep the result of a job whose plan publishes it."""
+        with self._transaction() as connection:
+            connection.execute(
+                sa.update(_JOBS).where(_JOBS.c.id == job).values(result=_json(result))
+            )
+
+    def refuse(self, job: str, silo: str, reason: str) -> None:
+        """Keep why a silo refused a frame of a job; the last reason stays."""
+        with self._transaction() as connection:
+            of_silo = sa.and_(_REFUSALS.c.job == job, _REFUSALS.c.silo == silo)
+            connection.execute(sa.delete(_REFUSALS).where(of_silo))
+            values = {"job": job, "silo": silo, "reason": reason, "at": _now()}
+            connection.execute(sa.insert(_REFUSALS), values)
+
+    def refusals(self, job: str) -> Mapping[str, str]:
+        """Return the last refusal of each silo in a job."""
+        query = sa.select(_REFUSALS.c.silo, _REFUSALS.c.reason).where(_REFUSALS.c.job == job)
+        with self._transaction() as connection:
+            rows = connection.execute(query.order_by(_REFUSALS.c.silo)).all()
+        return {row.silo: row.reason for row in rows}
+
+    # People and numbers -----------------------------------------------------------------------
+
+    def seen(self, name: str, fingerprint: str, not_after: datetime) -> None:
+        """Remember the certificate with which a silo connected."""
+        with self._transaction() as connection:
+            connection.execute(sa.delete(_PEERS).where(_PEERS.c.name == name))
+            values = {"name": name, "fingerprint": fingerprint, "seen_at": _now()}
+            connection.execute(sa.insert(_PEERS), {**values, "not_after": not_after.timestamp()})
+
+    def silos(self) -> tuple[SeenSilo, ...]:
+        """Return every silo that ever connected, by name."""
+        with self._transaction() as connection:
+            rows = connection.execute(sa.select(_PEERS).order_by(_PEERS.c.name)).all()
+        return tuple(
+            SeenSilo(
+                row.name,
+                row.fingerprint,
+                datetime.fromtimestamp(row.not_after, UTC),
+                row.seen_at,
+            )
+            for row in rows
+        )
+
+    def counts(self) -> tuple[Mapping[State, int], int]:
+        """Return the number of jobs in each state, and of answered rounds of all jobs."""
+        by_state = sa.select(_JOBS.c.state, sa.func.count()).group_by(_JOBS.c.state)
+        with self._transaction() as connection:
+            found = {state: int(count) for state, count in connection.execute(by_state)}
+            rounds = connection.execute(
+                sa.select(sa.func.count()).select_from(_ROUNDS)
+            ).scalar_one()
+        return {state: found.get(state, 0) for state in STATES}, int(rounds)
+
+    # Inside -----------------------------------------------------------------------------------
+
+    def _move(self, job: str, from_states: tuple[State, ...], values: Mapping[str, Any]) -> bool:
+        here = sa.and_(_JOBS.c.id == job, _JOBS.c.state.in_(from_states))
+        with self._transaction() as connection:
+            moved = connection.execute(sa.update(_JOBS).where(here).values(**values))
+        return bool(moved.rowcount)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sa.Connection]:
+        try:
+            with self._engine.begin() as connection:
+                yield connection
+        except (sa.exc.SQLAlchemyError, sqlite3.Error) as error:
+            raise LedgerError(
+                f"database {self._name!r} cannot be read or written ({_cause(error)}), so nothing "
+                "may be released; check the server, its disk, and whether another coordinator "
+                "uses it."
+            ) from error
+
+
+_ONE_ROUND = sa.select(_ROUNDS.c.event, _ROUNDS.c.frame).where(
+    _ROUNDS.c.job == sa.bindparam("of_job"), _ROUNDS.c.round == sa.bindparam("of_round")
+)
+
+
+def _state(connection: sa.Connection, job: str) -> str | None:
+    found: str | None = connection.execute(
+        sa.select(_JOBS.c.state).where(_JOBS.c.id == job)
+    ).scalar_one_or_none()
+    return found
+
+
+def _record(connection: sa.Connection, job: str, request: bytes, answer: bytes) -> bytes:
+    """Keep the answer to a request, or return the one that is kept."""
+    key = hashlib.sha256(request).hexdigest()
+    of_job = _RECORDS.c.job == job
+    one = sa.select(_RECORDS.c.answer).where(of_job, _RECORDS.c.request_hash == key)
+    kept: bytes | None = connection.execute(one).scalar_one_or_none()
+    if kept is not None:
+        return bytes(kept)
+    everything = sa.select(sa.func.count()).select_from(_RECORDS).where(of_job)
+    number = connection.execute(everything).scalar_one()
+    values = {"job": job, "request_hash": key, "number": number}
+    connection.execute(sa.insert(_RECORDS), {**values, "request": request, "answer": answer})
+    return answer
+
+
+def _stored(row: Any) -> StoredJob:
+    return StoredJob(
+        id=row.id,
+        plan=json.loads(row.plan),
+        proposer=json.loads(row.proposer),
+        state=row.state,
+        reason=row.reason,
+        approved=tuple(json.loads(row.approved)),
+        rounds=row.rounds,
+        rounds_done=row.rounds_done,
+        survivors=tuple(json.loads(row.survivors)),
+        proposed_at=row.proposed_at,
+        started_at=row.started_at,
+        ended_at=row.ended_at,
+        result=None if row.result is None else json.loads(row.result),
+    )
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def _now() -> float:
+    return datetime.now(UTC).timestamp()
+
+
+def _cause(error: BaseException) -> str:
+    """Return the first line of what the driver said, without the statement and its values."""
+    cause = str(getattr(error, "orig", None) or error).strip() or type(error).__name__
+    return cause.splitlines()[0].rstrip(".")
+
+
+# How the database is opened ------------------------------------------------------------------
+
+
+def _engine(url: str) -> sa.Engine:
+    """Return an engine with one connection, which holds the lock of the one coordinator."""
+    address = sa.make_url(url)
+    kind = address.get_backend_name()
+    if kind not in ("sqlite", "postgresql"):
+        raise sa.exc.ArgumentError(f"{kind!r} is not supported")
+    if kind == "sqlite" and address.database in (None, "", ":memory:"):
+        raise sa.exc.ArgumentError("a coordinator in memory would forget what it released")
+    engine = sa.create_engine(
+        address,
+        poolclass=QueuePool,
+        pool_size=1,
+        max_overflow=0,
+        pool_timeout=60,
+        pool_pre_ping=True,  # a database server may restart under us
+        connect_args={"timeout": BUSY_SECONDS, "check_same_thread": False}
+        if kind == "sqlite"
+        else {"connect_timeout": BUSY_SECONDS},
+        hide_parameters=True,
+    )
+    sa.event.listen(engine, "connect", _open_sqlite if kind == "sqlite" else _open_postgresql)
+    if kind == "sqlite":
+        sa.event.listen(engine, "begin", _begin_at_once)
+    return engine
+
+
+def _open_sqlite(connection: Any, _record: Any) -> None:
+    connection.isolation_level = None  # _begin_at_once says how to begin
+    cursor = connection.cursor()
+    # Exclusive: the first transaction takes the file, and the end of the process gives it back.
+    for pragma in ("locking_mode=EXCLUSIVE", "journal_mode=WAL", "synchronous=FULL"):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+def _begin_at_once(connection: sa.Connection) -> None:
+    # Take the write lock at once: to read, decide and then ask for it could fail half-way.
+    connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _open_postgresql(connection: Any, _record: Any) -> None:
+    with connection.cursor() as cursor:
+        for setting in ("fsync", "synchronous_commit", "full_page_writes"):
+            cursor.execute("SELECT current_setting(%s)", (setting,))
+            if cursor.fetchone()[0] == "off":
+                raise LedgerError(
+                    f"the PostgreSQL server runs with {setting} off and may forget what was "
+                    "released; switch it on."
+                )
+        cursor.execute("SELECT set_config('lock_timeout', %s, false)", (f"{BUSY_SECONDS}s",))
+        cursor.execute("SELECT pg_advisory_lock(%s)", (_LOCK,))
+    connection.commit()
+
+
+def _initialise(connection: sa.Connection, name: str) -> None:
+    """Make the tables of an empty database, or check that they are ours to use."""
+    if not sa.inspect(connection).has_table(_VERSION.name):
+        _METADATA.create_all(connection)
+        connection.execute(sa.insert(_VERSION), {"version": VERSION})
+        return
+    found = connection.execute(sa.select(_VERSION.c.version)).scalar_one()
+    if found != VERSION:
+        raise LedgerError(
+            f"database {name!r} has version {found} and this coordinator reads {VERSION}; use "
+            f"{'a newer' if found > VERSION else 'an older'} cloister, or another database."
+        )

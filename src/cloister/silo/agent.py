@@ -1,0 +1,449 @@
+"""A silo's agent: what it answers to the coordinator.
+
+A message in, messages out; it touches no socket.
+
+What leaves is masked vectors and signed confirmations made by the job's client, ``approved``, and
+``declined`` with a reason. A reason is told word for word if it speaks of the plan, the policy, the
+budget or the protocol; of anything else, which might depend on records, the coordinator only hears
+that there is a local problem.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from cloister.data import Records
+from cloister.errors import (
+    BudgetExceeded,
+    CloisterError,
+    PlanError,
+    ProtocolError,
+    TransportError,
+)
+from cloister.jobs import JobResult
+from cloister.privacy.ledger import Ledger
+from cloister.protocol.client import Client
+from cloister.protocol.messages import Kind as FrameKind
+from cloister.protocol.messages import decode
+from cloister.protocol.plan import Plan
+from cloister.service.audit import Audit
+from cloister.service.logs import place_of
+from cloister.silo.store import GRANTED, OPEN, UNDECIDED, Job, State, Store
+from cloister.transports.http import Kind, Message, in_json, printable
+
+LOCAL_PROBLEM = "local problem; see the silo's log"
+AGGREGATOR_NOISE = "the aggregator's, not checkable by a silo"
+MODEL = "model.json"
+
+_PRINT = b"cloister/records"  # public: the ledger's own key is put on top
+_PROPOSER = ("name", "fingerprint", "public", "signature")
+_MOST_WAITING = 1000  # jobs that a coordinator can make this silo keep undecided
+
+_log = logging.getLogger("cloister.silo")
+
+Refusal = Callable[[Plan, Mapping[str, Any]], str | None]
+
+
+class Agent:
+    """What a silo says to a coordinator, without the connection.
+
+    Parameters
+    ----------
+    name : str
+        This silo's name in plans.
+    dataset : str
+        The owner's name of the data set, opened in the ledger with a lifetime cap.
+    store : Store
+    ledger : Ledger
+    audit : Audit
+    results : path-like
+        Folder for one folder per finished job.
+    refusal : function of (plan, proposer)
+        The policy: why a job is refused, in one sentence, or None.
+    read : function of plan
+        Reads the records on the plan's grid.
+    join : function of (plan, records)
+        Makes the job's client, with this ledger as its journal.
+    noise_label : str
+        Where the silo's own noise comes from, under profile "pairwise".
+    standing : bool
+        Whether what the policy does not refuse is approved without asking the owner.
+    study_epsilon, year_epsilon : float, optional
+        Caps that divide the lifetime cap.
+    wait : function of seconds
+        Waits for an upload slot; returns whether the agent was told to stop meanwhile.
+
+    Notes
+    -----
+    Messages of one job must come one after the other; those of two jobs may come from two threads,
+    and :meth:`look` and offers from a third.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        dataset: str,
+        store: Store,
+        ledger: Ledger,
+        audit: Audit,
+        results: str | os.PathLike[str],
+        refusal: Refusal,
+        read: Callable[[Plan], Records],
+        join: Callable[[Plan, Records], Client],
+        noise_label: str,
+        standing: bool = False,
+        study_epsilon: float | None = None,
+        year_epsilon: float | None = None,
+        wait: Callable[[float], bool],
+    ) -> None:
+        self.name = name
+        self._dataset = dataset
+        self._store = store
+        self._ledger = ledger
+        self._audit = audit
+        self._results = Path(results)
+        self._refusal = refusal
+        self._read = read
+        self._join = join
+        self._noise_label = noise_label
+        self._standing = standing
+        self._study_epsilon = study_epsilon
+        self._year_epsilon = year_epsilon
+        self._wait = wait
+        self._plans: dict[str, Plan] = {}
+        self._clients: dict[str, Client] = {}
+        self._told: dict[str, State | None] = {}  # jobs offered on this connection
+        self._noting = threading.Lock()
+        self._settle()
+
+    def __repr__(self) -> str:
+        return f"Agent({self.name!r})"
+
+    def connected(self) -> None:
+        """Forget what was told on an earlier connection."""
+        self._told.clear()
+
+    def takes_part(self, job: str) -> bool:
+        """Return whether frames of a job are answered."""
+        return self._store.state(job) in GRANTED
+
+    def on_message(self, message: Message) -> list[Message]:
+        """Return the answers to a message of the coordinator."""
+        match message.kind:
+            case Kind.OFFER:
+                return self._offered(message)
+            case Kind.ASK:
+                return self._asked(message)
+            case Kind.END:
+                self._ended(message)
+                return []
+        raise TransportError(f"a silo does not take messages of kind {message.kind!r}.")
+
+    def prepare(self, job: str) -> None:
+        """Do ahead what needs no message: draw the noise of a job's next round."""
+        client = self._clients.get(job)
+        if client is not None:
+            client.prepare()
+
+    def look(self) -> list[Message]:
+        """Act on what was decided since the last look; return what the coordinator must know."""
+        for job in self._store.states((State.ACCEPTED,)):
+            self._reserve(job)
+        self._note()
+        answers = []
+        for job, told in list(self._told.items()):
+            known = self._store.get(job)
+            if known is None or known.state in (*UNDECIDED, told):
+                continue
+            if told not in GRANTED or known.state not in GRANTED:
+                answers.append(_decision(known))
+            self._told[job] = known.state
+        return answers
+
+    # Offers ----------------------------------------------------------------------------------
+
+    def _offered(self, message: Message) -> list[Message]:
+        job = message.job
+        try:
+            plan, proposer = _read_offer(message)
+        except PlanError as error:
+            _log.warning("an offer was declined: %s", error, extra={"job": job})
+            return [_told_no(job, str(error))]
+        known = self._store.get(job)
+        if known is not None and known.plan != plan.canonical_json():
+            self._audit.write("changed plan refused", job=job, silo=self.name)
+            return [_told_no(job, "the plan of this job was changed; submit it as a new job.")]
+        if known is None:
+            self._keep(plan, proposer)
+        self._told[job] = None
+        return self.look()
+
+    def _keep(self, plan: Plan, proposer: Mapping[str, Any]) -> None:
+        reason = self._refusal(plan, proposer)
+        if reason is None and len(self._store.states((State.WAITING,))) >= _MOST_WAITING:
+            reason = f"{_MOST_WAITING} jobs wait for this silo's owner already."
+        state, by = State.WAITING, ""
+        if reason is not None:
+            state, by = State.DECLINED, "policy"
+        elif self._standing:
+            state, by = State.ACCEPTED, "standing rule"
+        self._store.add(
+            plan.run_id, plan.canonical_json(), proposer, state, reason=reason or "", by=by
+        )
+
+    def _reserve(self, job: str) -> None:
+        """Set the whole cost of an accepted job aside; only then may it be called approved."""
+        known = self._store.get(job)
+        assert known is not None
+        plan = self._plan(known)
+        reason, by = self._refusal(plan, known.proposer), "policy"
+        if reason is None:
+            reason, by = self._book_or_reason(plan), "ledger"
+        if reason is not None:
+            self._store.move(job, State.DECLINED, UNDECIDED, reason=reason, by=by)
+        elif not self._store.move(job, State.APPROVED, (State.ACCEPTED,)):
+            reason = "withdrawn meanwhile"
+        if reason is not None:
+            self._forget(job)
+
+    def _book_or_reason(self, plan: Plan) -> str | None:
+        try:
+            self._book(plan)
+        except BudgetExceeded as error:
+            return str(error)
+        except Exception as error:
+            self._tell_locally("the job could not be reserved", plan.run_id, error)
+            return LOCAL_PROBLEM
+        return None
+
+    def _book(self, plan: Plan) -> Records:
+        """Read the records and reserve the job for them, or check that they are still the same."""
+        records = self._read(plan)
+        content = records.fingerprint(_PRINT)
+        cap = self._ledger.cap(self._dataset)
+        if self._study_epsilon is not None and self._study_epsilon < cap.epsilon:
+            study_cap = type(cap)(self._study_epsilon, cap.delta)
+            self._ledger.study_cap(self._dataset, plan.study, study_cap)
+        self._ledger.reserve(
+            dataset=self._dataset,
+            study=plan.study,
+            job=plan.run_id,
+            events=plan.events(),
+            content=content,
+            year_epsilon=self._year_epsilon,
+        )
+        return records
+
+    # Frames ----------------------------------------------------------------------------------
+
+    def _asked(self, message: Message) -> list[Message]:
+        """Answer a frame of the job's aggregator, or refuse it."""
+        asked_at = time.time()
+        try:
+            frame = self._answer(message.job, message.body)
+            if self._stopped_before_slot(message.job, frame, asked_at):
+                return []  # to send early would tell how long it took
+        except (ProtocolError, BudgetExceeded, PlanError) as error:
+            _log.warning("a frame was refused: %s", error, extra={"job": message.job})
+            reason = str(error)
+        except Exception as error:
+            self._tell_locally("a frame could not be answered", message.job, error)
+            reason = LOCAL_PROBLEM
+        else:
+            return [Message(Kind.ANSWER, message.number, message.job, frame)]
+        finally:
+            self._note()
+        return [Message(Kind.REFUSE, message.number, message.job, in_json(reason=reason))]
+
+    def _answer(self, job: str, frame: bytes) -> bytes:
+        client = self._client(job)
+        answer = client.handle(frame)
+        if client.finished:
+            self._finish(client)
+        self._check_granted(job)  # the owner may have withdrawn while we computed
+        return answer
+
+    def _client(self, job: str) -> Client:
+        """Return the job's client; after a restart it resumes from what the ledger holds."""
+        known = self._check_granted(job)
+        if job not in self._clients:
+            plan = self._plan(known)
+            if known.state == State.APPROVED:
+                self._start(known, plan)
+            self._clients[job] = self._join(plan, self._book(plan))
+        return self._clients[job]
+
+    def _start(self, known: Job, plan: Plan) -> None:
+        """Look at the policy once more; from the first frame on, a change of it is for others."""
+        reason = self._refusal(plan, known.proposer)
+        if reason is not None:
+            self._store.move(plan.run_id, State.DECLINED, GRANTED, reason=reason, by="policy")
+            self._forget(plan.run_id)
+            raise PlanError(reason)
+        self._store.move(plan.run_id, State.RUNNING, (State.APPROVED,))
+
+    def _check_granted(self, job: str) -> Job:
+        known = self._store.get(job)
+        if known is None or known.state not in GRANTED:
+            state = "not known" if known is None else known.state.value
+            raise PlanError(f"job {job} is {state} at silo {self.name!r}, which sends nothing.")
+        return known
+
+    def _finish(self, client: Client) -> None:
+        """Keep the result; what was sent stays until the coordinator ends the job."""
+        plan = client.plan
+        if self._store.state(plan.run_id) != State.RUNNING:
+            return
+        history = tuple(plan.task.results(state, plan.grid) for state in client.history)
+        noise = self._noise_label if plan.profile == "pairwise" else AGGREGATOR_NOISE
+        result = JobResult(
+            plan, history[-1], history, plan.events(), noise, tuple(client.survivors)
+        )
+        _save(result, self._results / plan.run_id)
+        self._store.move(plan.run_id, State.FINISHED, (State.RUNNING,))
+
+    def _stopped_before_slot(self, job: str, frame: bytes, asked_at: float) -> bool:
+        """Hold an upload back to a multiple of the plan's slot, whatever it took to make."""
+        plan = self._clients[job].plan
+        slot = plan.upload_slot
+        if not slot or decode(plan, frame).kind != FrameKind.UPLOAD:
+            return False
+        now = time.time()
+        due = (asked_at // slot + 1) * slot
+        if due < now:  # too slow for this slot: the next one
+            due = (now // slot + 1) * slot
+        return self._wait(due - now)
+
+    # Ends ------------------------------------------------------------------------------------
+
+    def _ended(self, message: Message) -> None:
+        """Take the coordinator's word that nobody will ask for this job again."""
+        job = message.job
+        known = self._store.get(job)
+        if known is None or known.state not in OPEN:
+            return
+        final, reason = _read_end(message)
+        if final == State.DONE:
+            with suppress(Exception):  # a crash came between the last answer and its result
+                client = self._client(job)
+                if client.finished:
+                    self._finish(client)
+            if self._store.state(job) != State.FINISHED:
+                final = State.FAILED
+                reason = "the job is done, but not all of it reached this silo."
+        self._store.move(job, final, OPEN, reason=reason, by=known.decided_by or "coordinator")
+        self._forget(job)
+        self._note()
+
+    def _forget(self, job: str) -> None:
+        """Return what the job did not use and delete what it could have sent again."""
+        self._clients.pop(job, None)
+        self._plans.pop(job, None)
+        close_job(self._ledger, job)
+
+    def _settle(self) -> None:
+        """Finish what a crash interrupted: no job that is over keeps a reservation."""
+        states = self._store.states()
+        for record in self._ledger.jobs(self._dataset):
+            if record.is_open and states.get(record.job) not in (None, *OPEN):
+                close_job(self._ledger, record.job)
+        self._note()
+
+    def _note(self) -> None:
+        """Write every change of state to the audit file, the owner's commands' too."""
+        with self._noting:
+            for job in self._store.unnoted():
+                if job.state == State.WITHDRAWN:
+                    self._forget(job.id)
+                self._audit.write(
+                    job.state.value,
+                    job=job.id,
+                    silo=self.name,
+                    by=job.decided_by,
+                    reason=job.reason,
+                )
+                _log.info("job is %s", job.state.value, extra={"job": job.id})
+                self._store.note(job)
+
+    def _plan(self, job: Job) -> Plan:
+        if job.id not in self._plans:
+            self._plans[job.id] = Plan.from_dict(json.loads(job.plan))
+        return self._plans[job.id]
+
+    def _tell_locally(self, what: str, job: str, error: Exception) -> None:
+        """Log why, without a word that could come from a record."""
+        why = str(error) if isinstance(error, CloisterError) else place_of(error)
+        _log.error("%s: %s", what, why, extra={"job": job})
+
+
+def close_job(ledger: Ledger, job: str) -> None:
+    """End a job in the ledger if it is there; what left stays charged."""
+    if any(record.job == job for record in ledger.jobs()):
+        ledger.close(job)
+        ledger.forget_frames(job)
+
+
+# Messages ----------------------------------------------------------------------------------------
+
+
+def _read_offer(message: Message) -> tuple[Plan, Mapping[str, Any]]:
+    """Return plan and proposer of an offer, or say that it cannot be read."""
+    try:
+        document = message.words()
+        plan = Plan.from_dict(document["plan"])
+        given = document.get("proposer") or {}
+        if not isinstance(given, dict):
+            raise PlanError("proposer must be a table of name, fingerprint, public and signature.")
+        proposer = {name: printable(given.get(name, "")) for name in _PROPOSER} if given else {}
+    except PlanError as error:
+        raise PlanError(f"the plan cannot be read: {error}") from None
+    except Exception:  # whatever a stranger's document does to the reader
+        raise PlanError("the plan cannot be read; use the same version at every party.") from None
+    if plan.run_id != message.job:
+        raise PlanError(f"the plan is of job {plan.run_id}, but was offered as {message.job}.")
+    return plan, proposer
+
+
+def _read_end(message: Message) -> tuple[State, str]:
+    """Return how a job ended and why, in the coordinator's words."""
+    try:
+        document = message.words()
+        status, reason = document.get("status"), printable(document.get("reason") or "")
+    except TransportError:
+        status, reason = "failed", "the coordinator did not say why."
+    final = {"done": State.DONE, "cancelled": State.CANCELLED, "declined": State.CANCELLED}
+    return final.get(str(status), State.FAILED), reason
+
+
+def _decision(job: Job) -> Message:
+    if job.state in GRANTED:
+        return Message(Kind.DECISION, 0, job.id, in_json(decision="approved", reason=""))
+    reason = job.reason
+    if job.state == State.WITHDRAWN:
+        reason = "withdrawn by its owner."
+    elif job.state != State.DECLINED:
+        reason = f"the job is {job.state.value} here; submit it as a new job."
+    return _told_no(job.id, reason)
+
+
+def _told_no(job: str, reason: str) -> Message:
+    return Message(Kind.DECISION, 0, job, in_json(decision="declined", reason=reason))
+
+
+def _save(result: JobResult, folder: Path) -> None:
+    """Write the model so that it is there whole, or not at all."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    fresh = folder / f".{MODEL}.new"
+    result.save(fresh)
+    with open(fresh, "rb") as written:
+        os.fsync(written.fileno())
+    fresh.replace(folder / MODEL)

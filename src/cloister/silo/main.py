@@ -1,0 +1,86 @@
+"""A silo's agent as a process: settings, files and connection together."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from cloister.data import Records
+from cloister.enrolment import KeyFolder, client_context
+from cloister.privacy.noise import DiscreteNoise, NoiseSource
+from cloister.protocol.client import Client
+from cloister.protocol.plan import Plan
+from cloister.service.audit import Audit
+from cloister.settings import SiloSettings
+from cloister.silo.agent import Agent
+from cloister.silo.connection import serve
+from cloister.silo.site import Site
+from cloister.transports.http import StreamClient
+
+_log = logging.getLogger("cloister.silo")
+
+
+def open_agent(
+    settings: SiloSettings,
+    *,
+    noise: NoiseSource | None = None,
+    wait: Callable[[float], bool],
+) -> Agent:
+    """Return the agent of a silo, with everything that its settings name opened.
+
+    Parameters
+    ----------
+    settings : SiloSettings
+    noise : NoiseSource, optional
+        The silo's own noise under profile "pairwise"; from the operating system unless a test
+        gives another.
+    wait : function of seconds
+        As in :class:`Agent`.
+
+    Raises
+    ------
+    PlanError, DataError, LedgerError, TransportError
+        If settings, schema, ledger or keys cannot be used.
+    """
+    site = Site.of(settings)
+    ledger = site.ledger()
+
+    def join(plan: Plan, records: Records) -> Client:
+        return Client(
+            plan, settings.name, records, None, ledger, identity=site.identity, noise=noise
+        )
+
+    return Agent(
+        name=settings.name,
+        dataset=site.schema.dataset,
+        store=site.store(),
+        ledger=ledger,
+        audit=Audit(settings.audit_log),
+        results=settings.results,
+        refusal=site.refusal,
+        read=site.records,
+        join=join,
+        noise_label=(noise or DiscreteNoise).label,
+        standing=site.policy.standing,
+        study_epsilon=site.policy.max_epsilon_per_study,
+        year_epsilon=site.policy.max_epsilon_per_year,
+        wait=wait,
+    )
+
+
+def run(
+    settings: SiloSettings,
+    *,
+    noise: NoiseSource | None = None,
+    stop: threading.Event | None = None,
+) -> None:
+    """Run a silo's agent until `stop` is set; parameters and errors as in :func:`open_agent`."""
+    stop = stop or threading.Event()
+    agent = open_agent(settings, noise=noise, wait=stop.wait)
+    keys = KeyFolder(settings.keys)
+    for warning in keys.expiry_warnings(datetime.now(UTC)):
+        _log.warning("%s", warning)
+    dial = StreamClient(settings.coordinator, client_context(keys), settings.proxy)
+    serve(agent, dial.connect, stop, where=settings.coordinator)

@@ -1,0 +1,85 @@
+"""What a silo's settings name: its schema, policy, identity, files and records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from cloister.data import Records, read_source
+from cloister.enrolment import KeyFolder
+from cloister.hazmat.signing import Identity
+from cloister.privacy.budget import Budget
+from cloister.privacy.ledger import Ledger
+from cloister.protocol.plan import Plan
+from cloister.schema import Schema
+from cloister.settings import SiloSettings
+from cloister.silo.policy import Policy, Proposer
+from cloister.silo.store import Store
+
+
+@dataclass(frozen=True)
+class Site:
+    """One silo, as its owner set it up; the agent and the owner's commands both start here.
+
+    Parameters
+    ----------
+    settings : SiloSettings
+    schema : Schema
+    policy : Policy
+    identity : Identity
+    """
+
+    settings: SiloSettings
+    schema: Schema
+    policy: Policy
+    identity: Identity
+
+    @classmethod
+    def of(cls, settings: SiloSettings) -> Self:
+        """Read schema and identity from the files that the settings name."""
+        return cls(
+            settings,
+            Schema.load(settings.schema_file),
+            settings.policy.to_policy(),
+            KeyFolder(settings.keys).identity(),
+        )
+
+    @property
+    def store_path(self) -> Path:
+        """The file of jobs, beside the ledger."""
+        return self.settings.ledger.with_name(f"{self.settings.ledger.stem}.jobs.db")
+
+    def store(self) -> Store:
+        """Open the file of jobs."""
+        return Store(self.store_path)
+
+    def ledger(self) -> Ledger:
+        """Open the ledger with the data set in it, whose lifetime cap must be that of the settings.
+
+        Raises
+        ------
+        LedgerError
+            If the ledger knows another cap or unit.
+        """
+        ledger = Ledger(self.settings.ledger)
+        cap = Budget(self.settings.cap_epsilon, self.settings.cap_delta)
+        ledger.open_dataset(self.schema.dataset, cap=cap, unit=self.schema.unit)
+        return ledger
+
+    def refusal(self, plan: Plan, proposer: Mapping[str, Any]) -> str | None:
+        """Return why the policy refuses a job, in one sentence, or None."""
+        return self.policy.refusal(
+            plan,
+            silo=self.settings.name,
+            schema=self.schema,
+            proposer=Proposer(**proposer) if proposer else None,
+            peers=self.settings.peers,
+            analysts=self.settings.analysts,
+            fingerprint=self.identity.fingerprint,
+        )
+
+    def records(self, plan: Plan) -> Records:
+        """Read the records on a plan's grid."""
+        return read_source(self.settings.data.file, self.schema, frac_bits=plan.grid.frac_bits)

@@ -1,0 +1,290 @@
+"""The jobs a silo has seen and what was decided on them: one SQLite file beside the ledger.
+
+The agent and the owner's commands share it, each in a process of its own. A job moves from state to
+state by compare-and-set, so that a command and the agent cannot both decide. What a job may spend
+is not kept here but in the ledger.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+import sqlalchemy as sa
+
+from cloister.errors import LedgerError, PlanError
+
+BUSY_SECONDS = 30
+
+
+class State(StrEnum):
+    """Where a job stands at this silo."""
+
+    WAITING = "waiting"  # for the owner's decision
+    ACCEPTED = "accepted"  # by the owner or a standing rule; the ledger is asked next
+    APPROVED = "approved"  # its whole cost is reserved, the coordinator may be told
+    RUNNING = "running"  # asked for a frame at least once
+    FINISHED = "finished"  # the result is kept; repeats are answered until the coordinator ends it
+    DONE = "done"
+    DECLINED = "declined"
+    WITHDRAWN = "withdrawn"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+
+
+UNDECIDED = (State.WAITING, State.ACCEPTED)
+GRANTED = (State.APPROVED, State.RUNNING, State.FINISHED)
+OPEN = UNDECIDED + GRANTED
+
+_Answer = TypeVar("_Answer")
+_METADATA = sa.MetaData()
+_JOBS = sa.Table(
+    "jobs",
+    _METADATA,
+    sa.Column("seq", sa.Integer, primary_key=True),
+    sa.Column("id", sa.Text, nullable=False, unique=True),
+    sa.Column("plan", sa.Text, nullable=False),
+    sa.Column("proposer", sa.Text, nullable=False),
+    sa.Column("received_at", sa.Text, nullable=False),
+    sa.Column("state", sa.Text, nullable=False, index=True),
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("decided_by", sa.Text, nullable=False),
+    sa.Column("noted", sa.Text, nullable=False),  # the last state that is in the audit file
+)
+_STATES = sa.select(_JOBS.c.id, _JOBS.c.state).order_by(_JOBS.c.seq)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job as this silo has seen it.
+
+    Parameters
+    ----------
+    id : str, 32 hexadecimal digits
+    plan : str
+        Canonical JSON of the plan as it was offered first.
+    proposer : mapping
+        Who asked, as the coordinator told it.
+    received_at : str
+        UTC, ISO 8601.
+    state : State
+    reason : str
+        Why it is in this state; what the coordinator was or will be told.
+    decided_by : str
+        "owner", "standing rule", "policy", "ledger" or "coordinator".
+    """
+
+    id: str
+    plan: str
+    proposer: Mapping[str, Any]
+    received_at: str
+    state: State
+    reason: str = ""
+    decided_by: str = ""
+
+    @classmethod
+    def _of(cls, row: sa.Row[Any]) -> Self:
+        fields = {**row._mapping, "proposer": json.loads(row.proposer), "state": State(row.state)}
+        del fields["seq"], fields["noted"]
+        return cls(**fields)
+
+
+class Store:
+    """The file of jobs, made with mode 0600; safe for several threads and processes.
+
+    Parameters
+    ----------
+    path : path-like
+
+    Raises
+    ------
+    LedgerError
+        If the file cannot be read or written.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(os.path.abspath(path))
+        with self._guarded():
+            os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
+            self._engine = _engine(self.path)
+            with self._engine.begin() as connection:
+                _METADATA.create_all(connection)
+            self._watch = self._engine.raw_connection()
+        self._lock = threading.Lock()
+        self._version = -1
+        self._read: dict[Any, Any] = {}  # what was read since the file last changed
+
+    def __repr__(self) -> str:
+        return f"Store({str(self.path)!r})"
+
+    def dispose(self) -> None:
+        """Close the file."""
+        self._watch.close()
+        self._engine.dispose()
+
+    def add(
+        self,
+        job: str,
+        plan: str,
+        proposer: Mapping[str, Any],
+        state: State,
+        *,
+        reason: str = "",
+        by: str = "",
+    ) -> bool:
+        """Keep a job that is new; return whether it was."""
+        row = {
+            "id": job,
+            "plan": plan,
+            "proposer": json.dumps(dict(proposer), sort_keys=True),
+            "received_at": datetime.now(UTC).isoformat(timespec="seconds"),
+            "state": state,
+            "reason": reason,
+            "decided_by": by,
+            "noted": "",
+        }
+        with self._transaction() as connection:
+            if connection.execute(_STATES.where(_JOBS.c.id == job)).first():
+                return False
+            connection.execute(sa.insert(_JOBS), row)
+            return True
+
+    def move(
+        self, job: str, to: State, among: Collection[State], *, reason: str = "", by: str = ""
+    ) -> bool:
+        """Move a job to another state if it is in one of `among`; return whether it was."""
+        new: dict[str, Any] = {"state": to, "reason": reason}
+        if by:
+            new["decided_by"] = by
+        with self._transaction() as connection:
+            moved = connection.execute(
+                sa.update(_JOBS).where(_JOBS.c.id == job, _JOBS.c.state.in_(among)).values(new)
+            )
+            return bool(moved.rowcount)
+
+    def get(self, job: str) -> Job | None:
+        """Return a job, or None if it was never offered."""
+        return self._remembered(job, lambda: self._get(job))
+
+    def _get(self, job: str) -> Job | None:
+        with self._transaction(write=False) as connection:
+            row = connection.execute(sa.select(_JOBS).where(_JOBS.c.id == job)).first()
+        return None if row is None else Job._of(row)
+
+    def state(self, job: str) -> State | None:
+        """Return the state of a job, or None if it was never offered."""
+        known = self.get(job)
+        return None if known is None else known.state
+
+    def find(self, start: str) -> Job:
+        """Return the one job whose id begins with `start`.
+
+        Raises
+        ------
+        PlanError
+            If there is none, or more than one.
+        """
+        found = [job for job in self.states() if job.startswith(start)] if start else []
+        if len(found) != 1:
+            raise PlanError(
+                f"job {start!r} is {'not known' if not found else 'not unique'} here; "
+                "see 'cloister jobs list'."
+            )
+        job = self.get(found[0])
+        assert job is not None  # jobs are never deleted
+        return job
+
+    def jobs(self) -> tuple[Job, ...]:
+        """Return all jobs, oldest first."""
+        with self._transaction(write=False) as connection:
+            return tuple(map(Job._of, connection.execute(sa.select(_JOBS).order_by(_JOBS.c.seq))))
+
+    def states(self, among: Collection[State] = tuple(State)) -> dict[str, State]:
+        """Return the state of each job that is in one of `among`, oldest first."""
+        chosen = _STATES.where(_JOBS.c.state.in_(among))
+
+        def read() -> dict[str, State]:
+            with self._transaction(write=False) as connection:
+                return {row.id: State(row.state) for row in connection.execute(chosen)}
+
+        return dict(self._remembered(tuple(among), read))
+
+    def unnoted(self) -> tuple[Job, ...]:
+        """Return the jobs whose state changed since :meth:`note`, oldest first."""
+        changed = sa.select(_JOBS).where(_JOBS.c.noted != _JOBS.c.state).order_by(_JOBS.c.seq)
+
+        def read() -> tuple[Job, ...]:
+            with self._transaction(write=False) as connection:
+                return tuple(map(Job._of, connection.execute(changed)))
+
+        return self._remembered("unnoted", read)
+
+    def note(self, job: Job) -> None:
+        """Remember that this state of a job is in the audit file."""
+        noted = sa.update(_JOBS).where(_JOBS.c.id == job.id).values(noted=job.state)
+        with self._transaction() as connection:
+            connection.execute(noted)
+
+    def _remembered(self, question: Any, read: Callable[[], _Answer]) -> _Answer:
+        """Read only if some connection, of this process or another, has written since."""
+        with self._guarded(), self._lock:
+            version = self._watch.cursor().execute("PRAGMA data_version").fetchone()[0]
+            if version != self._version:
+                self._version = version
+                self._read.clear()
+            if question in self._read:
+                kept: _Answer = self._read[question]
+                return kept
+        answer = read()
+        with self._lock:
+            if version == self._version:
+                self._read[question] = answer
+        return answer
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, sa.exc.SQLAlchemyError, sqlite3.Error) as error:
+            cause = getattr(error, "orig", None) or error
+            raise LedgerError(
+                f"the file of jobs {str(self.path)!r} cannot be read or written ({cause}); check "
+                "it and its disk."
+            ) from None
+
+    @contextmanager
+    def _transaction(self, *, write: bool = True) -> Iterator[sa.Connection]:
+        with self._guarded(), self._engine.connect() as connection:
+            # Take the write lock at once: to read, decide and then ask for it could fail half-way.
+            connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+            try:
+                yield connection
+            except BaseException:
+                connection.exec_driver_sql("ROLLBACK")
+                raise
+            connection.exec_driver_sql("COMMIT")
+
+
+def _engine(path: Path) -> sa.Engine:
+    engine = sa.create_engine(
+        sa.URL.create("sqlite", database=str(path)),
+        connect_args={"timeout": BUSY_SECONDS, "check_same_thread": False},
+        isolation_level="AUTOCOMMIT",  # transactions are begun and ended by hand, see above
+        hide_parameters=True,
+    )
+
+    @sa.event.listens_for(engine, "connect")
+    def configure(connection: Any, _record: Any) -> None:
+        for pragma in ("journal_mode=WAL", "synchronous=FULL"):
+            connection.execute(f"PRAGMA {pragma}")
+
+    return engine

@@ -1,0 +1,98 @@
+"""Silos as MPI ranks: rank 0 is the aggregator, rank i the i-th silo of the plan.
+
+For one administrative domain: MPI neither encrypts nor authenticates. It is all or nothing: a rank
+that fails ends the others, so nobody is ever silent. Only bytes travel, never pickled objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from cloister.errors import PlanError
+
+if TYPE_CHECKING:
+    from mpi4py.MPI import Comm
+
+
+class MpiTransport:
+    """Carry frames from rank 0 to the ranks of the silos, each of which calls :func:`serve`.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Comm
+    silos : sequence of str
+        Their names, in the order of their ranks, from rank 1.
+    """
+
+    def __init__(self, comm: Comm, silos: Sequence[str]) -> None:
+        if comm.size != len(silos) + 1:
+            raise PlanError(
+                f"mpi must have {len(silos) + 1} ranks, one for the aggregator and one for each of "
+                f"{len(silos)} silos, got {comm.size}; start them with mpirun -np {len(silos) + 1}."
+            )
+        self._comm = comm
+        self._ranks = {silo: rank for rank, silo in enumerate(silos, 1)}
+
+    def exchange(self, frames: Mapping[str, bytes]) -> dict[str, bytes]:
+        """Send each named silo its frame, then wait for the answer of each."""
+        for silo, frame in frames.items():
+            _send(self._comm, frame, self._ranks[silo])
+        return {silo: _receive(self._comm, self._ranks[silo]) for silo in frames}
+
+    def close(self) -> None:
+        """Let every silo's :func:`serve` return."""
+        for rank in self._ranks.values():
+            _send(self._comm, b"", rank)  # no frame is empty
+
+
+def serve(comm: Comm, handle: Callable[[bytes], bytes]) -> None:
+    """Answer the frames of rank 0 until it closes."""
+    while frame := _receive(comm, 0):
+        _send(comm, handle(frame), 0)
+
+
+def hand_out(comm: Comm, value: bytes, root: int) -> bytes:
+    """Return the value of rank `root` there and on all ranks above it; each is told directly.
+
+    A value of rank 1 goes to the silos and never through the aggregator.
+    """
+    if comm.rank > root:
+        return _receive(comm, root)
+    for rank in range(root + 1, comm.size):
+        _send(comm, value, rank)
+    return value
+
+
+def world() -> Comm:
+    """Return the communicator of all ranks that ``mpirun`` started."""
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError):  # the package, or the library below it, is not there
+        raise PlanError(
+            "mpi needs the package mpi4py and an MPI library; pip install 'cloister[mpi]'."
+        ) from None
+    return MPI.COMM_WORLD
+
+
+def end_all(code: int) -> None:
+    """End all ranks when this process exits, so that none waits for what never comes."""
+    from mpi4py.run import set_abort_status
+
+    set_abort_status(code)
+
+
+def _send(comm: Comm, data: bytes, rank: int) -> None:
+    from mpi4py import MPI
+
+    comm.Send([data, MPI.BYTE], dest=rank)
+
+
+def _receive(comm: Comm, rank: int) -> bytes:
+    from mpi4py import MPI
+
+    status = MPI.Status()
+    message = comm.Mprobe(source=rank, status=status)
+    data = bytearray(status.Get_count(MPI.BYTE))
+    message.Recv([data, MPI.BYTE])
+    return bytes(data)

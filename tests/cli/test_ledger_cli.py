@@ -1,0 +1,110 @@
+"""``cloister ledger``: a file is copied, exported, checked and migrated from the command line."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import stat
+from pathlib import Path
+
+import pytest
+
+from cloister.cli import main
+from cloister.privacy.budget import Budget
+from cloister.privacy.events import GaussianEvent, RepeatedEvent
+from cloister.privacy.ledger import Ledger
+
+Said = pytest.CaptureFixture[str]
+ROUND = GaussianEvent(20.0)
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A ledger with an open job, a secret and an answer."""
+    monkeypatch.chdir(tmp_path)
+    ledger = Ledger("ledger.db")
+    ledger.open_dataset("ward", cap=Budget(1.0, 1e-6))
+    ledger.reserve(dataset="ward", study="s", job="j", events=RepeatedEvent(ROUND, 2))
+    ledger.commit(job="j", round=0, event=ROUND, frame=b"frame", request=b"ask")
+    ledger.secret("j")
+    ledger.countersigned(ledger.head(), {"ed25519:aa": b"signature"})
+    ledger.dispose()
+    return tmp_path / "ledger.db"
+
+
+def test_a_backup_says_what_restoring_it_means(file: Path, capsys: Said) -> None:
+    assert main(["ledger", "backup", "ledger.db", "--out", "copy.db"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "leaves its running jobs" in said
+    assert "its peers notice" in said
+    assert stat.S_IMODE(Path("copy.db").stat().st_mode) == 0o600
+    assert main(["ledger", "verify", "copy.db"]) == 0
+    assert main(["ledger", "backup", "ledger.db", "--out", "other.db", "--json"]) == 0
+    assert main(["ledger", "backup", "ledger.db", "--out", "copy.db"]) == 6
+    assert "never replaced" in capsys.readouterr().err
+
+
+def test_a_restored_backup_that_is_behind_is_refused(file: Path, capsys: Said) -> None:
+    assert main(["ledger", "backup", "ledger.db", "--out", "copy.db"]) == 0
+    ledger = Ledger(file)
+    ledger.commit(job="j", round=1, event=ROUND, frame=b"frame")
+    ledger.countersigned(ledger.head(), {"ed25519:aa": b"signature"})
+    ledger.dispose()
+    file.unlink()
+    Path("copy.db").rename(file)
+    assert main(["ledger", "verify", "ledger.db"]) == 6
+    assert "is behind the head" in capsys.readouterr().err
+    Path("ledger.db.head").unlink()
+    assert main(["ledger", "verify", "ledger.db"]) == 0
+
+
+def test_both_exports_are_one(file: Path, capsys: Said) -> None:
+    documents = []
+    for command in ("ledger", "budget"):
+        assert main([command, "export", "ledger.db"]) == 0
+        documents.append(json.loads(capsys.readouterr().out))
+    assert documents[0] == documents[1]
+    assert documents[0]["countersigned"][0]["fingerprint"] == "ed25519:aa"
+    assert main(["ledger", "export", "ledger.db", "--out", "chain.json", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["command"] == "ledger export"
+    assert json.loads(Path("chain.json").read_text()) == documents[0]
+
+
+def test_verify_says_the_head_and_finds_a_change(file: Path, capsys: Said) -> None:
+    assert main(["ledger", "verify", "ledger.db", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["entries"], told["head"]) == (4, Ledger(file).head())
+    sqlite3.connect(file, isolation_level=None).execute("DELETE FROM frames")
+    assert main(["ledger", "verify", "ledger.db"]) == 6
+    assert "is gone" in capsys.readouterr().err
+
+
+def test_migrating_twice_is_migrating_once(file: Path, capsys: Said) -> None:
+    connection = sqlite3.connect(file, isolation_level=None)
+    (trigger,) = connection.execute(
+        "SELECT sql FROM sqlite_master WHERE name = 'owner_update'"
+    ).fetchone()
+    for table in ("answers", "secrets", "peers", "own_heads"):
+        connection.execute(f"DROP TABLE {table}")
+    connection.execute("DROP TRIGGER owner_update")
+    connection.execute("UPDATE owner SET format = 1")
+    connection.execute(trigger)
+    connection.close()
+    assert main(["ledger", "verify", "ledger.db"]) == 6
+    assert "cloister ledger migrate" in capsys.readouterr().err
+    assert main(["ledger", "migrate", "ledger.db"]) == 0
+    assert "migrated" in capsys.readouterr().out
+    assert main(["ledger", "migrate", "ledger.db"]) == 0
+    assert "already" in capsys.readouterr().out
+    assert main(["ledger", "verify", "ledger.db"]) == 0
+
+
+@pytest.mark.parametrize("action", ["export", "verify", "migrate", "backup"])
+def test_a_missing_ledger_is_an_error_and_is_not_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Said, action: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    more = ["--out", "copy.db"] if action == "backup" else []
+    assert main(["ledger", action, "absent.db", *more]) == 6
+    assert "does not exist" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,127 @@
+"""What a kit lets others do, before and after it is made safe. No FLARE is needed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cloister.errors import DataError
+from cloister.testing import toy_plan
+from cloister.transports.flare_kit import SERVER_CLASS, SITE_CLASS, open_doors, secure, write_job
+
+AUTHORIZATION = {  # as FLARE 2.9 provisions it
+    "format_version": "1.0",
+    "permissions": {
+        "project_admin": "any",
+        "org_admin": {"manage_job": "o:submitter", "shell_commands": "o:site", "byoc": "none"},
+        "lead": {"submit_job": "any", "operate": "o:site", "byoc": "any"},
+        "member": {"view": "any"},
+    },
+}
+RESOURCES = {
+    "format_version": 2,
+    "class_list_enforcement_mode": "enforce",
+    "class_allow_list": ["nvflare.app_common.np.np_trainer.NPTrainer"],
+    "allow_log_streaming": True,
+    "client": {"retry_timeout": 30},
+    "components": [
+        {"id": "process_launcher", "path": "nvflare.app_common.job_launcher.X", "args": {}},
+        {"id": "logs", "path": "nvflare.app_common.logging.site_log_streamer.SiteLogStreamer"},
+    ],
+}
+
+
+@pytest.fixture(params=["fed_client.json", "fed_server.json"])
+def kit(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    for folder in ("startup", "local"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "startup" / request.param).write_text("{}")
+    for name, document in (("authorization", AUTHORIZATION), ("resources", RESOURCES)):
+        (tmp_path / "local" / f"{name}.json.default").write_text(json.dumps(document))
+    return tmp_path
+
+
+def read(kit: Path, name: str) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads((kit / "local" / f"{name}.json").read_text())
+    return document
+
+
+def test_a_provisioned_kit_is_open(kit: Path) -> None:
+    doors = " ".join(open_doors(kit))
+    for word in (
+        "'project_admin' has the right 'byoc'",
+        "'lead' has the right 'byoc'",
+        "NPTrainer",
+    ):
+        assert word in doors
+    assert "carries logs" in doors
+
+
+def test_a_kit_made_safe_is_closed_and_stays_so(kit: Path) -> None:
+    party = secure(kit)
+    assert open_doors(kit) == []
+    before = read(kit, "authorization"), read(kit, "resources")
+    assert secure(kit) == party
+    assert (read(kit, "authorization"), read(kit, "resources")) == before
+
+
+def test_no_role_may_bring_code_or_use_a_shell(kit: Path) -> None:
+    secure(kit)
+    roles = read(kit, "authorization")["permissions"]
+    assert set(roles) == set(AUTHORIZATION["permissions"])
+    for rights in roles.values():
+        assert rights["byoc"] == rights["shell_commands"] == "none"
+        assert rights["server-predeployed-flwr"] == "none"
+
+
+def test_jobs_may_name_our_one_class_and_no_log_leaves(kit: Path) -> None:
+    party = secure(kit)
+    resources = read(kit, "resources")
+    assert resources["class_allow_list"] == [SITE_CLASS if party == "site" else SERVER_CLASS]
+    assert resources["class_list_enforcement_mode"] == "enforce"
+    assert [part["id"] for part in resources["components"]] == ["process_launcher"]
+    assert resources["client"] == {"retry_timeout": 30}
+    if party == "site":
+        assert resources["allow_log_streaming"] is False
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("authorization", {"permissions": {"lead": {"byoc": "o:site"}}}),
+        ("authorization", {"permissions": {"project_admin": "any"}}),
+        ("resources", {"class_allow_list": ["*"]}),
+        ("resources", {"class_allow_list": ["cloister"]}),
+        ("resources", {"class_list_enforcement_mode": "warn"}),
+        ("resources", {"components": RESOURCES["components"]}),
+    ],
+)
+def test_a_door_opened_later_is_seen(kit: Path, name: str, change: dict[str, Any]) -> None:
+    secure(kit)
+    path = kit / "local" / f"{name}.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    assert len(open_doors(kit)) >= 1
+
+
+def test_another_folder_is_not_a_kit(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="kit must be a FLARE folder"):
+        secure(tmp_path)
+
+
+def test_a_job_has_four_json_files_and_no_code(tmp_path: Path) -> None:
+    plan = toy_plan(silos=3)
+    write_job({"plan": plan.to_dict(), "proposer": {}}, tmp_path / "job", round_timeout=5.0)
+    files = {str(p.relative_to(tmp_path / "job")) for p in tmp_path.rglob("*") if p.is_file()}
+    config = "app/config"
+    assert files == {
+        "meta.json",
+        f"{config}/config_fed_server.json",
+        f"{config}/config_fed_client.json",
+        f"{config}/proposal.json",
+    }
+    meta = json.loads((tmp_path / "job" / "meta.json").read_text())
+    assert meta["deploy_map"] == {"app": ["server", *plan.silos]}
+    assert meta["min_clients"] == plan.min_silos

@@ -1,0 +1,127 @@
+"""The whole suite of the service runs on SQLite and on a throw-away PostgreSQL server."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from cloister.randomness import new_nonce
+
+
+def _missing(why: str) -> None:
+    if os.environ.get("CI"):
+        pytest.fail(f"PostgreSQL is needed in CI: {why}")
+    pytest.skip(f"PostgreSQL cannot be used here: {why}")
+
+
+def _find() -> str | None:
+    """Return the folder of the server's programs."""
+    if found := shutil.which("initdb"):
+        return str(Path(found).resolve().parent)
+    folders = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    return str(folders[-1].parent) if folders else None
+
+
+def _programs() -> Path:
+    found = _find()
+    if found is None and os.geteuid() == 0 and shutil.which("apt-get"):
+        for command in (["update"], ["install", "-y", "--no-install-recommends", "postgresql"]):
+            subprocess.run(
+                ["apt-get", "-qq", *command],
+                capture_output=True,
+                check=False,
+                env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
+            )
+        found = _find()
+    if found is None:
+        _missing("initdb was not found and could not be installed")
+    return Path(str(found))
+
+
+@pytest.fixture(scope="session")
+def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server on a Unix socket, owned by a user who is not root; yields its socket folder."""
+    programs = _programs()
+    # A socket's path has at most 107 bytes, and the unprivileged user must reach it.
+    folder = Path("/tmp") / f"cloister-pg-{new_nonce()[:12]}"
+    folder.mkdir(mode=0o700)
+    as_user: list[str] = []
+    if os.geteuid() == 0:
+        if not shutil.which("setpriv"):
+            _missing("setpriv was not found, and the server refuses to run as root")
+        os.chown(folder, 65534, 65534)
+        as_user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+    data = folder / "data"
+    environment = {**os.environ, "HOME": str(folder)}
+    subprocess.run(
+        [*as_user, programs / "initdb", "-D", data, "-U", "cloister", "-A", "trust", "-N"],
+        check=True,
+        capture_output=True,
+        env=environment,
+        cwd=folder,
+    )
+    control = [*as_user, programs / "pg_ctl", "-D", data, "-w"]
+    settings = f"-c listen_addresses='' -c unix_socket_directories={folder} -c max_connections=20"
+    subprocess.run(
+        [*control, "-l", folder / "log", "-o", settings, "start"],
+        check=True,
+        capture_output=True,
+        env=environment,
+        cwd=folder,
+    )
+    try:
+        yield str(folder)
+    finally:
+        subprocess.run([*control, "-m", "immediate", "stop"], capture_output=True, cwd=folder)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def new_database(postgresql: str) -> Callable[[], str]:
+    """A function that makes an empty database on the server and returns its URL."""
+    return lambda: _new_database(postgresql)
+
+
+def _new_database(folder: str) -> str:
+    import psycopg
+
+    name = f"t{new_nonce()[:12]}"
+    with psycopg.connect(
+        host=folder, user="cloister", dbname="postgres", autocommit=True
+    ) as connection:
+        connection.execute(f"CREATE DATABASE {name} TEMPLATE template0")  # hex digits only
+    return f"postgresql+psycopg://cloister@/{name}?host={folder}"
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of an empty database."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'coordinator.db'}"
+    new = request.getfixturevalue("new_database")
+    return str(new())
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path) -> str:
+    """An empty SQLite database, for laws that no database can change."""
+    return f"sqlite:///{tmp_path / 'coordinator.db'}"
+
+
+@pytest.fixture
+def execute() -> Callable[[str, str], None]:
+    """A function that runs a statement on a database behind the store's back."""
+    import sqlalchemy as sa
+
+    def run(url: str, statement: str) -> None:
+        engine = sa.create_engine(url)
+        with engine.begin() as connection:
+            connection.exec_driver_sql(statement)
+        engine.dispose()
+
+    return run

@@ -1,0 +1,171 @@
+"""``cloister jobs`` of an analyst, against a coordinator on a port."""
+
+from __future__ import annotations
+
+import json
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cloister.cli import jobs_rest, main
+from cloister.hazmat.signing import Identity
+from cloister.jobs import JobResult
+from cloister.testing import toy_schema
+
+from .federation import IDENTITIES, SILOS, Caller
+
+# the fixtures of a service with three silos
+from .test_network import (  # noqa: F401
+    Authority,
+    Service,
+    Silo,
+    authority,
+    ended,
+    rest,
+    service,
+    silos,
+)
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@dataclass
+class Keys:
+    """The analyst's folder of keys."""
+
+    folder: Path
+
+    def identity(self) -> Identity:
+        return IDENTITIES["ana"]
+
+    def peer(self) -> Caller:
+        return Caller("analyst", "ana")
+
+
+@pytest.fixture
+def run(
+    service: Service,  # noqa: F811
+    authority: Authority,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Run:
+    """A function that runs ``cloister jobs`` with an analyst's configuration."""
+    context = authority.context("ana", ssl.PROTOCOL_TLS_CLIENT)
+    monkeypatch.setattr(jobs_rest, "KeyFolder", Keys)
+    monkeypatch.setattr(jobs_rest, "client_context", lambda _: context)
+    (tmp_path / "keys").mkdir()
+    config = tmp_path / "analyst.toml"
+    config.write_text(
+        f'role = "analyst"\nname = "ana"\ncoordinator = "{service.address}"\nkeys = "keys"\n'
+    )
+    (tmp_path / "schema.toml").write_text(toy_schema().to_toml())
+
+    def command(action: str, *options: str) -> tuple[int, str, str]:
+        code = main(["jobs", action, "--config", str(config), *options])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return command
+
+
+def options(tmp_path: Path, *more: str, silos: str = "a,b,c") -> list[str]:  # noqa: F811
+    fixed = ["--epsilon", "1", "--nominal-n", "300", "--k", "2", "--rounds", "2", "--json"]
+    return ["--schema", str(tmp_path / "schema.toml"), "--silos", silos, *fixed, *more]
+
+
+def submitted(run: Run, tmp_path: Path, *more: str) -> dict[str, Any]:
+    code, out, err = run("submit", *options(tmp_path, *more))
+    assert code == 0, err
+    document: dict[str, Any] = json.loads(out)
+    return document
+
+
+def test_a_job_is_proposed_listed_shown_and_read(
+    run: Run,
+    silos: dict[str, Silo],  # noqa: F811
+    rest: Any,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    document = submitted(run, tmp_path, "--publish")
+    job = document["job"]
+    assert document["plan"]["profile"] == "pairwise", "the default for three silos"
+    assert document["plan"]["fingerprints"] == [IDENTITIES[name].fingerprint for name in SILOS]
+    assert ended(rest, job)["state"] == "done"
+    code, out, _ = run("list")
+    assert code == 0
+    assert job in out
+    assert "2 of 2" in out
+    code, out, _ = run("show", job[:8])
+    assert code == 0
+    assert "approved" in out
+    assert "done" in out
+    code, out, _ = run("result", job[:8], "--json", "--report", str(tmp_path / "report.html"))
+    assert code == 0
+    result = json.loads(out)
+    silo = silos["a"].clients[job]
+    expected = silo.plan.task.results(silo.state, silo.plan.grid)
+    assert result["results"]["centres"] == expected["centres"].tolist()
+    del result["command"], result["job"], result["warnings"]
+    assert JobResult.from_dict(result).plan.digest.hex() == document["plan_digest"]
+    assert job in (tmp_path / "report.html").read_text()
+
+
+def test_a_job_is_cancelled_once(run: Run, tmp_path: Path) -> None:
+    fingerprints = ",".join(f"{name}={IDENTITIES[name].fingerprint}" for name in SILOS)
+    code, out, err = run("submit", *options(tmp_path, silos=fingerprints))
+    assert code == 0, err
+    job = json.loads(out)["job"]
+    assert run("cancel", job)[0] == 0
+    code, _, err = run("cancel", job)
+    assert code == 3
+    assert "ended already" in err
+    code, out, _ = run("show", job, "--json")
+    assert json.loads(out)["reason"] == "cancelled by ana."
+
+
+def test_a_silo_that_nobody_has_seen_needs_its_fingerprint(run: Run, tmp_path: Path) -> None:
+    code, _, err = run("submit", *options(tmp_path))
+    assert code == 3
+    assert "silo 'a' was never connected" in err
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        (["--profile", "group", "--publish"], "publish must be False"),
+        (["--task", "count"], "either k for k-means or a task"),
+        (["--min-silos", "1"], "min_silos must be in [2, 3]"),
+    ],
+)
+def test_a_plan_that_cannot_be_is_refused_before_it_is_sent(
+    run: Run, tmp_path: Path, more: list[str], sentence: str
+) -> None:
+    members = ",".join(f"{name}={IDENTITIES[name].fingerprint}" for name in SILOS)
+    code, _, err = run("submit", *options(tmp_path, *more, silos=members))
+    assert code == 3
+    assert sentence in err
+
+
+@pytest.mark.parametrize("action", ["approve", "deny", "withdraw"])
+def test_only_the_owner_of_the_data_decides(run: Run, action: str) -> None:
+    code, _, err = run(action, "0" * 32)
+    assert code == 3
+    assert "for the role 'silo'" in err
+
+
+def test_without_a_result_the_analyst_is_told_where_it_is(
+    run: Run,
+    silos: dict[str, Silo],  # noqa: F811
+    rest: Any,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    job = submitted(run, tmp_path, "--profile", "group")["job"]
+    assert ended(rest, job)["state"] == "done"
+    code, _, err = run("result", job)
+    assert code == 3
+    assert "its result is at the silos" in err

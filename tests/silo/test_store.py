@@ -1,0 +1,96 @@
+"""The file of jobs: one decision each, whoever makes it, and nothing forgotten."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from cloister.errors import LedgerError, PlanError
+from cloister.silo.store import OPEN, State, Store
+
+JOB = "0123456789abcdef" * 2
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    store = Store(tmp_path / "jobs.db")
+    store.add(JOB, "{}", {"name": "ann"}, State.WAITING)
+    return store
+
+
+def test_a_job_is_kept_as_it_came_first(store: Store) -> None:
+    assert not store.add(JOB, '{"other": 1}', {}, State.ACCEPTED)
+    job = store.get(JOB)
+    assert job is not None
+    assert (job.plan, job.proposer, job.state) == ("{}", {"name": "ann"}, State.WAITING)
+
+
+def test_only_one_of_many_decisions_counts(store: Store) -> None:
+    made: list[State] = []
+
+    def decide(state: State) -> None:
+        if Store(store.path).move(JOB, state, (State.WAITING,)):
+            made.append(state)
+
+    wanted = [State.ACCEPTED, State.DECLINED, State.WITHDRAWN] * 4
+    threads = [threading.Thread(target=decide, args=(state,)) for state in wanted]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(made) == 1
+    assert store.state(JOB) == made[0]
+
+
+def test_a_change_by_another_process_is_seen_at_the_next_look(store: Store) -> None:
+    assert store.states(OPEN) == {JOB: State.WAITING}
+    code = (
+        "import sys; from cloister.silo.store import Store, State; "
+        f"assert Store(sys.argv[1]).move({JOB!r}, State.ACCEPTED, (State.WAITING,), by='owner')"
+    )
+    subprocess.run([sys.executable, "-c", code, str(store.path)], check=True)
+    assert store.states(OPEN) == {JOB: State.ACCEPTED}
+    assert store.state(JOB) == State.ACCEPTED
+
+
+def test_a_change_of_our_own_is_seen_at_once(store: Store) -> None:
+    for state in (State.ACCEPTED, State.APPROVED, State.RUNNING, State.FINISHED, State.DONE):
+        before = store.state(JOB)
+        assert before is not None
+        assert store.move(JOB, state, (before,))
+        assert store.state(JOB) == state
+        assert store.states() == {JOB: state}
+
+
+def test_a_change_of_state_stays_unnoted_until_it_is_noted(store: Store) -> None:
+    (job,) = store.unnoted()
+    store.note(job)
+    assert store.unnoted() == ()
+    store.move(JOB, State.WITHDRAWN, OPEN)
+    assert [job.state for job in Store(store.path).unnoted()] == [State.WITHDRAWN]
+
+
+def test_a_job_is_found_by_how_its_id_begins(store: Store) -> None:
+    assert store.find("0123").id == JOB
+    store.add("0" * 32, "{}", {}, State.WAITING)
+    for start in ("0", "f", ""):
+        with pytest.raises(PlanError, match="jobs list"):
+            store.find(start)
+
+
+def test_the_file_is_for_its_owner_alone(store: Store) -> None:
+    for path in store.path.parent.iterdir():
+        assert path.stat().st_mode & 0o777 == 0o600, path.name
+
+
+def test_a_file_that_is_no_store_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    path.write_text("not a database, and long enough to be taken for something else" * 20)
+    with pytest.raises(LedgerError, match="file of jobs"):
+        Store(path)
+    with pytest.raises(LedgerError, match="file of jobs"):
+        Store(tmp_path / "missing" / "jobs.db")
