@@ -141,7 +141,7 @@ class LocalFederation:
         """Return the analyst's connection to the coordinator."""
         return Rest(self.url, client_context(KeyFolder(self.keys[ANALYST])))
 
-    def wait_connected(self, *names: str, seconds: float = 20.0) -> None:
+    def wait_connected(self, *names: str, seconds: float = 60.0) -> None:
         """Wait until the coordinator listens and these silos (or all) have a stream."""
         wanted = set(names or self.tables)
 

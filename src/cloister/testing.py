@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cloister.errors import PlanError, RemoteProtocolError
-from cloister.estimators.kmeans import DPKMeans
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.hazmat.ring import Integers
 from cloister.hazmat.signing import Identity
@@ -67,17 +66,6 @@ class SimulatedNoise:
         draw = {"gaussian": self._rng.normal, "laplace": self._rng.laplace}[kind]
         rounded: Integers = np.rint(draw(0.0, scale, size)).astype(np.int64)
         return rounded
-
-
-class ZeroNoiseKMeans(DPKMeans):
-    """``DPKMeans`` with the zero-noise double, for checks that compare two fits."""
-
-    _new_noise = ZeroNoise
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.non_deterministic = False  # so that scikit-learn runs all its checks
-        return tags
 
 
 def toy_schema(n_features: int = 2) -> Schema:
@@ -379,3 +367,24 @@ def _equal(left: list[GridState], right: list[GridState]) -> bool:
         a.keys() == b.keys() and all((a[name] == b[name]).all() for name in a)
         for a, b in zip(left, right, strict=True)
     )
+
+
+def __getattr__(name: str) -> Any:
+    """Make ``ZeroNoiseKMeans`` when it is asked for: scikit-learn is slow to import."""
+    if name != "ZeroNoiseKMeans":
+        raise AttributeError(f"module 'cloister.testing' has no attribute {name!r}")
+    from cloister.estimators.kmeans import DPKMeans
+
+    class ZeroNoiseKMeans(DPKMeans):
+        """``DPKMeans`` with the zero-noise double, for checks that compare two fits."""
+
+        _new_noise = ZeroNoise
+
+        def __sklearn_tags__(self) -> Any:
+            tags = super().__sklearn_tags__()
+            tags.non_deterministic = False  # so that scikit-learn runs all its checks
+            return tags
+
+    ZeroNoiseKMeans.__qualname__ = name  # so that it can be stored
+    globals()[name] = ZeroNoiseKMeans
+    return ZeroNoiseKMeans

@@ -16,16 +16,19 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
 import pytest
 
+from cloister.enrolment import KeyFolder, local_federation
 from cloister.randomness import new_key
+from cloister.testing import toy_schema
 from cloister.transports import flare_kit
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 SILOS = ("silo-0", "silo-1", "silo-2")
 ADMIN = "admin@hub.org"
-DOUBLES = ("flare_doubles.ToySite", "flare_doubles.MirrorSite")
+DOUBLES = tuple(f"flare_doubles.{name}" for name in ("ZeroNoiseSilo", "ToySite", "MirrorSite"))
 SERVER_DOUBLES = ("flare_doubles.ZeroNoiseRounds", "flare_doubles.Conformance")
 PROJECT = """
 api_version: 3
@@ -42,6 +45,27 @@ builders:
     args: {{config_folder: config}}
   - path: nvflare.lighter.impl.cert.CertBuilder
   - path: nvflare.lighter.impl.signature.SignatureBuilder
+"""
+
+
+SILO = """
+role = "silo"
+name = "{}"
+coordinator = "https://not-used-under-flare"
+keys = "{}"
+cap_epsilon = 10.0
+data.file = "records.csv"
+
+[policy]
+tasks = ["fastlloyd"]
+max_epsilon_per_job = 2.0
+standing = true
+
+[peers]
+{}
+
+[analysts]
+analyst = "{}"
 """
 
 
@@ -69,6 +93,7 @@ class Federation:
         self._folder = folder
         self._processes: list[subprocess.Popen[bytes]] = []
         self._logs: list[IO[bytes]] = []
+        self.keys: dict[str, Path] = {}
         (folder / "home").mkdir()
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -198,12 +223,29 @@ def _kill(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
+def furnish(kits: Path, folder: Path) -> dict[str, Path]:
+    """Give every site keys, records and a configuration; return all key folders."""
+    keys = local_federation(folder / "keys", SILOS)
+    pins = {name: KeyFolder(path).identity().fingerprint for name, path in keys.items()}
+    rng = np.random.default_rng(7)
+    for silo in SILOS:
+        local = kits / silo / "local"
+        (local / "schema.toml").write_text(toy_schema().to_toml())
+        rows = rng.uniform(-1, 1, (200, 2))
+        np.savetxt(local / "records.csv", rows, "%.6f", ",", header="x0,x1", comments="")
+        lines = "\n".join(f'{name} = "{pins[name]}"' for name in SILOS if name != silo)
+        (local / "silo.toml").write_text(SILO.format(silo, keys[silo], lines, pins["analyst"]))
+    return keys
+
+
 @pytest.fixture(scope="session")
 def federation(
     flare_python: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Federation]:
     """Three sites made safe with our kit; the server is left as FLARE provisioned it."""
-    made = Federation(flare_python, tmp_path_factory.mktemp("flare"))
+    folder = tmp_path_factory.mktemp("flare")
+    made = Federation(flare_python, folder)
+    made.keys = furnish(made.kits, folder)
     key = new_key().hex()
     for silo in SILOS:
         flare_kit.secure(made.kits / silo, (flare_kit.SITE_CLASS, *DOUBLES))

@@ -21,6 +21,10 @@ from cloister.protocol.plan import Plan
 from cloister.protocol.session import Transport
 from cloister.secagg.masks import GroupMask
 from cloister.service.flare import Rounds
+from cloister.settings import SiloSettings
+from cloister.silo.agent import Agent
+from cloister.silo.flare import FlareSilo
+from cloister.silo.main import open_agent
 from cloister.testing import ZeroNoise, check_transport, toy_records
 from cloister.transports.flare import TOPIC, FlareTransport, Line, answering
 from cloister.transports.http import Kind, Message
@@ -34,6 +38,26 @@ class ZeroNoiseRounds(Rounds):
     """The product's controller with no noise."""
 
     new_noise = ZeroNoise
+
+
+class ZeroNoiseSilo(FlareSilo):
+    """The product's agent with no noise; it is killed once, at the message that a file numbers."""
+
+    def open_agent(self, settings: SiloSettings) -> Any:
+        agent = open_agent(settings, noise=ZeroNoise(), wait=self._ended.wait)
+        return Mortal(agent, settings.ledger.with_name("die-at"))
+
+
+class Mortal:
+    def __init__(self, agent: Agent, order: Path) -> None:
+        self._agent, self._order, self._asked = agent, order, 0
+
+    def on_message(self, message: Message) -> list[Message]:
+        self._asked += message.kind == Kind.ASK
+        if self._order.exists() and self._asked == int(self._order.read_text()):
+            self._order.unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return self._agent.on_message(message)
 
 
 class Silent(Executor):

@@ -5,14 +5,20 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from cloister.data import read_source
+from cloister.enrolment import KeyFolder
+from cloister.jobs import JobResult, make_plan, run_plan
+from cloister.privacy.budget import Budget
 from cloister.protocol.plan import Plan
+from cloister.service.client import proposal
 from cloister.tasks.base import GridState
-from cloister.testing import Faults, Wire, toy_plan
+from cloister.tasks.kmeans import FastLloyd
+from cloister.testing import Faults, Wire, ZeroNoise, toy_plan, toy_schema
 from cloister.transports.flare_kit import write_job
 from cloister.transports.inprocess import InProcess
 
@@ -47,16 +53,77 @@ def same(there: Path, here: Sequence[GridState]) -> bool:
     )
 
 
+def pairwise_plan(federation: Federation) -> Plan:
+    """Return a plan whose silos are the sites, each with the key that its configuration names."""
+    prints = tuple(KeyFolder(federation.keys[s]).identity().fingerprint for s in SILOS)
+    return make_plan(
+        FastLloyd,
+        toy_schema(),
+        SILOS,
+        budget=Budget(1.0, 1e-6),
+        nominal_n=600,
+        n_clusters=3,
+        profile="pairwise",
+        fingerprints=prints,
+    )
+
+
+def write_proposal(federation: Federation, folder: Path, plan: Plan) -> Path:
+    """Write the analyst's job for the product's agents with the zero-noise double."""
+    write_job(
+        proposal(plan, KeyFolder(federation.keys["analyst"]).identity(), "analyst"),
+        folder,
+        site_class="flare_doubles.ZeroNoiseSilo",
+        server_class="flare_doubles.ZeroNoiseRounds",
+    )
+    return folder
+
+
+def in_one_process(federation: Federation, plan: Plan) -> JobResult:
+    """Run the same task over the same files with no masks worth the name and no noise."""
+    here = replace(plan, profile="group", collusion=0, fingerprints=())
+    files = {silo: federation.kits / silo / "local" / "records.csv" for silo in SILOS}
+    records = {silo: read_source(files[silo], toy_schema()) for silo in SILOS}
+    return run_plan(here, records, noise=ZeroNoise())
+
+
+def released(federation: Federation, silo: str, plan: Plan) -> Path:
+    """Return where a site's agent keeps the result of a job."""
+    return federation.kits / silo / "local" / "results" / plan.run_id / "model.json"
+
+
 def test_a_job_gives_bit_for_bit_the_centres_of_one_process(
     federation: Federation, tmp_path: Path
 ) -> None:
-    plan = toy_plan(silos=3)
-    ended = federation.submit(write(tmp_path, plan))
+    plan = pairwise_plan(federation)
+    ended = federation.submit(write_proposal(federation, tmp_path, plan))
     assert ended.get("status") == "FINISHED:COMPLETED", federation.log("localhost")[-5000:]
-    local = Wire(plan)
-    local.run()
+    expected = in_one_process(federation, plan)
     for silo in SILOS:
-        assert same(kept(federation, silo, plan), local.clients[silo].history)
+        found = JobResult.load(released(federation, silo, plan))
+        assert len(found.history) == plan.rounds + 1
+        for there, here in zip(found.history, expected.history, strict=True):
+            assert all((there[name] == here[name]).all() for name in here)
+    (seconds,) = re.findall(rf"{plan.rounds} rounds in ([\d.]+) s", federation.log("localhost"))[:1]
+    print(f"mean round time over FLARE: {1000 * float(seconds) / plan.rounds:.1f} ms")
+
+
+def test_a_job_that_flare_stopped_goes_on_when_it_is_submitted_again(
+    federation: Federation, tmp_path: Path
+) -> None:
+    plan = pairwise_plan(federation)
+    (federation.kits / "silo-1" / "local" / "die-at").write_text("9")
+    job = write_proposal(federation, tmp_path, plan)
+    ended = federation.submit(job)
+    assert ended.get("status") != "FINISHED:COMPLETED", "the site's process was to be killed"
+    ended = federation.submit(job)
+    assert ended.get("status") == "FINISHED:COMPLETED", federation.log("localhost")[-5000:]
+    assert "is taken up at round" in federation.log("localhost")
+    expected = in_one_process(federation, plan)
+    for silo in SILOS:
+        found = JobResult.load(released(federation, silo, plan))
+        for there, here in zip(found.history, expected.history, strict=True):
+            assert all((there[name] == here[name]).all() for name in here)
 
 
 def test_the_transport_obeys_the_laws_of_transports(federation: Federation, tmp_path: Path):

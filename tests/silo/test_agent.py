@@ -222,6 +222,15 @@ def test_a_study_has_its_own_cap(site: Site) -> None:
     assert "study 'a'" in reason
 
 
+def test_a_year_has_its_own_cap_over_all_studies(site: Site) -> None:
+    site.standing = True
+    agent = site.agent(year_epsilon=1.2)
+    assert said(agent.on_message(offer(toy_plan(study="a")))) == [("approved", "")]
+    ((decision, reason),) = said(agent.on_message(offer(toy_plan(study="b"))))
+    assert decision == "declined"
+    assert "year" in reason
+
+
 def test_of_a_data_problem_nothing_is_told(site: Site, plan: Plan) -> None:
     site.standing = True
 
