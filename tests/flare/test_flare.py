@@ -63,6 +63,7 @@ def pairwise_plan(federation: Federation) -> Plan:
         budget=Budget(1.0, 1e-6),
         nominal_n=600,
         n_clusters=3,
+        rounds=7,
         profile="pairwise",
         fingerprints=prints,
     )
@@ -87,6 +88,15 @@ def in_one_process(federation: Federation, plan: Plan) -> JobResult:
     return run_plan(here, records, noise=ZeroNoise())
 
 
+def same_centres(found: JobResult, expected: JobResult) -> bool:
+    """Whether two results are the same after every round; their error bars may differ."""
+    return len(found.history) == len(expected.history) and all(
+        (there[name] == here[name]).all()
+        for there, here in zip(found.history, expected.history, strict=True)
+        for name in ("centres", "sizes")
+    )
+
+
 def released(federation: Federation, silo: str, plan: Plan) -> Path:
     """Return where a site's agent keeps the result of a job."""
     return federation.kits / silo / "local" / "results" / plan.run_id / "model.json"
@@ -101,9 +111,7 @@ def test_a_job_gives_bit_for_bit_the_centres_of_one_process(
     expected = in_one_process(federation, plan)
     for silo in SILOS:
         found = JobResult.load(released(federation, silo, plan))
-        assert len(found.history) == plan.rounds + 1
-        for there, here in zip(found.history, expected.history, strict=True):
-            assert all((there[name] == here[name]).all() for name in here)
+        assert same_centres(found, expected)
     (seconds,) = re.findall(rf"{plan.rounds} rounds in ([\d.]+) s", federation.log("localhost"))[:1]
     print(f"mean round time over FLARE: {1000 * float(seconds) / plan.rounds:.1f} ms")
 
@@ -122,8 +130,7 @@ def test_a_job_that_flare_stopped_goes_on_when_it_is_submitted_again(
     expected = in_one_process(federation, plan)
     for silo in SILOS:
         found = JobResult.load(released(federation, silo, plan))
-        for there, here in zip(found.history, expected.history, strict=True):
-            assert all((there[name] == here[name]).all() for name in here)
+        assert same_centres(found, expected)
 
 
 def test_the_transport_obeys_the_laws_of_transports(federation: Federation, tmp_path: Path):

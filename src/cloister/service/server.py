@@ -69,6 +69,7 @@ class Server:
             app,
             http=_Http,
             ws=_WebSocket,
+            interface="asgi3",
             loop="asyncio",
             lifespan="off",
             log_config=None,
@@ -114,11 +115,17 @@ class _Http(H11Protocol):
 
 
 class _WebSocket(WebSocketsSansIOProtocol):
-    """Drops a peer that does not answer; asyncio would wait 30 s more for it to end TLS."""
+    """Drops a peer that does not answer, and whoever is left over at the end."""
 
     def keepalive_timeout(self) -> None:
         super().keepalive_timeout()
-        self.transport.abort()
+        self.transport.abort()  # asyncio would wait 30 s more for the end of TLS
+
+    def shutdown(self) -> None:
+        if self.transport.is_closing():  # it was refused already; uvicorn fails on a second answer
+            self.transport.abort()
+        else:
+            super().shutdown()
 
 
 def _listening(listen: str) -> socket.socket:

@@ -227,7 +227,7 @@ class StreamClient:
         TransportError
             If there is none to be had, with the reason and the way out.
         """
-        from websockets.exceptions import InvalidHandshake, InvalidProxy, InvalidURI
+        from websockets.exceptions import WebSocketException
         from websockets.sync.client import connect
 
         address = urlsplit(self.url)
@@ -249,7 +249,7 @@ class StreamClient:
                 close_timeout=_CLOSING,
                 create_connection=self._kept(attempts),
             ).__enter__()
-        except (OSError, EOFError, InvalidHandshake, InvalidProxy, InvalidURI) as error:
+        except (OSError, EOFError, WebSocketException) as error:
             late = getattr(attempts[-1], "connection_exc", None) if attempts else None
             raise TransportError(self._sentence(error, late, where)) from None
         if connection.subprotocol != VERSION:
