@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from cloister.data import read_source
 from cloister.enrolment import KeyFolder
@@ -23,6 +24,8 @@ from cloister.transports.flare_kit import write_job
 from cloister.transports.inprocess import InProcess
 
 from .conftest import SILOS, Federation
+
+pytestmark = pytest.mark.xdist_group("flare")  # one federation, not one for each worker
 
 PROPOSER = {"name": "", "fingerprint": "", "public": "", "signature": ""}
 

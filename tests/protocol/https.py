@@ -6,7 +6,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
@@ -145,6 +145,7 @@ class Federation:
     refusals: list[tuple[str, str]] = field(default_factory=list)
     peers: list[bytes | None] = field(default_factory=list)
     on_connect: Callable[[str], None] = lambda silo: None
+    over: threading.Event = field(default_factory=threading.Event)
 
     def __enter__(self) -> Self:
         self.ca = Authority(self.folder)
@@ -172,7 +173,13 @@ class Federation:
         self._leaving: list[Silo] = []
         return self
 
+    def hang(self, frame: bytes) -> bytes:
+        """Answer nothing until the end."""
+        self.over.wait(10)
+        return b""
+
     def __exit__(self, *_: object) -> None:
+        self.over.set()
         for silo in self._leaving:
             silo.close()
         self.server.stop()
@@ -290,8 +297,3 @@ def carried(folder: Path) -> Iterator[Callable[[Mapping[str, Handler]], Transpor
     """Yield what makes a transport over real TLS from handlers, for the conformance suite."""
     with Federation(folder) as federation:
         yield federation.carry
-
-
-def quietly(work: Callable[[], Any]) -> None:
-    with suppress(TransportError):
-        work()

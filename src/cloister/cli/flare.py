@@ -65,7 +65,7 @@ def _job(args: argparse.Namespace, out: Output) -> None:
             f"silo {bare[0]!r} must have its fingerprint, {bare[0]}=ed25519:..., since nobody can "
             "be asked for it."
         )
-    plan = jobs_rest._planned(args, None)
+    plan = jobs_rest._planned(args, None)  # type: ignore[arg-type]  # nobody to ask
     keys = KeyFolder(settings.keys)
     write_job(proposal(plan, keys.identity(), keys.peer().name), args.out)
     out.paragraph(plan.describe())

@@ -19,11 +19,12 @@ from cloister.privacy import accounting
 from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import epsilon_left
 from cloister.privacy.events import ComposedEvent
+from cloister.privacy.noise import AGGREGATOR_NOISE
 from cloister.protocol.plan import Plan
 from cloister.report import as_table, number, odds_sentence, write_report
 from cloister.report.words import warnings_of
 from cloister.settings import SiloSettings, load_settings
-from cloister.silo.agent import AGGREGATOR_NOISE, MODEL, close_job
+from cloister.silo.agent import MODEL, close_job
 from cloister.silo.site import Site
 from cloister.silo.store import OPEN, UNDECIDED, Job, State
 from cloister.tasks.base import Bars, Table

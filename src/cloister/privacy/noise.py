@@ -14,6 +14,10 @@ NoiseKind = Literal["gaussian", "laplace"]
 _SAMPLERS = {"gaussian": discrete_gaussian, "laplace": discrete_laplace}
 
 
+AGGREGATOR_NOISE = "the aggregator's, not checkable by a silo"
+"""What a silo of a networked group-mask job can say of the noise."""
+
+
 class NoiseSource(Protocol):
     """What an aggregator needs: integers of a named law and scale."""
 

@@ -39,6 +39,7 @@ from cloister.tasks.base import Block, Mechanism, Profile, Released, Task
 
 PROTOCOL_VERSION = 1
 MAX_RECORDS = 1 << 32  # per silo: public head-room, not a count
+MAX_ROUNDS, MAX_SILOS, MAX_WORDS = 1000, 1000, 1 << 24  # of a plan that anybody will look at
 _FINE_STEPS = 1 << 8  # the rounding rule: nothing is counted in whole records
 _LEAST_SHARE = 4  # steps: sums of finer shares are not yet like one discrete Gaussian
 _FINGERPRINT = re.compile("ed25519:[0-9a-f]{64}")
@@ -138,6 +139,7 @@ class Plan:
             object.__setattr__(self, "min_silos", least)
         self._check_numbers()
         self._check_parties()
+        self._check_size()
         self._check_task()
         self._check_lattice()
 
@@ -240,6 +242,20 @@ class Plan:
         weight = sum(block.weight for t in range(task.rounds) for block in task.blocks(t))
         if not 0 < weight <= 1 + 1e-9:
             raise PlanError(f"weights of all blocks must sum to at most 1, got {weight:.6g}.")
+
+    def _check_size(self) -> None:
+        """Refuse a plan whose mere size would stop a party that reads it."""
+        if not 1 <= self.rounds <= MAX_ROUNDS or len(self.silos) > MAX_SILOS:
+            raise PlanError(
+                f"a plan has at most {MAX_ROUNDS} rounds and {MAX_SILOS} silos, got {self.rounds} "
+                f"and {len(self.silos)}."
+            )
+        for t in range(self.rounds):
+            if self.length(t) > MAX_WORDS:
+                raise PlanError(
+                    f"round {t} of task {self.task.name!r} has {self.length(t)} words, a vector "
+                    f"has at most {MAX_WORDS}; use fewer clusters or columns."
+                )
 
     def _check_lattice(self) -> None:
         """Prove that nothing can wrap in the ring, and that the noise is as good as continuous."""

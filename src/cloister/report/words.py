@@ -11,7 +11,7 @@ from cloister.jobs import JobResult
 from cloister.privacy.accounting import attacker_odds
 from cloister.privacy.budget import Budget
 from cloister.privacy.events import Event, NonPrivateEvent, holds
-from cloister.privacy.noise import DiscreteNoise
+from cloister.privacy.noise import AGGREGATOR_NOISE, DiscreteNoise
 from cloister.protocol.plan import Plan
 from cloister.tasks.base import Bars, Exhibit, Heatmap, Measured, Scatter, Table
 
@@ -46,6 +46,9 @@ def plus_minus(value: float, spread: float) -> str:
     return f"{rounded:,.{decimals}f} ± {spread:,.{decimals}f}"
 
 
+REAL_NOISE = (DiscreteNoise.label, AGGREGATOR_NOISE)
+
+
 def odds_sentence(cost: Event | Budget) -> str:
     """Say what a cost means for an attacker who has to guess whether somebody is in the data."""
     odds = 1.0 if not isinstance(cost, Budget) and holds(cost, NonPrivateEvent) else None
@@ -78,7 +81,7 @@ def warnings_of(result: JobResult) -> tuple[str, ...]:
             f"NOT PRIVATE: the task {result.plan.task.name!r} releases exact values. Treat this "
             "report like the records themselves."
         )
-    elif result.noise != DiscreteNoise.label:
+    elif result.noise not in REAL_NOISE:
         warnings.append(
             f"NOT PRIVATE: noise from: {result.noise}. The numbers below describe what the plan "
             "would guarantee with real noise; this run guarantees nothing."
@@ -94,13 +97,15 @@ def privacy_statement(result: JobResult) -> tuple[tuple[str, str], ...]:
         "What was summed over?",
         f"{len(plan.silos)} silos: {', '.join(plan.silos)}. A round counts with at least "
         f"{plan.min_silos} of them."
-        if plan.profile == "group"
+        if plan.profile != "local"
         else f"One silo, {plan.silos[0]}. Nothing was sent to anybody.",
     )
     if plan.budget is None:
         return (what, silos, ("What is guaranteed?", "Nothing. The released values are exact."))
     strength = strength_sentence(result.epsilon(), plan.budget.delta)
-    if result.noise != DiscreteNoise.label:
+    if result.noise == AGGREGATOR_NOISE:
+        strength += " This holds if the aggregator really added the noise, which no silo can check."
+    elif result.noise not in REAL_NOISE:
         strength = f"Not at all in this run, which had no real noise. With it: {strength}"
     if result.spent != plan.events():
         strength += " The noisy count of all records that was bought first is part of this."
@@ -136,6 +141,8 @@ def who_saw_what(plan: Plan, *, in_process: bool) -> tuple[tuple[Sight, ...], tu
     if plan.profile == "local":
         owner = Sight("The process that ran the job", "the records, the results", "-")
         return (owner, reader), ()
+    if plan.profile == "pairwise":
+        return _who_saw_pairwise(plan, exact, reader, in_process=in_process)
     parties = (
         Sight(
             "Each silo",
@@ -163,6 +170,35 @@ def who_saw_what(plan: Plan, *, in_process: bool) -> tuple[tuple[Sight, ...], tu
         remarks.append(
             "Do not give this report to the operator of the aggregator: who kept the noise could "
             "subtract it."
+        )
+    return parties, tuple(remarks)
+
+
+def _who_saw_pairwise(
+    plan: Plan, exact: str, reader: Sight, *, in_process: bool
+) -> tuple[tuple[Sight, ...], tuple[str, ...]]:
+    parties = (
+        Sight(
+            "Each silo",
+            f"its own records and its own share of the noise, the {exact} results of every round",
+            "records, sums and counts of another silo",
+        ),
+        Sight(
+            "The aggregator",
+            "masked vectors, which look like random numbers, the noisy sum of every round, and "
+            "when each silo answers",
+            "records, and the vector of any one silo",
+        ),
+        reader,
+    )
+    remarks = [
+        f"The guarantee holds even if {plan.collusion} of the silos and the aggregator put "
+        "together all they know."
+    ]
+    if in_process:
+        remarks.append(
+            "In this run all parties were parts of one process on one machine: whoever ran it "
+            "could read every file it was given."
         )
     return parties, tuple(remarks)
 

@@ -13,7 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as NotYet
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -34,6 +34,7 @@ from cloister.transports.http import (
     printable,
 )
 
+_STOPPED = "the job, or the service, was stopped; nothing more is asked."
 _TICK = 0.1  # seconds between two looks at `stop`
 _NUMBERS = 2**32
 _CLOSING = 1.0  # seconds to tell a silo why its stream ends
@@ -375,7 +376,7 @@ class Hub:
     def hand_over(self, work: Callable[[], Coroutine[Any, Any, dict[str, bytes]]]) -> Any:
         """Run a coroutine in the event loop; from another thread."""
         if self._loop is None or self._loop.is_closed():
-            raise TransportError("the service has stopped; the job goes on when it starts again.")
+            raise TransportError(_STOPPED)
         return asyncio.run_coroutine_threadsafe(work(), self._loop)
 
     @property
@@ -425,6 +426,8 @@ class HubTransport:
                 answers = future.result(_TICK)
             except NotYet:
                 self._check(future)
+            except CancelledError:  # by the end of the event loop
+                raise TransportError(_STOPPED) from None
             while refusals:
                 self.on_refusal(*refusals.popleft())
         return answers
@@ -444,7 +447,7 @@ class HubTransport:
             return
         if future is not None:
             future.cancel()
-        raise TransportError("the job was stopped here; nothing more is asked.")
+        raise TransportError(_STOPPED)
 
 
 async def _close(websocket: WebSocket, silo: str, errors: list[BaseException | None]) -> None:

@@ -30,6 +30,7 @@ from cloister.errors import (
 )
 from cloister.jobs import JobResult
 from cloister.privacy.ledger import Ledger
+from cloister.privacy.noise import AGGREGATOR_NOISE
 from cloister.protocol.client import Client
 from cloister.protocol.messages import Kind as FrameKind
 from cloister.protocol.messages import decode
@@ -40,7 +41,6 @@ from cloister.silo.store import GRANTED, OPEN, UNDECIDED, Job, State, Store
 from cloister.transports.http import Kind, Message, in_json, printable
 
 LOCAL_PROBLEM = "local problem; see the silo's log"
-AGGREGATOR_NOISE = "the aggregator's, not checkable by a silo"
 MODEL = "model.json"
 
 _PRINT = b"cloister/records"  # public: the ledger's own key is put on top

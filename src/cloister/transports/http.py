@@ -251,7 +251,7 @@ class StreamClient:
             ).__enter__()
         except (OSError, EOFError, WebSocketException) as error:
             late = getattr(attempts[-1], "connection_exc", None) if attempts else None
-            raise TransportError(self._sentence(error, late, where)) from None
+            raise TransportError(self._sentence(error, late, where, bool(attempts))) from None
         if connection.subprotocol != VERSION:
             connection.close(1002, f"we speak {VERSION}")
             raise TransportError(f"{where} speaks no {VERSION}; {_SAME_VERSION}")
@@ -270,7 +270,9 @@ class StreamClient:
 
         return make
 
-    def _sentence(self, error: Exception, late: BaseException | None, where: str) -> str:
+    def _sentence(
+        self, error: Exception, late: BaseException | None, where: str, dialled: bool
+    ) -> str:
         """Say why there is no connection, and what to do."""
         from websockets.exceptions import InvalidProxy, InvalidStatus, NegotiationError, ProxyError
 
@@ -295,13 +297,14 @@ class StreamClient:
                 return f"{where} speaks no {VERSION}; {_SAME_VERSION}"
             case InvalidProxy() | ProxyError():
                 return f"proxy {nearest!r} does not lead to {where!r}: {printable(error)}."
-        if isinstance(late or error, ssl.SSLError):
-            return _alert(late or error, where)
-        if isinstance(error, OSError):
+        refusal = late if isinstance(late, ssl.SSLError) else error
+        if isinstance(refusal, ssl.SSLError) and "ALERT_" in (refusal.reason or ""):
+            return _alert(refusal, where)
+        if isinstance(error, OSError) and not dialled:
             return f"no connection to {nearest!r}: {error.strerror or type(error).__name__}."
-        return (
-            f"{where} hung up before the stream was open; if it is the coordinator, it does not "
-            "take this certificate: ask for enrolment."
+        return (  # an alert can be lost on its way
+            f"{where} hung up right after TLS; if it is the coordinator, it does not take this "
+            "party's certificate: see that it was enrolled, has not expired and was not revoked."
         )
 
 
@@ -337,7 +340,7 @@ def _alert(error: Any, where: str) -> str:
     if "CERTIFICATE" in alert or alert in _ALERTS:
         why = _ALERTS.get(alert, f"{alert.lower().replace('_', ' ')}; enrol again")
         return f"{where} does not take this party's certificate: {why}."
-    return f"TLS with {where} failed: {alert.lower().replace('_', ' ') or 'no reason given'}."
+    return f"TLS with {where} failed: {alert.lower().replace('_', ' ')}."
 
 
 def _status(response: Any, where: str) -> str:

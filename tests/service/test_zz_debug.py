@@ -1,0 +1,270 @@
+"""The process of the coordinator: whom it lets in, how it ends, and that SIGKILL loses nothing."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from cloister.cli import main as command_line
+from cloister.enrolment import Authority, KeyFolder, Peer, client_context, local_federation
+from cloister.errors import CloisterError, LedgerError, TransportError
+from cloister.service import main
+from cloister.service.audit import verify
+from cloister.service.client import Rest, proposal
+from cloister.service.main import Enrolled, _serve
+from cloister.service.store import Store
+
+from .federation import SILOS, network_plan
+from .test_network import Silo, ended
+
+
+@dataclass
+class Federation:
+    """An authority, the coordinator's folder, and what a client presents."""
+
+    keys: KeyFolder
+    authority: Authority
+    presented: bytes | None
+
+    def identify(self) -> Peer:
+        return Enrolled(self.keys)({"state": {"peer_certificate": self.presented}})
+
+
+@pytest.fixture
+def federation(tmp_path: Path) -> Federation:
+    folders = local_federation(tmp_path, silos=("a",))
+    pem = KeyFolder(folders["a"]).file("tls.pem").read_bytes()
+    certificate = x509.load_pem_x509_certificate(pem).public_bytes(Encoding.DER)
+    return Federation(KeyFolder(folders["coordinator"]), Authority(tmp_path / "ca"), certificate)
+
+
+def test_who_is_enrolled_is_let_in(federation: Federation) -> None:
+    peer = federation.identify()
+    assert (peer.role, peer.name) == ("silo", "a")
+
+
+def test_nobody_is_let_in_without_a_certificate(federation: Federation) -> None:
+    federation.presented = None
+    with pytest.raises(TransportError, match="certificate of this federation is needed"):
+        federation.identify()
+
+
+def test_an_expired_certificate_is_turned_away_on_an_old_connection_too(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Later(datetime):
+        @classmethod
+        def now(cls, tz: object = None) -> datetime:
+            return datetime(2100, 1, 1, tzinfo=UTC)
+
+    monkeypatch.setattr(main, "datetime", Later)
+    with pytest.raises(TransportError, match="has expired"):
+        federation.identify()
+
+
+def test_a_revocation_counts_at_once(federation: Federation) -> None:
+    federation.identify()
+    federation.authority.revoke("a")
+    shutil.copy(federation.authority.path / "crl.pem", federation.keys.path / "crl.pem")
+    with pytest.raises(TransportError, match="was revoked"):
+        federation.identify()
+
+
+def test_a_revocation_list_of_somebody_else_lets_nobody_in(
+    federation: Federation, tmp_path: Path
+) -> None:
+    other = Authority.create(tmp_path / "other", "another federation")
+    shutil.copy(other.path / "crl.pem", federation.keys.path / "crl.pem")
+    with pytest.raises(CloisterError):
+        federation.identify()
+
+
+class Spy:
+    """A server and jobs that write down in which order they are used."""
+
+    port = 8443
+
+    def __init__(self, fails: Exception | None = None) -> None:
+        self.order: list[str] = []
+        self._fails = fails
+        self._ended = threading.Event()
+
+    def run(self) -> None:
+        if self._fails:
+            raise self._fails
+        self._ended.wait(10)
+
+    def stop(self) -> None:
+        self.order.append("stop server")
+        self._ended.set()
+
+    def start(self) -> None:
+        self.order.append("start jobs")
+
+    def close(self) -> None:
+        self.order.append("stop jobs")
+
+
+def test_jobs_are_stopped_before_the_streams_close_under_them() -> None:
+    spy, stop = Spy(), threading.Event()
+    _serve(spy, spy, stop, lambda port: stop.set() if port == 8443 else None)  # type: ignore[arg-type]
+    assert spy.order == ["start jobs", "stop jobs", "stop server"]
+
+
+def test_a_server_that_breaks_ends_the_process_with_its_error() -> None:
+    spy = Spy(TransportError("the port is gone."))
+    with pytest.raises(TransportError, match="the port is gone"):
+        _serve(spy, spy, threading.Event(), None)  # type: ignore[arg-type]
+    assert spy.order[-2:] == ["stop jobs", "stop server"]
+
+
+def test_jobs_that_cannot_start_end_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    spy = Spy()
+
+    def broken() -> None:
+        raise LedgerError("the audit file was changed.")
+
+    monkeypatch.setattr(spy, "start", broken)
+    with pytest.raises(LedgerError):
+        _serve(spy, spy, threading.Event(), None)  # type: ignore[arg-type]
+    assert spy.order == ["stop jobs", "stop server"]
+
+
+# SIGKILL -------------------------------------------------------------------------------------
+
+PROCESS = """
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from cloister.service.main import run
+from cloister.testing import SimulatedNoise
+from cloister.service.logs import configure; configure('info')
+import faulthandler, signal; faulthandler.register(signal.SIGUSR1, all_threads=True)
+folder, database, listen, life = sys.argv[1:]
+settings = SimpleNamespace(
+    listen=listen, keys=Path(folder) / "coordinator" / "keys", database=database,
+    round_timeout=20.0, grace=20.0, approval_timeout=60.0, max_message_bytes=2**20,
+    audit_log=Path(folder) / "audit.jsonl",
+)
+run(settings, noise=SimulatedNoise(int(life)), ready=lambda port: print(port, flush=True))
+"""
+
+
+class Killable:
+    """The service in a process of its own; every life draws other noise."""
+
+    def __init__(self, folder: Path, database: str) -> None:
+        self._folder, self._database = folder, database
+        self._listen, self.lives = "127.0.0.1:0", 0
+        self.start()
+
+    def start(self) -> None:
+        self.lives += 1
+        arguments = [str(self._folder), self._database, self._listen, str(self.lives)]
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", PROCESS, *arguments], stdout=subprocess.PIPE, text=True, stderr=open('/tmp/coord/err.txt','a')
+        )
+        assert self._process.stdout is not None
+        port = self._process.stdout.readline().strip()
+        self._listen = f"127.0.0.1:{port}"
+        self.address = f"https://{self._listen}"
+
+    def kill(self) -> None:
+        self._process.send_signal(signal.SIGKILL)
+        self._process.communicate(timeout=20)
+
+
+@pytest.fixture
+def killable(tmp_path: Path, database_url: str) -> Iterator[Killable]:
+    local_federation(tmp_path, silos=SILOS, analysts=("ana",))
+    process = Killable(tmp_path, database_url)
+    yield process
+    process.kill()
+
+
+def test_a_coordinator_killed_again_and_again_in_a_job_goes_on_with_its_first_answers(
+    killable: Killable, tmp_path: Path, database_url: str
+) -> None:
+    keys = {name: KeyFolder(tmp_path / name / "keys") for name in (*SILOS, "ana")}
+    silos = {
+        name: Silo(name, killable.address, client_context(keys[name]), keys[name].identity())
+        for name in SILOS
+    }
+    seen: list[bytes] = []
+
+    def kill(frame: bytes) -> None:
+        if frame not in seen:
+            seen.append(frame)
+            if len(seen) % 2:
+                killable.kill()
+                killable.start()
+
+    plan = network_plan(fingerprints=tuple(keys[name].identity().fingerprint for name in SILOS))
+    silos["c"].before_answer = kill
+    with Rest(killable.address, client_context(keys["ana"])) as rest:
+        rest.submit(proposal(plan, keys["ana"].identity(), "ana"))
+        import time, faulthandler
+        try:
+            done = ended(rest, plan.run_id, 15)
+        except AssertionError:
+            print("SHOWN", rest.job(plan.run_id)["decisions"], rest.silos(), {n: (s.clients.keys(), s._thread.is_alive()) for n, s in silos.items()}, flush=True)
+            faulthandler.dump_traceback(all_threads=True)
+            raise
+    assert (done["state"], done["reason"], done["rounds_done"]) == ("done", "", 2)
+    assert killable.lives >= 4
+    for silo in silos.values():
+        silo.close()
+    killable.kill()
+    states = [silo.clients[plan.run_id].history[-1]["centres"] for silo in silos.values()]
+    assert all((state == states[0]).all() for state in states)
+    store = Store(database_url)
+    assert store.counts()[1] == 2
+    assert all(store.frame(plan.run_id, t) in seen for t in range(2)), "as the silos were told"
+    store.close()
+    verify(tmp_path / "audit.jsonl")
+    killable.start()
+
+
+def test_the_command_serves_until_sigterm_and_logs_json(tmp_path: Path) -> None:
+    local_federation(tmp_path, silos=(), analysts=("ana",))
+    config = tmp_path / "coordinator.toml"
+    config.write_text(
+        'role = "coordinator"\nlisten = "127.0.0.1:0"\nkeys = "coordinator/keys"\n'
+        'database = "sqlite:///jobs.db"\naudit_log = "audit.jsonl"\n'
+    )
+    command = [sys.executable, "-m", "cloister", "coordinator", "run", "--config", str(config)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
+    assert process.stderr is not None
+    port = json.loads(process.stderr.readline())["message"].rpartition(" ")[2]
+    context = client_context(KeyFolder(tmp_path / "ana" / "keys"))
+    with Rest(f"https://localhost:{port}", context) as rest:
+        assert rest.jobs() == []
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 0, err
+    assert all(json.loads(line) for line in err.splitlines())
+    assert (tmp_path / "jobs.db").exists()
+    verify(tmp_path / "audit.jsonl")
+
+
+def test_the_command_refuses_the_file_of_another_role(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "analyst.toml"
+    config.write_text(
+        'role = "analyst"\nname = "ana"\ncoordinator = "https://localhost:1"\nkeys = "keys"\n'
+    )
+    assert command_line(["coordinator", "run", "--config", str(config)]) == 3
+    assert "role must be 'coordinator'" in capsys.readouterr().err
