@@ -6,7 +6,8 @@ follows the schema's rule, so that nothing about a record can stop a job.
 
 A source is an array, a list of rows, a pandas, polars or Arrow table, the path of a text table
 (``.csv``, ``.tsv``, ``.txt``, ``.data``; also ``.gz``, ``.bz2``, ``.zst``) or of a Parquet file, or
-a folder of Parquet files. Text tables have one header line; their delimiter is found in that line.
+a folder of Parquet files, or a `SqlQuery`. Text tables have one header line; their delimiter is
+found in that line.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ import io
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from decimal import Decimal
 from numbers import Real
 from pathlib import Path
+from types import NoneType
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -92,6 +95,28 @@ class Records:
         return digest.digest()
 
 
+@dataclass(frozen=True)
+class SqlQuery:
+    """The rows that a database gives to a query; a source like a file with the same rows.
+
+    Parameters
+    ----------
+    url : str
+        A SQLAlchemy URL; it may hold a password and is never shown.
+    query : str
+        A SELECT with the schema's columns, as the database's driver takes it. With a unit column,
+        let it ORDER BY something, so that the first ``max_rows`` rows of a unit are always the
+        same ones.
+
+    Notes
+    -----
+    The rows are fetched in chunks and nothing is committed, so that nothing can be changed.
+    """
+
+    url: str = field(repr=False)
+    query: str = field(repr=False)
+
+
 def read_source(
     source: Any,
     schema: Schema,
@@ -104,7 +129,7 @@ def read_source(
 
     Parameters
     ----------
-    source : array, table or path
+    source : array, table, path or SqlQuery
         See the module. A table or file is matched by column name, other columns are left unread;
         an array must have the schema's columns in the schema's order.
         A line of a text table with a wrong number of fields is dropped.
@@ -230,7 +255,10 @@ def as_silos(data: Any) -> list[Any]:
         return [data]
     if not data:
         raise DataError("data must hold at least one silo, got an empty list.")
-    tables = [_is_path(part) or len(getattr(part, "shape", ())) == 2 for part in data]
+    tables = [
+        _is_path(part) or isinstance(part, SqlQuery) or len(getattr(part, "shape", ())) == 2
+        for part in data
+    ]
     if any(tables) and not all(tables):
         raise DataError(
             f"every silo must be a table or a path, but element {tables.index(False)} of the list "
@@ -641,6 +669,8 @@ def _open(source: Any, names: Sequence[str] | None, unit: str | None) -> _Table:
     """Find out what a source is and check its columns; `names` None means all of them."""
     if _is_path(source):
         return _open_path(Path(source), names, unit)
+    if isinstance(source, SqlQuery):
+        return _open_query(source, names, unit)
     if hasattr(source, "iloc") and hasattr(source, "columns"):
         return _open_pandas(source, names, unit)
     if hasattr(source, "to_arrow") and hasattr(source, "columns"):  # polars
@@ -762,6 +792,74 @@ def _open_path(path: Path, names: Sequence[str] | None, unit: str | None) -> _Ta
         f"file {str(path)!r} is of no known kind; it must end in "
         f"{', '.join((*_TEXT_SUFFIXES, *_PARQUET_SUFFIXES))}, text also packed as .gz."
     )
+
+
+def _open_query(source: SqlQuery, names: Sequence[str] | None, unit: str | None) -> _Table:
+    with _result(source, 1) as (label, result):
+        positions, names = _positions(label, list(result.keys()), names, unit)
+
+    def chunks(rows: int) -> Iterator[_Raw]:
+        with _result(source, rows) as (_, result):
+            for part in result.partitions(rows):
+                found = list(zip(*part, strict=True))
+                columns = [found[position] for position in positions]
+                people = map(_one_spelling, columns.pop() if unit is not None else ())
+                units = _unit_cells(people) if unit is not None else None
+                yield _Raw([_database_cells(column) for column in columns], units)
+
+    return _Table(label, names, chunks, is_file=True)
+
+
+@contextmanager
+def _result(source: SqlQuery, rows: int) -> Iterator[tuple[str, Any]]:
+    """Run a query and yield a label and its rows; whatever it changed is undone."""
+    import sqlalchemy as sa
+
+    label = "the database"
+    try:
+        url = sa.make_url(source.url)
+        sqlite = url.get_backend_name() == "sqlite"
+        public = sa.URL.create(url.get_backend_name(), host=url.host, database=url.database)
+        label = f"database {str(public)!r}"
+        engine = sa.create_engine(url, poolclass=sa.NullPool, hide_parameters=True)
+    except (sa.exc.ArgumentError, ImportError, ValueError) as error:
+        raise DataError(
+            f"{label} cannot be opened: {type(error).__name__}; url must be a SQLAlchemy URL whose "
+            "driver is installed, for PostgreSQL with pip install 'cloister[postgres]'."
+        ) from None
+    if sqlite and not Path(url.database or "").is_file():  # SQLite would make an empty one
+        raise DataError(f"{label} does not exist; check the url.")
+    try:
+        with engine.connect() as connection:
+            if sqlite:  # a text that is no UTF-8 must not stop a job
+                connection.connection.driver_connection.text_factory = bytes  # type: ignore[union-attr]
+            result = connection.execution_options(
+                stream_results=True, max_row_buffer=rows, no_parameters=True
+            ).exec_driver_sql(source.query)
+            if not result.returns_rows:
+                raise DataError(f"the query of {label} returns no rows; write a SELECT.")
+            yield label, result
+    except sa.exc.SQLAlchemyError as error:  # its words may repeat a record
+        raise DataError(
+            f"the query of {label} failed: {type(error).__name__}; try it with the database's own "
+            "client."
+        ) from None
+
+
+def _database_cells(cells: tuple[Any, ...]) -> Any:
+    if set(map(type, cells)) <= {float, int, NoneType}:  # the common case, at a tenth of the price
+        with suppress(OverflowError):
+            return np.array(cells, dtype=np.float64)
+    return _text_cells(cells)
+
+
+def _one_spelling(cell: Any) -> Any:
+    """Give a unit one spelling, where a database may give a value several."""
+    if isinstance(cell, memoryview | bytearray):
+        return bytes(cell)
+    if isinstance(cell, Decimal) and cell.is_finite():
+        return int(cell) if cell == cell.to_integral_value() else cell.normalize()
+    return cell
 
 
 def _open_parquet(path: Path, names: Sequence[str] | None, unit: str | None) -> _Table:

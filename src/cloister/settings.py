@@ -1,8 +1,9 @@
 """One configuration file per party: TOML in, frozen values out.
 
-Unknown keys are refused. Paths are relative to the file. What is secret (a database's URL) may come
-from a file of its own (`database_file`, `url_file`) or from the environment (`CLOISTER_DATABASE`,
-`CLOISTER_DATA_URL`), and is never shown.
+Unknown keys are refused. Paths are relative to the file. What may hold a password (the URL of a
+database or of a proxy) can also come from a file of its own, named by `database_file`, `url_file`
+or `proxy_file`, or from the environment: `CLOISTER_DATABASE`, `CLOISTER_DATA_URL`,
+`CLOISTER_PROXY`. It is never shown.
 """
 
 from __future__ import annotations
@@ -12,29 +13,63 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     SecretStr,
     ValidationError,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
 
+from cloister.data import SqlQuery
 from cloister.errors import PlanError
-from cloister.silo.policy import Policy
+from cloister.schema import FILL_IN
 from cloister.tasks import TASKS
 from cloister.tasks.base import Profile
 
 _FINGERPRINT = re.compile("ed25519:[0-9a-f]{64}")
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_SQLITE = "sqlite:///"
+
+
+def _beside(value: Any, info: ValidationInfo) -> Any:
+    """Make a path absolute, from the folder of the configuration file."""
+    folder = (info.context or {}).get("folder", Path())
+    return folder / value if isinstance(value, str | Path) else value
+
+
+def _database_beside(url: Any, info: ValidationInfo) -> Any:
+    """Make the path in a SQLite URL absolute, likewise."""
+    if not isinstance(url, str) or not url.startswith(_SQLITE):
+        return url
+    file = url.removeprefix(_SQLITE)
+    if not file or file.startswith((":memory:", "file:")):
+        return url
+    return f"{_SQLITE}{_beside(file, info)}"
+
+
+_File = Annotated[Path, BeforeValidator(_beside)]
+_Url = Annotated[str, BeforeValidator(_database_beside), Field(min_length=1, repr=False)]
+_SecretUrl = Annotated[SecretStr, BeforeValidator(_database_beside), Field(min_length=1)]
+_Epsilon = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_LogLevel = Literal["debug", "info", "warning", "error"]
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        validate_default=True,
+        hide_input_in_errors=True,
+    )
 
 
 class DataSettings(_Section):
@@ -43,54 +78,54 @@ class DataSettings(_Section):
     Parameters
     ----------
     file : Path or None
-        CSV, Parquet or Feather.
+        Text table or Parquet, or a folder of Parquet files.
     url, query : str or None
-        A SQLAlchemy URL and the SELECT that gives one row per record.
+        A SQLAlchemy URL, and the SELECT that gives one row per record.
+    url_file : Path or None
+        Holds the URL, in place of `url`.
     """
 
-    file: Path | None = None
-    url: SecretStr | None = None
-    url_file: Path | None = None
-    query: str | None = None
+    file: _File | None = None
+    url: _SecretUrl | None = None
+    url_file: _File | None = None
+    query: str | None = Field(default=None, min_length=1)
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
-        database = self.url is not None or self.url_file is not None
-        if (self.file is not None) == database:
-            raise ValueError("data needs either a file, or a url and a query.")
-        if database != (self.query is not None):
-            raise ValueError("query goes with url; give both or a file.")
+        if (self.file is None) == (self.url is None):
+            raise ValueError("must have a file, or a url and a query, and not both")
+        if (self.url is None) != (self.query is None):
+            raise ValueError("must have a query where it has a url, and only there")
         return self
 
-    def secret_url(self) -> str | None:
-        """Return the database's URL with its password."""
-        return None if self.url is None else self.url.get_secret_value()
+    def source(self) -> Path | SqlQuery:
+        """Return what :func:`cloister.data.read_source` reads."""
+        if self.url is None:
+            assert self.file is not None
+            return self.file
+        return SqlQuery(self.url.get_secret_value(), self.query or "")
 
 
 class PolicySettings(_Section):
     """The policy of a silo as written in its file; see :class:`cloister.silo.policy.Policy`."""
 
-    tasks: tuple[str, ...] = ()
-    max_epsilon_per_job: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    max_epsilon_per_study: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    max_epsilon_per_year: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    tasks: tuple[str, ...] = Field(default=(), strict=False)
+    max_epsilon_per_job: _Epsilon | None = None
+    max_epsilon_per_study: _Epsilon | None = None
+    max_epsilon_per_year: _Epsilon | None = None
+    max_delta: float = Field(default=1e-6, ge=0, lt=1)
     min_other_silos: int = Field(default=2, ge=1)
-    columns: tuple[str, ...] | None = None
-    profiles: tuple[Profile, ...] = ("pairwise",)
+    columns: tuple[str, ...] | None = Field(default=None, strict=False)
+    profiles: tuple[Profile, ...] = Field(default=("pairwise",), strict=False)
     allow_publish: bool = False
     standing: bool = False
 
     @field_validator("tasks")
     @classmethod
     def _known(cls, tasks: tuple[str, ...]) -> tuple[str, ...]:
-        for name in tasks:
-            if name not in TASKS:
-                raise ValueError(f"tasks must be among {sorted(TASKS)}, got {name!r}.")
+        if unknown := [name for name in tasks if name not in TASKS]:
+            raise ValueError(f"must be among {sorted(TASKS)}, got {unknown[0]!r}")
         return tasks
-
-    def to_policy(self) -> Policy:
-        """Return the policy as the value that the agent asks."""
-        return Policy(**self.model_dump())
 
 
 class CoordinatorSettings(_Section):
@@ -104,34 +139,36 @@ class CoordinatorSettings(_Section):
         Folder of its certificate.
     database : str
         SQLAlchemy URL of jobs and rounds.
+    database_file : Path or None
+        Holds the URL, in place of `database`.
     round_timeout, grace, approval_timeout : float, seconds
         How long a connected silo may be silent, an absent one may take to come back, and silos
         may take to decide.
     max_message_bytes : int
     audit_log : Path
-    log_level : str
+    log_level : {"debug", "info", "warning", "error"}
     """
 
     secrets: ClassVar[Mapping[str, str]] = {"database": "CLOISTER_DATABASE"}
 
     role: Literal["coordinator"] = "coordinator"
     listen: str = "127.0.0.1:8443"
-    keys: Path = Path("keys")
-    database: str = Field(default="sqlite:///coordinator.db", repr=False)
-    database_file: Path | None = None
+    keys: _File = Path("keys")
+    database: _Url = "sqlite:///coordinator.db"
+    database_file: _File | None = None
     round_timeout: float = Field(default=300.0, gt=0, le=86400)
     grace: float = Field(default=60.0, ge=0, le=86400)
-    approval_timeout: float = Field(default=604800.0, gt=0)
+    approval_timeout: float = Field(default=604800.0, gt=0, allow_inf_nan=False)
     max_message_bytes: int = Field(default=64 * 2**20, ge=4096, le=2**31 - 1)
-    audit_log: Path = Path("audit.jsonl")
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    audit_log: _File = Path("audit.jsonl")
+    log_level: _LogLevel = "info"
 
     @field_validator("listen")
     @classmethod
     def _address(cls, listen: str) -> str:
         host, _, port = listen.rpartition(":")
-        if not host or not port.isdigit() or not 0 <= int(port) <= 65535:
-            raise ValueError(f"listen must be HOST:PORT, got {listen!r}.")
+        if not host or not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65535:
+            raise ValueError(f"must be HOST:PORT, got {listen!r}")
         return listen
 
 
@@ -140,24 +177,45 @@ class _Dialling(_Section):
 
     name: str
     coordinator: str
-    proxy: str | None = None
-    keys: Path = Path("keys")
+    proxy: str | None = Field(default=None, min_length=1, repr=False)
+    proxy_file: _File | None = None
+    keys: _File = Path("keys")
 
     @field_validator("name")
     @classmethod
     def _named(cls, name: str) -> str:
         if not _NAME.fullmatch(name):
-            raise ValueError(
-                f"name must be 1 to 64 of letters, digits, '.', '_' and '-', got {name!r}."
-            )
+            raise ValueError(f"must be 1 to 64 of letters, digits, '.', '_' and '-', got {name!r}")
         return name
 
     @field_validator("coordinator")
     @classmethod
     def _https(cls, url: str) -> str:
-        if not re.fullmatch(r"https://[^/\s]+(:\d+)?/?", url):
-            raise ValueError(f"coordinator must be https://HOST:PORT, got {url!r}.")
+        rest = _address_of(url, ("https",), "https://HOST:PORT")
+        if rest:
+            raise ValueError("must be https://HOST:PORT with nothing after it")
         return url.rstrip("/")
+
+    @field_validator("proxy")
+    @classmethod
+    def _proxy(cls, url: str | None) -> str | None:
+        if url is not None and _address_of(url, ("http", "https"), "http://HOST:PORT", user=True):
+            raise ValueError("must be http://HOST:PORT with nothing after it")
+        return url
+
+
+def _address_of(url: str, schemes: tuple[str, ...], form: str, *, user: bool = False) -> str:
+    """Check a URL, which may hold a password and is not repeated; return what is after the port."""
+    try:
+        parts = urlsplit(url)
+        sound = parts.scheme in schemes and parts.hostname and parts.port != 0
+    except ValueError:
+        sound = False
+    if not sound or re.search(r"\s", url):
+        raise ValueError(f"must be {form}")
+    if parts.username is not None and not user:
+        raise ValueError(f"must be {form} without a user's name; certificates say who dials")
+    return parts.path.strip("/") + parts.query + parts.fragment
 
 
 class SiloSettings(_Dialling):
@@ -165,7 +223,7 @@ class SiloSettings(_Dialling):
 
     Parameters
     ----------
-    name, coordinator, proxy, keys
+    name, coordinator, proxy, proxy_file, keys
         Who this is and where it dials.
     schema_file : Path
         The agreed data contract.
@@ -177,22 +235,27 @@ class SiloSettings(_Dialling):
     results : Path
         Folder of released results.
     audit_log : Path
+    log_level : {"debug", "info", "warning", "error"}
     policy : PolicySettings
     peers, analysts : mapping of name to fingerprint
-        Whom this silo knows, compared out of band.
+        Whom this silo knows, compared out of band. Its own name may stand among the peers, so that
+        all silos can share one table.
     """
 
-    secrets: ClassVar[Mapping[str, str]] = {"data.url": "CLOISTER_DATA_URL"}
+    secrets: ClassVar[Mapping[str, str]] = {
+        "data.url": "CLOISTER_DATA_URL",
+        "proxy": "CLOISTER_PROXY",
+    }
 
     role: Literal["silo"] = "silo"
-    schema_file: Path = Path("schema.toml")
+    schema_file: _File = Path("schema.toml")
     data: DataSettings
-    ledger: Path = Path("ledger.db")
-    cap_epsilon: float = Field(gt=0, allow_inf_nan=False)
+    ledger: _File = Path("ledger.db")
+    cap_epsilon: _Epsilon
     cap_delta: float = Field(default=1e-6, ge=0, lt=1)
-    results: Path = Path("results")
-    audit_log: Path = Path("audit.jsonl")
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    results: _File = Path("results")
+    audit_log: _File = Path("audit.jsonl")
+    log_level: _LogLevel = "info"
     policy: PolicySettings = PolicySettings()
     peers: dict[str, str] = {}
     analysts: dict[str, str] = {}
@@ -201,38 +264,36 @@ class SiloSettings(_Dialling):
     @classmethod
     def _pinned(cls, pins: dict[str, str]) -> dict[str, str]:
         for name, pin in pins.items():
+            if not _NAME.fullmatch(name):
+                raise ValueError(f"must name parties as their certificates do, got {name!r}")
             if not _FINGERPRINT.fullmatch(pin):
                 raise ValueError(
-                    f"the fingerprint of {name!r} must be 'ed25519:' and 64 hexadecimal digits."
+                    f"must give 'ed25519:' and 64 hexadecimal digits for {name!r}, got {pin!r}"
                 )
-        if len(set(pins.values())) != len(pins):
-            raise ValueError("two names have the same fingerprint.")
+        if twice := [name for name, pin in pins.items() if list(pins.values()).count(pin) > 1]:
+            raise ValueError(f"must not give one fingerprint two names, {twice[0]!r} shares its")
         return pins
 
 
 class AnalystSettings(_Dialling):
-    """An analyst's file: who proposes jobs, and where."""
+    """An analyst's file: who proposes jobs, and where.
 
-    secrets: ClassVar[Mapping[str, str]] = {}
+    Parameters
+    ----------
+    name, coordinator, proxy, proxy_file, keys
+        Who this is and where it dials.
+    """
+
+    secrets: ClassVar[Mapping[str, str]] = {"proxy": "CLOISTER_PROXY"}
 
     role: Literal["analyst"] = "analyst"
 
 
 Settings = CoordinatorSettings | SiloSettings | AnalystSettings
-_ROLES: dict[str, type[Settings]] = {
+ROLES: dict[str, type[Settings]] = {
     "coordinator": CoordinatorSettings,
     "silo": SiloSettings,
     "analyst": AnalystSettings,
-}
-_PATHS = {
-    "keys",
-    "schema_file",
-    "file",
-    "url_file",
-    "database_file",
-    "ledger",
-    "results",
-    "audit_log",
 }
 
 
@@ -246,78 +307,86 @@ def load_settings(path: str | os.PathLike[str]) -> Settings:
     """
     file = Path(path)
     try:
-        document = tomllib.loads(file.read_text(encoding="utf-8"))
+        document = tomllib.loads(file.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise PlanError(f"configuration {str(file)!r} cannot be read: {error.strerror}.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError:
+        raise PlanError(f"configuration {str(file)!r} is not text in UTF-8.") from None
+    except tomllib.TOMLDecodeError as error:  # which tells a place, and at most a key
         raise PlanError(f"configuration {str(file)!r} is not TOML: {error}.") from None
+    folder = file.resolve().parent
     role = document.get("role")
-    if role not in _ROLES:
-        raise PlanError(f"role in {str(file)!r} must be one of {sorted(_ROLES)}, got {role!r}.")
-    model, folder = _ROLES[role], file.resolve().parent
-    defaults = {
-        name: str(field.default)
-        for name, field in model.model_fields.items()
-        if isinstance(field.default, Path) or name == "database"
-    }
-    values = _with_secrets(_absolute({**defaults, **document}, folder), model.secrets)
     try:
-        return model(**values)
+        if not isinstance(role, str) or role not in ROLES:
+            raise PlanError(f"'role' must be one of {sorted(ROLES)}, got {role!r}.")
+        model = ROLES[role]
+        _refuse_placeholders(document)
+        values = _with_secrets(document, model.secrets, folder)
+        return model.model_validate(values, context={"folder": folder})
     except ValidationError as error:
         raise PlanError(f"configuration {str(file)!r}: {_sentence(error)}") from None
+    except PlanError as error:
+        raise PlanError(f"configuration {str(file)!r}: {error}") from None
 
 
-def _absolute(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Make the paths in a document absolute, also that of a SQLite file."""
-    result: dict[str, Any] = {}
-    for key, value in values.items():
-        if key in ("policy", "peers", "analysts"):
-            result[key] = value
-        elif isinstance(value, Mapping):
-            result[key] = _absolute(value, folder)
-        elif key in _PATHS and isinstance(value, str):
-            result[key] = folder / value
-        elif key == "database" and isinstance(value, str):
-            result[key] = _database(value, folder)
-        else:
-            result[key] = value
-    return result
+def _refuse_placeholders(document: Mapping[str, Any], prefix: str = "") -> None:
+    for key, value in document.items():
+        if isinstance(value, str) and value.startswith(FILL_IN):
+            raise PlanError(f"{prefix + key!r} still holds a placeholder; write your own value.")
+        if isinstance(value, Mapping):
+            _refuse_placeholders(value, f"{prefix}{key}.")
 
 
-def _database(url: str, folder: Path) -> str:
-    prefix = "sqlite:///"
-    if url.startswith(prefix) and not url.startswith(prefix + "/"):
-        return f"{prefix}{folder / url.removeprefix(prefix)}"
-    return url
-
-
-def _with_secrets(values: dict[str, Any], secrets: Mapping[str, str]) -> dict[str, Any]:
+def _with_secrets(
+    document: Mapping[str, Any], secrets: Mapping[str, str], folder: Path
+) -> dict[str, Any]:
     """Put in what a file or the environment says in place of a secret; the environment wins."""
+    values = dict(document)
     for dotted, variable in secrets.items():
-        section = values
-        *outer, key = dotted.split(".")
-        for name in outer:
-            section = section.get(name, {})
-        if not isinstance(section, dict):
-            continue
-        named = section.get(f"{key}_file")
-        if isinstance(named, Path):
-            try:
-                section[key] = named.read_text(encoding="utf-8").strip()
-            except OSError as error:
-                raise PlanError(f"{key}_file {str(named)!r}: {error.strerror}.") from None
+        section, _, key = dotted.rpartition(".")
+        inner = values.get(section, {}) if section else values
+        if not isinstance(inner, dict):
+            continue  # validation says so
+        inner = dict(inner)
+        named = inner.get(f"{key}_file")
+        if named is not None and key in inner:
+            raise PlanError(f"'{dotted}' and '{dotted}_file' exclude each other; give one.")
         if variable in os.environ:
-            section[key] = os.environ[variable]
+            inner[key] = os.environ[variable]
+        elif isinstance(named, str):
+            inner[key] = _secret_of(folder / named, f"{dotted}_file")
+        if section and inner:
+            values[section] = inner
+        elif not section:
+            values = inner
     return values
 
 
+def _secret_of(file: Path, key: str) -> str:
+    try:
+        return file.read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise PlanError(f"{key!r} {str(file)!r} cannot be read: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise PlanError(f"{key!r} {str(file)!r} is not text in UTF-8.") from None
+
+
+_SHOWN = str | int | float | None
+_MAY_HOLD_A_PASSWORD = {"url", "database", "proxy", "query"}
+
+
 def _sentence(error: ValidationError) -> str:
-    """Say the first mistake in one sentence, without the value if that is secret."""
+    """Tell the first mistake in one sentence, without the value where that may be secret."""
     first = error.errors(include_url=False)[0]
-    where = ".".join(str(part) for part in first["loc"])
-    message = first["msg"].removeprefix("Value error, ").rstrip(".")
+    path = [str(part) for part in first["loc"]]
+    where = ".".join(path)
     if first["type"] == "extra_forbidden":
-        return f"{where!r} is not a key of this role; see 'cloister config init'."
+        return f"{where!r} is not a key for this role; see cloister config init."
     if first["type"] == "missing":
-        return f"{where!r} must be given."
-    return f"{where}: {message}." if where else f"{message}."
+        return f"{where!r} must be given; see cloister config init."
+    rule = re.sub(r"^(Value error, |\w+ should )", "", first["msg"])
+    rule = rule if rule.startswith("must ") else f"must {rule}"
+    value = first["input"]
+    hidden = bool(_MAY_HOLD_A_PASSWORD & set(path)) or first["type"] == "value_error"
+    shown = "" if hidden or not isinstance(value, _SHOWN) else f", got {value!r}"
+    return f"{where!r} {rule}{shown}."

@@ -150,7 +150,7 @@ class Wire:
                 None if self.plan.fingerprints else mask,
                 self.journals.get(silo),
                 identity=self.identities.get(silo),
-                noise=self.noise,
+                noise=self.noise if self.plan.profile == "pairwise" else None,
             )
             for silo in self.plan.silos
         }

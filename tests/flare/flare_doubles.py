@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from cloister.transports.http import Kind, Message
 MIRROR = "test.mirror"
 SITES = {"a": "silo-0", "b": "silo-1", "c": "silo-2"}
 JOB = "0" * 32
+ECHO, EXCHANGES = b"answer this yourself", 50
 
 
 class ZeroNoiseRounds(Rounds):
@@ -111,6 +113,8 @@ class MirrorSite(Silent):
         self._engine.register_aux_message_handler(TOPIC, answering(self._on_message))
 
     def _on_message(self, message: Message) -> list[Message]:
+        if message.body.startswith(ECHO):
+            return [Message(Kind.ANSWER, message.number, message.job, message.body)]
         with self._engine.new_context() as fl_ctx:
             asked = Shareable({"silo": self._name, "frame": message.body})
             replies = self._engine.send_aux_request(["server"], MIRROR, asked, 10.0, fl_ctx)
@@ -165,6 +169,13 @@ class Conformance(Controller):
         except Exception as error:
             laws.append(f"BROKEN: {error!r}")
         report.write_text("\n".join(laws))
+        frames = dict.fromkeys(SITES.values(), ECHO + bytes(10 * 1024))
+        carrier = FlareTransport(line, JOB, frames, timeout=20.0)
+        began = time.perf_counter()
+        for _ in range(EXCHANGES):
+            assert carrier.exchange(frames) == frames
+        mean = (time.perf_counter() - began) / EXCHANGES
+        report.with_name("exchange-seconds.txt").write_text(str(mean))
 
     def _answer(self, topic: str, request: Any, fl_ctx: Any) -> Any:
         with self._lock:

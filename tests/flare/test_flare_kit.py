@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cloister.cli import COMMANDS, main
+from cloister.enrolment import KeyFolder, local_federation
 from cloister.errors import DataError
-from cloister.testing import toy_plan
+from cloister.protocol.plan import Plan
+from cloister.silo.policy import Proposer
+from cloister.testing import toy_plan, toy_schema
 from cloister.transports.flare_kit import SERVER_CLASS, SITE_CLASS, open_doors, secure, write_job
 
 AUTHORIZATION = {  # as FLARE 2.9 provisions it
@@ -125,3 +130,40 @@ def test_a_job_has_four_json_files_and_no_code(tmp_path: Path) -> None:
     meta = json.loads((tmp_path / "job" / "meta.json").read_text())
     assert meta["deploy_map"] == {"app": ["server", *plan.silos]}
     assert meta["min_clients"] == plan.min_silos
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], int]:
+    monkeypatch.setitem(COMMANDS, "flare", "make a NVIDIA FLARE site safe, and write jobs for one")
+    return lambda line: main(line.split())
+
+
+def test_the_command_closes_a_kit_and_says_what_is_open(
+    kit: Path, command: Callable[[str], int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command(f"flare check {kit}") == 4
+    assert "byoc" in capsys.readouterr().err
+    assert command(f"flare secure {kit}") == 0
+    assert command(f"flare check {kit}") == 0
+
+
+def test_a_job_written_by_the_command_is_the_analysts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Callable[[str], int]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    keys = local_federation(tmp_path / "keys", ("a", "b", "c"))
+    pins = {name: KeyFolder(keys[name]).identity().fingerprint for name in "abc"}
+    Path("schema.toml").write_text(toy_schema().to_toml())
+    Path("analyst.toml").write_text(
+        'role = "analyst"\nname = "analyst"\ncoordinator = "https://not-used"\n'
+        f'keys = "{keys["analyst"]}"\n'
+    )
+    line = "flare job --config analyst.toml --out job --schema schema.toml --k 3 --epsilon 1"
+    line += " --nominal-n 600 --silos "
+    assert command(line + ",".join("abc")) == 3, "fingerprints must be given"
+    assert command(line + ",".join(f"{name}={pin}" for name, pin in pins.items())) == 0
+    document = json.loads(Path("job/app/config/proposal.json").read_text())
+    plan = Plan.from_dict(document["plan"])
+    assert plan.fingerprints == tuple(pins.values())
+    assert plan.profile == "pairwise"
+    assert Proposer(**document["proposer"]).signed(plan)

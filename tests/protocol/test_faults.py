@@ -300,7 +300,7 @@ def test_a_forged_confirmation_of_the_network_unmasks_nothing() -> None:
             answer = answer[:-96] + bytes(32) + answer[-64:]  # the right hash under a wrong tag
         return answer
 
-    job = Job(PLAN3, spoil=spoil)
+    job = Job(toy_plan(silos=3, min_silos=3), spoil=spoil)
     # the others find it forged and go silent, so too few uploads come in the next round
     assert isinstance(job.error, RemoteProtocolError)
     assert not job.finished

@@ -27,7 +27,28 @@ from cloister.service.main import Enrolled, _serve
 from cloister.service.store import Store
 
 from .federation import SILOS, network_plan
-from .test_network import Silo, ended
+from .test_network import Silo as _Silo, ended
+import time as _t
+class Silo(_Silo):
+    def _live(self):
+        while not self._over.is_set():
+            try:
+                print(f"{_t.time()%3600:.3f} {self.name} dial", flush=True)
+                stream = self._dial.connect()
+                print(f"{_t.time()%3600:.3f} {self.name} up", flush=True)
+                try:
+                    while not self._over.is_set():
+                        if (message := stream.receive(0.1)) is not None:
+                            print(f"{_t.time()%3600:.3f} {self.name} {message.kind.name} {message.number}", flush=True)
+                            self._take(stream, message)
+                finally:
+                    print(f"{_t.time()%3600:.3f} {self.name} closing", flush=True)
+                    stream.close()
+                    print(f"{_t.time()%3600:.3f} {self.name} closed", flush=True)
+            except TransportError as e:
+                print(f"{_t.time()%3600:.3f} {self.name} {e}", flush=True)
+            self._over.wait(0.05)
+
 
 
 @dataclass
@@ -174,7 +195,7 @@ class Killable:
         self.lives += 1
         arguments = [str(self._folder), self._database, self._listen, str(self.lives)]
         self._process = subprocess.Popen(
-            [sys.executable, "-c", PROCESS, *arguments], stdout=subprocess.PIPE, text=True, stderr=open('/tmp/coord/err.txt','a')
+            [sys.executable, "-c", PROCESS, *arguments], stdout=subprocess.PIPE, text=True, stderr=open(f'/tmp/coord/dbg/err{__import__("os").getpid()}.txt','a')
         )
         assert self._process.stdout is not None
         port = self._process.stdout.readline().strip()
@@ -215,13 +236,15 @@ def test_a_coordinator_killed_again_and_again_in_a_job_goes_on_with_its_first_an
     silos["c"].before_answer = kill
     with Rest(killable.address, client_context(keys["ana"])) as rest:
         rest.submit(proposal(plan, keys["ana"].identity(), "ana"))
-        import time, faulthandler
+        import time, faulthandler, os
+        faulthandler.dump_traceback_later(18, file=open(f"/tmp/coord/dbg/tb{os.getpid()}.txt","w"))
         try:
-            done = ended(rest, plan.run_id, 15)
+            done = ended(rest, plan.run_id, 25)
         except AssertionError:
-            print("SHOWN", rest.job(plan.run_id)["decisions"], rest.silos(), {n: (s.clients.keys(), s._thread.is_alive()) for n, s in silos.items()}, flush=True)
-            faulthandler.dump_traceback(all_threads=True)
+            print("SHOWN", rest.job(plan.run_id)["decisions"], rest.silos(), {n: (list(s.clients.keys()), s._thread.is_alive()) for n, s in silos.items()}, flush=True)
+            killable._process.send_signal(signal.SIGUSR1); time.sleep(1)
             raise
+        faulthandler.cancel_dump_traceback_later()
     assert (done["state"], done["reason"], done["rounds_done"]) == ("done", "", 2)
     assert killable.lives >= 4
     for silo in silos.values():

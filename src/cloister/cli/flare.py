@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("check", "say what a kit still lets others do"),
         ("job", "write the folder of a FLARE job for a plan, signed by an analyst"),
     ):
-        action = actions.add_parser(name, help=summary, description=f"{summary.capitalize()}.")
+        action = actions.add_parser(name, help=summary, description=f"{summary}.")
         if name == "job":
             action.add_argument(
                 "--config", type=Path, required=True, metavar="FILE", help="of the analyst"

@@ -10,13 +10,11 @@ import numpy as np
 from cloister.errors import LocalProtocolError, RemoteProtocolError
 from cloister.hazmat.prg import PadContext
 from cloister.hazmat.ring import Words, to_words
-from cloister.hazmat.signing import verify
 from cloister.privacy.noise import NoiseSource
 from cloister.protocol.journal import Journal, MemoryJournal
 from cloister.protocol.keys import check_keys, holder_numbers, round_keys
 from cloister.protocol.messages import (
     BEFORE,
-    CONFIRM_LABEL,
     VECTOR,
     Adopt,
     Adopted,
@@ -37,7 +35,6 @@ from cloister.protocol.messages import (
     Shares,
     Unmask,
     Upload,
-    confirmed,
     decode,
     encode,
 )
@@ -74,7 +71,9 @@ class Aggregator:
         self._journal = journal or MemoryJournal()
         self._members = plan.silos  # of the open round
         self._noise: Words | None = None
-        self._uploads: dict[str, bytes] = {}
+        self._answers: dict[int, bytes] = {}  # of rounds; each has one for ever
+        self._frames: dict[str, bytes] = {}  # of uploads, as they came
+        self._uploads: dict[str, Upload] = {}
         self._tags: dict[str, bytes] = {}
         self._confirmations: dict[str, Confirmation] = {}
         self._shares: dict[str, tuple[bytes, ...]] = {}
@@ -125,10 +124,11 @@ class Aggregator:
             case Upload() if self._answer(self._round) is None:
                 if silo not in self._members:
                     raise RemoteProtocolError(f"silo {silo!r} is not in round {self._round}.")
-                if self._uploads.setdefault(silo, frame) != frame:
+                if self._frames.setdefault(silo, frame) != frame:
                     raise RemoteProtocolError(
                         f"silo {silo!r} sent two different uploads in round {self._round}."
                     )
+                self._uploads.setdefault(silo, message)
                 self._tags.setdefault(silo, message.state_tag)
             case Confirm():
                 self._confirm(self._round, message)
@@ -222,7 +222,7 @@ class Aggregator:
         opened = self._finish_round()
         confirmations = tuple(self._confirmations.values())
         self._round, self._confirmations, self._uploads = t, {}, {}
-        self._tags, self._shares, self._sealed_state = {}, {}, None
+        self._frames, self._tags, self._shares, self._sealed_state = {}, {}, {}, None
         self._noise = None if self._answer(t) else self._draw(t)
         return encode(self.plan, Open(t, confirmations, opened))
 
@@ -257,7 +257,7 @@ class Aggregator:
         t = self._round
         if answer := self._answer(t):
             return answer
-        uploads = self._read_uploads()
+        uploads = [self._uploads[name] for name in self._members if name in self._uploads]
         if len(uploads) < self.quorum:
             raise RemoteProtocolError(
                 f"round {t} cannot be released: {len(uploads)} uploads, the plan asks for "
@@ -276,7 +276,8 @@ class Aggregator:
         reply = encode(self.plan, Reply(t, tuple(upload.sender for upload in uploads), total))
         event = self.plan.event(t)
         answer = self._journal.commit(job=self.plan.run_id, round=t, event=event, frame=reply)
-        self._noise, self._uploads = None, {}
+        self._answers[t] = answer
+        self._noise, self._uploads, self._frames = None, {}, {}
         return answer
 
     def unmask(self) -> bytes | None:
@@ -332,16 +333,11 @@ class Aggregator:
     # Inside ----------------------------------------------------------------------------------
 
     def _confirm(self, t: int, message: Confirm | Ready) -> None:
-        """Keep a confirmation for the others; whether it is of the right sum is theirs to say."""
+        """Keep a confirmation for the others; whether it is a good one is theirs to say."""
         silo = message.sender
         said = Confirmation(silo, message.result_hash, message.mac, message.signature)
         if self._confirmations.get(silo, said) != said:
             raise RemoteProtocolError(f"silo {silo!r} confirmed two different sums in round {t}.")
-        if self._roster is not None:
-            public = next(keys.identity for keys in self._roster.keys if keys.sender == silo)
-            parts = confirmed(self.plan, t, silo, message.result_hash)
-            if not verify(public, message.signature, CONFIRM_LABEL, *parts):
-                raise RemoteProtocolError(f"confirmation of {silo!r} is not signed by it.")
         self._confirmations[silo] = said
 
     def _finish_round(self) -> dict[str, bytes]:
@@ -409,8 +405,10 @@ class Aggregator:
 
     def _recall_rounds(self) -> int:
         """Go through the rounds that an earlier life finished; return the last of them."""
-        answered = [t for t in range(self.plan.rounds) if self._answer(t) is not None]
-        last = answered[-1] if answered else 0
+        for t in range(self.plan.rounds):
+            if frame := self._journal.frame(self.plan.run_id, t):
+                self._answers[t] = frame
+        last = max(self._answers, default=0)
         self._round = BEFORE
         for t in range(last - 1):
             self._round = t
@@ -440,12 +438,6 @@ class Aggregator:
         """How many silos must be in a sum and confirm it."""
         return self.plan.quorum(len(self._numbers) or len(self.plan.silos))
 
-    def _read_uploads(self) -> list[Upload]:
-        """Return the uploads of the open round in the plan's order."""
-        frames = (self._uploads[name] for name in self._members if name in self._uploads)
-        messages = (decode(self.plan, frame) for frame in frames)
-        return [message for message in messages if isinstance(message, Upload)]
-
     def _reply(self, t: int | None = None) -> Reply:
         """Return the answer of a round, the open one by default."""
         frame = self._answer(self._round if t is None else t)
@@ -456,7 +448,7 @@ class Aggregator:
         return reply
 
     def _answer(self, t: int) -> bytes | None:
-        return self._journal.frame(self.plan.run_id, t)
+        return self._answers.get(t)
 
     def _draw(self, t: int) -> Words:
         """Draw the noise of a round, block by block, independently."""

@@ -111,7 +111,9 @@ class Client:
         self._shares_of_noise: dict[int, Integers] = {}
         self._members: tuple[str, ...] = plan.silos  # of the round that comes next, or is open
         self._uploads = 0  # rounds for which our vector left
+        self._went_on = False  # past all that an earlier life of this silo may have sent
         self._pending: Reply | None = None  # the answer of the last of them, not yet unmasked
+        self._agreed = BEFORE - 1  # the last round in which enough silos said the same
         self._told: dict[int, bytes] = {}  # the one answer of each round, kept to the end
         self._before: tuple[tuple[str, ...], Reply] | None = None  # members and answer of the last
         self._progress = Progress(plan)
@@ -232,7 +234,7 @@ class Client:
             self._receive(t - 1, message.confirmations, message.opened)
         elif t == 0 and self._agreement:
             self._check_ready(message.confirmations)
-        frame = self._journal.frame(self.plan.run_id, t)
+        frame = None if self._went_on else self._journal.frame(self.plan.run_id, t)
         if frame is None:
             upload = encode(self.plan, self._upload(t))
             frame = self._journal.commit(
@@ -242,6 +244,7 @@ class Client:
                 frame=upload,
                 request=request,
             )
+            self._went_on = True
         self._uploads = t + 1
         return frame
 
@@ -363,10 +366,18 @@ class Client:
     def _check_confirmations(
         self, t: int, confirmations: Sequence[Confirmation], digest: bytes, among: Sequence[str]
     ) -> None:
-        """Check that enough silos, this one included, were told the same in round `t`."""
+        """Check that enough silos, this one included, were told the same in round `t`.
+
+        Of those that say the same no more are checked than are needed; one that says something
+        else is always checked, and ends the job.
+        """
+        if self._agreed == t:
+            return
         agree = {self.silo}
         for confirmation in confirmations:
             silo, other = confirmation.silo, confirmation.result_hash
+            if other == digest and len(agree) >= self._quorum:
+                continue
             said = confirmed(self.plan, t, silo, other)
             genuine = self._masker.verify(Usage.CONFIRM, confirmation.mac, *said)
             if genuine and self._agreement:
@@ -389,6 +400,7 @@ class Client:
                 f"round {t} has {len(agree)} confirmations, needs {self._quorum}; "
                 "nothing is unmasked."
             )
+        self._agreed = t
 
     def _check_ready(self, confirmations: Sequence[Confirmation]) -> None:
         """Check that enough silos saw the same roster; keep their word on our ledger's head."""

@@ -72,7 +72,8 @@ class Rounds(Controller):
             gone=lambda silo: self.get_client_disconnect_time(silo) is not None,
         )
         try:
-            document = _read(Path(workspace.get_app_config_dir(fl_ctx.get_job_id())) / PROPOSAL)
+            config = Path(workspace.get_app_config_dir(fl_ctx.get_job_id()))
+            document = _read(config / PROPOSAL)
             plan = Plan.from_dict(document["plan"])
             folder = Path(workspace.get_site_config_dir()) / "cloister"
             folder.mkdir(mode=0o700, exist_ok=True)
@@ -91,7 +92,8 @@ class Rounds(Controller):
                 line, job, silos, timeout=self._round_timeout, on_refusal=_refused
             )
             began = time.monotonic()
-            for done in run_rounds(Aggregator(plan, self.new_noise(), store), transport):
+            aggregator = Aggregator(plan, self.new_noise(), store)
+            for done in run_rounds(aggregator, transport, attempts=1):  # the line repeats by itself
                 store.progress(job, done.round + 1, done.survivors)
                 _log.info("round %d of %d done", done.round + 1, done.rounds)
             _log.info("%d rounds in %.3f s", plan.rounds, time.monotonic() - began)
@@ -112,6 +114,8 @@ class Rounds(Controller):
         known = store.job(job)
         assert known is not None
         if known.state == "running":
+            if Plan.from_dict(known.plan).digest != plan.digest:
+                raise PlanError(f"the plan of job {job} was changed; make a new one.")
             _log.info("job %s is taken up at round %d", job, known.rounds_done + 1)
             return known.approved
         if known.state != "proposed":
@@ -148,12 +152,17 @@ def _refused(silo: str, reason: str) -> None:
     _log.warning("silo %r refused a frame: %s", silo, reason)
 
 
-def _read(path: Path) -> Mapping[str, Any]:
-    """Read the proposal that the job brings."""
+def _read(path: Path) -> dict[str, Any]:
+    """Read the proposal that the job brings, whose plan must be readable."""
     try:
         document = json.loads(path.read_text())
-        return {"plan": document["plan"], "proposer": document["proposer"]}
-    except (OSError, ValueError, LookupError, TypeError) as error:
+        return {
+            "plan": Plan.from_dict(document["plan"]).to_dict(),
+            "proposer": dict(document["proposer"]),
+        }
+    except PlanError:
+        raise
+    except (OSError, ValueError, ArithmeticError, AttributeError, LookupError, TypeError) as error:
         raise PlanError(
             f"the job has no proposal that can be read ({type(error).__name__}); write it with "
             "cloister flare job."

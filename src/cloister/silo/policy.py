@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Self
 
 from cloister.hazmat.signing import fingerprint_of, verify
 from cloister.protocol.plan import Plan
 from cloister.schema import Schema
+from cloister.settings import PolicySettings
 from cloister.tasks.base import Profile
 
 PROPOSE_LABEL = b"cloister/1/propose"
@@ -54,6 +56,9 @@ class Policy:
     tasks : tuple of str
     max_epsilon_per_job, max_epsilon_per_study, max_epsilon_per_year : float or None
         None leaves it to the lifetime cap of the ledger, except for a job, where None allows none.
+        What earlier jobs of a study or year cost is known to the ledger, which adds it up.
+    max_delta : float
+        Largest delta of a plan: an epsilon says nothing without one.
     min_other_silos : int
         In every sum that is released.
     columns : tuple of str or None
@@ -70,11 +75,17 @@ class Policy:
     max_epsilon_per_job: float | None = None
     max_epsilon_per_study: float | None = None
     max_epsilon_per_year: float | None = None
+    max_delta: float = 1e-6
     min_other_silos: int = 2
     columns: tuple[str, ...] | None = None
     profiles: tuple[Profile, ...] = ("pairwise",)
     allow_publish: bool = False
     standing: bool = False
+
+    @classmethod
+    def of(cls, settings: PolicySettings) -> Self:
+        """Return the policy that a silo's file writes down."""
+        return cls(**settings.model_dump())
 
     def refusal(
         self,
@@ -104,6 +115,7 @@ class Policy:
             self._who(plan, silo, fingerprint, peers),
             self._asked_by(plan, proposer, analysts),
             self._what(plan),
+            self._cost(plan),
             self._data(plan, schema),
         )
         return next((reason for check in checks for reason in check), None)
@@ -111,62 +123,102 @@ class Policy:
     def _who(
         self, plan: Plan, silo: str, fingerprint: str, peers: Mapping[str, str]
     ) -> Iterator[str]:
-        members = dict(zip(plan.silos, plan.fingerprints, strict=False))
         if len(plan.fingerprints) != len(plan.silos):
-            yield "the plan names no fingerprints, so nobody knows who takes part"
-        if members.get(silo) != fingerprint:
-            yield f"the plan has another fingerprint for {silo!r} than this silo's own"
+            yield "the plan names no fingerprints, so nobody knows who takes part; plan with them."
+            return
+        members = dict(zip(plan.silos, plan.fingerprints, strict=True))
+        if silo not in members:
+            yield f"{silo!r} is not a silo of the plan; plan with this silo."
+            return
+        if members[silo] != fingerprint:
+            yield (
+                f"the plan has {members[silo]} for {silo!r}, this silo's own fingerprint is "
+                f"{fingerprint}; plan with that."
+            )
+        names = {pin: name for name, pin in peers.items()}
         for name, shown in members.items():
             if name == silo:
                 continue
-            if name not in peers:
-                yield f"silo {name!r} is not pinned here"
+            if name not in peers and shown in names:
+                yield f"silo {name!r} of the plan is pinned here under the name {names[shown]!r}."
+            elif name not in peers:
+                yield f"silo {name!r} is not pinned here; compare its fingerprint and pin it."
             elif peers[name] != shown:
-                yield f"silo {name!r} has another fingerprint in the plan than the one pinned here"
+                yield (
+                    f"silo {name!r} has the fingerprint {shown} in the plan, pinned here is "
+                    f"{peers[name]}; compare it with its owner."
+                )
         if plan.min_silos - 1 < self.min_other_silos:
             yield (
-                f"a sum may have only {plan.min_silos - 1} other silos, at least "
-                f"{self.min_other_silos} are asked for here"
+                f"min_silos must be at least {self.min_other_silos + 1} for this silo, got "
+                f"{plan.min_silos}; a sum must hold {self.min_other_silos} others."
             )
 
     def _asked_by(
         self, plan: Plan, proposer: Proposer | None, analysts: Mapping[str, str]
     ) -> Iterator[str]:
         if proposer is None:
-            yield "nobody signed for proposing this job"
+            yield "nobody signed the proposal of this job; submit it with an analyst's keys."
         elif proposer.name not in analysts:
-            yield f"{proposer.name!r} may not propose jobs here"
+            yield f"{proposer.name!r} is not among the analysts who may propose jobs here."
         elif analysts[proposer.name] != proposer.fingerprint:
-            yield f"{proposer.name!r} has another fingerprint than the one pinned here"
+            yield (
+                f"analyst {proposer.name!r} has the fingerprint {proposer.fingerprint}, pinned "
+                f"here is {analysts[proposer.name]}; compare it with its owner."
+            )
         elif not proposer.signed(plan):
-            yield f"the signature of {proposer.name!r} is not over this plan"
+            yield f"the signature of {proposer.name!r} is not over this plan; submit it again."
 
     def _what(self, plan: Plan) -> Iterator[str]:
         if plan.task.name not in self.tasks:
-            yield f"task {plan.task.name!r} is not allowed here"
-        if plan.budget is None:
-            yield f"task {plan.task.name!r} is not private"
-        elif self.max_epsilon_per_job is None:
-            yield "no epsilon is allowed for a job here"
-        elif plan.budget.epsilon > self.max_epsilon_per_job:
-            yield (
-                f"epsilon={plan.budget.epsilon:g} is above {self.max_epsilon_per_job:g}, the most "
-                "for one job here"
-            )
+            yield f"task {plan.task.name!r} is not among those allowed here: {_list(self.tasks)}."
         if plan.profile not in self.profiles:
-            yield f"profile {plan.profile!r} is not allowed here"
+            yield (
+                f"profile {plan.profile!r} is not among those allowed here: {_list(self.profiles)}."
+            )
         if plan.publish and not self.allow_publish:
-            yield "the result would be for others than the silos, which is not allowed here"
+            yield "publish must be False here; the result is for the silos alone."
+
+    def _cost(self, plan: Plan) -> Iterator[str]:
+        if plan.budget is None or not plan.task.private:
+            yield f"task {plan.task.name!r} is not private; only private jobs are allowed here."
+            return
+        if self.max_epsilon_per_job is None:
+            yield "no epsilon is allowed for a job here; the owner has to set max_epsilon_per_job."
+        for per, cap in (
+            ("job", self.max_epsilon_per_job),
+            ("study", self.max_epsilon_per_study),
+            ("year", self.max_epsilon_per_year),
+        ):
+            if cap is not None and plan.budget.epsilon > cap:
+                yield (
+                    f"epsilon must be at most {cap:g}, the cap of a {per} here, got "
+                    f"{plan.budget.epsilon:g}."
+                )
+        if plan.budget.delta > self.max_delta:
+            yield f"delta must be at most {self.max_delta:g} here, got {plan.budget.delta:g}."
 
     def _data(self, plan: Plan, schema: Schema) -> Iterator[str]:
-        if self.columns is not None:
-            for name in plan.columns:
-                if name not in self.columns:
-                    yield f"column {name!r} is not allowed here"
-        if plan.schema_digest != schema.digest() or plan.columns != schema.names:
-            yield "the plan is for another schema than this silo's"
+        for name in plan.columns:
+            if self.columns is not None and name not in self.columns:
+                yield f"column {name!r} is not among those allowed here: {_list(self.columns)}."
+        for name, asked, own in (
+            ("unit", plan.unit, schema.unit),
+            ("max_rows", plan.max_rows, schema.max_rows or 1),
+            ("max_silos_per_person", plan.max_silos_per_person, schema.max_silos_per_person),
+        ):
+            if asked != own:
+                yield f"{name} must be {own!r} as in this silo's schema, got {asked!r}."
+        if plan.schema_digest != schema.digest():
+            yield (
+                f"schema_digest must be {schema.digest()}, that of this silo's schema, got "
+                f"{plan.schema_digest!r}; agree on one schema."
+            )
+        if plan.columns != schema.names:
+            yield f"columns must be {_list(schema.names)} as in this silo's schema."
         if plan.grid != schema.grid(plan.grid.frac_bits):
-            yield "the plan has other bounds than this silo's schema"
-        mine = (schema.unit, schema.max_rows or 1, schema.max_silos_per_person)
-        if (plan.unit, plan.max_rows, plan.max_silos_per_person) != mine:
-            yield "the plan has another unit of privacy than this silo's schema"
+            yield "the bounds of the plan must be those of this silo's schema."
+
+
+def _list(names: tuple[str, ...]) -> str:
+    return ", ".join(repr(name) for name in names) or "none"

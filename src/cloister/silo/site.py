@@ -9,7 +9,6 @@ from typing import Any, Self
 
 from cloister.data import Records, read_source
 from cloister.enrolment import KeyFolder
-from cloister.errors import DataError
 from cloister.hazmat.signing import Identity
 from cloister.privacy.budget import Budget
 from cloister.privacy.ledger import Ledger
@@ -43,7 +42,7 @@ class Site:
         return cls(
             settings,
             Schema.load(settings.schema_file),
-            settings.policy.to_policy(),
+            Policy.of(settings.policy),
             KeyFolder(settings.keys).identity(),
         )
 
@@ -83,6 +82,5 @@ class Site:
 
     def records(self, plan: Plan) -> Records:
         """Read the records on a plan's grid."""
-        if self.settings.data.file is None:
-            raise DataError("data must name a file; a database cannot be read yet.")
-        return read_source(self.settings.data.file, self.schema, frac_bits=plan.grid.frac_bits)
+        source = self.settings.data.source()
+        return read_source(source, self.schema, frac_bits=plan.grid.frac_bits)

@@ -20,7 +20,8 @@ from cloister.transports.http import Kind, Message, printable
 TOPIC = "cloister.1"
 _BODY, _BODIES = "message", "messages"
 _PATIENCE = (2.0, 60.0)  # seconds for one request, first and longest: sites come up slowly
-_PAUSE = (0.02, 0.5)  # seconds between two requests to a site that was busy or not there
+_PAUSE = (0.1, 5.0)  # seconds between two requests to a site that was busy, undecided or not there
+_PART = 0.05  # and between these, this part of the time waited so far
 
 
 class Line:
@@ -58,10 +59,9 @@ class Line:
 
         A silo that is busy or not up yet answers nothing, and is asked again.
         """
-        due = time.monotonic() + seconds
-        patience, pause = _PATIENCE[0], _PAUSE[0]
+        began, patience = time.monotonic(), _PATIENCE[0]
         waiting = dict(requests)
-        while waiting and (left := due - time.monotonic()) > 0:
+        while waiting and (left := began + seconds - time.monotonic()) > 0:
             for silo, answer in self.tell(waiting, min(patience, left)):
                 asked = waiting.get(silo)
                 if asked and (answer.job, answer.number) == (asked.job, asked.number):
@@ -71,8 +71,9 @@ class Line:
                 raise TransportError("FLARE stops the job; nothing more is asked.")
             waiting = {silo: request for silo, request in waiting.items() if not self._gone(silo)}
             if waiting:
-                time.sleep(pause)
-                patience, pause = min(2 * patience, _PATIENCE[1]), min(2 * pause, _PAUSE[1])
+                patience = min(2 * patience, _PATIENCE[1])
+                waited = time.monotonic() - began
+                time.sleep(min(max(_PART * waited, _PAUSE[0]), _PAUSE[1]))
 
     def tell(
         self, messages: Mapping[str, Message], seconds: float = _PATIENCE[0]
@@ -179,17 +180,18 @@ def answering(on_message: Callable[[Message], list[Message]]) -> Callable[..., A
     """Return FLARE's handler of requests, for a site whose silo answers messages.
 
     FLARE calls it from several threads. The silo is asked one thing after another: while it works
-    it answers nothing else, and the server asks again.
+    it answers nothing else, and the server asks again. Only the end of a job, which is said once,
+    waits for its turn.
     """
     from nvflare.apis.shareable import Shareable
 
     desk = Lock()
 
     def handle(topic: str, request: Any, fl_ctx: Any) -> Any:
-        if not desk.acquire(blocking=False):
+        message = Message.decode(request[_BODY])
+        if not desk.acquire(timeout=_PATIENCE[1] if message.kind == Kind.END else 0.0):
             return Shareable({_BODIES: []})
         try:
-            message = Message.decode(request[_BODY])
             return Shareable({_BODIES: [answer.encode() for answer in on_message(message)]})
         finally:
             desk.release()
