@@ -2,11 +2,13 @@
 
 ``python party.py ROLE CONFIG``. Every step is a line in ``steps.log``. A party that comes to the
 step in the file ``trap`` renames it to ``trapped`` and waits until that is gone; what its process
-does otherwise goes on, as with a thread that the scheduler forgot.
+does otherwise goes on, as with a thread that the scheduler forgot. What a coordinator has committed is
+in ``committed.log``.
 """
 
 from __future__ import annotations
 
+import json
 import struct
 import sys
 import time
@@ -14,8 +16,9 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from cloister.protocol.aggregator import Aggregator
 from cloister.protocol.client import Client
-from cloister.protocol.messages import Kind
+from cloister.protocol.messages import Kind, Reply, decode
 from cloister.service.hub import HubTransport
 from cloister.testing import serve
 
@@ -31,6 +34,7 @@ LEGS = {
 _KIND, _ROUND = struct.Struct(">B"), struct.Struct(">I")
 _KIND_AT, _ROUND_AT = 6, 55
 _LOG, _TRAP, _TRAPPED = Path("steps.log"), Path("trap"), Path("trapped")
+_COMMITTED = Path("committed.log")
 
 
 def step(when: str, frame: bytes, job: str) -> None:
@@ -59,7 +63,16 @@ def watch_silo() -> None:
 
 
 def watch_coordinator() -> None:
-    exchange = HubTransport.exchange
+    exchange, combine = HubTransport.exchange, Aggregator.combine
+
+    def combined(aggregator: Aggregator) -> bytes:
+        answer = combine(aggregator)  # durable, and not sent yet
+        reply = decode(aggregator.plan, answer)
+        assert isinstance(reply, Reply)
+        said = {"job": aggregator.plan.run_id, "round": reply.round, "survivors": reply.survivors}
+        with _COMMITTED.open("a") as log:
+            log.write(json.dumps(said) + "\n")
+        return answer
 
     def watched(transport: HubTransport, frames: Mapping[str, bytes]) -> dict[str, bytes]:
         frame = next(iter(frames.values()), b"")
@@ -70,6 +83,7 @@ def watch_coordinator() -> None:
             step("heard", frame, transport.job)
         return answers
 
+    Aggregator.combine = combined  # type: ignore[method-assign]
     HubTransport.exchange = watched  # type: ignore[method-assign]
 
 

@@ -250,8 +250,7 @@ def test_a_second_survivor_set_gets_no_confirmation_and_no_share() -> None:
                 clients[silo].handle(frame)
             return {s: clients[s].handle(f) for s, f in frames.items() if "Unmask" not in saved}
 
-    with pytest.raises(RemoteProtocolError):
-        next(iter(run_rounds(wire.aggregator, Watch())))
+    next(iter(run_rounds(wire.aggregator, Watch())))
     reply = decode(plan, saved["Reply"])
     assert isinstance(reply, Reply)
     fewer = reply.survivors[:3]

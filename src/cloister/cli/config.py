@@ -1,0 +1,399 @@
+"""``cloister config``: draft a party's one configuration file, and check it offline."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from cloister.cli.output import Output, add_flags
+from cloister.enrolment import KeyFolder
+from cloister.errors import CloisterError, PlanError
+from cloister.schema import FILL_IN, Schema
+from cloister.settings import (
+    ROLES,
+    AnalystSettings,
+    CoordinatorSettings,
+    Settings,
+    SiloSettings,
+    load_settings,
+)
+
+REFUSED = 3
+_SECRETS = ("identity.key", "tls.key")
+_PUBLIC = ("ca.pem", "tls.pem")
+
+State = Literal["ok", "warn", "fail"]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked at.
+
+    Parameters
+    ----------
+    name : str
+    state : {"ok", "warn", "fail"}
+    found : str
+    way_out : str
+        What to do about it, unless it is "ok".
+    """
+
+    name: str
+    state: State
+    found: str
+    way_out: str = ""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    actions = parser.add_subparsers(required=True, metavar="ACTION")
+    check = actions.add_parser("check", help="what is set, and whether the files it names will do")
+    check.add_argument("file", type=Path, metavar="FILE")
+    check.set_defaults(action=_check)
+    init = actions.add_parser("init", help="write a commented file to fill in")
+    init.add_argument("--role", choices=sorted(ROLES), required=True)
+    init.add_argument("--out", type=Path, required=True, metavar="FILE", help="a new file")
+    init.set_defaults(action=_init)
+    for action in (check, init):
+        add_flags(action)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the action; return the exit code."""
+    code: int = args.action(args, Output.of(args))
+    return code
+
+
+def _check(args: argparse.Namespace, out: Output) -> int:
+    settings = load_settings(args.file)
+    told = list(_told(settings))
+    out.pairs([(row["setting"], f"{row['value']}  [{row['from']}]") for row in told])
+    out.say()
+    checks = file_checks(settings)
+    show(out, checks)
+    out.document(
+        {
+            "command": "config check",
+            "file": args.file,
+            "role": settings.role,
+            "settings": told,
+            "checks": [asdict(check) for check in checks],
+        }
+    )
+    return verdict(checks)
+
+
+def _init(args: argparse.Namespace, out: Output) -> int:
+    try:
+        with args.out.open("x", encoding="utf-8") as stream:
+            stream.write(TEMPLATES[args.role])
+    except FileExistsError:
+        raise PlanError(f"file {str(args.out)!r} exists; it is never replaced.") from None
+    except OSError as error:
+        raise PlanError(f"file {str(args.out)!r} cannot be written: {error.strerror}.") from None
+    out.say(f"written  {args.out}")
+    out.say(f"Complete the lines that say {FILL_IN!r}, then: cloister config check {args.out}")
+    out.document({"command": "config init", "role": args.role, "file": args.out})
+    return 0
+
+
+def show(out: Output, checks: Iterable[Check]) -> None:
+    """Write a line for each check, and a way out below each that is not "ok"."""
+    checks = list(checks)
+    width = max((len(check.name) for check in checks), default=0)
+    for check in checks:
+        out.say(f"{check.state:<4}  {check.name:<{width}}  {check.found}")
+        if check.state != "ok":
+            out.say(f"{'':<{width + 6}}  -> {check.way_out}")
+    bad = [check for check in checks if check.state == "fail"]
+    out.say()
+    out.say(f"{len(bad)} of {len(checks)} checks failed." if bad else "Nothing failed.")
+
+
+def verdict(checks: Iterable[Check]) -> int:
+    """Return the exit code: 0 if nothing failed."""
+    return REFUSED if any(check.state == "fail" for check in checks) else 0
+
+
+# What is set --------------------------------------------------------------------------------------
+
+
+def _told(settings: Settings) -> Iterator[dict[str, str]]:
+    """Yield every setting with its value, unless that may be secret, and where it came from."""
+    for key in type(settings).model_fields:
+        value = getattr(settings, key)
+        section = getattr(value, "model_fields_set", None)
+        if section is None:
+            yield _row(settings, key, value, key in settings.model_fields_set)
+            continue
+        for inner in type(value).model_fields:
+            name = f"{key}.{inner}"
+            yield _row(settings, name, getattr(value, inner), inner in section)
+
+
+def _row(settings: Settings, key: str, value: Any, is_set: bool) -> dict[str, str]:
+    variable = settings.secrets.get(key)
+    origin = "file" if is_set else "default"
+    if variable and variable in os.environ:
+        origin = variable
+    elif variable and is_set and _secret_file(settings, key):
+        origin = f"{key}_file"
+    if value is None:
+        shown = "-"
+    elif key in settings.secrets and not str(value).startswith("sqlite:///"):
+        shown = "(not shown)"
+    elif isinstance(value, dict):
+        shown = ", ".join(f"{name} {pin[:20]}..." for name, pin in value.items()) or "none"
+    elif isinstance(value, tuple):
+        shown = ", ".join(map(str, value)) or "none"
+    else:
+        shown = str(value)
+    return {"setting": key, "value": shown, "from": origin}
+
+
+def _secret_file(settings: Settings, key: str) -> Path | None:
+    """Return the file that holds the secret `key`, if one is named."""
+    section, _, name = key.rpartition(".")
+    file: Path | None = getattr(getattr(settings, section) if section else settings, f"{name}_file")
+    return file
+
+
+# What the settings name ---------------------------------------------------------------------------
+
+
+def file_checks(settings: Settings) -> list[Check]:
+    """Return what can be said of a party's files without any network."""
+    checks = [*_key_checks(settings), *_mode_checks(settings)]
+    match settings:
+        case SiloSettings():
+            checks += [*_schema_checks(settings), *_policy_checks(settings)]
+            checks += _folder_checks(settings.ledger.parent, settings.audit_log.parent)
+            if settings.data.file is not None:
+                checks.append(_there("data", settings.data.file))
+        case CoordinatorSettings():
+            checks += _folder_checks(settings.audit_log.parent)
+    return checks
+
+
+def _key_checks(settings: Settings) -> Iterator[Check]:
+    folder = KeyFolder(settings.keys)
+    names = (*_SECRETS, *_PUBLIC)
+    if absent := [name for name in names if not (folder.path / name).is_file()]:
+        yield Check(
+            "keys",
+            "fail",
+            f"{folder.path} has no {', '.join(absent)}",
+            "make them with 'cloister enroll request' and 'cloister enroll install'.",
+        )
+        return
+    try:
+        peer, own = folder.peer(), folder.identity().fingerprint
+    except (CloisterError, ValueError, OSError) as error:
+        found = str(error) if isinstance(error, CloisterError) else type(error).__name__
+        yield Check("keys", "fail", found, "restore the folder, or enrol again.")
+        return
+    name = settings.name if isinstance(settings, _NAMED) else peer.name
+    if (peer.role, peer.name) != (settings.role, name):
+        yield Check(
+            "keys",
+            "fail",
+            f"the certificate names {peer.role} {peer.name!r}, the file {settings.role} {name!r}",
+            "set name and role as they were enrolled, or enrol again.",
+        )
+    elif peer.fingerprint != own:
+        yield Check(
+            "keys",
+            "fail",
+            f"the certificate shows {peer.fingerprint}, identity.key is {own}",
+            "enrol again, so that both belong together.",
+        )
+    else:
+        yield Check("keys", "ok", f"{peer.role} {peer.name!r}, {own}")
+
+
+_NAMED = SiloSettings | AnalystSettings
+
+
+def _mode_checks(settings: Settings) -> Iterator[Check]:
+    """Yield whether what must stay secret is for its owner alone."""
+    secrets = [settings.keys / name for name in _SECRETS]
+    secrets += [file for key in settings.secrets if (file := _secret_file(settings, key))]
+    found = [file for file in secrets if file.is_file()]
+    if not found:
+        return
+    if open_to_all := [file for file in found if stat.S_IMODE(file.stat().st_mode) & 0o077]:
+        names = ", ".join(map(str, open_to_all))
+        yield Check(
+            "file modes",
+            "fail",
+            f"others may read or write {names}",
+            f"chmod 600 {names}; if others had an account here, make new keys.",
+        )
+    else:
+        yield Check("file modes", "ok", "secrets are for their owner alone")
+
+
+def _schema_checks(settings: SiloSettings) -> Iterator[Check]:
+    try:
+        schema = Schema.load(settings.schema_file)
+    except PlanError as error:
+        yield Check("schema", "fail", str(error), "mend it; see cloister schema validate.")
+        return
+    yield Check("schema", "ok", f"{len(schema.columns)} columns, digest {schema.digest()}")
+    unknown = sorted(set(settings.policy.columns or ()) - set(schema.names))
+    if unknown:
+        yield Check(
+            "policy.columns",
+            "fail",
+            f"the schema has no column {unknown[0]!r}",
+            "mend the name; policy.columns is a part of the schema's columns.",
+        )
+
+
+def _policy_checks(settings: SiloSettings) -> Iterator[Check]:
+    policy = settings.policy
+    way_out = "set it under [policy], unless every job is to be refused."
+    if not policy.tasks:
+        yield Check("policy.tasks", "warn", "no task is allowed", way_out)
+    if policy.max_epsilon_per_job is None:
+        yield Check("policy.max_epsilon_per_job", "warn", "no epsilon is allowed", way_out)
+    elif policy.max_epsilon_per_job > settings.cap_epsilon:
+        yield Check(
+            "policy.max_epsilon_per_job",
+            "warn",
+            f"{policy.max_epsilon_per_job:g} is above cap_epsilon={settings.cap_epsilon:g}",
+            "the cap decides; lower one, or raise the other on purpose.",
+        )
+    others = len(set(settings.peers) - {settings.name})
+    if others < policy.min_other_silos:
+        yield Check(
+            "peers",
+            "warn",
+            f"{others} pinned, a sum must hold {policy.min_other_silos} others",
+            "compare the fingerprints of the other silos and pin them under [peers].",
+        )
+    else:
+        yield Check("peers", "ok", f"{others} pinned")
+    if not settings.analysts:
+        yield Check(
+            "analysts",
+            "warn",
+            "nobody may propose a job",
+            "compare an analyst's fingerprint and pin it under [analysts].",
+        )
+
+
+def _folder_checks(*folders: Path) -> Iterator[Check]:
+    for folder in sorted(set(folders)):
+        if not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
+            way_out = "make the folder, and give it to the account that runs this party."
+            yield Check("folder", "fail", f"{folder} is no folder that can be written to", way_out)
+
+
+def _there(name: str, path: Path) -> Check:
+    if os.access(path, os.R_OK):
+        return Check(name, "ok", str(path))
+    return Check(name, "fail", f"{path} cannot be read", "check the path and its permissions.")
+
+
+# Templates ----------------------------------------------------------------------------------------
+# "# " begins a remark; "#" with nothing between begins a line that states a default.
+
+_DIALLING = f"""\
+# As in the certificate.
+name = {json.dumps(f"{FILL_IN}: the name that was enrolled")}
+# The coordinator's address; this party dials out and listens nowhere.
+coordinator = {json.dumps(f"{FILL_IN}: https://HOST:8443")}
+# The way out, if there is a proxy. A URL with a password belongs into a file of its own (mode 600),
+# or into CLOISTER_PROXY.
+# proxy = "http://proxy.example.org:3128"
+# proxy_file = "proxy.url"
+# Folder of identity.key, tls.key, tls.pem and ca.pem; see cloister enroll.
+#keys = "keys"
+"""
+
+TEMPLATES = {
+    "coordinator": """\
+# A coordinator. Paths are relative to this file. Check it with: cloister config check FILE
+role = "coordinator"
+
+# Address and port of the one TLS port; "0.0.0.0:8443" listens on every address.
+#listen = "127.0.0.1:8443"
+# Folder of identity.key, tls.key, tls.pem and ca.pem; see cloister enroll.
+#keys = "keys"
+# Jobs and rounds; PostgreSQL is "postgresql+psycopg://USER:PASSWORD@HOST/NAME". A URL with a
+# password belongs into a file of its own (mode 600), or into CLOISTER_DATABASE.
+#database = "sqlite:///coordinator.db"
+# database_file = "database.url"
+
+# Seconds a connected silo may be silent, an absent one may take to come back, and silos may take
+# to decide on a job.
+#round_timeout = 300.0
+#grace = 60.0
+#approval_timeout = 604800.0
+#max_message_bytes = 67108864
+
+#audit_log = "audit.jsonl"
+# debug, info, warning or error
+#log_level = "info"
+""",
+    "silo": f"""\
+# A silo. Paths are relative to this file. Check it with: cloister config check FILE
+role = "silo"
+{_DIALLING}
+# The agreed data contract; see cloister schema.
+#schema_file = "schema.toml"
+# This silo's own record of what was spent, on a local disk, and the lifetime cap of the data.
+#ledger = "ledger.db"
+cap_epsilon = {json.dumps(f"{FILL_IN}: a number; nothing beyond it is ever released")}
+#cap_delta = 1e-6
+#results = "results"
+#audit_log = "audit.jsonl"
+# debug, info, warning or error
+#log_level = "info"
+
+[data]
+# CSV, Parquet or a folder of Parquet files; or a database and a query, whose URL belongs into a
+# file of its own (mode 600) or into CLOISTER_DATA_URL.
+file = {json.dumps(f"{FILL_IN}: a path, or use the lines below")}
+# url_file = "data.url"
+# query = "SELECT age, weight FROM visits ORDER BY visit_id"
+
+# What is not allowed here is refused, whatever a coordinator says.
+[policy]
+# For example ["count", "fastlloyd"]; see cloister tasks.
+#tasks = []
+# Without the first, every job is refused; without the others, cap_epsilon alone decides.
+# max_epsilon_per_job = 1.0
+# max_epsilon_per_study = 3.0
+# max_epsilon_per_year = 5.0
+#max_delta = 1e-6
+# So many others must be in every sum that is released.
+#min_other_silos = 2
+# Columns that a job may use; all of the schema if left out.
+# columns = ["age", "weight"]
+# "group" must be named on purpose: it rests on the aggregator really adding the noise.
+#profiles = ["pairwise"]
+# Whether a result may go to the one who proposed the job.
+#allow_publish = false
+# true: approve by itself what this policy allows.
+#standing = false
+
+# Fingerprints that were compared by telephone or in person, never taken from the coordinator:
+# "hospital-b" = "ed25519:..."
+[peers]
+
+# Who may propose jobs, likewise.
+[analysts]
+""",
+    "analyst": f"""\
+# An analyst. Paths are relative to this file. Check it with: cloister config check FILE
+role = "analyst"
+{_DIALLING}""",
+}

@@ -1,0 +1,380 @@
+"""``cloister doctor``: look for what would stop a party, and say what to do about it."""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import http.client
+import os
+import platform
+import shutil
+import socket
+import ssl
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from cloister.cli.config import Check, file_checks, show, verdict
+from cloister.cli.output import Output, add_flags
+from cloister.enrolment import KeyFolder, client_context, peer_of, revoked_serials
+from cloister.errors import CloisterError
+from cloister.protocol.plan import PROTOCOL_VERSION
+from cloister.schema import Schema
+from cloister.settings import (
+    CoordinatorSettings,
+    Settings,
+    SiloSettings,
+    load_settings,
+)
+
+_TIMEOUT = 10.0  # seconds for each step over the network
+_SKEW_WARN, _SKEW_FAIL = 30.0, 300.0  # seconds; certificates are valid from 5 minutes before
+_DISK_WARN, _DISK_FAIL = 1 << 30, 100 << 20  # bytes
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("--config", type=Path, required=True, metavar="FILE")
+    add_flags(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Look at everything; return 0 if nothing failed."""
+    out = Output.of(args)
+    settings = load_settings(args.config)
+    checks = examine(settings)
+    show(out, checks)
+    out.document(
+        {
+            "command": "doctor",
+            "file": args.config,
+            "role": settings.role,
+            "checks": [asdict(check) for check in checks],
+        }
+    )
+    return verdict(checks)
+
+
+def examine(settings: Settings) -> list[Check]:
+    """Return every check of a party, in the order in which to mend things."""
+    checks = [_versions(), *file_checks(settings), *_certificate(settings)]
+    match settings:
+        case CoordinatorSettings():
+            checks += [_port(settings.listen), *_database(settings.database)]
+            checks.append(_disk(settings.audit_log.parent))
+        case SiloSettings():
+            checks += [*_disks(settings), *_ledger(settings.ledger), *_data(settings)]
+    if not isinstance(settings, CoordinatorSettings):
+        checks += _network(Dialled.of(settings.coordinator, settings.proxy), settings.keys)
+    return checks
+
+
+# On this machine ----------------------------------------------------------------------------------
+
+
+def _versions() -> Check:
+    found = (
+        f"cloister {version('cloister')}, protocol {PROTOCOL_VERSION}, Python "
+        f"{platform.python_version()}, {ssl.OPENSSL_VERSION}"
+    )
+    if ssl.HAS_TLSv1_3:
+        return Check("versions", "ok", found)
+    return Check("versions", "fail", found, "install a Python whose OpenSSL has TLS 1.3.")
+
+
+def _certificate(settings: Settings) -> Iterator[Check]:
+    keys = KeyFolder(settings.keys)
+    try:
+        client_context(keys)  # certificate and key fit
+        peer, revoked = keys.peer(), revoked_serials(keys)
+    except (CloisterError, OSError, ValueError) as error:
+        way_out = "mend the keys folder, or enrol again."
+        yield Check("certificate", "fail", _words(error), way_out)
+        return
+    now = datetime.now(UTC)
+    renew = "renew it with 'cloister enroll request' in the same folder."
+    if peer.serial in revoked:
+        yield Check("certificate", "fail", "it was revoked", "ask the operator why, enrol again.")
+    elif now >= peer.not_after:
+        yield Check("certificate", "fail", f"it ended on {peer.not_after:%Y-%m-%d}", renew)
+    elif keys.expiry_warnings(now):
+        yield Check("certificate", "warn", f"it ends on {peer.not_after:%Y-%m-%d}", renew)
+    else:
+        yield Check("certificate", "ok", f"valid until {peer.not_after:%Y-%m-%d}")
+
+
+def _disks(settings: SiloSettings) -> Iterator[Check]:
+    for folder in sorted({settings.ledger.parent, settings.results, settings.audit_log.parent}):
+        yield _disk(folder)
+
+
+def _disk(folder: Path) -> Check:
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent  # results are made when the first job is done
+    free = shutil.disk_usage(folder).free
+    name, found = f"disk {folder}", f"{free / (1 << 30):.1f} GiB free"
+    way_out = "free some space; a full disk stops rounds, it loses nothing."
+    if free < _DISK_WARN:
+        return Check(name, "fail" if free < _DISK_FAIL else "warn", found, way_out)
+    return Check(name, "ok", found)
+
+
+def _ledger(path: Path) -> Iterator[Check]:
+    from cloister.privacy.ledger import Ledger
+
+    if not path.exists():
+        yield Check("ledger", "ok", f"none yet at {path}; the first job makes it")
+        return
+    try:
+        ledger = Ledger(path)
+        try:
+            ledger.verify()
+            found = f"{len(ledger.entries())} entries verified, head {ledger.head()[:16]}"
+        finally:
+            ledger.dispose()
+    except CloisterError as error:
+        way_out = "take no part in jobs until it verifies; see cloister ledger."
+        yield Check("ledger", "fail", str(error), way_out)
+    else:
+        yield Check("ledger", "ok", found)
+
+
+def _data(settings: SiloSettings) -> Iterator[Check]:
+    """Compare the names of columns; no record is read."""
+    from cloister.data import header
+
+    try:
+        schema = Schema.load(settings.schema_file)
+    except CloisterError:
+        return  # told already
+    wanted = schema.names if schema.unit == "row" else (*schema.names, schema.unit)
+    try:
+        have = set(header(settings.data.source()))
+    except CloisterError as error:
+        yield Check("columns", "fail", str(error), "mend the section [data].")
+        return
+    if absent := [name for name in wanted if name not in have]:
+        listed = ", ".join(map(repr, absent))
+        yield Check("columns", "fail", f"no column {listed}", "mend the header or the schema.")
+    else:
+        yield Check("columns", "ok", f"all {len(wanted)} of the schema are there")
+
+
+def _port(listen: str) -> Check:
+    host, _, port = listen.rpartition(":")
+    host = host.strip("[]")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        socket.create_server((host, int(port)), family=family).close()
+    except OSError as error:
+        found = f"{listen}: {error.strerror}"
+        way_out = "if it is not the coordinator itself that listens there, choose another port."
+        in_use = error.errno is not None and "in use" in (error.strerror or "")
+        return Check("port", "warn" if in_use else "fail", found, way_out)
+    return Check("port", "ok", f"{listen} is free")
+
+
+def _database(url: str) -> Iterator[Check]:
+    prefix = "sqlite:///"
+    if url.startswith(prefix):
+        folder = Path(url.removeprefix(prefix)).parent
+        if folder.is_dir() and os.access(folder, os.W_OK | os.X_OK):
+            yield _disk(folder)
+        else:
+            way_out = "make the folder, and give it to the account that runs this party."
+            yield Check("database", "fail", f"{folder} cannot be written to", way_out)
+        return
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "localhost", parts.port or 5432
+        socket.create_connection((host, port), _TIMEOUT).close()
+    except (OSError, ValueError) as error:
+        way_out = "check that the database runs, its address and firewalls."
+        yield Check("database", "fail", _words(error), way_out)
+    else:
+        yield Check("database", "ok", f"{host}:{port} takes connections")
+
+
+# Over the network ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Dialled:
+    """Where a party dials: the coordinator, and the nearest hop, which may be a proxy."""
+
+    host: str
+    port: int
+    hop: str
+    hop_port: int
+    proxied: bool = False
+    proxy_tls: bool = False
+    authorization: str = ""
+
+    @classmethod
+    def of(cls, coordinator: str, proxy: str | None) -> Dialled:
+        """Read the two settings."""
+        there = urlsplit(coordinator)
+        host, port = there.hostname or "", there.port or 443
+        if proxy is None:
+            return cls(host, port, host, port)
+        hop = urlsplit(proxy)
+        user = ""
+        if hop.username is not None:
+            pair = f"{unquote(hop.username)}:{unquote(hop.password or '')}"
+            user = "Basic " + base64.b64encode(pair.encode()).decode()
+        tls = hop.scheme == "https"
+        hop_port = hop.port or (443 if tls else 80)
+        return cls(host, port, hop.hostname or "", hop_port, True, tls, user)
+
+    def __repr__(self) -> str:
+        return f"Dialled({self.host!r}, {self.port})"
+
+    def connect(self) -> socket.socket:
+        """Return a connection to the coordinator's port, through the proxy if there is one."""
+        raw = socket.create_connection((self.hop, self.hop_port), _TIMEOUT)
+        if not self.proxied:
+            return raw
+        try:
+            return self._tunnel(raw)
+        except BaseException:
+            raw.close()
+            raise
+
+    def _tunnel(self, raw: socket.socket) -> socket.socket:
+        if self.proxy_tls:
+            raw = ssl.create_default_context().wrap_socket(raw, server_hostname=self.hop)
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        lines = [f"CONNECT {host}:{self.port} HTTP/1.1", f"Host: {host}:{self.port}"]
+        lines += [f"Proxy-Authorization: {self.authorization}"] if self.authorization else []
+        raw.sendall(("\r\n".join(lines) + "\r\n\r\n").encode("ascii"))
+        head = b""
+        while not head.endswith(b"\r\n\r\n"):  # byte by byte: what follows belongs to TLS
+            byte = raw.recv(1)
+            if not byte or len(head) > 1 << 16:
+                raise ConnectionError("the proxy hung up")
+            head += byte
+        status = head.split(b" ", 2)[1:2]
+        if status != [b"200"]:
+            raise ConnectionError(f"the proxy answered {(status or [b'?'])[0].decode('ascii')}")
+        return raw
+
+
+def _network(dialled: Dialled, keys: Path) -> list[Check]:
+    """Go one step after the other towards the coordinator; the first that fails is the last."""
+    checks: list[Check] = []
+    steps: tuple[Callable[[Dialled, Path], list[Check]], ...] = (_dns, _tcp, _talk)
+    for step in steps:
+        checks += step(dialled, keys)
+        if verdict(checks):
+            break
+    return checks
+
+
+def _dns(dialled: Dialled, _: Path) -> list[Check]:
+    try:
+        found = socket.getaddrinfo(dialled.hop, dialled.hop_port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        which = "proxy" if dialled.proxied else "coordinator"
+        way_out = f"check the name in {which!r} and this machine's DNS."
+        return [Check("dns", "fail", f"{dialled.hop!r} does not resolve", way_out)]
+    addresses = sorted({str(entry[4][0]) for entry in found})
+    return [Check("dns", "ok", f"{dialled.hop} is {', '.join(addresses)}")]
+
+
+def _tcp(dialled: Dialled, _: Path) -> list[Check]:
+    where = f"{dialled.host}:{dialled.port}"
+    by = f" by proxy {dialled.hop}:{dialled.hop_port}" if dialled.proxied else ""
+    try:
+        dialled.connect().close()
+    except OSError as error:
+        way_out = "check that it runs, address and port, firewalls, and 'proxy' if there is one."
+        return [Check("tcp", "fail", f"{where}{by}: {_words(error)}", way_out)]
+    return [Check("tcp", "ok", f"{where} is reachable{by}")]
+
+
+def _talk(dialled: Dialled, keys: Path) -> list[Check]:
+    """Shake hands, ask for /healthz and compare clocks."""
+    try:
+        context = client_context(KeyFolder(keys))
+        context.check_hostname = True
+    except (CloisterError, OSError) as error:
+        return [Check("tls", "fail", _words(error), "mend the keys folder, or enrol again.")]
+    checks: list[Check] = []
+    connection = http.client.HTTPConnection(dialled.host, dialled.port, timeout=_TIMEOUT)
+    try:
+        raw = dialled.connect()
+        try:
+            connection.sock = context.wrap_socket(raw, server_hostname=dialled.host)
+        except BaseException:
+            raw.close()
+            raise
+        checks.append(_handshake(connection.sock))
+        before = time.time()
+        connection.request("GET", "/healthz")
+        answer = connection.getresponse()
+        answer.read(1 << 16)
+        checks += _answered(answer, (before + time.time()) / 2)
+    except ssl.SSLCertVerificationError as error:
+        way_out = "use the name it was enrolled with, this federation's ca.pem, and a right clock."
+        return [Check("tls", "fail", f"its certificate: {error.verify_message}", way_out)]
+    except (OSError, http.client.HTTPException, CloisterError) as error:
+        # TLS 1.3 tells that our certificate is refused only when we go on
+        way_out = (
+            "if it is the coordinator, it does not take this party's certificate: see that it was "
+            "enrolled, has not expired and was not revoked."
+        )
+        name = "coordinator" if checks else "tls"
+        return [*checks, Check(name, "fail", _words(error), way_out)]
+    finally:
+        connection.close()
+    return checks
+
+
+def _handshake(tls: ssl.SSLSocket) -> Check:
+    peer = peer_of(tls.getpeercert(True) or b"")
+    told: dict[str, Any] = tls.getpeercert() or {}
+    names = [value for kind, value in told.get("subjectAltName", ()) if kind != "URI"]
+    found = f"{tls.version()}, for {', '.join(names)}, until {peer.not_after:%Y-%m-%d}"
+    if peer.role != "coordinator":
+        way_out = "check the address; something else of the federation listens there."
+        return Check("tls", "fail", f"the certificate is that of a {peer.role}", way_out)
+    if (peer.not_after - datetime.now(UTC)).days < 30:
+        return Check("tls", "warn", found, "tell the coordinator's operator to renew it.")
+    return Check("tls", "ok", found)
+
+
+def _answered(answer: http.client.HTTPResponse, now: float) -> list[Check]:
+    if answer.status != 200:
+        way_out = "see that this party is enrolled, has not expired and was not revoked."
+        return [Check("coordinator", "fail", f"/healthz answers HTTP {answer.status}", way_out)]
+    checks = [Check("coordinator", "ok", "answers")]
+    try:
+        theirs = parsedate_to_datetime(answer.getheader("Date", "")).timestamp()
+    except (ValueError, TypeError):
+        found, way_out = "the coordinator does not tell its time", "compare the clocks by hand."
+        return [*checks, Check("clock", "warn", found, way_out)]
+    ahead = now - theirs
+    found = f"{abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the coordinator"
+    way_out = "set this machine's clock by NTP, and ask the operator to do the same."
+    if abs(ahead) > _SKEW_WARN:
+        state = Check("clock", "fail" if abs(ahead) > _SKEW_FAIL else "warn", found, way_out)
+    else:
+        state = Check("clock", "ok", found)
+    return [*checks, state]
+
+
+def _words(error: Exception) -> str:
+    """Say what is wrong; words of a library are left out where they may repeat a password."""
+    if isinstance(error, ValueError) and not isinstance(error, CloisterError):
+        return f"{type(error).__name__}"
+    if isinstance(error, ssl.SSLError):
+        return str(error.reason or error.strerror or type(error).__name__).lower().replace("_", " ")
+    if isinstance(error, OSError):
+        return error.strerror or str(error) or type(error).__name__
+    return str(error) or type(error).__name__
