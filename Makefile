@@ -12,7 +12,7 @@ demo: $(VENV)/.base
 	$(BIN)/cloister demo --out demo-out
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 2 -q
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -q
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check src tests benchmarks

@@ -81,7 +81,6 @@ LIBRARIES = {
 }
 LAZY = {
     "mpi4py",
-    "nvflare",
     "dp_accounting",
     "matplotlib",
     "pandas",

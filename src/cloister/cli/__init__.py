@@ -56,7 +56,8 @@ COMMANDS = {
     "coordinator": "run the coordinator's service",
     "silo": "run a silo's agent",
     "jobs": "submit, list, show, approve, deny, withdraw and cancel federated jobs",
-    "ledger": "back up, export and migrate a ledger",
+    "flare": "make an NVIDIA FLARE site safe, and write jobs for one",
+    "ledger": "back up, export, verify and migrate a ledger",
     "audit-log": "verify the coordinator's or a silo's audit file",
     "federation": "a coordinator and three silos as real processes, on this machine",
 }
