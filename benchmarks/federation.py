@@ -23,6 +23,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
@@ -102,7 +103,7 @@ def round_times(log: Path, job: str) -> list[float]:
         entry = json.loads(line)
         if entry.get("job") == job and re.match(r"round \d+ of", entry["message"]):
             ends.append(datetime.fromisoformat(entry["at"]).timestamp())
-    return [b - a for a, b in zip(ends, ends[1:], strict=False)]
+    return [b - a for a, b in pairwise(ends)]
 
 
 # --- the echo -------------------------------------------------------------------------------------
@@ -192,7 +193,12 @@ def rounds_and_memory(silos: Sequence[int], folders: Mapping[str, Path]) -> Iter
                 data = tables(folder, n, rows=20, d=9)
                 policies = {s: {"min_other_silos": 1} for s in data}
                 with LocalFederation(
-                    folder / "federation", schema(9), data, cap_epsilon=100.0, policies=policies
+                    folder / "federation",
+                    schema(9),
+                    data,
+                    100.0,
+                    policies=policies,
+                    poll_seconds=0.5,
                 ) as federation:
                     federation.start()
                     federation.wait_connected(seconds=180)

@@ -56,6 +56,8 @@ class LocalFederation:
         Settings of the coordinator, such as ``{"grace": 5.0}``.
     command : function of (role, configuration file)
         The command line of a party.
+    poll_seconds : float
+        Between two looks at the coordinator; looking costs it time.
     """
 
     folder: Path
@@ -66,6 +68,7 @@ class LocalFederation:
     policies: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     coordinator: Mapping[str, Any] = field(default_factory=dict)
     command: Command = product_command
+    poll_seconds: float = 0.05
 
     def __post_init__(self) -> None:
         self.folder = Path(os.path.abspath(self.folder))
@@ -200,7 +203,7 @@ class LocalFederation:
                     return
             if time.monotonic() > deadline:
                 raise TransportError(f"{what} did not come about within {seconds:g} s.")
-            time.sleep(0.03)
+            time.sleep(self.poll_seconds)
 
     def _write_settings(self) -> None:
         values = {"role": COORDINATOR, "listen": f"127.0.0.1:{self.port}", **self.coordinator}

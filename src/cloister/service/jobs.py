@@ -116,6 +116,7 @@ class Jobs:
     new_noise: Callable[[], NoiseSource] = DiscreteNoise
     _lock: threading.RLock = field(default_factory=threading.RLock, init=False, repr=False)
     _running: dict[str, _Running] = field(default_factory=dict, init=False, repr=False)
+    _plans: dict[str, Plan] = field(default_factory=dict, init=False, repr=False)
     _retry_at: dict[str, float] = field(default_factory=dict, init=False, repr=False)
     _closing: threading.Event = field(default_factory=threading.Event, init=False, repr=False)
 
@@ -233,10 +234,18 @@ class Jobs:
             "ended_at": job.ended_at,
         }
 
+    def _plan(self, job: StoredJob) -> Plan:
+        """Return a job's plan, which never changes; it takes milliseconds to check."""
+        if job.id not in self._plans:
+            if len(self._plans) > MAX_OPEN:
+                self._plans.clear()
+            self._plans[job.id] = Plan.from_dict(job.plan)
+        return self._plans[job.id]
+
     def details(self, job: StoredJob) -> dict[str, Any]:
         """Return everything that people are shown of one job."""
         decisions = self.store.decisions(job.id)
-        plan = _plan(job)
+        plan = self._plan(job)
         return {
             **self.view(job),
             "describe": plan.describe(),
@@ -353,7 +362,7 @@ class Jobs:
     def _run(self, job: StoredJob, stop: threading.Event) -> None:
         """Run the rounds of a job to its end, or until it is stopped."""
         try:
-            plan = _plan(job)
+            plan = self._plan(job)
             aggregator = Aggregator(plan, self.new_noise(), self.store)
             carrier = self.streams.transport(
                 job.id,
@@ -494,10 +503,6 @@ def _check_proposer(plan: Plan, proposer: Mapping[str, str], name: str, fingerpr
             "proposer's signature does not belong to this plan and fingerprint; sign the plan's "
             "digest again."
         )
-
-
-def _plan(job: StoredJob) -> Plan:
-    return Plan.from_dict(job.plan)
 
 
 def _shortened(reason: str) -> str:
