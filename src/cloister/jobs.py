@@ -162,7 +162,8 @@ class JobResult:
 
     def save(self, path: str | Path) -> None:
         """Write the model as JSON; floats round-trip exactly."""
-        Path(path).write_text(json.dumps(self.to_dict(), indent=1, sort_keys=True) + "\n")
+        # without indentation, which json writes a hundred times slower
+        Path(path).write_text(json.dumps(self.to_dict(), sort_keys=True) + "\n")
 
     @classmethod
     def load(cls, path: str | Path, tasks: Mapping[str, type[Task]] | None = None) -> Self:

@@ -56,8 +56,8 @@ def _database_beside(url: Any, info: ValidationInfo) -> Any:
 
 
 _File = Annotated[Path, BeforeValidator(_beside)]
-_Url = Annotated[str, BeforeValidator(_database_beside), Field(min_length=1, repr=False)]
-_SecretUrl = Annotated[SecretStr, BeforeValidator(_database_beside), Field(min_length=1)]
+_Url = Annotated[str, Field(min_length=1, repr=False), BeforeValidator(_database_beside)]
+_SecretUrl = Annotated[SecretStr, Field(min_length=1), BeforeValidator(_database_beside)]
 _Epsilon = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _LogLevel = Literal["debug", "info", "warning", "error"]
 

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -535,6 +536,24 @@ def test_a_listener_that_says_nothing_is_given_up(federation: Federation) -> Non
     assert "0.3 seconds" in sentence
 
 
+def test_a_coordinator_that_freezes_after_tls_is_given_up(federation: Federation) -> None:
+    """Its session tickets arrive and nothing else, which must not hold a reader for good."""
+    client = federation.client("a", open_timeout=0.5)
+    party = federation.ca.issue("frozen", hosts=("localhost",))
+    context = federation.ca.context(ssl.PROTOCOL_TLS_SERVER, party)
+    kept: list[ssl.SSLSocket] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def freeze() -> None:
+            kept.append(context.wrap_socket(listener.accept()[0], server_side=True))
+
+        threading.Thread(target=freeze, daemon=True).start()
+        url = f"https://localhost:{listener.getsockname()[1]}"
+        began = time.monotonic()
+        assert "no answer from" in refused(replace(client, url=url))
+    assert time.monotonic() - began < 2
+
+
 @pytest.mark.parametrize("url", ["http://localhost:1", "localhost:1", "https://", "ftp://x"])
 def test_only_https_is_dialled(federation: Federation, url: str) -> None:
     assert "must be https://HOST:PORT" in refused(federation.client("a", url=url))
@@ -606,7 +625,7 @@ def test_an_unknown_silo_is_refused_with_a_way_out(federation: Federation) -> No
 def test_older_tls_is_refused(federation: Federation) -> None:
     context = federation.ca.context(ssl.PROTOCOL_TLS_CLIENT, federation.ca.issue("a"))
     context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_2
-    assert "TLS with" in refused(federation.client("a", ssl_context=context))
+    assert "hung up during the greeting" in refused(federation.client("a", ssl_context=context))
     assert federation.peers == []
 
 
@@ -727,8 +746,8 @@ def test_a_proxy_that_says_no_is_said_without_its_password(federation: Federatio
     with Forwarder("127.0.0.1", None, b"407 Proxy Authentication Required") as proxy:
         url = f"http://user:word@127.0.0.1:{proxy.port}"
         sentence = refused(federation.client("a", proxy=url))
-    assert f"proxy '127.0.0.1:{proxy.port}' does not lead to" in sentence
     assert "407" in sentence
+    assert "check proxy" in sentence
     assert "word" not in sentence
     assert "word" not in repr(federation.client("a", proxy=url))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import base64
+import errno
 import http.client
 import os
 import platform
@@ -67,9 +68,10 @@ def examine(settings: Settings) -> list[Check]:
     match settings:
         case CoordinatorSettings():
             checks += [_port(settings.listen), *_database(settings.database)]
-            checks.append(_disk(settings.audit_log.parent))
+            checks += _disks(settings.audit_log.parent, *_sqlite_folder(settings.database))
         case SiloSettings():
-            checks += [*_disks(settings), *_ledger(settings.ledger), *_data(settings)]
+            checks += _disks(settings.ledger.parent, settings.results, settings.audit_log.parent)
+            checks += [*_ledger(settings.ledger), *_data(settings)]
     if not isinstance(settings, CoordinatorSettings):
         checks += _network(Dialled.of(settings.coordinator, settings.proxy), settings.keys)
     return checks
@@ -109,20 +111,22 @@ def _certificate(settings: Settings) -> Iterator[Check]:
         yield Check("certificate", "ok", f"valid until {peer.not_after:%Y-%m-%d}")
 
 
-def _disks(settings: SiloSettings) -> Iterator[Check]:
-    for folder in sorted({settings.ledger.parent, settings.results, settings.audit_log.parent}):
-        yield _disk(folder)
+def _disks(*folders: Path) -> Iterator[Check]:
+    for folder in sorted({_existing(folder) for folder in folders}):
+        free = shutil.disk_usage(folder).free
+        name, found = "disk", f"{free / (1 << 30):.1f} GiB free at {folder}"
+        way_out = "free some space; a full disk stops rounds, it loses nothing."
+        if free < _DISK_WARN:
+            yield Check(name, "fail" if free < _DISK_FAIL else "warn", found, way_out)
+        else:
+            yield Check(name, "ok", found)
 
 
-def _disk(folder: Path) -> Check:
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent  # results are made when the first job is done
-    free = shutil.disk_usage(folder).free
-    name, found = f"disk {folder}", f"{free / (1 << 30):.1f} GiB free"
-    way_out = "free some space; a full disk stops rounds, it loses nothing."
-    if free < _DISK_WARN:
-        return Check(name, "fail" if free < _DISK_FAIL else "warn", found, way_out)
-    return Check(name, "ok", found)
+def _existing(folder: Path) -> Path:
+    """Return the nearest folder that is there: results are made when the first job is done."""
+    while not folder.is_dir() and folder != folder.parent:
+        folder = folder.parent
+    return folder
 
 
 def _ledger(path: Path) -> Iterator[Check]:
@@ -173,19 +177,23 @@ def _port(listen: str) -> Check:
     try:
         socket.create_server((host, int(port)), family=family).close()
     except OSError as error:
-        found = f"{listen}: {error.strerror}"
-        way_out = "if it is not the coordinator itself that listens there, choose another port."
-        in_use = error.errno is not None and "in use" in (error.strerror or "")
-        return Check("port", "warn" if in_use else "fail", found, way_out)
+        if error.errno == errno.EADDRINUSE:
+            way_out = "if it is not the coordinator itself that listens there, choose another port."
+            return Check("port", "warn", f"{listen} is in use", way_out)
+        why = os.strerror(error.errno or 0) if error.errno else str(error)
+        return Check("port", "fail", f"{listen}: {why}", "choose an address of this machine.")
     return Check("port", "ok", f"{listen} is free")
 
 
-def _database(url: str) -> Iterator[Check]:
+def _sqlite_folder(url: str) -> list[Path]:
     prefix = "sqlite:///"
-    if url.startswith(prefix):
-        folder = Path(url.removeprefix(prefix)).parent
-        if folder.is_dir() and os.access(folder, os.W_OK | os.X_OK):
-            yield _disk(folder)
+    return [Path(url.removeprefix(prefix)).parent] if url.startswith(prefix) else []
+
+
+def _database(url: str) -> Iterator[Check]:
+    for folder in _sqlite_folder(url):
+        if os.access(folder, os.W_OK | os.X_OK):
+            yield Check("database", "ok", f"{folder} can be written to")
         else:
             way_out = "make the folder, and give it to the account that runs this party."
             yield Check("database", "fail", f"{folder} cannot be written to", way_out)

@@ -11,10 +11,14 @@ import json
 import socket
 import ssl
 import struct
+import threading
+from base64 import b64encode
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, NoReturn
-from urllib.parse import urlsplit
+from http.client import HTTPConnection, HTTPException
+from typing import TYPE_CHECKING, Any, NoReturn, cast
+from urllib.parse import unquote, urlsplit
 
 from cloister.errors import TransportError
 
@@ -28,6 +32,7 @@ MAX_WORDS = 64 * 2**10  # bytes of a JSON body that a silo sends
 
 _HEADER = struct.Struct(">BI16s")
 _LONGEST_REASON = 500
+_CHUNK = 65536
 _CLOSING = 1.0  # seconds for the other party to hang up as well
 
 
@@ -227,19 +232,16 @@ class StreamClient:
         TransportError
             If there is none to be had, with the reason and the way out.
         """
-        from websockets.exceptions import WebSocketException
+        from websockets.exceptions import InvalidStatus, NegotiationError, WebSocketException
         from websockets.sync.client import connect
 
-        address = urlsplit(self.url)
-        if address.scheme != "https" or not address.hostname:
-            raise TransportError(f"coordinator must be https://HOST:PORT, got {self.url!r}.")
-        where = address.netloc
-        attempts: list[ClientConnection] = []
+        host, where = self._address()
+        plain = self._dial(host, where)
+        tls = self._secured(plain, host, where)
         try:
             connection = connect(
-                f"wss://{where}{PATH}",
-                ssl=self.ssl_context,
-                proxy=self.proxy,
+                f"ws://{where}{PATH}",
+                sock=cast(socket.socket, tls),
                 subprotocols=[VERSION],  # type: ignore[list-item]
                 compression=None,  # masked vectors do not compress
                 max_size=self.max_message_bytes,
@@ -247,65 +249,189 @@ class StreamClient:
                 ping_interval=self.ping_interval,
                 ping_timeout=self.ping_timeout,
                 close_timeout=_CLOSING,
-                create_connection=self._kept(attempts),
             ).__enter__()
+        except TimeoutError:
+            raise TransportError(self._silence(where)) from None
+        except InvalidStatus as error:
+            raise TransportError(_status(error.response, where)) from None
+        except NegotiationError:
+            raise TransportError(f"{where} speaks no {VERSION}; {_SAME_VERSION}") from None
         except (OSError, EOFError, WebSocketException) as error:
-            late = getattr(attempts[-1], "connection_exc", None) if attempts else None
-            raise TransportError(self._sentence(error, late, where, bool(attempts))) from None
+            raise TransportError(_hung_up(tls.error or error, where)) from None
         if connection.subprotocol != VERSION:
             connection.close(1002, f"we speak {VERSION}")
             raise TransportError(f"{where} speaks no {VERSION}; {_SAME_VERSION}")
         return Stream(connection, where, self.max_message_bytes)
 
-    def _kept(self, attempts: list[ClientConnection]) -> Any:
-        """Return a maker of connections that notes them: a late TLS alert is found there only."""
-        from websockets.sync.client import ClientConnection
+    def _address(self) -> tuple[str, str]:
+        """Return the coordinator's host, and host and port as they are shown."""
+        try:
+            address = urlsplit(self.url)
+            host, _ = address.hostname, address.port
+        except ValueError:
+            host = None
+        if not host or address.scheme != "https":
+            raise TransportError(f"coordinator must be https://HOST:PORT, got {self.url!r}.")
+        return host, address.netloc.rpartition("@")[2]
 
-        def make(sock: socket.socket, *args: Any, **options: Any) -> ClientConnection:
+    def _dial(self, host: str, where: str) -> socket.socket:
+        """Return a connection to the coordinator's port, through the proxy if there is one."""
+        port = urlsplit(self.url).port or 443
+        nearest, setting = where, "the coordinator's address"
+        try:
+            if self.proxy is None:
+                dialled = socket.create_connection((host, port), self.open_timeout)
+            else:
+                nearest, setting = urlsplit(self.proxy).netloc.rpartition("@")[2], "proxy"
+                dialled = _through(self.proxy, host, port, self.open_timeout)
+        except socket.gaierror:
+            why = f"the name in {nearest!r} does not resolve; check {setting} and DNS."
+        except ConnectionRefusedError:
+            why = f"nobody listens at {nearest!r}; check {setting} and that it runs."
+        except TimeoutError:
+            why = self._silence(nearest)
+        except (OSError, ValueError, HTTPException) as error:
+            what = printable(getattr(error, "strerror", None) or error)
+            why = f"no connection to {where!r}: {what}; check {setting}."
+        else:
+            return dialled
+        raise TransportError(why)
+
+    def _secured(self, plain: socket.socket, host: str, where: str) -> _Tls:
+        """Return the connection under TLS."""
+        try:
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if hasattr(socket, "TCP_USER_TIMEOUT"):  # a ping cannot overtake a send that hangs
                 patience = round(1000 * (self.ping_interval + self.ping_timeout))
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, patience)
-            attempts.append(ClientConnection(sock, *args, **options))
-            return attempts[-1]
+                plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, patience)
+            plain.settimeout(self.open_timeout)
+            tls = _Tls(plain, self.ssl_context, host)
+            plain.settimeout(None)
+        except TimeoutError:
+            why = self._silence(where)
+        except ssl.SSLCertVerificationError as error:
+            why = _verification(error, where)
+        except OSError as error:
+            why = _hung_up(error, where)
+        else:
+            return tls
+        plain.close()
+        raise TransportError(why)
 
-        return make
-
-    def _sentence(
-        self, error: Exception, late: BaseException | None, where: str, dialled: bool
-    ) -> str:
-        """Say why there is no connection, and what to do."""
-        from websockets.exceptions import InvalidProxy, InvalidStatus, NegotiationError, ProxyError
-
-        nearest, setting = where, "the coordinator's address"
-        if self.proxy is not None:
-            nearest, setting = urlsplit(self.proxy).netloc.rpartition("@")[2], "proxy"
-        match error:
-            case socket.gaierror():
-                return f"the name in {nearest!r} does not resolve; check {setting} and DNS."
-            case ConnectionRefusedError():
-                return f"nobody listens at {nearest!r}; check {setting} and that it runs."
-            case TimeoutError():
-                return (
-                    f"no answer from {where!r} in {self.open_timeout:g} seconds; check {setting} "
-                    "and firewalls."
-                )
-            case ssl.SSLCertVerificationError():
-                return _verification(error, where)
-            case InvalidStatus():
-                return _status(error.response, where)
-            case NegotiationError():
-                return f"{where} speaks no {VERSION}; {_SAME_VERSION}"
-            case InvalidProxy() | ProxyError():
-                return f"proxy {nearest!r} does not lead to {where!r}: {printable(error)}."
-        refusal = late if isinstance(late, ssl.SSLError) else error
-        if isinstance(refusal, ssl.SSLError) and "ALERT_" in (refusal.reason or ""):
-            return _alert(refusal, where)
-        if isinstance(error, OSError) and not dialled:
-            return f"no connection to {nearest!r}: {error.strerror or type(error).__name__}."
-        return (  # an alert can be lost on its way
-            f"{where} hung up right after TLS; if it is the coordinator, it does not take this "
-            "party's certificate: see that it was enrolled, has not expired and was not revoked."
+    def _silence(self, who: str) -> str:
+        return (
+            f"no answer from {who!r} in {self.open_timeout:g} seconds; check the address and "
+            "firewalls."
         )
+
+
+class _Tls:
+    """A socket under TLS that one thread may read while another writes.
+
+    OpenSSL's connections are not made for two threads: a read that meets a session ticket while
+    another thread writes can lose the write. Here they take turns, and nobody waits for the network
+    in his turn.
+    """
+
+    def __init__(self, plain: socket.socket, context: ssl.SSLContext, host: str) -> None:
+        self.error: ssl.SSLError | None = None
+        self._plain = plain
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host)
+        self._turn = threading.Lock()
+        self._sending = threading.Lock()
+        self._ended = False
+        self._shake_hands()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._plain, name)
+
+    def _shake_hands(self) -> None:
+        while True:
+            try:
+                self._tls.do_handshake()
+            except ssl.SSLWantReadError:
+                self._flush()
+                self._feed(self._plain.recv(_CHUNK))
+            except ssl.SSLError:
+                with suppress(OSError):
+                    self._flush()  # so that the other party hears why
+                raise
+            else:
+                self._flush()
+                return
+
+    def recv(self, size: int) -> bytes:
+        """Return all that has come, waiting for some; nothing at the end."""
+        data = b""
+        while not data and not self._ended:
+            chunk = self._plain.recv(size)
+            with self._turn:
+                self._feed(chunk)
+                data = self._read()
+            if self._outgoing.pending:
+                self._flush()
+        return data
+
+    def sendall(self, data: bytes) -> None:
+        """Send all."""
+        with self._sending:
+            with self._turn, memoryview(data) as view:
+                sent = 0
+                while sent < len(view):
+                    sent += self._tls.write(view[sent:])
+                ready = self._outgoing.read()
+            self._plain.sendall(ready)
+
+    def close(self) -> None:
+        """Close, and wake a thread that waits for the rest of a record."""
+        with suppress(OSError):
+            self._plain.shutdown(socket.SHUT_RDWR)
+        self._plain.close()
+
+    def _feed(self, chunk: bytes) -> None:
+        if chunk:
+            self._incoming.write(chunk)
+        else:
+            self._incoming.write_eof()
+
+    def _read(self) -> bytes:
+        parts = []
+        try:
+            while part := self._tls.read(_CHUNK):
+                parts.append(part)
+        except ssl.SSLWantReadError:
+            return b"".join(parts)
+        except ssl.SSLError as error:
+            self.error = error
+        self._ended = True
+        with suppress(OSError):  # so that who waits for more sees the end too
+            self._plain.shutdown(socket.SHUT_RD)
+        return b"".join(parts)
+
+    def _flush(self) -> None:
+        with self._sending:
+            with self._turn:
+                ready = self._outgoing.read()
+            if ready:
+                self._plain.sendall(ready)
+
+
+def _through(proxy: str, host: str, port: int, seconds: float) -> socket.socket:
+    """Return a connection that an HTTP proxy carries."""
+    address = urlsplit(proxy)
+    if address.scheme != "http" or not address.hostname:
+        raise ValueError("proxy must be http://HOST:PORT")
+    headers = {}
+    if address.username is not None:
+        login = f"{unquote(address.username)}:{unquote(address.password or '')}"
+        headers["Proxy-Authorization"] = "Basic " + b64encode(login.encode()).decode()
+    connection = HTTPConnection(address.hostname, address.port or 3128, timeout=seconds)
+    connection.set_tunnel(host, port, headers)
+    connection.connect()
+    carried: socket.socket = connection.sock
+    return carried
 
 
 _SAME_VERSION = "install the same version at every party."
@@ -334,13 +460,17 @@ def _verification(error: ssl.SSLCertVerificationError, where: str) -> str:
     return f"{where} is not accepted as the coordinator: {why}."
 
 
-def _alert(error: Any, where: str) -> str:
-    """Say what TLS said when it failed."""
-    alert = (error.reason or "").rpartition("ALERT_")[2]
-    if "CERTIFICATE" in alert or alert in _ALERTS:
-        why = _ALERTS.get(alert, f"{alert.lower().replace('_', ' ')}; enrol again")
+def _hung_up(error: Any, where: str) -> str:
+    """Say why the coordinator hung up before the stream was open."""
+    alert = (getattr(error, "reason", "") or "").rpartition("ALERT_")[2]
+    if why := _ALERTS.get(alert):
         return f"{where} does not take this party's certificate: {why}."
-    return f"TLS with {where} failed: {alert.lower().replace('_', ' ')}."
+    if "VERSION" in alert:
+        return f"{where} takes no version of TLS that we speak; TLS 1.3 is needed."
+    return (  # an alert can be lost on its way
+        f"{where} hung up during the greeting; if it is the coordinator, it does not take this "
+        "party's certificate: see that it was enrolled, has not expired and was not revoked."
+    )
 
 
 def _status(response: Any, where: str) -> str:

@@ -1,0 +1,561 @@
+"""``cloister config`` and ``cloister doctor``: what would stop a party is found, with a way out."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import shutil
+import socket
+import sqlite3
+import ssl
+import threading
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from email.utils import formatdate
+from pathlib import Path
+from time import time
+from typing import Any
+
+import pytest
+
+from cloister import Budget, Ledger, Schema
+from cloister.cli import doctor, main
+from cloister.cli.config import TEMPLATES
+from cloister.enrolment import (
+    Authority,
+    KeyFolder,
+    install,
+    local_federation,
+    make_request,
+    server_context,
+)
+from cloister.settings import ROLES
+
+Said = pytest.CaptureFixture[str]
+SECRET = "hunter2"
+SILOS = ("a", "b", "c")
+COLUMNS = '[[columns]]\nname = "x"\ntype = "number"\nmin = 0\nmax = 1\n'
+
+
+@dataclass
+class Coordinator:
+    """An HTTPS server whose answers a test decides on."""
+
+    status: int = 200
+    ahead: float | None = 0.0  # of our clock, seconds; None tells no time
+    port: int = 0
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return local_federation(tmp_path_factory.mktemp("f"), SILOS, ("ann",), ("localhost",))
+
+
+@pytest.fixture(scope="module")
+def strangers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return local_federation(tmp_path_factory.mktemp("g"), SILOS, ("ann",), ("localhost",))
+
+
+def serving(context: ssl.SSLContext, told: Coordinator) -> http.server.ThreadingHTTPServer:
+    class Answer(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            assert self.path == "/healthz"
+            self.send_response_only(told.status)
+            if told.ahead is not None:
+                self.send_header("Date", formatdate(time() + told.ahead, usegmt=True))
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    class Server(http.server.ThreadingHTTPServer):
+        def finish_request(self, request: Any, address: Any) -> None:
+            with context.wrap_socket(request, server_side=True) as wrapped:
+                super().finish_request(wrapped, address)
+
+        def handle_error(self, *_: Any) -> None:
+            pass
+
+    server = Server(("127.0.0.1", 0), Answer)
+    told.port = server.server_address[1]
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    return server
+
+
+@pytest.fixture
+def there(keys: dict[str, Path]) -> Iterator[Coordinator]:
+    told = Coordinator()
+    server = serving(server_context(KeyFolder(keys["coordinator"])), told)
+    yield told
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def home(tmp_path: Path, keys: dict[str, Path], there: Coordinator) -> Callable[..., str]:
+    """A function that writes a silo's folder, with some settings changed, and names its file."""
+    shutil.copytree(keys["a"], tmp_path / "keys")
+    (tmp_path / "schema.toml").write_text(f'dataset = "ward"\nunit = "row"\n{COLUMNS}')
+    (tmp_path / "data.csv").write_text("x\n0.5\n")
+    pins = {name: KeyFolder(path).identity().fingerprint for name, path in keys.items()}
+
+    def write(**changes: Any) -> str:
+        values: dict[str, Any] = {
+            "role": "silo",
+            "name": "a",
+            "coordinator": f"https://localhost:{there.port}",
+            "cap_epsilon": 3,
+            "data": {"file": "data.csv"},
+            "policy": {"tasks": ["count"], "max_epsilon_per_job": 1.0},
+            "peers": {name: pins[name] for name in SILOS},
+            "analysts": {"ann": pins["ann"]},
+            **changes,
+        }
+        lines = []
+        for key, value in values.items():
+            if isinstance(value, dict):
+                inner = (f"{json.dumps(k)} = {json.dumps(v)}" for k, v in value.items())
+                lines.append(f"{key} = {{ {', '.join(inner)} }}")
+            elif value is not None:
+                lines.append(f"{key} = {json.dumps(value)}")
+        (tmp_path / "party.toml").write_text("\n".join(lines) + "\n")
+        return str(tmp_path / "party.toml")
+
+    return write
+
+
+def asked(capsys: Said, *command: str) -> tuple[int, dict[str, tuple[str, str, str]]]:
+    """Return the exit code and the checks by name; a name's worst state counts."""
+    capsys.readouterr()
+    code = main([*command, "--json"])
+    shown = capsys.readouterr().out
+    assert SECRET not in shown
+    checks: dict[str, tuple[str, str, str]] = {}
+    for check in json.loads(shown)["checks"]:
+        assert (check["way_out"] == "") == (check["state"] == "ok")
+        assert "\n" not in check["found"]
+        if checks.get(check["name"], ("ok",))[0] == "ok":
+            checks[check["name"]] = (check["state"], check["found"], check["way_out"])
+    failed = any(state == "fail" for state, _, _ in checks.values())
+    assert code == (3 if failed else 0)
+    return code, checks
+
+
+def checked(capsys: Said, file: str) -> dict[str, tuple[str, str, str]]:
+    return asked(capsys, "config", "check", file)[1]
+
+
+def examined(capsys: Said, file: str) -> dict[str, tuple[str, str, str]]:
+    return asked(capsys, "doctor", "--config", file)[1]
+
+
+# config -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_init_writes_the_template_and_replaces_nothing(
+    role: str, tmp_path: Path, capsys: Said
+) -> None:
+    file = tmp_path / "party.toml"
+    assert main(["config", "init", "--role", role, "--out", str(file)]) == 0
+    assert file.read_text() == TEMPLATES[role]
+    assert f"cloister config check {file}" in capsys.readouterr().out
+    file.write_text("mine")
+    assert main(["config", "init", "--role", role, "--out", str(file)]) == 3
+    assert "it is never replaced" in capsys.readouterr().err
+    assert file.read_text() == "mine"
+    assert main(["config", "init", "--role", role, "--out", str(tmp_path / "no" / "x")]) == 3
+
+
+def test_check_says_what_is_set_and_where_it_came_from(
+    home: Callable[..., str], capsys: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLOISTER_PROXY", f"http://u:{SECRET}@proxy:1")
+    file = home()
+    assert main(["config", "check", file, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    rows = {row["setting"]: (row["value"], row["from"]) for row in told["settings"]}
+    assert told["role"] == "silo"
+    assert rows["name"] == ("a", "file")
+    assert rows["policy.tasks"] == ("count", "file")
+    assert rows["policy.standing"] == ("False", "default")
+    assert rows["proxy"] == ("(not shown)", "CLOISTER_PROXY")
+    assert rows["ledger"] == (str(Path(file).parent / "ledger.db"), "default")
+    assert {check["state"] for check in told["checks"]} == {"ok"}
+    assert main(["config", "check", file]) == 0
+    said = capsys.readouterr().out
+    assert "(not shown)" in said
+    assert SECRET not in said
+    assert said.endswith("Nothing failed.\n")
+
+
+def test_a_configuration_that_breaks_a_rule_ends_with_3(
+    home: Callable[..., str], capsys: Said
+) -> None:
+    assert main(["config", "check", home(cap_epsilon=-1)]) == 3
+    assert "'cap_epsilon' must be greater than 0" in capsys.readouterr().err
+    assert main(["doctor", "--config", home(round=1)]) == 3
+
+
+def test_a_secret_that_others_may_read_fails(home: Callable[..., str], capsys: Said) -> None:
+    file = home()
+    folder = Path(file).parent
+    (folder / "keys" / "identity.key").chmod(0o640)
+    state, found, way_out = checked(capsys, file)["file modes"]
+    assert state == "fail"
+    assert str(folder / "keys" / "identity.key") in found
+    assert "chmod 600" in way_out
+    (folder / "keys" / "identity.key").chmod(0o600)
+    (folder / "url").write_text(f"postgresql://u:{SECRET}@127.0.0.1:9/d")
+    (folder / "url").chmod(0o644)
+    file = home(data={"url_file": "url", "query": "SELECT x FROM y"})
+    assert checked(capsys, file)["file modes"][0] == "fail"
+    (folder / "url").chmod(0o600)
+    assert checked(capsys, file)["file modes"][0] == "ok"
+
+
+def test_keys_that_are_not_this_partys_fail(
+    home: Callable[..., str], keys: dict[str, Path], capsys: Said
+) -> None:
+    assert checked(capsys, home())["keys"][0] == "ok"
+    state, found, _ = checked(capsys, home(name="b"))["keys"]
+    assert (state, found) == ("fail", "the certificate names silo 'a', the file silo 'b'")
+    folder = Path(home()).parent / "keys"
+    shutil.copy(keys["b"] / "identity.key", folder)
+    assert "identity.key is ed25519:" in checked(capsys, home())["keys"][1]
+    (folder / "identity.key").write_text("none")
+    assert "is not a key" in checked(capsys, home())["keys"][1]
+    shutil.copy(keys["a"] / "identity.key", folder)
+    (folder / "tls.pem").write_text("none")
+    assert checked(capsys, home())["keys"][0] == "fail"
+    (folder / "tls.key").unlink()
+    state, found, way_out = checked(capsys, home())["keys"]
+    assert found.endswith("has no tls.key")
+    assert "cloister enroll request" in way_out
+
+
+def test_files_that_are_not_there_fail(home: Callable[..., str], capsys: Said) -> None:
+    changed = checked(
+        capsys, home(schema_file="s.toml", data={"file": "d.csv"}, ledger="none/ledger.db")
+    )
+    assert {changed[name][0] for name in ("schema", "data", "folder")} == {"fail"}
+    Path(home()).with_name("schema.toml").write_text("dataset = 1")
+    assert "dataset" in checked(capsys, home())["schema"][1]
+
+
+def test_a_policy_that_cannot_allow_anything_is_a_warning(
+    home: Callable[..., str], capsys: Said
+) -> None:
+    found = checked(capsys, home(policy=None, peers=None, analysts=None))
+    assert {name for name, (state, _, _) in found.items() if state == "warn"} == {
+        "policy.tasks",
+        "policy.max_epsilon_per_job",
+        "peers",
+        "analysts",
+    }
+    policy = {"tasks": ["count"], "max_epsilon_per_job": 4.0, "columns": ["y"]}
+    found = checked(capsys, home(policy=policy))
+    assert found["policy.max_epsilon_per_job"][:2] == ("warn", "4 is above cap_epsilon=3")
+    assert found["policy.columns"][:2] == ("fail", "the schema has no column 'y'")
+
+
+# doctor, on this machine --------------------------------------------------------------------------
+
+
+def test_nothing_is_wrong_with_a_sound_silo(home: Callable[..., str], capsys: Said) -> None:
+    found = examined(capsys, home())
+    assert {state for state, _, _ in found.values()} == {"ok"}
+    assert set(found) >= {
+        "versions",
+        "keys",
+        "file modes",
+        "schema",
+        "certificate",
+        "disk",
+        "ledger",
+        "columns",
+        "dns",
+        "tcp",
+        "tls",
+        "coordinator",
+        "clock",
+    }
+    assert "protocol 1" in found["versions"][1]
+    assert Schema.load(Path(home()).with_name("schema.toml")).digest() in found["schema"][1]
+    assert found["tls"][1].startswith("TLSv1.3, for localhost, until ")
+    assert main(["doctor", "--config", home()]) == 0
+    assert capsys.readouterr().out.endswith("Nothing failed.\n")
+    assert not Path(home()).with_name("ledger.db").exists()  # it looks, and makes nothing
+
+
+@pytest.mark.parametrize(("free", "state"), [(50 << 20, "fail"), (500 << 20, "warn")])
+def test_a_disk_that_fills_up_is_told(
+    home: Callable[..., str],
+    capsys: Said,
+    monkeypatch: pytest.MonkeyPatch,
+    free: int,
+    state: str,
+) -> None:
+    usage = shutil.disk_usage("/")._replace(free=free)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    assert examined(capsys, home())["disk"][0] == state
+
+
+def test_a_ledger_that_was_changed_is_found(home: Callable[..., str], capsys: Said) -> None:
+    file = Path(home()).with_name("ledger.db")
+    ledger = Ledger(file)
+    ledger.open_dataset("ward", cap=Budget(3.0, 1e-6))
+    ledger.dispose()
+    assert examined(capsys, home())["ledger"][1].startswith("2 entries verified, head ")
+    with sqlite3.connect(file) as connection:
+        connection.execute("DELETE FROM entries")
+    connection.close()
+    state, _, way_out = examined(capsys, home())["ledger"]
+    assert state == "fail"
+    assert "take no part in jobs" in way_out
+
+
+def test_columns_that_the_data_lack_are_found_without_a_record(
+    home: Callable[..., str], capsys: Said
+) -> None:
+    Path(home()).with_name("data.csv").write_text("y\n0.12345\n")
+    state, found, _ = examined(capsys, home())["columns"]
+    assert (state, found) == ("fail", "no column 'x'")
+    data = {"url": f"postgresql://u:{SECRET}@127.0.0.1:9/d", "query": "SELECT 1"}
+    assert examined(capsys, home(data=data))["columns"][0] == "fail"
+    with sqlite3.connect(Path(home()).with_name("w.db")) as connection:
+        connection.execute("CREATE TABLE t (x)")
+    connection.close()
+    found = examined(capsys, home(data={"url": "sqlite:///w.db", "query": "SELECT x FROM t"}))
+    assert found["columns"][0] == "ok"
+
+
+def enrolled(folder: Path, authority: Authority, days: int) -> None:
+    install(folder, authority.approve(make_request(folder, "silo", "a"), days=days))
+
+
+def test_a_certificate_is_looked_at_before_others_do(
+    home: Callable[..., str], tmp_path: Path, capsys: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = Authority.create(tmp_path / "ca", "f")
+    enrolled(tmp_path / "own", authority, 20)
+    state, found, way_out = examined(capsys, home(keys="own"))["certificate"]
+    assert (state, found[:11]) == ("warn", "it ends on ")
+    assert "cloister enroll request" in way_out
+    enrolled(tmp_path / "own", authority, 100)
+    assert examined(capsys, home(keys="own"))["certificate"][0] == "ok"
+    authority.revoke("a")
+    shutil.copy(tmp_path / "ca" / "crl.pem", tmp_path / "own")
+    assert examined(capsys, home(keys="own"))["certificate"][:2] == ("fail", "it was revoked")
+    (tmp_path / "own" / "crl.pem").write_text("none")
+    assert "crl.pem is not signed" in examined(capsys, home(keys="own"))["certificate"][1]
+    shutil.copy(tmp_path / "keys" / "tls.key", tmp_path / "own")
+    assert "do not fit together" in examined(capsys, home(keys="own"))["certificate"][1]
+
+
+def test_a_certificate_that_is_over_fails(
+    home: Callable[..., str], capsys: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Later(doctor.datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> Any:
+            return super().now(tz).replace(year=super().now(tz).year + 5, day=1)
+
+    monkeypatch.setattr(doctor, "datetime", Later)
+    state, found, _ = examined(capsys, home())["certificate"]
+    assert state == "fail"
+    assert found.startswith("it ended on ")
+
+
+# doctor, over the network -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ahead", "state", "said"),
+    [
+        (-10, "ok", "ahead of the coordinator"),
+        (-120, "warn", "ahead of the coordinator"),
+        (120, "warn", "behind the coordinator"),
+        (4000, "fail", "behind the coordinator"),
+        (None, "warn", "does not tell its time"),
+    ],
+)
+def test_clocks_are_compared(
+    home: Callable[..., str],
+    there: Coordinator,
+    capsys: Said,
+    ahead: float | None,
+    state: str,
+    said: str,
+) -> None:
+    there.ahead = ahead
+    found = examined(capsys, home())["clock"]
+    assert found[0] == state
+    assert said in found[1]
+
+
+def test_a_coordinator_that_refuses_this_party_is_told(
+    home: Callable[..., str], there: Coordinator, capsys: Said
+) -> None:
+    there.status = 403
+    state, found, way_out = examined(capsys, home())["coordinator"]
+    assert (state, found) == ("fail", "/healthz answers HTTP 403")
+    assert "revoked" in way_out
+
+
+def steps(found: dict[str, Any]) -> dict[str, str]:
+    network = ("dns", "tcp", "tls", "coordinator", "clock")
+    return {name: found[name][0] for name in network if name in found}
+
+
+def test_the_first_step_that_fails_is_the_last(
+    home: Callable[..., str], capsys: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        found = examined(capsys, home(coordinator=f"https://localhost:{probe.getsockname()[1]}"))
+    assert steps(found) == {"dns": "ok", "tcp": "fail"}
+    assert "refused" in found["tcp"][1]
+
+    def nowhere(*_: Any, **__: Any) -> Any:
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", nowhere)
+    found = examined(capsys, home(coordinator="https://nobody.example.org:1"))
+    assert steps(found) == {"dns": "fail"}
+    assert found["dns"][1] == "'nobody.example.org' does not resolve"
+
+
+def test_a_coordinator_under_another_name_fails(
+    home: Callable[..., str], there: Coordinator, capsys: Said
+) -> None:
+    found = examined(capsys, home(coordinator=f"https://127.0.0.1:{there.port}"))
+    assert steps(found) == {"dns": "ok", "tcp": "ok", "tls": "fail"}
+    assert "127.0.0.1" in found["tls"][1]
+
+
+@pytest.mark.parametrize("whose", ["another federation's", "a silo's"])
+def test_something_else_that_listens_there_fails(
+    home: Callable[..., str],
+    keys: dict[str, Path],
+    strangers: dict[str, Path],
+    capsys: Said,
+    whose: str,
+) -> None:
+    folder = strangers["coordinator"] if whose != "a silo's" else keys["b"]
+    told = Coordinator()
+    server = serving(server_context(KeyFolder(folder)), told)
+    found = examined(capsys, home(coordinator=f"https://localhost:{told.port}"))
+    server.shutdown()
+    server.server_close()
+    assert steps(found) == {"dns": "ok", "tcp": "ok", "tls": "fail"}
+    assert "its certificate: " in found["tls"][1]
+
+
+def test_a_coordinator_that_does_not_know_our_authority_fails(
+    home: Callable[..., str], tmp_path: Path, strangers: dict[str, Path], capsys: Said
+) -> None:
+    mixed = tmp_path / "mixed"
+    shutil.copytree(strangers["a"], mixed)
+    shutil.copy(tmp_path / "keys" / "ca.pem", mixed)
+    found = examined(capsys, home(keys="mixed"))
+    last = list(steps(found))[-1]  # an alert may come late, or get lost when the stream is reset
+    assert last in ("tls", "coordinator")
+    assert found[last][0] == "fail"
+    assert "see that it was enrolled" in found[last][2]
+
+
+class Proxy:
+    """A proxy for one connection that asks for a password."""
+
+    def __init__(self, status: int = 200) -> None:
+        self.heads: list[str] = []
+        self._status = status
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.port = self._socket.getsockname()[1]
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            near, _ = self._socket.accept()
+            head = b""
+            while not head.endswith(b"\r\n\r\n"):
+                head += near.recv(1)
+            self.heads.append(head.decode())
+            near.sendall(f"HTTP/1.1 {self._status} Said\r\nX: y\r\n\r\n".encode())
+            if self._status != 200:
+                near.close()
+                continue
+            host, _, port = self.heads[-1].split()[1].rpartition(":")
+            far = socket.create_connection((host, int(port)))
+            for one, other in ((near, far), (far, near)):
+                threading.Thread(target=self._pump, args=(one, other), daemon=True).start()
+
+    @staticmethod
+    def _pump(one: socket.socket, other: socket.socket) -> None:
+        try:
+            while data := one.recv(4096):
+                other.sendall(data)
+            other.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass
+
+
+def test_the_way_through_a_proxy_is_looked_at(home: Callable[..., str], capsys: Said) -> None:
+    proxy = Proxy()
+    found = examined(capsys, home(proxy=f"http://u:{SECRET}%40@127.0.0.1:{proxy.port}"))
+    assert set(steps(found).values()) == {"ok"}
+    assert f"by proxy 127.0.0.1:{proxy.port}" in found["tcp"][1]
+    assert proxy.heads[0].startswith("CONNECT localhost:")
+    password = b64encode(f"u:{SECRET}@".encode()).decode()
+    assert f"Proxy-Authorization: Basic {password}\r\n" in proxy.heads[0]
+
+
+def test_a_proxy_that_refuses_is_told(home: Callable[..., str], capsys: Said) -> None:
+    found = examined(capsys, home(proxy=f"http://u:{SECRET}@127.0.0.1:{Proxy(407).port}"))
+    assert steps(found) == {"dns": "ok", "tcp": "fail"}
+    assert found["tcp"][1].endswith("the proxy answered 407")
+
+
+# The other roles ----------------------------------------------------------------------------------
+
+
+def test_an_analyst_is_looked_at_too(
+    home: Callable[..., str], keys: dict[str, Path], there: Coordinator, capsys: Said
+) -> None:
+    file = Path(home())
+    file.write_text(
+        f'role = "analyst"\nname = "ann"\nkeys = {str(keys["ann"])!r}\n'
+        f'coordinator = "https://localhost:{there.port}"\n'
+    )
+    found = examined(capsys, str(file))
+    assert {state for state, _, _ in found.values()} == {"ok"}
+    assert "ledger" not in found
+
+
+def test_a_coordinator_is_looked_at_without_dialling(
+    home: Callable[..., str], keys: dict[str, Path], capsys: Said
+) -> None:
+    file = Path(home())
+
+    def write(*lines: str) -> str:
+        own = f'role = "coordinator"\nkeys = {str(keys["coordinator"])!r}\n'
+        file.write_text(own + "\n".join(lines))
+        return str(file)
+
+    found = examined(capsys, write('listen = "127.0.0.1:0"'))
+    assert {state for state, _, _ in found.values()} == {"ok"}
+    assert steps(found) == {}
+    assert not (file.parent / "coordinator.db").exists()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        where = f"127.0.0.1:{taken.getsockname()[1]}"
+        assert examined(capsys, write(f'listen = "{where}"'))["port"][0] == "warn"
+        url = f"postgresql+psycopg://u:{SECRET}@{where}/d"
+        listen = 'listen = "127.0.0.1:0"'
+        assert examined(capsys, write(listen, f'database = "{url}"'))["database"][0] == "ok"
+    found = examined(capsys, write(listen, f'database = "{url}"'))
+    assert found["database"][0] == "fail"
+    found = examined(capsys, write(listen, 'database = "sqlite:///none/c.db"'))
+    assert found["database"][0] == "fail"
+    assert examined(capsys, write('listen = "192.0.2.1:1"'))["port"][0] == "fail"

@@ -1,0 +1,282 @@
+"""The silo's policy: it denies by default, and each rule refuses by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloister.errors import PlanError
+from cloister.hazmat.signing import Identity
+from cloister.privacy.budget import Budget
+from cloister.protocol.plan import Plan
+from cloister.schema import Schema
+from cloister.settings import PolicySettings
+from cloister.silo.policy import PROPOSE_LABEL, Policy, Proposer
+from cloister.tasks import Count, Lloyd
+from cloister.testing import toy_federation, toy_plan, toy_schema
+
+PLAN, IDENTITIES = toy_federation()
+SCHEMA = toy_schema()
+PLAN = replace(PLAN, schema_digest=SCHEMA.digest())
+ANN, MALLORY = Identity.new(), Identity.new()
+SILO = "silo-1"
+PINS = {name: identity.fingerprint for name, identity in IDENTITIES.items()}
+ALLOWS = Policy(tasks=("fastlloyd",), max_epsilon_per_job=1.0)
+
+
+def signed(plan: Plan, identity: Identity = ANN, name: str = "ann", **changes: str) -> Proposer:
+    proposer = Proposer(
+        name,
+        identity.fingerprint,
+        identity.public.hex(),
+        identity.sign(PROPOSE_LABEL, plan.digest).hex(),
+    )
+    return replace(proposer, **changes)
+
+
+@dataclass(frozen=True)
+class Case:
+    """Everything a policy looks at; unchanged, it is allowed."""
+
+    policy: Policy = ALLOWS
+    plan: Plan = PLAN
+    silo: str = SILO
+    schema: Schema = SCHEMA
+    peers: Any = None
+    analysts: Any = None
+    own: Identity = IDENTITIES[SILO]
+    proposer: Callable[[Plan], Proposer | None] = signed
+
+    def refusal(self) -> str | None:
+        others = {name: pin for name, pin in PINS.items() if name != self.silo}
+        return self.policy.refusal(
+            self.plan,
+            silo=self.silo,
+            schema=self.schema,
+            proposer=self.proposer(self.plan),
+            peers=others if self.peers is None else self.peers,
+            analysts={"ann": ANN.fingerprint} if self.analysts is None else self.analysts,
+            fingerprint=self.own.fingerprint,
+        )
+
+
+def test_a_job_within_every_rule_is_not_refused() -> None:
+    assert Case().refusal() is None
+    assert Case(peers=PINS).refusal() is None  # all silos may share one table
+
+
+def allowing(**changes: Any) -> Policy:
+    return replace(ALLOWS, **changes)
+
+
+def asking(**changes: Any) -> Plan:
+    return replace(PLAN, **changes)
+
+
+GROUP = toy_plan(
+    profile="group", fingerprints=PLAN.fingerprints, schema_digest=PLAN.schema_digest, min_silos=3
+)
+REFUSALS: dict[str, tuple[Case, str]] = {
+    "nothing allowed": (Case(Policy()), "task 'fastlloyd' is not among those allowed here: none."),
+    "task": (
+        Case(allowing(tasks=("count", "glloyd"))),
+        "task 'fastlloyd' is not among those allowed here: 'count', 'glloyd'.",
+    ),
+    "not private": (
+        Case(
+            allowing(tasks=("lloyd",), profiles=("group",)),
+            replace(GROUP, task=Lloyd(n_clusters=2, n_features=2, rounds=1), budget=None),
+        ),
+        "task 'lloyd' is not private; only private jobs are allowed here.",
+    ),
+    "no epsilon": (Case(allowing(max_epsilon_per_job=None)), "no epsilon is allowed for a job"),
+    "job": (
+        Case(allowing(max_epsilon_per_job=0.99)),
+        "epsilon must be at most 0.99, the cap of a job here, got 1.",
+    ),
+    "study": (
+        Case(allowing(max_epsilon_per_study=0.5)),
+        "epsilon must be at most 0.5, the cap of a study here, got 1.",
+    ),
+    "year": (
+        Case(allowing(max_epsilon_per_year=0.5)),
+        "epsilon must be at most 0.5, the cap of a year here, got 1.",
+    ),
+    "delta": (
+        Case(plan=asking(budget=Budget(1.0, 1e-3))),
+        "delta must be at most 1e-06 here, got 0.001.",
+    ),
+    "too few others": (
+        Case(allowing(min_other_silos=3)),
+        "min_silos must be at least 4 for this silo, got 3; a sum must hold 3 others.",
+    ),
+    "profile": (
+        Case(plan=GROUP),
+        "profile 'group' is not among those allowed here: 'pairwise'.",
+    ),
+    "publish": (Case(plan=asking(publish=True)), "publish must be False here"),
+    "columns": (
+        Case(allowing(columns=("x0",))),
+        "column 'x1' is not among those allowed here: 'x0'.",
+    ),
+    "other schema": (
+        Case(plan=asking(schema_digest="0" * 64)),
+        "schema_digest must be " + PLAN.schema_digest,
+    ),
+    "other names": (Case(plan=asking(columns=("x0", "y"))), "columns must be 'x0', 'x1' as in"),
+    "other bounds": (
+        Case(plan=asking(grid=replace(PLAN.grid, high=(1.0, 1.5)))),
+        "the bounds of the plan must be those of this silo's schema.",
+    ),
+    "unit": (Case(plan=asking(unit="patient")), "unit must be 'row' as in this silo's schema"),
+    "max_rows": (Case(plan=asking(max_rows=2)), "max_rows must be 1 as in this silo's schema"),
+    "max_silos_per_person": (
+        Case(plan=asking(max_silos_per_person=2)),
+        "max_silos_per_person must be 1 as in this silo's schema, got 2.",
+    ),
+    "no fingerprints": (Case(plan=asking(fingerprints=())), "the plan names no fingerprints"),
+    "not a member": (
+        Case(silo="silo-9", own=MALLORY, peers=PINS),
+        "'silo-9' is not a silo of the plan; plan with this silo.",
+    ),
+    "own fingerprint": (
+        Case(own=MALLORY),
+        f"the plan has {PINS[SILO]} for 'silo-1', this silo's own fingerprint is "
+        f"{MALLORY.fingerprint}; plan with that.",
+    ),
+    "not pinned": (Case(peers={"silo-0": PINS["silo-0"]}), "silo 'silo-2' is not pinned here;"),
+    "pinned to another value": (
+        Case(peers={**PINS, "silo-2": MALLORY.fingerprint}),
+        f"silo 'silo-2' has the fingerprint {PINS['silo-2']} in the plan, pinned here is "
+        f"{MALLORY.fingerprint}; compare it with its owner.",
+    ),
+    "pinned under another name": (
+        Case(peers={"silo-0": PINS["silo-0"], "clinic": PINS["silo-2"]}),
+        "silo 'silo-2' of the plan is pinned here under the name 'clinic'.",
+    ),
+    "two pins exchanged": (
+        Case(peers={"silo-0": PINS["silo-2"], "silo-2": PINS["silo-0"]}),
+        "silo 'silo-0' has the fingerprint",
+    ),
+    "nobody asked": (Case(proposer=lambda _: None), "nobody signed the proposal of this job;"),
+    "unknown analyst": (Case(analysts={}), "'ann' is not among the analysts who may propose"),
+    "another analyst's key": (
+        Case(proposer=lambda plan: signed(plan, MALLORY)),
+        f"analyst 'ann' has the fingerprint {MALLORY.fingerprint}, pinned here is "
+        f"{ANN.fingerprint}; compare it with its owner.",
+    ),
+    "a claimed fingerprint": (
+        Case(proposer=lambda plan: signed(plan, MALLORY, fingerprint=ANN.fingerprint)),
+        "the signature of 'ann' is not over this plan; submit it again.",
+    ),
+    "a silo's key is no analyst's": (
+        Case(proposer=lambda plan: signed(plan, IDENTITIES["silo-0"], "silo-0")),
+        "'silo-0' is not among the analysts",
+    ),
+    "no signature": (Case(proposer=lambda plan: signed(plan, signature="")), "the signature of"),
+    "not hexadecimal": (Case(proposer=lambda plan: signed(plan, public="x")), "the signature of"),
+    "signed for another purpose": (
+        Case(
+            proposer=lambda plan: signed(
+                plan, signature=ANN.sign(b"cloister/1/enrol", plan.digest).hex()
+            )
+        ),
+        "the signature of",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_each_rule_refuses_by_itself(name: str) -> None:
+    case, said = REFUSALS[name]
+    refusal = case.refusal()
+    assert refusal is not None
+    assert refusal.startswith(said)
+    assert refusal.endswith(".")
+    assert "\n" not in refusal
+    assert refusal == case.refusal()  # a function of what it was given
+
+
+def test_each_thing_is_allowed_where_the_owner_says_so() -> None:
+    assert Case(allowing(profiles=("group",)), GROUP).refusal() is None
+    assert Case(allowing(allow_publish=True), asking(publish=True)).refusal() is None
+    assert Case(allowing(columns=("x0", "x1", "z"))).refusal() is None
+    assert Case(allowing(max_delta=1e-3), asking(budget=Budget(1.0, 1e-3))).refusal() is None
+    caps = {"max_epsilon_per_study": 1.0, "max_epsilon_per_year": 1.0}
+    assert Case(allowing(**caps)).refusal() is None
+    pairs = {"tasks": ("count",), "profiles": ("group",)}
+    assert Case(allowing(**pairs), replace(GROUP, task=Count(n_features=2))).refusal() is None
+
+
+def test_what_the_group_mask_would_publish_is_no_plan() -> None:
+    with pytest.raises(PlanError, match="publish must be False under profile 'group'"):
+        replace(GROUP, publish=True)
+
+
+def test_the_silo_with_a_unit_column_holds_the_plan_to_it() -> None:
+    schema = Schema(dataset="toy", unit="patient", max_rows=4, columns=SCHEMA.columns)
+    plan = asking(unit="patient", max_rows=4, schema_digest=schema.digest())
+    assert Case(plan=plan, schema=schema).refusal() is None
+    fewer = Case(plan=replace(plan, max_rows=3), schema=schema).refusal()
+    assert fewer == "max_rows must be 4 as in this silo's schema, got 3."
+
+
+def test_the_owners_name_for_the_data_is_the_owners() -> None:
+    schema = Schema(**{**SCHEMA.model_dump(), "dataset": "mine"})
+    assert Case(schema=schema).refusal() is None
+
+
+CHANGES: dict[str, st.SearchStrategy[Any]] = {
+    "budget": st.floats(0.01, 10).map(lambda epsilon: Budget(epsilon, 1e-6)),
+    "nominal_n": st.integers(1, 10**6),
+    "study": st.text(max_size=5),
+    "upload_slot": st.floats(0, 3600),
+    "run_id": st.text("0123456789abcdef", min_size=32, max_size=32),
+    "collusion": st.sampled_from([1, 2]),
+    "publish": st.booleans(),
+    "unit": st.text(min_size=1, max_size=5),
+    "max_rows": st.integers(1, 5),
+    "max_silos_per_person": st.integers(1, 3),
+    "schema_digest": st.text("0123456789abcdef", max_size=64),
+    "silos": st.permutations(PLAN.silos).map(tuple),
+    "fingerprints": st.permutations(PLAN.fingerprints).map(tuple),
+    "columns": st.permutations(PLAN.columns).map(tuple),
+    "min_silos": st.just(3),
+    "task": st.integers(0, 100).map(lambda seed: replace(PLAN.task, public_seed=seed)),
+    "grid": st.floats(1.5, 9).map(lambda high: replace(PLAN.grid, high=(1.0, high))),
+}
+
+
+@given(st.data())
+def test_whatever_changes_in_a_plan_takes_the_signature_away(data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from(sorted(CHANGES)))
+    changed = replace(PLAN, **{name: data.draw(CHANGES[name])})
+    assert signed(PLAN).signed(changed) == (changed == PLAN)
+    assert signed(changed).signed(changed)
+    if changed != PLAN:
+        assert Case(plan=changed, proposer=lambda _: signed(PLAN)).refusal() is not None
+
+
+def test_the_changes_are_of_all_there_is_in_a_plan() -> None:
+    assert set(CHANGES) | {"profile"} == {field.name for field in fields(Plan) if field.init}
+    other = replace(PLAN, profile="group", collusion=0, min_silos=3)
+    assert not signed(PLAN).signed(other)
+
+
+@given(st.integers(0, 63), st.integers(1, 255))
+def test_a_signature_with_another_byte_is_none(place: int, change: int) -> None:
+    signature = bytearray.fromhex(signed(PLAN).signature)
+    signature[place] ^= change
+    assert not signed(PLAN, signature=signature.hex()).signed(PLAN)
+
+
+def test_the_policy_of_a_file_that_says_nothing_is_the_policy_that_denies() -> None:
+    assert Policy.of(PolicySettings()) == Policy()
+    written = PolicySettings(tasks=("count",), max_epsilon_per_job=0.5, columns=("a",))
+    assert Policy.of(written) == Policy(("count",), 0.5, columns=("a",))
+    assert [field.name for field in fields(Policy)] == list(PolicySettings.model_fields)
