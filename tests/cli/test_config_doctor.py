@@ -30,6 +30,7 @@ from cloister.enrolment import (
     make_request,
     server_context,
 )
+from cloister.privacy.events import GaussianEvent
 from cloister.settings import ROLES
 
 Said = pytest.CaptureFixture[str]
@@ -306,11 +307,11 @@ def test_a_ledger_that_was_changed_is_found(home: Callable[..., str], capsys: Sa
     file = Path(home()).with_name("ledger.db")
     ledger = Ledger(file)
     ledger.open_dataset("ward", cap=Budget(3.0, 1e-6))
+    ledger.reserve(dataset="ward", study="s", job="j", events=GaussianEvent(20.0))
+    ledger.commit(job="j", round=0, event=GaussianEvent(20.0), frame=b"frame")
     ledger.dispose()
-    assert examined(capsys, home())["ledger"][1].startswith("2 entries verified, head ")
-    with sqlite3.connect(file) as connection:
-        connection.execute("DELETE FROM entries")
-    connection.close()
+    assert " entries verified, head " in examined(capsys, home())["ledger"][1]
+    sqlite3.connect(file, isolation_level=None).execute("DELETE FROM frames")
     state, _, way_out = examined(capsys, home())["ledger"]
     assert state == "fail"
     assert "take no part in jobs" in way_out

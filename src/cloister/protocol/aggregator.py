@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
@@ -71,6 +72,8 @@ class Aggregator:
         self._journal = journal or MemoryJournal()
         self._members = plan.silos  # of the open round
         self._noise: Words | None = None
+        self._drawn: dict[int, Words] = {}  # of a round that is not open yet
+        self._drawing = threading.Lock()  # a source of noise is not for two threads at a time
         self._answers: dict[int, bytes] = {}  # of rounds; each has one for ever
         self._frames: dict[str, bytes] = {}  # of uploads, as they came
         self._uploads: dict[str, Upload] = {}
@@ -221,10 +224,20 @@ class Aggregator:
             )
         opened = self._finish_round()
         confirmations = tuple(self._confirmations.values())
-        self._round, self._confirmations, self._uploads = t, {}, {}
+        self._confirmations, self._uploads = {}, {}
         self._frames, self._tags, self._shares, self._sealed_state = {}, {}, {}, None
-        self._noise = None if self._answer(t) else self._draw(t)
+        with self._drawing:
+            drawn = self._drawn.pop(t, None)
+            self._round, self._drawn = t, {}
+            self._noise = None if self._answer(t) else self._draw(t) if drawn is None else drawn
         return encode(self.plan, Open(t, confirmations, opened))
+
+    def prepare(self) -> None:
+        """Draw the noise of the next round already; may be called from another thread."""
+        with self._drawing:
+            t = self._round + 1
+            if t < self.plan.rounds and t not in self._drawn and self._answer(t) is None:
+                self._drawn[t] = self._draw(t)
 
     @property
     def members(self) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -372,11 +373,19 @@ class Jobs:
                 on_refusal=lambda silo, reason: self._refused(job.id, silo, reason),
             )
             cohort = _Cohort(carrier, frozenset(job.approved))
-            # One attempt: the carrier asks again on every stream that returns within its time-outs.
-            for done in run_rounds(aggregator, cohort, attempts=1):
-                if stop.is_set():
-                    return
-                self._round_done(job, done)
+            # What is written about a round, and the noise of the next, need not hold up the silos.
+            with ThreadPoolExecutor(1, "aside") as aside:
+                written: list[Future[None]] = []
+                # One attempt: the carrier asks again on every stream that returns in time.
+                for done in run_rounds(aggregator, cohort, attempts=1):
+                    if stop.is_set():
+                        return
+                    written.append(aside.submit(self._round_done, job, done))
+                    aside.submit(aggregator.prepare)
+                    while written and written[0].done():
+                        written.pop(0).result()
+                for last in written:
+                    last.result()
             if plan.publish:
                 self._publish(plan, aggregator)
             self._end(job.id, "done")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -46,6 +47,7 @@ def run(
         Ends the service soon after it is set.
     """
     stop = stop or threading.Event()
+    sys.setswitchinterval(2e-4)  # a waiting thread gets its turn long before Python's usual 5 ms
     keys = KeyFolder(settings.keys)
     for warning in keys.expiry_warnings(datetime.now(UTC)):
         _LOG.warning("%s", warning)
