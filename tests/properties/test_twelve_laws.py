@@ -534,7 +534,7 @@ def test_law_10_the_aggregator_reaches_no_key_and_no_unmasked_value(reachable: W
 
     def look() -> None:
         things = reachable(wire.aggregator)
-        assert wire.aggregator.plan in things  # the walk works
+        assert any(t is wire.aggregator.plan for t in things)  # the walk works
         assert not [t for t in things if isinstance(t, GroupMask | type(client))]
         found = [t for t in things if isinstance(t, bytes | bytearray)]
         assert not [t for t in found if any(secret in bytes(t) for secret in secrets)]
