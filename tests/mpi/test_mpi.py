@@ -151,8 +151,11 @@ def test_a_rank_that_fails_ends_all_and_what_left_stays_charged(
     assert time.monotonic() - begin < SECONDS / 2
     assert not (ward / "out" / "model.json").exists()
     for silo in SILOS:  # the first round left from every silo
-        (job,) = Ledger(ward / "out" / f"ledger.{silo}.db").jobs()
+        path = ward / "out" / f"ledger.{silo}.db"
+        (job,) = Ledger(path).jobs()
         assert 1 <= len(job.rounds) <= 2
+        assert main(["budget", "close", str(path), job.job, "--quiet"]) == 0
+        assert 0.5 < Ledger(path).spent("ward") < 2
 
 
 def test_a_file_that_is_not_there_ends_all_before_anything_is_reserved(ward: Path) -> None:

@@ -19,7 +19,7 @@ from cloister.cli.output import Output
 from cloister.cli.release import Charge, finish, name_silos, open_charge, prepare_folder
 from cloister.cli.run import allowed_task, task_options
 from cloister.errors import PlanError
-from cloister.jobs import JobResult
+from cloister.jobs import result_of
 from cloister.privacy.noise import DiscreteNoise, NoiseSource
 from cloister.protocol.aggregator import Aggregator
 from cloister.protocol.client import Client
@@ -81,9 +81,7 @@ def _contribute(args: argparse.Namespace, comm: Comm, noise: str) -> None:
     charge = open_charge(args, schema, plan.budget, out, silo=silo)
     client = _play(plan, silo, records, comm, charge)
     if writes:
-        history = tuple(plan.task.results(state, plan.grid) for state in client.history)
-        label = noise if plan.task.private else "none: not private"
-        result = JobResult(plan, history[-1], history, plan.events(), label, client.survivors)
+        result = result_of(plan, client.history, client.survivors, noise)
         finish(result, charge, args.out, out, command="run")
     elif charge:
         charge.account.ledger.dispose()
