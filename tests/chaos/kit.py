@@ -394,7 +394,9 @@ class Beaten:
             verify_audit(self.fed.folder / party / "audit.jsonl")
 
     @staticmethod
-    def eventually(look: Callable[[], Any], good: Callable[[Any], bool], seconds: float = 20) -> Any:
+    def eventually(
+        look: Callable[[], Any], good: Callable[[Any], bool], seconds: float = 20
+    ) -> Any:
         """Look until what is seen is good, or it took too long; return what was seen last."""
         due = time.monotonic() + seconds
         while not good(seen := look()) and time.monotonic() < due:

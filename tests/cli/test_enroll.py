@@ -1,0 +1,102 @@
+"""``cloister ca`` and ``cloister enroll``, as people type them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cloister.cli import main
+from cloister.enrolment import KeyFolder
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    assert main(["ca", "init", "ca", "--name", "test", "--quiet"]) == 0
+    return tmp_path
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    capsys.readouterr()
+    assert main([*words, "--json"]) == 0
+    document: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return document
+
+
+def request(capsys: pytest.CaptureFixture[str], name: str, *more: str) -> str:
+    words = ("enroll", "request", "--role", "silo", "--name", name, "--keys", name, *more)
+    return str(said(capsys, *words)["fingerprint"])
+
+
+def test_from_nothing_to_a_certificate_and_out_again(capsys: pytest.CaptureFixture[str]) -> None:
+    fingerprint = request(capsys, "a")
+    spoken = " ".join(fingerprint)  # blanks do not matter when it is typed
+    assert main(["enroll", "approve", "a.request.json", "--ca", "ca", "--fingerprint", spoken]) == 0
+    assert main(["enroll", "install", "a.grant.json", "--keys", "a"]) == 0
+    shown = said(capsys, "enroll", "show", "--keys", "a")
+    assert (shown["name"], shown["fingerprint"]) == ("a", fingerprint)
+    assert KeyFolder("a").identity().fingerprint == fingerprint
+    assert main(["enroll", "revoke", "a", "--ca", "ca"]) == 0
+    assert "crl.pem" in capsys.readouterr().out
+    assert [entry["revoked"] for entry in said(capsys, "ca", "list", "ca")["issued"]] == [True]
+
+
+def test_another_fingerprint_than_the_one_read_aloud_issues_nothing(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    request(capsys, "a")
+    other = request(capsys, "b")
+    words = ["enroll", "approve", "a.request.json", "--ca", "ca", "--fingerprint", other]
+    assert main(words) == 3
+    assert not Path("a.grant.json").exists()
+    assert said(capsys, "ca", "list", "ca")["issued"] == []
+
+
+def test_without_a_terminal_nobody_confirms(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request(capsys, "a")
+    assert main(["enroll", "approve", "a.request.json", "--ca", "ca"]) == 3
+    assert "was not confirmed" in capsys.readouterr().err
+    assert main(["enroll", "approve", "a.request.json", "--ca", "ca", "--yes"]) == 0
+
+
+@pytest.mark.parametrize(("typed", "code"), [("y\n", 0), ("n\n", 3), ("\n", 3)])
+def test_a_person_at_a_terminal_is_asked(
+    typed: str, code: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request(capsys, "a")
+
+    class Terminal:
+        def isatty(self) -> bool:
+            return True
+
+        def readline(self) -> str:
+            return typed
+
+    monkeypatch.setattr("sys.stdin", Terminal())
+    assert main(["enroll", "approve", "a.request.json", "--ca", "ca"]) == code
+
+
+def test_a_new_identity_is_said_to_need_new_pins(capsys: pytest.CaptureFixture[str]) -> None:
+    first = request(capsys, "a")
+    assert request(capsys, "a") == first
+    second = said(
+        capsys,
+        *("enroll", "request", "--role", "silo", "--name", "a", "--keys", "a", "--new-identity"),
+    )
+    assert second["fingerprint"] != first
+    assert any("pin" in warning for warning in second["warnings"])
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", "{"])
+def test_a_file_that_is_no_request_is_one_sentence(
+    content: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("x.json").write_text(content)
+    assert main(["enroll", "approve", "x.json", "--ca", "ca", "--yes"]) in (3, 4)
+    assert main(["enroll", "install", "x.json", "--keys", "a"]) in (3, 4)
+    assert len(capsys.readouterr().err.strip().splitlines()) == 2

@@ -1,0 +1,281 @@
+"""Certificates admit to the port; keys stay where they were made."""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+import stat
+import threading
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from cloister import enrolment
+from cloister.enrolment import (
+    Authority,
+    KeyFolder,
+    client_context,
+    install,
+    local_federation,
+    make_request,
+    peer_of,
+    request_fingerprint,
+    revoked_serials,
+    server_context,
+)
+from cloister.errors import PlanError, TransportError
+from cloister.hazmat.signing import Identity
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority.create(tmp_path / "ca", "test")
+
+
+def enrolled(authority: Authority, folder: Path, role: str = "silo", name: str = "a") -> KeyFolder:
+    hosts = ("localhost", "127.0.0.1") if role == "coordinator" else ()
+    install(folder, authority.approve(make_request(folder, role, name, hosts)))
+    return KeyFolder(folder)
+
+
+# --- Keys and requests ----------------------------------------------------------------------------
+
+
+def test_what_is_secret_is_readable_by_its_owner_alone(
+    authority: Authority, tmp_path: Path
+) -> None:
+    keys = enrolled(authority, tmp_path / "a")
+    for path in (authority.path / "ca.key", keys.path / "identity.key", keys.path / "tls.key"):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert not list(keys.path.glob("*.new")) + list(keys.path.glob("*.part"))
+
+
+def test_no_secret_leaves_in_a_request_or_a_grant(authority: Authority, tmp_path: Path) -> None:
+    request = make_request(tmp_path / "a", "silo", "a")
+    grant = authority.approve(request)
+    seed = KeyFolder(tmp_path / "a").identity().to_bytes().hex()
+    public = json.dumps([request, grant])
+    assert seed not in public
+    assert "PRIVATE" not in public
+
+
+def test_a_certificate_names_role_name_and_fingerprint(
+    authority: Authority, tmp_path: Path
+) -> None:
+    for role, name in (("silo", "a"), ("coordinator", "c"), ("analyst", "ana")):
+        keys = enrolled(authority, tmp_path / name, role, name)
+        peer = keys.peer()
+        assert (peer.role, peer.name) == (role, name)
+        assert peer.fingerprint == keys.identity().fingerprint
+        assert peer.not_after > datetime.now(UTC) + timedelta(days=300)
+
+
+def test_renewal_keeps_the_fingerprint_and_a_new_identity_changes_it(
+    authority: Authority, tmp_path: Path
+) -> None:
+    keys = enrolled(authority, tmp_path / "a")
+    first, key = keys.peer(), (keys.path / "tls.key").read_bytes()
+    again = enrolled(authority, tmp_path / "a").peer()
+    assert again.fingerprint == first.fingerprint
+    assert again.serial != first.serial
+    assert (keys.path / "tls.key").read_bytes() != key
+    other = make_request(tmp_path / "a", "silo", "a", new_identity=True)
+    assert request_fingerprint(other) != first.fingerprint
+    with pytest.raises(PlanError, match="belongs to another identity"):
+        authority.approve(other)
+    authority.revoke("a")
+    assert install(tmp_path / "a", authority.approve(other)).fingerprint != first.fingerprint
+
+
+def test_the_old_certificate_works_until_the_new_one_is_installed(
+    authority: Authority, tmp_path: Path
+) -> None:
+    keys = enrolled(authority, tmp_path / "a")
+    make_request(tmp_path / "a", "silo", "a")  # asked for, not yet granted
+    client_context(keys)
+
+
+@pytest.mark.parametrize("field", ["role", "name", "hosts", "csr", "identity", "signature"])
+def test_a_request_that_was_changed_is_refused(
+    field: str, authority: Authority, tmp_path: Path
+) -> None:
+    request = make_request(tmp_path / "a", "silo", "a")
+    other = make_request(tmp_path / "b", "analyst", "b")
+    changed = {**request, field: ["x"] if field == "hosts" else other[field]}
+    with pytest.raises(PlanError, match="changed"):
+        authority.approve(changed)
+
+
+@pytest.mark.parametrize("name", ["", "a b", "../a", "a" * 65, "ü", "a\n"])
+def test_a_name_is_plain(name: str, tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match="name must be"):
+        make_request(tmp_path / "x", "silo", name)
+
+
+def test_hosts_are_for_the_coordinator_alone(tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match="hosts"):
+        make_request(tmp_path / "x", "coordinator", "c")
+    with pytest.raises(PlanError, match="hosts"):
+        make_request(tmp_path / "x", "silo", "a", ("h",))
+
+
+def test_a_grant_for_other_keys_is_not_installed(authority: Authority, tmp_path: Path) -> None:
+    grant = authority.approve(make_request(tmp_path / "a", "silo", "a"))
+    make_request(tmp_path / "b", "silo", "b")
+    with pytest.raises(PlanError, match="another identity"):
+        install(tmp_path / "b", grant)
+    make_request(tmp_path / "a", "silo", "a")  # a newer key took the place of the asked one
+    with pytest.raises(PlanError, match="another key"):
+        install(tmp_path / "a", grant)
+    with pytest.raises(PlanError, match="ask for it again"):
+        install(tmp_path / "a", {"format": "x"})
+
+
+def test_an_authority_is_made_once(authority: Authority) -> None:
+    with pytest.raises(PlanError, match="already"):
+        Authority.create(authority.path, "again")
+    with pytest.raises(PlanError, match="no certificate authority"):
+        Authority(authority.path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("days", "words"), [(29, "30 days"), (6, "7 days"), (0.5, "1 day"), (-1, "ended")]
+)
+def test_it_is_said_when_a_certificate_ends(
+    days: float, words: str, authority: Authority, tmp_path: Path
+) -> None:
+    keys = enrolled(authority, tmp_path / "a")
+    end = keys.peer().not_after
+    assert keys.expiry_warnings(end - timedelta(days=31)) == []
+    (warning,) = keys.expiry_warnings(end - timedelta(days=days))
+    assert words in warning
+
+
+# --- Revocation -----------------------------------------------------------------------------------
+
+
+def test_revoked_serials_are_in_the_signed_list(authority: Authority, tmp_path: Path) -> None:
+    keys = enrolled(authority, tmp_path / "a")
+    assert revoked_serials(keys) == frozenset()
+    authority.revoke("a")
+    (keys.path / "crl.pem").write_bytes((authority.path / "crl.pem").read_bytes())
+    assert revoked_serials(keys) == {keys.peer().serial}
+    with pytest.raises(PlanError, match="no certificate that is valid"):
+        authority.revoke("a")
+
+
+def test_a_list_of_another_authority_is_refused(authority: Authority, tmp_path: Path) -> None:
+    keys = enrolled(authority, tmp_path / "a")
+    other = Authority.create(tmp_path / "other", "test")
+    (keys.path / "crl.pem").write_bytes((other.path / "crl.pem").read_bytes())
+    with pytest.raises(PlanError, match="not signed"):
+        revoked_serials(keys)
+
+
+@pytest.mark.parametrize("der", [b"", b"\x30\x00", b"x" * 200])
+def test_what_is_no_certificate_names_nobody(der: bytes) -> None:
+    with pytest.raises(TransportError, match="enrolment"):
+        peer_of(der)
+
+
+def test_the_authoritys_own_certificate_names_nobody(authority: Authority) -> None:
+    pem = (authority.path / "ca.pem").read_bytes()
+    with pytest.raises(TransportError):
+        peer_of(x509.load_pem_x509_certificate(pem).public_bytes(Encoding.DER))
+
+
+# --- Connections ----------------------------------------------------------------------------------
+
+
+def greet(server: KeyFolder, client: KeyFolder, host: str = "localhost") -> str:
+    """Connect over loopback; return whom the server saw, or raise what the client saw."""
+    seen: list[str] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+
+        def accept() -> None:
+            raw, _ = listener.accept()
+            try:
+                with server_context(server).wrap_socket(raw, server_side=True) as tls:
+                    seen.append(peer_of(tls.getpeercert(True) or b"").name)
+                    tls.sendall(b"hello")
+            except OSError:
+                raw.close()
+
+        thread = threading.Thread(target=accept)
+        thread.start()
+        try:
+            with (
+                socket.create_connection(("127.0.0.1", port), 5) as raw,
+                client_context(client).wrap_socket(raw, server_hostname=host) as tls,
+            ):
+                assert tls.version() == "TLSv1.3"
+                if tls.recv(5) != b"hello":
+                    raise ssl.SSLError("refused")
+        finally:
+            thread.join(5)
+    return seen[0]
+
+
+def test_two_parties_of_a_federation_know_each_other(tmp_path: Path) -> None:
+    keys = local_federation(tmp_path, ("a", "b"))
+    coordinator = KeyFolder(keys["coordinator"])
+    assert greet(coordinator, KeyFolder(keys["a"])) == "a"
+    assert greet(coordinator, KeyFolder(keys["b"]), host="127.0.0.1") == "b"
+
+
+def test_a_certificate_of_another_authority_is_refused_by_both_sides(tmp_path: Path) -> None:
+    ours = local_federation(tmp_path / "ours", ("a",))
+    theirs = local_federation(tmp_path / "theirs", ("a",))
+    with pytest.raises(ssl.SSLError):
+        greet(KeyFolder(ours["coordinator"]), KeyFolder(theirs["a"]))
+
+
+def test_a_coordinator_under_another_name_is_refused(tmp_path: Path) -> None:
+    keys = local_federation(tmp_path, ("a",), hosts=("fed.example.org",))
+    with pytest.raises(ssl.SSLCertVerificationError, match=r"[Hh]ostname"):
+        greet(KeyFolder(keys["coordinator"]), KeyFolder(keys["a"]))
+
+
+def test_a_silo_cannot_play_the_coordinator(tmp_path: Path) -> None:
+    keys = local_federation(tmp_path, ("a", "b"))
+    with pytest.raises(ssl.SSLError):
+        greet(KeyFolder(keys["a"]), KeyFolder(keys["b"]))
+
+
+def test_an_expired_certificate_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Past(datetime):
+        @classmethod
+        def now(cls, tz=None):  # type: ignore[no-untyped-def]
+            return datetime.now(tz) - timedelta(days=800)
+
+    monkeypatch.setattr(enrolment, "datetime", Past)
+    keys = local_federation(tmp_path, ("a",))
+    monkeypatch.undo()
+    with pytest.raises(ssl.SSLError):
+        greet(KeyFolder(keys["coordinator"]), KeyFolder(keys["a"]))
+
+
+def test_key_and_certificate_must_fit(tmp_path: Path) -> None:
+    keys = local_federation(tmp_path, ("a", "b"))
+    (keys["a"] / "tls.key").write_bytes((keys["b"] / "tls.key").read_bytes())
+    with pytest.raises(PlanError, match="do not fit"):
+        client_context(KeyFolder(keys["a"]))
+
+
+def test_a_folder_without_keys_says_how_to_make_them(tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match="cloister enroll request"):
+        KeyFolder(tmp_path).identity()
+    (tmp_path / "identity.key").write_text("no key")
+    with pytest.raises(PlanError, match="is not a key"):
+        KeyFolder(tmp_path).identity()
+
+
+def test_an_identity_survives_its_file(tmp_path: Path) -> None:
+    make_request(tmp_path, "silo", "a")
+    assert isinstance(KeyFolder(tmp_path).identity(), Identity)
+    assert KeyFolder(tmp_path).identity() == KeyFolder(tmp_path).identity()
