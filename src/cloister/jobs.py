@@ -42,7 +42,8 @@ COUNT_SHARE = 0.02
 MODEL_FORMAT = "cloister-model/1"
 
 SiloRecords = Mapping[str, Iterable[Records]]
-_PRINT = b"cloister/records"  # public: the ledger's own key is put on top
+CONTENT_KEY = b"cloister/records"
+"""Fingerprints of records are made with this; it is public, a ledger puts its own key on top."""
 
 OnRound = Callable[[RoundDone], None]
 
@@ -457,7 +458,7 @@ def _content(silos: SiloRecords) -> bytes | None:
     if any(function is None for function in prints):
         return None
     # sorted, so that the same silos in another order are the same content
-    return b"".join(sorted(function(_PRINT) for function in prints if function is not None))
+    return b"".join(sorted(function(CONTENT_KEY) for function in prints if function is not None))
 
 
 def _arrays(values: Mapping[str, Any]) -> dict[str, Floats]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from cloister.cli import jobs_rest
 from cloister.cli.output import Output, add_flags
+from cloister.cli.release import show_federated
 from cloister.errors import BudgetExceeded, DataError, PlanError
 from cloister.jobs import JobResult
 from cloister.privacy import accounting
@@ -21,13 +22,13 @@ from cloister.privacy.calibration import epsilon_left
 from cloister.privacy.events import ComposedEvent
 from cloister.privacy.noise import AGGREGATOR_NOISE
 from cloister.protocol.plan import Plan
-from cloister.report import as_table, number, odds_sentence, write_report
+from cloister.report import number, odds_sentence, write_report
 from cloister.report.words import warnings_of
 from cloister.settings import SiloSettings, load_settings
 from cloister.silo.agent import MODEL, close_job
 from cloister.silo.site import Site
 from cloister.silo.store import OPEN, UNDECIDED, Job, State
-from cloister.tasks.base import Bars, Table
+from cloister.tasks.base import Table
 
 CONSENT = (
     "Profile 'group': the guarantee rests on the aggregator really adding the noise, which no silo "
@@ -226,18 +227,7 @@ def _result(args: argparse.Namespace, site: Site, out: Output) -> None:
     for warning in _warnings(result):
         out.warn(warning)
     plan = result.plan
-    out.pairs(
-        [
-            ("job", job.id),
-            ("silos", ", ".join(plan.silos)),
-            ("rounds", f"{plan.rounds}, each with at least {plan.min_silos} silos"),
-            ("noise from", result.noise),
-            ("spent", f"epsilon {number(result.epsilon())}, unit of privacy: {plan.unit}"),
-        ]
-    )
-    for exhibit in plan.task.exhibits(result.results, plan.columns):
-        if isinstance(exhibit, Table | Bars):
-            out.table(as_table(exhibit))
+    show_federated(result, out)
     out.say(f"model    {path}")
     if args.report:
         lines = _cost_lines(_cost(plan, site, job))

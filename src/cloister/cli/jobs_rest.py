@@ -10,17 +10,18 @@ from typing import Any
 
 from cloister.cli.options import add_kmeans_arguments, add_plan_arguments, kmeans_options, plan_of
 from cloister.cli.output import Output
+from cloister.cli.release import show_federated
 from cloister.cli.run import add_task_arguments, allowed_task, task_options
 from cloister.enrolment import KeyFolder, client_context
 from cloister.errors import DataError, PlanError
 from cloister.jobs import JobResult
 from cloister.protocol.plan import Plan
-from cloister.report import as_table, number, write_report
+from cloister.report import write_report
 from cloister.schema import Schema
 from cloister.service.client import Rest, proposal
 from cloister.settings import AnalystSettings, CoordinatorSettings
 from cloister.tasks import TASKS
-from cloister.tasks.base import Bars, Table
+from cloister.tasks.base import Table
 
 Settings = AnalystSettings | CoordinatorSettings
 
@@ -214,18 +215,7 @@ def _cancel(args: argparse.Namespace, rest: Rest, _: KeyFolder, out: Output) -> 
 def _result(args: argparse.Namespace, rest: Rest, _: KeyFolder, out: Output) -> None:
     result = JobResult.from_dict(rest.result(rest.find(args.job)))
     plan = result.plan
-    out.pairs(
-        [
-            ("job", plan.run_id),
-            ("silos", ", ".join(plan.silos)),
-            ("rounds", f"{plan.rounds}, each with at least {plan.min_silos} silos"),
-            ("noise from", result.noise),
-            ("spent", f"epsilon {number(result.epsilon())}, unit of privacy: {plan.unit}"),
-        ]
-    )
-    for exhibit in plan.task.exhibits(result.results, plan.columns):
-        if isinstance(exhibit, Table | Bars):
-            out.table(as_table(exhibit))
+    show_federated(result, out)
     if args.report:
         _write(args.report, result)
         out.say(f"written  {args.report}")

@@ -19,7 +19,7 @@ from cloister.cli.output import Output
 from cloister.cli.release import Charge, finish, name_silos, open_charge, prepare_folder
 from cloister.cli.run import allowed_task, task_options
 from cloister.errors import PlanError
-from cloister.jobs import result_of
+from cloister.jobs import CONTENT_KEY, result_of
 from cloister.privacy.noise import DiscreteNoise, NoiseSource
 from cloister.protocol.aggregator import Aggregator
 from cloister.protocol.client import Client
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from mpi4py.MPI import Comm
 
     from cloister.data import Records
-
-_PRINT = b"cloister/records"  # public: the ledger's own key is put on top
 
 
 def run_rank(args: argparse.Namespace, noise: NoiseSource | None = None) -> int:
@@ -91,7 +89,7 @@ def _play(plan: Plan, silo: str, records: Records, comm: Comm, charge: Charge | 
     """Answer the aggregator to the end, with the ledger as journal; return the client."""
     account = charge.account if charge else None
     if account:
-        account.reserve(plan, records.fingerprint(_PRINT))
+        account.reserve(plan, records.fingerprint(CONTENT_KEY))
     try:
         key = hand_out(comm, new_key(), 1)
         ledger = account.ledger if account else None

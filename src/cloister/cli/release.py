@@ -258,7 +258,26 @@ def _show(result: JobResult, charge: Charge | None, out: Output) -> None:
     out.pairs(lines)
     if plan.budget and not warnings_of(result):
         out.paragraph(odds_sentence(result.spent))
-    for exhibit in plan.task.exhibits(result.results, plan.columns):
+    _show_exhibits(result, out)
+
+
+def show_federated(result: JobResult, out: Output) -> None:
+    """Show what a job over a network released."""
+    plan = result.plan
+    out.pairs(
+        [
+            ("job", plan.run_id),
+            ("silos", ", ".join(plan.silos)),
+            ("rounds", f"{plan.rounds}, each with at least {plan.min_silos} silos"),
+            ("noise from", result.noise),
+            ("spent", f"epsilon {number(result.epsilon())}, unit of privacy: {plan.unit}"),
+        ]
+    )
+    _show_exhibits(result, out)
+
+
+def _show_exhibits(result: JobResult, out: Output) -> None:
+    for exhibit in result.plan.task.exhibits(result.results, result.plan.columns):
         if isinstance(exhibit, Table | Bars):
             out.table(as_table(exhibit))
 

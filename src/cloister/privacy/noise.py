@@ -18,6 +18,10 @@ AGGREGATOR_NOISE = "the aggregator's, not checkable by a silo"
 """What a silo of a networked group-mask job can say of the noise."""
 
 
+SILOS_NOISE = "a share from each silo"
+"""What a coordinator that publishes a result can say of the noise under pairwise masks."""
+
+
 class NoiseSource(Protocol):
     """What an aggregator needs: integers of a named law and scale."""
 

@@ -11,7 +11,7 @@ from cloister.jobs import JobResult
 from cloister.privacy.accounting import attacker_odds
 from cloister.privacy.budget import Budget
 from cloister.privacy.events import Event, NonPrivateEvent, holds
-from cloister.privacy.noise import AGGREGATOR_NOISE, DiscreteNoise
+from cloister.privacy.noise import AGGREGATOR_NOISE, SILOS_NOISE, DiscreteNoise
 from cloister.protocol.plan import Plan
 from cloister.tasks.base import Bars, Exhibit, Heatmap, Measured, Scatter, Table
 
@@ -46,7 +46,7 @@ def plus_minus(value: float, spread: float) -> str:
     return f"{rounded:,.{decimals}f} ± {spread:,.{decimals}f}"
 
 
-REAL_NOISE = (DiscreteNoise.label, AGGREGATOR_NOISE)
+REAL_NOISE = (DiscreteNoise.label, AGGREGATOR_NOISE, SILOS_NOISE)
 
 
 def odds_sentence(cost: Event | Budget) -> str:

@@ -25,7 +25,7 @@ from typing import Any, Protocol
 
 from cloister.errors import CloisterError, LedgerError, PlanError, ProtocolError, TransportError
 from cloister.hazmat.signing import SIGNATURE_BYTES, fingerprint_of, verify
-from cloister.privacy.noise import DiscreteNoise, NoiseSource
+from cloister.privacy.noise import SILOS_NOISE, DiscreteNoise, NoiseSource
 from cloister.protocol.aggregator import Aggregator
 from cloister.protocol.messages import Reply, decode
 from cloister.protocol.plan import Plan
@@ -419,7 +419,7 @@ class Jobs:
         for t in range(plan.rounds):
             reply = decode(plan, self.store.frame(plan.run_id, t) or b"")
             survivors.append(reply.survivors if isinstance(reply, Reply) else ())
-        result = result_of(plan, aggregator.history, survivors, "shares of the silos")
+        result = result_of(plan, aggregator.history, survivors, SILOS_NOISE)
         self.store.publish(plan.run_id, result.to_dict())
 
     def _end(self, job: str, state: State, reason: str = "") -> bool:

@@ -28,7 +28,7 @@ from cloister.errors import (
     ProtocolError,
     TransportError,
 )
-from cloister.jobs import JobResult
+from cloister.jobs import CONTENT_KEY, JobResult
 from cloister.privacy.ledger import Ledger
 from cloister.privacy.noise import AGGREGATOR_NOISE
 from cloister.protocol.client import Client
@@ -43,7 +43,6 @@ from cloister.transports.http import Kind, Message, in_json, printable
 LOCAL_PROBLEM = "local problem; see the silo's log"
 MODEL = "model.json"
 
-_PRINT = b"cloister/records"  # public: the ledger's own key is put on top
 _PROPOSER = ("name", "fingerprint", "public", "signature")
 _MOST_WAITING = 1000  # jobs that a coordinator can make this silo keep undecided
 
@@ -228,7 +227,7 @@ class Agent:
     def _book(self, plan: Plan) -> Records:
         """Read the records and reserve the job for them, or check that they are still the same."""
         records = self._read(plan)
-        content = records.fingerprint(_PRINT)
+        content = records.fingerprint(CONTENT_KEY)
         cap = self._ledger.cap(self._dataset)
         if self._study_epsilon is not None and self._study_epsilon < cap.epsilon:
             study_cap = type(cap)(self._study_epsilon, cap.delta)
