@@ -242,7 +242,7 @@ def at_rest(federation: LocalFederation, n: int) -> Iterator[Result]:
 
 def whole_job(folders: Mapping[str, Path], s1: Path) -> Iterator[Result]:
     """Time seven FastLloyd rounds on s1 with three silos, from proposal to all results."""
-    X = np.loadtxt(s1)
+    X = np.loadtxt(s1, delimiter=",", skiprows=1, usecols=(0, 1))
     X = 2 * (X - X.min(0)) / (X.max(0) - X.min(0)) - 1  # public benchmark data
     with tempfile.TemporaryDirectory(dir=folders["disk"]) as name:
         folder, data = Path(name), {}

@@ -17,10 +17,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 from cloister.errors import CloisterError, LedgerError, PlanError, ProtocolError, TransportError
@@ -37,6 +39,7 @@ from cloister.service.store import ENDED, State, Store, StoredJob
 PROPOSE = b"cloister/1/propose"  # the label of a proposer's signature over the plan's digest
 MAX_OPEN = 500  # jobs that are proposed or running
 _REASON = 500  # characters of a silo's reason that are kept
+_SENDING = 0.0002  # seconds in which the frames of an exchange are on their way
 _TICK = 1.0  # seconds between two looks at the clock
 _RETRY = 10.0  # seconds before a job is taken up again whose database was not usable
 _RECENT = 100  # ended jobs of which a silo is told when it connects
@@ -75,14 +78,36 @@ class Streams(Protocol):
 
 @dataclass(frozen=True)
 class _Cohort:
-    """Carries frames to the silos that take part; the others were never asked to."""
+    """Carries frames to the silos that take part; the others were never asked to.
+
+    While they compute, one thing of `aside` is done: they are not held up by it.
+    """
 
     inner: Transport
     silos: frozenset[str]
+    thread: ThreadPoolExecutor
+    aside: deque[Callable[[], None]] = field(default_factory=deque)
+    begun: deque[Future[None]] = field(default_factory=deque)
 
     def exchange(self, frames: Mapping[str, bytes]) -> Mapping[str, bytes]:
         wanted = {silo: frame for silo, frame in frames.items() if silo in self.silos}
+        if self.aside:
+            self.begun.append(self.thread.submit(_after_sending, self.aside.popleft()))
+        while self.begun and self.begun[0].done():
+            self.begun.popleft().result()
         return self.inner.exchange(wanted) if wanted else {}
+
+    def finish(self) -> None:
+        """Do what is left, and raise what went wrong."""
+        for do in self.aside:
+            do()
+        for future in self.begun:
+            future.result()
+
+
+def _after_sending(do: Callable[[], None]) -> None:
+    time.sleep(_SENDING)
+    do()
 
 
 @dataclass
@@ -372,20 +397,15 @@ class Jobs:
                 stop=stop,
                 on_refusal=lambda silo, reason: self._refused(job.id, silo, reason),
             )
-            cohort = _Cohort(carrier, frozenset(job.approved))
-            # What is written about a round, and the noise of the next, need not hold up the silos.
-            with ThreadPoolExecutor(1, "aside") as aside:
-                written: list[Future[None]] = []
+            with ThreadPoolExecutor(1, "aside") as thread:
+                cohort = _Cohort(carrier, frozenset(job.approved), thread)
                 # One attempt: the carrier asks again on every stream that returns in time.
                 for done in run_rounds(aggregator, cohort, attempts=1):
                     if stop.is_set():
                         return
-                    written.append(aside.submit(self._round_done, job, done))
-                    aside.submit(aggregator.prepare)
-                    while written and written[0].done():
-                        written.pop(0).result()
-                for last in written:
-                    last.result()
+                    cohort.aside.append(partial(self._round_done, job, done))
+                    cohort.aside.append(aggregator.prepare)
+                cohort.finish()
             if plan.publish:
                 self._publish(plan, aggregator)
             self._end(job.id, "done")
