@@ -1,4 +1,4 @@
-"""A TCP cable between a silo and the coordinator that can be cut, held up and made to lose bytes."""
+"""A cable between a silo and the coordinator that can be cut, held up and made to lose bytes."""
 
 from __future__ import annotations
 

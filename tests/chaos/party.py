@@ -2,8 +2,8 @@
 
 ``python party.py ROLE CONFIG``. Every step is a line in ``steps.log``. A party that comes to the
 step in the file ``trap`` renames it to ``trapped`` and waits until that is gone; what its process
-does otherwise goes on, as with a thread that the scheduler forgot. What a coordinator has committed is
-in ``committed.log``.
+does otherwise goes on, as with a thread that the scheduler forgot. What a coordinator has
+committed is in ``committed.log``.
 """
 
 from __future__ import annotations
