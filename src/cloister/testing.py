@@ -106,12 +106,12 @@ def toy_records(plan: Plan, rows: int = 100, seed: int = 0) -> dict[str, NDArray
 
 
 def toy_federation(
-    silos: int = 3, profile: str = "pairwise", **changes: object
+    silos: int = 3, profile: str = "pairwise", task: Task | None = None, **changes: object
 ) -> tuple[Plan, dict[str, Identity]]:
     """Return a small plan whose silos agree on keys over the wire, and their identities."""
     identities = {f"silo-{i}": Identity.new() for i in range(silos)}
     prints = tuple(identity.fingerprint for identity in identities.values())
-    plan = toy_plan(None, silos, profile=profile, fingerprints=prints, **changes)
+    plan = toy_plan(task, silos, profile=profile, fingerprints=prints, **changes)
     return plan, identities
 
 

@@ -64,10 +64,6 @@ class Moment:
     round: int = 0
     seconds: float = 0.0
 
-    @property
-    def phase(self) -> str:
-        return self.leg or "random"
-
     def __str__(self) -> str:
         if not self.party:
             return f"{self.seconds:.2f} s after the proposal"
@@ -98,12 +94,13 @@ class Outcome:
     state: str = ""
     seconds: float = 0.0  # from the first blow to the end of the job
     survivors: list[tuple[str, ...]] = field(default_factory=list)
+    phases: list[str] = field(default_factory=list)  # of the job, when each blow fell
 
 
 class Beaten:
     """A federation of four silos behind cables; it lives through many jobs."""
 
-    def __init__(self, folder: Path, *, grace: float = 60.0, round_timeout: float = 60.0) -> None:
+    def __init__(self, folder: Path, **coordinator: float) -> None:
         rng = np.random.default_rng(0)
         tables = {}
         folder.mkdir(parents=True, exist_ok=True)
@@ -119,7 +116,7 @@ class Beaten:
             self.schema,
             tables,
             cap_epsilon=1e5,
-            coordinator={"grace": grace, "round_timeout": round_timeout},
+            coordinator={"grace": 60.0, "round_timeout": 60.0, **coordinator},
             command=lambda role, config: (sys.executable, str(PARTY), role, str(config)),
         )
         self.cables = {name: Cable(self.fed.port) for name in SILOS}
@@ -238,6 +235,12 @@ class Beaten:
         lines = log.read_text().splitlines() if log.is_file() else []
         return [line.partition(" ")[2] for line in lines if line.startswith(job)]
 
+    def phase(self, job: str) -> str:
+        """Return the leg that the coordinator is in."""
+        *_, last = ["before keys", *self.steps(COORDINATOR, job)]
+        when, leg = last.split()[:2]
+        return "after the end" if (when, leg) == ("heard", "close") else f"{when} {leg}"
+
     # Blows -----------------------------------------------------------------------------------
 
     def set_trap(self, moment: Moment) -> None:
@@ -313,6 +316,7 @@ class Beaten:
             came = self.wait_for(blow.moment, since, job)
             assert came or len(blows) > 1, f"the step never came: {blow}"
             first = first or time.monotonic()
+            outcome.phases.append(self.phase(job))
             self.strike(blow)
             time.sleep(blow.away)
             self.heal(blow)
@@ -345,6 +349,7 @@ class Beaten:
                 self.untrap(blow.moment)  # a party that an earlier blow took out of the job
                 continue
             first = first or time.monotonic()
+            outcome.phases.append(self.phase(job))
             self.strike(blow)
             struck.append(blow)
         shown = self.fed.wait_job(job, seconds=PATIENCE)
@@ -355,10 +360,10 @@ class Beaten:
         expected = self.pooled(plan, outcome.survivors)
         if shown["state"] == "done":
             assert len(outcome.survivors) == plan.rounds
-            assert all(len(set(s)) >= plan.quorum(len(SILOS)) for s in outcome.survivors)
+            assert all(len(set(s)) >= plan.min_silos for s in outcome.survivors)
             self.fed.wait_results(job, *alive, seconds=PATIENCE)
         else:
-            assert shown["state"] == "failed"
+            assert shown["state"] in ("failed", "declined")
             assert shown["reason"]
             assert len(alive) < plan.quorum(len(SILOS)), f"lost too few to end: {shown['reason']}"
         for silo in SILOS:

@@ -48,6 +48,7 @@ from cloister.secagg.masks import Masker
 from cloister.tasks.base import GridState, Records
 
 _DRIFT = 1e-6  # machines may differ by so much in a coordinate of the public state
+_TOLD = "told/{}"  # no frame begins so
 
 
 class Client:
@@ -114,12 +115,13 @@ class Client:
         self._went_on = False  # past all that an earlier life of this silo may have sent
         self._pending: Reply | None = None  # the answer of the last of them, not yet unmasked
         self._agreed = BEFORE - 1  # the last round in which enough silos said the same
+        self._witnesses: tuple[Confirmation, ...] = ()  # those of them that were checked
         self._told: dict[int, bytes] = {}  # the one answer of each round, kept to the end
         self._before: tuple[tuple[str, ...], Reply] | None = None  # members and answer of the last
         self._progress = Progress(plan)
         self._answers: dict[bytes, bytes] = {}
         for request, answer in self._journal.recorded(plan.run_id):
-            if self._answer(request) != answer:
+            if not request.startswith(_TOLD[:-2].encode()) and self._answer(request) != answer:
                 raise LocalProtocolError(
                     f"{silo!r} does not come to its recorded answers again, so its records or its "
                     "keys are not what they were; it leaves the job for good."
@@ -170,13 +172,13 @@ class Client:
             case Open():
                 return self._open(message, frame)
             case Reply():
-                return self._promise(frame, encode(self.plan, self._confirm(message)))
+                return self._confirmed(message, frame)
             case Unmask():
                 return encode(self.plan, self._give_shares(message))
             case Close():
                 return self._close(message, frame)
-            case AskState():
-                return encode(self.plan, self._seal_state(message.round))
+            case AskState():  # its key seals one box, so a state that was adopted since is not
+                return self._promise(frame, encode(self.plan, self._seal_state(message.round)))
             case Adopt():
                 return self._promise(frame, encode(self.plan, self._adopt(message)))
             case Invite():
@@ -194,6 +196,14 @@ class Client:
         self._answers[_name(request)] = kept
         return kept
 
+    def _keep_to(self, t: int, digest: bytes) -> None:
+        """Bind this silo, in all processes that share its journal, to one answer of a round."""
+        if t not in self._told:
+            name = _TOLD.format(t).encode()
+            self._told[t] = self._journal.record(self.plan.run_id, name, digest)
+        if self._told[t] != digest:
+            raise RemoteProtocolError(f"round {t} was answered twice with different sums.")
+
     # Keys ------------------------------------------------------------------------------------
 
     @property
@@ -205,7 +215,8 @@ class Client:
     def _ready(self, deal: Deal) -> Ready:
         self._given_masker = self._keys.masker(deal)
         self._members = self._keys.cohort
-        said = self._told.setdefault(BEFORE, self._keys.digest)
+        said = self._keys.digest
+        self._keep_to(BEFORE, said)
         mac, signature = self._vouch(BEFORE, said)
         return Ready(self.silo, said, mac, signature)
 
@@ -281,8 +292,15 @@ class Client:
             )
         return self._shares_of_noise[t]
 
+    def _confirmed(self, message: Reply, request: bytes) -> bytes:
+        """Confirm an answer; only once that is durable may it be opened."""
+        answer = self._promise(request, encode(self.plan, self._confirm(message)))
+        if self._progress.rounds == message.round:  # not yet unmasked
+            self._pending = message
+        return answer
+
     def _confirm(self, message: Reply) -> Confirm:
-        """Check the survivors, remember the answer and say so to the others."""
+        """Check the survivors, keep to the answer and say so to the others."""
         t, survivors = message.round, message.survivors
         if t != self._uploads - 1:
             raise RemoteProtocolError(
@@ -304,10 +322,7 @@ class Client:
                 f"{self._quorum}."
             )
         digest = result_hash(self.plan, message)
-        if self._told.setdefault(t, digest) != digest:
-            raise RemoteProtocolError(f"round {t} was answered twice with different sums.")
-        if self._progress.rounds == t:  # not yet unmasked
-            self._pending = message
+        self._keep_to(t, digest)
         return Confirm(t, self.silo, digest, *self._vouch(t, digest))
 
     def _give_shares(self, message: Unmask) -> Shares:
@@ -333,9 +348,11 @@ class Client:
         """Finish the last round; a repeated call is answered again."""
         if message.round != self.plan.rounds - 1 or self._uploads != self.plan.rounds:
             raise RemoteProtocolError(f"job was closed before {self.silo!r} saw its last round.")
-        if not self.finished:
-            self._receive(message.round, message.confirmations, message.opened)
-        return self._promise(request, encode(self.plan, Done(message.round, self.silo)))
+        done = encode(self.plan, Done(message.round, self.silo))
+        if self.finished:
+            return done
+        self._receive(message.round, message.confirmations, message.opened)
+        return self._promise(request, done)
 
     def _receive(
         self, t: int, confirmations: Sequence[Confirmation], opened: Mapping[str, bytes]
@@ -373,7 +390,7 @@ class Client:
         """
         if self._agreed == t:
             return
-        agree = {self.silo}
+        agree, checked = {self.silo}, []
         for confirmation in confirmations:
             silo, other = confirmation.silo, confirmation.result_hash
             if other == digest and len(agree) >= self._quorum:
@@ -395,12 +412,13 @@ class Client:
                     "the aggregator or the network is not honest."
                 )
             agree.add(silo)
+            checked.append(confirmation)
         if len(agree) < self._quorum:
             raise RemoteProtocolError(
                 f"round {t} has {len(agree)} confirmations, needs {self._quorum}; "
                 "nothing is unmasked."
             )
-        self._agreed = t
+        self._agreed, self._witnesses = t, tuple(checked)
 
     def _check_ready(self, confirmations: Sequence[Confirmation]) -> None:
         """Check that enough silos saw the same roster; keep their word on our ledger's head."""
@@ -410,7 +428,7 @@ class Client:
             keys.head_shown(),
             {
                 fingerprint_of(keys.identity_of(c.silo)): c.signature
-                for c in confirmations
+                for c in self._witnesses
                 if c.silo != self.silo
             },
         )

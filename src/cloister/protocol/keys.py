@@ -206,13 +206,16 @@ class KeyAgreement:
 
     def _shares(self, holders: int) -> list[list[bytes]]:
         """Return, for each round's seed and then key, one share for each holder."""
+        assert self._roster is not None
         threshold = share_threshold(holders, self._plan.collusion)
+        # Another roster gives another polynomial: nobody gets two places on one.
+        roster = hashlib.sha256(encode(self._plan, self._roster)).digest()
         shares = []
         for t, secrets in enumerate(
             zip(self._per_round(Usage.SELF_SEED), self._per_round(Usage.PAIR_KEY), strict=True)
         ):
             for which, secret in zip((b"seed", b"key"), secrets, strict=True):
-                about = join((str(t).encode(), which, str(holders).encode()))
+                about = join((str(t).encode(), which, roster))
                 key = self._derived(Usage.SHARING, about)
                 shares.append(share_secret(secret, threshold, holders, key))
         return shares
