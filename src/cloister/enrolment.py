@@ -16,7 +16,8 @@ import json
 import os
 import re
 import ssl
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -24,7 +25,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import (
@@ -36,7 +37,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from cloister.errors import PlanError, TransportError
+from cloister.errors import DataError, LocalProtocolError, PlanError, TransportError
 from cloister.hazmat.signing import Identity, fingerprint_of, verify
 
 Role = Literal["coordinator", "silo", "analyst"]
@@ -44,8 +45,11 @@ ROLES: tuple[str, ...] = get_args(Role)
 
 _REQUEST, _GRANT = "cloister-request/1", "cloister-grant/1"
 _REQUEST_LABEL = b"cloister/1/enrol"
-_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")  # names of folders too, so never ".."
+_HOST = re.compile(r"(?=.{1,253}$)[A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9_])?")
 _SCHEME = "cloister:"
+_PARTY = re.compile(rf"{_SCHEME}({'|'.join(ROLES)}):({_NAME.pattern})")
+_FINGERPRINT = re.compile(rf"{_SCHEME}(ed25519:[0-9a-f]{{64}})")
 _CLOCKS_DIFFER = timedelta(minutes=5)
 _AUTHORITY_YEARS, _CERTIFICATE_DAYS, _CRL_DAYS = 10, 365, 3650
 _WARN_DAYS = (1, 7, 30)
@@ -83,22 +87,25 @@ def peer_of(der: bytes) -> Peer:
     try:
         certificate = x509.load_der_x509_certificate(der)
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except (ValueError, x509.ExtensionNotFound) as error:
+        uris = names.get_values_for_type(x509.UniformResourceIdentifier)
+        common = _common_names(certificate)
+    except (
+        ValueError,
+        x509.ExtensionNotFound,
+        x509.DuplicateExtension,
+        x509.UnsupportedGeneralNameType,
+    ) as error:
         raise TransportError(
             "certificate is not one of a federation; ask for enrolment."
         ) from error
-    uris = list(names.get_values_for_type(x509.UniformResourceIdentifier))
-    found = {}
-    for uri in uris:
-        kind, _, rest = uri.removeprefix(_SCHEME).partition(":")
-        found[kind] = rest
-    roles = [role for role in ROLES if role in found]
-    if len(roles) != 1 or "ed25519" not in found or len(uris) != 2:
+    parties = [found for uri in uris if (found := _PARTY.fullmatch(uri))]
+    prints = [found for uri in uris if (found := _FINGERPRINT.fullmatch(uri))]
+    if (len(parties), len(prints), len(uris)) != (1, 1, 2) or common != [parties[0][2]]:
         raise TransportError("certificate names no party of a federation; ask for enrolment.")
     return Peer(
-        role=roles[0],
-        name=found[roles[0]],
-        fingerprint=f"ed25519:{found['ed25519']}",
+        role=parties[0][1],
+        name=parties[0][2],
+        fingerprint=prints[0][1],
         serial=certificate.serial_number,
         not_after=certificate.not_valid_after_utc,
     )
@@ -126,7 +133,9 @@ class KeyFolder:
     def file(self, name: str) -> Path:
         """Return the path of a file that must exist."""
         path = self.path / name
-        if not path.is_file():
+        with _using(path):
+            there = path.is_file()
+        if not there:
             raise PlanError(
                 f"keys {str(self.path)!r} have no {name}; make them with 'cloister enroll request' "
                 "and 'cloister enroll install'."
@@ -135,11 +144,11 @@ class KeyFolder:
 
     def identity(self) -> Identity:
         """Return the signing key."""
-        text = self.file("identity.key").read_text(encoding="ascii").strip()
-        try:
-            return Identity.from_bytes(bytes.fromhex(text))
-        except ValueError:
-            raise PlanError(f"identity.key in {str(self.path)!r} is not a key.") from None
+        return _identity(self.file("identity.key"))
+
+    def pending(self) -> bool:
+        """Return whether a certificate was asked for and is not installed."""
+        return (self.path / "tls.key.new").exists()
 
     def peer(self) -> Peer:
         """Return whom this folder's certificate names."""
@@ -159,7 +168,14 @@ class KeyFolder:
         return []
 
     def _certificate(self) -> x509.Certificate:
-        return x509.load_pem_x509_certificate(self.file("tls.pem").read_bytes())
+        path = self.file("tls.pem")
+        try:
+            with _using(path):
+                return x509.load_pem_x509_certificate(path.read_bytes())
+        except ValueError:
+            raise PlanError(
+                f"tls.pem in {str(self.path)!r} is not a certificate; install the grant again."
+            ) from None
 
 
 _RENEW = "renew it with 'cloister enroll request' in the same folder, which keeps the fingerprint."
@@ -179,14 +195,16 @@ def make_request(
     ----------
     keys : path-like
         The party's folder. An identity that is there is kept, so a second request renews the
-        certificate under the same fingerprint; `tls.key` is made anew until it has a certificate.
+        certificate under the same fingerprint. New keys wait beside those in use until their
+        certificate is installed; a later request takes the place of one that still waits.
     role : {"coordinator", "silo", "analyst"}
     name : str
         1 to 64 of letters, digits, ``.``, ``_`` and ``-``.
     hosts : iterable of str
         Names and addresses under which a coordinator is reached.
     new_identity : bool
-        Make another identity; every peer must then pin the new fingerprint.
+        Make another identity; every peer must then pin the new fingerprint. The one in use stays
+        until the grant is installed.
 
     Returns
     -------
@@ -201,67 +219,114 @@ def make_request(
         raise PlanError(
             "hosts must be given for a coordinator, and for nobody else; use --host NAME."
         )
+    for host in hosts:
+        _host(host)
     folder = Path(keys)
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _make_folder(folder)
     identity_file = folder / "identity.key"
-    if new_identity or not identity_file.exists():
-        _write_secret(identity_file, Identity.new().to_bytes().hex().encode() + b"\n")
-    identity = KeyFolder(folder).identity()
+    if not identity_file.exists():
+        _write_secret(identity_file, _text(Identity.new()))
+    elif new_identity:
+        identity_file = folder / "identity.key.new"
+        _write_secret(identity_file, _text(Identity.new()), in_place_of_one_that_waits=True)
+    identity = _identity(identity_file)
     key = ec.generate_private_key(ec.SECP256R1())
-    pending = folder / "tls.key.new"
-    _write_secret(pending, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    _write_secret(folder / "tls.key.new", pem, in_place_of_one_that_waits=True)
+    subject = _subject(name)
     csr = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, hashes.SHA256())
-    pem = csr.public_bytes(Encoding.PEM).decode()
+    asked = csr.public_bytes(Encoding.PEM).decode()
     return {
         "format": _REQUEST,
         "role": role,
         "name": name,
         "hosts": list(hosts),
-        "csr": pem,
+        "csr": asked,
         "identity": identity.public.hex(),
-        "signature": identity.sign(_REQUEST_LABEL, *_requested(role, name, hosts, pem)).hex(),
+        "signature": identity.sign(_REQUEST_LABEL, *_requested(role, name, hosts, asked)).hex(),
     }
 
 
 def install(keys: str | os.PathLike[str], grant: Mapping[str, Any]) -> Peer:
     """Put a granted certificate into the folder of the party that asked for it.
 
+    A grant comes by mail, so nothing in it is believed that does not fit: keys, the authority the
+    folder knows already, and a revocation list no older than the folder's.
+
     Raises
     ------
     PlanError
-        If the certificate is for other keys than the folder's.
+        If the certificate is for other keys than the folder's, or of another authority.
     """
     folder = Path(keys)
     try:
         if grant["format"] != _GRANT:
             raise KeyError("format")
-        certificate = x509.load_pem_x509_certificate(grant["certificate"].encode())
-        x509.load_pem_x509_certificate(grant["ca"].encode())
-    except (KeyError, ValueError, AttributeError, TypeError):
+        pem, ca_pem, crl_pem = (grant[key].encode() for key in ("certificate", "ca", "crl"))
+        certificate = x509.load_pem_x509_certificate(pem)
+        certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(ca_pem))
+    except (KeyError, ValueError, AttributeError, TypeError, InvalidSignature):
         raise PlanError(
             "grant is not one of 'cloister enroll approve'; ask for it again."
         ) from None
     peer = peer_of(certificate.public_bytes(Encoding.DER))
-    if peer.fingerprint != KeyFolder(folder).identity().fingerprint:
+    crl = _crl(crl_pem, ca_pem)
+    _check_same_authority(folder, ca_pem)
+    identity = next(
+        (
+            path
+            for path in (folder / "identity.key.new", KeyFolder(folder).file("identity.key"))
+            if path.is_file() and _identity(path).fingerprint == peer.fingerprint
+        ),
+        None,
+    )
+    if identity is None:
         raise PlanError(f"grant is for another identity than the one in {str(folder)!r}.")
-    for name in ("tls.key.new", "tls.key"):
-        path = folder / name
-        if path.is_file() and _public(load_pem_private_key(path.read_bytes(), None)) == _public(
-            certificate
-        ):
-            os.replace(path, folder / "tls.key")
-            break
-    else:
+    key = next(
+        (
+            path
+            for path in (folder / "tls.key.new", folder / "tls.key")
+            if path.is_file() and _key_fits(path, certificate)
+        ),
+        None,
+    )
+    if key is None:
         raise PlanError(
             f"grant is for another key than those in {str(folder)!r}; install it where it was "
             "asked for, or ask again."
         )
-    (folder / "tls.pem").write_text(grant["certificate"], encoding="ascii")
-    (folder / "ca.pem").write_text(grant["ca"], encoding="ascii")
-    if grant.get("crl"):
-        (folder / "crl.pem").write_text(grant["crl"], encoding="ascii")
+    # In this order, stopping anywhere leaves a folder into which the same grant can be installed.
+    _write_public(folder / "ca.pem", ca_pem)
+    if not _has_newer_list(folder, crl):
+        _write_public(folder / "crl.pem", crl_pem)
+    with _using(folder):
+        os.replace(identity, folder / "identity.key")
+        os.replace(key, folder / "tls.key")
+    _write_public(folder / "tls.pem", pem)
     return peer
+
+
+def _check_same_authority(folder: Path, ca_pem: bytes) -> None:
+    path = folder / "ca.pem"
+    with _using(path):
+        if not path.is_file() or path.read_bytes() == ca_pem:
+            return
+    raise PlanError(
+        f"grant is of another authority than ca.pem in {str(folder)!r}; if the federation has a "
+        "new one, which its owner must tell you, move ca.pem and crl.pem away first."
+    )
+
+
+def _has_newer_list(folder: Path, crl: x509.CertificateRevocationList) -> bool:
+    """Return whether something was revoked, and put here, after the grant was made."""
+    try:
+        own = _crl((folder / "crl.pem").read_bytes(), (folder / "ca.pem").read_bytes())
+    except (OSError, PlanError):
+        return False
+    # Dates are whole seconds, and serials are never taken back, so the list that has more is newer.
+    return {r.serial_number for r in own} > {r.serial_number for r in crl} or (
+        own.last_update_utc > crl.last_update_utc
+    )
 
 
 # The authority ---------------------------------------------------------------------------------
@@ -282,20 +347,33 @@ class Authority:
             raise PlanError(
                 f"{str(self.path)!r} is no certificate authority; make one with 'cloister ca init'."
             )
-        self._key = load_pem_private_key((self.path / "ca.key").read_bytes(), None)
-        self._certificate = x509.load_pem_x509_certificate((self.path / "ca.pem").read_bytes())
+        try:
+            with _using(self.path):
+                self._certificate = x509.load_pem_x509_certificate(
+                    (self.path / "ca.pem").read_bytes()
+                )
+                key = load_pem_private_key((self.path / "ca.key").read_bytes(), None)
+        except (ValueError, TypeError, UnsupportedAlgorithm):
+            key = None
+        if not isinstance(key, ec.EllipticCurvePrivateKey) or not _same_key(key, self._certificate):
+            raise PlanError(
+                f"ca.key and ca.pem in {str(self.path)!r} do not fit together; restore them."
+            )
+        self._key = key
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], name: str) -> Authority:
         """Make an authority in a new folder; its key never leaves it."""
         folder = Path(path)
-        if (folder / "ca.key").exists():
-            raise PlanError(f"{str(folder)!r} is a certificate authority already; use it.")
+        if any((folder / file).exists() for file in ("ca.key", "ca.pem", "issued.json")):
+            raise PlanError(
+                f"{str(folder)!r} is a certificate authority already; use it, with its ca.key."
+            )
         if not name.strip() or len(name) > 64:
             raise PlanError(f"name of the federation must have 1 to 64 characters, got {name!r}.")
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _make_folder(folder)
         key = ec.generate_private_key(ec.SECP256R1())
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        subject = _subject(name)
         now = datetime.now(UTC)
         certificate = (
             x509.CertificateBuilder()
@@ -312,15 +390,20 @@ class Authority:
         )
         pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         _write_secret(folder / "ca.key", pem)
-        (folder / "ca.pem").write_bytes(certificate.public_bytes(Encoding.PEM))
+        _write_public(folder / "ca.pem", certificate.public_bytes(Encoding.PEM))
         authority = cls(folder)
         authority._write_issued([])
-        authority._write_crl()
+        authority._write_crl([])
         return authority
 
     def issued(self) -> list[dict[str, Any]]:
         """Return what was issued: role, name, fingerprint, serial, dates, and whether revoked."""
-        entries: list[dict[str, Any]] = json.loads((self.path / "issued.json").read_text())
+        path = self.path / "issued.json"
+        try:
+            with _using(path):
+                entries: list[dict[str, Any]] = json.loads(path.read_bytes())
+        except ValueError:
+            raise PlanError(f"{str(path)!r} is no list of certificates; restore it.") from None
         return entries
 
     def approve(
@@ -331,22 +414,30 @@ class Authority:
         Raises
         ------
         PlanError
-            If the request was changed, or its name belongs to another identity.
+            If the request was changed, its name belongs to another identity, or its identity has
+            another name: one party with two names would count as two.
         """
-        peer_name, fingerprint, csr = self._checked(request)
-        role, hosts = request["role"], tuple(request["hosts"])
+        fingerprint, csr = _checked(request)
+        role, name, hosts = request["role"], request["name"], request["hosts"]
         if not 1 <= days <= 825:
             raise PlanError(f"days must be in [1, 825], got {days}.")
         for entry in self.issued():
-            other = entry["fingerprint"] != fingerprint or entry["role"] != role
-            if entry["name"] == peer_name and not entry["revoked"] and other:
+            if entry["revoked"]:
+                continue
+            asked = (role, name, fingerprint)
+            if entry["name"] == name and asked != (entry["role"], name, entry["fingerprint"]):
                 raise PlanError(
-                    f"name {peer_name!r} belongs to another identity; revoke that first, or "
+                    f"name {name!r} belongs to another identity or role; revoke that first, or "
                     "ask under another name."
+                )
+            if entry["fingerprint"] == fingerprint and entry["name"] != name:
+                raise PlanError(
+                    f"identity of {name!r} is enrolled as {entry['name']!r}; revoke that first, "
+                    "or ask with --new-identity."
                 )
         now = datetime.now(UTC)
         names: list[x509.GeneralName] = [
-            x509.UniformResourceIdentifier(f"{_SCHEME}{role}:{peer_name}"),
+            x509.UniformResourceIdentifier(f"{_SCHEME}{role}:{name}"),
             x509.UniformResourceIdentifier(f"{_SCHEME}{fingerprint}"),
             *(_host(host) for host in hosts),
         ]
@@ -356,7 +447,7 @@ class Authority:
         ends = min(now + timedelta(days=days), self._certificate.not_valid_after_utc)
         certificate = (
             x509.CertificateBuilder()
-            .subject_name(csr.subject)
+            .subject_name(_subject(name))
             .issuer_name(self._certificate.subject)
             .public_key(csr.public_key())
             .serial_number(x509.random_serial_number())
@@ -367,14 +458,14 @@ class Authority:
             .add_extension(x509.ExtendedKeyUsage(uses), critical=False)
             .add_extension(x509.SubjectAlternativeName(names), critical=False)
             .add_extension(
-                x509.AuthorityKeyIdentifier.from_issuer_public_key(self._certificate.public_key()),  # type: ignore[arg-type]
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()),
                 critical=False,
             )
-            .sign(self._key, hashes.SHA256())  # type: ignore[arg-type]
+            .sign(self._key, hashes.SHA256())
         )
         entry = {
             "role": role,
-            "name": peer_name,
+            "name": name,
             "fingerprint": fingerprint,
             "serial": str(certificate.serial_number),
             "issued": now.isoformat(timespec="seconds"),
@@ -397,31 +488,14 @@ class Authority:
             raise PlanError(f"name {name!r} has no certificate that is valid; see issued.json.")
         for entry in found:
             entry["revoked"] = True
+        self._write_crl(entries)  # first: if this stops in between, revoking again completes it
         self._write_issued(entries)
-        self._write_crl()
         return found
 
-    def _checked(
-        self, request: Mapping[str, Any]
-    ) -> tuple[str, str, x509.CertificateSigningRequest]:
-        """Return name, fingerprint and signing request of a request that nobody changed."""
-        fingerprint = request_fingerprint(request)
-        name, role, hosts = request["name"], request["role"], tuple(request["hosts"])
-        _check_name(name)
-        if role not in ROLES or (role == "coordinator") != bool(hosts):
-            raise PlanError(f"request of {name!r} has a role or hosts that do not fit.")
-        csr = x509.load_pem_x509_csr(request["csr"].encode())
-        common = csr.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
-        if not csr.is_signature_valid or [c.value for c in common] != [name]:
-            raise PlanError(f"request of {name!r} was changed; ask for it again.")
-        return name, fingerprint, csr
-
     def _write_issued(self, entries: list[dict[str, Any]]) -> None:
-        fresh = self.path / "issued.json.new"
-        fresh.write_text(json.dumps(entries, indent=1) + "\n")
-        os.replace(fresh, self.path / "issued.json")
+        _write_public(self.path / "issued.json", json.dumps(entries, indent=1).encode() + b"\n")
 
-    def _write_crl(self) -> None:
+    def _write_crl(self, entries: Iterable[Mapping[str, Any]]) -> None:
         now = datetime.now(UTC)
         builder = (
             x509.CertificateRevocationListBuilder()
@@ -429,12 +503,12 @@ class Authority:
             .last_update(now - _CLOCKS_DIFFER)
             .next_update(now + timedelta(days=_CRL_DAYS))
         )
-        for entry in self.issued():
+        for entry in entries:
             if entry["revoked"]:
                 revoked = x509.RevokedCertificateBuilder().serial_number(int(entry["serial"]))
                 builder = builder.add_revoked_certificate(revoked.revocation_date(now).build())
-        crl = builder.sign(self._key, hashes.SHA256())  # type: ignore[arg-type]
-        (self.path / "crl.pem").write_bytes(crl.public_bytes(Encoding.PEM))
+        crl = builder.sign(self._key, hashes.SHA256())
+        _write_public(self.path / "crl.pem", crl.public_bytes(Encoding.PEM))
 
 
 def request_fingerprint(request: Mapping[str, Any]) -> str:
@@ -448,15 +522,37 @@ def request_fingerprint(request: Mapping[str, Any]) -> str:
     try:
         public = bytes.fromhex(request["identity"])
         signature = bytes.fromhex(request["signature"])
-        parts = _requested(
-            request["role"], request["name"], tuple(request["hosts"]), request["csr"]
-        )
-        known = request["format"] == _REQUEST
+        hosts = tuple(request["hosts"])
+        known = request["format"] == _REQUEST and isinstance(request["hosts"], list)
+        parts = _requested(request["role"], request["name"], hosts, request["csr"])
     except (KeyError, ValueError, TypeError, AttributeError):
         raise PlanError("request is not one of 'cloister enroll request'.") from None
     if not known or not verify(public, signature, _REQUEST_LABEL, *parts):
-        raise PlanError(f"request of {request['name']!r} was changed; ask for it again.")
+        raise _changed(request)
     return fingerprint_of(public)
+
+
+def _checked(request: Mapping[str, Any]) -> tuple[str, x509.CertificateSigningRequest]:
+    """Return fingerprint and signing request of a request that nobody changed."""
+    fingerprint = request_fingerprint(request)
+    name, role, hosts = request["name"], request["role"], request["hosts"]
+    _check_name(name)
+    if role not in ROLES or (role == "coordinator") != bool(hosts):
+        raise PlanError(f"request of {name!r} has a role or hosts that do not fit.")
+    try:
+        csr = x509.load_pem_x509_csr(request["csr"].encode())
+        key = csr.public_key()
+        fits = isinstance(key, ec.EllipticCurvePublicKey) and key.curve.name == "secp256r1"
+        fits = fits and csr.is_signature_valid and _common_names(csr) == [name]
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        fits = False
+    if not fits:
+        raise _changed(request)
+    return fingerprint, csr
+
+
+def _changed(request: Mapping[str, Any]) -> PlanError:
+    return PlanError(f"request of {request['name']!r} was changed; ask for it again.")
 
 
 def local_federation(
@@ -472,7 +568,12 @@ def local_federation(
     dict of str to Path
         Key folder by name; the coordinator's is under "coordinator".
     """
-    root = Path(folder)
+    root, silos, analysts = Path(folder), tuple(silos), tuple(analysts)
+    names = ("ca", "coordinator", *silos, *analysts)
+    if len(set(names)) != len(names):
+        raise PlanError(f"parties must have different names, other than 'ca'; got {names[1:]!r}.")
+    for name in names:
+        _check_name(name)
     authority = Authority.create(root / "ca", "federation on this machine")
     parties = {"coordinator": "coordinator"}
     parties |= dict.fromkeys(silos, "silo") | dict.fromkeys(analysts, "analyst")
@@ -497,8 +598,16 @@ def server_context(folder: KeyFolder) -> ssl.SSLContext:
 
 
 def client_context(folder: KeyFolder) -> ssl.SSLContext:
-    """Return what a party dials out with: TLS 1.3, and the coordinator's name is checked."""
-    return _loaded(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), folder)
+    """Return what a party dials out with: TLS 1.3, and the coordinator's name is checked.
+
+    A coordinator in the folder's `crl.pem` is refused. What a server refuses is for whoever answers
+    its connections to look up in :func:`revoked_serials`, since a server runs for months.
+    """
+    context = _loaded(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), folder)
+    if revoked_serials(folder):
+        context.load_verify_locations(folder.file("crl.pem"))
+        context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_LEAF
+    return context
 
 
 def revoked_serials(folder: KeyFolder) -> frozenset[int]:
@@ -510,22 +619,27 @@ def revoked_serials(folder: KeyFolder) -> frozenset[int]:
         If the list is not signed by the federation's authority.
     """
     path = folder.path / "crl.pem"
-    if not path.is_file():
-        return frozenset()
-    return _serials(path.read_bytes(), folder.file("ca.pem").read_bytes())
+    with _using(path):
+        if not path.is_file():
+            return frozenset()
+        return _serials(path.read_bytes(), folder.file("ca.pem").read_bytes())
 
 
 @lru_cache(maxsize=8)
 def _serials(crl_pem: bytes, ca_pem: bytes) -> frozenset[int]:
-    authority = x509.load_pem_x509_certificate(ca_pem)
+    return frozenset(revoked.serial_number for revoked in _crl(crl_pem, ca_pem))
+
+
+def _crl(crl_pem: bytes, ca_pem: bytes) -> x509.CertificateRevocationList:
     try:
         crl = x509.load_pem_x509_crl(crl_pem)
-        genuine = crl.is_signature_valid(authority.public_key())  # type: ignore[arg-type]
-    except (ValueError, TypeError, InvalidSignature):
+        key = x509.load_pem_x509_certificate(ca_pem).public_key()
+        genuine = crl.is_signature_valid(key)  # type: ignore[arg-type]
+    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
         genuine = False
     if not genuine:
         raise PlanError("crl.pem is not signed by the federation's authority; get it again.")
-    return frozenset(revoked.serial_number for revoked in crl)
+    return crl
 
 
 def _loaded(context: ssl.SSLContext, folder: KeyFolder) -> ssl.SSLContext:
@@ -537,7 +651,12 @@ def _loaded(context: ssl.SSLContext, folder: KeyFolder) -> ssl.SSLContext:
         raise PlanError(
             f"certificate and key in {str(folder.path)!r} do not fit together; install them again."
         ) from None
+    except OSError as error:
+        raise _unusable(folder.path, error) from None
     return context
+
+
+# Parts -----------------------------------------------------------------------------------------
 
 
 def _requested(role: str, name: str, hosts: tuple[str, ...], csr: str) -> tuple[bytes, ...]:
@@ -546,20 +665,59 @@ def _requested(role: str, name: str, hosts: tuple[str, ...], csr: str) -> tuple[
 
 def _check_name(name: object) -> None:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise PlanError(f"name must be 1 to 64 of letters, digits, '.', '_' and '-', got {name!r}.")
+        raise PlanError(
+            "name must be 1 to 64 of letters, digits, '.', '_' and '-', and begin with neither "
+            f"'.' nor '-', got {name!r}."
+        )
 
 
 def _host(host: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
+        if not _HOST.fullmatch(host):
+            raise PlanError(
+                f"host must be a name or an address, without scheme, port or '*', got {host!r}."
+            ) from None
         return x509.DNSName(host)
 
 
-def _public(holder: Any) -> bytes:
-    key = holder.public_key()
-    encoded: bytes = key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-    return encoded
+def _subject(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def _common_names(of: x509.Certificate | x509.CertificateSigningRequest) -> list[str | bytes]:
+    return [found.value for found in of.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+
+
+def _identity(path: Path) -> Identity:
+    try:
+        with _using(path):
+            return Identity.from_bytes(bytes.fromhex(path.read_text(encoding="ascii").strip()))
+    except (ValueError, LocalProtocolError):
+        raise PlanError(
+            f"{path.name} in {str(path.parent)!r} is not a key; restore it from its backup."
+        ) from None
+
+
+def _text(identity: Identity) -> bytes:
+    return identity.to_bytes().hex().encode() + b"\n"
+
+
+def _key_fits(path: Path, certificate: x509.Certificate) -> bool:
+    try:
+        with _using(path):
+            return _same_key(load_pem_private_key(path.read_bytes(), None), certificate)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        return False
+
+
+def _same_key(key: Any, certificate: x509.Certificate) -> bool:
+    form = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    same: bool = key.public_key().public_bytes(*form) == certificate.public_key().public_bytes(
+        *form
+    )
+    return same
 
 
 def _key_usage(*, signs: bool) -> x509.KeyUsage:
@@ -576,13 +734,41 @@ def _key_usage(*, signs: bool) -> x509.KeyUsage:
     )
 
 
-def _write_secret(path: Path, content: bytes) -> None:
-    """Write a file that only its owner may read, whole or not at all."""
+def _make_folder(path: Path) -> None:
+    with _using(path):
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+def _write_secret(path: Path, content: bytes, *, in_place_of_one_that_waits: bool = False) -> None:
+    """Write a new file that only its owner may read; a key in use is never written over."""
+    with _using(path):
+        if in_place_of_one_that_waits:
+            path.unlink(missing_ok=True)
+        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+
+
+def _write_public(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all: a process that runs may read it at any time."""
     fresh = path.with_name(path.name + ".part")
-    fresh.unlink(missing_ok=True)
-    descriptor = os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-    with os.fdopen(descriptor, "wb") as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.replace(fresh, path)
+    with _using(path):
+        fresh.write_bytes(content)
+        os.replace(fresh, path)
+
+
+@contextmanager
+def _using(path: Path) -> Iterator[None]:
+    """Say in one sentence that a file cannot be used, such as one of another account."""
+    try:
+        yield
+    except OSError as error:
+        raise _unusable(path, error) from None
+
+
+def _unusable(path: Path, error: OSError) -> DataError:
+    return DataError(
+        f"{str(path)!r} cannot be used: {error.strerror}; see whose it is and who runs this."
+    )

@@ -29,7 +29,8 @@ if __package__ in (None, ""):  # run as a program
 from .kit import PROFILES, Beaten, Blow, Outcome, random_loss, random_recovery, words
 
 LOSS_SHARE = 3  # of so many kills, one is a loss
-LOSS_GRACE, LOSS_SILENCE = 1.5, 4.0  # seconds until a silo counts as lost
+# Seconds until a silo counts as lost: absent, silent, or without a decision.
+LOSS = {"grace": 1.5, "round_timeout": 4.0, "approval_timeout": 5.0}
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ def campaign(folder: Path, kills: int, seed: int, *, say: bool = False) -> Itera
     rng, dealt = random.Random(seed), 0
     with (
         Beaten(folder / "recovery") as sturdy,
-        Beaten(folder / "loss", grace=LOSS_GRACE, round_timeout=LOSS_SILENCE) as frail,
+        Beaten(folder / "loss", **LOSS) as frail,
     ):
         while dealt < kills:
             profile = PROFILES[dealt % 2]
@@ -93,13 +94,16 @@ def summary(trials: list[Trial], seed: int, seconds: float) -> str:
         ("suite and profile", lambda t, b: f"{t.suite}, {t.profile}"),
         ("how", lambda t, b: b.how),
         ("who", lambda t, b: "coordinator" if b.victim == "coordinator" else "a silo"),
-        ("phase", lambda t, b: b.moment.phase),
         ("outcome", lambda t, b: t.outcome.state if t.outcome else f"BROKEN: {t.error}"),
     ):
         counts = Counter(key(t, b) for t, b in blows)
         lines += [f"| {title} | blows |", "|---|---|"]
         lines += [f"| {name} | {count} |" for name, count in sorted(counts.items())]
         lines.append("")
+    counts = Counter(phase for trial in good if trial.outcome for phase in trial.outcome.phases)
+    lines += ["| what the coordinator was doing | blows |", "|---|---|"]
+    lines += [f"| {name} | {count} |" for name, count in sorted(counts.items())]
+    lines.append("")
     return "\n".join(lines)
 
 

@@ -376,7 +376,7 @@ def test_exit_codes_are_documented_where_people_look(capsys: Said) -> None:
 def test_every_command_has_help_json_and_quiet(command: str, capsys: Said) -> None:
     actions = {
         "schema": ["init", "validate"],
-        "budget": ["show", "export", "cap"],
+        "budget": ["show", "export", "cap", "close"],
         "ca": ["init", "list"],
         "enroll": ["request", "approve", "install", "revoke", "show"],
         "config": ["check", "init"],

@@ -11,16 +11,18 @@ import ssl
 import threading
 from base64 import b64encode
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from email.utils import formatdate
 from pathlib import Path
 from time import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from cloister import Budget, Ledger, Schema
-from cloister.cli import doctor, main
+from cloister.cli import config, doctor, main
 from cloister.cli.config import TEMPLATES
 from cloister.enrolment import (
     Authority,
@@ -30,6 +32,7 @@ from cloister.enrolment import (
     make_request,
     server_context,
 )
+from cloister.local import COORDINATOR, LocalFederation
 from cloister.privacy.events import GaussianEvent
 from cloister.settings import ROLES
 
@@ -167,6 +170,13 @@ def test_init_writes_the_template_and_replaces_nothing(
     assert "it is never replaced" in capsys.readouterr().err
     assert file.read_text() == "mine"
     assert main(["config", "init", "--role", role, "--out", str(tmp_path / "no" / "x")]) == 3
+    capsys.readouterr()
+    assert main(["config", "init", "--role", role]) == 0
+    assert capsys.readouterr().out == TEMPLATES[role]
+    assert main(["config", "init", "--role", role, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["text"] == TEMPLATES[role]
+    assert main(["config", "init", "--role", role, "--quiet"]) == 0
+    assert capsys.readouterr().out == ""
 
 
 def test_check_says_what_is_set_and_where_it_came_from(
@@ -259,6 +269,40 @@ def test_a_policy_that_cannot_allow_anything_is_a_warning(
     found = checked(capsys, home(policy=policy))
     assert found["policy.max_epsilon_per_job"][:2] == ("warn", "4 is above cap_epsilon=3")
     assert found["policy.columns"][:2] == ("fail", "the schema has no column 'y'")
+    found = checked(capsys, home(policy={**policy, "columns": ["x"], "profiles": ["local"]}))
+    assert "policy.columns" not in found
+    assert found["policy.profiles"][0] == "warn"
+
+
+def test_columns_that_leave_some_out_refuse_every_job_and_it_is_said(
+    home: Callable[..., str], capsys: Said
+) -> None:
+    schema = Path(home()).with_name("schema.toml")
+    schema.write_text(schema.read_text() + COLUMNS.replace('"x"', '"y"'))
+    policy = {"tasks": ["count"], "max_epsilon_per_job": 1.0, "columns": ["x"]}
+    state, found, _ = checked(capsys, home(policy=policy))["policy.columns"]
+    assert (state, found[:18]) == ("warn", "'y' is not allowed")
+
+
+def test_a_silos_own_name_and_fingerprint_belong_to_each_other(
+    home: Callable[..., str], keys: dict[str, Path], capsys: Said
+) -> None:
+    pins = {name: KeyFolder(keys[name]).identity().fingerprint for name in SILOS}
+    others = {"b": pins["b"], "c": pins["c"]}
+    assert "own pin" not in checked(capsys, home(peers=others))
+    for peers in ({**others, "d": pins["a"]}, {**others, "a": "ed25519:" + "0" * 64}):
+        state, found, _ = checked(capsys, home(peers=peers))["own pin"]
+        assert state == "fail"
+        assert f"this silo is 'a', {pins['a']}" in found
+
+
+def test_a_certificate_that_ends_soon_is_told_before_anything_starts(
+    home: Callable[..., str], tmp_path: Path, capsys: Said
+) -> None:
+    enrolled(tmp_path / "own", Authority.create(tmp_path / "ca", "f"), 6)
+    state, _, way_out = checked(capsys, home(keys="own", peers=None))["certificate"]
+    assert state == "warn"
+    assert "cloister enroll request" in way_out
 
 
 # doctor, on this machine --------------------------------------------------------------------------
@@ -290,7 +334,7 @@ def test_nothing_is_wrong_with_a_sound_silo(home: Callable[..., str], capsys: Sa
     assert not Path(home()).with_name("ledger.db").exists()  # it looks, and makes nothing
 
 
-@pytest.mark.parametrize(("free", "state"), [(50 << 20, "fail"), (500 << 20, "warn")])
+@pytest.mark.parametrize(("free", "state"), [(49 << 20, "fail"), (51 << 20, "warn")])
 def test_a_disk_that_fills_up_is_told(
     home: Callable[..., str],
     capsys: Said,
@@ -315,6 +359,45 @@ def test_a_ledger_that_was_changed_is_found(home: Callable[..., str], capsys: Sa
     state, _, way_out = examined(capsys, home())["ledger"]
     assert state == "fail"
     assert "take no part in jobs" in way_out
+
+
+def test_the_head_beside_a_ledger_tells_what_is_gone(
+    home: Callable[..., str], capsys: Said
+) -> None:
+    file = Path(home()).with_name("ledger.db")
+    head = file.with_name("ledger.db.head")
+    ledger = Ledger(file)
+    ledger.open_dataset("ward", cap=Budget(3.0, 1e-6))
+    ledger.countersigned(ledger.head(), {"ed25519:" + "0" * 64: b"signature"})
+    ledger.dispose()
+    found = examined(capsys, home())
+    assert found["ledger"][0] == "ok"
+    assert "ledger head" not in found
+    kept = head.read_text()
+    head.unlink()
+    assert examined(capsys, home())["ledger head"][0] == "warn"
+    head.write_text("0" * 64)
+    assert "rolled back or replaced" in examined(capsys, home())["ledger"][1]
+    head.write_text(kept)
+    for path in file.parent.glob("ledger.db*"):
+        if path != head:
+            path.unlink()
+    state, said, _ = examined(capsys, home())["ledger"]
+    assert (state, "is gone" in said) == ("fail", True)
+    assert not file.exists()
+
+
+def test_another_lifetime_cap_than_the_ledgers_is_told(
+    home: Callable[..., str], capsys: Said
+) -> None:
+    ledger = Ledger(Path(home()).with_name("ledger.db"))
+    ledger.open_dataset("ward", cap=Budget(3.0, 1e-6))
+    ledger.dispose()
+    assert "lifetime cap" not in examined(capsys, home())
+    for changes in ({"cap_epsilon": 4}, {"cap_delta": 1e-7}):
+        state, _, way_out = examined(capsys, home(**changes))["lifetime cap"]
+        assert state == "fail"
+        assert "cloister budget cap" in way_out
 
 
 def test_columns_that_the_data_lack_are_found_without_a_record(
@@ -358,13 +441,13 @@ def test_a_certificate_is_looked_at_before_others_do(
 def test_a_certificate_that_is_over_fails(
     home: Callable[..., str], capsys: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Later(doctor.datetime):
+    class Later(config.datetime):
         @classmethod
         def now(cls, tz: Any = None) -> Any:
             return super().now(tz).replace(year=super().now(tz).year + 5, day=1)
 
-    monkeypatch.setattr(doctor, "datetime", Later)
-    state, found, _ = examined(capsys, home())["certificate"]
+    monkeypatch.setattr(config, "datetime", Later)
+    state, found, _ = checked(capsys, home())["certificate"]
     assert state == "fail"
     assert found.startswith("it ended on ")
 
@@ -375,9 +458,10 @@ def test_a_certificate_that_is_over_fails(
 @pytest.mark.parametrize(
     ("ahead", "state", "said"),
     [
-        (-10, "ok", "ahead of the coordinator"),
-        (-120, "warn", "ahead of the coordinator"),
-        (120, "warn", "behind the coordinator"),
+        (-3, "ok", "ahead of the coordinator"),
+        (-8, "warn", "ahead of the coordinator"),
+        (8, "warn", "behind the coordinator"),
+        (-4000, "fail", "ahead of the coordinator"),
         (4000, "fail", "behind the coordinator"),
         (None, "warn", "does not tell its time"),
     ],
@@ -536,8 +620,12 @@ def test_an_analyst_is_looked_at_too(
 
 
 def test_a_coordinator_is_looked_at_without_dialling(
-    home: Callable[..., str], keys: dict[str, Path], capsys: Said
+    home: Callable[..., str],
+    keys: dict[str, Path],
+    capsys: Said,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(doctor, "_TIMEOUT", 0.5)  # somebody listens and never says a word
     file = Path(home())
 
     def write(*lines: str) -> str:
@@ -551,12 +639,105 @@ def test_a_coordinator_is_looked_at_without_dialling(
     assert not (file.parent / "coordinator.db").exists()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         where = f"127.0.0.1:{taken.getsockname()[1]}"
-        assert examined(capsys, write(f'listen = "{where}"'))["port"][0] == "warn"
-        url = f"postgresql+psycopg://u:{SECRET}@{where}/d"
-        listen = 'listen = "127.0.0.1:0"'
-        assert examined(capsys, write(listen, f'database = "{url}"'))["database"][0] == "ok"
-    found = examined(capsys, write(listen, f'database = "{url}"'))
-    assert found["database"][0] == "fail"
+        state, found, _ = examined(capsys, write(f'listen = "{where}"'))["port"]
+        assert (state, found) == ("fail", f"{where} is in use by something else")
+    listen = 'listen = "127.0.0.1:0"'
     found = examined(capsys, write(listen, 'database = "sqlite:///none/c.db"'))
     assert found["database"][0] == "fail"
+    (file.parent / "c.db").touch(0o000)
+    monkeypatch.setattr(doctor.os, "access", lambda path, _: Path(path).is_dir())  # root may all
+    found = examined(capsys, write(listen, 'database = "sqlite:///c.db"'))
+    assert found["database"][:2] == ("fail", f"{file.parent / 'c.db'} cannot be written to")
     assert examined(capsys, write('listen = "192.0.2.1:1"'))["port"][0] == "fail"
+
+
+# A real coordinator -------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFederation]:
+    """A coordinator that runs, and the files of three silos that do not."""
+    folder = tmp_path_factory.mktemp("real")
+    (folder / "data.csv").write_text("x\n0.5\n")
+    (folder / "schema.toml").write_text(f'dataset = "ward"\nunit = "row"\n{COLUMNS}')
+    tables = dict.fromkeys(SILOS, folder / "data.csv")
+    with LocalFederation(folder / "f", Schema.load(folder / "schema.toml"), tables) as made:
+        made.start(COORDINATOR)
+
+        def answers() -> bool:
+            with made.rest() as rest:
+                return rest.silos() is not None
+
+        made._wait(answers, 60.0, "a coordinator")
+        yield made
+
+
+def test_a_running_federation_has_nothing_wrong(federation: LocalFederation, capsys: Said) -> None:
+    for name in ("a", "analyst"):
+        found = examined(capsys, str(federation.config(name)))
+        assert set(steps(found).values()) == {"ok"}
+        assert {state for state, _, _ in found.values()} == {"ok"}
+    found = examined(capsys, str(federation.config(COORDINATOR)))
+    assert {state for state, _, _ in found.values()} == {"ok"}
+    assert found["port"][1].endswith("this coordinator listens there")
+
+
+@pytest.mark.parametrize(("ahead", "state"), [(60, "warn"), (-60, "warn"), (900, "fail")])
+def test_a_clock_that_is_wrong_is_measured_against_the_coordinators(
+    federation: LocalFederation,
+    capsys: Said,
+    monkeypatch: pytest.MonkeyPatch,
+    ahead: float,
+    state: str,
+) -> None:
+    monkeypatch.setattr(doctor, "time", SimpleNamespace(time=lambda: time() + ahead))
+    found = examined(capsys, str(federation.config("a")))["clock"]
+    assert found[0] == state
+    assert int(found[1].split()[0]) == pytest.approx(abs(ahead), abs=2)
+
+
+def test_a_coordinator_reached_by_a_name_it_was_not_enrolled_with_fails(
+    federation: LocalFederation, capsys: Said
+) -> None:
+    file = federation.config("a")
+    kept = file.read_text()
+    file.write_text(kept.replace("//localhost:", "//127.1:"))  # the same address, another name
+    found = examined(capsys, str(file))
+    file.write_text(kept)
+    assert steps(found) == {"dns": "ok", "tcp": "ok", "tls": "fail"}
+    assert "127.1" in found["tls"][1]
+
+
+def test_a_silo_that_was_revoked_is_told_and_the_others_are_not(
+    federation: LocalFederation, capsys: Said
+) -> None:
+    Authority(federation.folder / "ca").revoke("b")
+    shutil.copy(federation.folder / "ca" / "crl.pem", federation.keys[COORDINATOR])
+    found = examined(capsys, str(federation.config("b")))
+    assert found["coordinator"][:2] == ("fail", "/healthz answers HTTP 401")
+    assert "revoked" in found["coordinator"][2]
+    assert set(steps(examined(capsys, str(federation.config("a")))).values()) == {"ok"}
+
+
+def test_a_coordinator_that_still_shows_its_old_certificate_is_told_to_restart(
+    federation: LocalFederation, capsys: Said
+) -> None:
+    keys = federation.keys[COORDINATOR]
+    request = make_request(keys, "coordinator", COORDINATOR, ("localhost", "127.0.0.1"))
+    install(keys, Authority(federation.folder / "ca").approve(request))
+    state, _, way_out = examined(capsys, str(federation.config(COORDINATOR)))["port"]
+    assert (state, way_out[:7]) == ("warn", "restart")
+    other = federation.config("a").parent.parent / "other.toml"
+    text = federation.config(COORDINATOR).read_text()
+    strangers = local_federation(federation.folder / "strangers", ("a",))
+    other.write_text(f"keys = {json.dumps(str(strangers[COORDINATOR]))}\n{text}")
+    assert examined(capsys, str(other))["port"][0] == "fail"  # another federation's coordinator
+
+
+def test_a_coordinator_that_is_down_is_told(federation: LocalFederation, capsys: Said) -> None:
+    with suppress(KeyError):
+        federation.kill(COORDINATOR)
+    found = examined(capsys, str(federation.config("a")))
+    assert steps(found) == {"dns": "ok", "tcp": "fail"}
+    assert "check that it runs" in found["tcp"][2]
+    assert examined(capsys, str(federation.config(COORDINATOR)))["port"][1].endswith("is free")

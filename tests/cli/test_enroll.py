@@ -44,6 +44,37 @@ def test_from_nothing_to_a_certificate_and_out_again(capsys: pytest.CaptureFixtu
     assert [entry["revoked"] for entry in said(capsys, "ca", "list", "ca")["issued"]] == [True]
 
 
+def test_what_is_read_aloud_can_be_typed(capsys: pytest.CaptureFixture[str]) -> None:
+    digits = request(capsys, "a").removeprefix("ed25519:")
+    spoken = " ".join(digits[i : i + 8] for i in range(0, 64, 8))
+    assert main(["enroll", "show", "--keys", "a"]) == 0
+    assert spoken in capsys.readouterr().out
+    words = ["enroll", "approve", "a.request.json", "--ca", "ca", "--fingerprint"]
+    assert main([*words, spoken[:-1]]) == 3
+    assert main([*words, ""]) == 3
+    assert main([*words, spoken.upper()]) == 0
+
+
+def test_the_hosts_of_a_coordinator_are_shown_to_whoever_approves(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = "enroll request --role coordinator --name c --keys c --host fed.example.org --host h2"
+    assert main(words.split()) == 0
+    capsys.readouterr()
+    assert main(["enroll", "approve", "c.request.json", "--ca", "ca"]) == 3
+    assert "reached at   fed.example.org, h2" in capsys.readouterr().out
+
+
+def test_a_certificate_of_an_earlier_identity_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    request(capsys, "a")
+    assert main(["enroll", "approve", "a.request.json", "--ca", "ca", "--yes"]) == 0
+    assert main(["enroll", "install", "a.grant.json", "--keys", "a"]) == 0
+    assert said(capsys, "enroll", "show", "--keys", "a")["warnings"] == []
+    request(capsys, "a", "--new-identity")
+    (warning,) = said(capsys, "enroll", "show", "--keys", "a")["warnings"]
+    assert "earlier identity" in warning
+
+
 def test_another_fingerprint_than_the_one_read_aloud_issues_nothing(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -6,13 +6,15 @@ import argparse
 import json
 import os
 import stat
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
 from cloister.cli.output import Output, add_flags
-from cloister.enrolment import KeyFolder
+from cloister.enrolment import KeyFolder, Peer, client_context, revoked_serials
 from cloister.errors import CloisterError, PlanError
 from cloister.schema import FILL_IN, Schema
 from cloister.settings import (
@@ -58,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     check.set_defaults(action=_check)
     init = actions.add_parser("init", help="write a commented file to fill in")
     init.add_argument("--role", choices=sorted(ROLES), required=True)
-    init.add_argument("--out", type=Path, required=True, metavar="FILE", help="a new file")
+    init.add_argument("--out", type=Path, metavar="FILE", help="default: standard output")
     init.set_defaults(action=_init)
     for action in (check, init):
         add_flags(action)
@@ -90,17 +92,26 @@ def _check(args: argparse.Namespace, out: Output) -> int:
 
 
 def _init(args: argparse.Namespace, out: Output) -> int:
-    try:
-        with args.out.open("x", encoding="utf-8") as stream:
-            stream.write(TEMPLATES[args.role])
-    except FileExistsError:
-        raise PlanError(f"file {str(args.out)!r} exists; it is never replaced.") from None
-    except OSError as error:
-        raise PlanError(f"file {str(args.out)!r} cannot be written: {error.strerror}.") from None
-    out.say(f"written  {args.out}")
-    out.say(f"Complete the lines that say {FILL_IN!r}, then: cloister config check {args.out}")
-    out.document({"command": "config init", "role": args.role, "file": args.out})
+    text = TEMPLATES[args.role]
+    if args.out is None:
+        if not (args.json or args.quiet):
+            sys.stdout.write(text)
+    else:
+        _write_new(args.out, text)
+        out.say(f"written  {args.out}")
+        out.say(f"Complete the lines that say {FILL_IN!r}, then: cloister config check {args.out}")
+    out.document({"command": "config init", "role": args.role, "file": args.out, "text": text})
     return 0
+
+
+def _write_new(path: Path, text: str) -> None:
+    try:
+        with path.open("x", encoding="utf-8") as stream:
+            stream.write(text)
+    except FileExistsError:
+        raise PlanError(f"file {str(path)!r} exists; it is never replaced.") from None
+    except OSError as error:
+        raise PlanError(f"file {str(path)!r} cannot be written: {error.strerror}.") from None
 
 
 def show(out: Output, checks: Iterable[Check]) -> None:
@@ -173,6 +184,7 @@ def file_checks(settings: Settings) -> list[Check]:
     match settings:
         case SiloSettings():
             checks += [*_schema_checks(settings), *_policy_checks(settings)]
+            checks += _pin_checks(settings)
             checks += _folder_checks(settings.ledger.parent, settings.audit_log.parent)
             if settings.data.file is not None:
                 checks.append(_there("data", settings.data.file))
@@ -215,9 +227,28 @@ def _key_checks(settings: Settings) -> Iterator[Check]:
         )
     else:
         yield Check("keys", "ok", f"{peer.role} {peer.name!r}, {own}")
+        yield _certificate(folder, peer)
 
 
 _NAMED = SiloSettings | AnalystSettings
+
+
+def _certificate(keys: KeyFolder, peer: Peer) -> Check:
+    try:
+        client_context(keys)  # certificate and key fit
+        revoked = peer.serial in revoked_serials(keys)
+    except (CloisterError, OSError, ValueError) as error:
+        found = str(error) if isinstance(error, CloisterError) else type(error).__name__
+        return Check("certificate", "fail", found, "mend the keys folder, or enrol again.")
+    renew = "renew it with 'cloister enroll request' in the same folder."
+    now, end = datetime.now(UTC), f"{peer.not_after:%Y-%m-%d}"
+    if revoked:
+        return Check("certificate", "fail", "it was revoked", "ask the operator why, enrol again.")
+    if now >= peer.not_after:
+        return Check("certificate", "fail", f"it ended on {end}", renew)
+    if keys.expiry_warnings(now):
+        return Check("certificate", "warn", f"it ends on {end}", renew)
+    return Check("certificate", "ok", f"valid until {end}")
 
 
 def _mode_checks(settings: Settings) -> Iterator[Check]:
@@ -254,6 +285,14 @@ def _schema_checks(settings: SiloSettings) -> Iterator[Check]:
             f"the schema has no column {unknown[0]!r}",
             "mend the name; policy.columns is a part of the schema's columns.",
         )
+    elif settings.policy.columns is not None and set(settings.policy.columns) != set(schema.names):
+        absent = next(name for name in schema.names if name not in settings.policy.columns)
+        yield Check(
+            "policy.columns",
+            "warn",
+            f"{absent!r} is not allowed, and a job uses every column of its schema",
+            "agree on a schema without that column, unless every job is to be refused.",
+        )
 
 
 def _policy_checks(settings: SiloSettings) -> Iterator[Check]:
@@ -270,6 +309,8 @@ def _policy_checks(settings: SiloSettings) -> Iterator[Check]:
             f"{policy.max_epsilon_per_job:g} is above cap_epsilon={settings.cap_epsilon:g}",
             "the cap decides; lower one, or raise the other on purpose.",
         )
+    if not set(policy.profiles) - {"local"}:
+        yield Check("policy.profiles", "warn", "no profile of a federation is allowed", way_out)
     others = len(set(settings.peers) - {settings.name})
     if others < policy.min_other_silos:
         yield Check(
@@ -287,6 +328,22 @@ def _policy_checks(settings: SiloSettings) -> Iterator[Check]:
             "nobody may propose a job",
             "compare an analyst's fingerprint and pin it under [analysts].",
         )
+
+
+def _pin_checks(settings: SiloSettings) -> Iterator[Check]:
+    """Yield where this silo's own name and fingerprint are not pinned to each other."""
+    try:
+        own = KeyFolder(settings.keys).identity().fingerprint
+    except (CloisterError, OSError, ValueError):
+        return  # told already
+    for name, pin in settings.peers.items():
+        if (name == settings.name) != (pin == own):
+            yield Check(
+                "own pin",
+                "fail",
+                f"{name!r} has {pin} under [peers]; this silo is {settings.name!r}, {own}",
+                "pin what the owner of that name read to you.",
+            )
 
 
 def _folder_checks(*folders: Path) -> Iterator[Check]:

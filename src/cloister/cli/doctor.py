@@ -23,8 +23,10 @@ from urllib.parse import unquote, urlsplit
 
 from cloister.cli.config import Check, file_checks, show, verdict
 from cloister.cli.output import Output, add_flags
-from cloister.enrolment import KeyFolder, client_context, peer_of, revoked_serials
+from cloister.enrolment import KeyFolder, client_context, peer_of
 from cloister.errors import CloisterError
+from cloister.privacy.budget import Budget
+from cloister.privacy.ledger import Ledger
 from cloister.protocol.plan import PROTOCOL_VERSION
 from cloister.schema import Schema
 from cloister.settings import (
@@ -35,8 +37,8 @@ from cloister.settings import (
 )
 
 _TIMEOUT = 10.0  # seconds for each step over the network
-_SKEW_WARN, _SKEW_FAIL = 30.0, 300.0  # seconds; certificates are valid from 5 minutes before
-_DISK_WARN, _DISK_FAIL = 1 << 30, 100 << 20  # bytes
+_SKEW_WARN, _SKEW_FAIL = 5.0, 300.0  # seconds; certificates are valid from 5 minutes before
+_DISK_WARN, _DISK_FAIL = 1 << 30, 50 << 20  # bytes
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -64,14 +66,14 @@ def run(args: argparse.Namespace) -> int:
 
 def examine(settings: Settings) -> list[Check]:
     """Return every check of a party, in the order in which to mend things."""
-    checks = [_versions(), *file_checks(settings), *_certificate(settings)]
+    checks = [_versions(), *file_checks(settings)]
     match settings:
         case CoordinatorSettings():
-            checks += [_port(settings.listen), *_database(settings.database)]
+            checks += [_port(settings), _database(settings.database)]
             checks += _disks(settings.audit_log.parent, *_sqlite_folder(settings.database))
         case SiloSettings():
             checks += _disks(settings.ledger.parent, settings.results, settings.audit_log.parent)
-            checks += [*_ledger(settings.ledger), *_data(settings)]
+            checks += [*_ledger(settings), *_data(settings)]
     if not isinstance(settings, CoordinatorSettings):
         checks += _network(Dialled.of(settings.coordinator, settings.proxy), settings.keys)
     return checks
@@ -88,27 +90,6 @@ def _versions() -> Check:
     if ssl.HAS_TLSv1_3:
         return Check("versions", "ok", found)
     return Check("versions", "fail", found, "install a Python whose OpenSSL has TLS 1.3.")
-
-
-def _certificate(settings: Settings) -> Iterator[Check]:
-    keys = KeyFolder(settings.keys)
-    try:
-        client_context(keys)  # certificate and key fit
-        peer, revoked = keys.peer(), revoked_serials(keys)
-    except (CloisterError, OSError, ValueError) as error:
-        way_out = "mend the keys folder, or enrol again."
-        yield Check("certificate", "fail", _words(error), way_out)
-        return
-    now = datetime.now(UTC)
-    renew = "renew it with 'cloister enroll request' in the same folder."
-    if peer.serial in revoked:
-        yield Check("certificate", "fail", "it was revoked", "ask the operator why, enrol again.")
-    elif now >= peer.not_after:
-        yield Check("certificate", "fail", f"it ended on {peer.not_after:%Y-%m-%d}", renew)
-    elif keys.expiry_warnings(now):
-        yield Check("certificate", "warn", f"it ends on {peer.not_after:%Y-%m-%d}", renew)
-    else:
-        yield Check("certificate", "ok", f"valid until {peer.not_after:%Y-%m-%d}")
 
 
 def _disks(*folders: Path) -> Iterator[Check]:
@@ -129,24 +110,49 @@ def _existing(folder: Path) -> Path:
     return folder
 
 
-def _ledger(path: Path) -> Iterator[Check]:
-    from cloister.privacy.ledger import Ledger
-
+def _ledger(settings: SiloSettings) -> Iterator[Check]:
+    """Look at the ledger, the newest head beside it, and its lifetime cap."""
+    path = settings.ledger
+    beside = path.with_name(f"{path.name}.head")
     if not path.exists():
-        yield Check("ledger", "ok", f"none yet at {path}; the first job makes it")
+        if beside.exists():
+            found = f"{path} is gone, and {beside.name} beside it tells that there was one"
+            yield Check("ledger", "fail", found, "restore the newest copy; see cloister ledger.")
+        else:
+            yield Check("ledger", "ok", f"none yet at {path}; the first start makes it")
         return
     try:
         ledger = Ledger(path)
         try:
             ledger.verify()
             found = f"{len(ledger.entries())} entries verified, head {ledger.head()[:16]}"
+            yield Check("ledger", "ok", found)
+            if ledger.export()["countersigned"] and not beside.exists():
+                found = f"{beside} is gone, the newest head that peers counter-signed"
+                way_out = "find out who removed it; the next round writes it again."
+                yield Check("ledger head", "warn", found, way_out)
+            yield from _cap(ledger, settings)
         finally:
             ledger.dispose()
     except CloisterError as error:
         way_out = "take no part in jobs until it verifies; see cloister ledger."
         yield Check("ledger", "fail", str(error), way_out)
-    else:
-        yield Check("ledger", "ok", found)
+
+
+def _cap(ledger: Ledger, settings: SiloSettings) -> Iterator[Check]:
+    """Compare what stops an agent that starts: cap and unit of the data set."""
+    try:
+        schema = Schema.load(settings.schema_file)
+    except CloisterError:
+        return  # told already
+    if schema.dataset not in ledger.datasets():
+        return
+    has = (str(ledger.cap(schema.dataset)), ledger.unit(schema.dataset))
+    wants = (str(Budget(settings.cap_epsilon, settings.cap_delta)), schema.unit)
+    if has != wants:
+        found = f"{has[0]}, unit {has[1]!r} in the ledger; {wants[0]}, unit {wants[1]!r} here"
+        way_out = "mend cap_epsilon and cap_delta, or change the cap with 'cloister budget cap'."
+        yield Check("lifetime cap", "fail", found, way_out)
 
 
 def _data(settings: SiloSettings) -> Iterator[Check]:
@@ -170,43 +176,75 @@ def _data(settings: SiloSettings) -> Iterator[Check]:
         yield Check("columns", "ok", f"all {len(wanted)} of the schema are there")
 
 
-def _port(listen: str) -> Check:
-    host, _, port = listen.rpartition(":")
+def _port(settings: CoordinatorSettings) -> Check:
+    """Try to listen; if somebody does already, see whether it is this coordinator."""
+    host, _, port = settings.listen.rpartition(":")
     host = host.strip("[]")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         socket.create_server((host, int(port)), family=family).close()
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            way_out = "if it is not the coordinator itself that listens there, choose another port."
-            return Check("port", "warn", f"{listen} is in use", way_out)
+            return _listener(settings, {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host))
         why = os.strerror(error.errno or 0) if error.errno else str(error)
-        return Check("port", "fail", f"{listen}: {why}", "choose an address of this machine.")
-    return Check("port", "ok", f"{listen} is free")
+        way_out = "choose an address of this machine."
+        return Check("port", "fail", f"{settings.listen}: {why}", way_out)
+    return Check("port", "ok", f"{settings.listen} is free")
+
+
+def _listener(settings: CoordinatorSettings, host: str) -> Check:
+    port = int(settings.listen.rpartition(":")[2])
+    keys = KeyFolder(settings.keys)
+    other = Check(
+        "port",
+        "fail",
+        f"{settings.listen} is in use by something else",
+        "stop what listens there, or choose another port.",
+    )
+    try:
+        context = client_context(keys)
+        context.check_hostname = False  # who it is matters, and not how it is reached
+        with (
+            socket.create_connection((host, port), _TIMEOUT) as raw,
+            context.wrap_socket(raw) as tls,
+        ):
+            there, own = peer_of(tls.getpeercert(True) or b""), keys.peer()
+    except (OSError, CloisterError):
+        return other
+    if (there.role, there.fingerprint) != (own.role, own.fingerprint):
+        return other
+    if there.serial != own.serial:
+        found = f"{settings.listen}: this coordinator runs with another certificate of its own"
+        return Check("port", "warn", found, "restart it, so that it takes the one in its folder.")
+    return Check("port", "ok", f"{settings.listen}: this coordinator listens there")
+
+
+def _sqlite_file(url: str) -> Path | None:
+    prefix = "sqlite:///"
+    return Path(url.removeprefix(prefix)) if url.startswith(prefix) else None
 
 
 def _sqlite_folder(url: str) -> list[Path]:
-    prefix = "sqlite:///"
-    return [Path(url.removeprefix(prefix)).parent] if url.startswith(prefix) else []
+    file = _sqlite_file(url)
+    return [] if file is None else [file.parent]
 
 
-def _database(url: str) -> Iterator[Check]:
-    for folder in _sqlite_folder(url):
-        if os.access(folder, os.W_OK | os.X_OK):
-            yield Check("database", "ok", f"{folder} can be written to")
-        else:
-            way_out = "make the folder, and give it to the account that runs this party."
-            yield Check("database", "fail", f"{folder} cannot be written to", way_out)
-        return
-    try:
-        parts = urlsplit(url)
-        host, port = parts.hostname or "localhost", parts.port or 5432
-        socket.create_connection((host, port), _TIMEOUT).close()
-    except (OSError, ValueError) as error:
-        way_out = "check that the database runs, its address and firewalls."
-        yield Check("database", "fail", _words(error), way_out)
-    else:
-        yield Check("database", "ok", f"{host}:{port} takes connections")
+def _database(url: str) -> Check:
+    """See whether the database answers; nothing is made in it, and no lock is taken."""
+    from cloister.service.store import reach
+
+    if (file := _sqlite_file(url)) is None:
+        try:
+            return Check("database", "ok", f"{reach(url)} answers")
+        except CloisterError as error:
+            way_out = "check that the database runs, its address, its rights and firewalls."
+            return Check("database", "fail", str(error), way_out)
+    way_out = "make the folder, and give it and the file to the account that runs this party."
+    if not os.access(file.parent, os.W_OK | os.X_OK):
+        return Check("database", "fail", f"{file.parent} cannot be written to", way_out)
+    if file.exists() and not os.access(file, os.R_OK | os.W_OK):
+        return Check("database", "fail", f"{file} cannot be written to", way_out)
+    return Check("database", "ok", f"{file} can be written to")
 
 
 # Over the network ---------------------------------------------------------------------------------
@@ -366,7 +404,7 @@ def _answered(answer: http.client.HTTPResponse, now: float) -> list[Check]:
     except (ValueError, TypeError):
         found, way_out = "the coordinator does not tell its time", "compare the clocks by hand."
         return [*checks, Check("clock", "warn", found, way_out)]
-    ahead = now - theirs
+    ahead = now - (theirs + 0.5)  # it tells whole seconds
     found = f"{abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the coordinator"
     way_out = "set this machine's clock by NTP, and ask the operator to do the same."
     if abs(ahead) > _SKEW_WARN:

@@ -20,6 +20,7 @@ from cloister.enrolment import (
 )
 from cloister.errors import DataError, PlanError
 
+_KIND = "ed25519:"
 _GROUP = 8  # digits read in one breath
 
 
@@ -86,11 +87,13 @@ def _approve(args: argparse.Namespace, out: Output) -> None:
     authority = Authority(args.ca)
     request = _read(args.request)
     fingerprint = request_fingerprint(request)
-    out.pairs(
-        [("name", request["name"]), ("role", request["role"]), *_fingerprint_lines(fingerprint)]
-    )
+    lines = [("name", request["name"]), ("role", request["role"])]
+    if hosts := request["hosts"]:
+        lines.append(("reached at", ", ".join(map(str, hosts))))
+    out.pairs([*lines, *_fingerprint_lines(fingerprint)])
     if args.fingerprint is not None:
-        if "".join(args.fingerprint.split()).lower() != fingerprint:
+        typed = "".join(args.fingerprint.split()).lower().removeprefix(_KIND)
+        if f"{_KIND}{typed}" != fingerprint:
             raise PlanError(
                 f"fingerprint of the request is {fingerprint!r}, got {args.fingerprint!r}; "
                 "somebody changed the request, or it was misread."
@@ -140,6 +143,8 @@ def _show(args: argparse.Namespace, out: Output) -> None:
             ("valid until", f"{peer.not_after:%Y-%m-%d}"),
         ]
         document |= {"name": peer.name, "role": peer.role, "ends": peer.not_after.isoformat()}
+        if peer.fingerprint != fingerprint:
+            out.warn("the certificate is of an earlier identity; send the request, then install.")
         for warning in keys.expiry_warnings(datetime.now(UTC)):
             out.warn(warning)
     else:
@@ -149,7 +154,7 @@ def _show(args: argparse.Namespace, out: Output) -> None:
 
 
 def _fingerprint_lines(fingerprint: str) -> list[tuple[str, str]]:
-    digits = fingerprint.partition(":")[2]
+    digits = fingerprint.removeprefix(_KIND)
     spoken = " ".join(digits[i : i + _GROUP] for i in range(0, len(digits), _GROUP))
     return [("fingerprint", fingerprint), ("to read aloud", spoken)]
 

@@ -28,6 +28,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--silos", type=_silo_names, default="3", metavar="N|A,B,C", help="how many, or their names"
     )
+    parser.add_argument(
+        "--profile",
+        choices=("group", "pairwise"),
+        help="trust profile; a federation of three or more silos runs under pairwise by default",
+    )
+    parser.add_argument(
+        "--collusion", type=int, default=0, metavar="T", help="pairwise: silos that may collude"
+    )
     add_kmeans_arguments(parser, required=False)
     add_task_arguments(parser, required=False)
     add_flags(parser)
@@ -51,10 +59,16 @@ def _planned(args: argparse.Namespace) -> Plan:
         raise PlanError("k goes with --algorithm; with --task give --set n_clusters=... instead.")
     if args.task:
         task = allowed_task(args.task, not_private=args.not_private)
-        return plan_of(args, task, schema, args.silos, task_options(args.set))
+        options = task_options(args.set)
+        return plan_of(args, task, schema, args.silos, {**options, **_trust(args)})
     if args.k is None:
         raise PlanError("k must be given; it is the number of clusters.")
-    return plan_of(args, TASKS[args.algorithm], schema, args.silos, kmeans_options(args))
+    options = kmeans_options(args)
+    return plan_of(args, TASKS[args.algorithm], schema, args.silos, {**options, **_trust(args)})
+
+
+def _trust(args: argparse.Namespace) -> dict[str, Any]:
+    return {"profile": args.profile, "collusion": args.collusion}
 
 
 def _silo_names(text: str) -> tuple[str, ...]:

@@ -213,10 +213,9 @@ class Client:
         return self._agreement
 
     def _ready(self, deal: Deal) -> Ready:
-        self._given_masker = self._keys.masker(deal)
-        self._members = self._keys.cohort
-        said = self._keys.digest
+        masker, said = self._keys.masker(deal), self._keys.digest
         self._keep_to(BEFORE, said)
+        self._given_masker, self._members = masker, self._keys.cohort
         mac, signature = self._vouch(BEFORE, said)
         return Ready(self.silo, said, mac, signature)
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -154,6 +154,32 @@ class SeenSilo:
     fingerprint: str
     not_after: datetime
     seen_at: float
+
+
+def reach(url: str) -> str:
+    """Return which PostgreSQL server answers at a URL; nothing is made there, and nothing locked.
+
+    Raises
+    ------
+    LedgerError
+        If none does, or it does not promise to keep what was committed.
+    """
+    name = "of this URL"
+    try:
+        address = sa.make_url(url)
+        public = sa.URL.create(address.get_backend_name(), host=address.host, port=address.port)
+        name = repr(str(public.set(database=address.database)))
+        engine = sa.create_engine(
+            address, poolclass=sa.NullPool, connect_args={"connect_timeout": BUSY_SECONDS}
+        )
+        with engine.connect() as connection:
+            _check_keeps(connection.exec_driver_sql)
+            version = connection.exec_driver_sql("SHOW server_version").scalar_one()
+    except (sa.exc.SQLAlchemyError, ImportError, ValueError) as error:
+        # words of a library may repeat a password that stands in a wrong place of the URL
+        words = _cause(error) if isinstance(error, sa.exc.DBAPIError) else type(error).__name__
+        raise LedgerError(f"database {name} cannot be reached: {words}.") from None
+    return f"PostgreSQL {version}"
 
 
 class Store:
@@ -561,15 +587,19 @@ def _begin_at_once(connection: sa.Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
+def _check_keeps(execute: Callable[[str], Any]) -> None:
+    """Check that a PostgreSQL server keeps what was committed."""
+    for setting in ("fsync", "synchronous_commit", "full_page_writes"):
+        if execute(f"SELECT current_setting('{setting}')").fetchone()[0] == "off":
+            raise LedgerError(
+                f"the PostgreSQL server runs with {setting} off and may forget what was "
+                "released; switch it on."
+            )
+
+
 def _open_postgresql(connection: Any, _record: Any) -> None:
     with connection.cursor() as cursor:
-        for setting in ("fsync", "synchronous_commit", "full_page_writes"):
-            cursor.execute("SELECT current_setting(%s)", (setting,))
-            if cursor.fetchone()[0] == "off":
-                raise LedgerError(
-                    f"the PostgreSQL server runs with {setting} off and may forget what was "
-                    "released; switch it on."
-                )
+        _check_keeps(cursor.execute)
         cursor.execute("SELECT set_config('lock_timeout', %s, false)", (f"{BUSY_SECONDS}s",))
         cursor.execute("SELECT pg_advisory_lock(%s)", (_LOCK,))
     connection.commit()

@@ -1,0 +1,43 @@
+"""Rules of a job that several owners make together."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from cloister.protocol.plan import Plan
+from cloister.silo.policy import Policy, Proposer
+from cloister.testing import toy_federation, toy_schema
+
+SCHEMA = toy_schema()
+PLAN, IDENTITIES = toy_federation(7, "pairwise", schema_digest=SCHEMA.digest())
+PINS = dict(zip(PLAN.silos, PLAN.fingerprints, strict=True))
+
+
+def refusal(plan: Plan, silo: str, others: int) -> str | None:
+    asker = IDENTITIES[silo]
+    proposer = Proposer(
+        "ann",
+        asker.fingerprint,
+        asker.public.hex(),
+        asker.sign(b"cloister/1/propose", plan.digest).hex(),
+    )
+    policy = Policy(tasks=(plan.task.name,), max_epsilon_per_job=2.0, min_other_silos=others)
+    return policy.refusal(
+        plan,
+        silo=silo,
+        schema=SCHEMA,
+        proposer=proposer,
+        peers={name: pin for name, pin in PINS.items() if name != silo},
+        analysts={"ann": asker.fingerprint},
+        fingerprint=PINS[silo],
+    )
+
+
+@pytest.mark.parametrize("min_silos", [4, 5, 6, 7])
+def test_a_plan_that_every_member_takes_has_the_largest_minimum_of_them(min_silos: int) -> None:
+    others = dict(zip(PLAN.silos, (1, 2, 5, 2, 3, 1, 4), strict=True))
+    plan = replace(PLAN, min_silos=min_silos)
+    taken = all(refusal(plan, silo, others[silo]) is None for silo in plan.silos)
+    assert taken == (min_silos >= 1 + max(others.values()))
