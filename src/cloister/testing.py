@@ -6,9 +6,7 @@ says so in its result.
 
 from __future__ import annotations
 
-import signal
 import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -177,13 +175,12 @@ def serve(role: str, config: str) -> None:
     """
     from cloister.service.logs import configure
     from cloister.service.main import run as run_coordinator
+    from cloister.service.signals import stopped_by_signals
     from cloister.settings import CoordinatorSettings, SiloSettings, load_settings
     from cloister.silo.main import run as run_silo
 
     settings = load_settings(config)
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    stop = stopped_by_signals()
     configure("info")
     match role, settings:
         case "coordinator", CoordinatorSettings():

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import signal
-import threading
 from pathlib import Path
 
 from cloister.errors import PlanError
 from cloister.service.logs import configure
 from cloister.service.main import run as run_service
+from cloister.service.signals import stopped_by_signals
 from cloister.settings import CoordinatorSettings, load_settings
 
 
@@ -31,8 +30,6 @@ def run(args: argparse.Namespace) -> int:
             "coordinator's file."
         )
     configure(settings.log_level)
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    stop = stopped_by_signals()
     run_service(settings, stop=stop)
     return 0

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import signal
-import threading
 from pathlib import Path
 
 from cloister.errors import PlanError
 from cloister.service.logs import configure
+from cloister.service.signals import stopped_by_signals
 from cloister.settings import SiloSettings, load_settings
 from cloister.silo.main import run as run_agent
 
@@ -30,8 +29,6 @@ def run(args: argparse.Namespace) -> int:
             f"role must be 'silo' to run an agent, got {settings.role!r}; give the silo's file."
         )
     configure(settings.log_level)
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    stop = stopped_by_signals()
     run_agent(settings, stop=stop)
     return 0

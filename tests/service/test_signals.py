@@ -1,0 +1,40 @@
+"""A signal that comes at the worst moment still stops a service."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from cloister.service.signals import stopped_by_signals
+
+NUMBERS = (signal.SIGTERM, signal.SIGINT)
+
+
+@pytest.fixture(autouse=True)
+def handlers_as_before() -> Iterator[None]:
+    before = [signal.getsignal(number) for number in NUMBERS]
+    yield
+    for number, handler in zip(NUMBERS, before, strict=True):
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_a_signal_sets_the_event(number: int) -> None:
+    stop = stopped_by_signals()
+    assert not stop.is_set()
+    signal.raise_signal(number)
+    assert stop.wait(5)
+
+
+def test_a_signal_while_the_main_thread_holds_the_events_lock_does_not_hang() -> None:
+    """As when it comes in the middle of ``stop.wait()``; setting the event here would deadlock."""
+    stop = stopped_by_signals()
+    watchdog = threading.Timer(10, signal.raise_signal, [signal.SIGKILL])
+    watchdog.start()
+    with stop._cond:  # type: ignore[attr-defined]
+        signal.raise_signal(signal.SIGTERM)
+    watchdog.cancel()
+    assert stop.wait(5)
