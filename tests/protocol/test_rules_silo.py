@@ -160,9 +160,6 @@ def test_no_share_is_given_for_an_answer_that_is_not_durable(left: int) -> None:
     wire = Wire(plan, identities=job.wire.identities, journals={silo: journal})
     seen: list[bytes] = []
 
-    class Stopped(Exception):
-        pass
-
     def full_disk(name: str, message: Message) -> Message:
         if name == silo and isinstance(message, Reply):
             seen.append(encode(plan, message))
@@ -211,20 +208,32 @@ def test_two_processes_of_a_silo_confirm_one_answer() -> None:
 def test_two_processes_of_a_silo_join_one_cohort() -> None:
     job = played(5)
     plan, silo = job.wire.plan, job.wire.plan.silos[0]
-    journal = MemoryJournal()
-    journal._secrets[plan.run_id] = job.wire.clients[silo]._journal.secret(plan.run_id)
-    first, second = (again(job.wire, silo, journal) for _ in range(2))
-    for frame in until(plan, job.sent[silo], Kind.DEAL):
-        first.handle(frame)
-        second.handle(frame)
-    deal = next(m for m in (decode(plan, f) for f in job.sent[silo]) if m.kind == Kind.DEAL)
-    assert isinstance(deal, Deal)
+    journals = {name: MemoryJournal() for name in plan.silos}
+    for name, journal in journals.items():
+        journal._secrets[plan.run_id] = job.wire.clients[name]._journal.secret(plan.run_id)
+
+    def joining(name: str) -> tuple[Client, Deal, bytes]:
+        """Return a silo that was shown no cohort yet, the true one, and a smaller one."""
+        client = again(job.wire, name, journals[name])
+        for frame in until(plan, job.sent[name], Kind.DEAL):
+            client.handle(frame)
+        deal = next(m for m in (decode(plan, f) for f in job.sent[name]) if isinstance(m, Deal))
+        return client, deal, encode(plan, Deal(deal.cohort[:-1], deal.boxes[:-1]))
+
+    first, deal, smaller = joining(silo)
+    second, _, _ = joining(silo)
     first.handle(encode(plan, deal))
-    smaller = Deal(deal.cohort[:-1], deal.boxes[:-1])
     with pytest.raises(RemoteProtocolError, match="answered twice"):
-        second.handle(encode(plan, smaller))
-    with pytest.raises(RemoteProtocolError):
-        second.handle(encode(plan, Open(0)))
+        second.handle(smaller)
+    others = []  # who say that they were shown the smaller one, and mean it
+    for name in plan.silos[1:-1]:
+        client, _, theirs = joining(name)
+        ready = decode(plan, client.handle(theirs))
+        assert isinstance(ready, Ready)
+        others.append(Confirmation(name, ready.result_hash, ready.mac, ready.signature))
+    with pytest.raises(RemoteProtocolError, match="no keys yet"):
+        second.handle(encode(plan, Open(0, tuple(others))))
+    assert journals[silo].frame(plan.run_id, 0) is None
 
 
 class Liar:
@@ -355,12 +364,8 @@ def test_a_silo_seals_one_state_a_round(restarted: bool) -> None:
     journal = MemoryJournal()
     silo = plan.silos[0]
     wire = Wire(plan, identities=identities, journals={silo: journal})
-    coordinator = Changing(wire)
     with suppress(RemoteProtocolError):
-        stop_at_reply = Changing(wire, lambda s, m: m)
-        rounds = run_rounds(wire.aggregator, _Until(stop_at_reply, Kind.REPLY), attempts=1)
-        next(rounds)
-    del coordinator
+        next(run_rounds(wire.aggregator, _Until(Changing(wire), Kind.REPLY), attempts=1))
     client = wire.clients[silo]
     ask = encode(plan, AskState(0))
     first = client.handle(ask)

@@ -59,6 +59,7 @@ def life(folder: Path, content: str, plan: Plan) -> tuple[list[object], list[str
     log = logging.getLogger("cloister")
     handler = Keeping()
     log.addHandler(handler)
+    log.setLevel(logging.INFO)
     agent = site.agent(read=read)
     left: list[object] = [*said(agent.on_message(offer(plan)))]
     records = toy_records(plan)
@@ -80,6 +81,7 @@ def life(folder: Path, content: str, plan: Plan) -> tuple[list[object], list[str
     for done in run_rounds(Aggregator(plan, ZeroNoise()), Line(), attempts=1):
         assert site.name in done.survivors
     log.removeHandler(handler)
+    log.setLevel(logging.NOTSET)
     assert site.store().state(plan.run_id) == State.FINISHED
     audit = [json.loads(line) for line in (folder / "audit.jsonl").read_text().splitlines()]
     events = [str({k: v for k, v in e.items() if k in ("event", "by", "reason")}) for e in audit]

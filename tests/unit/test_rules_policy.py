@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import pytest
 
+from cloister.errors import PlanError
 from cloister.protocol.plan import Plan
 from cloister.silo.policy import Policy, Proposer
-from cloister.testing import toy_federation, toy_schema
+from cloister.tasks import FastLloyd
+from cloister.tasks.base import Profile
+from cloister.testing import toy_federation, toy_plan, toy_schema
 
 SCHEMA = toy_schema()
 PLAN, IDENTITIES = toy_federation(7, "pairwise", schema_digest=SCHEMA.digest())
@@ -41,3 +45,20 @@ def test_a_plan_that_every_member_takes_has_the_largest_minimum_of_them(min_silo
     plan = replace(PLAN, min_silos=min_silos)
     taken = all(refusal(plan, silo, others[silo]) is None for silo in plan.silos)
     assert taken == (min_silos >= 1 + max(others.values()))
+
+
+@dataclass(frozen=True)
+class Unpadded(FastLloyd):
+    """A task whose frames an aggregator must not see while it knows the noise."""
+
+    profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "pairwise"})
+
+
+def test_a_task_runs_under_no_profile_that_it_does_not_allow() -> None:
+    task = Unpadded(
+        n_clusters=2, n_features=2, rounds=2, first_radius=1.4, radius=0.8, public_seed=1
+    )
+    for silos, profile in ((1, "local"), (3, "pairwise")):
+        assert toy_plan(task, silos, profile=profile).profile == profile
+    with pytest.raises(PlanError, match="allows profiles"):
+        toy_plan(task, 3, profile="group")
