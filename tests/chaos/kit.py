@@ -41,6 +41,7 @@ ROUNDS = 4
 PROFILES = ("pairwise", "group")
 SIGNALS = {"kill": signal.SIGKILL, "term": signal.SIGTERM, "stop": signal.SIGSTOP}
 CABLES = ("cut", "hold", "swallow")
+SIDES = ((COORDINATOR, "asks"), ("west", "asked"), (COORDINATOR, "heard"), ("west", "answers"))
 PATIENCE = 90.0  # seconds for a job to end, on a busy machine
 
 
@@ -77,6 +78,7 @@ class Blow:
     how: str
     moment: Moment
     away: float = 0.5
+    after: int = 0  # bytes that still pass through a cable
 
     def __str__(self) -> str:
         return f"{self.victim}: {self.how} {self.moment}, away {self.away:.2f} s"
@@ -88,7 +90,7 @@ class Outcome:
 
     suite: str
     profile: str
-    blows: tuple[Blow, ...]
+    blows: tuple[Blow, ...]  # that fell; a job may be over before the moment of one
     job: str
     state: str = ""
     seconds: float = 0.0  # from the first blow to the end of the job
@@ -99,7 +101,7 @@ class Outcome:
 class Beaten:
     """A federation of four silos behind cables; it lives through many jobs."""
 
-    def __init__(self, folder: Path, **coordinator: float) -> None:
+    def __init__(self, folder: Path, script: Path = PARTY, **coordinator: float) -> None:
         rng = np.random.default_rng(0)
         tables = {}
         folder.mkdir(parents=True, exist_ok=True)
@@ -116,7 +118,7 @@ class Beaten:
             tables,
             cap_epsilon=1e5,
             coordinator={"grace": 60.0, "round_timeout": 60.0, **coordinator},
-            command=lambda role, config: (sys.executable, str(PARTY), role, str(config)),
+            command=lambda role, config: (sys.executable, str(script), role, str(config)),
         )
         self.cables = {name: Cable(self.fed.port) for name in SILOS}
         for name, cable in self.cables.items():
@@ -276,7 +278,7 @@ class Beaten:
     def strike(self, blow: Blow) -> None:
         if blow.how in CABLES:
             for cable in self._cables_of(blow.victim):
-                cable.fault(blow.how)
+                cable.fault(blow.how, blow.after)
             self.untrap(blow.moment)
         elif blow.how == "stop":
             self._signal(blow.victim, signal.SIGSTOP)
@@ -379,6 +381,7 @@ class Beaten:
                 assert len(outcome.survivors) == plan.rounds
                 assert model["history"] == expected, f"{silo} has not the survivors' result"
                 assert [tuple(s) for s in model["survivors"]] == outcome.survivors
+        outcome.blows = tuple(struck)
         for blow in struck:
             self.heal(blow)
         self.fed.wait_connected(seconds=PATIENCE)
@@ -428,7 +431,7 @@ def random_moment(rng: random.Random, profile: str, parties: Sequence[str], span
     return Moment(party, when, leg, t)
 
 
-def random_recovery(rng: random.Random, profile: str, span: float = 1.0) -> Blow:
+def random_recovery(rng: random.Random, profile: str, span: float = 0.8) -> Blow:
     """Return a blow from which a party returns."""
     victim = rng.choice((COORDINATOR, *SILOS))
     how = rng.choice(("kill", "kill", "kill", "term", "stop", *CABLES))
@@ -436,7 +439,7 @@ def random_recovery(rng: random.Random, profile: str, span: float = 1.0) -> Blow
     return Blow(victim, how, moment, rng.uniform(0.0, 1.5))
 
 
-def random_loss(rng: random.Random, profile: str, span: float = 1.0) -> list[Blow]:
+def random_loss(rng: random.Random, profile: str, span: float = 0.8) -> list[Blow]:
     """Return blows after which some silos never return."""
     number = rng.choice((1, 1, 1, 2, 2, 3))
     victims = rng.sample(SILOS, number)

@@ -38,6 +38,8 @@ _COMMITTED = Path("committed.log")
 
 
 def step(when: str, frame: bytes, job: str) -> None:
+    if len(frame) < _ROUND_AT + _ROUND.size:
+        return  # no frame of ours
     kind = Kind(_KIND.unpack_from(frame, _KIND_AT)[0])
     leg = LEGS.get(kind, kind.name.lower())
     text = f"{when} {leg} {_ROUND.unpack_from(frame, _ROUND_AT)[0]}"

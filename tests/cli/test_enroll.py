@@ -62,7 +62,7 @@ def test_the_hosts_of_a_coordinator_are_shown_to_whoever_approves(
     assert main(words.split()) == 0
     capsys.readouterr()
     assert main(["enroll", "approve", "c.request.json", "--ca", "ca"]) == 3
-    assert "reached at   fed.example.org, h2" in capsys.readouterr().out
+    assert "fed.example.org, h2" in capsys.readouterr().out
 
 
 def test_a_certificate_of_an_earlier_identity_is_told(capsys: pytest.CaptureFixture[str]) -> None:
@@ -70,9 +70,66 @@ def test_a_certificate_of_an_earlier_identity_is_told(capsys: pytest.CaptureFixt
     assert main(["enroll", "approve", "a.request.json", "--ca", "ca", "--yes"]) == 0
     assert main(["enroll", "install", "a.grant.json", "--keys", "a"]) == 0
     assert said(capsys, "enroll", "show", "--keys", "a")["warnings"] == []
-    request(capsys, "a", "--new-identity")
+    request(capsys, "b")
+    Path("a/identity.key").write_bytes(Path("b/identity.key").read_bytes())
     (warning,) = said(capsys, "enroll", "show", "--keys", "a")["warnings"]
     assert "earlier identity" in warning
+
+
+def test_a_new_identity_waits_until_its_grant_is_installed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    first = request(capsys, "a")
+    assert main(["enroll", "approve", "a.request.json", "--ca", "ca", "--yes"]) == 0
+    assert main(["enroll", "install", "a.grant.json", "--keys", "a"]) == 0
+    second = request(capsys, "a", "--new-identity")
+    shown = said(capsys, "enroll", "show", "--keys", "a")
+    assert (shown["fingerprint"], shown["pending"], shown["warnings"]) == (first, True, [])
+    assert main(["enroll", "revoke", "a", "--ca", "ca"]) == 0
+    assert main(["enroll", "approve", "a.request.json", "--ca", "ca", "--yes"]) == 0
+    assert main(["enroll", "install", "a.grant.json", "--keys", "a"]) == 0
+    shown = said(capsys, "enroll", "show", "--keys", "a")
+    assert (shown["fingerprint"], shown["pending"]) == (second, False)
+
+
+def test_a_request_that_takes_the_place_of_another_says_so(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ("enroll", "request", "--role", "silo", "--name", "a", "--keys", "a")
+    assert said(capsys, *words)["warnings"] == []
+    assert any("no longer fits" in warning for warning in said(capsys, *words)["warnings"])
+
+
+def test_what_is_confirmed_is_shown_even_to_a_quiet_person(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fingerprint = request(capsys, "a")
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("sys.stdin.readline", lambda: "n\n", raising=False)
+    assert main(["enroll", "approve", "a.request.json", "--ca", "ca", "--quiet"]) == 3
+    assert fingerprint in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("file", ["identity.key", "tls.pem"])
+@pytest.mark.parametrize("content", [b"", b"ab", b"\xff"])
+def test_keys_that_are_damaged_are_one_sentence(
+    file: str, content: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    request(capsys, "a")
+    Path("a", file).write_bytes(content)
+    assert main(["enroll", "show", "--keys", "a"]) == 3
+    assert file in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_used_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("file").touch()
+    for words in (
+        "enroll request --role silo --name a --keys file/a",
+        "ca init file/ca --name x",
+        "enroll show --keys file",
+    ):
+        assert main(words.split()) in (3, 4)
+    assert "unexpected" not in capsys.readouterr().err
 
 
 def test_another_fingerprint_than_the_one_read_aloud_issues_nothing(

@@ -104,8 +104,9 @@ class Streams:
         grace: float,
         stop: threading.Event,
         on_refusal: Callable[[str, str], None],
+        on_sent: Callable[[], None],
     ) -> Transport:
-        return _Wire(self, job, stop, on_refusal)
+        return _Wire(self, job, stop, on_refusal, on_sent)
 
 
 @dataclass
@@ -114,6 +115,7 @@ class _Wire:
     job: str
     stop: threading.Event
     on_refusal: Callable[[str, str], None]
+    on_sent: Callable[[], None]
 
     def exchange(self, frames: Mapping[str, bytes]) -> Mapping[str, bytes]:
         if self.stop.is_set():
@@ -122,6 +124,7 @@ class _Wire:
         self.streams.exchanges += 1
         if self.streams.before:
             self.streams.before(number, frames)
+        self.on_sent()
         if self.stop.is_set():
             raise TransportError("stopped.")
         answers = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import socket
 import ssl
 import stat
@@ -12,7 +13,10 @@ from pathlib import Path
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import NameOID
 
 from cloister import enrolment
 from cloister.enrolment import (
@@ -110,7 +114,7 @@ def test_a_request_that_was_changed_is_refused(
         authority.approve(changed)
 
 
-@pytest.mark.parametrize("name", ["", "a b", "../a", "a" * 65, "ü", "a\n"])
+@pytest.mark.parametrize("name", ["", "a b", "../a", "..", "-a", "a" * 65, "ü", "a\n"])
 def test_a_name_is_plain(name: str, tmp_path: Path) -> None:
     with pytest.raises(PlanError, match="name must be"):
         make_request(tmp_path / "x", "silo", name)
@@ -121,6 +125,93 @@ def test_hosts_are_for_the_coordinator_alone(tmp_path: Path) -> None:
         make_request(tmp_path / "x", "coordinator", "c")
     with pytest.raises(PlanError, match="hosts"):
         make_request(tmp_path / "x", "silo", "a", ("h",))
+
+
+@pytest.mark.parametrize("host", ["", "*.org", "a b", "h:1", "https://h", "ü", "a\nb", "h" * 254])
+def test_a_host_is_a_name_or_an_address(host: str, tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match="host must be"):
+        make_request(tmp_path / "x", "coordinator", "c", (host,))
+    assert not (tmp_path / "x").exists()
+
+
+def resigned(keys: Path, **changes: object) -> dict[str, object]:
+    """Return the request that a party makes who signs whatever it likes."""
+    made = {**make_request(keys, "silo", "a"), **changes}
+    parts = enrolment._requested(made["role"], made["name"], tuple(made["hosts"]), made["csr"])
+    identity = KeyFolder(keys).identity()
+    return {**made, "signature": identity.sign(enrolment._REQUEST_LABEL, *parts).hex()}
+
+
+def test_what_a_party_signs_itself_is_checked_too(authority: Authority, tmp_path: Path) -> None:
+    keys = tmp_path / "a"
+    authority.approve(resigned(keys))
+    weak = ec.generate_private_key(ec.SECP192R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "a")])
+    csr = x509.CertificateSigningRequestBuilder().subject_name(subject)
+    pem = csr.sign(weak, hashes.SHA256()).public_bytes(Encoding.PEM).decode()
+    for changes in ({"csr": "junk"}, {"csr": pem}, {"name": "b"}, {"role": "king"}, {"hosts": "h"}):
+        with pytest.raises(PlanError):
+            authority.approve(resigned(keys, **changes))
+    assert len(authority.issued()) == 1
+
+
+def test_one_party_cannot_have_two_names(authority: Authority, tmp_path: Path) -> None:
+    enrolled(authority, tmp_path / "a")
+    with pytest.raises(PlanError, match="is enrolled as 'a'"):
+        authority.approve(make_request(tmp_path / "a", "silo", "twin"))
+    authority.revoke("a")
+    assert enrolled(authority, tmp_path / "a", name="twin").peer().name == "twin"
+
+
+def test_a_grant_of_another_authority_does_not_replace_ours(
+    authority: Authority, tmp_path: Path
+) -> None:
+    keys = enrolled(authority, tmp_path / "a")
+    before = {path.name: path.read_bytes() for path in keys.path.iterdir()}
+    request = make_request(keys.path, "silo", "a")
+    theirs = Authority.create(tmp_path / "other", "test").approve(request)
+    with pytest.raises(PlanError, match="another authority"):
+        install(keys.path, theirs)
+    ours = authority.approve(request)
+    for mixed in ({**theirs, "ca": ours["ca"]}, {**ours, "crl": theirs["crl"]}):
+        with pytest.raises(PlanError):
+            install(keys.path, mixed)
+    assert {name: (keys.path / name).read_bytes() for name in before} == before
+
+
+def test_a_grant_that_was_on_its_way_undoes_no_revocation(
+    authority: Authority, tmp_path: Path
+) -> None:
+    serial = enrolled(authority, tmp_path / "a").peer().serial
+    keys = enrolled(authority, tmp_path / "c", "coordinator", "c")
+    grant = authority.approve(make_request(keys.path, "coordinator", "c", ("localhost",)))
+    authority.revoke("a")
+    shutil.copy(authority.path / "crl.pem", keys.path)
+    install(keys.path, grant)
+    assert revoked_serials(keys) == {serial}
+
+
+def test_an_installation_that_was_cut_short_is_repeated(
+    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = enrolled(authority, tmp_path / "a")
+    authority.revoke("a")
+    request = make_request(keys.path, "silo", "a", new_identity=True)
+    grant = authority.approve(request)
+    write = enrolment._write_public
+    for last in ("ca.pem", "crl.pem", "tls.pem"):
+
+        def cut(path: Path, content: bytes, last: str = last) -> None:
+            if path.name == last:
+                raise KeyboardInterrupt
+            write(path, content)
+
+        monkeypatch.setattr(enrolment, "_write_public", cut)
+        with pytest.raises(KeyboardInterrupt):
+            install(keys.path, grant)
+        monkeypatch.undo()
+    assert install(keys.path, grant).fingerprint == request_fingerprint(request)
+    client_context(keys)
 
 
 def test_a_grant_for_other_keys_is_not_installed(authority: Authority, tmp_path: Path) -> None:
@@ -138,6 +229,11 @@ def test_a_grant_for_other_keys_is_not_installed(authority: Authority, tmp_path:
 def test_an_authority_is_made_once(authority: Authority) -> None:
     with pytest.raises(PlanError, match="already"):
         Authority.create(authority.path, "again")
+    (authority.path / "ca.key").rename(authority.path.parent / "offline")
+    before = (authority.path / "issued.json").read_bytes()
+    with pytest.raises(PlanError, match="already"):  # its key is kept elsewhere
+        Authority.create(authority.path, "again")
+    assert (authority.path / "issued.json").read_bytes() == before
     with pytest.raises(PlanError, match="no certificate authority"):
         Authority(authority.path / "nowhere")
 
@@ -176,6 +272,20 @@ def test_a_list_of_another_authority_is_refused(authority: Authority, tmp_path: 
         revoked_serials(keys)
 
 
+def test_a_revocation_that_was_cut_short_is_repeated(
+    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = enrolled(authority, tmp_path / "a")
+    for part in ("_write_crl", "_write_issued"):
+        with monkeypatch.context() as patch:
+            patch.setattr(Authority, part, lambda *_: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                authority.revoke("a")
+    authority.revoke("a")
+    shutil.copy(authority.path / "crl.pem", keys.path)
+    assert revoked_serials(keys) == {keys.peer().serial}
+
+
 @pytest.mark.parametrize("der", [b"", b"\x30\x00", b"x" * 200])
 def test_what_is_no_certificate_names_nobody(der: bytes) -> None:
     with pytest.raises(TransportError, match="enrolment"):
@@ -191,9 +301,10 @@ def test_the_authoritys_own_certificate_names_nobody(authority: Authority) -> No
 # --- Connections ----------------------------------------------------------------------------------
 
 
-def greet(server: KeyFolder, client: KeyFolder, host: str = "localhost") -> str:
+def greet(server: KeyFolder, client: KeyFolder | ssl.SSLContext, host: str = "localhost") -> str:
     """Connect over loopback; return whom the server saw, or raise what the client saw."""
     seen: list[str] = []
+    context = client_context(client) if isinstance(client, KeyFolder) else client
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
 
@@ -211,7 +322,7 @@ def greet(server: KeyFolder, client: KeyFolder, host: str = "localhost") -> str:
         try:
             with (
                 socket.create_connection(("127.0.0.1", port), 5) as raw,
-                client_context(client).wrap_socket(raw, server_hostname=host) as tls,
+                context.wrap_socket(raw, server_hostname=host) as tls,
             ):
                 assert tls.version() == "TLSv1.3"
                 if tls.recv(5) != b"hello":
@@ -233,6 +344,54 @@ def test_a_certificate_of_another_authority_is_refused_by_both_sides(tmp_path: P
     theirs = local_federation(tmp_path / "theirs", ("a",))
     with pytest.raises(ssl.SSLError):
         greet(KeyFolder(ours["coordinator"]), KeyFolder(theirs["a"]))
+
+
+@pytest.mark.parametrize("sealed", ["foreign", "none", "old TLS"])
+def test_the_coordinator_admits_nobody_else(sealed: str, tmp_path: Path) -> None:
+    """The client trusts the coordinator in each case, so the refusal is the coordinator's own."""
+    ours = local_federation(tmp_path / "ours", ("a",))
+    context = client_context(KeyFolder(ours["a"]))
+    if sealed == "foreign":
+        theirs = local_federation(tmp_path / "theirs", ("a",))["a"]
+        context.load_cert_chain(theirs / "tls.pem", theirs / "tls.key")
+    elif sealed == "none":
+        context = ssl.create_default_context(cafile=str(ours["a"] / "ca.pem"))
+    else:
+        context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_2
+    with pytest.raises(OSError, match=r"(?i)alert|reset|refused|protocol"):
+        greet(KeyFolder(ours["coordinator"]), context)
+    assert greet(KeyFolder(ours["coordinator"]), KeyFolder(ours["a"])) == "a"
+
+
+def test_the_coordinator_admits_nobody_whose_certificate_is_over(
+    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    coordinator = enrolled(authority, tmp_path / "c", "coordinator", "c")
+    past = datetime.now(UTC) - timedelta(days=30)
+    clock = type("Past", (datetime,), {"now": classmethod(lambda *_: past)})
+    monkeypatch.setattr(enrolment, "datetime", clock)
+    request = make_request(tmp_path / "a", "silo", "a")
+    install(tmp_path / "a", authority.approve(request, days=7))
+    monkeypatch.undo()
+    with pytest.raises(OSError, match=r"(?i)alert|reset|refused"):
+        greet(coordinator, KeyFolder(tmp_path / "a"))
+
+
+def test_a_coordinator_that_was_revoked_is_refused_by_a_silo_that_has_the_list(
+    authority: Authority, tmp_path: Path
+) -> None:
+    coordinator = enrolled(authority, tmp_path / "c", "coordinator", "c")
+    silo = enrolled(authority, tmp_path / "a")
+    other = enrolled(authority, tmp_path / "b", name="b")
+    authority.revoke("b")
+    shutil.copy(authority.path / "crl.pem", silo.path)
+    assert greet(coordinator, silo) == "a"  # a list with others in it changes nothing
+    authority.revoke("c")
+    assert greet(coordinator, silo) == "a"  # nobody copied the list yet
+    shutil.copy(authority.path / "crl.pem", silo.path)
+    with pytest.raises(ssl.SSLCertVerificationError, match="revoked"):
+        greet(coordinator, silo)
+    assert other.peer().serial in revoked_serials(silo)
 
 
 def test_a_coordinator_under_another_name_is_refused(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from cloister.enrolment import (
     request_fingerprint,
 )
 from cloister.errors import DataError, PlanError
+from cloister.report.words import clean
 
 _KIND = "ed25519:"
 _GROUP = 8  # digits read in one breath
@@ -68,6 +69,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _request(args: argparse.Namespace, out: Output) -> None:
     path: Path = args.out or Path(f"{args.name}.request.json")
+    waited = KeyFolder(args.keys).pending()
     request = make_request(
         args.keys, args.role, args.name, args.host, new_identity=args.new_identity
     )
@@ -78,8 +80,13 @@ def _request(args: argparse.Namespace, out: Output) -> None:
         "Send the request to whoever keeps the authority, and read the fingerprint to them and to "
         "every silo's owner by telephone. The keys stay here."
     )
+    if waited:
+        out.warn("an earlier request from this folder was not installed; its grant no longer fits.")
     if args.new_identity:
-        out.warn("this is a new identity; every peer must pin its fingerprint before the next job.")
+        out.warn(
+            "this is a new identity, used once its grant is installed; every peer must pin its "
+            "fingerprint before the next job."
+        )
     out.document({"command": "enroll request", "file": path, "fingerprint": fingerprint})
 
 
@@ -90,7 +97,8 @@ def _approve(args: argparse.Namespace, out: Output) -> None:
     lines = [("name", request["name"]), ("role", request["role"])]
     if hosts := request["hosts"]:
         lines.append(("reached at", ", ".join(map(str, hosts))))
-    out.pairs([*lines, *_fingerprint_lines(fingerprint)])
+    lines += _fingerprint_lines(fingerprint)
+    out.pairs(lines)
     if args.fingerprint is not None:
         typed = "".join(args.fingerprint.split()).lower().removeprefix(_KIND)
         if f"{_KIND}{typed}" != fingerprint:
@@ -98,7 +106,7 @@ def _approve(args: argparse.Namespace, out: Output) -> None:
                 f"fingerprint of the request is {fingerprint!r}, got {args.fingerprint!r}; "
                 "somebody changed the request, or it was misread."
             )
-    elif not args.yes and not _asked():
+    elif not args.yes and not _asked(lines if args.json or args.quiet else []):
         raise PlanError("fingerprint was not confirmed, so nothing was issued; call the party.")
     grant = authority.approve(request, days=args.days)
     path: Path = args.out or Path(f"{request['name']}.grant.json")
@@ -125,8 +133,9 @@ def _revoke(args: argparse.Namespace, out: Output) -> None:
     out.say(f"revoked  {args.name}: {len(entries)} certificate{'s' * (len(entries) > 1)}")
     out.paragraph(
         f"Copy {authority.path / 'crl.pem'} into the coordinator's keys: it counts from the next "
-        "connection. Every silo's owner must also take the fingerprint out of their own file: "
-        "that is what keeps a party out of the next job."
+        "connection. If the coordinator itself was revoked, copy it into every party's keys. Every "
+        "silo's owner must also take the fingerprint out of their own file: that is what keeps a "
+        "party out of the next job."
     )
     out.document({"command": "enroll revoke", "name": args.name, "revoked": entries})
 
@@ -149,8 +158,10 @@ def _show(args: argparse.Namespace, out: Output) -> None:
             out.warn(warning)
     else:
         lines.append(("certificate", "none yet; send the request, then 'cloister enroll install'"))
+    if keys.pending():
+        lines.append(("asked for", "another certificate, not installed yet"))
     out.pairs(lines)
-    out.document(document)
+    out.document({**document, "pending": keys.pending()})
 
 
 def _fingerprint_lines(fingerprint: str) -> list[tuple[str, str]]:
@@ -159,10 +170,11 @@ def _fingerprint_lines(fingerprint: str) -> list[tuple[str, str]]:
     return [("fingerprint", fingerprint), ("to read aloud", spoken)]
 
 
-def _asked() -> bool:
-    """Ask a person at a terminal; nobody there is no."""
+def _asked(unseen: list[tuple[str, str]]) -> bool:
+    """Ask a person at a terminal, with what they have not seen yet; nobody there is no."""
     if not sys.stdin.isatty():
         return False
+    sys.stderr.writelines(f"{name}: {clean(value)}\n" for name, value in unseen)
     sys.stderr.write("Did the party read you this fingerprint? [y/N] ")
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -31,7 +31,7 @@ import math
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -430,7 +430,7 @@ class Ledger:
                 event=event.to_dict(),
                 frame=self._frame_tag(job, round, frame),
             )
-            connection.execute(_INSERT_FRAME, {"job": job, "round": round, "frame": frame})
+            _run(connection, _INSERT_FRAME, (job, round, frame))
             self._record_frame(connection, job, request, round, frame)
         return frame
 
@@ -468,16 +468,41 @@ class Ledger:
             If the job is unknown; if it is closed and the request is new; or if the answer was
             changed in the file.
         """
-        request, answer = bytes(request), bytes(answer)
+        return self.record_all(job, [(request, answer)])[0]
+
+    def record_all(self, job: str, answers: Sequence[tuple[bytes, bytes]]) -> tuple[bytes, ...]:
+        """Make answers durable in one transaction, up to the first that was another before.
+
+        Parameters
+        ----------
+        job : str
+        answers : sequence of (request, answer)
+
+        Returns
+        -------
+        tuple of bytes
+            For each of them what :meth:`record` returns; nothing after that first one.
+
+        Raises
+        ------
+        LedgerError
+            As :meth:`record`; none of them is kept then.
+        """
         with self._transaction() as connection:
-            known = self._state.job(job)
-            kept = self._answered(connection, job, request)
-            if kept is not None:
-                return kept
-            if not known.is_open:
-                raise LedgerError(f"job {job!r} is closed and answers no new request; ignore it.")
-            self._insert_answer(connection, job, request, answer, None)
-        return answer
+            known, kept = self._state.job(job), []
+            for request, answer in ((bytes(a), bytes(b)) for a, b in answers):
+                earlier = self._answered(connection, job, request)
+                kept.append(answer if earlier is None else earlier)
+                if kept[-1] != answer:
+                    break
+                if earlier is not None:
+                    continue
+                if not known.is_open:
+                    raise LedgerError(
+                        f"job {job!r} is closed and answers no new request; ignore it."
+                    )
+                self._insert_answer(connection, job, request, answer, None)
+        return tuple(kept)
 
     def recorded(self, job: str) -> tuple[tuple[bytes, bytes], ...]:
         """Return the requests of a job and their answers, in the order in which they were kept.
@@ -884,15 +909,16 @@ class Ledger:
             )
 
     def _answered(self, connection: sa.Connection, job: str, request: bytes) -> bytes | None:
-        of_digest = hashlib.sha256(request).digest()
-        row = connection.execute(_ONE_ANSWER, {"of_job": job, "of_digest": of_digest}).first()
-        return None if row is None else self._checked_answer(connection, row)
+        digest = hashlib.sha256(request).digest()
+        row = _run(connection, _ONE_ANSWER, (job, digest)).fetchone()
+        return None if row is None else self._checked_answer(connection, job, *row)
 
     def _read_answers(self, connection: sa.Connection, job: str) -> Iterator[tuple[bytes, bytes]]:
-        for number, row in enumerate(connection.execute(_ANSWERS_OF, {"of_job": job}).all()):
-            if row.number != number:
+        for place, row in enumerate(_run(connection, _ANSWERS_OF, (job,)).fetchall()):
+            number, _, request, *_ = row
+            if number != place:
                 raise LedgerError(f"an answer of job {job!r} is gone; leave the job.")
-            yield row.request, self._checked_answer(connection, row)
+            yield request, self._checked_answer(connection, job, *row)
 
     def _insert_answer(
         self,
@@ -902,26 +928,24 @@ class Ledger:
         answer: bytes | None,
         round: int | None,
     ) -> None:
-        number: int = connection.execute(_NEXT_NUMBER, {"of_job": job}).scalar_one()
-        row = {
-            "job": job,
-            "number": number,
-            "digest": hashlib.sha256(request).digest(),
-            "request": request,
-            "answer": answer,
-            "round": round,
-            "tag": self._answer_tag(job, number, round, request, answer),
-        }
-        connection.execute(_INSERT_ANSWER, row)
+        (number,) = _run(connection, _NEXT_NUMBER, (job,)).fetchone()
+        digest = hashlib.sha256(request).digest()
+        tag = self._answer_tag(job, number, round, request, answer)
+        _run(connection, _INSERT_ANSWER, (job, number, digest, round, request, answer, tag))
 
-    def _checked_answer(self, connection: sa.Connection, row: Any) -> bytes:
-        tag = self._answer_tag(row.job, row.number, row.round, row.request, row.answer)
-        if not hmac.compare_digest(tag, row.tag):
-            raise LedgerError(f"an answer of job {row.job!r} was changed; leave the job.")
-        if row.round is not None:
-            return self._stored(connection, row.job, row.round)
-        answer: bytes = row.answer
-        return answer
+    def _checked_answer(
+        self,
+        connection: sa.Connection,
+        job: str,
+        number: int,
+        round: int | None,
+        request: bytes,
+        answer: bytes,
+        tag: bytes,
+    ) -> bytes:
+        if not hmac.compare_digest(self._answer_tag(job, number, round, request, answer), tag):
+            raise LedgerError(f"an answer of job {job!r} was changed; leave the job.")
+        return answer if round is None else self._stored(connection, job, round)
 
     def _answer_tag(
         self, job: str, number: int, round: int | None, request: bytes, answer: bytes | None
@@ -930,8 +954,9 @@ class Ledger:
         return self._tag(label, answer or b"")
 
     def _stored(self, connection: sa.Connection, job: str, round: int) -> bytes:
-        frame = connection.execute(_ONE_FRAME, {"of_job": job, "of_round": round}).scalar()
-        return self._check_frame(job, round, frame, self._state.jobs[job].rounds[round].frame_tag)
+        row = _run(connection, _ONE_FRAME, (job, round)).fetchone()
+        tag = self._state.jobs[job].rounds[round].frame_tag
+        return self._check_frame(job, round, row and row[0], tag)
 
     def _check_frame(self, job: str, round: int, frame: bytes | None, tag: str) -> bytes:
         if frame is None:
@@ -1001,21 +1026,20 @@ def _text_of(time: datetime) -> str:
 
 # How the chain is stored ---------------------------------------------------------------------
 
-_ONE_FRAME = sa.select(_FRAMES.c.frame).where(
-    _FRAMES.c.job == sa.bindparam("of_job"), _FRAMES.c.round == sa.bindparam("of_round")
-)
-_INSERT_FRAME = sa.insert(_FRAMES)
-_INSERT_ENTRY = sa.insert(_ENTRIES)
-_ONE_ANSWER = sa.select(_ANSWERS).where(
-    _ANSWERS.c.job == sa.bindparam("of_job"), _ANSWERS.c.digest == sa.bindparam("of_digest")
-)
+# What each round needs is said to the driver itself, which takes a tenth of the time.
+_ONE_FRAME = "SELECT frame FROM frames WHERE job = ? AND round = ?"
+_INSERT_FRAME = "INSERT INTO frames (job, round, frame) VALUES (?, ?, ?)"
+_ENTRIES_FROM = "SELECT seq, body, hash FROM entries WHERE seq >= ? ORDER BY seq"
+_INSERT_ENTRY = "INSERT INTO entries (seq, body, hash) VALUES (?, ?, ?)"
+_ONE_ANSWER = "SELECT number, round, request, answer, tag FROM answers WHERE job = ? AND digest = ?"
 _ANSWERS_OF = (
-    sa.select(_ANSWERS).where(_ANSWERS.c.job == sa.bindparam("of_job")).order_by(_ANSWERS.c.number)
+    "SELECT number, round, request, answer, tag FROM answers WHERE job = ? ORDER BY number"
 )
-_NEXT_NUMBER = sa.select(sa.func.coalesce(sa.func.max(_ANSWERS.c.number) + 1, 0)).where(
-    _ANSWERS.c.job == sa.bindparam("of_job")
+_NEXT_NUMBER = "SELECT COALESCE(MAX(number) + 1, 0) FROM answers WHERE job = ?"
+_INSERT_ANSWER = (
+    "INSERT INTO answers (job, number, digest, round, request, answer, tag) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?)"
 )
-_INSERT_ANSWER = sa.insert(_ANSWERS)
 _JOBS_WITH_ANSWERS = sa.select(_ANSWERS.c.job).distinct()
 _ONE_SECRET = sa.select(_SECRETS.c.secret).where(_SECRETS.c.job == sa.bindparam("of_job"))
 _INSERT_SECRET = sa.insert(_SECRETS)
@@ -1028,24 +1052,24 @@ _INSERT_OWN_HEAD = sa.insert(_OWN_HEADS).prefix_with("OR IGNORE")
 _TRIGGER_NAMES = sa.text("SELECT name FROM sqlite_master WHERE type = 'trigger'")
 _OF_JOBS = (_FRAMES, _ANSWERS, _SECRETS)  # what lies beside the chain until a job is over
 _ALL_FRAMES = sa.select(_FRAMES.c.job, _FRAMES.c.round, _FRAMES.c.frame)
-_ENTRIES_FROM = (
-    sa.select(_ENTRIES.c.seq, _ENTRIES.c.body, _ENTRIES.c.hash)
-    .where(_ENTRIES.c.seq >= sa.bindparam("first"))
-    .order_by(_ENTRIES.c.seq)
-)
+
+
+def _run(connection: sa.Connection, statement: str, values: tuple[Any, ...]) -> sqlite3.Cursor:
+    """Run a statement in the transaction of `connection`."""
+    driver = connection.connection.driver_connection
+    assert isinstance(driver, sqlite3.Connection)
+    return driver.execute(statement, values)
 
 
 def _read_entries(connection: sa.Connection, first: int = 1) -> Iterator[Entry]:
-    rows: Iterable[Any] = connection.execute(_ENTRIES_FROM, {"first": first})
-    return (Entry(row.seq, row.body, row.hash) for row in rows)
+    return (Entry(*row) for row in _run(connection, _ENTRIES_FROM, (first,)))
 
 
 def _insert_entry(
     connection: sa.Connection, seq: int, previous: str, kind: str, **fields: Any
 ) -> None:
     body = canonical({"kind": kind, "at": _text_of(utc_now()), **fields})
-    row = {"seq": seq, "body": body, "hash": entry_hash(previous, body)}
-    connection.execute(_INSERT_ENTRY, row)
+    _run(connection, _INSERT_ENTRY, (seq, body, entry_hash(previous, body)))
 
 
 def _engine(path: Path | None) -> sa.Engine:

@@ -48,7 +48,7 @@ from cloister.secagg.masks import Masker
 from cloister.tasks.base import GridState, Records
 
 _DRIFT = 1e-6  # machines may differ by so much in a coordinate of the public state
-_TOLD = "told/{}"  # no frame begins so
+_TOLD = b"told/"  # no frame begins so
 
 
 class Client:
@@ -121,7 +121,7 @@ class Client:
         self._progress = Progress(plan)
         self._answers: dict[bytes, bytes] = {}
         for request, answer in self._journal.recorded(plan.run_id):
-            if not request.startswith(_TOLD[:-2].encode()) and self._answer(request) != answer:
+            if not request.startswith(_TOLD) and self._answer(request) != answer:
                 raise LocalProtocolError(
                     f"{silo!r} does not come to its recorded answers again, so its records or its "
                     "keys are not what they were; it leaves the job for good."
@@ -198,11 +198,15 @@ class Client:
 
     def _keep_to(self, t: int, digest: bytes) -> None:
         """Bind this silo, in all processes that share its journal, to one answer of a round."""
-        if t not in self._told:
-            name = _TOLD.format(t).encode()
-            self._told[t] = self._journal.record(self.plan.run_id, name, digest)
-        if self._told[t] != digest:
+        self._promise_all(t, [(_told(t), digest)])
+
+    def _promise_all(self, t: int, answers: Sequence[tuple[bytes, bytes]]) -> bytes:
+        """Make the one answer of a round and ours to it durable in one step; return the last."""
+        kept = self._journal.record_all(self.plan.run_id, answers)
+        self._told[t] = kept[0]
+        if self._told[t] != answers[0][1]:
             raise RemoteProtocolError(f"round {t} was answered twice with different sums.")
+        return kept[-1]
 
     # Keys ------------------------------------------------------------------------------------
 
@@ -293,13 +297,16 @@ class Client:
 
     def _confirmed(self, message: Reply, request: bytes) -> bytes:
         """Confirm an answer; only once that is durable may it be opened."""
-        answer = self._promise(request, encode(self.plan, self._confirm(message)))
-        if self._progress.rounds == message.round:  # not yet unmasked
+        t, confirm = message.round, self._confirm(message)
+        promised = [(_told(t), confirm.result_hash), (request, encode(self.plan, confirm))]
+        answer = self._promise_all(t, promised)
+        self._answers[_name(request)] = answer
+        if self._progress.rounds == t:  # not yet unmasked
             self._pending = message
         return answer
 
     def _confirm(self, message: Reply) -> Confirm:
-        """Check the survivors, keep to the answer and say so to the others."""
+        """Check the survivors and say to the others what we were told."""
         t, survivors = message.round, message.survivors
         if t != self._uploads - 1:
             raise RemoteProtocolError(
@@ -321,7 +328,6 @@ class Client:
                 f"{self._quorum}."
             )
         digest = result_hash(self.plan, message)
-        self._keep_to(t, digest)
         return Confirm(t, self.silo, digest, *self._vouch(t, digest))
 
     def _give_shares(self, message: Unmask) -> Shares:
@@ -337,9 +343,7 @@ class Client:
             members, reply = self._before
         else:
             raise RemoteProtocolError(f"{self.silo!r} has confirmed no sum of round {t}.")
-        self._check_confirmations(
-            t, message.confirmations, result_hash(self.plan, reply), reply.survivors
-        )
+        self._check_confirmations(t, message.confirmations, self._told[t], reply.survivors)
         shares = self._masker.shares(t, members, reply.survivors)
         return Shares(t, self.silo, tuple(shares[name] for name in members if name in shares))
 
@@ -360,8 +364,7 @@ class Client:
         reply = self._pending
         if reply is None:
             raise RemoteProtocolError(f"round {t} goes on, but {self.silo!r} has no reply of it.")
-        digest = result_hash(self.plan, reply)
-        self._check_confirmations(t, confirmations, digest, reply.survivors)
+        self._check_confirmations(t, confirmations, self._told[t], reply.survivors)
         words = self._masker.unmask(
             reply.words, self._pad(t), reply.survivors, self._members, opened
         )
@@ -476,6 +479,10 @@ class Client:
 
     def _pad(self, t: int) -> PadContext:
         return PadContext(self.plan.digest.hex(), t, 0, VECTOR, self.silo)
+
+
+def _told(t: int) -> bytes:
+    return _TOLD + str(t).encode()
 
 
 def _name(frame: bytes) -> bytes:

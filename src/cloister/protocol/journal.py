@@ -9,7 +9,7 @@ inside one process, where a crash ends the run for everybody.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from cloister.errors import LedgerError, LocalProtocolError
@@ -43,6 +43,16 @@ class Journal(Protocol):
 
     def record(self, job: str, request: bytes, answer: bytes) -> bytes:
         """Keep the answer to a request; return the one that was kept first."""
+        ...
+
+    def record_all(self, job: str, answers: Sequence[tuple[bytes, bytes]]) -> tuple[bytes, ...]:
+        """Keep requests and answers in one step, up to the first that was answered otherwise.
+
+        Returns
+        -------
+        tuple of bytes
+            For each of them what :meth:`record` returns; nothing after that first one.
+        """
         ...
 
     def recorded(self, job: str) -> tuple[tuple[bytes, bytes], ...]:
@@ -103,6 +113,15 @@ class MemoryJournal:
     def record(self, job: str, request: bytes, answer: bytes) -> bytes:
         """Keep the answer to a request; return the one that was kept first."""
         return self._answers.setdefault(job, {}).setdefault(request, answer)
+
+    def record_all(self, job: str, answers: Sequence[tuple[bytes, bytes]]) -> tuple[bytes, ...]:
+        """Keep answers up to the first that is another; return those that were kept first."""
+        kept: list[bytes] = []
+        for request, answer in answers:
+            kept.append(self.record(job, request, answer))
+            if kept[-1] != answer:
+                break
+        return tuple(kept)
 
     def recorded(self, job: str) -> tuple[tuple[bytes, bytes], ...]:
         """Return requests and answers in the order in which they were kept."""

@@ -17,6 +17,7 @@ from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as NotYet
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from starlette.responses import JSONResponse
@@ -58,18 +59,18 @@ class _Stream:
 
     def __init__(self, websocket: WebSocket, most: int) -> None:
         self._websocket = websocket
-        self._waiting: deque[bytes] = deque()
+        self._waiting: deque[tuple[bytes, Callable[[], None]]] = deque()
         self._bytes = 0
         self._most = most
         self._more = asyncio.Event()
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def put(self, data: bytes) -> None:
-        """Send a message after those that wait."""
+    def put(self, data: bytes, sent: Callable[[], None] = lambda: None) -> None:
+        """Send a message after those that wait, and call `sent`."""
         if self._bytes + len(data) > self._most:
             self.end(_TROUBLE, "this silo takes its messages too slowly; it may connect again.")
             return
-        self._waiting.append(data)
+        self._waiting.append((data, sent))
         self._bytes += len(data) + _OVERHEAD
         self._more.set()
 
@@ -83,9 +84,10 @@ class _Stream:
         while True:
             await self._more.wait()
             while self._waiting:
-                data = self._waiting.popleft()
+                data, sent = self._waiting.popleft()
                 self._bytes -= len(data) + _OVERHEAD
                 await self._websocket.send({"type": "websocket.send", "bytes": data})
+                sent()
             self._more.clear()
 
     async def read(self) -> bytes | None:
@@ -110,9 +112,17 @@ class _Exchange:
     grace: float  # seconds for one that is not connected
     last: float  # when the exchange ends whatever happens
     refusals: deque[tuple[str, str]]
+    on_sent: Callable[[], None]
+    unsent: set[str]  # silos with a stream to which their frame is not yet on its way
     answers: dict[str, bytes] = field(default_factory=dict)
     due: dict[str, float] = field(default_factory=dict)  # of the silos waited for
     changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def sent(self, silo: str) -> None:
+        """Note that the frame of a silo is on its way, or has none."""
+        self.unsent.discard(silo)
+        if not self.unsent:
+            self.on_sent()
 
     def give(self, silo: str, seconds: float) -> None:
         """Wait for a silo so many seconds from now."""
@@ -202,6 +212,7 @@ class Hub:
         grace: float,
         stop: threading.Event,
         on_refusal: Callable[[str, str], None],
+        on_sent: Callable[[], None] = lambda: None,
     ) -> HubTransport:
         """Return the carrier of a job's frames, for a thread of the job's own.
 
@@ -214,8 +225,11 @@ class Hub:
             Ends an exchange soon.
         on_refusal : function of (silo, reason)
             Called in the job's thread.
+        on_sent : function
+            Called in the event loop when the frames of an exchange are on their way, and again
+            when one is repeated.
         """
-        return HubTransport(self, job, round_timeout, grace, stop, on_refusal)
+        return HubTransport(self, job, round_timeout, grace, stop, on_refusal, on_sent)
 
     def _tell(self, silo: str, message: Message) -> None:
         data = message.encode()
@@ -310,6 +324,7 @@ class Hub:
         for exchange in self._exchanges.values():
             if silo in exchange.due:
                 exchange.give(silo, exchange.grace)
+                exchange.sent(silo)
 
     def _post(self, silo: str, data: bytes) -> None:
         if silo in self._streams:
@@ -318,7 +333,7 @@ class Hub:
     def _ask(self, exchange: _Exchange, silo: str) -> None:
         if silo in self._streams:
             exchange.give(silo, exchange.patience)
-            self._streams[silo].put(exchange.messages[silo])
+            self._streams[silo].put(exchange.messages[silo], partial(exchange.sent, silo))
         else:
             exchange.give(silo, exchange.grace)
 
@@ -347,6 +362,7 @@ class Hub:
         patience: float,
         grace: float,
         refusals: deque[tuple[str, str]],
+        on_sent: Callable[[], None],
     ) -> dict[str, bytes]:
         """Ask silos, and those that return once more; return the answers that came in time."""
         number = next(self._numbers) % _NUMBERS
@@ -363,6 +379,8 @@ class Hub:
             grace,
             time.monotonic() + patience + grace,  # though it come and go and come
             refusals,
+            on_sent,
+            set(frames) & set(self._streams),
         )
         self._exchanges[number] = exchange
         try:
@@ -399,6 +417,7 @@ class HubTransport:
     grace: float
     stop: threading.Event
     on_refusal: Callable[[str, str], None]
+    on_sent: Callable[[], None]
 
     def exchange(self, frames: Mapping[str, bytes]) -> dict[str, bytes]:
         """Send each silo its frame; return the answers that came.
@@ -418,6 +437,7 @@ class HubTransport:
                 patience=self.round_timeout,
                 grace=self.grace,
                 refusals=refusals,
+                on_sent=self.on_sent,
             )
         )
         answers = None

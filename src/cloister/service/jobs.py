@@ -39,7 +39,6 @@ from cloister.service.store import ENDED, State, Store, StoredJob
 PROPOSE = b"cloister/1/propose"  # the label of a proposer's signature over the plan's digest
 MAX_OPEN = 500  # jobs that are proposed or running
 _REASON = 500  # characters of a silo's reason that are kept
-_SENDING = 0.0002  # seconds in which the frames of an exchange are on their way
 _TICK = 1.0  # seconds between two looks at the clock
 _RETRY = 10.0  # seconds before a job is taken up again whose database was not usable
 _RECENT = 100  # ended jobs of which a silo is told when it connects
@@ -71,43 +70,50 @@ class Streams(Protocol):
         grace: float,
         stop: threading.Event,
         on_refusal: Callable[[str, str], None],
+        on_sent: Callable[[], None],
     ) -> Transport:
-        """Return the carrier of a job's frames."""
+        """Return the carrier of a job's frames; `on_sent` is called when frames are on their way.
+
+        It may be called in any thread, and more than once.
+        """
         ...
 
 
 @dataclass(frozen=True)
 class _Cohort:
-    """Carries frames to the silos that take part; the others were never asked to.
-
-    While they compute, one thing of `aside` is done: they are not held up by it.
-    """
+    """Carries frames to the silos that take part; the others were never asked to."""
 
     inner: Transport
     silos: frozenset[str]
-    thread: ThreadPoolExecutor
-    aside: deque[Callable[[], None]] = field(default_factory=deque)
-    begun: deque[Future[None]] = field(default_factory=deque)
 
     def exchange(self, frames: Mapping[str, bytes]) -> Mapping[str, bytes]:
         wanted = {silo: frame for silo, frame in frames.items() if silo in self.silos}
-        if self.aside:
-            self.begun.append(self.thread.submit(_after_sending, self.aside.popleft()))
-        while self.begun and self.begun[0].done():
-            self.begun.popleft().result()
         return self.inner.exchange(wanted) if wanted else {}
 
+
+@dataclass(frozen=True)
+class _Aside:
+    """What is done in a thread of its own while silos compute, so that it holds up nothing."""
+
+    thread: ThreadPoolExecutor
+    waiting: deque[Callable[[], None]] = field(default_factory=deque)
+    begun: deque[Future[None]] = field(default_factory=deque)
+
+    def begin(self) -> None:
+        """Start on everything that waits; from any thread."""
+        while self.waiting:
+            self.begun.append(self.thread.submit(self.waiting.popleft()))
+
+    def check(self) -> None:
+        """Raise what went wrong so far."""
+        while self.begun and self.begun[0].done():
+            self.begun.popleft().result()
+
     def finish(self) -> None:
-        """Do what is left, and raise what went wrong."""
-        for do in self.aside:
-            do()
+        """Do everything to its end, and raise what went wrong."""
+        self.begin()
         for future in self.begun:
             future.result()
-
-
-def _after_sending(do: Callable[[], None]) -> None:
-    time.sleep(_SENDING)
-    do()
 
 
 @dataclass
@@ -390,22 +396,25 @@ class Jobs:
         try:
             plan = self._plan(job)
             aggregator = Aggregator(plan, self.new_noise(), self.store)
-            carrier = self.streams.transport(
-                job.id,
-                round_timeout=self.round_timeout,
-                grace=self.grace,
-                stop=stop,
-                on_refusal=lambda silo, reason: self._refused(job.id, silo, reason),
-            )
             with ThreadPoolExecutor(1, "aside") as thread:
-                cohort = _Cohort(carrier, frozenset(job.approved), thread)
+                aside = _Aside(thread)
+                carrier = self.streams.transport(
+                    job.id,
+                    round_timeout=self.round_timeout,
+                    grace=self.grace,
+                    stop=stop,
+                    on_refusal=lambda silo, reason: self._refused(job.id, silo, reason),
+                    on_sent=aside.begin,
+                )
+                cohort = _Cohort(carrier, frozenset(job.approved))
                 # One attempt: the carrier asks again on every stream that returns in time.
                 for done in run_rounds(aggregator, cohort, attempts=1):
                     if stop.is_set():
                         return
-                    cohort.aside.append(partial(self._round_done, job, done))
-                    cohort.aside.append(aggregator.prepare)
-                cohort.finish()
+                    aside.check()
+                    aside.waiting.append(partial(self._round_done, job, done))
+                    aside.waiting.append(aggregator.prepare)
+                aside.finish()
             if plan.publish:
                 self._publish(plan, aggregator)
             self._end(job.id, "done")

@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -254,30 +254,40 @@ class Store:
         """
         charge = _json(event.to_dict())
         with self._transaction() as connection:
-            row = connection.execute(_ONE_ROUND, {"of_job": job, "of_round": round}).first()
-            if row is not None:
+            of_round = {"of_job": job, "of_round": round}
+            row = connection.execute(_STATE_AND_ROUND, of_round).first()
+            if row is not None and row.frame is not None:
                 if row.event != charge:
                     raise LedgerError(
                         f"round {round} of job {job!r} was committed with another event; "
                         "a round has one meaning."
                     )
                 return bytes(row.frame)
-            state = _state(connection, job)
+            state = "unknown" if row is None else row.state
             if state != "running":
                 raise LocalProtocolError(
-                    f"round {round} of job {job!r} cannot be answered: the job is "
-                    f"{state or 'unknown'}, not running."
+                    f"round {round} of job {job!r} cannot be answered: the job is {state}, not "
+                    "running."
                 )
             values = {"job": job, "round": round, "event": charge, "frame": frame, "at": _now()}
-            connection.execute(sa.insert(_ROUNDS), values)
+            connection.execute(_INSERT_ROUND, values)
             if request:
                 _record(connection, job, request, frame)
         return frame
 
     def record(self, job: str, request: bytes, answer: bytes) -> bytes:
         """Keep the answer to a request; the first one stays and is returned."""
+        return self.record_all(job, [(request, answer)])[0]
+
+    def record_all(self, job: str, answers: Sequence[tuple[bytes, bytes]]) -> tuple[bytes, ...]:
+        """Keep answers up to the first that is another; return those that were kept first."""
+        kept: list[bytes] = []
         with self._transaction() as connection:
-            return _record(connection, job, request, answer)
+            for request, answer in answers:
+                kept.append(_record(connection, job, request, answer))
+                if kept[-1] != answer:
+                    break
+        return tuple(kept)
 
     def recorded(self, job: str) -> tuple[tuple[bytes, bytes], ...]:
         """Return every request and answer of a job, in the order they were kept."""
@@ -407,7 +417,8 @@ class Store:
     def progress(self, job: str, rounds_done: int, survivors: tuple[str, ...]) -> None:
         """Remember how far a running job is; nothing depends on it but what people are shown."""
         values = {"rounds_done": rounds_done, "survivors": _json(survivors)}
-        self._move(job, ("running",), values)
+        with self._transaction() as connection:
+            connection.execute(_PROGRESS, {"of_job": job, **values})
 
     def publish(self, job: str, result: Mapping[str, Any]) -> None:
         """Keep the result of a job whose plan publishes it."""
@@ -488,6 +499,21 @@ class Store:
 _ONE_ROUND = sa.select(_ROUNDS.c.event, _ROUNDS.c.frame).where(
     _ROUNDS.c.job == sa.bindparam("of_job"), _ROUNDS.c.round == sa.bindparam("of_round")
 )
+_INSERT_ROUND = sa.insert(_ROUNDS)
+_STATE_AND_ROUND = (  # one question where each round asks two
+    sa.select(_JOBS.c.state, _ROUNDS.c.event, _ROUNDS.c.frame)
+    .outerjoin_from(
+        _JOBS,
+        _ROUNDS,
+        sa.and_(_ROUNDS.c.job == _JOBS.c.id, _ROUNDS.c.round == sa.bindparam("of_round")),
+    )
+    .where(_JOBS.c.id == sa.bindparam("of_job"))
+)
+_PROGRESS = (
+    sa.update(_JOBS)
+    .where(_JOBS.c.id == sa.bindparam("of_job"), _JOBS.c.state == "running")
+    .values(rounds_done=sa.bindparam("rounds_done"), survivors=sa.bindparam("survivors"))
+)
 
 
 def _state(connection: sa.Connection, job: str) -> str | None:
@@ -561,7 +587,7 @@ def _engine(url: str) -> sa.Engine:
         pool_size=1,
         max_overflow=0,
         pool_timeout=60,
-        pool_pre_ping=True,  # a database server may restart under us
+        pool_pre_ping=kind != "sqlite",  # a database server may restart under us
         connect_args={"timeout": BUSY_SECONDS, "check_same_thread": False}
         if kind == "sqlite"
         else {"connect_timeout": BUSY_SECONDS},

@@ -386,7 +386,7 @@ def test_a_failed_commit_stores_neither_charge_nor_frame(
 ) -> None:
     reserve(ledger, "a")
     head = ledger.head()
-    monkeypatch.setattr(ledger_module, "_INSERT_FRAME", ledger_module.sa.text("INSERT INTO no"))
+    monkeypatch.setattr(ledger_module, "_INSERT_FRAME", "INSERT INTO no")
     with pytest.raises(LedgerError, match="nothing may be released"):
         ledger.commit(job="a", round=0, event=ROUND, frame=b"x")
     monkeypatch.undo()
@@ -865,7 +865,7 @@ def test_a_failed_commit_keeps_no_request_either(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reserve(ledger, "a")
-    monkeypatch.setattr(ledger_module, "_INSERT_ANSWER", ledger_module.sa.text("INSERT INTO no"))
+    monkeypatch.setattr(ledger_module, "_INSERT_ANSWER", "INSERT INTO no")
     with pytest.raises(LedgerError, match="nothing may be released"):
         ledger.commit(job="a", round=0, event=ROUND, frame=b"x", request=b"ask")
     monkeypatch.undo()
