@@ -62,7 +62,7 @@ LIBRARIES = {
     "cryptography": {"randomness", "hazmat", "enrolment"},
     "scipy": {"privacy", "metrics", "experiments"},
     "dp_accounting": {"privacy.accounting"},
-    "sqlalchemy": {"privacy.ledger", "data", "service.store", "silo.store"},
+    "sqlalchemy": {"privacy.ledger", "privacy.ledger_file", "data", "service.store", "silo.store"},
     "pydantic": {"schema", "settings", "service.app"},
     "pandas": {"data", "cli", "experiments"},
     "polars": {"data"},

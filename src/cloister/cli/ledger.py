@@ -7,7 +7,8 @@ from pathlib import Path
 
 from cloister.cli import budget
 from cloister.cli.output import Output, add_flags
-from cloister.privacy.ledger import Ledger, migrate
+from cloister.privacy.ledger import Ledger
+from cloister.privacy.ledger_file import migrate
 
 _RESTORE = (
     "A copy does not know what was sent after it was made. So a silo that is restored from it "

@@ -18,9 +18,9 @@ Peers sign the heads of each other's chains. Theirs are kept here; the newest of
 signed is kept here and in a small file beside the ledger, so that a ledger restored from a copy is
 refused.
 
-A file of format 1 has the same entries and fewer tables. It is refused until :func:`migrate` has
-added them, in one transaction: never as a side effect of opening, because a program that only
-knows format 1 cannot use the file afterwards.
+A file of format 1 has the same entries and fewer tables. It is refused until
+:func:`cloister.privacy.ledger_file.migrate` has added them, in one transaction: never as a side
+effect of opening, because a program that only knows format 1 cannot use the file afterwards.
 """
 
 from __future__ import annotations
@@ -31,21 +31,19 @@ import math
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.pool import StaticPool
 
 from cloister.errors import BudgetExceeded, LedgerError, PlanError
+from cloister.privacy import ledger_file
 from cloister.privacy.accounting import epsilon
 from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import epsilon_left
 from cloister.privacy.chain import (
-    BEFORE_FIRST,
     FORMAT,
     Entry,
     Job,
@@ -53,94 +51,14 @@ from cloister.privacy.chain import (
     SignedHead,
     State,
     canonical,
-    entry_hash,
 )
 from cloister.privacy.events import ComposedEvent, Event, NonPrivateEvent, holds
-from cloister.randomness import KEY_BYTES, new_key, new_nonce
+from cloister.randomness import KEY_BYTES, new_key
 
-__all__ = ["Entry", "JobRecord", "Ledger", "SignedHead", "migrate"]
+__all__ = ["Entry", "JobRecord", "Ledger", "SignedHead"]
 
-BUSY_SECONDS = 30
 # Rounding slack when a cost is compared with a cap: three events of a third each must fit in one.
 SLACK = 1e-9
-
-_METADATA = sa.MetaData()
-_ENTRIES = sa.Table(
-    "entries",
-    _METADATA,
-    sa.Column("seq", sa.Integer, primary_key=True),
-    sa.Column("body", sa.Text, nullable=False),
-    sa.Column("hash", sa.Text, nullable=False),
-)
-_FRAMES = sa.Table(
-    "frames",
-    _METADATA,
-    sa.Column("job", sa.Text, primary_key=True),
-    sa.Column("round", sa.Integer, primary_key=True),
-    sa.Column("frame", sa.LargeBinary, nullable=False),
-)
-# An answer that is the frame of a round is kept once, as that round.
-_ANSWERS = sa.Table(
-    "answers",
-    _METADATA,
-    sa.Column("job", sa.Text, primary_key=True),
-    sa.Column("number", sa.Integer, primary_key=True),
-    sa.Column("digest", sa.LargeBinary, nullable=False),
-    sa.Column("request", sa.LargeBinary, nullable=False),
-    sa.Column("answer", sa.LargeBinary),
-    sa.Column("round", sa.Integer),
-    sa.Column("tag", sa.LargeBinary, nullable=False),
-    sa.UniqueConstraint("job", "digest"),
-)
-_SECRETS = sa.Table(
-    "secrets",
-    _METADATA,
-    sa.Column("job", sa.Text, primary_key=True),
-    sa.Column("secret", sa.LargeBinary, nullable=False),
-)
-_PEERS = sa.Table(
-    "peers",
-    _METADATA,
-    sa.Column("fingerprint", sa.Text, primary_key=True),
-    sa.Column("head", sa.Text, nullable=False),
-    sa.Column("signature", sa.LargeBinary, nullable=False),
-    sa.Column("public", sa.LargeBinary, nullable=False),
-)
-_OWN_HEADS = sa.Table(
-    "own_heads",
-    _METADATA,
-    sa.Column("seq", sa.Integer, primary_key=True),
-    sa.Column("fingerprint", sa.Text, primary_key=True),
-    sa.Column("head", sa.Text, nullable=False),
-    sa.Column("signature", sa.LargeBinary, nullable=False),
-)
-_OWNER = sa.Table(
-    "owner",
-    _METADATA,
-    sa.Column("format", sa.Integer, nullable=False),
-    sa.Column("key", sa.LargeBinary, nullable=False),
-)
-# The third trigger also stops INSERT OR REPLACE and gaps.
-_TRIGGERS = {
-    f"{table}_{name}": f"CREATE TRIGGER {table}_{name} BEFORE {when} "
-    "BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END"
-    for table, name, when in (
-        ("entries", "update", "UPDATE ON entries"),
-        ("entries", "delete", "DELETE ON entries"),
-        (
-            "entries",
-            "insert",
-            "INSERT ON entries WHEN NEW.seq <> 1 + (SELECT COALESCE(MAX(seq), 0) FROM entries)",
-        ),
-        ("owner", "update", "UPDATE ON owner"),
-        ("owner", "delete", "DELETE ON owner"),
-        ("frames", "update", "UPDATE ON frames"),
-        ("answers", "update", "UPDATE ON answers"),
-        ("secrets", "update", "UPDATE ON secrets"),
-        ("own_heads", "update", "UPDATE ON own_heads"),
-        ("own_heads", "delete", "DELETE ON own_heads"),
-    )
-}
 
 
 class Ledger:
@@ -177,17 +95,17 @@ class Ledger:
     def __init__(self, path: str | os.PathLike[str] | None) -> None:
         self._path = None if path is None else Path(os.path.abspath(path))
         if self._path is not None and not self._path.exists():
-            _create(self._path)
+            ledger_file.create(self._path)
         self._lock = threading.RLock()
         self._process = os.getpid()
         self._file = self._identity()
-        self._engine = _engine(self._path)
+        self._engine = ledger_file.open_engine(self._path)
         self._state = State()
         try:
             with self._guarded(), self._engine.begin() as connection:
                 if self._path is None:
-                    _initialise(connection)
-                self._key = _owner_key(connection, self._path)
+                    ledger_file.initialise(connection)
+                self._key = ledger_file.owner_key(connection, self._path)
                 self._catch_up(connection)
                 self._check_countersigned(connection)
         except LedgerError:
@@ -352,7 +270,7 @@ class Ledger:
                 cap = Budget(known.study_epsilons[study], known.cap.delta)
                 so_far = self._state.charged(dataset, study)
                 _check_cap(f"study {study!r}", "cap", job, events, so_far, cap)
-            now = utc_now()
+            now = ledger_file.utc_now()
             if year_epsilon is not None:
                 cap = Budget(year_epsilon, known.cap.delta)
                 so_far = self._state.charged_in(now.year, dataset)
@@ -361,7 +279,7 @@ class Ledger:
             self._append(
                 connection,
                 "reserve",
-                at=_text_of(now),
+                at=ledger_file.text_of(now),
                 dataset=dataset,
                 study=study,
                 job=job,
@@ -430,7 +348,7 @@ class Ledger:
                 event=event.to_dict(),
                 frame=self._frame_tag(job, round, frame),
             )
-            _run(connection, _INSERT_FRAME, (job, round, frame))
+            ledger_file.run(connection, ledger_file.INSERT_FRAME, (job, round, frame))
             self._record_frame(connection, job, request, round, frame)
         return frame
 
@@ -528,12 +446,14 @@ class Ledger:
         """
         with self._transaction() as connection:
             known = self._state.job(job)
-            secret: bytes | None = connection.execute(_ONE_SECRET, {"of_job": job}).scalar()
+            secret: bytes | None = connection.execute(
+                ledger_file.ONE_SECRET, {"of_job": job}
+            ).scalar()
             if secret is None:
                 if not known.is_open:
                     raise LedgerError(f"job {job!r} is closed and has no secret; leave the job.")
                 secret = new_key()
-                connection.execute(_INSERT_SECRET, {"job": job, "secret": secret})
+                connection.execute(ledger_file.INSERT_SECRET, {"job": job, "secret": secret})
         return secret
 
     def close(self, job: str) -> None:
@@ -555,7 +475,7 @@ class Ledger:
         with self._transaction() as connection:
             if self._state.job(job).is_open:
                 raise LedgerError(f"job {job!r} is open and may have to send again; close it.")
-            for table in _OF_JOBS:
+            for table in ledger_file.OF_JOBS:
                 connection.execute(sa.delete(table).where(table.c.job == job))
         self._empty_log()
 
@@ -564,7 +484,7 @@ class Ledger:
     def peer_heads(self) -> Mapping[str, SignedHead]:
         """Return the newest head of each peer that was remembered, by fingerprint."""
         with self._transaction() as connection:
-            rows = connection.execute(_ALL_PEERS)
+            rows = connection.execute(ledger_file.ALL_PEERS)
             return {
                 row.fingerprint: SignedHead(row.fingerprint, row.head, row.signature, row.public)
                 for row in rows
@@ -579,7 +499,7 @@ class Ledger:
             "public": bytes(peer.public),
         }
         with self._transaction() as connection:
-            connection.execute(_PUT_PEER, row)
+            connection.execute(ledger_file.PUT_PEER, row)
 
     def countersigned(self, head: str, signatures: Mapping[str, bytes]) -> None:
         """Keep what peers signed over a head of this ledger; verify the signatures before.
@@ -603,7 +523,9 @@ class Ledger:
             seq = self._state.heads[head]
             for fingerprint, signature in sorted(signatures.items()):
                 row = {"seq": seq, "fingerprint": fingerprint, "head": head}
-                connection.execute(_INSERT_OWN_HEAD, {**row, "signature": bytes(signature)})
+                connection.execute(
+                    ledger_file.INSERT_OWN_HEAD, {**row, "signature": bytes(signature)}
+                )
             # Beside the ledger first: the head is durable already, and other writers wait.
             if signatures and self._state.heads.get(self._head_beside() or "", 0) < seq:
                 self._put_head_beside(head)
@@ -657,7 +579,7 @@ class Ledger:
     def entries(self) -> tuple[Entry, ...]:
         """Return the whole chain, oldest first."""
         with self._transaction() as connection:
-            return tuple(_read_entries(connection))
+            return tuple(ledger_file.read_entries(connection))
 
     def head(self) -> str:
         """Return the hash of the last entry: 64 hexadecimal digits that stand for the chain.
@@ -688,14 +610,17 @@ class Ledger:
         """
         with self._transaction() as connection:
             state = State()
-            for entry in _read_entries(connection):
+            for entry in ledger_file.read_entries(connection):
                 state.apply(entry)
             triggers = connection.execute(
                 sa.text("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'")
             )
-            if {row.name: row.sql for row in triggers} != _TRIGGERS:
+            if {row.name: row.sql for row in triggers} != ledger_file.TRIGGERS:
                 raise LedgerError(f"the triggers that keep {self!r} append-only were changed.")
-            stored = {(row.job, row.round): row.frame for row in connection.execute(_ALL_FRAMES)}
+            stored = {
+                (row.job, row.round): row.frame
+                for row in connection.execute(ledger_file.ALL_FRAMES)
+            }
             for name, job in state.jobs.items():
                 for round, charge in job.rounds.items():
                     frame = stored.pop((name, round), None)
@@ -705,11 +630,11 @@ class Ledger:
             if stored:
                 raise LedgerError(f"{self!r} holds a frame that was never charged.")
             self._check_countersigned(connection)
-            for (job,) in connection.execute(_JOBS_WITH_ANSWERS).all():
+            for (job,) in connection.execute(ledger_file.JOBS_WITH_ANSWERS).all():
                 state.job(job)
                 for _ in self._read_answers(connection, job):
                     pass
-            for row in connection.execute(_ALL_SECRETS):
+            for row in connection.execute(ledger_file.ALL_SECRETS):
                 if len(row.secret) != KEY_BYTES:
                     raise LedgerError(f"the secret of job {row.job!r} was changed; leave the job.")
                 state.job(row.job)
@@ -720,8 +645,10 @@ class Ledger:
         It holds no key, no secret, no frame and no answer.
         """
         with self._transaction() as connection:
-            entries = tuple(_read_entries(connection))
-            own_heads = [dict(row._mapping) for row in connection.execute(_ALL_OWN_HEADS)]
+            entries = tuple(ledger_file.read_entries(connection))
+            own_heads = [
+                dict(row._mapping) for row in connection.execute(ledger_file.ALL_OWN_HEADS)
+            ]
         peers = self.peer_heads().values()
         return {
             "format": f"cloister-ledger/{FORMAT}",
@@ -775,7 +702,7 @@ class Ledger:
             raise LedgerError("an in-memory ledger cannot be copied to a file; give it a path.")
         target = Path(os.path.abspath(copy))
         self.verify()
-        if not _build(target, self._write_copy):
+        if not ledger_file.build(target, self._write_copy):
             raise LedgerError(f"{str(target)!r} exists and is never replaced; give another name.")
 
     # Inside ----------------------------------------------------------------------------------
@@ -791,7 +718,7 @@ class Ledger:
         try:
             with copy._transaction() as connection:
                 copy._append(connection, "copied")
-                for table in _OF_JOBS:
+                for table in ledger_file.OF_JOBS:
                     connection.execute(sa.delete(table))
             copy._empty_log()
             copy.verify()
@@ -811,7 +738,7 @@ class Ledger:
     def _guarded(self) -> Iterator[None]:
         if os.getpid() != self._process:
             raise LedgerError(f"{self!r} was opened in another process; open it again in this one.")
-        with self._lock, _explained(repr(self)):
+        with self._lock, ledger_file.explained(repr(self)):
             yield
 
     def _identity(self) -> tuple[int, int] | None:
@@ -835,7 +762,7 @@ class Ledger:
 
     def _catch_up(self, connection: sa.Connection) -> None:
         # The last entry we know is read again: a file replaced under our feet is noticed.
-        entries = _read_entries(connection, self._state.seq)
+        entries = ledger_file.read_entries(connection, self._state.seq)
         if self._state.seq:
             last = next(entries, None)
             if last is None or last.hash != self._state.head:
@@ -847,7 +774,7 @@ class Ledger:
 
     def _append(self, connection: sa.Connection, kind: str, **fields: Any) -> None:
         # The state is not touched: it follows what the file holds after the commit, if any.
-        _insert_entry(connection, self._state.seq + 1, self._state.head, kind, **fields)
+        ledger_file.insert_entry(connection, self._state.seq + 1, self._state.head, kind, **fields)
 
     def _check_in_chain(self, head: str) -> None:
         if head not in self._state.heads:
@@ -858,7 +785,7 @@ class Ledger:
 
     def _check_countersigned(self, connection: sa.Connection) -> None:
         """Check that the newest counter-signed heads, here and beside the file, are ours."""
-        last = connection.execute(_LAST_OWN_HEAD).first()
+        last = connection.execute(ledger_file.LAST_OWN_HEAD).first()
         if last is not None and self._state.heads.get(last.head) != last.seq:
             raise LedgerError(
                 f"{self!r} has lost entries that peers counter-signed; restore the newest file."
@@ -891,7 +818,7 @@ class Ledger:
 
     def _put_head_beside(self, head: str) -> None:
         if self._path is not None:
-            _replace(self._beside, f"{head}\n".encode())
+            ledger_file.replace_file(self._beside, f"{head}\n".encode())
 
     def _record_frame(
         self, connection: sa.Connection, job: str, request: bytes, round: int, frame: bytes
@@ -910,11 +837,13 @@ class Ledger:
 
     def _answered(self, connection: sa.Connection, job: str, request: bytes) -> bytes | None:
         digest = hashlib.sha256(request).digest()
-        row = _run(connection, _ONE_ANSWER, (job, digest)).fetchone()
+        row = ledger_file.run(connection, ledger_file.ONE_ANSWER, (job, digest)).fetchone()
         return None if row is None else self._checked_answer(connection, job, *row)
 
     def _read_answers(self, connection: sa.Connection, job: str) -> Iterator[tuple[bytes, bytes]]:
-        for place, row in enumerate(_run(connection, _ANSWERS_OF, (job,)).fetchall()):
+        for place, row in enumerate(
+            ledger_file.run(connection, ledger_file.ANSWERS_OF, (job,)).fetchall()
+        ):
             number, _, request, *_ = row
             if number != place:
                 raise LedgerError(f"an answer of job {job!r} is gone; leave the job.")
@@ -928,10 +857,14 @@ class Ledger:
         answer: bytes | None,
         round: int | None,
     ) -> None:
-        (number,) = _run(connection, _NEXT_NUMBER, (job,)).fetchone()
+        (number,) = ledger_file.run(connection, ledger_file.NEXT_NUMBER, (job,)).fetchone()
         digest = hashlib.sha256(request).digest()
         tag = self._answer_tag(job, number, round, request, answer)
-        _run(connection, _INSERT_ANSWER, (job, number, digest, round, request, answer, tag))
+        ledger_file.run(
+            connection,
+            ledger_file.INSERT_ANSWER,
+            (job, number, digest, round, request, answer, tag),
+        )
 
     def _checked_answer(
         self,
@@ -954,7 +887,7 @@ class Ledger:
         return self._tag(label, answer or b"")
 
     def _stored(self, connection: sa.Connection, job: str, round: int) -> bytes:
-        row = _run(connection, _ONE_FRAME, (job, round)).fetchone()
+        row = ledger_file.run(connection, ledger_file.ONE_FRAME, (job, round)).fetchone()
         tag = self._state.jobs[job].rounds[round].frame_tag
         return self._check_frame(job, round, row and row[0], tag)
 
@@ -1013,244 +946,3 @@ def _check_name(what: str, name: str) -> None:
 
 def _fields(cap: Budget) -> dict[str, float]:
     return {"epsilon": cap.epsilon, "delta": cap.delta}
-
-
-def utc_now() -> datetime:
-    """Return the time; the one place where the clock enters."""
-    return datetime.now(UTC)
-
-
-def _text_of(time: datetime) -> str:
-    return time.isoformat(timespec="seconds")
-
-
-# How the chain is stored ---------------------------------------------------------------------
-
-# What each round needs is said to the driver itself, which takes a tenth of the time.
-_ONE_FRAME = "SELECT frame FROM frames WHERE job = ? AND round = ?"
-_INSERT_FRAME = "INSERT INTO frames (job, round, frame) VALUES (?, ?, ?)"
-_ENTRIES_FROM = "SELECT seq, body, hash FROM entries WHERE seq >= ? ORDER BY seq"
-_INSERT_ENTRY = "INSERT INTO entries (seq, body, hash) VALUES (?, ?, ?)"
-_ONE_ANSWER = "SELECT number, round, request, answer, tag FROM answers WHERE job = ? AND digest = ?"
-_ANSWERS_OF = (
-    "SELECT number, round, request, answer, tag FROM answers WHERE job = ? ORDER BY number"
-)
-_NEXT_NUMBER = "SELECT COALESCE(MAX(number) + 1, 0) FROM answers WHERE job = ?"
-_INSERT_ANSWER = (
-    "INSERT INTO answers (job, number, digest, round, request, answer, tag) "
-    "VALUES (?, ?, ?, ?, ?, ?, ?)"
-)
-_JOBS_WITH_ANSWERS = sa.select(_ANSWERS.c.job).distinct()
-_ONE_SECRET = sa.select(_SECRETS.c.secret).where(_SECRETS.c.job == sa.bindparam("of_job"))
-_INSERT_SECRET = sa.insert(_SECRETS)
-_ALL_SECRETS = sa.select(_SECRETS)
-_ALL_PEERS = sa.select(_PEERS).order_by(_PEERS.c.fingerprint)
-_PUT_PEER = sa.insert(_PEERS).prefix_with("OR REPLACE")
-_ALL_OWN_HEADS = sa.select(_OWN_HEADS).order_by(_OWN_HEADS.c.seq, _OWN_HEADS.c.fingerprint)
-_LAST_OWN_HEAD = _ALL_OWN_HEADS.order_by(None).order_by(_OWN_HEADS.c.seq.desc()).limit(1)
-_INSERT_OWN_HEAD = sa.insert(_OWN_HEADS).prefix_with("OR IGNORE")
-_TRIGGER_NAMES = sa.text("SELECT name FROM sqlite_master WHERE type = 'trigger'")
-_OF_JOBS = (_FRAMES, _ANSWERS, _SECRETS)  # what lies beside the chain until a job is over
-_ALL_FRAMES = sa.select(_FRAMES.c.job, _FRAMES.c.round, _FRAMES.c.frame)
-
-
-def _run(connection: sa.Connection, statement: str, values: tuple[Any, ...]) -> sqlite3.Cursor:
-    """Run a statement in the transaction of `connection`."""
-    driver = connection.connection.driver_connection
-    assert isinstance(driver, sqlite3.Connection)
-    return driver.execute(statement, values)
-
-
-def _read_entries(connection: sa.Connection, first: int = 1) -> Iterator[Entry]:
-    return (Entry(*row) for row in _run(connection, _ENTRIES_FROM, (first,)))
-
-
-def _insert_entry(
-    connection: sa.Connection, seq: int, previous: str, kind: str, **fields: Any
-) -> None:
-    body = canonical({"kind": kind, "at": _text_of(utc_now()), **fields})
-    _run(connection, _INSERT_ENTRY, (seq, body, entry_hash(previous, body)))
-
-
-def _engine(path: Path | None) -> sa.Engine:
-    """Return an engine with one connection, which the ledger's own lock guards."""
-    engine = sa.create_engine(
-        sa.URL.create("sqlite", database=None if path is None else str(path)),
-        poolclass=StaticPool,
-        connect_args={"timeout": BUSY_SECONDS, "check_same_thread": False},
-        hide_parameters=True,
-    )
-
-    @sa.event.listens_for(engine, "connect")
-    def configure(connection: Any, _record: Any) -> None:
-        connection.isolation_level = None  # the "begin" event below says how to begin
-        cursor = connection.cursor()
-        for pragma in ("synchronous=FULL", "secure_delete=ON", "recursive_triggers=ON"):
-            cursor.execute(f"PRAGMA {pragma}")
-        cursor.close()
-
-    @sa.event.listens_for(engine, "begin")
-    def begin(connection: sa.Connection) -> None:
-        # Take the write lock at once: to read, decide and then ask for it could fail half-way.
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
-
-    return engine
-
-
-def _create(path: Path) -> None:
-    """Put a new ledger at ``path``, or leave the one that somebody put there meanwhile."""
-
-    def write(fresh: Path) -> None:
-        engine = _engine(fresh)
-        try:
-            raw = engine.raw_connection()
-            raw.cursor().execute("PRAGMA journal_mode=WAL")
-            raw.close()
-            with engine.begin() as connection:
-                _initialise(connection)
-        finally:
-            engine.dispose()
-
-    _build(path, write)
-
-
-def _build(path: Path, write: Callable[[Path], None]) -> bool:
-    """Put a complete ledger at ``path``; return False if something is there already.
-
-    It is built under another name and linked, so that a half-made or emptied file is never taken
-    for a ledger.
-    """
-    fresh = path.with_name(f".{path.name}.{new_nonce()}.new")
-    try:
-        os.close(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-        write(fresh)
-        try:
-            os.link(fresh, path)
-        except FileExistsError:
-            return False
-        _sync_folder(path.parent)
-    except OSError as error:
-        raise LedgerError(
-            f"ledger {str(path)!r} cannot be made: {error.strerror}; choose a folder on a local "
-            "disk that you may write to."
-        ) from error
-    finally:
-        for suffix in ("", "-journal", "-wal", "-shm"):  # all but the first after an error only
-            fresh.with_name(fresh.name + suffix).unlink(missing_ok=True)
-    return True
-
-
-@contextmanager
-def _explained(name: str) -> Iterator[None]:
-    """Turn what SQLite says into our own error."""
-    try:
-        yield
-    except (sa.exc.SQLAlchemyError, sqlite3.Error) as error:
-        cause = getattr(error, "orig", None) or error
-        raise LedgerError(
-            f"{name} cannot be read or written ({cause}), so nothing may be released; "
-            "check the file and its disk."
-        ) from error
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Replace a small file: after a crash it is the old one or the new one."""
-    fresh = path.with_name(f".{path.name}.{new_nonce()}.new")
-    try:
-        descriptor = os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(fresh, path)
-        _sync_folder(path.parent)
-    except OSError as error:
-        raise LedgerError(
-            f"{str(path)!r} cannot be written: {error.strerror}; check the folder and its disk."
-        ) from error
-    finally:
-        fresh.unlink(missing_ok=True)
-
-
-def _sync_folder(folder: Path) -> None:
-    if not hasattr(os, "O_DIRECTORY"):
-        return  # Windows keeps names durable by itself
-    descriptor = os.open(folder, os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _initialise(connection: sa.Connection) -> None:
-    _METADATA.create_all(connection)
-    for trigger in _TRIGGERS.values():
-        connection.exec_driver_sql(trigger)
-    connection.execute(sa.insert(_OWNER), {"format": FORMAT, "key": new_key()})
-    # The nonce keeps heads of equal histories apart, and makes a head a hiding commitment.
-    _insert_entry(connection, 1, BEFORE_FIRST, "ledger", format=FORMAT, nonce=new_nonce())
-
-
-def _owner(connection: sa.Connection, path: Path | None) -> sa.Row[int, bytes]:
-    if not sa.inspect(connection).has_table("owner"):
-        raise LedgerError(f"{str(path)!r} is not a ledger; give another path or remove the file.")
-    return connection.execute(sa.select(_OWNER.c.format, _OWNER.c.key)).one()
-
-
-def _owner_key(connection: sa.Connection, path: Path | None) -> bytes:
-    owner = _owner(connection, path)
-    if owner.format > FORMAT:
-        raise LedgerError(
-            f"ledger {str(path)!r} has format {owner.format}, and this version knows formats up "
-            f"to {FORMAT}; use a newer version."
-        )
-    if owner.format < FORMAT:
-        raise LedgerError(
-            f"ledger {str(path)!r} has format {owner.format}, and this version needs format "
-            f"{FORMAT}; stop what uses it and run 'cloister ledger migrate' on it."
-        )
-    key: bytes = owner.key
-    return key
-
-
-def migrate(path: str | os.PathLike[str]) -> bool:
-    """Bring a ledger file to this version's format, in one transaction; nothing is lost.
-
-    Returns
-    -------
-    bool
-        False if it had that format already.
-
-    Raises
-    ------
-    LedgerError
-        If the file is not a ledger, is newer than this version, is in use for too long, or its
-        chain does not verify.
-
-    Notes
-    -----
-    From format 1: tables are added, and no entry changes. Earlier versions refuse the file then.
-    """
-    file = Path(os.path.abspath(path))
-    if not file.is_file():
-        raise LedgerError(f"ledger {str(file)!r} does not exist; check its path.")
-    engine = _engine(file)
-    try:
-        with _explained(f"ledger {str(file)!r}"), engine.begin() as connection:
-            owner = _owner(connection, file)
-            if owner.format >= FORMAT:
-                _owner_key(connection, file)
-                return False
-            state = State()
-            for entry in _read_entries(connection):
-                state.apply(entry)
-            _METADATA.create_all(connection)
-            connection.exec_driver_sql("DROP TRIGGER IF EXISTS owner_update")
-            connection.execute(sa.update(_OWNER).values(format=FORMAT))
-            there = set(connection.execute(_TRIGGER_NAMES).scalars())
-            for name, trigger in _TRIGGERS.items():
-                if name not in there:
-                    connection.exec_driver_sql(trigger)
-    finally:
-        engine.dispose()
-    return True

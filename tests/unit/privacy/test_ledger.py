@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from cloister.errors import BudgetExceeded, LedgerError, PlanError
-from cloister.privacy import ledger as ledger_module
+from cloister.privacy import ledger_file
 from cloister.privacy.accounting import epsilon
 from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import gaussian_noise_multiplier
@@ -31,7 +31,8 @@ from cloister.privacy.events import (
     RepeatedEvent,
     mechanism_counts,
 )
-from cloister.privacy.ledger import Ledger, SignedHead, migrate
+from cloister.privacy.ledger import Ledger, SignedHead
+from cloister.privacy.ledger_file import migrate
 
 CAP = Budget(1.0, 1e-6)
 SIGMA = gaussian_noise_multiplier(CAP.epsilon, CAP.delta)
@@ -386,7 +387,7 @@ def test_a_failed_commit_stores_neither_charge_nor_frame(
 ) -> None:
     reserve(ledger, "a")
     head = ledger.head()
-    monkeypatch.setattr(ledger_module, "_INSERT_FRAME", "INSERT INTO no")
+    monkeypatch.setattr(ledger_file, "INSERT_FRAME", "INSERT INTO no")
     with pytest.raises(LedgerError, match="nothing may be released"):
         ledger.commit(job="a", round=0, event=ROUND, frame=b"x")
     monkeypatch.undo()
@@ -516,7 +517,7 @@ def test_a_missing_folder_is_one_clear_error(tmp_path: Path) -> None:
 def test_a_locked_file_is_an_error_and_then_works_again(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ledger_module, "BUSY_SECONDS", 0.05)
+    monkeypatch.setattr(ledger_file, "BUSY_SECONDS", 0.05)
     ledger = Ledger(path)
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
@@ -865,7 +866,7 @@ def test_a_failed_commit_keeps_no_request_either(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reserve(ledger, "a")
-    monkeypatch.setattr(ledger_module, "_INSERT_ANSWER", "INSERT INTO no")
+    monkeypatch.setattr(ledger_file, "INSERT_ANSWER", "INSERT INTO no")
     with pytest.raises(LedgerError, match="nothing may be released"):
         ledger.commit(job="a", round=0, event=ROUND, frame=b"x", request=b"ask")
     monkeypatch.undo()
@@ -1081,7 +1082,7 @@ def test_a_year_has_its_own_cap_by_the_utc_calendar(
     two = epsilon(RepeatedEvent(ROUND, 2), 1e-6)
 
     def one(job: str, at: datetime) -> None:
-        monkeypatch.setattr(ledger_module, "utc_now", lambda: at)
+        monkeypatch.setattr(ledger_file, "utc_now", lambda: at)
         ledger.reserve(dataset="adult", study="s", job=job, events=ROUND, year_epsilon=two)
 
     december = datetime(2025, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
@@ -1301,7 +1302,7 @@ def test_a_migrated_file_has_the_triggers_of_a_new_one(old: Path, path: Path) ->
 
 def test_a_failed_migration_changes_nothing(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = dump(old, "sqlite_master")
-    monkeypatch.setitem(ledger_module._TRIGGERS, "own_heads_update", "CREATE nonsense")
+    monkeypatch.setitem(ledger_file.TRIGGERS, "own_heads_update", "CREATE nonsense")
     with pytest.raises(LedgerError, match="cannot be read or written"):
         migrate(old)
     assert dump(old, "sqlite_master") == before
@@ -1415,7 +1416,7 @@ sys.stdin.readline()
 def test_a_lock_held_too_long_by_another_process_charges_nothing(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ledger_module, "BUSY_SECONDS", 0.05)
+    monkeypatch.setattr(ledger_file, "BUSY_SECONDS", 0.05)
     ledger = Ledger(path)
     head = ledger.head()
     holder = subprocess.Popen(

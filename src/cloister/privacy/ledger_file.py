@@ -1,0 +1,345 @@
+"""The file of a ledger: its tables, what is asked of them, how it is made and migrated.
+
+What the entries mean, and what may be charged, is in :mod:`cloister.privacy.ledger`.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.pool import StaticPool
+
+from cloister.errors import LedgerError
+from cloister.privacy.chain import BEFORE_FIRST, FORMAT, Entry, State, canonical, entry_hash
+from cloister.randomness import new_key, new_nonce
+
+BUSY_SECONDS = 30
+
+METADATA = sa.MetaData()
+ENTRIES = sa.Table(
+    "entries",
+    METADATA,
+    sa.Column("seq", sa.Integer, primary_key=True),
+    sa.Column("body", sa.Text, nullable=False),
+    sa.Column("hash", sa.Text, nullable=False),
+)
+FRAMES = sa.Table(
+    "frames",
+    METADATA,
+    sa.Column("job", sa.Text, primary_key=True),
+    sa.Column("round", sa.Integer, primary_key=True),
+    sa.Column("frame", sa.LargeBinary, nullable=False),
+)
+# An answer that is the frame of a round is kept once, as that round.
+ANSWERS = sa.Table(
+    "answers",
+    METADATA,
+    sa.Column("job", sa.Text, primary_key=True),
+    sa.Column("number", sa.Integer, primary_key=True),
+    sa.Column("digest", sa.LargeBinary, nullable=False),
+    sa.Column("request", sa.LargeBinary, nullable=False),
+    sa.Column("answer", sa.LargeBinary),
+    sa.Column("round", sa.Integer),
+    sa.Column("tag", sa.LargeBinary, nullable=False),
+    sa.UniqueConstraint("job", "digest"),
+)
+SECRETS = sa.Table(
+    "secrets",
+    METADATA,
+    sa.Column("job", sa.Text, primary_key=True),
+    sa.Column("secret", sa.LargeBinary, nullable=False),
+)
+PEERS = sa.Table(
+    "peers",
+    METADATA,
+    sa.Column("fingerprint", sa.Text, primary_key=True),
+    sa.Column("head", sa.Text, nullable=False),
+    sa.Column("signature", sa.LargeBinary, nullable=False),
+    sa.Column("public", sa.LargeBinary, nullable=False),
+)
+OWN_HEADS = sa.Table(
+    "own_heads",
+    METADATA,
+    sa.Column("seq", sa.Integer, primary_key=True),
+    sa.Column("fingerprint", sa.Text, primary_key=True),
+    sa.Column("head", sa.Text, nullable=False),
+    sa.Column("signature", sa.LargeBinary, nullable=False),
+)
+OWNER = sa.Table(
+    "owner",
+    METADATA,
+    sa.Column("format", sa.Integer, nullable=False),
+    sa.Column("key", sa.LargeBinary, nullable=False),
+)
+# The third trigger also stops INSERT OR REPLACE and gaps.
+TRIGGERS = {
+    f"{table}_{name}": f"CREATE TRIGGER {table}_{name} BEFORE {when} "
+    "BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END"
+    for table, name, when in (
+        ("entries", "update", "UPDATE ON entries"),
+        ("entries", "delete", "DELETE ON entries"),
+        (
+            "entries",
+            "insert",
+            "INSERT ON entries WHEN NEW.seq <> 1 + (SELECT COALESCE(MAX(seq), 0) FROM entries)",
+        ),
+        ("owner", "update", "UPDATE ON owner"),
+        ("owner", "delete", "DELETE ON owner"),
+        ("frames", "update", "UPDATE ON frames"),
+        ("answers", "update", "UPDATE ON answers"),
+        ("secrets", "update", "UPDATE ON secrets"),
+        ("own_heads", "update", "UPDATE ON own_heads"),
+        ("own_heads", "delete", "DELETE ON own_heads"),
+    )
+}
+
+
+def utc_now() -> datetime:
+    """Return the time; the one place where the clock enters."""
+    return datetime.now(UTC)
+
+
+def text_of(time: datetime) -> str:
+    """Return a time as entries write it."""
+    return time.isoformat(timespec="seconds")
+
+
+# What each round needs is said to the driver itself, which takes a tenth of the time.
+ONE_FRAME = "SELECT frame FROM frames WHERE job = ? AND round = ?"
+INSERT_FRAME = "INSERT INTO frames (job, round, frame) VALUES (?, ?, ?)"
+ENTRIES_FROM = "SELECT seq, body, hash FROM entries WHERE seq >= ? ORDER BY seq"
+INSERT_ENTRY = "INSERT INTO entries (seq, body, hash) VALUES (?, ?, ?)"
+ONE_ANSWER = "SELECT number, round, request, answer, tag FROM answers WHERE job = ? AND digest = ?"
+ANSWERS_OF = "SELECT number, round, request, answer, tag FROM answers WHERE job = ? ORDER BY number"
+NEXT_NUMBER = "SELECT COALESCE(MAX(number) + 1, 0) FROM answers WHERE job = ?"
+INSERT_ANSWER = (
+    "INSERT INTO answers (job, number, digest, round, request, answer, tag) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?)"
+)
+JOBS_WITH_ANSWERS = sa.select(ANSWERS.c.job).distinct()
+ONE_SECRET = sa.select(SECRETS.c.secret).where(SECRETS.c.job == sa.bindparam("of_job"))
+INSERT_SECRET = sa.insert(SECRETS)
+ALL_SECRETS = sa.select(SECRETS)
+ALL_PEERS = sa.select(PEERS).order_by(PEERS.c.fingerprint)
+PUT_PEER = sa.insert(PEERS).prefix_with("OR REPLACE")
+ALL_OWN_HEADS = sa.select(OWN_HEADS).order_by(OWN_HEADS.c.seq, OWN_HEADS.c.fingerprint)
+LAST_OWN_HEAD = ALL_OWN_HEADS.order_by(None).order_by(OWN_HEADS.c.seq.desc()).limit(1)
+INSERT_OWN_HEAD = sa.insert(OWN_HEADS).prefix_with("OR IGNORE")
+TRIGGER_NAMES = sa.text("SELECT name FROM sqlite_master WHERE type = 'trigger'")
+OF_JOBS = (FRAMES, ANSWERS, SECRETS)  # what lies beside the chain until a job is over
+ALL_FRAMES = sa.select(FRAMES.c.job, FRAMES.c.round, FRAMES.c.frame)
+
+
+def run(connection: sa.Connection, statement: str, values: tuple[Any, ...]) -> sqlite3.Cursor:
+    """Run a statement in the transaction of `connection`."""
+    driver = connection.connection.driver_connection
+    assert isinstance(driver, sqlite3.Connection)
+    return driver.execute(statement, values)
+
+
+def read_entries(connection: sa.Connection, first: int = 1) -> Iterator[Entry]:
+    """Read the chain from an entry on, in order."""
+    return (Entry(*row) for row in run(connection, ENTRIES_FROM, (first,)))
+
+
+def insert_entry(
+    connection: sa.Connection, seq: int, previous: str, kind: str, **fields: Any
+) -> None:
+    """Put one more entry on the chain."""
+    body = canonical({"kind": kind, "at": text_of(utc_now()), **fields})
+    run(connection, INSERT_ENTRY, (seq, body, entry_hash(previous, body)))
+
+
+def open_engine(path: Path | None) -> sa.Engine:
+    """Return an engine with one connection, which the ledger's own lock guards."""
+    engine = sa.create_engine(
+        sa.URL.create("sqlite", database=None if path is None else str(path)),
+        poolclass=StaticPool,
+        connect_args={"timeout": BUSY_SECONDS, "check_same_thread": False},
+        hide_parameters=True,
+    )
+
+    @sa.event.listens_for(engine, "connect")
+    def configure(connection: Any, _record: Any) -> None:
+        connection.isolation_level = None  # the "begin" event below says how to begin
+        cursor = connection.cursor()
+        for pragma in ("synchronous=FULL", "secure_delete=ON", "recursive_triggers=ON"):
+            cursor.execute(f"PRAGMA {pragma}")
+        cursor.close()
+
+    @sa.event.listens_for(engine, "begin")
+    def begin(connection: sa.Connection) -> None:
+        # Take the write lock at once: to read, decide and then ask for it could fail half-way.
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    return engine
+
+
+def create(path: Path) -> None:
+    """Put a new ledger at ``path``, or leave the one that somebody put there meanwhile."""
+
+    def write(fresh: Path) -> None:
+        engine = open_engine(fresh)
+        try:
+            raw = engine.raw_connection()
+            raw.cursor().execute("PRAGMA journal_mode=WAL")
+            raw.close()
+            with engine.begin() as connection:
+                initialise(connection)
+        finally:
+            engine.dispose()
+
+    build(path, write)
+
+
+def build(path: Path, write: Callable[[Path], None]) -> bool:
+    """Put a complete ledger at ``path``; return False if something is there already.
+
+    It is built under another name and linked, so that a half-made or emptied file is never taken
+    for a ledger.
+    """
+    fresh = path.with_name(f".{path.name}.{new_nonce()}.new")
+    try:
+        os.close(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        write(fresh)
+        try:
+            os.link(fresh, path)
+        except FileExistsError:
+            return False
+        sync_folder(path.parent)
+    except OSError as error:
+        raise LedgerError(
+            f"ledger {str(path)!r} cannot be made: {error.strerror}; choose a folder on a local "
+            "disk that you may write to."
+        ) from error
+    finally:
+        for suffix in ("", "-journal", "-wal", "-shm"):  # all but the first after an error only
+            fresh.with_name(fresh.name + suffix).unlink(missing_ok=True)
+    return True
+
+
+@contextmanager
+def explained(name: str) -> Iterator[None]:
+    """Turn what SQLite says into our own error."""
+    try:
+        yield
+    except (sa.exc.SQLAlchemyError, sqlite3.Error) as error:
+        cause = getattr(error, "orig", None) or error
+        raise LedgerError(
+            f"{name} cannot be read or written ({cause}), so nothing may be released; "
+            "check the file and its disk."
+        ) from error
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Replace a small file: after a crash it is the old one or the new one."""
+    fresh = path.with_name(f".{path.name}.{new_nonce()}.new")
+    try:
+        descriptor = os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(fresh, path)
+        sync_folder(path.parent)
+    except OSError as error:
+        raise LedgerError(
+            f"{str(path)!r} cannot be written: {error.strerror}; check the folder and its disk."
+        ) from error
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    if not hasattr(os, "O_DIRECTORY"):
+        return  # Windows keeps names durable by itself
+    descriptor = os.open(folder, os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def initialise(connection: sa.Connection) -> None:
+    """Make the tables and the first entry."""
+    METADATA.create_all(connection)
+    for trigger in TRIGGERS.values():
+        connection.exec_driver_sql(trigger)
+    connection.execute(sa.insert(OWNER), {"format": FORMAT, "key": new_key()})
+    # The nonce keeps heads of equal histories apart, and makes a head a hiding commitment.
+    insert_entry(connection, 1, BEFORE_FIRST, "ledger", format=FORMAT, nonce=new_nonce())
+
+
+def read_owner(connection: sa.Connection, path: Path | None) -> sa.Row[int, bytes]:
+    """Return format and key of a ledger, or say that it is none."""
+    if not sa.inspect(connection).has_table("owner"):
+        raise LedgerError(f"{str(path)!r} is not a ledger; give another path or remove the file.")
+    return connection.execute(sa.select(OWNER.c.format, OWNER.c.key)).one()
+
+
+def owner_key(connection: sa.Connection, path: Path | None) -> bytes:
+    """Return the key of a ledger of this version's format."""
+    owner = read_owner(connection, path)
+    if owner.format > FORMAT:
+        raise LedgerError(
+            f"ledger {str(path)!r} has format {owner.format}, and this version knows formats up "
+            f"to {FORMAT}; use a newer version."
+        )
+    if owner.format < FORMAT:
+        raise LedgerError(
+            f"ledger {str(path)!r} has format {owner.format}, and this version needs format "
+            f"{FORMAT}; stop what uses it and run 'cloister ledger migrate' on it."
+        )
+    key: bytes = owner.key
+    return key
+
+
+def migrate(path: str | os.PathLike[str]) -> bool:
+    """Bring a ledger file to this version's format, in one transaction; nothing is lost.
+
+    Returns
+    -------
+    bool
+        False if it had that format already.
+
+    Raises
+    ------
+    LedgerError
+        If the file is not a ledger, is newer than this version, is in use for too long, or its
+        chain does not verify.
+
+    Notes
+    -----
+    From format 1: tables are added, and no entry changes. Earlier versions refuse the file then.
+    """
+    file = Path(os.path.abspath(path))
+    if not file.is_file():
+        raise LedgerError(f"ledger {str(file)!r} does not exist; check its path.")
+    engine = open_engine(file)
+    try:
+        with explained(f"ledger {str(file)!r}"), engine.begin() as connection:
+            owner = read_owner(connection, file)
+            if owner.format >= FORMAT:
+                owner_key(connection, file)
+                return False
+            state = State()
+            for entry in read_entries(connection):
+                state.apply(entry)
+            METADATA.create_all(connection)
+            connection.exec_driver_sql("DROP TRIGGER IF EXISTS owner_update")
+            connection.execute(sa.update(OWNER).values(format=FORMAT))
+            there = set(connection.execute(TRIGGER_NAMES).scalars())
+            for name, trigger in TRIGGERS.items():
+                if name not in there:
+                    connection.exec_driver_sql(trigger)
+    finally:
+        engine.dispose()
+    return True
