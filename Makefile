@@ -15,8 +15,8 @@ test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -q
 
 lint: $(VENV)/.dev
-	$(BIN)/ruff check src tests benchmarks
-	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/ruff check --no-cache src tests benchmarks
+	$(BIN)/ruff format --no-cache --check src tests benchmarks
 	$(BIN)/mypy
 
 bench: $(VENV)/.dev

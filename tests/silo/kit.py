@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from cloister.transports.http import Kind, Message
 
 from cloister import Budget, Ledger
 from cloister.data import Records, array_records
@@ -19,6 +18,7 @@ from cloister.secagg.masks import GroupMask
 from cloister.service.audit import Audit
 from cloister.silo.agent import Agent
 from cloister.silo.store import Store
+from cloister.transports.http import Kind, Message
 
 KEY = bytes(range(32))
 SENTINEL = 0.12345678
