@@ -236,6 +236,8 @@ class SiloSettings(_Dialling):
         Folder of released results.
     audit_log : Path
     log_level : {"debug", "info", "warning", "error"}
+    max_message_bytes : int
+        The coordinator's limit must be as large.
     policy : PolicySettings
     peers, analysts : mapping of name to fingerprint
         Whom this silo knows, compared out of band. Its own name may stand among the peers, so that
@@ -256,6 +258,7 @@ class SiloSettings(_Dialling):
     results: _File = Path("results")
     audit_log: _File = Path("audit.jsonl")
     log_level: _LogLevel = "info"
+    max_message_bytes: int = Field(default=64 * 2**20, ge=4096, le=2**31 - 1)
     policy: PolicySettings = PolicySettings()
     peers: dict[str, str] = {}
     analysts: dict[str, str] = {}

@@ -414,6 +414,7 @@ cap_epsilon = {json.dumps(f"{FILL_IN}: a number; nothing beyond it is ever relea
 #audit_log = "audit.jsonl"
 # debug, info, warning or error
 #log_level = "info"
+#max_message_bytes = 67108864
 
 [data]
 # CSV, Parquet or a folder of Parquet files; or a database and a query, whose URL belongs into a

@@ -84,5 +84,10 @@ def run(
     keys = KeyFolder(settings.keys)
     for warning in keys.expiry_warnings(datetime.now(UTC)):
         _log.warning("%s", warning)
-    dial = StreamClient(settings.coordinator, client_context(keys), settings.proxy)
+    dial = StreamClient(
+        settings.coordinator,
+        client_context(keys),
+        settings.proxy,
+        max_message_bytes=settings.max_message_bytes,
+    )
     serve(agent, dial.connect, stop, where=settings.coordinator)
