@@ -90,11 +90,13 @@ def test_names_of_the_step_level_shim() -> None:
 
 
 def test_names_of_the_testing_kit() -> None:
+    assert testing.ZeroNoiseKMeans.__name__ == "ZeroNoiseKMeans"  # made when it is asked for
     assert public(testing) == [
         "Faults",
         "SimulatedNoise",
         "Wire",
         "ZeroNoise",
+        "ZeroNoiseKMeans",
         "check_task",
         "check_transport",
         "serve",
