@@ -89,18 +89,33 @@ class Measured:
 
 
 @dataclass(frozen=True)
+class Between:
+    """A value with both ends of its interval; shown as ``value [low, high]``.
+
+    The value may lie outside its interval, as a centre that was shrunk does.
+    """
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
 class Table:
     """A table in the report: column headings and rows of text, numbers or measured values."""
 
     title: str
     headings: tuple[str, ...]
-    rows: tuple[tuple[str | float | Measured, ...], ...]
+    rows: tuple[tuple[str | float | Measured | Between, ...], ...]
     note: str = ""
 
 
 @dataclass(frozen=True)
 class Heatmap:
-    """A matrix as colours; `spread` (same shape) is written beside each value."""
+    """A matrix as colours; intervals are written beside the values.
+
+    Of the same shape: `spread` for ``value ± spread``, or `low` and `high` for both ends.
+    """
 
     title: str
     rows: tuple[str, ...]
@@ -109,6 +124,8 @@ class Heatmap:
     spread: Floats | None = None
     shade: Floats | None = None
     note: str = ""
+    low: Floats | None = None
+    high: Floats | None = None
 
 
 @dataclass(frozen=True)
@@ -135,7 +152,21 @@ class Scatter:
     note: str = ""
 
 
-Exhibit = Table | Heatmap | Bars | Scatter
+@dataclass(frozen=True)
+class Curve:
+    """Values at ordered places with a band from `low` to `high`; `chosen` is the place marked."""
+
+    title: str
+    places: Floats
+    values: Floats
+    low: Floats
+    high: Floats
+    chosen: float | None = None
+    axes: tuple[str, str] = ("", "")
+    note: str = ""
+
+
+Exhibit = Table | Heatmap | Bars | Scatter | Curve
 
 
 @runtime_checkable

@@ -28,8 +28,8 @@ from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import gaussian_noise_multiplier
 from cloister.randomness import public_generator
 from cloister.tasks.base import (
-    INTERVAL_95,
     Bars,
+    Between,
     Block,
     Exhibit,
     Floats,
@@ -45,6 +45,7 @@ from cloister.tasks.base import (
     State,
     Table,
 )
+from cloister.tasks.intervals import ratio_interval, size_interval
 from cloister.tasks.kmeans_init import sphere_packing
 from cloister.tasks.lloyd_kernel import check_exact, sum_near_centres
 
@@ -183,13 +184,14 @@ class _LloydLoop(ABC):
         """Return what one record adds in round `t`."""
 
     def start(self) -> State:
-        """Return sphere-packing centres; sizes and interval widths are not known yet."""
+        """Return sphere-packing centres; sizes and intervals are not known yet."""
         shape = (self.n_clusters, self.n_features)
         return {
             "centres": sphere_packing(*shape, self.public_seed),
+            "low": np.full(shape, -1.0),
+            "high": np.full(shape, 1.0),
             "sizes": np.zeros(self.n_clusters),
             "size_half_width": np.zeros(self.n_clusters),
-            "half_width": np.full(shape, 2.0),
         }
 
     def blocks(self, t: int) -> tuple[Block, ...]:
@@ -210,7 +212,10 @@ class _LloydLoop(ABC):
         ).ravel()
 
     def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
-        """Move each centre by noisy sum over noisy count, at most the radius, back into the box."""
+        """Move each centre by noisy sum over noisy count, at most the radius, back into the box.
+
+        The interval is that of the ratio itself, which neither radius nor box has changed.
+        """
         payload, block = self.payload(t), released["sums"]
         sum_std = block.noise_std / (1 << self.frac_bits)
         count_std = block.noise_std / payload.count_word
@@ -219,21 +224,26 @@ class _LloydLoop(ABC):
         # A count below its own noise says nothing; dividing by it would only blow up the noise.
         floored = np.maximum(sizes, max(1.0, count_std))[:, None]
         means = sums / floored
-        if payload.relative:
-            moves = self._bound_move(means, payload)
-            centres = from_grid(state["centres"], self.frac_bits) + moves
-        else:
-            centres = means
-        noise = np.sqrt(sum_std**2 + (means * count_std) ** 2) / floored
-        half_width = np.minimum(INTERVAL_95[self.mechanism] * noise, 2.0)
+        origin = from_grid(state["centres"], self.frac_bits) if payload.relative else 0.0
+        moves = self._bound_move(means, payload) if payload.relative else means
+        centres = origin + moves
+        low, high = ratio_interval(
+            sums,
+            sizes,
+            sum_std=sum_std,
+            count_std=count_std,
+            mechanism=self.mechanism,
+            origin=origin,
+        )
         if self.relocate_empty and t + 1 < self.rounds:
             empty = sizes <= max(1.0, _NORMAL_95 * count_std)
-            centres = self._relocate(t, centres, sizes, half_width, empty)
+            centres = self._relocate(t, centres, sizes, (high - low) / 2, empty)
         return {
             "centres": _POST[self.post](centres),
+            "low": low,
+            "high": high,
             "sizes": sizes,
-            "size_half_width": np.full(self.n_clusters, INTERVAL_95[self.mechanism] * count_std),
-            "half_width": half_width,
+            "size_half_width": np.full(self.n_clusters, size_interval(count_std, self.mechanism)),
         }
 
     def _relocate(
@@ -265,35 +275,40 @@ class _LloydLoop(ABC):
         """
         payload = self.payload(self.rounds - 1)
         count_std = noise_std / payload.count_word
-        size = max(nominal_n / self.n_clusters, 1.0, count_std)
-        noise = noise_std / (1 << self.frac_bits) / size
+        low, high = ratio_interval(
+            np.zeros((1, self.n_features)),
+            np.array([max(nominal_n / self.n_clusters, 1.0)]),
+            sum_std=noise_std / (1 << self.frac_bits),
+            count_std=count_std,
+            mechanism=self.mechanism,
+        )
         return {
-            "half_width": np.minimum(INTERVAL_95[self.mechanism] * noise, 2.0) * grid.half_range,
-            "size_half_width": np.array([INTERVAL_95[self.mechanism] * count_std]),
+            "half_width": (high - low)[0] / 2 * grid.half_range,
+            "size_half_width": np.array([size_interval(count_std, self.mechanism)]),
         }
 
     def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
-        """Return centres, sizes and the half-widths of their 95 % noise intervals.
+        """Return centres and sizes with their 95 % noise intervals.
 
         Returns
         -------
         dict
-            ``centres`` and ``half_width`` of shape (n_clusters, n_features) in data units,
-            ``sizes`` and ``size_half_width`` of shape (n_clusters,) in records.
+            ``centres``, ``low`` and ``high`` of shape (n_clusters, n_features) in data units,
+            ``half_width`` of the same shape, which is ``(high - low) / 2``; ``sizes`` and
+            ``size_half_width`` of shape (n_clusters,) in records.
+
+        Notes
+        -----
+        The interval is of the mean before the centre was shortened to the radius and brought back
+        into the box: such a centre may lie outside its interval.
         """
-        real = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
-        return {
-            "centres": grid.decode(real["centres"]),
-            "half_width": real["half_width"] * grid.half_range,
-            "sizes": real["sizes"],
-            "size_half_width": real["size_half_width"],
-        }
+        return centres_in_units(state, grid, self.frac_bits)
 
     def exhibits(
         self, results: Mapping[str, Floats], columns: tuple[str, ...]
     ) -> tuple[Exhibit, ...]:
         """Return the centres as a table and a heat map, their projection, and the sizes."""
-        return _exhibits(results, columns)
+        return centre_exhibits(results, columns)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -564,35 +579,59 @@ def _within_limits(rounds: float) -> int:
     return max(MIN_ROUNDS, floor(min(rounds, MAX_ROUNDS)))
 
 
-def _exhibits(results: Mapping[str, Floats], columns: tuple[str, ...]) -> tuple[Exhibit, ...]:
-    """Return what a report on centres shows."""
-    centres, half_width = results["centres"], results["half_width"]
+def centres_in_units(state: GridState, grid: Grid, frac_bits: int) -> Mapping[str, Floats]:
+    """Return a state of centres, intervals and sizes in data units; see `_LloydLoop.results`."""
+    real = {name: from_grid(value, frac_bits) for name, value in state.items()}
+    low, high = grid.decode(real["low"]), grid.decode(real["high"])
+    return {
+        "centres": grid.decode(real["centres"]),
+        "low": low,
+        "high": high,
+        "half_width": (high - low) / 2,
+        "sizes": real["sizes"],
+        "size_half_width": real["size_half_width"],
+    }
+
+
+def centre_exhibits(results: Mapping[str, Floats], columns: tuple[str, ...]) -> tuple[Exhibit, ...]:
+    """Return what a report on centres shows: see the names of :func:`centres_in_units`."""
+    centres, low, high = results["centres"], results["low"], results["high"]
     sizes, size_half_width = results["sizes"], results["size_half_width"]
     names = tuple(f"cluster {j}" for j in range(len(centres)))
-    interval = "± is 95 % of the noise of the last round; it does not cover sampling."
-    rows: tuple[tuple[str | Measured, ...], ...] = tuple(
-        (name, *(Measured(float(v), float(h)) for v, h in zip(values, halves, strict=True)))
-        for name, values, halves in zip(
-            names,
-            np.column_stack([sizes, centres]),
-            np.column_stack([size_half_width, half_width]),
-            strict=True,
+    noise = "95 % of the noise of the last round; it does not cover sampling."
+    between = f"In brackets: {noise} A centre that was pulled back may lie outside."
+    rows: tuple[tuple[str | Measured | Between, ...], ...] = tuple(
+        (
+            name,
+            Measured(float(size), float(half)),
+            *(Between(*map(float, cell)) for cell in zip(centre, lows, highs, strict=True)),
+        )
+        for name, size, half, centre, lows, highs in zip(
+            names, sizes, size_half_width, centres, low, high, strict=True
         )
     )
     spread = np.ptp(centres, axis=0)
     shade = (centres - centres.min(axis=0)) / np.where(spread > 0, spread, 1)
     exhibits: list[Exhibit] = [
-        Table("Centres", ("cluster", "noisy size", *columns), rows, note=interval),
+        Table("Centres", ("cluster", "noisy size", *columns), rows, note=between),
         Heatmap(
             "Centres at a glance",
             names,
             columns,
             centres,
-            spread=half_width,
+            low=low,
+            high=high,
             shade=shade,
-            note="Colour compares the centres within each column; " + interval,
+            note="Colour compares the centres within each column. " + between,
         ),
-        Bars("Noisy sizes", names, sizes, spread=size_half_width, unit="records", note=interval),
+        Bars(
+            "Noisy sizes",
+            names,
+            sizes,
+            spread=size_half_width,
+            unit="records",
+            note=f"± is {noise}",
+        ),
     ]
     if len(centres) > 1:
         points, axes = _project(shade, columns)

@@ -102,6 +102,24 @@ def sum_near_centres(
     return sums
 
 
+def nearest_centres(records: NDArray[np.int32], centres: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the nearest centre of each record, the first of several; exact.
+
+    Parameters
+    ----------
+    records : ndarray of shape (n_samples, n_features), int32, grid steps
+    centres : ndarray of shape (n_clusters, n_features), int64, grid steps
+
+    Returns
+    -------
+    ndarray of shape (n_samples,), int64
+    """
+    slots = _slots(len(centres))
+    offsets = slots * (centres**2).sum(axis=1) + np.arange(len(centres))
+    scores = (-2.0 * slots * centres) @ records.T.astype(np.float64) + offsets[:, None]
+    return np.minimum.reduce(scores, axis=0).astype(np.int64) & (slots - 1)
+
+
 def _slots(n_clusters: int) -> int:
     """Return the smallest power of two that holds every label."""
     return 1 << (n_clusters - 1).bit_length() if n_clusters > 1 else 1

@@ -5,9 +5,16 @@ Everything here is post-processing of public numbers, the same on every machine 
 
 from __future__ import annotations
 
+from math import erfc, log, pi, sqrt
+
 import numpy as np
 
-from cloister.tasks.base import Floats
+from cloister.randomness import public_generator
+from cloister.tasks.base import Floats, Integers
+
+_OCCUPIED = (0.02, 0.04, 0.07, 0.12, 0.2, 0.3, 0.45, 0.65, 0.85, 0.97)  # shares that are tried
+_SURE = 0.8  # posterior probability from which a cell counts as occupied
+_SAMPLES = 2000
 
 
 def project_to_simplex(counts: Floats, total: float) -> Floats:
@@ -57,8 +64,126 @@ def cluster_weighted(
     points, weights = points[used], weights[used]
     if len(points) <= n_clusters:
         return points[np.arange(n_clusters) % len(points)]
-    model = KMeans(n_clusters, n_init=restarts, random_state=public_seed, copy_x=False)
+    model = KMeans(n_clusters, n_init=restarts, random_state=public_seed % 2**32, copy_x=False)
     with threadpool_limits(1):  # sums in one order
         model.fit(points, sample_weight=weights)
     centres: Floats = model.cluster_centers_
     return centres
+
+
+def cell_centres(half_spans: Floats, bins: Integers) -> Floats:
+    """Return the middles of the cells of a box around zero, the last axis fastest.
+
+    Returns
+    -------
+    ndarray of shape (prod bins, n_axes)
+    """
+    axes = [
+        half * ((np.arange(m) + 0.5) * 2 / m - 1) for half, m in zip(half_spans, bins, strict=True)
+    ]
+    return np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, len(axes))
+
+
+def cubic_bins(stds: Floats, reach: float, most: float) -> Integers:
+    """Return numbers of bins that make cells about cubic, at most `most` of them in all.
+
+    Parameters
+    ----------
+    stds : ndarray of shape (n_axes,), > 0
+        The box reaches `reach` of them to either side; a narrow axis gets one bin.
+    reach : float
+    most : float, >= 1
+    """
+    low, high = 1e-6, 100 * float(stds.max())
+    for _ in range(60):
+        side = sqrt(low * high)
+        if np.maximum(1, np.round(2 * reach * stds / side)).prod() > most:
+            low = side
+        else:
+            high = side
+    bins: Integers = np.maximum(1, np.round(2 * reach * stds / high)).astype(np.int64)
+    return bins
+
+
+def drop_empty_cells(counts: Floats, weights: Floats, noise_std: float, total: float) -> Floats:
+    """Set the weights of cells to zero that are empty, as far as their noisy counts can tell.
+
+    A cell is empty with probability 1 - p, or else has an exponentially distributed count with
+    the mean that makes the total right; p is chosen by the likelihood of all noisy counts. Cells
+    that hold something with posterior probability above 0.8 keep their weight.
+
+    Parameters
+    ----------
+    counts : ndarray of shape (n_cells,)
+        As released.
+    weights : ndarray of shape (n_cells,), >= 0
+        Their projection to the simplex.
+    noise_std : float, > 0
+    total : float, > 0
+
+    Returns
+    -------
+    ndarray of shape (n_cells,)
+        Of the same total; `weights` itself if no cell would be left.
+    """
+    empty = -0.5 * (counts / noise_std) ** 2 - log(noise_std * sqrt(2 * pi))
+    best, posterior = -np.inf, weights
+    for p in _OCCUPIED:
+        mean = total / (len(counts) * p)
+        full = (
+            -log(mean)
+            + 0.5 * (noise_std / mean) ** 2
+            - counts / mean
+            + _log_normal_cdf(counts / noise_std - noise_std / mean)
+        )
+        both = np.logaddexp(log(1 - p) + empty, log(p) + full)
+        if both.sum() > best:
+            best, posterior = both.sum(), np.exp(log(p) + full - both)
+    kept = np.where(posterior > _SURE, weights, 0.0)
+    if kept.sum() <= 0:
+        return weights
+    rescaled: Floats = kept * (total / kept.sum())
+    return rescaled
+
+
+def _log_normal_cdf(x: Floats) -> Floats:
+    """Return the logarithm of the normal distribution function, also far to the left."""
+    near = np.maximum(x, -30.0)
+    tail = np.minimum(x, -30.0)
+    cdf = np.array([erfc(-value / sqrt(2)) / 2 for value in near])
+    far: Floats = -0.5 * tail**2 - np.log(-tail * sqrt(2 * pi))
+    return np.where(x > -30.0, np.log(cdf), far)
+
+
+def sample_cells(
+    points: Floats, weights: Floats, sides: Floats, residual_stds: Floats, *, public_seed: int
+) -> Floats:
+    """Draw public points that look like the records: uniform in a cell, normal beside the box.
+
+    Parameters
+    ----------
+    points : ndarray of shape (n_cells, n_axes)
+        Middles of the cells.
+    weights : ndarray of shape (n_cells,), >= 0
+    sides : ndarray of shape (n_axes,)
+        Of every cell.
+    residual_stds : ndarray of shape (n_more,)
+        Standard deviation along further axes, of which no counts were released.
+    public_seed : int
+
+    Returns
+    -------
+    ndarray of shape (2000, n_axes + n_more)
+    """
+    rng = public_generator(public_seed, "synopsis")
+    chosen = points[rng.choice(len(points), _SAMPLES, p=weights / weights.sum())]
+    inside = chosen + rng.uniform(-0.5, 0.5, chosen.shape) * sides
+    beside = rng.normal(size=(_SAMPLES, len(residual_stds))) * residual_stds
+    return np.hstack([inside, beside])
+
+
+def nearest(points: Floats, centres: Floats) -> tuple[Integers, Floats]:
+    """Return label and squared distance of the nearest centre of each public point."""
+    squared = (points**2).sum(axis=1)[:, None] - 2 * points @ centres.T + (centres**2).sum(axis=1)
+    labels: Integers = squared.argmin(axis=1)
+    return labels, np.maximum(squared[np.arange(len(points)), labels], 0.0)

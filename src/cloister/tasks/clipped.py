@@ -1,0 +1,107 @@
+"""What one record adds when it is clipped instead of dropped: vectors of norm at most one unit.
+
+A difference of two grid points is exact. It is divided by a public radius, or by its own length if
+that is larger, and cut toward zero on the lattice of step ``1 / unit``: a norm never grows. What
+still breaks the integer bound is set to zero, so the bound is a fact and not an argument about
+rounding.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cloister.tasks.base import Integers, Records
+from cloister.tasks.lloyd_kernel import nearest_centres
+
+_CHUNK_VALUES = 1 << 19
+
+
+def clip_to_unit(differences: Integers, radii: int | Integers, unit: int) -> Integers:
+    """Return differences divided by the larger of radius and length, in steps of ``1 / unit``.
+
+    Parameters
+    ----------
+    differences : ndarray of shape (n_samples, n_features), int64, grid steps
+    radii : int or ndarray of shape (n_samples,), >= 1, grid steps
+    unit : int
+        Steps of the result's lattice in 1.
+
+    Returns
+    -------
+    ndarray of shape (n_samples, n_features), int64
+        Rows of squared norm at most ``unit**2``.
+    """
+    real = differences.astype(np.float64)
+    lengths = np.sqrt(np.einsum("ij,ij->i", real, real))
+    real *= unit
+    real /= np.maximum(lengths, radii)[:, None]
+    clipped: Integers = real.astype(np.int64)  # toward zero
+    clipped[np.einsum("ij,ij->i", clipped, clipped) > unit**2] = 0
+    return clipped
+
+
+def sum_clipped(records: Records, origin: Integers, radius: int, unit: int) -> Integers:
+    """Sum the clipped differences of all records to one point; shape (n_features,)."""
+    total = np.zeros(records.shape[1], dtype=np.int64)
+    for part in chunks(records):
+        total += clip_to_unit(part - origin, radius, unit).sum(axis=0)
+    return total
+
+
+def sum_clipped_near(
+    records: Records, centres: Integers, radii: Integers, unit: int
+) -> tuple[Integers, Integers]:
+    """Sum, for each centre, the clipped differences of the records nearest to it, and count them.
+
+    Parameters
+    ----------
+    records : ndarray of shape (n_samples, n_features), int32, grid steps
+    centres : ndarray of shape (n_clusters, n_features), int64, grid steps
+    radii : ndarray of shape (n_clusters,), int64, >= 1, grid steps
+        Any public numbers: a record touches one row, and that with norm at most `unit`.
+    unit : int
+
+    Returns
+    -------
+    sums : ndarray of shape (n_clusters, n_features), int64, steps of ``1 / unit`` of each radius
+    counts : ndarray of shape (n_clusters,), int64
+    """
+    sums = np.zeros(centres.shape, dtype=np.int64)
+    counts = np.zeros(len(centres), dtype=np.int64)
+    for part in chunks(records):
+        labels = nearest_centres(part, centres)
+        clipped = clip_to_unit(part - centres[labels], radii[labels], unit)
+        one_hot = np.zeros((len(centres), len(part)))
+        one_hot[labels, np.arange(len(part))] = 1.0
+        sums += (one_hot @ clipped.astype(np.float64)).astype(np.int64)  # exact: below 2**53
+        counts += np.bincount(labels, minlength=len(centres))
+    return sums, counts
+
+
+def bin_numbers(
+    coordinates: NDArray[np.float64], half_spans: NDArray[np.float64], bins: Integers
+) -> Integers:
+    """Return the number of the cell of a box around zero in which each point lies, or is nearest.
+
+    Parameters
+    ----------
+    coordinates : ndarray of shape (n_samples, n_axes)
+    half_spans : ndarray of shape (n_axes,), > 0
+    bins : ndarray of shape (n_axes,), int64, >= 1
+
+    Returns
+    -------
+    ndarray of shape (n_samples,), int64, in ``[0, prod bins)``, the last axis fastest
+    """
+    numbers = np.zeros(len(coordinates), dtype=np.int64)
+    for column, half, m in zip(coordinates.T, half_spans, bins, strict=True):
+        places = np.floor((column + half) * (m / (2 * half))).astype(np.int64)
+        numbers = numbers * m + np.clip(places, 0, m - 1)
+    return numbers
+
+
+def chunks(records: Records) -> list[Records]:
+    """Split records into parts whose work space stays small."""
+    rows = max(256, _CHUNK_VALUES // max(records.shape[1], 1))
+    return [records[first : first + rows] for first in range(0, len(records), rows)]

@@ -1,0 +1,112 @@
+"""Noise intervals of released ratios: what a noisy sum over a noisy count says of the exact one.
+
+For a task with Gaussian sums (two calls, both on released values, so free)::
+
+    low, high = ratio_interval(sums, sizes, sum_std=s, count_std=c, mechanism="gaussian",
+                               origin=centres)   # (k, d), cut to the box [-1, 1]
+    half_width = size_interval(c, "gaussian")    # of each noisy size, symmetric
+
+The target is the value the same statistic would have without noise, given the public state it
+was asked with: the mean of the cluster, before a centre is shrunk, shortened to a radius or
+folded into the box. So ``low <= centre <= high`` need not hold for a centre that was. Without
+noise (``noise_std=0``) both ends are the target.
+
+References
+----------
+.. [F54] Fieller, "Some problems in interval estimation", Journal of the Royal Statistical
+   Society B 16(2), 1954, section 3.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cloister.tasks.base import INTERVAL_95, Floats, Mechanism
+
+BOX = (-1.0, 1.0)
+"""Where every record lies, in grid coordinates, and so every mean of records."""
+
+
+def ratio_interval(
+    sums: Floats,
+    counts: Floats,
+    *,
+    sum_std: float | Floats,
+    count_std: float | Floats,
+    mechanism: Mechanism = "gaussian",
+    origin: float | Floats = 0.0,
+    box: tuple[float, float] = BOX,
+) -> tuple[Floats, Floats]:
+    """Return the 95 % noise interval of ``origin + sum / count``, cut to what is possible.
+
+    Parameters
+    ----------
+    sums : ndarray of shape (n_clusters, n_features)
+        Released sums, in grid coordinates (differences to `origin`, if that is given).
+    counts : ndarray of shape (n_clusters,)
+        Released counts, in records; may be zero or negative.
+    sum_std, count_std : float or ndarray that broadcasts to `sums`, >= 0
+        Standard deviation of the independent noise in each sum and in each count, in their units.
+    mechanism : {"gaussian", "laplace", "none"}
+        Gaussian: Fieller's interval [F54]_, which is exact. Laplace: the first-order interval
+        around the ratio, whose coverage is about 95 % while the count is well above its noise.
+    origin : float or ndarray that broadcasts to `sums`
+        Public point the sums are measured from, in grid coordinates.
+    box : (low, high)
+        Where the target must lie.
+
+    Returns
+    -------
+    low, high : ndarray of the shape of `sums`
+        ``low <= high``. A set without an end is cut at the wall of the box; one of two pieces is
+        filled between them, and so covers more than 95 %. A set wholly outside the box is the
+        wall nearest to it.
+    """
+    divisors = counts[:, None]
+    walls = (box[0] - origin, box[1] - origin)
+    if mechanism == "gaussian":
+        low, high = _fieller(sums, divisors, sum_std, count_std, walls)
+    else:
+        floored = np.maximum(divisors, np.maximum(1.0, count_std))
+        ratios = sums / floored
+        spread = INTERVAL_95[mechanism] * np.hypot(sum_std, ratios * count_std) / floored
+        low, high = np.clip(ratios - spread, *walls), np.clip(ratios + spread, *walls)
+    return origin + low, origin + high
+
+
+def size_interval(count_std: float, mechanism: Mechanism = "gaussian") -> float:
+    """Return the half-width of the 95 % interval of a count whose noise has this deviation."""
+    return INTERVAL_95[mechanism] * count_std
+
+
+def _fieller(
+    sums: Floats,
+    counts: Floats,
+    sum_std: float | Floats,
+    count_std: float | Floats,
+    walls: tuple[float | Floats, float | Floats],
+) -> tuple[Floats, Floats]:
+    """Return the hull of ``{r : (S - r C)^2 <= z^2 (s^2 + r^2 c^2)}`` inside the walls.
+
+    The left side minus the right is ``a r^2 - 2 S C r + S^2 - z^2 s^2`` with
+    ``a = C^2 - z^2 c^2``: an interval if a > 0, else the outside of one or the whole line.
+    """
+    z_sum = INTERVAL_95["gaussian"] * np.asarray(sum_std, dtype=np.float64)
+    z_count = INTERVAL_95["gaussian"] * np.asarray(count_std, dtype=np.float64)
+    left, right = (np.broadcast_to(wall, sums.shape).astype(np.float64) for wall in walls)
+    a = (counts - z_count) * (counts + z_count) + np.zeros_like(sums)
+    discriminant = (sums * z_count) ** 2 + a * z_sum**2
+    root = np.sqrt(np.maximum(discriminant, 0.0))
+    safe = np.where(a == 0, 1.0, a)
+    ends = np.sort(((sums * counts - root) / safe, (sums * counts + root) / safe), axis=0)
+    first, second = ends
+    # outside of (first, second): which of the two pieces has something between the walls
+    two_sided = (a < 0) & (discriminant >= 0)
+    has_left, has_right = first >= left, second <= right
+    low = np.where(two_sided & ~has_left & has_right, second, left)
+    high = np.where(two_sided & ~has_right & has_left, first, right)
+    bounded = a > 0
+    return (
+        np.where(bounded, np.clip(first, left, right), low),
+        np.where(bounded, np.clip(second, left, right), high),
+    )

@@ -1,0 +1,137 @@
+"""Exact sums of records and of the products of their columns.
+
+All floats here are integers below 2**53, so every sum is exact whatever the order, and what a
+record adds depends on it and on public numbers alone.
+"""
+
+from __future__ import annotations
+
+from math import isqrt
+
+import numpy as np
+
+from cloister.errors import PlanError
+from cloister.tasks.base import Floats, Integers, Records
+
+# Products of two columns stand for two entries of a symmetric matrix, so they weigh sqrt(2) times
+# as much as squares: 7 / 5 is just below, and an integer bound stays one.
+SQUARE, PRODUCT = 5, 7
+_NORM_BITS = 24  # of what a record adds: room in the ring for 2**32 records in 100 silos
+_SAFE_ROWS = 1 << 28  # the sum of so many products of 24 bits is below 2**53
+_CHUNK_VALUES = 1 << 20
+
+
+def n_products(n_features: int) -> int:
+    """Return the number of different products of two columns, squares included."""
+    return n_features * (n_features + 1) // 2
+
+
+def lattice_bits(largest: int, frac_bits: int, per_bit: int = 2) -> int:
+    """Return the fineness of a lattice on which a record's vector leaves room in the ring.
+
+    Parameters
+    ----------
+    largest : int
+        Norm of the longest vector on the lattice of step 1.
+    frac_bits : int
+        Never finer than the records' own grid, nor than ``2**-12``.
+    per_bit : int
+        How many times the norm doubles with one more bit: twice for products.
+
+    Raises
+    ------
+    PlanError
+        If there is no such lattice.
+    """
+    bits = min(12, frac_bits, (_NORM_BITS - largest.bit_length()) // per_bit)
+    if bits < 4:
+        raise PlanError(
+            f"products of columns would have a norm of {largest} steps even on the coarsest "
+            "lattice, which leaves no room for the sum of many silos; use fewer columns."
+        )
+    return bits
+
+
+def products_norm_squared(n_features: int, bits: int) -> int:
+    """Return the largest squared norm that :func:`sum_products` gets from one row.
+
+    Every term grows with ``|y_i|``, so a corner of the box has the largest; it is less than that
+    of the outer product times `SQUARE`, which is ``SQUARE * |y|^2``.
+    """
+    d = n_features
+    return (SQUARE**2 * d + PRODUCT**2 * (d * (d - 1) // 2)) << (4 * bits)
+
+
+def products_l1(n_features: int, bits: int) -> int:
+    """Return the largest L1 norm that :func:`sum_products` gets from one row."""
+    d = n_features
+    return (SQUARE * d + PRODUCT * (d * (d - 1) // 2)) << (2 * bits)
+
+
+def sum_products(rows: Integers, weights: Integers | None = None) -> Integers:
+    """Sum ``y_i y_j`` for ``i <= j`` over rows, times `SQUARE` on the diagonal, else `PRODUCT`.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n_samples, n_features), int64
+    weights : ndarray of shape (n_samples,), int64, optional
+        Each row's products are multiplied by its weight; a product has at most 24 bits with it.
+
+    Returns
+    -------
+    ndarray of shape (n_features * (n_features + 1) / 2,), int64
+    """
+    d = rows.shape[1]
+    total = np.zeros((d, d), dtype=np.int64)
+    size = max(1, min(_SAFE_ROWS, _CHUNK_VALUES // d))
+    for first in range(0, len(rows), size):
+        part = rows[first : first + size].astype(np.float64)
+        left = part if weights is None else part * weights[first : first + size, None]
+        total += (left.T @ part).astype(np.int64)
+    upper = np.triu_indices(d)
+    factors = np.where(upper[0] == upper[1], SQUARE, PRODUCT)
+    products: Integers = total[upper] * factors
+    return products
+
+
+def unpack_products(words: Floats, n_features: int) -> Floats:
+    """Return the symmetric matrix that :func:`sum_products` packed; shape (..., d, d)."""
+    upper = np.triu_indices(n_features)
+    entries = words / np.where(upper[0] == upper[1], SQUARE, PRODUCT)
+    matrix = np.zeros((*words.shape[:-1], n_features, n_features))
+    matrix[..., upper[0], upper[1]] = entries
+    matrix[..., upper[1], upper[0]] = entries
+    return matrix
+
+
+def sum_by_label(records: Records, labels: Integers, n_labels: int) -> Integers:
+    """Sum the records that share a label; a label of `n_labels` is dropped.
+
+    Parameters
+    ----------
+    records : ndarray of shape (n_samples, n_features), int32, grid steps
+    labels : ndarray of shape (n_samples,), int64, in ``[0, n_labels]``
+    n_labels : int
+
+    Returns
+    -------
+    ndarray of shape (n_labels, n_features), int64
+    """
+    sums = np.zeros((n_labels, records.shape[1]), dtype=np.int64)
+    for first in range(0, len(records), _SAFE_ROWS):
+        part, of = records[first : first + _SAFE_ROWS], labels[first : first + _SAFE_ROWS]
+        for column, values in enumerate(part.T):
+            found = np.bincount(of, weights=values, minlength=n_labels + 1)
+            sums[:, column] += found[:n_labels].astype(np.int64)
+    return sums
+
+
+def drop_long(labels: Integers, rows: Integers | Records, bound_squared: int, drop: int) -> None:
+    """Give the label `drop` to rows whose squared norm is above the bound; it is the law."""
+    long = (rows.astype(np.int64) ** 2).sum(axis=1) > bound_squared
+    labels[long] = drop
+
+
+def ceil_sqrt(squared: int) -> int:
+    """Return the smallest integer whose square is at least `squared`."""
+    return isqrt(max(squared - 1, 0)) + 1 if squared > 0 else 0
