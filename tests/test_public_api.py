@@ -68,7 +68,20 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 
 def test_the_tasks_that_ship_are_these() -> None:
-    assert sorted(cloister.TASKS) == ["count", "fastlloyd", "glloyd", "lloyd", "sulloyd"]
+    assert sorted(cloister.TASKS) == [
+        "count",
+        "dpem",
+        "eugkm",
+        "fastlloyd",
+        "feddp-init",
+        "glloyd",
+        "hybrid",
+        "kmeans-guarantee-dp",
+        "lloyd",
+        "lshtree",
+        "subcluster-dp",
+        "sulloyd",
+    ]
     for name, task in cloister.TASKS.items():
         assert task.name == name
         assert is_dataclass(task)

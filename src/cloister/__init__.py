@@ -24,6 +24,7 @@ from cloister.errors import (
 
 if TYPE_CHECKING:
     from cloister.estimators.kmeans import DPKMeans
+    from cloister.estimators.select_k import KSelection, select_k
     from cloister.jobs import Account, JobResult, make_plan, run_job, run_plan
     from cloister.privacy.budget import Budget
     from cloister.privacy.ledger import Ledger
@@ -38,6 +39,7 @@ _HOME = {
     "Column": "cloister.schema",
     "DPKMeans": "cloister.estimators.kmeans",
     "JobResult": "cloister.jobs",
+    "KSelection": "cloister.estimators.select_k",
     "Ledger": "cloister.privacy.ledger",
     "Plan": "cloister.protocol.plan",
     "Schema": "cloister.schema",
@@ -46,6 +48,7 @@ _HOME = {
     "make_plan": "cloister.jobs",
     "run_job": "cloister.jobs",
     "run_plan": "cloister.jobs",
+    "select_k": "cloister.estimators.select_k",
 }
 
 __all__ = [
@@ -58,6 +61,7 @@ __all__ = [
     "DPKMeans",
     "DataError",
     "JobResult",
+    "KSelection",
     "Ledger",
     "LedgerError",
     "LocalProtocolError",
@@ -72,6 +76,7 @@ __all__ = [
     "make_plan",
     "run_job",
     "run_plan",
+    "select_k",
 ]
 
 

@@ -51,7 +51,7 @@ class LocalFederation:
     cap_epsilon, cap_delta : float
         Lifetime cap in each silo's ledger.
     policies : mapping of str to mapping
-        What a silo's policy says beyond, or in place of, approving FastLloyd and counts.
+        What a silo's policy says beyond, or in place of, approving `auto`, FastLloyd and counts.
     coordinator : mapping
         Settings of the coordinator, such as ``{"grace": 5.0}``.
     command : function of (role, configuration file)
@@ -212,7 +212,7 @@ class LocalFederation:
             folder = self.folder / name
             (folder / "schema.toml").write_text(self.schema.to_toml(), encoding="utf-8")
             policy = {
-                "tasks": ["fastlloyd", "count"],
+                "tasks": ["auto", "fastlloyd", "count"],
                 "max_epsilon_per_job": self.cap_epsilon,
                 "min_other_silos": min(2, len(self.tables) - 1),
                 "profiles": ["pairwise", "group"],

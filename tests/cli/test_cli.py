@@ -141,7 +141,8 @@ def test_cluster_writes_model_report_and_centres_and_says_what_it_cost(
     assert model.plan.digest.hex() == told["plan_digest"]
     rows = list(csv.DictReader(Path("out/centres.csv").read_text(encoding="utf-8").splitlines()))
     assert [float(row["pressure"]) for row in rows] == list(model.results["centres"][:, 0])
-    assert [float(row["code ±"]) for row in rows] == list(model.results["half_width"][:, 1])
+    for end in ("low", "high"):
+        assert [float(row[f"code {end}"]) for row in rows] == list(model.results[end][:, 1])
     assert [float(row["noisy size"]) for row in rows] == list(model.results["sizes"])
     assert "lifetime cap" in Path("out/report.html").read_text(encoding="utf-8")
 
@@ -456,6 +457,7 @@ def test_plan_shows_cost_rounds_bytes_error_and_odds_without_a_record(
     capsys: Said, ward: Path
 ) -> None:
     command = ["plan", "--schema", "ward.toml", *CLUSTER, "--silos", "3"]
+    command += ["--algorithm", "fastlloyd"]
     assert main(command) == 0
     text = capsys.readouterr().out
     for words in ("epsilon=2", "rounds", "bytes", "times in 100", "in its unit", "silo-3"):

@@ -456,6 +456,8 @@ def test_d14_no_exact_number_of_unassigned_records_leaves() -> None:
     (state,) = wire.run()
     assert set(plan.task.results(state, plan.grid)) == {
         "centres",
+        "low",
+        "high",
         "half_width",
         "sizes",
         "size_half_width",

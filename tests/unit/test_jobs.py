@@ -387,7 +387,8 @@ def test_a_model_holds_public_numbers_only(tmp_path: Path) -> None:
     assert "label" not in text
     numbers = [n for n in _leaves(document["plan"]) if isinstance(n, int | float)]
     assert not {137, 3 * 137} & set(numbers)  # how many rows there are
-    assert set(document["results"]) == {"centres", "half_width", "sizes", "size_half_width"}
+    names = {"centres", "low", "high", "half_width", "sizes", "size_half_width"}
+    assert set(document["results"]) == names
 
 
 def test_a_model_whose_plan_was_changed_is_refused(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import ceil, isqrt, log, sqrt
+from math import ceil, hypot, isqrt, log, sqrt
 from typing import Any
 
 import numpy as np
@@ -336,7 +336,8 @@ def test_centres_move_by_the_mean_difference() -> None:
     new = update(fast(), [[0.0], [0.5]], [[0.6], [-0.4]], [3, 4])
     assert new["centres"].ravel().tolist() == pytest.approx([0.2, 0.4], abs=1e-4)
     assert new["sizes"].tolist() == [3, 4]
-    assert new["half_width"].tolist() == [[0], [0]]
+    assert new["low"].ravel().tolist() == pytest.approx([0.2, 0.4], abs=1e-4)
+    assert new["high"].tolist() == new["low"].tolist()  # without noise both are the mean
 
 
 def test_absolute_centres_are_the_mean() -> None:
@@ -370,19 +371,30 @@ def test_a_count_below_its_noise_is_the_floor(count: float) -> None:
     assert noisy["centres"][0, 0] == pytest.approx(0.1 * word / 2, abs=1e-4)
 
 
-def test_half_widths_are_shown_in_the_right_units() -> None:
+def test_intervals_are_shown_in_the_right_units() -> None:
     task = fast()
     payload = task.payload(0)
-    new = update(task, [[0.0], [0.0]], [[0.0], [40.0]], [100, 100], std=3.0 * ONE)
-    count_std = 3.0 * ONE / payload.count_word
+    std = 0.3
+    new = update(task, [[0.0], [0.1]], [[0.0], [40.0]], [100, 100], std=std * ONE)
+    count_std = std * ONE / payload.count_word
     assert new["size_half_width"].tolist() == pytest.approx([1.96 * count_std] * 2)
-    assert new["half_width"][0, 0] == pytest.approx(1.96 * 3 / 100, rel=1e-3)
-    both = 1.96 * sqrt(3**2 + (0.4 * count_std) ** 2) / 100
-    assert new["half_width"][1, 0] == pytest.approx(both, rel=1e-3)
+    half = (new["high"] - new["low"])[:, 0] / 2  # of counts far above their noise: first order
+    assert half[0] == pytest.approx(1.96 * std / 100, rel=1e-3)
+    assert half[1] == pytest.approx(1.96 * hypot(std, 0.4 * count_std) / 100, rel=1e-3)
+    assert new["low"][1, 0] < 0.5 < new["high"][1, 0]
+
+
+def test_a_centre_that_is_pulled_back_keeps_the_interval_of_its_mean() -> None:
+    for start, total, post, std in ((0.0, 80.0, "truncate", 0.1), (0.95, 10.0, "fold", 3.0)):
+        rows = [[total], [0.0]], [100, 100]
+        new = update(fast(post=post), [[start], [0.0]], *rows, std=std * ONE)
+        target = min(start + total / 100, 1.0)
+        assert new["low"][0, 0] < target <= new["high"][0, 0] <= 1
+        assert not new["low"][0, 0] <= new["centres"][0, 0] <= new["high"][0, 0]
 
 
 @pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
-def test_half_widths_cover_the_noise_as_often_as_they_say(mechanism: Any) -> None:
+def test_intervals_cover_the_noise_as_often_as_they_say(mechanism: Any) -> None:
     # 4000 clusters of 3000 records are 4000 runs of one; the seed is fixed
     runs, size, mean, std = 4000, 3000.0, 0.2, 40.0 * ONE
     task = fast(n_clusters=runs, mechanism=mechanism)
@@ -392,7 +404,7 @@ def test_half_widths_cover_the_noise_as_often_as_they_say(mechanism: Any) -> Non
     rows = np.tile(np.rint([size * mean * ONE, size * word]), (runs, 1)).astype(np.int64) + noise
     state = {"centres": np.zeros((runs, 1), dtype=np.int64)}
     new = task.update(0, state, {"sums": Released(rows, std)})
-    inside = np.abs(new["centres"] - mean) <= new["half_width"]
+    inside = (new["low"] <= mean) & (mean <= new["high"])
     assert 0.94 < inside.mean() < 0.965
     assert 0.94 < (np.abs(new["sizes"] - size) <= new["size_half_width"]).mean() < 0.96
 
@@ -420,7 +432,8 @@ def test_an_empty_centre_starts_again_beside_the_largest() -> None:
     moved = new["centres"]
     assert moved[:2].ravel().tolist() == pytest.approx([-0.5, -0.5, 0.5, 0.5], abs=1e-4)
     distance = np.linalg.norm(moved[2] - moved[1])
-    assert distance == pytest.approx(np.linalg.norm(new["half_width"][1]), abs=1e-3)
+    noise = np.linalg.norm((new["high"] - new["low"])[1] / 2)
+    assert distance == pytest.approx(noise, abs=1e-3)
     again = update(task, centres, [[0, 0], [0, 0], [0, 0]], [100, 900, 2], std=1.0 * ONE)
     assert (again["centres"] == moved).all()  # public: every silo moves it to the same place
 
@@ -498,6 +511,8 @@ def test_a_report_can_be_made_of_any_shape(name: str, k: int, d: int) -> None:
     results = task.results(state, grid)
     assert {n: v.shape for n, v in results.items()} == {
         "centres": (k, d),
+        "low": (k, d),
+        "high": (k, d),
         "half_width": (k, d),
         "sizes": (k,),
         "size_half_width": (k,),

@@ -18,6 +18,7 @@ from cloister.privacy.budget import Budget
 from cloister.privacy.events import NonPrivateEvent
 from cloister.report import (
     as_table,
+    between,
     number,
     odds_sentence,
     plus_minus,
@@ -28,7 +29,7 @@ from cloister.report import (
 from cloister.report.words import clean, who_saw_what
 from cloister.schema import Column, Schema
 from cloister.tasks import TASKS
-from cloister.tasks.base import Bars, Exhibit, Heatmap, Scatter, Table
+from cloister.tasks.base import Bars, Curve, Exhibit, Heatmap, Scatter, Table
 from cloister.testing import SimulatedNoise, ZeroNoise
 
 VOID = {"meta", "br", "link", "img"}
@@ -244,6 +245,12 @@ def test_every_exhibit_has_its_numbers_as_a_table() -> None:
     assert heat.rows == (("r", "1.00 ± 0.50", "2"),)
     bars = as_table(Bars("t", ("r", "s"), np.array([3.0, -4.25])))
     assert bars.rows == (("r", "3"), ("s", "-4.25"))
+    low, high = np.array([[0.9, -3.0]]), np.array([[1.6, 1.0]])
+    heat = as_table(Heatmap("t", ("r",), ("a", "b"), values, low=low, high=high))
+    assert heat.rows == (("r", "1.00 [0.90, 1.60]", "2.0 [-3.0, 1.0]"),)
+    curve = as_table(Curve("t", np.array([2.0, 3.0]), values[0], low[0], high[0], 3.0, ("k", "y")))
+    assert curve.headings == ("k", "y")
+    assert curve.rows == (("2", "1.00 [0.90, 1.60]"), ("3 (chosen)", "2.0 [-3.0, 1.0]"))
     dots = as_table(Scatter("t", ("r",), values, sizes=np.array([9.0]), axes=("x", "")))
     assert dots.headings == ("", "x", "y", "size")
     assert dots.rows == (("r", 1.0, 2.0, 9.0),)
@@ -254,6 +261,10 @@ def test_every_exhibit_has_its_numbers_as_a_table() -> None:
     [
         Heatmap("t", ("r",), ("a", "b"), np.array([[np.nan, 1e300]])),
         Heatmap("t", ("r", "s"), ("a",), np.zeros((2, 1)), spread=np.zeros((2, 1))),
+        Heatmap(
+            "t", ("r", "s"), ("a",), np.eye(2)[:, :1], low=-np.ones((2, 1)), high=np.eye(2)[:, :1]
+        ),
+        Curve("t", np.array([2.0, 3.0]), np.zeros(2), np.array([-1.0, np.nan]), np.ones(2), 3.0),
         Bars("t", ("r",), np.array([-5.0]), spread=np.array([np.inf])),
         Bars("t", ("r",), np.array([0.0])),
         Scatter("t", ("r",), np.zeros((1, 2))),
@@ -301,6 +312,45 @@ def test_values_are_rounded_to_two_digits_of_their_noise(
     value: float, spread: float, text: str
 ) -> None:
     assert plus_minus(value, spread) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "low", "high", "text"),
+    [
+        (52.91, 50.1, 60.2, "52.9 [50.1, 60.2]"),
+        (0.12345, 0.2, 0.9, "0.12 [0.20, 0.90]"),  # a centre that was shrunk
+        (-0.001, -5.0, 3.0, "0.0 [-5.0, 3.0]"),
+        (5.0, 5.0, 5.0, "5"),
+        (1e9, -12.0, 12.0, "1e+09 [-12, 12]"),
+        (1.0, float("nan"), 2.0, "1"),
+    ],
+)
+def test_both_ends_are_rounded_like_the_value(
+    value: float, low: float, high: float, text: str
+) -> None:
+    assert between(value, low, high) == text
+
+
+def test_an_interval_is_drawn_as_it_is_not_around_its_value() -> None:
+    from cloister.report import plots
+
+    values = np.array([[0.0], [1.0]])
+    ends = {"low": values - 0.1, "high": values + 0.3}
+    drawn = Heatmap("t", ("r", "s"), ("a",), values, **ends)
+    centred = Heatmap("t", ("r", "s"), ("a",), values, spread=np.full((2, 1), 0.2))
+    assert plots.has_intervals(drawn)
+    assert not plots.has_intervals(replace(drawn, low=values, high=values))
+
+    def lines(exhibit: Heatmap) -> set[float]:
+        """Lengths of the thick lines, in points."""
+        svg = plots.draw(exhibit, "p")
+        paths = re.findall(
+            r'd="M ([\d.]+) ([\d.]+) \nL ([\d.]+) \2 ?\n?"[^>]*stroke-width: 1.6', svg
+        )
+        return {round(float(a), 1) for a, _, _ in paths}
+
+    assert lines(drawn)
+    assert lines(drawn) != lines(centred)
 
 
 def test_odds_are_rounded_against_us_and_said_in_hundreds() -> None:

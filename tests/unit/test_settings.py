@@ -127,7 +127,7 @@ def test_settings_cannot_be_changed(write) -> None:
         (SILO.replace("= 3", "= 0"), "'cap_epsilon' must be greater than 0, got 0."),
         (SILO.replace("= 3", "= nan"), "'cap_epsilon' must be"),
         (SILO + "cap_delta = 1", "'cap_delta' must be less than 1, got 1."),
-        (SILO + "[policy]\ntasks = ['kmean']", "'policy.tasks' must be among ['count'"),
+        (SILO + "[policy]\ntasks = ['kmean']", "'policy.tasks' must be among ['auto'"),
         (SILO + "[policy]\ntasks = 'count'", "'policy.tasks' must be a valid tuple"),
         (SILO + "[policy]\nprofiles = ['any']", "'policy.profiles.0' must be 'local', 'group' or"),
         (SILO + "[policy]\nmin_other_silos = 0", "'policy.min_other_silos' must be greater than"),

@@ -49,6 +49,7 @@ COMMANDS = {
     "schema": "draft or validate the data contract",
     "budget": "show or export what a ledger knows",
     "compare": "methods x epsilons x data sets x repeats, on public data",
+    "experiments": "run, list and draw the figures and tables, on public data",
     "ca": "make the certificate authority of a federation",
     "enroll": "request, approve, install and revoke certificates",
     "config": "check the one configuration file of a coordinator, silo or analyst",

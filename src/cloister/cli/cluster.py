@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from cloister.cli.options import add_job_arguments, add_kmeans_arguments, kmeans_options
+from cloister.cli.options import add_job_arguments, add_kmeans_arguments, kmeans_task
 from cloister.cli.output import Output, add_flags
 from cloister.cli.release import finish, release
-from cloister.tasks import TASKS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,5 +19,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Release private centres; return the exit code."""
     out = Output.of(args)
-    result, charge = release(args, TASKS[args.algorithm], kmeans_options(args), out)
+    result, charge = release(args, *kmeans_task(args), out)
     return finish(result, charge, args.out, out, command="cluster")

@@ -425,7 +425,7 @@ file = {json.dumps(f"{FILL_IN}: a path, or use the lines below")}
 
 # What is not allowed here is refused, whatever a coordinator says.
 [policy]
-# For example ["count", "fastlloyd"]; see cloister tasks.
+# For example ["auto", "count"]; see cloister tasks.
 #tasks = []
 # Without the first, every job is refused; without the others, cap_epsilon alone decides.
 # max_epsilon_per_job = 1.0

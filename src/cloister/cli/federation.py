@@ -18,15 +18,15 @@ from cloister.jobs import JobResult, make_plan
 from cloister.privacy.budget import Budget
 from cloister.protocol.plan import Plan
 from cloister.report import as_table
+from cloister.tasks.auto import Auto
 from cloister.tasks.base import Bars, Table
-from cloister.tasks.kmeans import FastLloyd
 
 STORY = (
     "Four processes on this machine: a coordinator, and three hospitals that dial out to it over "
     "mutual TLS with certificates made a moment ago. Each hospital has its own records, keys, "
     "policy and ledger. Together they compute three groups of patients."
 )
-_ROUNDS = 4
+_ROUNDS = 10  # that `auto` plans for three columns and groups
 _SECONDS = 60.0  # after which the demonstration gives up
 
 
@@ -147,7 +147,7 @@ def _write_tables(folder: Path) -> dict[str, Path]:
 
 def _plan(fingerprints: dict[str, str], profile: str, slot: float) -> Plan:
     return make_plan(
-        FastLloyd,
+        Auto,
         SCHEMA,
         HOSPITALS,
         budget=Budget(EPSILON, DELTA),
@@ -157,7 +157,5 @@ def _plan(fingerprints: dict[str, str], profile: str, slot: float) -> Plan:
         fingerprints=[fingerprints[name] for name in HOSPITALS],
         upload_slot=slot,
         n_clusters=3,
-        rounds=_ROUNDS,
         public_seed=1,
-        relocate_empty=True,
     )

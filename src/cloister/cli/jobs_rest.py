@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from cloister.cli.options import add_kmeans_arguments, add_plan_arguments, kmeans_options, plan_of
+from cloister.cli.options import add_kmeans_arguments, add_plan_arguments, kmeans_task, plan_of
 from cloister.cli.output import Output
 from cloister.cli.release import show_federated
 from cloister.cli.run import add_task_arguments, allowed_task, task_options
@@ -122,7 +122,7 @@ def _planned(args: argparse.Namespace, rest: Rest) -> Plan:
             task_options(args.set),
         )
     else:
-        task, options = TASKS[args.algorithm], kmeans_options(args)
+        task, options = kmeans_task(args)
     if TASKS.get(task.name) is not task:
         raise PlanError(
             f"task {task.name!r} is not one that every silo has; see cloister tasks for those."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,17 @@ from cloister.jobs import make_plan
 from cloister.privacy.budget import Budget, default_delta
 from cloister.protocol.plan import Plan
 from cloister.schema import Schema
+from cloister.tasks import TASKS
 from cloister.tasks.base import Task
+from cloister.tasks.select_k import SelectK
+
+
+def _fields_of(task: type[Task]) -> set[str]:
+    """Return the names of a task's public numbers."""
+    return {field.name for field in fields(task)}  # type: ignore[arg-type]  # as in Plan.to_dict
+
+
+_ALGORITHMS = tuple(t.name for t in TASKS.values() if t.private and "n_clusters" in _fields_of(t))
 
 
 def add_job_arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,12 +80,20 @@ def add_plan_arguments(parser: argparse.ArgumentParser, *, nominal_n: bool = Fal
 def add_kmeans_arguments(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
     """Declare what the k-means tasks take."""
     group = parser.add_argument_group("k-means")
-    group.add_argument("--k", type=int, required=required, help="number of clusters")
     group.add_argument(
-        "--algorithm", choices=("fastlloyd", "glloyd", "sulloyd"), default="fastlloyd"
+        "--k",
+        type=_clusters,
+        required=required,
+        metavar="K|auto:LOW..HIGH",
+        help="number of clusters; 'auto:2..12' chooses one from released counts",
     )
+    group.add_argument("--algorithm", choices=_ALGORITHMS, default="auto")
     group.add_argument("--alpha", type=float, help="fastlloyd: radius as a part of the box")
-    group.add_argument("--rounds", type=int, help="default: 2 to 7, by the method's error model")
+    group.add_argument(
+        "--rounds",
+        type=int,
+        help="default: by the method's error model; fixed by the plan for auto",
+    )
     group.add_argument(
         "--keep-empty",
         action="store_true",
@@ -85,15 +104,51 @@ def add_kmeans_arguments(parser: argparse.ArgumentParser, *, required: bool = Tr
     )
 
 
+def _clusters(text: str) -> int | range:
+    """Read a number of clusters, or the numbers to choose from."""
+    low, dots, high = text.removeprefix("auto:").partition("..")
+    if not (text.startswith("auto:") and dots):
+        return int(text)
+    return range(int(low), int(high) + 1)
+
+
+def kmeans_task(args: argparse.Namespace) -> tuple[type[Task], dict[str, Any]]:
+    """Return the k-means task of a command line, and its options."""
+    if isinstance(args.k, range):
+        return SelectK, _selection_options(args)
+    return TASKS[args.algorithm], kmeans_options(args)
+
+
+def _selection_options(args: argparse.Namespace) -> dict[str, Any]:
+    given = {"alpha": args.alpha, "rounds": args.rounds, "keep-empty": args.keep_empty or None}
+    if alien := [name for name, value in given.items() if value is not None]:
+        raise PlanError(f"{alien[0]} means nothing where k is chosen; leave it out.")
+    if args.algorithm != "auto":
+        raise PlanError(f"k is chosen by algorithm auto only, got {args.algorithm}; give k.")
+    return {
+        "min_clusters": args.k.start,
+        "max_clusters": args.k.stop - 1,
+        "public_seed": args.public_seed,
+    }
+
+
 def kmeans_options(args: argparse.Namespace) -> dict[str, Any]:
     """Return the options of a k-means task."""
     if args.alpha is not None and args.algorithm != "fastlloyd":
-        raise PlanError(f"alpha belongs to fastlloyd, got it with {args.algorithm}; leave it out.")
+        raise PlanError(
+            f"alpha belongs to fastlloyd, got it with {args.algorithm}; leave it out "
+            "or add --algorithm fastlloyd."
+        )
+    if args.rounds is not None and "rounds" not in _fields_of(TASKS[args.algorithm]):
+        raise PlanError(f"rounds are fixed by the plan of {args.algorithm}; leave them out.")
     given = {"alpha": args.alpha, "rounds": args.rounds}
+    if "relocate_empty" in _fields_of(TASKS[args.algorithm]):
+        given["relocate_empty"] = not args.keep_empty
+    elif args.keep_empty:
+        raise PlanError(f"keep-empty means nothing for {args.algorithm}; leave it out.")
     return {
         "n_clusters": args.k,
         "public_seed": args.public_seed,
-        "relocate_empty": not args.keep_empty,
         **{name: value for name, value in given.items() if value is not None},
     }
 

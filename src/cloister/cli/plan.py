@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cloister.cli.options import add_kmeans_arguments, add_plan_arguments, kmeans_options, plan_of
+from cloister.cli.options import add_kmeans_arguments, add_plan_arguments, kmeans_task, plan_of
 from cloister.cli.output import Output, add_flags
 from cloister.cli.run import add_task_arguments, allowed_task, task_options
 from cloister.errors import PlanError
@@ -15,7 +15,6 @@ from cloister.privacy import accounting
 from cloister.protocol.plan import Plan
 from cloister.report import number, odds_sentence
 from cloister.schema import Schema
-from cloister.tasks import TASKS
 from cloister.tasks.base import Floats, Table
 
 _CLEAR_SIZE = 3.0  # a cluster should have so many times the half-width of its noisy size
@@ -63,8 +62,8 @@ def _planned(args: argparse.Namespace) -> Plan:
         return plan_of(args, task, schema, args.silos, {**options, **_trust(args)})
     if args.k is None:
         raise PlanError("k must be given; it is the number of clusters.")
-    options = kmeans_options(args)
-    return plan_of(args, TASKS[args.algorithm], schema, args.silos, {**options, **_trust(args)})
+    task, options = kmeans_task(args)
+    return plan_of(args, task, schema, args.silos, {**options, **_trust(args)})
 
 
 def _trust(args: argparse.Namespace) -> dict[str, Any]:

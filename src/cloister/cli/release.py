@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from cloister.cli.options import plan_of
 from cloister.cli.output import Output
 from cloister.errors import DataError, PlanError
@@ -19,7 +21,7 @@ from cloister.privacy.budget import Budget
 from cloister.report import as_table, number, odds_sentence, write_report
 from cloister.report.words import warnings_of
 from cloister.schema import Schema
-from cloister.tasks.base import Bars, Table, Task
+from cloister.tasks.base import Bars, Curve, Table, Task
 
 if TYPE_CHECKING:
     from cloister.data import Records
@@ -217,7 +219,7 @@ def _write(result: JobResult, charge: Charge | None, folder: Path) -> dict[str, 
     """Write the model first, so that what was paid for is safe whatever happens later."""
     files = {"model": folder / "model.json"}
     result.save(files["model"])
-    if "centres" in result.results:
+    if result.results.keys() >= {"centres", "low", "high", "sizes"}:
         files["centres"] = folder / "centres.csv"
         _write_centres(result, files["centres"])
     files["report"] = folder / "report.html"
@@ -226,20 +228,16 @@ def _write(result: JobResult, charge: Charge | None, folder: Path) -> dict[str, 
 
 
 def _write_centres(result: JobResult, path: Path) -> None:
-    """Write one row per centre: its noisy size and its columns, each with its half-width."""
+    """Write one row per centre: its noisy size and its columns, each with its interval."""
     results, columns = result.results, result.plan.columns
-    names = ("noisy size", *columns)
     with path.open("w", newline="", encoding="utf-8") as stream:
         writer = csv.writer(stream)
-        heading = (word for name in names for word in (name, f"{name} ±"))
-        writer.writerow(("cluster", *heading))
-        for j, (centre, half) in enumerate(
-            zip(results["centres"], results["half_width"], strict=True)
-        ):
-            cells = [results["sizes"][j], results["size_half_width"][j]]
-            for value, spread in zip(centre, half, strict=True):
-                cells += [value, spread]
-            writer.writerow((j, *(repr(float(cell)) for cell in cells)))
+        heading = (word for name in columns for word in (name, f"{name} low", f"{name} high"))
+        writer.writerow(("cluster", "noisy size", "noisy size ±", *heading))
+        cells = np.stack([results["centres"], results["low"], results["high"]], axis=2)
+        for j, centre in enumerate(cells):
+            row = (results["sizes"][j], results["size_half_width"][j], *centre.ravel())
+            writer.writerow((j, *(repr(float(cell)) for cell in row)))
 
 
 def _show(result: JobResult, charge: Charge | None, out: Output) -> None:
@@ -278,7 +276,7 @@ def show_federated(result: JobResult, out: Output) -> None:
 
 def _show_exhibits(result: JobResult, out: Output) -> None:
     for exhibit in result.plan.task.exhibits(result.results, result.plan.columns):
-        if isinstance(exhibit, Table | Bars):
+        if isinstance(exhibit, Table | Bars | Curve):
             out.table(as_table(exhibit))
 
 

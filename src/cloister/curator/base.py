@@ -24,7 +24,7 @@ class CuratorMethod(Protocol):
     private: ClassVar[bool]
 
     @classmethod
-    def design(cls, **public: Any) -> Self:
+    def design(cls, *args: Any, **public: Any) -> Self:
         """Choose every public number.
 
         Called with the keywords `n_clusters`, `n_features`, `nominal_n`, `budget`, `frac_bits`,

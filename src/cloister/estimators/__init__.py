@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from cloister.estimators.kmeans import DPKMeans
+from cloister.estimators.select_k import KSelection, select_k
 
-__all__ = ["DPKMeans"]
+__all__ = ["DPKMeans", "KSelection", "select_k"]

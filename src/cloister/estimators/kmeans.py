@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from html import escape
 from numbers import Integral
 from pathlib import Path
@@ -28,12 +29,33 @@ from cloister.privacy.ledger import Ledger
 from cloister.privacy.noise import DiscreteNoise, NoiseSource
 from cloister.protocol.plan import Plan
 from cloister.schema import Column, Schema
-from cloister.tasks import TASKS
+from cloister.tasks import TASKS, Task
+from cloister.tasks.auto import Auto
+from cloister.tasks.dp_em import DPEM
+from cloister.tasks.feddp_init import FedDPInit
+from cloister.tasks.grid_synopsis import EUGkM, Hybrid
 from cloister.tasks.kmeans import FastLloyd, GLloyd, SuLloyd
+from cloister.tasks.lsh_tree import LSHTree
+from cloister.tasks.subcluster import KMeansGuaranteeDP, SubClusterDP
 
 Floats = NDArray[np.float64]
 
-ALGORITHMS = {task.name: task for task in (FastLloyd, GLloyd, SuLloyd)}
+ALGORITHMS: dict[str, type[Task]] = {
+    task.name: task
+    for task in (
+        Auto,
+        FastLloyd,
+        GLloyd,
+        SuLloyd,
+        EUGkM,
+        Hybrid,
+        LSHTree,
+        FedDPInit,
+        DPEM,
+        KMeansGuaranteeDP,
+        SubClusterDP,
+    )
+}
 
 
 class DPKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):
@@ -59,14 +81,19 @@ class DPKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         nothing remembers what was spent.
     dataset : str, optional
         Name under which the ledger knows the data; a schema has its own.
-    algorithm : {"fastlloyd", "glloyd", "sulloyd"}
+    algorithm : str
+        "auto" is our own and the most accurate; others are "fastlloyd", "glloyd", "sulloyd",
+        "eugkm", "hybrid" (both for few columns), "lshtree", "feddp-init", "dpem",
+        "kmeans-guarantee-dp", "subcluster-dp"; see :mod:`cloister.tasks`.
     alpha : float, > 0
         FastLloyd's radius as a part of the box; ignored by the others' formulas, so refused there.
     rounds : int, optional
-        Number of noisy rounds; by default 2 to 7 by the method's error model.
+        Number of noisy rounds; by default 2 to 7 by the method's error model. Refused by methods
+        whose rounds are fixed.
     relocate_empty : bool
         Whether a centre that noise alone could explain starts again beside the largest cluster;
-        costs nothing. The published methods do not (False).
+        costs nothing. The published methods do not (False). Of no meaning for a method without
+        Lloyd's rounds.
     frac_bits : int in [4, 24]
         Records are rounded to multiples of ``2**-frac_bits`` of half a column's range.
     random_state : int, RandomState or None
@@ -75,8 +102,11 @@ class DPKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
     Attributes
     ----------
     cluster_centers_ : ndarray of shape (n_clusters, n_features), data units
+    centers_low_, centers_high_ : ndarray of shape (n_clusters, n_features), data units
+        Ends of the 95 % interval of the noise, for the mean before it was shrunk or brought back
+        into the box, so that a centre may lie outside; it does not cover sampling.
     centers_half_width_ : ndarray of shape (n_clusters, n_features), data units
-        Half-width of the 95 % interval of the noise; it does not cover sampling.
+        Half their distance.
     cluster_sizes_, sizes_half_width_ : ndarray of shape (n_clusters,)
         Noisy sizes and the half-width of their noise interval.
     history_ : tuple of dict
@@ -124,7 +154,7 @@ class DPKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         delta: float | None = None,
         ledger: Ledger | str | Path | None = None,
         dataset: str | None = None,
-        algorithm: str = "fastlloyd",
+        algorithm: str = "auto",
         alpha: float | None = None,
         rounds: int | None = None,
         relocate_empty: bool = True,
@@ -168,6 +198,13 @@ class DPKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         BudgetExceeded
             If the ledger refuses.
         """
+        schema, records, local = self._read(X)
+        self._release(schema, records)
+        self._label(local)
+        return self
+
+    def _read(self, X: Any) -> tuple[Schema, dict[str, Any], Floats | None]:
+        """Return the contract, the silos' records on the grid, and the table if there is one."""
         self._check_parameters()
         for old in ("labels_", "feature_names_in_"):
             self.__dict__.pop(old, None)
@@ -196,13 +233,15 @@ class DPKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
             else array_records(silo, schema.grid(self.frac_bits))
             for index, silo in enumerate(silos)
         }
-        self._release(schema, records)
+        return schema, records, local
+
+    def _label(self, local: Floats | None) -> None:
+        """Keep the cluster of each record of a table; not private, and not stored."""
         if local is not None:
             complete = np.isfinite(local).all(axis=1)
             self.labels_ = np.full(len(local), -1, dtype=np.int32)
             if complete.any():
                 self.labels_[complete] = self._nearest(local[complete])[0]
-        return self
 
     def _release(self, schema: Schema, records: Mapping[str, Any]) -> None:
         """Run the job and keep what it released."""
@@ -210,9 +249,10 @@ class DPKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         options: dict[str, Any] = {
             "n_clusters": int(self.n_clusters),
             "public_seed": seed,
-            "relocate_empty": bool(self.relocate_empty),
             "frac_bits": int(self.frac_bits),
         }
+        if "relocate_empty" in _fields_of(ALGORITHMS[self.algorithm]):
+            options["relocate_empty"] = bool(self.relocate_empty)
         if self.rounds is not None:
             options["rounds"] = int(self.rounds)
         if self.alpha is not None:
@@ -235,7 +275,9 @@ class DPKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         self.result_ = result
         self.plan_: Plan = result.plan
         self.cluster_centers_: Floats = result.results["centres"]
-        self.centers_half_width_: Floats = result.results["half_width"]
+        self.centers_low_: Floats = result.results["low"]
+        self.centers_high_: Floats = result.results["high"]
+        self.centers_half_width_: Floats = (self.centers_high_ - self.centers_low_) / 2
         self.cluster_sizes_: Floats = result.results["sizes"]
         self.sizes_half_width_: Floats = result.results["size_half_width"]
         self.history_ = result.history
@@ -297,7 +339,7 @@ class DPKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         """
         result = JobResult.load(path)
         plan, task = result.plan, result.plan.task
-        if not isinstance(task, FastLloyd | GLloyd | SuLloyd) or plan.budget is None:
+        if task.name not in ALGORITHMS or plan.budget is None:
             raise DataError(f"model holds the task {task.name!r}, not one of {list(ALGORITHMS)}.")
         model = cls(
             result.results["centres"].shape[0],
@@ -306,8 +348,8 @@ class DPKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
             nominal_n=plan.nominal_n,
             delta=plan.budget.delta,
             algorithm=task.name,
-            rounds=plan.rounds,
-            relocate_empty=task.relocate_empty,
+            rounds=plan.rounds if "rounds" in _fields_of(type(task)) else None,
+            relocate_empty=getattr(task, "relocate_empty", True),
             frac_bits=task.frac_bits,
         )
         model._keep(result)
@@ -325,6 +367,8 @@ class DPKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
             )
         if self.alpha is not None and self.algorithm != "fastlloyd":
             raise PlanError(f"alpha belongs to 'fastlloyd', got it with {self.algorithm!r}.")
+        if self.rounds is not None and "rounds" not in _fields_of(ALGORITHMS[self.algorithm]):
+            raise PlanError(f"rounds are fixed by the plan of {self.algorithm!r}; leave them out.")
         for name in ("n_clusters", "frac_bits", "nominal_n", "rounds"):
             value = getattr(self, name)
             if value is None and name in ("nominal_n", "rounds"):
@@ -409,26 +453,35 @@ class DPKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         return tags
 
 
+def _fields_of(task: type[Task]) -> set[str]:
+    """Return the names of a task's public numbers."""
+    return {field.name for field in fields(task)}  # type: ignore[arg-type]  # as in Plan.to_dict
+
+
 def _html(model: DPKMeans) -> str:
     """Return released centres with their noise intervals as an HTML table."""
     head = "".join(f"<th>{escape(name)}</th>" for name in ("noisy size", *model.plan_.columns))
     rows = "".join(
         f"<tr><th>{index}</th><td>{size:.0f} ± {spread:.0f}</td>"
-        + "".join(f"<td>{c:.4g} ± {h:.2g}</td>" for c, h in zip(centre, half, strict=True))
+        + "".join(
+            f"<td>{c:.4g} [{a:.4g}, {b:.4g}]</td>"
+            for c, a, b in zip(centre, low, high, strict=True)
+        )
         + "</tr>"
-        for index, (size, spread, centre, half) in enumerate(
+        for index, (size, spread, centre, low, high) in enumerate(
             zip(
                 model.cluster_sizes_,
                 model.sizes_half_width_,
                 model.cluster_centers_,
-                model.centers_half_width_,
+                model.centers_low_,
+                model.centers_high_,
                 strict=True,
             )
         )
     )
     caption = (
         f"DPKMeans ({escape(model.algorithm)}): epsilon {model.spent_:.4g}, "
-        f"delta {model.delta_:.2g}; ± is 95 % of the noise; noise from: "
+        f"delta {model.delta_:.2g}; ± and [ , ] are 95 % of the noise; noise from: "
         f"{escape(model.result_.noise)}"
     )
     return f"<table><caption>{caption}</caption><tr><th></th>{head}</tr>{rows}</table>"

@@ -10,25 +10,23 @@ import argparse
 import json
 import math
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from importlib.metadata import version
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 import numpy as np
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from cloister import metrics as measures
 from cloister.errors import PlanError
 from cloister.experiments.datasets import Convention, Dataset, load, title
 from cloister.experiments.figures import draw_nicv
+from cloister.experiments.pool import progress_bar, run_all
 from cloister.experiments.records import (
     AREA,
     METRICS,
@@ -49,11 +47,44 @@ from cloister.privacy.budget import Budget
 from cloister.protocol.plan import Plan
 from cloister.randomness import public_generator
 from cloister.schema import Schema
-from cloister.tasks import FastLloyd, GLloyd, Lloyd, SuLloyd, Task
+from cloister.tasks import (
+    DPEM,
+    Auto,
+    EUGkM,
+    FastLloyd,
+    FedDPInit,
+    GLloyd,
+    Hybrid,
+    KMeansGuaranteeDP,
+    Lloyd,
+    LSHTree,
+    SubClusterDP,
+    SuLloyd,
+    Task,
+)
 from cloister.tasks.base import Floats
 
-METHODS: dict[str, type[Task]] = {task.name: task for task in (Lloyd, SuLloyd, GLloyd, FastLloyd)}
+METHODS: dict[str, type[Task]] = {
+    task.name: task
+    for task in (
+        Lloyd,
+        SuLloyd,
+        GLloyd,
+        FastLloyd,
+        Auto,
+        EUGkM,
+        Hybrid,
+        LSHTree,
+        FedDPInit,
+        DPEM,
+        KMeansGuaranteeDP,
+        SubClusterDP,
+    )
+}
 """What can be compared, by name."""
+
+USUAL_METHODS = (Lloyd.name, SuLloyd.name, GLloyd.name, FastLloyd.name, Auto.name)
+"""What is compared unless others are asked for; they run on tables of any width."""
 
 QUICK_METRICS = tuple(name for name in METRICS if name not in ("silhouette", "dunn"))
 """Metrics whose time does not grow with the square of the number of records."""
@@ -90,8 +121,7 @@ def compare(
     ----------
     datasets : sequence of Dataset
     methods : sequence of str
-        Of ``lloyd``, ``sulloyd``, ``glloyd``, ``fastlloyd``. A method that is not private runs
-        once a repeat, with epsilon infinity.
+        Of `METHODS`. One that is not private runs once a repeat, with epsilon infinity.
     epsilons : sequence of float, > 0
     repeats : int, >= 1
     repeats_for : mapping of str to int, optional
@@ -137,7 +167,7 @@ def compare(
             missing = [cell for cell in experiments if rows[cell, repeat] is None]
             if missing:
                 units.append(partial(run_repeat, data, missing, repeat, tuple(metrics)))
-    for new in _run(units, jobs):
+    for new in run_all(units, jobs):
         rows |= {(row.cell, row.repeat): row for row in new}
         if on_rows:
             on_rows(new, sum(row is not None for row in rows.values()), len(rows))
@@ -170,8 +200,11 @@ def make_cell(data: Dataset, method: str, epsilon: float, silos: int) -> Cell:
     )
 
 
-def make_cell_plan(data: Dataset, cell: Cell, repeat: int) -> Plan:
-    """Write the plan of one run; the repeat seeds the public starting centres."""
+def make_cell_plan(data: Dataset, cell: Cell, repeat: int, **options: Any) -> Plan:
+    """Write the plan of one run; the repeat seeds the public starting centres.
+
+    Options of the method come before those of the papers.
+    """
     task = METHODS[cell.method]
     return make_plan(
         task,
@@ -181,19 +214,28 @@ def make_cell_plan(data: Dataset, cell: Cell, repeat: int) -> Plan:
         nominal_n=cell.nominal_n,
         n_clusters=cell.n_clusters,
         public_seed=repeat,
-        **(_PAPER_OPTIONS.get(cell.method, {}) if cell.convention == "fastlloyd-paper" else {}),
+        **(
+            dict(_PAPER_OPTIONS.get(cell.method, {}))
+            if cell.convention == "fastlloyd-paper"
+            else {}
+        )
+        | options,
     )
 
 
 def run_repeat(
-    data: Dataset, cells: Sequence[Cell], repeat: int, metrics: Collection[str]
+    data: Dataset,
+    cells: Sequence[Cell],
+    repeat: int,
+    metrics: Collection[str],
+    **options: Any,
 ) -> list[Row]:
     """Run some experiments on one split of the records, from the same starting centres."""
     order = public_generator(repeat, "split", data.name).permutation(len(data.records))
     shuffled, values = data.records[order], data.values
     rows = []
     for cell in cells:
-        plan = make_cell_plan(data, cell, repeat)
+        plan = make_cell_plan(data, cell, repeat, **options)
         parts = np.array_split(shuffled, cell.silos)
         result = run_plan(plan, {s: [part] for s, part in zip(plan.silos, parts, strict=True)})
         centres = plan.grid.normalise(result.results["centres"])
@@ -274,30 +316,6 @@ def _check(
             _ = data.reference_nicv  # computed once, here, and sent to the processes
 
 
-def _run(units: Sequence[Callable[[], list[Row]]], jobs: int) -> Iterator[list[Row]]:
-    """Yield the rows of each unit as it ends."""
-    if jobs == 1 or len(units) <= 1:
-        for unit in units:
-            yield unit()
-        return
-    with ProcessPoolExecutor(
-        min(jobs, len(units)), mp_context=get_context("spawn"), initializer=_use_one_thread
-    ) as pool:
-        futures = [pool.submit(unit) for unit in units]
-        try:
-            for future in as_completed(futures):
-                yield future.result()
-        finally:
-            pool.shutdown(cancel_futures=True)
-
-
-def _use_one_thread() -> None:
-    """Keep a process from starting as many threads as there are cores."""
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # ships no types
-
-    threadpool_limits(1)
-
-
 # --- Command line ---------------------------------------------------------------------------------
 
 
@@ -305,7 +323,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``cloister compare``."""
     parser.description = f"Compare methods on public data ({STAMP})."
     add = parser.add_argument
-    add("--methods", type=_names, default=list(METHODS), help="of " + ",".join(METHODS))
+    add(
+        "--methods",
+        type=_names,
+        default=list(USUAL_METHODS),
+        help=f"of {','.join(METHODS)}; by default {','.join(USUAL_METHODS)}",
+    )
     add("--epsilons", type=_list_of(float), required=True, metavar="E,E,...")
     add(
         "--datasets",
@@ -351,7 +374,7 @@ def run(args: argparse.Namespace) -> int:
     args.out.mkdir(parents=True, exist_ok=True)
     runs = args.out / "runs.csv"
     done = load_rows(runs)
-    with _progress_bar(quiet) as bar:
+    with progress_bar(quiet) as bar:
         task = bar.add_task("runs", total=None)
 
         def save(new: Sequence[Row], finished: int, total: int) -> None:
@@ -407,20 +430,6 @@ def _load_all(args: argparse.Namespace) -> list[Dataset]:
         )
         for key, name in zip(titles, args.datasets, strict=True)
     ]
-
-
-def _progress_bar(quiet: bool) -> Progress:
-    """Return a bar on standard error; silent where nobody watches."""
-    console = Console(stderr=True)
-    console.quiet = quiet or not console.is_terminal
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        disable=console.quiet,
-    )
 
 
 def _document(

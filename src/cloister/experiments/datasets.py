@@ -28,7 +28,7 @@ from cloister.tasks.base import Floats, Records
 
 Convention = Literal["public", "fastlloyd-paper"]
 
-SUFFIXES = (".csv.gz", ".csv", ".parquet")
+SUFFIXES = (".csv.gz", ".csv", ".parquet", ".npz")
 """Files that a data folder may hold for a name, in the order they are looked for."""
 
 LITERATURE_CLUSTERS: Mapping[str, int] = {
@@ -39,6 +39,7 @@ LITERATURE_CLUSTERS: Mapping[str, int] = {
     "iris": 3,
     "lsun": 3,
     "mnist": 10,
+    "mnist_t10k": 10,
     "s1": 15,
     "wdbc": 2,
     "wine": 3,
@@ -109,8 +110,9 @@ def load(
     Parameters
     ----------
     name : str
-        Path of a CSV or Parquet file; or a name for which `data_dir` has one; or ``iris``,
-        ``wine``, ``wdbc``, ``digits``, which ship with scikit-learn.
+        Path of a CSV or Parquet file, or of a NumPy archive with an array ``X``; or a name for
+        which `data_dir` has one; or ``iris``, ``wine``, ``wdbc``, ``digits``, which ship with
+        scikit-learn.
     convention : {"public", "fastlloyd-paper"}
     data_dir : path, optional
     n_clusters : int, optional
@@ -147,7 +149,7 @@ def load(
                 f"bounds and nominal_n of {known_as!r} are read from the table under the papers' "
                 "convention; leave the schema and nominal_n out."
             )
-        return min_max(path or _sklearn_table(name), known_as, k)
+        return min_max(_sklearn_table(name) if path is None else _table(path), known_as, k)
     if path is None:
         bundled = BUNDLED[name]
         table = _sklearn_table(name)
@@ -159,7 +161,7 @@ def load(
             f"bounds and sizes are public choices; use --schema-for {known_as}=FILE and "
             f"--nominal-n-for {known_as}=N."
         )
-    return _dataset(path, known_as, schema, k, nominal_n)
+    return _dataset(_table(path), known_as, schema, k, nominal_n)
 
 
 def title(name: str) -> str:
@@ -270,6 +272,17 @@ def _sklearn_table(name: str) -> Any:
     from sklearn import datasets
 
     return getattr(datasets, BUNDLED[name].loader)(as_frame=True).data
+
+
+def _table(path: Path) -> Any:
+    """Return what is read: a file itself, or the array X of a NumPy archive."""
+    if path.suffix != ".npz":
+        return path
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return archive["X"].astype(np.float64)
+    except (OSError, ValueError, KeyError) as error:
+        raise DataError(f"{str(path)!r} must be a NumPy archive with an array X.") from error
 
 
 def _find(name: str, data_dir: str | Path | None) -> Path | None:

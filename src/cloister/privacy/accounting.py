@@ -1,7 +1,7 @@
 """What events cost: one theorem per function, composed first and converted once.
 
-Pure Gaussian schedules use Gaussian differential privacy, which is exact. Laplace events and
-mixtures use the smallest of three valid bounds: the sum of their epsilons, zero-concentrated
+Pure Gaussian schedules use Gaussian differential privacy, which is exact. All others use the
+smallest of three valid bounds, as far as they exist: the sum of their epsilons, zero-concentrated
 differential privacy, and a numerical privacy loss distribution that rounds upwards.
 
 All results hold for the continuous mechanisms. `calibration.lattice_sigma` makes the discrete
@@ -13,11 +13,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import lru_cache
+from types import UnionType
 from typing import Any, TypeAlias
 
 from cloister.errors import PlanError
 from cloister.privacy.budget import Budget, checked_delta, checked_epsilon
 from cloister.privacy.events import (
+    CoverEvent,
     Event,
     GaussianEvent,
     LaplaceEvent,
@@ -32,6 +34,7 @@ _Counts: TypeAlias = tuple[tuple[Mechanism, int], ...]
 # The result is then too high by about 1e-4 of itself (7000 Laplace events: 3e-5) and takes tens
 # of milliseconds.
 _PLD_RESOLUTION = 1 / 20_000
+_COVER_TAIL = 46  # of the loss of a max cover, in its own unit: e**-46 is 1e-20
 
 
 def epsilon(event: Event, delta: float) -> float:
@@ -49,10 +52,10 @@ def epsilon(event: Event, delta: float) -> float:
     """
     delta = checked_delta(delta)
     counts = tuple(mechanism_counts(event).items())
-    if not _has(counts, LaplaceEvent):
+    if not _has(counts, LaplaceEvent | CoverEvent):
         return gdp_epsilon(_gdp_mu(counts), delta)
     bounds = [_pure_epsilon(counts), zcdp_epsilon(_zcdp_rho(counts), delta)]
-    if delta > 0 and math.isfinite(_zcdp_rho(counts)):
+    if delta > 0 and math.isfinite(_rough_epsilon(counts)):
         bounds.append(float(_pld(counts).get_epsilon_for_delta(delta)))
     return min(bounds)
 
@@ -71,14 +74,14 @@ def delta(event: Event, epsilon: float) -> float:
     """
     epsilon = checked_epsilon(epsilon)
     counts = tuple(mechanism_counts(event).items())
-    if not _has(counts, LaplaceEvent):
+    if not _has(counts, LaplaceEvent | CoverEvent):
         return gdp_delta(_gdp_mu(counts), epsilon)
     if epsilon >= _pure_epsilon(counts):
         return 0.0
-    rho = _zcdp_rho(counts)
-    if not math.isfinite(rho):
+    if not math.isfinite(_rough_epsilon(counts)):
         return 1.0
-    return min(float(_pld(counts).get_delta_for_epsilon(epsilon)), zcdp_delta(rho, epsilon))
+    numerical = float(_pld(counts).get_delta_for_epsilon(epsilon))
+    return min(numerical, zcdp_delta(_zcdp_rho(counts), epsilon))
 
 
 def pure_epsilon(event: Event) -> float:
@@ -99,7 +102,7 @@ def gdp_mu(event: Event) -> float:
     Raises
     ------
     PlanError
-        If the event holds a Laplace mechanism, which no mu describes exactly.
+        If the event holds another mechanism, which no mu describes exactly.
 
     Notes
     -----
@@ -111,8 +114,11 @@ def gdp_mu(event: Event) -> float:
     Dong, Roth and Su, JRSS-B 2022, Theorem 2.7 and Corollary 3.3.
     """
     counts = tuple(mechanism_counts(event).items())
-    if _has(counts, LaplaceEvent):
-        raise PlanError("gdp_mu needs Gaussian events only, got a LaplaceEvent; use epsilon().")
+    for kind in (LaplaceEvent, CoverEvent):
+        if _has(counts, kind):
+            raise PlanError(
+                f"gdp_mu needs Gaussian events only, got a {kind.__name__}; use epsilon()."
+            )
     return _gdp_mu(counts)
 
 
@@ -216,6 +222,38 @@ def zcdp_delta(rho: float, epsilon: float) -> float:
     return math.exp(-((epsilon - rho) ** 2) / (4 * rho))
 
 
+def cover_delta(pick_epsilon: float, epsilon: float, *, added: bool) -> float:
+    """Return the hockey-stick divergence of a max cover with and without one record.
+
+    Parameters
+    ----------
+    pick_epsilon : float, > 0
+    epsilon : float, may be negative
+    added : bool
+        Whether the first of the two data sets is the one with the record.
+
+    Returns
+    -------
+    float in [0, 1]
+        The largest ``P(S) - exp(epsilon) Q(S)``, whatever the other records and the balls are.
+
+    Notes
+    -----
+    The pair (without, with) is at most as far apart as exponential variables of rates 1 and
+    ``r = exp(pick_epsilon / 2)``, and comes as near to them as one likes: the time to be covered
+    gets a hazard that is at most r times as large. docs/proofs/max_cover.md, theorem 1.
+    """
+    log_r, a = pick_epsilon / 2, math.expm1(pick_epsilon / 2)
+    if added:  # 1 - e^x + e^x D(-x) is the divergence of a pair the other way round
+        if epsilon >= log_r:
+            return 0.0
+        other = cover_delta(pick_epsilon, -epsilon, added=False)
+        return max(0.0, -math.expm1(epsilon) + math.exp(epsilon) * other)
+    if epsilon <= -log_r:
+        return -math.expm1(epsilon)
+    return -math.expm1(-log_r) * math.exp(-(epsilon + log_r) / a)
+
+
 def attacker_odds(cost: Event | Budget, prior: float = 0.5) -> float:
     """Return a bound on how often any attacker guesses membership of one unit correctly.
 
@@ -261,7 +299,7 @@ def _log1p_exp(x: float) -> float:
     return x + math.log1p(math.exp(-x))
 
 
-def _has(counts: _Counts, kind: type[Mechanism]) -> bool:
+def _has(counts: _Counts, kind: type[Mechanism] | UnionType) -> bool:
     return any(isinstance(event, kind) for event, _ in counts)
 
 
@@ -280,15 +318,29 @@ def _pure_epsilon(counts: _Counts) -> float:
 
 
 def _zcdp_rho(counts: _Counts) -> float:
-    # Both mechanisms have rho = (1 / noise_multiplier)**2 / 2.
-    if _has(counts, NonPrivateEvent):
+    # Both mechanisms have rho = (1 / noise_multiplier)**2 / 2; a cover has none.
+    if _has(counts, NonPrivateEvent | CoverEvent):
         return math.inf
     return math.fsum(n * _inverse(event) ** 2 for event, n in counts) / 2
 
 
+def _rough_epsilon(counts: _Counts) -> float:
+    """Return an epsilon by closed formulas, at delta = 1e-6 for each cover and for the rest."""
+    rest = tuple((event, n) for event, n in counts if not isinstance(event, CoverEvent))
+    total = min(_pure_epsilon(rest), zcdp_epsilon(_zcdp_rho(rest), 1e-6))
+    for event, n in counts:
+        if isinstance(event, CoverEvent):
+            if event.pick_epsilon > 700:  # exp would overflow; nobody wants it
+                return math.inf
+            log_r, a = event.pick_epsilon / 2, math.expm1(event.pick_epsilon / 2)
+            one = a * math.log(max(1.0, -math.expm1(-log_r) / 1e-6)) - log_r
+            total += n * max(log_r, one)
+    return total
+
+
 def _inverse(event: Mechanism) -> float:
     """Return sensitivity / noise, which is mu for a Gaussian and epsilon for a Laplace event."""
-    if isinstance(event, NonPrivateEvent):
+    if isinstance(event, NonPrivateEvent | CoverEvent):
         return math.inf
     # Outside this range squares would overflow or vanish; both ends round the cost upwards.
     inverse = 1 / event.noise_multiplier
@@ -297,7 +349,7 @@ def _inverse(event: Mechanism) -> float:
 
 @lru_cache(maxsize=64)
 def _pld(counts: _Counts) -> Any:
-    """Return the pessimistic privacy loss distribution of Gaussian and Laplace mechanisms.
+    """Return the pessimistic privacy loss distribution of all mechanisms but NonPrivateEvent.
 
     References
     ----------
@@ -305,7 +357,7 @@ def _pld(counts: _Counts) -> Any:
     """
     from dp_accounting.pld import privacy_loss_distribution as pld
 
-    width = _PLD_RESOLUTION * min(_pure_epsilon(counts), zcdp_epsilon(_zcdp_rho(counts), 1e-6))
+    width = _PLD_RESOLUTION * _rough_epsilon(counts)
     total = pld.identity(value_discretization_interval=width)
     if mu := _gdp_mu(counts):  # all Gaussians together are one, exactly
         total = total.compose(
@@ -317,7 +369,26 @@ def _pld(counts: _Counts) -> Any:
                 event.noise_multiplier, value_discretization_interval=width
             )
             total = total.compose(one.self_compose(n))
+        elif isinstance(event, CoverEvent):
+            total = total.compose(_cover_pld(event.pick_epsilon, width).self_compose(n))
     return total
+
+
+def _cover_pld(pick_epsilon: float, width: float) -> Any:
+    """Return the pessimistic privacy loss distribution of a max cover, see :func:`cover_delta`."""
+    from dp_accounting.pld import pld_pmf
+    from dp_accounting.pld import privacy_loss_distribution as pld
+
+    low = math.floor(-pick_epsilon / 2 / width)
+    high = math.ceil(_COVER_TAIL * math.expm1(pick_epsilon / 2) / width)
+
+    def loss(grid: range, added: bool) -> Any:
+        deltas = [cover_delta(pick_epsilon, step * width, added=added) for step in grid]
+        return pld_pmf.create_pmf_pessimistic_connect_dots(width, grid, deltas)
+
+    return pld.PrivacyLossDistribution(
+        loss(range(-high, 1 - low), True), loss(range(low, high + 1), False)
+    )
 
 
 def _first_true(predicate: Callable[[float], bool], low: float, high: float) -> float:

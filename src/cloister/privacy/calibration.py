@@ -7,15 +7,22 @@ from collections.abc import Callable
 
 from cloister.errors import PlanError
 from cloister.privacy.accounting import (
+    cover_delta,
     epsilon,
     gdp_delta,
     gdp_epsilon,
     gdp_mu,
     pure_epsilon,
-    zcdp_rho,
 )
 from cloister.privacy.budget import Budget
-from cloister.privacy.events import ComposedEvent, Event, GaussianEvent, LaplaceEvent, holds
+from cloister.privacy.events import (
+    ComposedEvent,
+    CoverEvent,
+    Event,
+    GaussianEvent,
+    LaplaceEvent,
+    holds,
+)
 
 # Added to every Gaussian multiplier; it covers all rounding of the search itself.
 MARGIN = 1e-6
@@ -100,6 +107,31 @@ def laplace_noise_multiplier(epsilon: float) -> float:
     return 1 / Budget(epsilon, 0.0).epsilon
 
 
+def cover_pick_epsilon(epsilon: float, delta: float) -> float:
+    """Return the largest `pick_epsilon` of a max cover that is (epsilon, delta)-DP as a whole.
+
+    Parameters
+    ----------
+    epsilon : float, > 0
+    delta : float in (0, 1)
+
+    References
+    ----------
+    docs/proofs/max_cover.md, theorem 1; compare Nguyen, Chaturvedi, Xu, AAAI 2021, Theorem 5.
+    """
+    budget = Budget(epsilon, delta)
+    if budget.delta == 0:
+        raise PlanError("delta must be above 0 for a max cover, got 0.0.")
+
+    def allowed(pick_epsilon: float) -> bool:
+        return pick_epsilon / 2 <= budget.epsilon and all(
+            cover_delta(pick_epsilon, budget.epsilon, added=added) <= budget.delta
+            for added in (False, True)
+        )
+
+    return _last_true(allowed)
+
+
 def epsilon_left(spent: Event, cap: Budget) -> float:
     """Return the largest epsilon, at ``cap.delta``, of one more release that stays within ``cap``.
 
@@ -117,10 +149,10 @@ def epsilon_left(spent: Event, cap: Budget) -> float:
     """
     if cap.delta == 0:
         return max(0.0, cap.epsilon - pure_epsilon(spent))
-    if not math.isfinite(zcdp_rho(spent)):
+    if not math.isfinite(epsilon(spent, cap.delta)):
         return 0.0
     mu_cap = gdp_mu_for(cap.epsilon, cap.delta)
-    if not holds(spent, LaplaceEvent):
+    if not holds(spent, LaplaceEvent) and not holds(spent, CoverEvent):
         mu = math.sqrt(max(0.0, mu_cap**2 - gdp_mu(spent) ** 2))
         return gdp_epsilon(mu, cap.delta)
 

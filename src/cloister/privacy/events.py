@@ -28,7 +28,9 @@ class GaussianEvent:
     noise_multiplier: float
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "noise_multiplier", _multiplier(self.noise_multiplier))
+        object.__setattr__(
+            self, "noise_multiplier", _positive("noise_multiplier", self.noise_multiplier)
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-able description."""
@@ -47,11 +49,36 @@ class LaplaceEvent:
     noise_multiplier: float
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "noise_multiplier", _multiplier(self.noise_multiplier))
+        object.__setattr__(
+            self, "noise_multiplier", _positive("noise_multiplier", self.noise_multiplier)
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-able description."""
         return {"event": "laplace", "noise_multiplier": self.noise_multiplier}
+
+
+@dataclass(frozen=True)
+class CoverEvent:
+    """All picks of one max cover, however many and from whatever sets of balls.
+
+    A pick draws a ball with probability in proportion to ``exp(pick_epsilon * c / 2)``, where c is
+    the number of records in it that no ball drawn before holds. A record so counts until it is
+    covered, which is why the number of picks does not matter (docs/proofs/max_cover.md).
+
+    Parameters
+    ----------
+    pick_epsilon : float, > 0 and finite
+    """
+
+    pick_epsilon: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "pick_epsilon", _positive("pick_epsilon", self.pick_epsilon))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-able description."""
+        return {"event": "cover", "pick_epsilon": self.pick_epsilon}
 
 
 @dataclass(frozen=True)
@@ -110,7 +137,7 @@ class RepeatedEvent:
         return {"event": "repeated", "count": self.count, "of": self.event.to_dict()}
 
 
-Mechanism: TypeAlias = GaussianEvent | LaplaceEvent | NonPrivateEvent
+Mechanism: TypeAlias = GaussianEvent | LaplaceEvent | CoverEvent | NonPrivateEvent
 Event: TypeAlias = Mechanism | ComposedEvent | RepeatedEvent
 
 
@@ -132,6 +159,8 @@ def event_from_dict(data: Mapping[str, Any]) -> Event:
                 return GaussianEvent(**fields)
             case "laplace":
                 return LaplaceEvent(**fields)
+            case "cover":
+                return CoverEvent(**fields)
             case "non_private":
                 return NonPrivateEvent(**fields)
             case "composed":
@@ -184,7 +213,7 @@ def _count(event: Event, times: int, counts: dict[Mechanism, int]) -> None:
 
 def _rank(item: tuple[Mechanism, int]) -> tuple[str, float]:
     event = item[0]
-    return type(event).__name__, getattr(event, "noise_multiplier", 0.0)
+    return type(event).__name__, next(iter(vars(event).values()), 0.0)
 
 
 def _check_event(event: object) -> None:
@@ -192,13 +221,13 @@ def _check_event(event: object) -> None:
         raise PlanError(f"an event is needed, got {type(event).__name__}.")
 
 
-def _multiplier(value: float) -> float:
+def _positive(name: str, value: float) -> float:
     if isinstance(value, bool | str | bytes):
-        raise PlanError(f"noise_multiplier must be a number, got {value!r}.")
+        raise PlanError(f"{name} must be a number, got {value!r}.")
     number = float(value)
     if not 0 < number < math.inf:
         raise PlanError(
-            f"noise_multiplier must be a finite number above 0, got {number!r}; "
+            f"{name} must be a finite number above 0, got {number!r}; "
             "a release without noise is NonPrivateEvent()."
         )
     return number

@@ -7,10 +7,18 @@ records and no duration can enter.
 from __future__ import annotations
 
 from cloister.report.page import render_report, write_report
-from cloister.report.words import as_table, number, odds_sentence, plus_minus, strength_sentence
+from cloister.report.words import (
+    as_table,
+    between,
+    number,
+    odds_sentence,
+    plus_minus,
+    strength_sentence,
+)
 
 __all__ = [
     "as_table",
+    "between",
     "number",
     "odds_sentence",
     "plus_minus",

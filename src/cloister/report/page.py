@@ -28,7 +28,7 @@ from cloister.report.words import (
     warnings_of,
     who_saw_what,
 )
-from cloister.tasks.base import Exhibit, Measured, Table
+from cloister.tasks.base import Between, Exhibit, Measured, Table
 
 _INTERVALS = (
     " The small line in a cell places the value between the lowest and the highest of its column, "
@@ -316,7 +316,7 @@ def _table(table: Table, kind: str) -> str:
     )
 
 
-def _row(cells: Iterable[str | float | Measured]) -> str:
+def _row(cells: Iterable[str | float | Measured | Between]) -> str:
     first, *rest = map(cell_text, cells)
     return (
         f'<tr><th scope="row">{_text(first)}</th>'

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cloister.report.words import as_table, number, plus_minus
-from cloister.tasks.base import Bars, Floats, Heatmap, Scatter
+from cloister.report.words import as_table, cell_texts
+from cloister.tasks.base import Bars, Curve, Floats, Heatmap, Scatter
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,18 +37,17 @@ _STYLE: dict[Any, Any] = {
 }
 
 
-def has_intervals(exhibit: Heatmap | Bars | Scatter) -> bool:
+def has_intervals(exhibit: Heatmap | Bars | Scatter | Curve) -> bool:
     """Return whether :func:`draw` puts a small line with a noise interval into each cell."""
     return (
         isinstance(exhibit, Heatmap)
-        and exhibit.spread is not None
-        and bool(exhibit.spread.any())
+        and bool(np.any(_ends(exhibit)[0] != _ends(exhibit)[1]))
         and len(exhibit.rows) > 1
         and _has_text(exhibit)
     )
 
 
-def draw(exhibit: Heatmap | Bars | Scatter, prefix: str) -> str:
+def draw(exhibit: Heatmap | Bars | Scatter | Curve, prefix: str) -> str:
     """Return an exhibit as an ``<svg>`` element whose ids begin with `prefix`."""
     import matplotlib as mpl
 
@@ -60,10 +59,12 @@ def draw(exhibit: Heatmap | Bars | Scatter, prefix: str) -> str:
                 figure = _bars(exhibit)
             case Scatter():
                 figure = _scatter(exhibit)
+            case Curve():
+                figure = _curve(exhibit)
         return _inline(figure, prefix)
 
 
-def alt_text(exhibit: Heatmap | Bars | Scatter) -> str:
+def alt_text(exhibit: Heatmap | Bars | Scatter | Curve) -> str:
     """Return what a reader who does not see the picture should hear."""
     match exhibit:
         case Heatmap():
@@ -74,6 +75,10 @@ def alt_text(exhibit: Heatmap | Bars | Scatter) -> str:
             what = f"Bar chart of {len(exhibit.names)} values: {'; '.join(first)}{more}"
         case Scatter():
             what = f"Map of {len(exhibit.names)} points in the plane"
+        case Curve():
+            what = f"Curve of {len(exhibit.places)} values with a band of uncertainty"
+            if exhibit.chosen is not None:
+                what += f"; chosen is {exhibit.chosen:g}"
     return f"{exhibit.title}. {what}. The numbers are in the table below the picture."
 
 
@@ -173,6 +178,26 @@ def _scatter(exhibit: Scatter) -> Figure:
     return figure
 
 
+def _curve(exhibit: Curve) -> Figure:
+    figure, axes = _figure(6.8, 3.6)
+    places, values, low, high = (
+        _drawable(v) for v in (exhibit.places, exhibit.values, exhibit.low, exhibit.high)
+    )
+    axes.fill_between(places, low, high, color=PALE, linewidth=0)
+    axes.plot(places, values, color=BLUE, linewidth=1.4, marker="o", markersize=4)
+    if exhibit.chosen is not None:
+        axes.axvline(exhibit.chosen, color=MUTED, linewidth=0.8, linestyle="--")
+        at = np.flatnonzero(places == exhibit.chosen)
+        axes.plot(places[at], values[at], "o", color=INK, markersize=8)
+    if len(places) <= 20 and (places == np.rint(places)).all():
+        axes.set_xticks(places, [f"{place:g}" for place in places])
+    axes.set_xlabel(exhibit.axes[0])
+    axes.set_ylabel(exhibit.axes[1])
+    axes.grid(color="#e3e9ee", linewidth=0.7)
+    axes.set_axisbelow(True)
+    return figure
+
+
 def _heatmap(exhibit: Heatmap) -> Figure:
     from matplotlib.colors import LinearSegmentedColormap
 
@@ -228,24 +253,23 @@ def _has_text(exhibit: Heatmap) -> bool:
 
 def _cell_width(exhibit: Heatmap) -> float:
     """Return inches a cell needs for its text, and for the column's name unless that is long."""
-    texts = [text for row in _texts(exhibit) for text in row]
+    texts = [text for row in cell_texts(exhibit) for text in row]
     longest = max(len(text) for text in texts) if texts else 1
     name = max((len(_short(name)) for name in exhibit.columns), default=1)
     return max(1.0, _LETTER * longest + 0.2, _LETTER * name + 0.1 if name <= 16 else 0.0)
 
 
-def _texts(exhibit: Heatmap) -> list[list[str]]:
-    if exhibit.spread is None:
-        return [[number(value) for value in row] for row in exhibit.values]
-    return [
-        [plus_minus(value, half) for value, half in zip(row, halves, strict=True)]
-        for row, halves in zip(exhibit.values, exhibit.spread, strict=True)
-    ]
+def _ends(exhibit: Heatmap) -> tuple[Floats, Floats]:
+    """Return both ends of the interval of each value."""
+    if exhibit.low is not None and exhibit.high is not None:
+        return exhibit.low, exhibit.high
+    spread = np.zeros_like(exhibit.values) if exhibit.spread is None else exhibit.spread
+    return exhibit.values - spread, exhibit.values + spread
 
 
 def _cell_texts(axes: Axes, exhibit: Heatmap) -> None:
     lift = -0.1 if has_intervals(exhibit) else 0.0
-    for i, row in enumerate(_texts(exhibit)):
+    for i, row in enumerate(cell_texts(exhibit)):
         for j, text in enumerate(row):
             axes.text(j, i + lift, text, ha="center", va="center", fontsize=9)
 
@@ -266,13 +290,13 @@ def _shades(exhibit: Heatmap) -> tuple[Floats, Sequence[float]]:
 
 def _cell_intervals(axes: Axes, exhibit: Heatmap, shade: Floats, slopes: Sequence[float]) -> None:
     """Draw in each cell where its value lies within its column, with its noise interval."""
-    spread = np.zeros_like(shade) if exhibit.spread is None else _drawable(exhibit.spread)
+    values, lows, highs = (_drawable(v) for v in (exhibit.values, *_ends(exhibit)))
     left, width, drop = -0.26, 0.52, 0.27  # so that an interval fits beside both ends
     for (i, j), at in np.ndenumerate(shade):
         if slopes[j] <= 0:
             continue
-        half = float(spread[i, j]) * slopes[j]
-        low, high = max(-0.38, at - half), min(1.38, at + half)
+        low, high = (at + (end[i, j] - values[i, j]) * slopes[j] for end in (lows, highs))
+        low, high = np.clip((low, high), -0.38, 1.38)
         y = i + drop
         axes.plot([j + left, j + left + width], [y, y], color=MUTED, linewidth=0.5)
         axes.plot(

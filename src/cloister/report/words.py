@@ -13,7 +13,16 @@ from cloister.privacy.budget import Budget
 from cloister.privacy.events import Event, NonPrivateEvent, holds
 from cloister.privacy.noise import AGGREGATOR_NOISE, SILOS_NOISE, DiscreteNoise
 from cloister.protocol.plan import Plan
-from cloister.tasks.base import Bars, Exhibit, Heatmap, Measured, Scatter, Table
+from cloister.tasks.base import (
+    Bars,
+    Between,
+    Curve,
+    Exhibit,
+    Heatmap,
+    Measured,
+    Scatter,
+    Table,
+)
 
 _LARGE, _SMALL = 1e7, 1e-4  # beyond these a number is shown with an exponent
 _HARDLY_ANY = 0.995  # odds from which on a guarantee is called weak
@@ -44,6 +53,34 @@ def plus_minus(value: float, spread: float) -> str:
     decimals = max(0, 1 - math.floor(math.log10(spread)))
     rounded = round(value, decimals) + 0.0  # no minus zero
     return f"{rounded:,.{decimals}f} ± {spread:,.{decimals}f}"
+
+
+def between(value: float, low: float, high: float) -> str:
+    """Return ``value [low, high]``, rounded to two significant digits of the half-width."""
+    spread = (high - low) / 2
+    if not all(map(math.isfinite, (value, low, high))) or spread <= 0:
+        return number(value)
+    largest = max(map(abs, (value, low, high)))
+    if not _SMALL <= spread < _LARGE or largest >= _LARGE:
+        return f"{value:.4g} [{low:.4g}, {high:.4g}]"
+    decimals = max(0, 1 - math.floor(math.log10(spread)))
+    shown, left, right = (f"{round(v, decimals) + 0.0:,.{decimals}f}" for v in (value, low, high))
+    return f"{shown} [{left}, {right}]"
+
+
+def cell_texts(exhibit: Heatmap) -> list[list[str]]:
+    """Return what stands in each cell of a heat map."""
+    values = exhibit.values
+    if exhibit.low is not None and exhibit.high is not None:
+        cells = zip(values.flat, exhibit.low.flat, exhibit.high.flat, strict=True)
+        texts = [between(*map(float, cell)) for cell in cells]
+    elif exhibit.spread is not None:
+        pairs = zip(values.flat, exhibit.spread.flat, strict=True)
+        texts = [plus_minus(*map(float, pair)) for pair in pairs]
+    else:
+        texts = [number(float(value)) for value in values.flat]
+    width = values.shape[1]
+    return [texts[i * width : (i + 1) * width] for i in range(values.shape[0])]
 
 
 REAL_NOISE = (DiscreteNoise.label, AGGREGATOR_NOISE, SILOS_NOISE)
@@ -117,9 +154,10 @@ def privacy_statement(result: JobResult) -> tuple[tuple[str, str], ...]:
         ("What does that mean?", odds_sentence(result.spent)),
         (
             "What is not covered?",
-            "The ± beside a value is the noise added for privacy; it does not say how well the "
-            "records stand for a population. What the results say about people in general, "
-            "members of the data or not, is not protected by any such guarantee.",
+            "The interval beside a value, after ± or in brackets, is the noise added for privacy; "
+            "it does not say how well the records stand for a population. What the results say "
+            "about people in general, members of the data or not, is not protected by any such "
+            "guarantee.",
         ),
     )
 
@@ -203,13 +241,15 @@ def _who_saw_pairwise(
     return parties, tuple(remarks)
 
 
-def cell_text(cell: str | float | Measured) -> str:
+def cell_text(cell: str | float | Measured | Between) -> str:
     """Return what stands in a cell of a table."""
     match cell:
         case str():
             return cell
         case Measured():
             return plus_minus(cell.value, cell.spread)
+        case Between():
+            return between(cell.value, cell.low, cell.high)
         case _:
             return number(float(cell))
 
@@ -220,11 +260,8 @@ def as_table(exhibit: Exhibit) -> Table:
         case Table():
             return exhibit
         case Heatmap():
-            spread = np.zeros_like(exhibit.values) if exhibit.spread is None else exhibit.spread
-            rows = tuple(
-                (name, *(plus_minus(v, s) for v, s in zip(values, spreads, strict=True)))
-                for name, values, spreads in zip(exhibit.rows, exhibit.values, spread, strict=True)
-            )
+            texts = zip(exhibit.rows, cell_texts(exhibit), strict=True)
+            rows = tuple((name, *cells) for name, cells in texts)
             return Table(exhibit.title, ("", *exhibit.columns), rows, exhibit.note)
         case Bars():
             spread = np.zeros_like(exhibit.values) if exhibit.spread is None else exhibit.spread
@@ -241,3 +278,11 @@ def as_table(exhibit: Exhibit) -> Table:
             )
             headings = ("", x or "x", y or "y", *(["size"] if sizes else []))
             return Table(exhibit.title, headings, points, exhibit.note)
+        case Curve():
+            x, y = exhibit.axes
+            stops = zip(exhibit.places, exhibit.values, exhibit.low, exhibit.high, strict=True)
+            steps = tuple(
+                (number(float(at)) + (" (chosen)" if at == exhibit.chosen else ""), between(*rest))
+                for at, *rest in ((p, float(v), float(a), float(b)) for p, v, a, b in stops)
+            )
+            return Table(exhibit.title, (x or "x", y or "value"), steps, exhibit.note)

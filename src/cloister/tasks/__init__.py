@@ -10,6 +10,8 @@ from cloister.tasks.feddp_init import FedDPInit
 from cloister.tasks.grid_synopsis import EUGkM, Hybrid
 from cloister.tasks.kmeans import FastLloyd, GLloyd, Lloyd, SuLloyd
 from cloister.tasks.lsh_tree import LSHTree
+from cloister.tasks.select_k import SelectK
+from cloister.tasks.subcluster import KMeansGuaranteeDP, SubClusterDP
 
 TASKS: dict[str, type[Task]] = {
     task.name: task
@@ -22,8 +24,11 @@ TASKS: dict[str, type[Task]] = {
         FedDPInit,
         GLloyd,
         Hybrid,
+        KMeansGuaranteeDP,
         LSHTree,
         Lloyd,
+        SelectK,
+        SubClusterDP,
         SuLloyd,
     )
 }
@@ -40,9 +45,12 @@ __all__ = [
     "FedDPInit",
     "GLloyd",
     "Hybrid",
+    "KMeansGuaranteeDP",
     "LSHTree",
     "Lloyd",
     "Released",
+    "SelectK",
     "SuLloyd",
+    "SubClusterDP",
     "Task",
 ]

@@ -23,7 +23,7 @@ from cloister.hazmat.fixedpoint import Grid
 from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import gdp_mu_for
 from cloister.tasks.auto_grid import GridRoute
-from cloister.tasks.auto_mean import MeanRoute
+from cloister.tasks.auto_mean import TYPICAL, MeanRoute
 from cloister.tasks.auto_pca import PcaRoute
 from cloister.tasks.base import (
     Block,
@@ -166,15 +166,17 @@ class Auto:
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
         """Return expected half-widths for clusters of equal size and typical width."""
         noise = noise_std / (1 << self.frac_bits)
+        blocks = self.blocks(self.rounds - 1)
+        count_noise = noise * sqrt(blocks[0].weight / blocks[-1].weight)
         low, high = ratio_interval(
             np.zeros((1, self.n_features)),
             np.array([max(nominal_n / self.n_clusters, 1.0)]),
-            sum_std=noise * 0.35 * sqrt(self.n_features),
-            count_std=noise,
+            sum_std=noise * TYPICAL * sqrt(self.n_features),
+            count_std=count_noise,
         )
         return {
             "half_width": (high - low)[0] / 2 * grid.half_range,
-            "size_half_width": np.array([size_interval(noise)]),
+            "size_half_width": np.array([size_interval(count_noise)]),
         }
 
     def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:

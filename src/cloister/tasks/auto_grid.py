@@ -158,7 +158,7 @@ class GridRoute:
         )
 
     def _cluster(self, state: GridState, block: Released) -> State:
-        k, d, seed = self.n_clusters, self.n_features, self.public_seed
+        k, d, seed = len(state["centres"]), self.n_features, self.public_seed
         noise_std = block.noise_std / (1 << self.frac_bits)
         noisy = from_grid(block.values, self.frac_bits)
         points = cell_centres(np.ones(d), self.bins)
@@ -175,7 +175,7 @@ class GridRoute:
                 samples, np.ones(len(samples)), k, public_seed=seed, restarts=_SPACE_RESTARTS
             )
         labels, squared = nearest(points, centres)
-        counts = np.bincount(labels, weights, minlength=k)
+        counts = np.bincount(labels, weights, minlength=k).astype(np.float64)
         cells = np.maximum(np.bincount(labels[weights > 0], minlength=k), 1)
         within = np.bincount(labels, weights * squared, minlength=k) / np.maximum(counts, 1e-9)
         within += (sides**2).sum() / 12

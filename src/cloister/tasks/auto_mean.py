@@ -52,7 +52,7 @@ class MeanRoute:
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         """Return the sum of the records, or of their clipped differences to the rough mean."""
         if t == 0:
-            return records.sum(axis=0, dtype=np.int64)
+            return np.asarray(records.sum(axis=0, dtype=np.int64))
         radius = max(int(state["radius"][0]), 1)
         return sum_clipped(records, state["mean"], radius, 1 << self.frac_bits)
 

@@ -110,8 +110,8 @@ class PcaRoute:
 
     def _most_cells(self, axes: int) -> float:
         noise_std = 1 / (self.mu * sqrt(self._shares["cells"]))
-        fine = _CELLS * (self.nominal_n / noise_std) ** (2 * axes / (2 + axes))
-        return min(max(fine, 3 * self.n_clusters, 8), _MOST_CELLS)
+        fine: float = _CELLS * (self.nominal_n / noise_std) ** (2 * axes / (2 + axes))
+        return min(max(fine, 3.0 * self.n_clusters, 8.0), float(_MOST_CELLS))
 
     @cached_property
     def n_cells(self) -> int:
@@ -173,7 +173,7 @@ class PcaRoute:
         one, radius = 1 << self.frac_bits, max(int(state["radius"][0]), 1)
         match self._stages[t]:
             case "mean":
-                return records.sum(axis=0, dtype=np.int64)
+                return np.asarray(records.sum(axis=0, dtype=np.int64))
             case "radius":
                 return self._count_distances(state, records)
             case "gram":
@@ -233,7 +233,7 @@ class PcaRoute:
     def _mean_of(self, block: Released, radius: float) -> tuple[Floats, float]:
         """Return a released sum in the first words, over the nominal number of records."""
         scale = radius / self.nominal_n / (1 << self.frac_bits)
-        words = block.values.reshape(-1)[: self.n_features]
+        words = block.values.reshape(-1)[: self.n_features].astype(np.float64)
         return words * scale, block.noise_std * scale
 
     def _all_at(self, mean: Floats) -> Floats:
@@ -261,7 +261,7 @@ class PcaRoute:
         values, noise_std = self._mean_of(released["shift"], radius)
         shift = james_stein(values, noise_std)
         scale = radius**2 / self.nominal_n / (1 << 2 * _GRAM_BITS)
-        gram = unpack_products(released["gram"].values * scale, d)
+        gram = unpack_products(released["gram"].values.astype(np.float64) * scale, d)
         variances, vectors = np.linalg.eigh(gram - np.outer(shift, shift))
         variances, vectors = variances[::-1], vectors[:, ::-1]
         largest = np.abs(vectors).argmax(axis=0)
@@ -305,7 +305,7 @@ class PcaRoute:
 
     def _cluster(self, state: GridState, block: Released) -> State:
         """Cluster the histogram, and set the radius of the Lloyd rounds."""
-        k, n, axes = self.n_clusters, self.nominal_n, self._used_axes(state)
+        k, n, axes = len(state["centres"]), self.nominal_n, self._used_axes(state)
         one = 1 << self.frac_bits
         noise_std = block.noise_std / one
         spans = real(state, "half_spans", self.frac_bits)[:axes]
@@ -320,15 +320,15 @@ class PcaRoute:
             samples = sample_cells(
                 points, weights, 2 * spans / bins, stds, public_seed=self.public_seed
             )
-            places = self._quantize(samples)
+            places = self._quantize(samples, k)
             labels, _ = nearest(samples, places)
-            counts = np.bincount(labels, minlength=k) * (n / len(samples))
+            counts = np.bincount(labels, minlength=k).astype(np.float64) * (n / len(samples))
         else:
             places = cluster_weighted(
                 points, weights, k, public_seed=self.public_seed, restarts=_RESTARTS
             )
             labels, _ = nearest(points, places)
-            counts = np.bincount(labels, weights, minlength=k)
+            counts = np.bincount(labels, weights, minlength=k).astype(np.float64)
             cells = np.maximum(np.bincount(labels[weights > 0], minlength=k), 1.0)
         directions = real(state, "directions", self.frac_bits)[:, : places.shape[1]]
         centres = real(state, "mean", self.frac_bits) + places @ directions.T
@@ -347,11 +347,11 @@ class PcaRoute:
             size_half_width=1.96 * noise_std * np.sqrt(cells),
         )
 
-    def _quantize(self, samples: Floats) -> Floats:
+    def _quantize(self, samples: Floats, n_clusters: int) -> Floats:
         return cluster_weighted(
             samples,
             np.ones(len(samples)),
-            self.n_clusters,
+            n_clusters,
             public_seed=self.public_seed,
             restarts=_RESTARTS,
         )
@@ -362,11 +362,12 @@ class PcaRoute:
         shares = self._lloyd_shares
         noise = 1 / (self.mu * sqrt(sum(shares) / len(shares)))
         nu = self.n_clusters * sqrt(self.n_features) * noise / self.nominal_n
-        return min(max((_NU / nu) ** (_FAST if nu < _NU else _SLOW), 0.5), 3.0)
+        stretch = float((_NU / nu) ** (_FAST if nu < _NU else _SLOW))
+        return min(max(stretch, 0.5), 3.0)
 
     def _move(self, state: GridState, released: Mapping[str, Released]) -> State:
         """Move the centres by what is signal, in the detected directions and beside them."""
-        k, d = self.n_clusters, self.n_features
+        k, d = len(state["centres"]), self.n_features
         step = read_lloyd(state, released, self.frac_bits, _FLOOR)
         radii = np.maximum(real(state, "radii", self.frac_bits), 1 / (1 << self.frac_bits))
         factors = step.counts / radii * min(_UNDER, _UNDER * self._stretch)
@@ -412,7 +413,7 @@ class PcaRoute:
                 np.zeros((1, 0)), np.ones(1), np.zeros(0), stds, public_seed=self.public_seed
             )
             directions = real(state, "directions", self.frac_bits)[:, : len(stds)]
-            start = self._quantize(samples) @ directions.T
+            start = self._quantize(samples, len(state["centres"])) @ directions.T
         else:
             weight = std**2 / (std**2 + fresh_std**2)
             residual = before + weight * (fresh - before)
@@ -450,7 +451,7 @@ def _residual_stds(
         return rest
     mean = max(total - explained, 0.1 * total) / len(rest)
     if len(rest) == 1:
-        return np.sqrt(np.array([mean]))
+        return np.full(1, sqrt(mean))
     spread = float(((rest - rest.mean()) ** 2).mean())
     trust = max(0.0, 1 - edge**2 / 4 / max(spread, 1e-300))
     shrunk = np.maximum(mean + trust * (rest - rest.mean()), 0.1 * mean)

@@ -423,14 +423,15 @@ def responsibilities(exponents: Integers) -> Integers:
     Returns
     -------
     ndarray of shape (n_samples, n_clusters), int64
-        Shares are cut toward zero; what is left goes to the likeliest component, of equals the
-        first.
+        Shares differ from the exact ones by less than one. Running totals are rounded, not shares,
+        so that these are never too many and no component is favoured.
     """
-    best = exponents.argmin(axis=1)
     above = exponents - exponents.min(axis=1, keepdims=True)
     weights = _exponentials()[np.minimum(above, _LARGEST_EXPONENT)]
-    shared: Integers = weights * RESPONSIBILITY // weights.sum(axis=1, keepdims=True)
-    shared[np.arange(len(shared)), best] += RESPONSIBILITY - shared.sum(axis=1)
+    running = np.cumsum(weights, axis=1)
+    whole = running[:, -1:]
+    rounded = (2 * RESPONSIBILITY * running + whole) // (2 * whole)
+    shared: Integers = np.diff(rounded, axis=1, prepend=0)
     return shared
 
 

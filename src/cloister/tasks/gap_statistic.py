@@ -25,8 +25,10 @@ from cloister.tasks.synopsis import project_to_simplex
 
 REPEATS = 24  # simulated histograms of each kind
 BAND = 0.90
+LEAST = 0.05  # of the log objective: what more clusters must gain, however little noise there is
 _REGION = 0.01  # part of the mass that may lie outside of the region on each side of each axis
-_LLOYD_STEPS = 25
+_LLOYD_STEPS = 10
+_SEEDS = 50  # places that are tried for a new centre
 
 
 @dataclass(frozen=True)
@@ -88,8 +90,9 @@ def gap_curve(
     Notes
     -----
     Chosen is the smallest candidate whose gap is not further below the largest one than one
-    standard deviation of their difference. That takes in the noise of the release, sampling, and
-    the reference's own. A histogram where nothing stands out gives the smallest candidate.
+    standard deviation of their difference, or 5 % of the objective. That takes in the noise of the
+    release, sampling, and the reference's own. A histogram where nothing stands out gives the
+    smallest candidate.
     """
     rng = public_generator(public_seed, "gap")
 
@@ -121,7 +124,7 @@ def gap_curve(
         low=gap - np.quantile(errors, 1 - tail, axis=0),
         high=gap - np.quantile(errors, tail, axis=0),
         objective=np.exp(seen),
-        chosen=int(candidates[np.flatnonzero(gap >= gap[best] - lost)[0]]),
+        chosen=int(candidates[np.flatnonzero(gap >= gap[best] - np.maximum(lost, LEAST))[0]]),
     )
 
 
@@ -141,52 +144,45 @@ def objectives(points: Floats, weights: Floats, candidates: Integers) -> Floats:
     -------
     ndarray of shape (n_candidates,)
     """
-    return np.array([cost for _, cost in _grow(points, weights, candidates)])
-
-
-def grown_centres(points: Floats, weights: Floats, n_clusters: int) -> Floats:
-    """Return the centres to which :func:`objectives` belongs; shape (n_clusters, n_axes)."""
-    ((centres, _),) = _grow(points, weights, np.array([n_clusters]))
-    return centres
-
-
-def _grow(points: Floats, weights: Floats, candidates: Integers) -> list[tuple[Floats, float]]:
-    """Return centres and cost for each candidate."""
     used = weights > 0
     points, weights = points[used], weights[used] / weights.sum()
-    between = _squared(points, points)
-    centres = (weights @ points)[None, :]
-    found = []
+    centres, nearest = np.zeros((0, points.shape[1])), np.zeros(0)
+    costs = []
     for k in range(1, int(candidates[-1]) + 1):
-        if k > 1:
-            nearest = _squared(points, centres).min(axis=1)
-            gains = np.maximum(nearest[:, None] - between, 0.0).T @ weights
-            centres = np.vstack([centres, points[int(gains.argmax())]])
-        centres, cost = _lloyd(points, weights, centres)
-        if k in candidates:
-            found.append((centres, cost))
-    return found
+        if k == 1:
+            added = weights @ points
+        else:
+            seeds = points[np.argsort(-weights * nearest, kind="stable")[:_SEEDS]]
+            gains = weights @ np.maximum(nearest[:, None] - _squared(points, seeds), 0.0)
+            added = seeds[int(gains.argmax())]
+        centres, nearest = _lloyd(points, weights, np.vstack([centres, added]))
+        costs.append(float(weights @ nearest))
+    return np.array(costs)[candidates - 1]
 
 
-def _lloyd(points: Floats, weights: Floats, centres: Floats) -> tuple[Floats, float]:
-    """Move centres to the means of their points until none changes."""
+def _lloyd(points: Floats, weights: Floats, centres: Floats) -> tuple[Floats, Floats]:
+    """Move centres to the means of their points; return them and the squared distances to them."""
     labels = np.full(len(points), -1)
+    weighted = (weights[:, None] * points).T
     for _ in range(_LLOYD_STEPS):
-        before, labels = labels, _squared(points, centres).argmin(axis=1)
+        squared = _squared(points, centres)
+        before, labels = labels, squared.argmin(axis=1)
         if (labels == before).all():
             break
         mass = np.bincount(labels, weights=weights, minlength=len(centres))
-        sums = np.zeros_like(centres)
-        np.add.at(sums, labels, weights[:, None] * points)
+        sums = np.array([np.bincount(labels, row, minlength=len(centres)) for row in weighted]).T
         filled = mass > 0
         centres = np.where(filled[:, None], sums / np.where(filled, mass, 1.0)[:, None], centres)
-    return centres, float(weights @ _squared(points, centres).min(axis=1))
+    else:
+        squared = _squared(points, centres)
+    return centres, squared.min(axis=1)
 
 
 def _squared(points: Floats, centres: Floats) -> Floats:
     """Return squared distances; shape (n_points, n_centres)."""
     lengths = (points**2).sum(axis=1)[:, None] + (centres**2).sum(axis=1)
-    return np.maximum(lengths - 2 * points @ centres.T, 0.0)
+    squared: Floats = np.maximum(lengths - 2 * points @ centres.T, 0.0)
+    return squared
 
 
 def _region(points: Floats, weights: Floats) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:

@@ -117,7 +117,8 @@ def nearest_centres(records: NDArray[np.int32], centres: NDArray[np.int64]) -> N
     slots = _slots(len(centres))
     offsets = slots * (centres**2).sum(axis=1) + np.arange(len(centres))
     scores = (-2.0 * slots * centres) @ records.T.astype(np.float64) + offsets[:, None]
-    return np.minimum.reduce(scores, axis=0).astype(np.int64) & (slots - 1)
+    labels: NDArray[np.int64] = np.minimum.reduce(scores, axis=0).astype(np.int64) & (slots - 1)
+    return labels
 
 
 def _slots(n_clusters: int) -> int:

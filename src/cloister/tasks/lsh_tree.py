@@ -47,6 +47,7 @@ from cloister.tasks.synopsis import cluster_weighted
 MAX_DEPTH = 16  # every node of every level is counted
 BRANCH = 3  # a node of this many smallest leaves is cut
 _FINE = 16  # a record counts 2**16, so that the noise is on a fine lattice (see the rounding rule)
+_MANY_WORDS = 1 << 20  # of all leaves' sums: more leaves are not worth sending
 _PLANE_BITS = 12  # normals of the planes are rounded to this
 
 
@@ -149,7 +150,8 @@ class LSHTree:
             levels = ceil(log2(max(2, n_clusters, nominal_n / min_size))) + 2
             depth = min(MAX_DEPTH, levels)
         if max_leaves is None:
-            max_leaves = min(1 << depth, max(n_clusters, ceil(2 * nominal_n / min_size)))
+            wanted = min(ceil(2 * nominal_n / min_size), _MANY_WORDS // n_features)
+            max_leaves = min(1 << depth, max(n_clusters, wanted))
         return cls(
             n_clusters=n_clusters,
             n_features=n_features,

@@ -123,19 +123,11 @@ class _ZoneLoop(ABC):
         relocated = (moved["centres"] != unmoved["centres"]).any(axis=1)
         return moved, np.where(relocated, 0.0, np.linalg.norm(steps, axis=1))
 
-    def _draw(self, moved: State, drawn: Floats) -> State:
-        """Put the centres at what was drawn; the interval still reaches over the noisy mean."""
-        centres = fold(drawn)
-        way = centres - moved["centres"]
-        low = np.maximum(moved["low"] + np.minimum(way, 0.0), -1.0)
-        high = np.minimum(moved["high"] + np.maximum(way, 0.0), 1.0)
-        return {**moved, "centres": centres, "low": low, "high": high}
-
     def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
-        """Return centres, sizes and half-widths; see FastLloyd.
+        """Return centres and sizes with their 95 % noise intervals; see FastLloyd.
 
-        A centre's interval covers the noise of its cluster's mean and the way from there to the
-        centre that was drawn.
+        An interval is of the mean of the cluster. The centre was drawn from a ball around the noisy
+        mean, so it may lie outside.
         """
         return self._lloyd.results(state, grid)
 
@@ -231,12 +223,11 @@ class KMeansGuaranteeDP(_ZoneLoop):
             )
             for mean, radius, step in zip(moved["centres"], radii, steps, strict=True)
         ]
-        return self._draw(moved, np.array(drawn))
+        return {**moved, "centres": fold(np.array(drawn))}
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
-        """Return half-widths for settled clusters: noise, and a draw as far off as noise."""
-        widths = self._lloyd.forecast(noise_std, nominal_n, grid)
-        return {**widths, "half_width": np.minimum(2 * widths["half_width"], 2 * grid.half_range)}
+        """Return the half-widths of FastLloyd."""
+        return self._lloyd.forecast(noise_std, nominal_n, grid)
 
     def describe(self) -> str:
         """Say in plain words what is summed and what is released."""
@@ -265,16 +256,16 @@ class SubClusterDP(_ZoneLoop):
 
     Notes
     -----
-    Add/remove one record: the first sum as in FastLloyd. In the second it adds to one part of one
-    zone a count word and its difference to the zone's centre in units of the zone's public radius:
-    less than 1, cut toward zero to multiples of ``2**-FINE_BITS``. The joint squared norm is at most
-    ``2**(2 * FINE_BITS)`` plus the squared count word, whatever the radius.
+    Add/remove one record: the first sum as in FastLloyd. In the second it adds, to one part of one
+    zone, a count word and its difference to the zone's centre in units of the zone's public
+    radius: less than 1, cut toward zero to multiples of ``2**-FINE_BITS``. The joint squared norm
+    is at most ``2**(2 * FINE_BITS)`` plus the squared count word, whatever the radius.
     """
 
     name: ClassVar[str] = "subcluster-dp"
 
     internal_k: int = 4
-    sub_share: float = 0.25
+    sub_share: float = 0.4
 
     def __post_init__(self) -> None:
         if isinstance(self.rounds, bool) or not isinstance(self.rounds, int) or self.rounds % 2:
@@ -297,7 +288,7 @@ class SubClusterDP(_ZoneLoop):
         rounds: int | None = None,
         alpha: float = 0.8,
         radius_strategy: RadiusStrategy = "step",
-        sub_share: float = 0.25,
+        sub_share: float = 0.4,
         **fields: Any,
     ) -> Self:
         """Choose radii and steps by FastLloyd's error model; other keywords are fields."""
@@ -330,7 +321,7 @@ class SubClusterDP(_ZoneLoop):
     @property
     def _count_word(self) -> int:
         """What a record adds to the count of its part: FastLloyd's split for radius 1."""
-        return max(1, round((1 << FINE_BITS) / (4 * self.n_features) ** 0.25))
+        return max(1, round((1 << FINE_BITS) / sqrt(sqrt(4 * self.n_features))))
 
     def start(self) -> State:
         """Return sphere-packing centres, never records, with zones that hold nobody."""
@@ -388,14 +379,13 @@ class SubClusterDP(_ZoneLoop):
         moves = sums[rows, chosen] / np.maximum(counts[rows, chosen], floor)[:, None]
         moves /= np.maximum(np.linalg.norm(moves, axis=1, keepdims=True), 1.0)  # into the zone
         moves[counts.max(axis=1) <= 0] = 0.0  # nobody there: the mean stays
-        return self._draw(real, real["centres"] + real["zone_radius"][:, None] * moves)
+        return {**real, "centres": fold(real["centres"] + real["zone_radius"][:, None] * moves)}
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
-        """Return half-widths for settled clusters: noise, and a draw as far off as noise."""
+        """Return the half-widths of FastLloyd under this task's share of the budget."""
         (means,), (parts,) = self.blocks(self.rounds - 2), self.blocks(self.rounds - 1)
         ratio = sqrt(means.l2_squared / means.weight / (parts.l2_squared / parts.weight))
-        widths = self._lloyd.forecast(ratio * noise_std, nominal_n, grid)
-        return {**widths, "half_width": np.minimum(2 * widths["half_width"], 2 * grid.half_range)}
+        return self._lloyd.forecast(ratio * noise_std, nominal_n, grid)
 
     def describe(self) -> str:
         """Say in plain words what is summed and what is released."""
@@ -452,7 +442,8 @@ def draw_from_zone(
     direction /= np.linalg.norm(direction)
     direction *= -1.0 if direction @ step < 0 else 1.0
     offsets = (1 - share) * direction + share * draw_from_ball(rng, CANDIDATES, len(mean))
-    weights = np.exp(-concentration * np.linalg.norm(offsets, axis=1))
+    far = np.linalg.norm(offsets, axis=1)
+    weights = np.exp(-concentration * (far - far.min()))
     chosen = _choose(weights[None], rng.random(1))[0]
     drawn: Floats = mean + radius * offsets[chosen]
     return drawn

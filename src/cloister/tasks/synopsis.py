@@ -15,6 +15,10 @@ from cloister.tasks.base import Floats, Integers
 _OCCUPIED = (0.02, 0.04, 0.07, 0.12, 0.2, 0.3, 0.45, 0.65, 0.85, 0.97)  # shares that are tried
 _SURE = 0.8  # posterior probability from which a cell counts as occupied
 _SAMPLES = 2000
+_TRIALS = 4  # candidates of which greedy seeding takes the best
+_STEPS = 40
+_WORK = 4_000_000  # distances that are in memory at once
+_MOST_WORK, _LEAST_RESTARTS = 10_000_000, 4  # distances in a step of all restarts
 
 
 def project_to_simplex(counts: Floats, total: float) -> Floats:
@@ -41,7 +45,10 @@ def project_to_simplex(counts: Floats, total: float) -> Floats:
 def cluster_weighted(
     points: Floats, weights: Floats, n_clusters: int, *, public_seed: int, restarts: int = 8
 ) -> Floats:
-    """Return centres of public weighted points: k-means with greedy seeding, best of `restarts`.
+    """Return centres of public weighted points: Lloyd from greedy k-means++, best of `restarts`.
+
+    Ours and not a library's, because all parties must come to the same centres, whatever versions
+    they have installed; the restarts run side by side.
 
     Parameters
     ----------
@@ -52,23 +59,89 @@ def cluster_weighted(
         If fewer points have a weight, those points are repeated.
     public_seed : int
     restarts : int, >= 1
+        Fewer where points and clusters are very many.
 
     Returns
     -------
     ndarray of shape (n_clusters, n_features)
-    """
-    from sklearn.cluster import KMeans
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
+    References
+    ----------
+    Arthur and Vassilvitskii, "k-means++: the advantages of careful seeding", SODA 2007.
+    """
     used = weights > 0
     points, weights = points[used], weights[used]
     if len(points) <= n_clusters:
         return points[np.arange(n_clusters) % len(points)]
-    model = KMeans(n_clusters, n_init=restarts, random_state=public_seed % 2**32, copy_x=False)
-    with threadpool_limits(1):  # sums in one order
-        model.fit(points, sample_weight=weights)
-    centres: Floats = model.cluster_centers_
-    return centres
+    rng = public_generator(public_seed, "restarts")
+    size = len(points) * n_clusters
+    restarts = min(restarts, max(_LEAST_RESTARTS, _MOST_WORK // size))
+    at_once = max(1, _WORK // size)
+    best, best_cost = points[:n_clusters], np.inf
+    for first in range(0, restarts, at_once):
+        starts = _seed(points, weights, n_clusters, min(at_once, restarts - first), rng)
+        centres, costs = _lloyd(points, weights, starts)
+        if costs.min() < best_cost:
+            best, best_cost = centres[costs.argmin()], float(costs.min())
+    return best
+
+
+def _seed(
+    points: Floats, weights: Floats, k: int, restarts: int, rng: np.random.Generator
+) -> Floats:
+    """Choose starting centres far from each other; shape (restarts, k, n_features)."""
+    norms = (points**2).sum(axis=1)
+    rows = np.arange(restarts)
+    chosen = np.empty((restarts, k), dtype=np.int64)
+    chosen[:, 0] = rng.choice(len(points), restarts, p=weights / weights.sum())
+    squared = _squared(points, norms, chosen[:, 0])
+    for j in range(1, k):
+        mass = np.cumsum(weights * squared, axis=1)
+        draws = rng.uniform(size=(restarts, _TRIALS)) * mass[:, -1:]
+        found = np.array([np.searchsorted(m, d, "right") for m, d in zip(mass, draws, strict=True)])
+        tried = np.minimum(found, len(points) - 1)
+        closer = np.minimum(
+            squared[:, None, :],
+            _squared(points, norms, tried.ravel()).reshape(restarts, _TRIALS, -1),
+        )
+        good = (closer @ weights).argmin(axis=1)
+        chosen[:, j], squared = tried[rows, good], closer[rows, good]
+    return points[chosen]
+
+
+def _squared(points: Floats, norms: Floats, chosen: Integers) -> Floats:
+    """Return squared distances of all points to some of them; shape (n_chosen, n_points)."""
+    squared = norms - 2 * points[chosen] @ points.T + norms[chosen][:, None]
+    return np.maximum(squared, 0.0)
+
+
+def _lloyd(points: Floats, weights: Floats, centres: Floats) -> tuple[Floats, Floats]:
+    """Run Lloyd's algorithm from several starts; return centres and costs."""
+    restarts, k, d = centres.shape
+    own = k * np.arange(restarts)[:, None]
+    total = np.tile(weights, restarts)
+    weighted = [np.tile(weights * column, restarts) for column in points.T]
+    norms = (points**2).sum(axis=1)
+    costs = np.full(restarts, np.inf)
+    for _ in range(_STEPS):
+        scores = (centres**2).sum(axis=2)[:, :, None] - 2 * centres @ points.T
+        labels = scores.argmin(axis=1)
+        nearest_scores = np.take_along_axis(scores, labels[:, None, :], axis=1)[:, 0]
+        fresh = (nearest_scores + norms) @ weights
+        slots = (labels + own).ravel()
+        counts = np.bincount(slots, total, minlength=restarts * k).reshape(restarts, k)
+        sums = np.stack(
+            [np.bincount(slots, column, minlength=restarts * k) for column in weighted], axis=-1
+        ).reshape(restarts, k, d)
+        filled = counts > 0
+        centres = np.where(
+            filled[:, :, None], sums / np.where(filled, counts, 1)[:, :, None], centres
+        )
+        settled = (fresh >= costs * (1 - 1e-5)).all()
+        costs = np.minimum(costs, fresh)
+        if settled:
+            break
+    return centres, costs
 
 
 def cell_centres(half_spans: Floats, bins: Integers) -> Floats:

@@ -1,0 +1,146 @@
+"""``select_k``: k-means that also chooses the number of clusters, under one budget."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from numbers import Integral
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.utils import check_random_state
+
+from cloister.errors import PlanError
+from cloister.estimators.kmeans import DPKMeans
+from cloister.jobs import run_job
+from cloister.privacy.ledger import Ledger
+from cloister.protocol.plan import Plan
+from cloister.tasks.gap_statistic import GapCurve
+from cloister.tasks.select_k import SelectK
+
+
+@dataclass(frozen=True)
+class KSelection:
+    """The number of clusters that was chosen, why, and the clusters.
+
+    Parameters
+    ----------
+    k : int
+    curve : GapCurve
+        For every number asked for its gap, the band of its uncertainty, and the objective.
+    model : DPKMeans
+        Fitted with `k` clusters; its ``labels_`` are not private.
+    """
+
+    k: int
+    curve: GapCurve
+    model: DPKMeans
+
+    @property
+    def plan(self) -> Plan:
+        """The one plan under which both choice and clusters were released."""
+        return self.model.plan_
+
+    @property
+    def spent(self) -> float:
+        """Epsilon spent on choice and clusters together, at the plan's delta."""
+        return self.model.spent_
+
+
+def select_k(
+    X: Any,
+    candidates: Sequence[int] = range(2, 13),
+    *,
+    epsilon: float,
+    bounds: Any,
+    nominal_n: int | None = None,
+    delta: float | None = None,
+    ledger: Ledger | str | Path | None = None,
+    dataset: str | None = None,
+    frac_bits: int = 16,
+    random_state: Any = None,
+) -> KSelection:
+    """Choose the number of clusters from released counts, and release that many centres.
+
+    Parameters
+    ----------
+    X : array_like of shape (n_samples, n_features), DataFrame, path, or list of these
+        As for :class:`DPKMeans`.
+    candidates : sequence of int
+        Consecutive numbers of clusters, such as ``range(2, 13)``. They are public: choose them
+        before looking at the records.
+    epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits, random_state
+        As for :class:`DPKMeans`. The budget is for choice and clusters together.
+
+    Returns
+    -------
+    KSelection
+
+    Raises
+    ------
+    PlanError, DataError
+        Before anything is spent.
+    BudgetExceeded
+        If the ledger refuses.
+
+    Notes
+    -----
+    Costs no more than ``DPKMeans(k, algorithm="auto")`` for one known number:
+    :mod:`cloister.tasks.select_k` says why.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cloister import select_k
+    >>> X = np.random.default_rng(0).normal([[0.0], [5.0], [10.0]], 1, (3, 900)).reshape(-1, 1)
+    >>> chosen = select_k(X, range(2, 7), epsilon=2.0, bounds=(-5, 15), nominal_n=2700)
+    >>> chosen.model.cluster_centers_.shape == (chosen.k, 1)
+    True
+    """
+    numbers = [int(c) for c in candidates if isinstance(c, Integral)]
+    if not numbers or len(numbers) != len(candidates) or np.any(np.diff(numbers) != 1):
+        raise PlanError(
+            f"candidates must be consecutive integers, such as range(2, 13), got {candidates!r}."
+        )
+    model = DPKMeans(
+        numbers[-1],
+        epsilon=epsilon,
+        bounds=bounds,
+        nominal_n=nominal_n,
+        delta=delta,
+        ledger=ledger,
+        dataset=dataset,
+        algorithm="auto",
+        frac_bits=frac_bits,
+        random_state=random_state,
+    )
+    schema, records, local = model._read(X)
+    result = run_job(
+        SelectK,
+        schema,
+        records,
+        epsilon=epsilon,
+        delta=delta,
+        nominal_n=None if nominal_n is None else int(nominal_n),
+        noise=model._new_noise(),
+        account=model._account(schema),
+        min_clusters=numbers[0],
+        max_clusters=numbers[-1],
+        public_seed=int(check_random_state(random_state).randint(2**31 - 1)),
+        frac_bits=int(frac_bits),
+    )
+    found = result.results
+    k = int(found["k"][0])
+    model.n_clusters = k
+    model._keep(result)
+    model._label(local)
+    curve = GapCurve(
+        candidates=np.array(numbers),
+        gap=found["gap"],
+        low=found["gap_low"],
+        high=found["gap_high"],
+        objective=found["objective"],
+        chosen=k,
+    )
+    return KSelection(k, curve, model)

@@ -1,0 +1,20 @@
+"""All experiments, by name."""
+
+from __future__ import annotations
+
+from cloister.experiments import all_methods, fastlloyd, subcluster_figures, table3
+from cloister.experiments.gap import GAP
+from cloister.experiments.run import Experiment
+
+_ALL: tuple[Experiment, ...] = (
+    fastlloyd.FIG2,
+    fastlloyd.FIG4,
+    fastlloyd.FIG5,
+    table3.TABLE3,
+    all_methods.ALL,
+    GAP,
+    subcluster_figures.SUBCLUSTER,
+)
+
+EXPERIMENTS: dict[str, Experiment] = {experiment.name: experiment for experiment in _ALL}
+"""What ``cloister experiments run`` knows."""

@@ -1,0 +1,102 @@
+"""Coverage of the noise intervals: the small version of the experiment, and broken twins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from cloister.errors import PlanError
+from cloister.experiments.coverage import Coverage, as_markdown, measure, pooled
+from cloister.experiments.datasets import Dataset, min_max
+from cloister.tasks import FastLloyd, GLloyd, Lloyd, SuLloyd
+from cloister.tasks.base import GridState, Released, State, Task
+from cloister.testing import SimulatedNoise
+
+RUNS = 150
+
+
+@pytest.fixture(scope="module")
+def blobs() -> Dataset:
+    """Four groups of unequal size, the smallest near its noise."""
+    rng = np.random.default_rng(0)
+    places = ((-0.7, -0.7, 900), (0.7, -0.6, 500), (-0.6, 0.7, 300), (0.7, 0.7, 60))
+    X = np.concatenate([rng.normal((a, b), 0.1, (n, 2)) for a, b, n in places])
+    return min_max(X, "blobs", 4)
+
+
+@pytest.mark.parametrize("task", [GLloyd, FastLloyd, SuLloyd])
+def test_intervals_hold_what_they_say(blobs: Dataset, task: type[Task]) -> None:
+    # about 1,200 coordinates and 600 sizes: five standard errors are 0.031 and 0.045
+    cell = measure(blobs, task, 1.0, runs=RUNS, noise=SimulatedNoise(3))
+    assert cell.centre_trials + 2 * cell.empty == 2 * 4 * RUNS
+    assert cell.size_trials == 4 * RUNS
+    assert abs(cell.centres - 0.95) < 0.031
+    assert abs(cell.sizes - 0.95) < 0.045
+
+
+@dataclass(frozen=True, kw_only=True)
+class Narrow(FastLloyd):
+    """Claims intervals that are a quarter too narrow."""
+
+    name = "narrow"
+
+    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+        new = dict(super().update(t, state, released))
+        middle, half = (new["low"] + new["high"]) / 2, (new["high"] - new["low"]) / 2
+        return {**new, "low": middle - 0.75 * half, "high": middle + 0.75 * half}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shifted(FastLloyd):
+    """Draws the interval around what it made of the mean, a centre shrunk to the middle."""
+
+    name = "shifted"
+
+    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+        new = dict(super().update(t, state, released))
+        noisy = released["sums"].noise_std > 0
+        way = -0.1 * new["centres"] * noisy
+        return {**new, "low": new["low"] + way, "high": new["high"] + way}
+
+
+@pytest.mark.parametrize("twin", [Narrow, Shifted])
+def test_wrong_intervals_are_caught(blobs: Dataset, twin: type[Task]) -> None:
+    cell = measure(blobs, twin, 1.0, runs=RUNS, noise=SimulatedNoise(3))
+    assert cell.centres < 0.9
+    assert not cell.holds
+
+
+def test_a_shrunk_centre_keeps_the_coverage_of_what_was_measured(blobs: Dataset) -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Shrunk(FastLloyd):
+        name = "shrunk"
+
+        def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+            new = super().update(t, state, released)
+            return {**new, "centres": new["centres"] * 0.9}
+
+    cell = measure(blobs, Shrunk, 1.0, runs=RUNS, noise=SimulatedNoise(3))
+    assert abs(cell.centres - 0.95) < 0.031
+    assert cell.centre_inside < 0.8 * cell.centre_trials
+
+
+def test_what_adds_no_noise_has_no_intervals(blobs: Dataset) -> None:
+    with pytest.raises(PlanError, match="not private"):
+        measure(blobs, Lloyd, 1.0, runs=1)
+
+
+def test_cells_are_added_up_by_method_and_shown() -> None:
+    cells = [
+        Coverage("a", "m", 1.0, 10, 95, 100, 9, 10, 100, 0),
+        Coverage("b", "m", 1.0, 10, 190, 200, 10, 10, 150, 3),
+    ]
+    (total,) = pooled(cells)
+    assert (total.runs, total.centres, total.sizes) == (20, 0.95, 0.95)
+    page = as_markdown(cells, "the command")
+    assert "Every method is inside." in page
+    assert "| **m** | all | 1 | 20 | 95.00% ± 2.52% |" in page
+    worse = [*cells, Coverage("c", "m", 1.0, 1, 0, 100, 0, 0, 0, 0)]
+    assert "Not every method is inside." in as_markdown(worse, "the command")
