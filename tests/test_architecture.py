@@ -30,7 +30,8 @@ LAYERS = [
     {"protocol"},
     {"transports", "schema", "metrics", "parties"},
     {"data"},
-    {"jobs", "enrolment", "curator"},
+    {"jobs", "enrolment"},
+    {"curator"},
     {"estimators"},
     {"report", "settings"},
     {"service"},
@@ -82,9 +83,10 @@ LIBRARIES = {
     "uvicorn": {"service.server"},
     "websockets": {"transports.http"},
     "httpx": {"service.client"},
-    "mpi4py": {"transports.mpi", "cli.ranks"},
+    "mpi4py": {"transports.mpi", "cli.ranks", "experiments.mpi_kmeans"},
     "nvflare": {"transports.flare", "silo.flare", "service.flare"},
     "matplotlib": {"report", "experiments"},
+    "PIL": {"experiments"},  # comes with matplotlib
     "jax": {"experiments.spu_kmeans"},  # a script of another environment
     "spu": {"experiments.spu_kmeans"},
 }

@@ -18,9 +18,11 @@ NAMES = [
     "BudgetExceeded",
     "CloisterError",
     "Column",
+    "CuratorKMeans",
     "DPKMeans",
     "DataError",
     "JobResult",
+    "KSelection",
     "Ledger",
     "LedgerError",
     "LocalProtocolError",
@@ -35,6 +37,7 @@ NAMES = [
     "make_plan",
     "run_job",
     "run_plan",
+    "select_k",
 ]
 
 
@@ -69,6 +72,8 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 def test_the_tasks_that_ship_are_these() -> None:
     assert sorted(cloister.TASKS) == [
+        "auto",
+        "balcan",
         "count",
         "dpem",
         "eugkm",
@@ -79,6 +84,8 @@ def test_the_tasks_that_ship_are_these() -> None:
         "kmeans-guarantee-dp",
         "lloyd",
         "lshtree",
+        "maxcover-histogram",
+        "selectk",
         "subcluster-dp",
         "sulloyd",
     ]
@@ -132,7 +139,13 @@ def test_every_error_is_ours_and_says_so() -> None:
 
 @pytest.mark.parametrize(
     "function",
-    [cloister.DPKMeans, cloister.run_job, cloister.Budget, cloister.make_plan],
+    [
+        cloister.DPKMeans,
+        cloister.CuratorKMeans,
+        cloister.run_job,
+        cloister.Budget,
+        cloister.make_plan,
+    ],
     ids=lambda function: function.__name__,
 )
 def test_epsilon_has_no_default_anywhere(function: object) -> None:

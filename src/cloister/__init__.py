@@ -23,6 +23,7 @@ from cloister.errors import (
 )
 
 if TYPE_CHECKING:
+    from cloister.estimators.curator import CuratorKMeans
     from cloister.estimators.kmeans import DPKMeans
     from cloister.estimators.select_k import KSelection, select_k
     from cloister.jobs import Account, JobResult, make_plan, run_job, run_plan
@@ -37,6 +38,7 @@ _HOME = {
     "Account": "cloister.jobs",
     "Budget": "cloister.privacy.budget",
     "Column": "cloister.schema",
+    "CuratorKMeans": "cloister.estimators.curator",
     "DPKMeans": "cloister.estimators.kmeans",
     "JobResult": "cloister.jobs",
     "KSelection": "cloister.estimators.select_k",
@@ -58,6 +60,7 @@ __all__ = [
     "BudgetExceeded",
     "CloisterError",
     "Column",
+    "CuratorKMeans",
     "DPKMeans",
     "DataError",
     "JobResult",

@@ -18,11 +18,13 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy.stats import beta
+from sklearn.utils.estimator_checks import check_estimator
 
 from cloister import TASKS, Budget, run_plan
 from cloister.curator import CuratorMethod
 from cloister.curator.published import KMeansGuarantee, SubCluster
 from cloister.errors import DataError, PlanError, PrivacyWarning
+from cloister.estimators.curator import CuratorKMeans
 from cloister.experiments.compare import METHODS
 from cloister.metrics import nicv
 from cloister.privacy import accounting
@@ -362,3 +364,27 @@ def test_wrong_options_of_one_method_are_refused() -> None:
     for method, change in ((KMeansGuarantee, {"zone_share": 0.0}), (SubCluster, {"internal_k": 0})):
         with pytest.raises(PlanError):
             made(method, **change)
+
+
+# --- With scikit-learn's manners ------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore")
+@published
+def test_scikit_learns_checks_pass_but_for_the_one_that_compares_two_fits(method: Any) -> None:
+    results = check_estimator(
+        CuratorKMeans(3, epsilon=1e6, bounds=(-100, 100), nominal_n=100, algorithm=method.name),
+        expected_failed_checks={"check_fit_idempotent": "two fits draw two noises at the end"},
+        on_skip=None,
+        on_fail="raise",
+    )
+    assert sum(result["status"] == "passed" for result in results) >= 35
+
+
+@published
+def test_a_fit_warns_and_says_that_it_cost_everything(method: Any) -> None:
+    X = np.random.default_rng(0).normal(0, 0.2, (60, 2))
+    model = CuratorKMeans(2, epsilon=1.0, bounds=(-1, 1), nominal_n=60, algorithm=method.name)
+    with pytest.warns(PrivacyWarning, match="not private"):
+        model.fit(X)
+    assert model.spent_ == float("inf")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import cloister
-from cloister import Budget, BudgetExceeded, Ledger, PlanError, select_k
+from cloister import Budget, BudgetExceeded, DPKMeans, Ledger, PlanError, select_k
 from cloister.cli import main
 from cloister.jobs import JobResult
 
@@ -60,6 +60,15 @@ def test_silos_and_a_bought_count_do_as_well() -> None:
     assert found.k == 4
     assert found.spent <= 2.0
     assert not hasattr(found.model, "labels_")
+
+
+def test_a_model_that_was_chosen_can_be_stored_and_used(tmp_path: Path) -> None:
+    X = groups()
+    found = select_k(X, range(2, 8), **OPTIONS)
+    found.model.save(tmp_path / "model.json")
+    again = DPKMeans.load(tmp_path / "model.json")
+    assert again.n_clusters == found.k
+    assert (again.predict(X) == found.model.labels_).all()
 
 
 def test_the_ledger_is_charged_once_for_both(tmp_path: Path) -> None:

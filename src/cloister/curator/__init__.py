@@ -6,5 +6,12 @@ They stand beside the tasks for comparison. The federated service does not know 
 from __future__ import annotations
 
 from cloister.curator.base import CuratorMethod
+from cloister.curator.max_cover import MaxCover
+from cloister.curator.published import KMeansGuarantee, SubCluster
 
-__all__ = ["CuratorMethod"]
+METHODS: dict[str, type[CuratorMethod]] = {
+    method.name: method for method in (MaxCover, KMeansGuarantee, SubCluster)
+}
+"""Every method that ships, by its name."""
+
+__all__ = ["METHODS", "CuratorMethod", "KMeansGuarantee", "MaxCover", "SubCluster"]

@@ -41,7 +41,7 @@ class BallGrid:
 
     @classmethod
     def covering(cls, n_axes: int, radius: float) -> BallGrid:
-        """Return the grid of the published method: spacing ``radius / sqrt(n_axes)``, twice the radius."""
+        """Return the published grid: spacing ``radius / sqrt(n_axes)``, balls twice the radius."""
         return cls(n_axes, int(radius * ONE / sqrt(n_axes)), int(2 * radius * ONE))
 
     @property
@@ -290,7 +290,7 @@ def pick_centres(
     pick_epsilon: float,
     rand: ByteSource,
 ) -> Iterator[Integers]:
-    """Yield the centres of `picks` balls of each grid; what a ball holds is gone for all later ones.
+    """Yield the centres of `picks` balls of each grid; what a ball holds is gone for good.
 
     Parameters
     ----------

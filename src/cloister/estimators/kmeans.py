@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from html import escape
-from numbers import Integral
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,25 +16,35 @@ from sklearn.base import (
     ClusterMixin,
     TransformerMixin,
 )
-from sklearn.metrics import pairwise_distances_argmin_min
 from sklearn.metrics.pairwise import euclidean_distances
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
-from cloister.data import array_records, as_silos, header, read_floats, read_source
 from cloister.errors import DataError, PlanError
+from cloister.estimators.tables import (
+    check_bounds,
+    check_whole,
+    checked_numbers,
+    local_labels,
+    nearest_centre,
+    open_ledger,
+    read_silos,
+)
 from cloister.jobs import Account, JobResult, run_job
 from cloister.privacy.ledger import Ledger
 from cloister.privacy.noise import DiscreteNoise, NoiseSource
 from cloister.protocol.plan import Plan
-from cloister.schema import Column, Schema
+from cloister.schema import Schema
 from cloister.tasks import TASKS, Task
 from cloister.tasks.auto import Auto
+from cloister.tasks.balcan import Balcan
 from cloister.tasks.dp_em import DPEM
 from cloister.tasks.feddp_init import FedDPInit
 from cloister.tasks.grid_synopsis import EUGkM, Hybrid
 from cloister.tasks.kmeans import FastLloyd, GLloyd, SuLloyd
 from cloister.tasks.lsh_tree import LSHTree
+from cloister.tasks.max_cover import MaxCoverHistogram
+from cloister.tasks.select_k import SelectK
 from cloister.tasks.subcluster import KMeansGuaranteeDP, SubClusterDP
 
 Floats = NDArray[np.float64]
@@ -52,6 +61,8 @@ ALGORITHMS: dict[str, type[Task]] = {
         LSHTree,
         FedDPInit,
         DPEM,
+        Balcan,
+        MaxCoverHistogram,
         KMeansGuaranteeDP,
         SubClusterDP,
     )
@@ -84,7 +95,8 @@ class DPKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
     algorithm : str
         "auto" is our own and the most accurate; others are "fastlloyd", "glloyd", "sulloyd",
         "eugkm", "hybrid" (both for few columns), "lshtree", "feddp-init", "dpem",
-        "kmeans-guarantee-dp", "subcluster-dp"; see :mod:`cloister.tasks`.
+        "balcan", "maxcover-histogram", "kmeans-guarantee-dp", "subcluster-dp"; see
+        :mod:`cloister.tasks`.
     alpha : float, > 0
         FastLloyd's radius as a part of the box; ignored by the others' formulas, so refused there.
     rounds : int, optional
@@ -206,42 +218,12 @@ class DPKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
     def _read(self, X: Any) -> tuple[Schema, dict[str, Any], Floats | None]:
         """Return the contract, the silos' records on the grid, and the table if there is one."""
         self._check_parameters()
-        for old in ("labels_", "feature_names_in_"):
-            self.__dict__.pop(old, None)
-        silos = as_silos(X)
-        table = len(silos) == 1 and not isinstance(silos[0], str | Path)
-        local = None
-        if isinstance(self.bounds, Schema):
-            schema = self.bounds
-            if table:  # read now: what cannot be labelled is refused before it costs anything
-                local = read_floats(silos[0], schema.names)
-        elif table:
-            local = self._numbers(silos[0])
-            silos = [local]
-            schema = self._schema(getattr(self, "feature_names_in_", header(local)))
-        else:
-            names, *others = {header(silo) for silo in silos}
-            if others:
-                raise DataError(
-                    "silos must have the same columns in the same order; give a schema as bounds "
-                    "to match them by name."
-                )
-            schema = self._schema(names)
-        records = {
-            f"silo-{index}": read_source(silo, schema, frac_bits=self.frac_bits)
-            if isinstance(self.bounds, Schema)
-            else array_records(silo, schema.grid(self.frac_bits))
-            for index, silo in enumerate(silos)
-        }
-        return schema, records, local
+        return read_silos(self, X, frac_bits=self.frac_bits)
 
     def _label(self, local: Floats | None) -> None:
         """Keep the cluster of each record of a table; not private, and not stored."""
         if local is not None:
-            complete = np.isfinite(local).all(axis=1)
-            self.labels_ = np.full(len(local), -1, dtype=np.int32)
-            if complete.any():
-                self.labels_[complete] = self._nearest(local[complete])[0]
+            self.labels_ = local_labels(self._fitted_grid(), local, self.cluster_centers_)
 
     def _release(self, schema: Schema, records: Mapping[str, Any]) -> None:
         """Run the job and keep what it released."""
@@ -339,7 +321,8 @@ class DPKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         """
         result = JobResult.load(path)
         plan, task = result.plan, result.plan.task
-        if task.name not in ALGORITHMS or plan.budget is None:
+        algorithm = Auto.name if isinstance(task, SelectK) else task.name
+        if algorithm not in ALGORITHMS or plan.budget is None:
             raise DataError(f"model holds the task {task.name!r}, not one of {list(ALGORITHMS)}.")
         model = cls(
             result.results["centres"].shape[0],
@@ -347,7 +330,7 @@ class DPKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
             bounds=(plan.grid.low, plan.grid.high),
             nominal_n=plan.nominal_n,
             delta=plan.budget.delta,
-            algorithm=task.name,
+            algorithm=algorithm,
             rounds=plan.rounds if "rounds" in _fields_of(type(task)) else None,
             relocate_empty=getattr(task, "relocate_empty", True),
             frac_bits=task.frac_bits,
@@ -369,57 +352,18 @@ class DPKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
             raise PlanError(f"alpha belongs to 'fastlloyd', got it with {self.algorithm!r}.")
         if self.rounds is not None and "rounds" not in _fields_of(ALGORITHMS[self.algorithm]):
             raise PlanError(f"rounds are fixed by the plan of {self.algorithm!r}; leave them out.")
-        for name in ("n_clusters", "frac_bits", "nominal_n", "rounds"):
-            value = getattr(self, name)
-            if value is None and name in ("nominal_n", "rounds"):
-                continue
-            if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
-                raise PlanError(f"{name} must be an integer >= 1, got {value!r}.")
-        if self.bounds is None or isinstance(self.bounds, str):
-            raise PlanError(
-                f"bounds must be public numbers or a schema, got {self.bounds!r}; bounds read from "
-                "the records would leak their extremes."
-            )
-
-    def _schema(self, names: Sequence[str]) -> Schema:
-        """Return the contract that plain bounds make."""
-        try:
-            low, high = (np.broadcast_to(np.asarray(b, float), len(names)) for b in self.bounds)
-        except (TypeError, ValueError) as error:
-            raise PlanError(
-                f"bounds must be (low, high), each a number or {len(names)} numbers, "
-                f"got {self.bounds!r}."
-            ) from error
-        columns = tuple(
-            Column(name=str(name), type="number", min=float(a), max=float(b))
-            for name, a, b in zip(names, low, high, strict=True)
-        )
-        return Schema(dataset=self.dataset or "unnamed", unit="row", columns=columns)
+        optional = {name: getattr(self, name) for name in ("nominal_n", "rounds")}
+        given = {name: value for name, value in optional.items() if value is not None}
+        check_whole(n_clusters=self.n_clusters, frac_bits=self.frac_bits, **given)
+        check_bounds(self.bounds)
 
     def _account(self, schema: Schema) -> Account | None:
-        if self.ledger is None:
-            return None
-        ledger = self.ledger if isinstance(self.ledger, Ledger) else Ledger(self.ledger)
-        if self.dataset is None and not isinstance(self.bounds, Schema):
-            raise PlanError("dataset must be given with a ledger; it is charged under that name.")
-        return Account(ledger, self.dataset or schema.dataset)
+        found = open_ledger(self, schema)
+        return Account(*found) if found else None
 
     def _checked(self, X: ArrayLike) -> Floats:
         check_is_fitted(self)
-        return self._numbers(X, reset=False)
-
-    def _numbers(self, X: ArrayLike, **options: Any) -> Floats:
-        """Let scikit-learn check a table; where it would quote cells, say so in our words."""
-        try:
-            checked: Floats = validate_data(self, X, dtype=[np.float64, np.float32], **options)
-            return checked
-        except ValueError as error:
-            if "array=" not in str(error) and "could not convert" not in str(error):
-                raise
-        raise DataError(
-            "records must be a table of numbers with 2 dimensions, got text or another shape. "
-            "Reshape your data, or give a schema as bounds, which says what text becomes."
-        )
+        return checked_numbers(self, X, reset=False)
 
     def _fitted_grid(self) -> Any:
         check_is_fitted(self)
@@ -427,11 +371,7 @@ class DPKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
 
     def _nearest(self, X: Floats) -> tuple[NDArray[np.int32], Floats]:
         """Return label and squared scaled distance of each record."""
-        grid = self._fitted_grid()
-        labels, distances = pairwise_distances_argmin_min(
-            grid.normalise(X), grid.normalise(self.cluster_centers_)
-        )
-        return labels.astype(np.int32), distances**2
+        return nearest_centre(self._fitted_grid(), X, self.cluster_centers_)
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
         """Show a fitted model as a table in notebooks."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from cloister.experiments import all_methods, fastlloyd, subcluster_figures, table3
+from cloister.experiments.coverage import COVERAGE
 from cloister.experiments.gap import GAP
 from cloister.experiments.run import Experiment
+from cloister.experiments.select_k import SELECT_K
 
 _ALL: tuple[Experiment, ...] = (
     fastlloyd.FIG2,
@@ -14,6 +16,8 @@ _ALL: tuple[Experiment, ...] = (
     all_methods.ALL,
     GAP,
     subcluster_figures.SUBCLUSTER,
+    COVERAGE,
+    SELECT_K,
 )
 
 EXPERIMENTS: dict[str, Experiment] = {experiment.name: experiment for experiment in _ALL}

@@ -50,6 +50,7 @@ from cloister.schema import Schema
 from cloister.tasks import (
     DPEM,
     Auto,
+    Balcan,
     EUGkM,
     FastLloyd,
     FedDPInit,
@@ -58,6 +59,7 @@ from cloister.tasks import (
     KMeansGuaranteeDP,
     Lloyd,
     LSHTree,
+    MaxCoverHistogram,
     SubClusterDP,
     SuLloyd,
     Task,
@@ -77,6 +79,8 @@ METHODS: dict[str, type[Task]] = {
         LSHTree,
         FedDPInit,
         DPEM,
+        Balcan,
+        MaxCoverHistogram,
         KMeansGuaranteeDP,
         SubClusterDP,
     )

@@ -107,9 +107,13 @@ def _tidy(by: Sequence[str], key: Sequence[Value], column: str, mean: MeanOf) ->
 
 
 def _units_mixtures(settings: Settings) -> list[Unit]:
-    """Return the grid of columns and clusters, and the plane with many clusters."""
+    """Return the grid of columns and clusters, and the plane with many clusters.
+
+    The starts are shared out over three mixtures of each kind.
+    """
+    starts = settings.repeats or (30 if settings.full else 2)
     if settings.full:
-        size, seeds = 10_000, 3
+        size, seeds = 10_000, min(3, starts)
         grid = [(2**i, 2**j) for i in range(1, 10) for j in range(1, 6)]
         grid += [(2, 64), (2, 128)]
     else:
@@ -118,9 +122,7 @@ def _units_mixtures(settings: Settings) -> list[Unit]:
     units = []
     for d, k in grid:
         mixtures = [_synth(size, d, k, seed) for seed in range(seeds)]
-        units += sweep(
-            mixtures, METHODS, EPSILONS, settings.repeats or (10 if settings.full else 2)
-        )
+        units += sweep(mixtures, METHODS, EPSILONS, starts // seeds)
     return units
 
 

@@ -52,7 +52,7 @@ def step(X: Any, centres: Any) -> Any:
         rounds = [
             (values[i], b[1] + wins[i][:, None] * (a[1] - b[1])) for i, (a, b) in enumerate(pairs)
         ] + bye
-    member = rounds[0][1]
+    member = rounds[0][1] + jnp.zeros_like(distances)  # a single centre has no tournament
     counts = member.sum(axis=0)
     found = (counts > 0).astype(jnp.float32)
     sums = member.T @ X

@@ -204,6 +204,6 @@ SUBCLUSTER = Experiment(
     what="SubCluster's Fig. 3 and 4: gap to Lloyd's loss, published and private variants",
     units=_units,
     figures=_draw,
-    seconds_small=30,
-    seconds_full=600,
+    seconds_small=5,
+    seconds_full=400,
 )

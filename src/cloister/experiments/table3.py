@@ -47,6 +47,7 @@ _OURS = ("fastlloyd", "auto")
 _SILOS = 2
 _SECONDS = 3600  # of one measurement
 _PROBLEMS = ((10_000, 2, 2), (10_000, 2, 5), (10_000, 5, 2), (10_000, 5, 5))
+_MANY = 100_000  # from so many records fewer iterations are timed
 _LARGE = tuple((10 * n, d, k) for n, d, k in _PROBLEMS)
 
 
@@ -56,9 +57,10 @@ def _units(settings: Settings) -> list[Unit]:
     units = []
     for n, d, k in problems:
         mixture = Mixture(n, d, k, 0.2)
-        for repeat in range(repeats):
+        iterations = 5 if n < _MANY else 2
+        for repeat in range(repeats if not settings.only or mixture.name in settings.only else 0):
             # the small version does not fetch a gigabyte
-            work = partial(measure, mixture, repeat, 5 if settings.full else 1, settings.full)
+            work = partial(measure, mixture, repeat, iterations, settings.full)
             units.append(Unit(f"{mixture.name} full={settings.full} r={repeat}", work))
     return units
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cloister.tasks.auto import Auto
+from cloister.tasks.balcan import Balcan
 from cloister.tasks.base import Block, Released, Task
 from cloister.tasks.count import Count
 from cloister.tasks.dp_em import DPEM
@@ -10,6 +11,7 @@ from cloister.tasks.feddp_init import FedDPInit
 from cloister.tasks.grid_synopsis import EUGkM, Hybrid
 from cloister.tasks.kmeans import FastLloyd, GLloyd, Lloyd, SuLloyd
 from cloister.tasks.lsh_tree import LSHTree
+from cloister.tasks.max_cover import MaxCoverHistogram
 from cloister.tasks.select_k import SelectK
 from cloister.tasks.subcluster import KMeansGuaranteeDP, SubClusterDP
 
@@ -17,6 +19,7 @@ TASKS: dict[str, type[Task]] = {
     task.name: task
     for task in (
         Auto,
+        Balcan,
         Count,
         DPEM,
         EUGkM,
@@ -27,6 +30,7 @@ TASKS: dict[str, type[Task]] = {
         KMeansGuaranteeDP,
         LSHTree,
         Lloyd,
+        MaxCoverHistogram,
         SelectK,
         SubClusterDP,
         SuLloyd,
@@ -38,6 +42,7 @@ __all__ = [
     "DPEM",
     "TASKS",
     "Auto",
+    "Balcan",
     "Block",
     "Count",
     "EUGkM",
@@ -48,6 +53,7 @@ __all__ = [
     "KMeansGuaranteeDP",
     "LSHTree",
     "Lloyd",
+    "MaxCoverHistogram",
     "Released",
     "SelectK",
     "SuLloyd",

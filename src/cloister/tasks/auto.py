@@ -166,6 +166,11 @@ class Auto:
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
         """Return expected half-widths for clusters of equal size and typical width."""
         noise = noise_std / (1 << self.frac_bits)
+        if isinstance(self.route, MeanRoute):
+            half = size_interval(noise * self.route.stretch * TYPICAL * sqrt(self.n_features))
+            widths = {"half_width": half / nominal_n * grid.half_range}
+            unknown = {"size_half_width": np.array([float(nominal_n)])}
+            return widths if self.n_clusters == 1 else {**widths, **unknown}
         blocks = self.blocks(self.rounds - 1)
         count_noise = noise * sqrt(blocks[0].weight / blocks[-1].weight)
         low, high = ratio_interval(

@@ -143,9 +143,9 @@ class SelectK:
     def describe(self) -> str:
         """Say in plain words what is summed and what is released."""
         return (
-            f"A number of clusters from {self.min_clusters} to {self.max_clusters} is chosen from "
-            f"noisy counts that k-means needs anyway. {self._auto.describe()} The frames have room "
-            f"for {self.max_clusters} clusters, whatever is chosen."
+            f"The number of clusters, {self.min_clusters} to {self.max_clusters}, is chosen from "
+            "noisy counts of cells that the clustering releases anyway, and what is sent is always "
+            f"as long as for the most. Then it is {self._auto.describe()}"
         )
 
     def start(self) -> State:

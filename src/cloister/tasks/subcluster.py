@@ -264,7 +264,7 @@ class SubClusterDP(_ZoneLoop):
 
     name: ClassVar[str] = "subcluster-dp"
 
-    internal_k: int = 4
+    internal_k: int = 2
     sub_share: float = 0.4
 
     def __post_init__(self) -> None:

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from cloister.errors import PlanError
-from cloister.experiments.coverage import Coverage, as_markdown, measure, pooled
+from cloister.experiments.coverage import (
+    COVERAGE,
+    METHODS,
+    Coverage,
+    as_markdown,
+    measure,
+    pooled,
+)
 from cloister.experiments.datasets import Dataset, min_max
+from cloister.experiments.run import Settings, draw_experiment, run_experiment
 from cloister.tasks import FastLloyd, GLloyd, Lloyd, SuLloyd
 from cloister.tasks.base import GridState, Released, State, Task
 from cloister.testing import SimulatedNoise
@@ -57,7 +66,7 @@ class Shifted(FastLloyd):
 
     def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
         new = dict(super().update(t, state, released))
-        noisy = released["sums"].noise_std > 0
+        noisy = released["sums"].noise_std > 1
         way = -0.1 * new["centres"] * noisy
         return {**new, "low": new["low"] + way, "high": new["high"] + way}
 
@@ -83,6 +92,16 @@ def test_a_shrunk_centre_keeps_the_coverage_of_what_was_measured(blobs: Dataset)
     assert cell.centre_inside < 0.8 * cell.centre_trials
 
 
+def test_the_small_experiment_writes_its_page(tmp_path: Path) -> None:
+    settings = Settings(out=tmp_path, repeats=2, only=("iris",))
+    rows = run_experiment(COVERAGE, settings, quiet=True)
+    assert [row["method"] for row in rows] == list(METHODS)
+    (page,) = draw_experiment(COVERAGE, settings)
+    text = page.read_text(encoding="utf-8")
+    for method in METHODS:
+        assert f"| **{method}** | all | 1 | 2 |" in text
+
+
 def test_what_adds_no_noise_has_no_intervals(blobs: Dataset) -> None:
     with pytest.raises(PlanError, match="not private"):
         measure(blobs, Lloyd, 1.0, runs=1)
@@ -93,7 +112,8 @@ def test_cells_are_added_up_by_method_and_shown() -> None:
         Coverage("a", "m", 1.0, 10, 95, 100, 9, 10, 100, 0),
         Coverage("b", "m", 1.0, 10, 190, 200, 10, 10, 150, 3),
     ]
-    (total,) = pooled(cells)
+    assert list(pooled(cells)) == cells
+    (total,) = pooled(cells, over_datasets=True)
     assert (total.runs, total.centres, total.sizes) == (20, 0.95, 0.95)
     page = as_markdown(cells, "the command")
     assert "Every method is inside." in page

@@ -22,6 +22,7 @@ from cloister.experiments.run import (
     means_of,
     run_experiment,
 )
+from cloister.experiments.sweep import Named, sweep
 
 
 def work(notes: Path, name: str, rows: int) -> list[TidyRow]:
@@ -83,23 +84,17 @@ def test_a_unit_that_fails_leaves_what_ended_before_it(tmp_path: Path) -> None:
 
 
 def test_two_processes_make_the_rows_of_one(tmp_path: Path) -> None:
-    notes = tmp_path / "notes"
-    # functions of a test module cannot be imported by another process; one of the package can
-    toy = Experiment(
-        "toy",
-        "",
-        lambda _: [Unit(f"{n}", partial(_sum_of, n)) for n in (1, 2, 3)],
-        lambda rows, out: [],
-        1,
-        1,
-    )
+    def units(_: Settings) -> list[Unit]:  # without noise, so that rows can be compared
+        return sweep([Named("iris")], ["lloyd"], [1.0], repeats=3)
+
+    toy = Experiment("toy", "", units, lambda rows, out: [], 1, 1)
     one = run_experiment(toy, Settings(tmp_path / "one"))
-    assert calls(notes) == []
-    assert [row["unit"] for row in one] == ["1", "2", "3"]
-
-
-def _sum_of(n: int) -> list[TidyRow]:
-    return [{"value": n * (n + 1) / 2}]
+    two = run_experiment(toy, Settings(tmp_path / "two", jobs=2))
+    drawn = ("run_id", "plan_digest")
+    assert [{k: v for k, v in row.items() if k not in drawn} for row in one] == [
+        {k: v for k, v in row.items() if k not in drawn} for row in two
+    ]
+    assert [row["repeat"] for row in two] == [0, 1, 2]
 
 
 def test_rows_say_where_and_by_what_they_were_made(tmp_path: Path) -> None:

@@ -1,0 +1,141 @@
+"""What estimators share: from a user's table to records on a grid, and from centres to labels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from numbers import Integral
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.metrics import pairwise_distances_argmin_min
+from sklearn.utils.validation import validate_data
+
+from cloister.data import array_records, as_silos, header, read_floats, read_source
+from cloister.errors import DataError, PlanError
+from cloister.hazmat.fixedpoint import Grid
+from cloister.privacy.ledger import Ledger
+from cloister.schema import Column, Schema
+
+Floats = NDArray[np.float64]
+
+
+def read_silos(
+    model: Any, X: Any, *, frac_bits: int
+) -> tuple[Schema, dict[str, Any], Floats | None]:
+    """Return the contract, the silos' records on the grid, and the table if there is one.
+
+    Parameters
+    ----------
+    model : estimator
+        With `bounds` and `dataset`; what scikit-learn learns of a table is set on it.
+    X : table, path, or list of these
+    frac_bits : int
+
+    Returns
+    -------
+    schema : Schema
+    records : dict of str to iterable of int32 arrays
+    local : ndarray of shape (n_samples, n_features) or None
+        The table in data units, if there is just one and it is in memory.
+    """
+    for old in ("labels_", "feature_names_in_"):
+        model.__dict__.pop(old, None)
+    silos = as_silos(X)
+    table = len(silos) == 1 and not isinstance(silos[0], str | Path)
+    local = None
+    if isinstance(model.bounds, Schema):
+        schema = model.bounds
+        if table:  # read now: what cannot be labelled is refused before it costs anything
+            local = read_floats(silos[0], schema.names)
+    elif table:
+        local = checked_numbers(model, silos[0])
+        silos = [local]
+        names = getattr(model, "feature_names_in_", header(local))
+        schema = plain_schema(model.bounds, names, model.dataset)
+    else:
+        names, *others = {header(silo) for silo in silos}
+        if others:
+            raise DataError(
+                "silos must have the same columns in the same order; give a schema as bounds "
+                "to match them by name."
+            )
+        schema = plain_schema(model.bounds, names, model.dataset)
+    records = {
+        f"silo-{index}": read_source(silo, schema, frac_bits=frac_bits)
+        if isinstance(model.bounds, Schema)
+        else array_records(silo, schema.grid(frac_bits))
+        for index, silo in enumerate(silos)
+    }
+    return schema, records, local
+
+
+def plain_schema(bounds: Any, names: Sequence[str], dataset: str | None) -> Schema:
+    """Return the contract that plain bounds make."""
+    try:
+        low, high = (np.broadcast_to(np.asarray(b, float), len(names)) for b in bounds)
+    except (TypeError, ValueError) as error:
+        raise PlanError(
+            f"bounds must be (low, high), each a number or {len(names)} numbers, got {bounds!r}."
+        ) from error
+    columns = tuple(
+        Column(name=str(name), type="number", min=float(a), max=float(b))
+        for name, a, b in zip(names, low, high, strict=True)
+    )
+    return Schema(dataset=dataset or "unnamed", unit="row", columns=columns)
+
+
+def check_bounds(bounds: Any) -> None:
+    """Refuse bounds that are not given, or are to be read from the records."""
+    if bounds is None or isinstance(bounds, str):
+        raise PlanError(
+            f"bounds must be public numbers or a schema, got {bounds!r}; bounds read from "
+            "the records would leak their extremes."
+        )
+
+
+def check_whole(**numbers: Any) -> None:
+    """Refuse a number that is not an integer of at least 1."""
+    for name, value in numbers.items():
+        if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+            raise PlanError(f"{name} must be an integer >= 1, got {value!r}.")
+
+
+def open_ledger(model: Any, schema: Schema) -> tuple[Ledger, str] | None:
+    """Return the ledger of an estimator and the name it charges, or None without a ledger."""
+    if model.ledger is None:
+        return None
+    ledger = model.ledger if isinstance(model.ledger, Ledger) else Ledger(model.ledger)
+    if model.dataset is None and not isinstance(model.bounds, Schema):
+        raise PlanError("dataset must be given with a ledger; it is charged under that name.")
+    return ledger, model.dataset or schema.dataset
+
+
+def checked_numbers(model: Any, X: Any, **options: Any) -> Floats:
+    """Let scikit-learn check a table; where it would quote cells, say so in our words."""
+    try:
+        checked: Floats = validate_data(model, X, dtype=[np.float64, np.float32], **options)
+        return checked
+    except ValueError as error:
+        if "array=" not in str(error) and "could not convert" not in str(error):
+            raise
+    raise DataError(
+        "records must be a table of numbers with 2 dimensions, got text or another shape. "
+        "Reshape your data, or give a schema as bounds, which says what text becomes."
+    )
+
+
+def nearest_centre(grid: Grid, X: Floats, centres: Floats) -> tuple[NDArray[np.int32], Floats]:
+    """Return label and squared scaled distance of each record; `X` and `centres` in data units."""
+    labels, distances = pairwise_distances_argmin_min(grid.normalise(X), grid.normalise(centres))
+    return labels.astype(np.int32), distances**2
+
+
+def local_labels(grid: Grid, local: Floats, centres: Floats) -> NDArray[np.int32]:
+    """Return the nearest centre of each record, -1 for one with a missing value; not private."""
+    complete = np.isfinite(local).all(axis=1)
+    labels = np.full(len(local), -1, dtype=np.int32)
+    if complete.any():
+        labels[complete] = nearest_centre(grid, local[complete], centres)[0]
+    return labels
