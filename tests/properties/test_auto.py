@@ -265,12 +265,30 @@ def test_the_route_depends_on_public_numbers_alone() -> None:
     base = {"budget": Budget(1.0, 1e-6), "n_features": 8}
     assert isinstance(Auto.design(**base, n_clusters=3, nominal_n=40).route, MeanRoute)
     assert isinstance(Auto.design(**base, n_clusters=3, nominal_n=10_000).route, PcaRoute)
-    X = np.random.default_rng(0).uniform(-1, 1, (240, 3))
-    for rows in (239, 240):  # 240 = 80 records a cluster is a threshold; the table is not asked
-        model = DPKMeans(4, epsilon=1.0, bounds=(-1, 1), nominal_n=320).fit(X[:rows])
-        assert isinstance(model.plan_.task, Auto)
-        assert isinstance(model.plan_.task.route, GridRoute)
-        assert model.plan_.task.nominal_n == 320
+    X = np.random.default_rng(0).uniform(-1, 1, (321, 3))
+    for nominal_n, route in ((320, GridRoute), (321, PcaRoute)):  # 80 records a cluster
+        tasks = []
+        for rows in (319, 320, 321):  # the table is not asked
+            model = DPKMeans(
+                4, epsilon=1.0, bounds=(-1, 1), nominal_n=nominal_n, random_state=0
+            ).fit(X[:rows])
+            tasks.append(model.plan_.task)
+        assert isinstance(tasks[0], Auto)
+        assert isinstance(tasks[0].route, route)
+        assert tasks[0] == tasks[1] == tasks[2]
+
+
+@names
+def test_a_bought_number_of_records_plans_it_too(name: str) -> None:
+    _, numbers = ROUTES[name]
+    task = designed(name)
+    X = blobs(task, numbers["nominal_n"]) / ONE
+    model = DPKMeans(numbers["n_clusters"], epsilon=1.0, bounds=(-1, 1)).fit(X)
+    bought = model.plan_.task
+    assert isinstance(bought, Auto)
+    assert bought.nominal_n == model.plan_.nominal_n
+    assert np.isfinite(model.cluster_centers_).all()
+    assert model.spent_ <= 1.0
 
 
 def test_numbers_that_make_no_sense_are_refused() -> None:

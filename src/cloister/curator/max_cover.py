@@ -41,6 +41,8 @@ PICK_SHARE, COUNT_SHARE, MEAN_SHARE, LLOYD_SHARE = 0.3, 0.1, 0.3, 0.3
 N_RADII = 6
 """Radii of the balls: 1/32, 1/16, ..., 1."""
 
+MAX_EPSILON = 1e3  # beyond it the accountant's numbers overflow
+
 ROUNDING = 1e-6
 """Epsilon that is set aside for the floats in weights of draws; docs/proofs/max_cover.md."""
 
@@ -112,12 +114,17 @@ class MaxCover:
         Raises
         ------
         PlanError
-            If there is no budget, or its delta is 0.
+            If there is no budget, its delta is 0, or its epsilon is above 1000.
         """
         if budget is None or budget.delta == 0:
             raise PlanError(
                 f"budget of 'maxcover' needs epsilon and a delta above 0, got {budget}; "
                 "its means have Gaussian noise."
+            )
+        if budget.epsilon > MAX_EPSILON:
+            raise PlanError(
+                f"epsilon must be at most {MAX_EPSILON:g} for 'maxcover', got {budget.epsilon:g}; "
+                "more is no privacy."
             )
         cover, laplace, mean, lloyd = _priced(budget)
         return cls(

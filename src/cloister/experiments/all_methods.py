@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from cloister.curator.base import CuratorMethod
+from cloister.curator.max_cover import MaxCover
 from cloister.curator.published import KMeansGuarantee, SubCluster
 from cloister.errors import PlanError, PrivacyWarning
 from cloister.experiments.compare import METHODS, make_cell, make_cell_plan, run_repeat
@@ -38,7 +39,7 @@ from cloister.tasks import FastLloyd, Lloyd
 from cloister.tasks.base import Floats
 
 CURATORS: dict[str, type[CuratorMethod]] = {
-    method.name: method for method in (KMeansGuarantee, SubCluster)
+    method.name: method for method in (MaxCover, KMeansGuarantee, SubCluster)
 }
 """Methods that are not sums, by name."""
 

@@ -106,6 +106,9 @@ def _tidy(by: Sequence[str], key: Sequence[Value], column: str, mean: MeanOf) ->
 # --- Figures 3 and 4: mixtures --------------------------------------------------------------------
 
 
+_MOST_CLUSTERS = 32  # but for two columns
+
+
 def _units_mixtures(settings: Settings) -> list[Unit]:
     """Return the grid of columns and clusters, and the plane with many clusters.
 
@@ -138,8 +141,9 @@ def _draw_mixtures(rows: Sequence[TidyRow], out: Path) -> list[Path]:
     by = ("n_features", "n_clusters", "method")
     means = means_of(areas, by, "ratio")
     ds, ks = (sorted({int(str(key[i])) for key in means}) for i in (0, 1))
+    usual = [row for row in areas if number(row, "n_clusters") <= _MOST_CLUSTERS]
     lines = {
-        f"over dimensions, mean over {len(ks)} k": _line(areas, "n_features", ds),
+        f"over dimensions, k up to {min(ks[-1], _MOST_CLUSTERS)}": _line(usual, "n_features", ds),
         "over clusters, d = 2": _line(
             [row for row in areas if row["n_features"] == 2], "n_clusters", ks
         ),
@@ -155,7 +159,7 @@ def _draw_mixtures(rows: Sequence[TidyRow], out: Path) -> list[Path]:
             columns=2,
         )
     ]
-    methods = [method for method in METHODS if method != "lloyd"]
+    methods = [m for m in METHODS if m != "lloyd" and any(key[2] == m for key in means)]
 
     def grid(method: str) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
         none = MeanOf(math.nan, math.nan, 0)
@@ -171,6 +175,7 @@ def _draw_mixtures(rows: Sequence[TidyRow], out: Path) -> list[Path]:
             title="FastLloyd Fig. 4: area under NICV over ε, over that of Lloyd",
             x_label="clusters",
             y_label="columns",
+            reach=2.0,
         )
     )
     files.append(
@@ -183,6 +188,7 @@ def _draw_mixtures(rows: Sequence[TidyRow], out: Path) -> list[Path]:
                     ("fastlloyd", "glloyd"),
                     ("auto", "fastlloyd"),
                 )
+                if new in maps and old in maps
             },
             ds,
             ks,

@@ -33,6 +33,7 @@ _KNOWN = ("sulloyd", "glloyd", "fastlloyd", "auto")
 """Methods that look the same in every figure."""
 
 _BASELINE = "#555555"
+_MAPS_ACROSS = 3  # more take two rows
 _COLOURS = 128  # of a small PNG; letters keep soft edges
 _LOG_FROM = 8.0  # largest over smallest value above which the axis is logarithmic
 
@@ -172,7 +173,8 @@ def draw_heatmaps(
     centre : float, optional
         A value that is neither good nor bad; what is better is blue, what is worse red.
     reach : float, optional
-        Distance from the centre at which colours end; the farthest value's unless given.
+        Distance from the centre, or from the least value, at which colours end; the farthest
+        value's unless given.
     more_is_better : bool
 
     Returns
@@ -182,25 +184,34 @@ def draw_heatmaps(
     """
     from matplotlib.figure import Figure
 
-    wide = max(3.0, 0.62 * len(columns) + 1.0)
-    figure = Figure(figsize=(wide * len(maps), 0.36 * len(rows) + 1.7), layout="constrained")
-    for axes, (name, values) in zip(
-        figure.subplots(1, len(maps), squeeze=False).flat, maps.items(), strict=True
-    ):
-        known = values[np.isfinite(values)]
-        limits: dict[str, float] = {}
-        if centre is not None and known.size:
-            far = max(float(np.abs(known - centre).max()), 1e-9) if reach is None else reach
-            limits = {"vmin": centre - far, "vmax": centre + far}
+    known = np.concatenate([values[np.isfinite(values)] for values in maps.values()])
+    low, high = (float(known.min()), float(known.max())) if known.size else (0.0, 1.0)
+    if centre is not None:
+        far = max(centre - low, high - centre, 1e-9) if reach is None else reach
+        low, high = centre - far, centre + far
+    elif reach is not None:
+        high = low + reach
+    across = len(maps) if len(maps) <= _MAPS_ACROSS else -(-len(maps) // 2)
+    down = -(-len(maps) // across)
+    wide = max(3.0, 0.5 * len(columns) + 1.0)
+    figure = Figure(
+        figsize=(wide * across, (0.34 * len(rows) + 0.6) * down + 1.1), layout="constrained"
+    )
+    grid = list(figure.subplots(down, across, squeeze=False).flat)
+    for axes in grid[len(maps) :]:
+        axes.set_visible(False)
+    for axes, (name, values) in zip(grid, maps.items(), strict=False):
         diverging = "RdBu" if more_is_better else "RdBu_r"
         colours = "viridis" if centre is None else diverging
-        image = axes.imshow(values, aspect="auto", cmap=colours, **limits)
+        image = axes.imshow(values, aspect="auto", cmap=colours, vmin=low, vmax=high)
         for (i, j), value in np.ndenumerate(values):
             if math.isfinite(value):
                 red, green, blue, _ = image.cmap(image.norm(value))
                 dark = 0.3 * red + 0.59 * green + 0.11 * blue < 0.5
                 colour = "white" if dark else "black"
-                axes.text(j, i, f"{value:.2g}", ha="center", va="center", fontsize=7, color=colour)
+                axes.text(
+                    j, i, _few_digits(value), ha="center", va="center", fontsize=7, color=colour
+                )
         turned = 45.0 if max(len(str(column)) for column in columns) > 5 else 0.0
         axes.set_xticks(
             range(len(columns)),
@@ -215,6 +226,10 @@ def draw_heatmaps(
     figure.supylabel(y_label, fontsize=9)
     figure.supxlabel(_below(x_label, note), fontsize=8)
     return save_small(figure, path, title)
+
+
+def _few_digits(value: float) -> str:
+    return f"{value:.2f}" if abs(value) < 10 else f"{value:.3g}"
 
 
 def save_small(figure: Figure, path: Path, title: str) -> Path:

@@ -13,6 +13,7 @@ References
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -227,7 +228,7 @@ def spu_python(fetch: bool) -> Path | str:
 def _figures(rows: Sequence[TidyRow], out: Path) -> list[Path]:
     """Write the table, as CSV and as Markdown."""
     by = ("n", "n_features", "n_clusters", "method")
-    seconds, sent = (means_of(rows, by, column) for column in ("seconds", "bytes"))
+    seconds, sent, errors = (means_of(rows, by, name) for name in ("seconds", "bytes", "error"))
     if not seconds:
         reasons = {str(row["skipped"]) for row in rows}
         raise DataError(f"nothing could be measured: {'; '.join(sorted(reasons))}.")
@@ -247,6 +248,7 @@ def _figures(rows: Sequence[TidyRow], out: Path) -> list[Path]:
                 "bytes_ours": (
                     None if volume is None or base_bytes is None else volume.mean / base_bytes.mean
                 ),
+                "error": errors[key].mean if key in errors else None,
             }
         )
     page = out / "table.md"
@@ -254,15 +256,25 @@ def _figures(rows: Sequence[TidyRow], out: Path) -> list[Path]:
     return [write_table(out / "table.csv", table), page]
 
 
+_COLUMNS = ("milliseconds", "kilobytes", "times_ours", "bytes_ours", "error")
+
+
+def _shown(row: TidyRow, column: str) -> str:
+    value = number(row, column)
+    if math.isnan(value):
+        return ""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
 def _page(table: Sequence[TidyRow], rows: Sequence[TidyRow]) -> str:
     lines = [
         "| n | columns | clusters | system | ms an iteration | kB an iteration | "
-        "time over FastLloyd's | bytes over FastLloyd's |",
-        "|---|---|---|---|---|---|---|---|",
+        "time over FastLloyd's | bytes over FastLloyd's | largest error of a centre |",
+        "|---|---|---|---|---|---|---|---|---|",
         *(
             f"| {row['n']:,} | {row['n_features']} | {row['n_clusters']} | {row['method']} | "
-            f"{number(row, 'milliseconds'):,.4g} | {number(row, 'kilobytes'):,.4g} | "
-            f"{number(row, 'times_ours'):,.3g} | {number(row, 'bytes_ours'):,.3g} |"
+            + " | ".join(_shown(row, name) for name in _COLUMNS)
+            + " |"
             for row in table
         ),
     ]

@@ -382,13 +382,12 @@ def _cover_pld(pick_epsilon: float, width: float) -> Any:
     low = math.floor(-pick_epsilon / 2 / width)
     high = math.ceil(_COVER_TAIL * math.expm1(pick_epsilon / 2) / width)
 
-    def loss(grid: range, added: bool) -> Any:
+    def loss(first: int, last: int, added: bool) -> Any:
+        grid = range(first, last + 1)
         deltas = [cover_delta(pick_epsilon, step * width, added=added) for step in grid]
-        return pld_pmf.create_pmf_pessimistic_connect_dots(width, grid, deltas)
+        return pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(width, first, last, deltas)
 
-    return pld.PrivacyLossDistribution(
-        loss(range(-high, 1 - low), True), loss(range(low, high + 1), False)
-    )
+    return pld.PrivacyLossDistribution(loss(-high, -low, True), loss(low, high, False))
 
 
 def _first_true(predicate: Callable[[float], bool], low: float, high: float) -> float:

@@ -18,7 +18,7 @@ from cloister.tasks.shrinkage import james_stein
 
 FIRST = 0.35  # share of the first, rough mean
 TYPICAL = 0.35  # distance to the mean in a column that is taken for typical
-_REACH = 0.9  # of it lie the other centres
+_REACH = 1.8  # of it lie the other centres
 _NOISY, _WIDER = 0.28, 0.4  # with less noise a bias by clipping would show: the radius grows
 
 
@@ -41,8 +41,11 @@ class MeanRoute:
     @property
     def stretch(self) -> float:
         """Radius of the second sum in typical distances; with little noise nothing is clipped."""
+        if self.n_clusters > 1:  # here only because of the noise
+            return 1.0
         noise = sqrt(self.n_features) / (self.mu * self.nominal_n)
-        return min(max((_NOISY / noise) ** _WIDER, 1.0), 2 / TYPICAL)
+        wanted: float = (_NOISY / noise) ** _WIDER
+        return min(max(wanted, 1.0), 2 / TYPICAL)
 
     def start(self) -> State:
         """Return a state in which nothing is known."""
@@ -106,13 +109,12 @@ def around(
 def spread_out(n_clusters: int, n_features: int, distance: float, public_seed: int) -> Floats:
     """Return public offsets along random orthogonal directions, to both sides of each.
 
-    One centre stays in the middle, but for two clusters; unused centres do no harm.
+    The first stays in the middle; centres that end up unused do no harm.
     """
     rng = public_generator(public_seed, "spread")
     directions = np.linalg.qr(rng.normal(size=(n_features, n_features)))[0].T
     offsets = np.zeros((n_clusters, n_features))
-    first = 0 if n_clusters == 2 else 1
-    for place, j in enumerate(range(first, n_clusters)):
+    for place, j in enumerate(range(1, n_clusters)):
         axis, side = place // 2, 1 - 2 * (place % 2)
         offsets[j] = side * distance * (1 + axis // n_features) * directions[axis % n_features]
     return offsets

@@ -48,7 +48,7 @@ _COUNT_PART = 0.10
 _GROWTH = 1.2
 _FLOOR = 0.7
 _QUANTILE = 0.4  # of the distances to the mean, at which the second moments are clipped
-_DETECT_FIRST, _DETECT_NEXT = 1.5, 2.0  # how far below the noise's edge a direction may lie
+_DETECT_FIRST, _DETECT_NEXT = 1.5, 4.0  # how far below the noise's edge a direction may lie
 _MOST_AXES = 6
 _MORE_AXES = 3  # without counts, filled with normal samples
 _REACH = (2.8, 2.4, 2.0)  # of the histogram in standard deviations, for one, two, more axes
@@ -275,7 +275,7 @@ class PcaRoute:
         detected = d if seen.all() else int(seen.argmin())
         signal = np.zeros(d)
         found = excess[:detected]
-        signal[:detected] = (found + np.sqrt(np.maximum(found**2 - edge**2, 0))) / 2
+        signal[:detected] = np.maximum(found + np.sqrt(np.maximum(found**2 - edge**2, 0)), 0) / 2
         floor = max(0.2 * radius**2, float(signal.sum()))
         total = min(max(float(variances.sum()), floor), max(1.5 * radius**2, floor))
 

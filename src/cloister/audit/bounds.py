@@ -1,0 +1,202 @@
+"""What counts of events say about a claim: exact bounds, and how often they are wrong.
+
+Nothing here knows what was run. A claim is a curve delta(epsilon): for neighbours and every event E,
+``P(E) - exp(epsilon) P'(E) <= delta(epsilon)``, both ways round.
+
+References
+----------
+.. [SNJ23] Steinke, Nasr, Jagielski, "Privacy Auditing with One (1) Training Run", NeurIPS 2023,
+   arXiv:2305.08846.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+from cloister.privacy import accounting
+from cloister.privacy.events import Event
+from cloister.tasks.base import Floats
+
+PARTS = (0.5, 0.2, 0.05)
+"""Parts of delta(0) at which a curve is looked at: where noise hides little of it."""
+
+THRESHOLDS = (1.0, 0.6, 0.25)
+"""Of a score, as parts of epsilon. At epsilon a worst case attains the claim; where the noise is r
+times what the score believes, r^2 epsilon is the best."""
+
+
+def at_least(count: int, runs: int, alpha: float) -> float:
+    """Return the Clopper-Pearson lower bound of a probability, wrong with probability `alpha`."""
+    return float(stats.beta.ppf(alpha, count, runs - count + 1)) if count > 0 else 0.0
+
+
+def at_most(count: int, runs: int, alpha: float) -> float:
+    """Return the Clopper-Pearson upper bound of a probability, wrong with probability `alpha`."""
+    return float(stats.beta.isf(alpha, count + 1, runs - count)) if count < runs else 1.0
+
+
+@dataclass(frozen=True)
+class Check:
+    """One point of a claimed curve and one event, against what was seen in two worlds.
+
+    Parameters
+    ----------
+    epsilon, delta : float
+        The point of the claim.
+    likely, rare : int
+        Of `runs` runs each, how many are in the event where it is likely, and where not.
+    runs : int
+    alpha : float
+        How often each of the two bounds may be wrong.
+    """
+
+    epsilon: float
+    delta: float
+    likely: int
+    rare: int
+    runs: int
+    alpha: float
+
+    @property
+    def seen(self) -> float:
+        """The estimate of ``P(E) - exp(epsilon) P'(E)``."""
+        return (self.likely - math.exp(self.epsilon) * self.rare) / self.runs
+
+    @property
+    def least_delta(self) -> float:
+        """Lower bound on delta(epsilon), wrong with probability at most ``2 alpha``."""
+        low = at_least(self.likely, self.runs, self.alpha)
+        high = at_most(self.rare, self.runs, self.alpha)
+        return low - math.exp(self.epsilon) * high
+
+    @property
+    def alarms(self) -> bool:
+        """Whether the claim is refuted."""
+        return self.least_delta > self.delta
+
+
+def points(event: Event) -> list[tuple[float, float]]:
+    """Return three points (epsilon, delta) of the curve of what was claimed to be done.
+
+    Returns
+    -------
+    list of (float, float)
+        Where delta is a half, a fifth and a twentieth of delta(0).
+    """
+    whole = accounting.delta(event, 0.0)
+    found = [accounting.epsilon(event, part * whole) for part in PARTS]
+    return [(epsilon, accounting.delta(event, epsilon)) for epsilon in found]
+
+
+def compare(
+    curve: list[tuple[float, float]], without: Floats, with_it: Floats, alpha: float
+) -> list[Check]:
+    """Compare scores of two worlds with points of a claim, in both directions.
+
+    Parameters
+    ----------
+    curve : list of (epsilon, delta)
+    without, with_it : ndarray of shape (runs,)
+        Scores, large where the record is likely to be there: log-likelihood ratios.
+    alpha : float
+        How often the whole comparison may alarm on a true claim.
+
+    Returns
+    -------
+    list of Check
+    """
+    runs = len(without)
+    each = alpha / (len(curve) * len(THRESHOLDS) * 2 * 2)
+    checks = []
+    for epsilon, delta in curve:
+        for part in THRESHOLDS:
+            for sign, likely, rare in ((1, with_it, without), (-1, without, with_it)):
+                many, few = (int((sign * s > part * epsilon).sum()) for s in (likely, rare))
+                checks.append(Check(epsilon, delta, many, few, runs, each))
+    return checks
+
+
+def guesses_p_value(
+    correct: int, guesses: int, canaries: int, epsilon: float, delta: float
+) -> float:
+    """Return the largest chance of so many correct guesses under a claim. [SNJ23]_ Theorem 5.2.
+
+    Parameters
+    ----------
+    correct, guesses, canaries : int
+        Of `canaries` records, each there or not by a fair coin of its own, the presence of
+        `guesses` was guessed from one run, `correct` times correctly.
+    epsilon, delta : float
+
+    Returns
+    -------
+    float in [0, 1]
+
+    Notes
+    -----
+    With W binomial(guesses, 1 / (1 + exp(-epsilon))), it is ``P(W >= correct) + 2 canaries delta a``
+    and a the largest ``P(correct - i <= W < correct) / i`` over i from 1 to `correct`.
+    """
+    hit = 1 / (1 + math.exp(-epsilon))
+    tail = float(stats.binom.sf(correct - 1, guesses, hit))
+    back = np.arange(1, correct + 1)
+    below = np.cumsum(stats.binom.pmf(correct - back, guesses, hit))
+    worst = float((below / back).max()) if correct else 0.0
+    return min(1.0, tail + 2 * canaries * delta * worst)
+
+
+def guesses_epsilon(correct: int, guesses: int, canaries: int, delta: float, alpha: float) -> float:
+    """Return the largest epsilon that the guesses refute at `alpha`; 0 if they refute none."""
+    low, high = 0.0, 30.0
+    if guesses_p_value(correct, guesses, canaries, low, delta) >= alpha:
+        return 0.0
+    for _ in range(50):
+        middle = (low + high) / 2
+        refuted = guesses_p_value(correct, guesses, canaries, middle, delta) < alpha
+        low, high = (middle, high) if refuted else (low, middle)
+    return low
+
+
+def uniform_fit(places: Floats) -> dict[str, float]:
+    """Test whether numbers are uniform in (0, 1) and independent.
+
+    Parameters
+    ----------
+    places : ndarray of shape (n,)
+        What a law's distribution function makes of draws, at random places of its steps.
+
+    Returns
+    -------
+    dict of str to float
+        p-values: *spread*, exact, of the squares of normal scores, which sees a wrong scale best;
+        *ks*, by the bound of Dvoretzky, Kiefer, Wolfowitz and Massart; *bins*, Pearson's on ten.
+    """
+    n = places.size
+    squares = float((stats.norm.ppf(places) ** 2).sum())
+    spread = 2 * min(stats.chi2.cdf(squares, n), stats.chi2.sf(squares, n))
+    ordered = np.sort(places)
+    steps = np.arange(n + 1) / n
+    distance = max((steps[1:] - ordered).max(), (ordered - steps[:-1]).max())
+    bins = max(1, min(10, n // 250))  # so many in a bin that Pearson's law is nearly right
+    seen = np.bincount(np.minimum((places * bins).astype(np.int64), bins - 1), minlength=bins)
+    pearson = ((seen - n / bins) ** 2).sum() / (n / bins)
+    return {
+        "spread": min(1.0, float(spread)),
+        "ks": min(1.0, 2 * math.exp(-2 * n * float(distance) ** 2)),
+        # near 1e-10 the true tail is up to 1.21 times that of the law
+        "bins": min(1.0, 2 * float(stats.chi2.sf(pearson, bins - 1))) if bins > 1 else 1.0,
+    }
+
+
+def correlation(left: Floats, right: Floats) -> float:
+    """Return the p-value of independence of two equally long runs of normal numbers; exact."""
+    n = left.size
+    r = float(left @ right / math.sqrt(float(left @ left) * float(right @ right)))
+    if n < 3 or abs(r) >= 1 - 1e-12:
+        return 1.0 if n < 3 else 0.0
+    # of centred data r sqrt((n-2)/(1-r^2)) has n - 2 degrees of freedom, of mean zero one more
+    return float(2 * stats.t.sf(abs(r) * math.sqrt((n - 1) / (1 - r * r)), n - 1))

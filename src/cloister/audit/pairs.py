@@ -1,0 +1,100 @@
+"""Neighbours that are hard to keep apart from each other: tables and the one record more."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+
+from cloister.protocol.plan import Plan
+from cloister.randomness import public_generator
+from cloister.tasks.base import Floats, Records
+
+_CORNERS = 64  # of the box, at most, that are tried as the record more
+_TRIED = 128  # other records that are tried
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A table, and the record that only its neighbour has.
+
+    Parameters
+    ----------
+    name : str
+    table : ndarray of shape (n, d), int32
+    extra : ndarray of shape (g, d), int32
+        All rows of the one more unit; one row where the unit of privacy is a row.
+    """
+
+    name: str
+    table: Records
+    extra: Records
+
+    @property
+    def more(self) -> Records:
+        """The neighbour's table."""
+        return np.concatenate([self.table, self.extra])
+
+
+def tables(plan: Plan) -> dict[str, Floats]:
+    """Return the tables beside which a record is looked for, in the box ``[-1, 1]^d``.
+
+    Returns
+    -------
+    dict
+        *none*; *groups* around as many places as are cheap; a *pile* of copies in the middle; and
+        a *wall*, all in one corner, so that all other clusters are empty. As long as the plan
+        says, at most 2,000.
+    """
+    n, d = min(plan.nominal_n, 2000), plan.grid.n_features
+    rng = public_generator("audit", "groups", d)
+    middles = rng.uniform(-0.8, 0.8, (3, d))
+    return {
+        "none": np.zeros((0, d)),
+        "groups": middles[np.arange(n) % 3] + rng.normal(0, 0.02, (n, d)),
+        "pile": np.zeros((n, d)),
+        "wall": np.full((n, d), -1.0),
+    }
+
+
+def pairs(plan: Plan) -> tuple[Pair, ...]:
+    """Return the built-in neighbours: alone, far, outside the box, a copy, beside empty clusters.
+
+    Those whose record is looked for are added by :func:`cloister.audit.runs.worst_record`.
+    """
+    beside = tables(plan)
+    corner = np.ones(plan.grid.n_features)
+    return (
+        neighbours(plan, "alone", beside["none"], corner),
+        neighbours(plan, "a corner beside groups", beside["groups"], corner),
+        neighbours(plan, "far outside the box", beside["wall"], 1e6 * corner),
+        neighbours(plan, "one copy more", beside["pile"], 0 * corner),
+        neighbours(plan, "a corner beside copies", beside["pile"], corner),
+        neighbours(plan, "an empty cluster's", beside["wall"], 0.1 * corner),
+    )
+
+
+def neighbours(plan: Plan, name: str, table: Floats, extra: Floats) -> Pair:
+    """Enter a table and a record as a silo does: through the plan's grid, which clips and rounds."""
+    grid = plan.grid
+    entered = [
+        grid.encode(grid.centre + part * grid.half_range)
+        for part in (table, np.tile(extra, (plan.group_size, 1)))
+    ]
+    return Pair(name, entered[0], entered[1])
+
+
+def candidates(plan: Plan) -> Floats:
+    """Return records to try: corners, middles of walls, points on rays, uniform ones."""
+    d = plan.grid.n_features
+    rng = public_generator("audit", "candidates", d)
+    if 2**d <= _CORNERS:
+        corners = np.array(list(product((-1.0, 1.0), repeat=d)))
+    else:
+        corners = rng.choice((-1.0, 1.0), (_CORNERS, d))
+    axes = np.concatenate([np.eye(d), -np.eye(d)])[:_CORNERS]
+    # corners lie outside many a radius; on a ray to one some point is just inside
+    lengths = np.linspace(0.05, 1, _TRIED // 2)[:, None]
+    rays = corners[rng.integers(len(corners), size=_TRIED // 2)] * lengths
+    return np.concatenate([corners, axes, rays, rng.uniform(-1, 1, (_TRIED // 2, d))])
