@@ -233,8 +233,9 @@ def as_markdown(cells: Sequence[Coverage], command: str) -> str:
             "",
             "± is two standard errors, as if all intervals were independent. *No target* counts "
             "centres that no record was near to: their mean without noise does not exist. *Centre "
-            "in its own interval* is below 100 % where a centre was shrunk or brought back into "
-            "the box: it is drawn with the interval of what was measured. Where the set of means "
+            "in its own interval* is below 100 % where a centre was shrunk, brought back into the "
+            "box, or moved at random on purpose (the two variants of published methods): it is "
+            "shown with the interval of what was measured. Where the set of means "
             "that fit has two pieces, because a count is near its noise, the gap between them is "
             "shown as well, so that there the share is above 95 %.",
             "",

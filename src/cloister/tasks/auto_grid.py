@@ -32,6 +32,7 @@ from cloister.tasks.synopsis import (
 )
 
 _MOST_CELLS = 1 << 14
+_MANY_CELLS = 40  # from which empty ones are dropped; among few, a full one is too dear to lose
 _COUNT_PART = 0.15  # of a Lloyd round's budget
 _PLANE_RESTARTS, _SPACE_RESTARTS = 30, 8
 
@@ -165,7 +166,8 @@ class GridRoute:
         weights = project_to_simplex(noisy, self.nominal_n)
         sides = 2 / self.bins
         if d <= 2:
-            weights = drop_empty_cells(noisy, weights, noise_std, self.nominal_n)
+            if len(points) >= _MANY_CELLS:
+                weights = drop_empty_cells(noisy, weights, noise_std, self.nominal_n)
             centres = cluster_weighted(
                 points, weights, k, public_seed=seed, restarts=_PLANE_RESTARTS
             )

@@ -150,11 +150,11 @@ class KMeansGuaranteeDP(_ZoneLoop):
         A point of the sampling zone is drawn with a probability that falls by this power of e
         from the mean to the edge of the convergent zone.
 
+    Notes
+    -----
     Other parameters are those of FastLloyd: `n_clusters`, `n_features`, `rounds`, `first_radius`,
     `radius`, `frac_bits`, `public_seed`, `relocate_empty`.
 
-    Notes
-    -----
     Add/remove one record: as FastLloyd. The draw sees public numbers only.
     """
 
@@ -251,11 +251,11 @@ class SubClusterDP(_ZoneLoop):
     sub_share : float in (0, 1)
         Part of the budget that the second sums get.
 
+    Notes
+    -----
     Other parameters are those of FastLloyd: `n_clusters`, `n_features`, `first_radius`, `radius`,
     `frac_bits`, `public_seed`, `relocate_empty`.
 
-    Notes
-    -----
     Add/remove one record: the first sum as in FastLloyd. In the second it adds, to one part of one
     zone, a count word and its difference to the zone's centre in units of the zone's public
     radius: less than 1, cut toward zero to multiples of ``2**-FINE_BITS``. The joint squared norm
