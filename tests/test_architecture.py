@@ -37,7 +37,7 @@ LAYERS = [
     {"service"},
     {"silo"},  # keeps an audit file like the service's
     {"local"},
-    {"experiments", "testing"},
+    {"audit", "experiments", "testing"},
     {"cli"},  # offers the experiments as `cloister compare`
     {"__main__"},
 ]
@@ -61,7 +61,7 @@ ONLY = {
 # Third-party libraries and the modules that may import them; numpy is welcome everywhere.
 LIBRARIES = {
     "cryptography": {"randomness", "hazmat", "enrolment"},
-    "scipy": {"privacy", "metrics", "experiments"},
+    "scipy": {"privacy", "metrics", "audit", "experiments"},
     "dp_accounting": {"privacy.accounting"},
     "sqlalchemy": {"privacy.ledger", "privacy.ledger_file", "data", "service.store", "silo.store"},
     "pydantic": {"schema", "settings", "service.app"},
@@ -85,7 +85,7 @@ LIBRARIES = {
     "httpx": {"service.client"},
     "mpi4py": {"transports.mpi", "cli.ranks", "experiments.mpi_kmeans"},
     "nvflare": {"transports.flare", "silo.flare", "service.flare"},
-    "matplotlib": {"report", "experiments"},
+    "matplotlib": {"report", "audit", "experiments"},
     "PIL": {"experiments"},  # comes with matplotlib
     "jax": {"experiments.spu_kmeans"},  # a script of another environment
     "spu": {"experiments.spu_kmeans"},

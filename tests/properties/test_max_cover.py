@@ -7,6 +7,7 @@ versions that break its conditions and must break it.
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from collections.abc import Callable
 from fractions import Fraction
@@ -26,10 +27,23 @@ from cloister.curator.cover import (
     draw_below,
     pick_centres,
 )
+from cloister.errors import PlanError
 from cloister.privacy import accounting
 from cloister.privacy.accounting import cover_delta
-from cloister.privacy.calibration import cover_pick_epsilon
-from cloister.privacy.events import CoverEvent
+from cloister.privacy.budget import Budget
+from cloister.privacy.calibration import (
+    cover_pick_epsilon,
+    epsilon_left,
+    gaussian_noise_multiplier,
+)
+from cloister.privacy.events import (
+    ComposedEvent,
+    CoverEvent,
+    GaussianEvent,
+    LaplaceEvent,
+    RepeatedEvent,
+    event_from_dict,
+)
 from cloister.randomness import SecretStream
 from cloister.tasks.projection import ONE
 
@@ -206,6 +220,7 @@ def test_balls_are_counted_as_by_looking_at_every_pair(
 ) -> None:
     if not dense:
         monkeypatch.setattr(cover, "_DENSE_CELLS", 0)
+        monkeypatch.setattr(BallGrid, "breaks", 0.0)
     grid = BallGrid.covering(n_axes, radius)
     found = Cover(grid, awkward(n_axes, grid, 1))
     rng = np.random.default_rng(2)
@@ -282,6 +297,7 @@ def test_draws_follow_the_exponential_mechanism(
     """False alarm: 1e-7. A sampler that ignores balls without records must be noticed."""
     if not dense:
         monkeypatch.setattr(cover, "_DENSE_CELLS", 0)
+        monkeypatch.setattr(BallGrid, "breaks", 0.0)
     grid = BallGrid.covering(2, 1 / 4)
     points = np.random.default_rng(0).normal(0, ONE / 8, (12, 2)).astype(np.int64)
     counts = brute(grid, points)
@@ -342,3 +358,56 @@ def test_what_a_ball_held_is_gone_for_larger_balls() -> None:
         patch.setattr(cover, "Cover", Watched)
         list(pick_centres(np.vstack([here, there]), grids, 1, 5.0, SecretStream()))
     assert seen == [500, 200]
+
+
+# --- In the accountant ----------------------------------------------------------------------------
+
+
+def test_a_cover_is_an_event_like_any_other() -> None:
+    one = CoverEvent(0.1)
+    assert event_from_dict(json.loads(json.dumps(one.to_dict()))) == one
+    both = ComposedEvent((one, RepeatedEvent(GaussianEvent(8.0), 2), LaplaceEvent(5.0)))
+    assert event_from_dict(json.loads(json.dumps(both.to_dict()))) == both
+    for value in (0, -1, math.inf, math.nan, "1", True):
+        with pytest.raises(PlanError, match="pick_epsilon"):
+            CoverEvent(value)  # type: ignore[arg-type]
+    with pytest.raises(PlanError, match="CoverEvent"):
+        accounting.gdp_mu(one)
+
+
+def test_composing_costs_more_than_each_part_and_less_than_their_sum() -> None:
+    parts = [CoverEvent(0.1), GaussianEvent(8.0), LaplaceEvent(5.0)]
+    alone = [accounting.epsilon(part, 1e-6) for part in parts]
+    together = accounting.epsilon(ComposedEvent(tuple(parts)), 1e-6)
+    assert max(alone) < together < sum(alone)
+    twice = accounting.epsilon(RepeatedEvent(CoverEvent(0.1), 2), 1e-6)
+    assert alone[0] < twice < 2 * alone[0]
+    assert accounting.delta(ComposedEvent(tuple(parts)), together) == pytest.approx(1e-6, rel=1e-3)
+
+
+@pytest.mark.parametrize("x", [0.01, 0.1, 0.5])
+def test_two_covers_cost_what_their_divergence_is(x: float) -> None:
+    """By integrating the pair of pairs: losses are ``a t - ln r`` with t of a Gamma law."""
+    r = math.exp(0.15)
+    t = np.linspace(0, 60, 400_001)
+    without, with_it = t * np.exp(-t), r**2 * t * np.exp(-r * t)
+    # two covers, both removed: the sum of the times is all that tells them apart
+    exact = np.trapezoid(np.maximum(0, without - math.exp(x) * with_it), t)
+    added = np.trapezoid(np.maximum(0, with_it - math.exp(x) * without), t)
+    found = accounting.delta(RepeatedEvent(CoverEvent(0.3), 2), x)
+    assert max(exact, added) - 1e-9 <= found <= max(exact, added) * 1.01 + 1e-9
+
+
+def test_nothing_is_pure_about_a_cover_and_too_much_is_infinite() -> None:
+    assert accounting.epsilon(CoverEvent(0.1), 0.0) == math.inf
+    assert accounting.pure_epsilon(CoverEvent(0.1)) == math.inf
+    assert accounting.epsilon(CoverEvent(5000.0), 1e-6) == math.inf
+    assert accounting.delta(CoverEvent(5000.0), 1.0) == 1.0
+
+
+def test_what_a_cover_leaves_of_a_cap_can_be_spent() -> None:
+    cap = Budget(2.0, 1e-6)
+    left = epsilon_left(CoverEvent(0.1), cap)
+    assert cap.epsilon - accounting.epsilon(CoverEvent(0.1), 1e-6) < left < cap.epsilon
+    more = GaussianEvent(gaussian_noise_multiplier(left, 1e-6))
+    assert accounting.epsilon(ComposedEvent((CoverEvent(0.1), more)), 1e-6) <= cap.epsilon

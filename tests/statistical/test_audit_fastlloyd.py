@@ -605,6 +605,8 @@ def test_the_chernoff_rate_bounds_the_tail_of_products() -> None:
         ("feddp_init.md", 4),
         ("dp_em.md", 4),
         ("subcluster.md", 8),
+        ("max_cover.md", 9),
+        ("balcan.md", 3),
     ],
 )
 def test_the_lines_that_a_proof_cites_are_there(name: str, lines: int) -> None:

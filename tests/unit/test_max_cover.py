@@ -139,6 +139,12 @@ def test_all_parts_together_cost_the_budget_and_no_more(epsilon: float, delta: f
     assert sorted(kinds, key=str) == sorted([CoverEvent, GaussianEvent, LaplaceEvent], key=str)
 
 
+def test_grids_too_fine_for_the_memory_are_left_out_by_the_public_number() -> None:
+    assert method(d=5, n=100_000).n_radii == method(d=4, n=10**7).n_radii == 6
+    assert method(d=5, n=100_001).n_radii == method(d=784, n=10**6).n_radii == 4
+    assert method(d=5, n=100_001).grids[0].radius == ONE // 4
+
+
 def test_more_picks_cost_nothing() -> None:
     assert method(k=2).events() == method(k=50).events()
 
@@ -150,13 +156,21 @@ def test_a_budget_without_delta_is_refused(budget: Budget | None) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"pick_epsilon": 0.0}, {"mean_multiplier": math.inf}, {"n_axes": 6}, {"n_axes": 0}]
+    "change",
+    [
+        {"pick_epsilon": 0.0},
+        {"mean_multiplier": math.inf},
+        {"n_axes": 6},
+        {"n_axes": 0},
+        {"n_radii": 7},
+    ],
 )
 def test_numbers_out_of_range_are_refused(change: dict[str, Any]) -> None:
     numbers: dict[str, Any] = {
         "n_clusters": 2,
         "n_features": 8,
         "n_axes": 3,
+        "n_radii": 6,
         "pick_epsilon": 0.1,
         "count_multiplier": 5.0,
         "mean_multiplier": 5.0,

@@ -1,7 +1,7 @@
 """What counts of events say about a claim: exact bounds, and how often they are wrong.
 
-Nothing here knows what was run. A claim is a curve delta(epsilon): for neighbours and every event E,
-``P(E) - exp(epsilon) P'(E) <= delta(epsilon)``, both ways round.
+Nothing here knows what was run. A claim is a curve delta(epsilon): for neighbours and every event
+E, ``P(E) - exp(epsilon) P'(E) <= delta(epsilon)``, both ways round.
 
 References
 ----------
@@ -12,6 +12,7 @@ References
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -69,14 +70,41 @@ class Check:
     @property
     def least_delta(self) -> float:
         """Lower bound on delta(epsilon), wrong with probability at most ``2 alpha``."""
-        low = at_least(self.likely, self.runs, self.alpha)
-        high = at_most(self.rare, self.runs, self.alpha)
+        return self.least(self.alpha)
+
+    def least(self, alpha: float) -> float:
+        """Return a lower bound on delta(epsilon), wrong with probability at most ``2 alpha``."""
+        low = at_least(self.likely, self.runs, alpha)
+        high = at_most(self.rare, self.runs, alpha)
         return low - math.exp(self.epsilon) * high
 
     @property
     def alarms(self) -> bool:
         """Whether the claim is refuted."""
         return self.least_delta > self.delta
+
+
+def best_at_95(checks: Iterable[Check]) -> list[tuple[Check, float]]:
+    """Return for each point of a claim the check that shows most, and its lower bound at 95 %.
+
+    Parameters
+    ----------
+    checks : iterable of Check
+
+    Returns
+    -------
+    list of (Check, float)
+        By epsilon. All checks of one point together are wrong with probability at most 5 %.
+    """
+    by_point: dict[float, list[Check]] = {}
+    for check in checks:
+        by_point.setdefault(check.epsilon, []).append(check)
+    found = []
+    for _, here in sorted(by_point.items()):
+        alpha = 0.05 / (2 * len(here))
+        best = max(here, key=lambda check: check.least(alpha))
+        found.append((best, max(best.least(alpha), 0.0)))
+    return found
 
 
 def points(event: Event) -> list[tuple[float, float]]:
@@ -138,8 +166,9 @@ def guesses_p_value(
 
     Notes
     -----
-    With W binomial(guesses, 1 / (1 + exp(-epsilon))), it is ``P(W >= correct) + 2 canaries delta a``
-    and a the largest ``P(correct - i <= W < correct) / i`` over i from 1 to `correct`.
+    With W binomial(guesses, 1 / (1 + exp(-epsilon))) it is
+    ``P(W >= correct) + 2 canaries delta a``, and a is the largest
+    ``P(correct - i <= W < correct) / i`` over i from 1 to `correct`.
     """
     hit = 1 / (1 + math.exp(-epsilon))
     tail = float(stats.binom.sf(correct - 1, guesses, hit))

@@ -7,7 +7,9 @@ records are, as long as the claim is true.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields
+from itertools import pairwise
 from math import ceil, sqrt
 from typing import Any
 
@@ -16,6 +18,7 @@ from scipy import stats
 
 from cloister.audit.bounds import (
     Check,
+    best_at_95,
     compare,
     correlation,
     guesses_epsilon,
@@ -30,6 +33,7 @@ from cloister.audit.runs import (
     scores,
     system_noise,
     watched,
+    watched_plan,
     word_scales,
     worst_record,
 )
@@ -37,17 +41,21 @@ from cloister.errors import PlanError
 from cloister.jobs import make_plan, run_job, run_plan
 from cloister.privacy import accounting
 from cloister.privacy.budget import Budget
-from cloister.privacy.events import Event
+from cloister.privacy.events import Event, NonPrivateEvent, holds
 from cloister.protocol.plan import Plan
 from cloister.randomness import new_nonce, public_generator
 from cloister.schema import Column, Schema
-from cloister.tasks.base import Floats, Integers, Profile, Task
+from cloister.tasks.base import Floats, Integers, Profile, Records, Task
 
 ALPHA = 1e-8
 """How often each check of an audit may alarm on a true claim."""
 
 PILOT = 12  # runs on each pair, to find the one to audit
-_SHARES = (0.1, 0.3, 1.0)  # parts of the canaries that are guessed, the surest first
+MOST_FOR_CANARIES = 0.2
+"""Epsilon of the run with canaries, at most: a larger one allows nearly all guesses to be right."""
+
+_SIZES = (16, 8, 4)  # columns and clusters of that run: more words hold more canaries apart
+_SHARES = (0.1, 0.3, 0.5, 1.0)  # parts of the canaries that are guessed, the surest first
 _DELTAS = (1e-7, 1e-9, 1e-11, 1e-13)  # of points of the curve where one run can say something
 
 
@@ -85,6 +93,8 @@ class Audit:
     findings : tuple of Finding
     checks : tuple of Check
         Points of the claimed curve against what was seen in two worlds.
+    curve : tuple of (float, float)
+        More points (epsilon, delta) of the claim, to draw.
     pair : str
         Name of the neighbours of the two worlds.
     reach : float
@@ -101,10 +111,16 @@ class Audit:
     details: str
     findings: tuple[Finding, ...]
     checks: tuple[Check, ...]
+    curve: tuple[tuple[float, float], ...]
     pair: str
     reach: float
     epsilon_seen: float
     false_alarm: float
+
+    @property
+    def claims(self) -> bool:
+        """Whether the method says of itself that it is private."""
+        return not holds(self.event, NonPrivateEvent)
 
     @property
     def alarms(self) -> tuple[Finding, ...]:
@@ -138,7 +154,7 @@ def audit_task(
     n_clusters: int = 2,
     nominal_n: int = 200,
     runs: int = 2000,
-    canaries: int = 400,
+    canaries: int = 200,
     words: int = 2000,
     make_noise: MakeNoise | None = None,
     options: Mapping[str, Any] | None = None,
@@ -187,7 +203,11 @@ def audit_task(
     )
     two_worlds, checks, pair, reach = audit_plan(plan, runs=runs, make_noise=make_noise)
     seen, epsilon_seen = find_canaries(
-        task, budget, chosen, n_features=n_features, canaries=canaries, make_noise=make_noise
+        task,
+        Budget(min(budget.epsilon, MOST_FOR_CANARIES), budget.delta),
+        canaries=canaries,
+        make_noise=make_noise,
+        **_canary_size(task, budget, canaries, n_features, options),
     )
     fit = check_noise(plan, words=words, make_noise=make_noise)
     fresh = check_fresh(plan, make_noise=make_noise)
@@ -200,11 +220,18 @@ def audit_task(
         + "".join(f", {name} {value}" for name, value in chosen.items()),
         findings=findings,
         checks=checks,
+        curve=drawn_curve(plan.events(), checks),
         pair=pair,
         reach=reach,
         epsilon_seen=epsilon_seen,
         false_alarm=ALPHA * (1 + 1 + len(fit) + len(fresh)),
     )
+
+
+def drawn_curve(event: Event, checks: tuple[Check, ...]) -> tuple[tuple[float, float], ...]:
+    """Return the claimed curve from 0 to beyond the points that were checked."""
+    last = 1.25 * max(check.epsilon for check in checks)
+    return tuple((float(e), accounting.delta(event, float(e))) for e in np.linspace(0, last, 40))
 
 
 def price(plan: Plan) -> Finding:
@@ -252,17 +279,47 @@ def audit_plan(
 
 def told(checks: tuple[Check, ...], pair: str, reach: float) -> Finding:
     """Say what two worlds showed."""
-    worst = max(checks, key=lambda check: check.least_delta - check.delta)
+    worst, least = max(best_at_95(checks), key=lambda best: best[1] / max(best[0].delta, 1e-12))
     used = "" if np.isnan(reach) else f", using {reach:.0%} of what the plan pays for"
     return Finding(
         "two worlds",
         any(check.alarms for check in checks),
-        f"delta({worst.epsilon:.3g}) is at least {max(worst.least_delta, 0.0):.3g} and claimed to "
+        f"delta({worst.epsilon:.3g}) is at least {least:.3g} at 95 %, and claimed to "
         f"be {worst.delta:.3g}; {worst.runs} runs in each world, {pair}{used}",
     )
 
 
 # One run with canaries ----------------------------------------------------------------------------
+
+
+def _canary_size(
+    task: type[Task],
+    budget: Budget,
+    canaries: int,
+    n_features: int,
+    options: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """Return columns and options of the run with canaries: the largest that the task takes."""
+    for size in _SIZES if options is None else ():
+        chosen = options_for(task, size)
+        with suppress(PlanError):
+            make_plan(
+                task,
+                audit_schema(size),
+                ["silo"],
+                budget=budget,
+                nominal_n=_expected(canaries),
+                **chosen,
+            )
+            return {"n_features": size, "options": chosen}
+    return {
+        "n_features": n_features,
+        "options": options_for(task, 2) if options is None else options,
+    }
+
+
+def _expected(canaries: int) -> int:
+    return max(canaries // 2, 10)
 
 
 def find_canaries(
@@ -299,13 +356,12 @@ def find_canaries(
     log = Log()
     schema = audit_schema(n_features)
     rng = public_generator("audit", "coins", new_nonce() if coins is None else coins)
-    nominal_n = max(canaries // 2, 10)
     one = 1 << 16
     table = rng.integers(-one, one + 1, (canaries, n_features))
     table[::2] = one * rng.choice((-1, 1), (len(table[::2]), n_features))
-    table = table.astype(np.int32)
+    canary = table.astype(np.int32)
     there = rng.random(canaries) < 0.5
-    present = table[there]
+    present = canary[there]
     silos = {f"silo-{i}": [present[i::3]] for i in range(3)}
     done = run_job(
         watched(task, log, finish=True),
@@ -313,12 +369,12 @@ def find_canaries(
         silos,
         epsilon=budget.epsilon,
         delta=budget.delta,
-        nominal_n=nominal_n,
+        nominal_n=_expected(canaries),
         noise=make_noise() if make_noise else None,
         profile=_profile(task, profile),
         **options,
     )
-    estimate = _estimate(done.plan, log, table)
+    estimate = _estimate(done.plan, log, canary)
     order = np.argsort(-np.abs(estimate))
     right = (estimate > 0) == there
     event = done.plan.events()
@@ -341,8 +397,8 @@ def find_canaries(
     finding = Finding(
         "canaries",
         p_value < ALPHA,
-        f"{shown} guesses from one masked run right (p {min(p_value, 1.0):.2g}): epsilon is at "
-        f"least {seen:.3g} at 95 %",
+        f"{shown} guesses from one masked run at epsilon {budget.epsilon:g} right (p "
+        f"{min(p_value, 1.0):.2g}): epsilon is at least {seen:.3g} at 95 %",
     )
     return finding, seen
 
@@ -352,7 +408,7 @@ def _profile(task: type[Task], profile: Profile) -> Profile:
     return profile if profile in task.profiles else "group"
 
 
-def _estimate(plan: Plan, log: Log, table: Integers) -> Floats:
+def _estimate(plan: Plan, log: Log, table: Records) -> Floats:
     """Return, for each canary, the linear estimate of its coin, minus a half.
 
     With V the canaries' words over the noise and y what was released, less the mean, the estimate
@@ -361,9 +417,7 @@ def _estimate(plan: Plan, log: Log, table: Integers) -> Floats:
     parts, released = [], []
     for t in range(plan.rounds):
         scale = word_scales(plan, t) * (sqrt(2) if plan.task.mechanism == "laplace" else 1.0)
-        rows = [
-            plan.task.contribute(t, log.states[t], row[None]) for row in table.astype(np.int32)
-        ]
+        rows = [plan.task.contribute(t, log.states[t], row[None]) for row in table]
         words = np.array(rows, dtype=np.float64)
         values = log.sums[t] + log.noise(t)
         parts.append(words / scale)
@@ -394,7 +448,6 @@ def check_noise(
     -------
     (law, independence)
     """
-    task, log = type(plan.task), Log()
     rng = public_generator("audit", "places", new_nonce())
     per_job = sum(plan.length(t) for t in range(plan.rounds))
     count = min(jobs, max(4, ceil(words / per_job)))
@@ -402,7 +455,7 @@ def check_noise(
     rows = []
     for _ in range(count):
         log = Log()
-        seen = _watch(plan, task, log)
+        seen = watched_plan(plan, log)
         run_plan(
             seen,
             {silo: [records] for silo in plan.silos},
@@ -417,7 +470,7 @@ def check_noise(
     between = correlation(normal[:half].ravel(), normal[half : 2 * half].ravel())
     sizes = [plan.length(t) for t in range(plan.rounds)]
     p_pairs = [between]
-    for t, (one, other) in enumerate(zip(sizes, sizes[1:], strict=False)):
+    for t, (one, other) in enumerate(pairwise(sizes)):
         at, width = sum(sizes[:t]), min(one, other)
         left, right = normal[:, at : at + width], normal[:, at + one : at + one + width]
         p_pairs.append(correlation(left.ravel(), right.ravel()))
@@ -438,39 +491,30 @@ def check_noise(
 
 
 def check_fresh(plan: Plan, *, make_noise: MakeNoise | None = None) -> tuple[Finding]:
-    """Run one plan twice over the same records: equal answers mean seeded noise."""
-    answers = []
+    """Run one plan several times over the same records: equal answers mean seeded noise."""
     records = np.zeros((3, plan.grid.n_features), dtype=np.int32)
-    for _ in range(2):
+    scale = np.concatenate([word_scales(plan, t) for t in range(plan.rounds)])
+    # two draws are equal with probability at most 1 / scale; so many jobs that all can be
+    again = max(1, ceil(-np.log(ALPHA / 2) / np.log(scale).sum()))
+    answers = []
+    for _ in range(1 + again):
         log = Log()
         run_plan(
-            _watch(plan, type(plan.task), log),
+            watched_plan(plan, log),
             {silo: [records] for silo in plan.silos},
             noise=make_noise() if make_noise else None,
         )
-        answers.append(log.noise(0))
-    scale = word_scales(plan, 0)
-    equal = int((answers[0] == answers[1]).sum())
-    # two draws are equal with probability at most 1 / scale
-    p_value = float(stats.binom.sf(equal - 1, scale.size, min(1.0, 1 / scale.min())))
-    words = scale.size
-    # a single word may be equal by chance: then only a fine lattice tells
+        answers.append(np.concatenate([log.noise(t) for t in range(plan.rounds)]))
+    equal = sum(int((answers[0] == answer).sum()) for answer in answers[1:])
+    words = again * scale.size
+    p_value = float(stats.binom.sf(equal - 1, words, 1 / scale.min()))
     return (
         Finding(
             "two runs",
-            equal == words and p_value < 1e-2,
-            f"{equal} of {words} words of noise are the same in two runs of one plan",
+            p_value < ALPHA,
+            f"{equal} of {words} words of noise are the same in {1 + again} runs of one plan",
         ),
     )
-
-
-def _watch(plan: Plan, task: type[Task], log: Log) -> Plan:
-    """Return the same plan, watched."""
-    from dataclasses import replace
-
-    seen = watched(task, log)
-    values = {f.name: getattr(plan.task, f.name) for f in fields(task) if f.init}  # type: ignore[arg-type]
-    return replace(plan, task=seen(**values))
 
 
 def _places(plan: Plan, t: int, noise: Integers, rng: np.random.Generator) -> Floats:
@@ -486,10 +530,16 @@ def _places(plan: Plan, t: int, noise: Integers, rng: np.random.Generator) -> Fl
         own = ratio**size * (1 - ratio) / (1 + ratio)
         above = beyond + rng.random(size.size) * own
         tail = np.where(noise >= 0, 1 - above, above)
-        return np.clip(tail, 1e-300, 1 - 1e-16)
+        return _inside(tail)
     if plan.profile == "pairwise":
         blocks = plan.task.blocks(t)
         scale = np.concatenate([np.full(b.size, plan.noise_std(b)) for b in blocks])
     # P(z - 1/2 < sigma N < z + 1/2) is P(Z = z), but for 1 / (24 sigma^2) of it
     place = stats.norm.cdf((noise + rng.random(noise.size) - 0.5) / scale)
-    return np.clip(place, 1e-300, 1 - 1e-16)
+    return _inside(place)
+
+
+def _inside(places: Floats) -> Floats:
+    """Keep what floats rounded to 0 or 1 where it has a normal score."""
+    kept: Floats = np.clip(places, 1e-300, 1 - 1e-16)
+    return kept

@@ -7,6 +7,7 @@ from itertools import product
 
 import numpy as np
 
+from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.plan import Plan
 from cloister.randomness import public_generator
 from cloister.tasks.base import Floats, Records
@@ -76,13 +77,15 @@ def pairs(plan: Plan) -> tuple[Pair, ...]:
 
 
 def neighbours(plan: Plan, name: str, table: Floats, extra: Floats) -> Pair:
-    """Enter a table and a record as a silo does: through the plan's grid, which clips and rounds."""
-    grid = plan.grid
-    entered = [
-        grid.encode(grid.centre + part * grid.half_range)
-        for part in (table, np.tile(extra, (plan.group_size, 1)))
-    ]
-    return Pair(name, entered[0], entered[1])
+    """Return a pair for a plan; the extra unit has as many rows as it may have."""
+    return entered(plan.grid, name, table, extra, plan.group_size)
+
+
+def entered(grid: Grid, name: str, table: Floats, extra: Floats, rows: int = 1) -> Pair:
+    """Enter a table and a record as a silo does: through a grid, which clips and rounds."""
+    more = np.tile(extra, (rows, 1))
+    both = (grid.encode(grid.centre + part * grid.half_range) for part in (table, more))
+    return Pair(name, *both)
 
 
 def candidates(plan: Plan) -> Floats:

@@ -1,21 +1,21 @@
-"""Whole runs of a plan, seen from inside: what a record adds in every round, and what it gives away.
+"""Whole runs of a plan, seen from inside: what a record adds in each round and what it gives away.
 
 **The score is exact.** Round t releases ``y = c + z`` without the record and ``y = c + v + z`` with
 it. The state before the round is a public function of earlier answers, so c, the sum that both
 worlds share, and v, what the record adds *at this state*, are known to whoever holds the
 transcript. The score is the logarithm of the likelihood ratio of everything that was released: the
-sum over rounds and words of ``ln p(y - c - v) - ln p(y - c)``, in which the normaliser of p cancels:
+sum over rounds and words of ``ln p(y - c - v) - ln p(y - c)``, where the normaliser of p cancels:
 
     Gaussian  (2 u v - v^2) / (2 sigma^2)        Laplace  (|u| - |u - v|) / scale
 
-with u = y - c. Rounds may depend on earlier answers in any way. The scale is the plan's: the auditor
-believes the plan until it is refuted.
+with u = y - c. Rounds may depend on earlier answers in any way. The scale is the plan's: the
+auditor believes the plan until it is refuted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -264,6 +264,14 @@ def watched(task: type[Task], log: Log, *, finish: bool = False) -> type[Task]:
         return found
 
     return type(task.__name__, (task,), {"contribute": contribute, "update": update})
+
+
+def watched_plan(plan: Plan, log: Log) -> Plan:
+    """Return the same plan with a watched task."""
+    kind = type(plan.task)
+    names = [f.name for f in fields(kind) if f.init]  # type: ignore[arg-type]  # tasks are dataclasses
+    values = {name: getattr(plan.task, name) for name in names}
+    return replace(plan, task=watched(kind, log)(**values))
 
 
 def system_noise() -> NoiseSource:

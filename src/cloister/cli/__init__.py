@@ -7,7 +7,7 @@ Exit codes
 ----------
 ====  ==============================================================================
 0     done
-1     unexpected error, or a bar that ``compare --check-reference`` missed
+1     unexpected error, a bar that ``compare --check-reference`` missed, or an alarm of ``audit``
 2     the command line is wrong
 3     plan, schema or options refused; nothing was spent
 4     a data or model file cannot be used; nothing was spent, unless a file changed meanwhile
@@ -50,6 +50,7 @@ COMMANDS = {
     "budget": "show or export what a ledger knows",
     "compare": "methods x epsilons x data sets x repeats, on public data",
     "experiments": "run, list and draw the figures and tables, on public data",
+    "audit": "try to refute what a method claims, on records that are made up",
     "ca": "make the certificate authority of a federation",
     "enroll": "request, approve, install and revoke certificates",
     "config": "check the one configuration file of a coordinator, silo or analyst",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import exp, frexp, sqrt
+from math import exp, frexp, gamma, pi, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from cloister.tasks.projection import ONE
 WEIGHT_BITS = 160
 """The largest weight of a draw is 2**160; see docs/proofs/max_cover.md, section 4."""
 
-_DENSE_CELLS = 1 << 27  # up to so many balls have a number each; of more, only where it changes
+_DENSE_CELLS = 1 << 27  # up to so many balls have a number each
 _CHUNK_LINES = 1 << 21
 
 
@@ -59,6 +59,12 @@ class BallGrid:
         """Number of balls."""
         return int(self.side**self.n_axes)
 
+    @property
+    def breaks(self) -> float:
+        """About how often the number of points changes for one point, line by line."""
+        m = self.n_axes - 1
+        return float(2 * pi ** (m / 2) / gamma(m / 2 + 1) * (self.radius / self.step) ** m)
+
     def centre(self, number: int) -> Integers:
         """Return the centre of a ball, the last axis counted fastest; shape (n_axes,)."""
         places = []
@@ -90,7 +96,8 @@ class Cover:
         self.points = points
         self._slab_size = grid.size // grid.side if grid.n_axes > 1 else grid.size
         n_slabs = grid.size // self._slab_size
-        self._dense = grid.size <= _DENSE_CELLS
+        # Of more balls only those are kept where the number changes, unless that takes more room.
+        self._dense = grid.size <= max(_DENSE_CELLS, 3 * grid.breaks * len(points))
         self._breaks: list[Integers] = []
         self._counts: list[NDArray[np.int32]] = []
         self._histograms: list[Integers] = []

@@ -31,7 +31,7 @@ from cloister.privacy.events import ComposedEvent, CoverEvent, Event, GaussianEv
 from cloister.privacy.noise import NoiseSource
 from cloister.randomness import SecretStream
 from cloister.tasks.base import Floats, Integers, Records, Released
-from cloister.tasks.projection import ONE, nearest_point, usual_axes
+from cloister.tasks.projection import MAX_AXES, ONE, nearest_point, usual_axes
 from cloister.tasks.recovery import Recovery
 from cloister.tasks.synopsis import cluster_weighted, project_to_simplex
 
@@ -39,7 +39,9 @@ PICK_SHARE, COUNT_SHARE, MEAN_SHARE, LLOYD_SHARE = 0.3, 0.1, 0.3, 0.3
 """Parts of epsilon: for the balls, their counts, the means, and one more round of Lloyd."""
 
 N_RADII = 6
-"""Radii of the balls: 1/32, 1/16, ..., 1."""
+"""Radii of the balls: 1/32, 1/16, ..., 1; the paper begins at ``1 / n``."""
+
+_ROOM = 100_000  # records for which the two finest grids over 5 axes take up to 4 GiB
 
 MAX_EPSILON = 1e3  # beyond it the accountant's numbers overflow
 
@@ -59,6 +61,8 @@ class MaxCover:
     n_axes : int in [1, 5]
         Axes of the public projection in which balls are looked for; all columns if there are no
         more than five.
+    n_radii : int in [1, 6]
+        Radii are 1, 1/2, 1/4, ...
     pick_epsilon : float, > 0
         A ball with c records that no earlier ball holds has weight ``exp(pick_epsilon c / 2)``.
     count_multiplier : float, > 0
@@ -85,6 +89,7 @@ class MaxCover:
     n_clusters: int
     n_features: int
     n_axes: int
+    n_radii: int
     pick_epsilon: float
     count_multiplier: float
     mean_multiplier: float
@@ -94,6 +99,8 @@ class MaxCover:
 
     def __post_init__(self) -> None:
         _ = self._recovery.block(0), self._recovery.block(1), self.events()  # their checks are ours
+        if not 1 <= self.n_radii <= N_RADII:
+            raise PlanError(f"n_radii must be in [1, {N_RADII}], got {self.n_radii!r}.")
 
     @classmethod
     def design(
@@ -127,10 +134,12 @@ class MaxCover:
                 "more is no privacy."
             )
         cover, laplace, mean, lloyd = _priced(budget)
+        n_axes = usual_axes(n_features, nominal_n)
         return cls(
             n_clusters=n_clusters,
             n_features=n_features,
-            n_axes=usual_axes(n_features, nominal_n),
+            n_axes=n_axes,
+            n_radii=N_RADII if n_axes < MAX_AXES or nominal_n <= _ROOM else N_RADII - 2,
             pick_epsilon=cover.pick_epsilon,
             count_multiplier=laplace.noise_multiplier,
             mean_multiplier=mean.noise_multiplier,
@@ -142,10 +151,10 @@ class MaxCover:
     def describe(self) -> str:
         """Say in plain words what is released."""
         return (
-            f"{self.n_clusters} balls of each of {N_RADII} sizes are drawn, those that hold many "
-            f"records being more likely. The numbers of records nearest to each are released with "
-            f"Laplace noise and made into {self.n_clusters} groups; then the mean of each group is "
-            "released with Gaussian noise, twice."
+            f"{self.n_clusters} balls of each of {self.n_radii} sizes are drawn, those that hold "
+            "many records being more likely. The numbers of records nearest to each are released "
+            f"with Laplace noise and made into {self.n_clusters} groups; then the mean of each "
+            "group is released with Gaussian noise, twice."
         )
 
     def events(self) -> Event:
@@ -187,7 +196,7 @@ class MaxCover:
     @property
     def grids(self) -> tuple[BallGrid, ...]:
         """Grids of balls, the smallest radius first."""
-        radii = [2.0**-i for i in reversed(range(N_RADII))]
+        radii = [2.0**-i for i in reversed(range(self.n_radii))]
         return tuple(BallGrid.covering(self.n_axes, radius) for radius in radii)
 
     def _group(self, projected: Integers, balls: Floats, noise: NoiseSource) -> Floats:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from cloister.experiments import all_methods, fastlloyd, subcluster_figures, table3
 from cloister.experiments.coverage import COVERAGE
 from cloister.experiments.gap import GAP
+from cloister.experiments.maxcover_figure import MAX_COVER
 from cloister.experiments.run import Experiment
 from cloister.experiments.select_k import SELECT_K
 
@@ -16,6 +17,7 @@ _ALL: tuple[Experiment, ...] = (
     all_methods.ALL,
     GAP,
     subcluster_figures.SUBCLUSTER,
+    MAX_COVER,
     COVERAGE,
     SELECT_K,
 )

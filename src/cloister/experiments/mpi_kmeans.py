@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from mpi4py.MPI import Comm
 
 EPSILON = 1.0
-JOBS = 5
+JOBS = 20
 
 
 class Counted:

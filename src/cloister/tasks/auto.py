@@ -45,7 +45,6 @@ Route = GridRoute | PcaRoute | MeanRoute
 
 _GRAM_SHARE = 0.28  # that the choice of a route reckons with
 _DROWNED = 0.38  # noise of a second moment, in squared radii, above which directions are hopeless
-_THIN = 1.1  # the same, times the root of the columns: a variance spread over them is harder to see
 _SPACE = 6  # most columns for a histogram of the box
 _CROWDED = 80  # records a cluster, up to which the box is better than its directions
 
@@ -122,8 +121,7 @@ class Auto:
         values = (k, d, n, self.mu, self.frac_bits, self.public_seed)
         if k > 1 and (d <= 2 or (d <= _SPACE and k > d and n <= _CROWDED * k)):
             return GridRoute(*values)
-        noise = sqrt(d / 2 / _GRAM_SHARE) / (self.mu * n)
-        if k == 1 or noise > min(_DROWNED, _THIN / sqrt(d)):
+        if k == 1 or sqrt(d / 2 / _GRAM_SHARE) / (self.mu * n) > _DROWNED:
             return MeanRoute(*values)
         return PcaRoute(*values)
 

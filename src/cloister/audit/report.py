@@ -1,0 +1,200 @@
+"""What audits found, as Markdown and as a picture for each method."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from cloister.audit.bounds import best_at_95
+from cloister.audit.checks import Audit, Finding
+from cloister.audit.twins import Twin
+from cloister.report.words import number
+from cloister.tasks.base import Table
+
+_CLAIM, _SEEN, _ALARM = "#0072B2", "#000000", "#D55E00"
+_LEAST = 1e-4  # of delta, on the axis: no audit of this size can see less
+_NAME, _COMMAND = "audit.md", "cloister audit"
+
+
+def write_report(
+    audits: Sequence[Audit],
+    folder: Path,
+    command: str = _COMMAND,
+    twins: Mapping[Twin, Finding | None] | None = None,
+) -> list[Path]:
+    """Write ``audit.md`` and a picture of each audit.
+
+    Parameters
+    ----------
+    audits : sequence of Audit
+    folder : Path
+        Made if it is not there.
+    command : str
+        What was called, for those who want to repeat it.
+    twins : mapping of Twin to Finding or None, optional
+        What caught each broken twin.
+
+    Returns
+    -------
+    list of Path
+        The files written: ``audit.md`` and ``audit-METHOD.png``.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    pictures = [draw_audit(audit, folder / f"audit-{audit.method}.png") for audit in audits]
+    report = folder / _NAME
+    report.write_text(markdown(audits, command, twins), encoding="utf-8")
+    return [report, *pictures]
+
+
+def summary(audits: Iterable[Audit]) -> Table:
+    """Return one row for each audit."""
+    rows = []
+    for audit in audits:
+        worst, least = max(
+            best_at_95(audit.checks), key=lambda best: best[1] / max(best[0].delta, 1e-12)
+        )
+        rows.append(
+            (
+                audit.method,
+                verdict(audit),
+                number(worst.epsilon),
+                number(worst.delta),
+                number(least),
+                audit.pair,
+                "-" if math.isnan(audit.reach) else f"{audit.reach:.0%}",
+            )
+        )
+    headings = ("method", "verdict", "at epsilon", "delta claimed", "at least, 95 %", "record")
+    return Table("Audit", (*headings, "budget used"), tuple(rows))
+
+
+def verdict(audit: Audit) -> str:
+    """Return ``passes``, or which checks alarm."""
+    names = ", ".join(dict.fromkeys(finding.check for finding in audit.alarms))
+    return f"ALARM: {names}" if names else "passes"
+
+
+def findings(audit: Audit) -> Table:
+    """Return one row for each check of an audit."""
+    rows = tuple((f.check, "ALARM" if f.alarms else "ok", f.evidence) for f in audit.findings)
+    return Table(f"{audit.method}: {audit.details}", ("check", "", "evidence"), rows)
+
+
+def markdown(
+    audits: Sequence[Audit],
+    command: str = _COMMAND,
+    twins: Mapping[Twin, Finding | None] | None = None,
+) -> str:
+    """Return the report: what was claimed, what was seen, and how often it is wrong by chance."""
+    private = [audit for audit in audits if audit.claims]
+    published = [audit for audit in audits if not audit.claims]
+    lines = [
+        "# Audit",
+        "",
+        f"Written by `{command}`.",
+        "An audit tries to refute a claim by running it; it cannot prove one. Its records",
+        "are made up. What each check does: [how to audit](../how-to/audit.md).",
+        "",
+    ]
+    if private:
+        total = sum(audit.false_alarm for audit in private)
+        lines += [
+            f"{_passed(private)} Were all claims true, an alarm anywhere in this table would come "
+            f"by chance with probability at most {total:.1g}.",
+            "",
+            *_rows(summary(private)),
+        ]
+    if published:
+        lines += [
+            "## Methods that are not private",
+            "",
+            "As their authors published them, and held to the epsilon that they state.",
+            "They are here to be caught.",
+            "",
+            *_rows(summary(published)),
+        ]
+    if twins:
+        lines += [
+            "## Broken on purpose",
+            "",
+            f"{sum(found is not None for found in twins.values())} of {len(twins)} broken twins "
+            "are caught. Their randomness is fixed, so it is not left to chance.",
+            "",
+            *_rows(_caught(twins)),
+        ]
+    for audit in audits:
+        claim = f"epsilon {audit.budget.epsilon:g}, delta {audit.budget.delta:g}"
+        lines += [
+            f"## {audit.method}",
+            "",
+            f"Claim: {claim}. {audit.details}.",
+            "",
+            *_rows(findings(audit)),
+            f"![claimed curve and lower bounds](audit-{audit.method}.png)",
+            "",
+        ]
+    return "\n".join(lines)
+
+
+def _caught(twins: Mapping[Twin, Finding | None]) -> Table:
+    """Return one row for each broken twin."""
+    rows = tuple(
+        (twin.name, twin.defect, found.check, found.evidence)
+        if found
+        else (twin.name, twin.defect, "NOT CAUGHT", "")
+        for twin, found in twins.items()
+    )
+    return Table("Broken on purpose", ("twin", "defect", "caught by", "evidence"), rows)
+
+
+def _passed(audits: Sequence[Audit]) -> str:
+    good = sum(not audit.alarms for audit in audits)
+    return f"{good} of {len(audits)} private methods pass."
+
+
+def _rows(table: Table) -> list[str]:
+    shown = [table.headings, *table.rows]
+    cells = [[str(cell).replace("|", "\\|") for cell in row] for row in shown]
+    cells.insert(1, ["---"] * len(table.headings))
+    return [*("| " + " | ".join(row) + " |" for row in cells), ""]
+
+
+def draw_audit(audit: Audit, path: Path) -> Path:
+    """Draw the claimed curve, and for each point of it the largest lower bound that was seen.
+
+    Parameters
+    ----------
+    audit : Audit
+    path : Path
+        Of a PNG.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5, 3.4), layout="constrained")
+    axes = figure.add_subplot()
+    epsilons, deltas = zip(*sorted(audit.curve), strict=True)
+    axes.plot(epsilons, deltas, color=_CLAIM, label="claimed")
+    best = best_at_95(audit.checks)
+    colour = _ALARM if audit.alarms else _SEEN
+    for label, marker, values in (
+        ("seen", "o", [check.seen for check, _ in best]),
+        ("lower bound, 95 %", "^", [least for _, least in best]),
+    ):
+        places = [check.epsilon for check, _ in best]
+        axes.plot(
+            places,
+            [max(value, _LEAST) for value in values],
+            marker,
+            color=colour,
+            markerfacecolor="none" if marker == "o" else colour,
+            label=label,
+        )
+    axes.set_yscale("log")
+    axes.set_ylim(_LEAST * 0.8, 1.2)
+    axes.set_xlabel("epsilon")
+    axes.set_ylabel("delta")
+    axes.set_title(f"{audit.method}: {verdict(audit)}", loc="left", fontsize=10)
+    axes.legend(frameon=False)
+    figure.savefig(path, dpi=100, metadata={"Title": f"audit of {audit.method}"})
+    return path

@@ -1,0 +1,401 @@
+"""Broken on purpose: methods and systems with one known defect each, which an audit must catch.
+
+An audit that never alarms says nothing. Each twin is a product of ours, or of the literature, with
+one part replaced; its randomness is fixed, so whether it is caught is not left to chance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from itertools import count
+from math import isqrt
+from typing import Any
+
+import numpy as np
+
+from cloister.audit.adversary import (
+    System,
+    ask_twice,
+    cancel_noise,
+    find_counts,
+    find_range,
+    find_support,
+    subtract_uploads,
+)
+from cloister.audit.checks import (
+    MOST_FOR_CANARIES,
+    Finding,
+    audit_plan,
+    audit_schema,
+    check_fresh,
+    check_noise,
+    find_canaries,
+)
+from cloister.audit.curators import audit_method
+from cloister.curator.published import KMeansGuarantee, SubCluster
+from cloister.hazmat.discrete import discrete_gaussian, discrete_laplace
+from cloister.hazmat.fixedpoint import Grid
+from cloister.hazmat.prg import PadContext
+from cloister.hazmat.ring import Integers, Words
+from cloister.jobs import make_plan
+from cloister.privacy.budget import Budget
+from cloister.privacy.noise import NoiseKind
+from cloister.protocol.plan import Plan
+from cloister.randomness import new_key, public_generator
+from cloister.secagg.masks import GroupMask
+from cloister.tasks.base import Block, Floats, Records, Task
+from cloister.tasks.kmeans import FastLloyd, GLloyd, Payload
+from cloister.transports.inprocess import InProcess
+
+CLAIM = Budget(8.0, 1e-5)
+"""What the tasks among the twins claim."""
+
+RUNS = 900
+
+
+@dataclass(frozen=True)
+class Twin:
+    """One broken thing, and the check that must catch it.
+
+    Parameters
+    ----------
+    name, defect : str
+    check : function
+        Makes the findings of that check.
+    """
+
+    name: str
+    defect: str
+    check: Callable[[], Sequence[Finding]]
+
+    @property
+    def caught(self) -> Finding | None:
+        """The first finding that alarms."""
+        return next((finding for finding in self.check() if finding.alarms), None)
+
+
+# Noise --------------------------------------------------------------------------------------------
+
+
+class FixedNoise:
+    """The product's samplers on a public stream: right in law, **not private**.
+
+    Parameters
+    ----------
+    seed : int or str
+    part : float
+        Of the scale that is asked for; 0 for no noise at all.
+    """
+
+    label = "fixed stream: not private"
+
+    def __init__(self, seed: int | str, part: float = 1.0) -> None:
+        self._bytes = public_generator("audit", "twin", seed).bytes
+        self._part = part
+
+    def draw(self, kind: NoiseKind, scale: int, size: int) -> Integers:
+        """Return `size` integers of the named law."""
+        if self._part == 0:
+            return np.zeros(size, dtype=np.int64)
+        sample = discrete_gaussian if kind == "gaussian" else discrete_laplace
+        return sample(max(1, round(self._part * scale)), size, self._bytes)
+
+
+def new_seeds(part: float = 1.0) -> Callable[[], FixedNoise]:
+    """Return what makes a source of its own seed for each job."""
+    seeds = count()
+    return lambda: FixedNoise(next(seeds), part)
+
+
+class _RepeatsRounds(FixedNoise):
+    """Starts every draw where the first one started."""
+
+    def __init__(self, seed: int | str) -> None:
+        super().__init__(seed)
+        self._seed = seed
+
+    def draw(self, kind: NoiseKind, scale: int, size: int) -> Integers:
+        return FixedNoise(self._seed).draw(kind, scale, size)
+
+
+# Tasks --------------------------------------------------------------------------------------------
+
+
+class _AnyRadius:
+    """Adds records beyond the radius too, at the sensitivity of those within."""
+
+    def payload(self, t: int) -> Payload:
+        honest: Payload = super().payload(t)  # type: ignore[misc]
+        return replace(honest, radius_squared=2**50)
+
+    def blocks(self, t: int) -> tuple[Block, ...]:
+        honest: Payload = super().payload(t)  # type: ignore[misc]
+        (block,) = super().blocks(t)  # type: ignore[misc]
+        return (replace(block, l1=honest.l1, l2_squared=honest.l2_squared),)
+
+
+class NoRadius(_AnyRadius, FastLloyd):
+    """FastLloyd that adds records beyond the radius too."""
+
+
+class NoNorm(_AnyRadius, GLloyd):
+    """GLloyd that adds records of any length."""
+
+
+@dataclass(frozen=True)
+class LooseGrid(Grid):
+    """Rounds records to the grid and does not clip them to the box."""
+
+    def encode(self, X: Any) -> Records:
+        """Return grid records of any size that fits."""
+        far = np.clip(self.normalise(X), -256.0, 256.0)
+        return np.rint(far * self.one).astype(np.int32)
+
+
+def understated(task: type[Task], part: float) -> type[Task]:
+    """Return a task that states `part` of its sensitivity."""
+
+    def blocks(self: Any, t: int) -> tuple[Block, ...]:
+        return tuple(
+            replace(
+                block,
+                l1=max(1, int(part * block.l1)),
+                l2_squared=isqrt(int(part**2 * block.l2_squared)) ** 2,
+            )
+            for block in task.blocks(self, t)
+        )
+
+    return type(task.__name__, (task,), {"blocks": blocks})
+
+
+def plan_of(task: type[Task], silos: int = 1, **options: Any) -> Plan:
+    """Return a small plan of a k-means task; other keywords are the task's own options."""
+    return make_plan(
+        task,
+        audit_schema(2),
+        [f"silo-{i}" for i in range(silos)],
+        budget=CLAIM,
+        nominal_n=200,
+        n_clusters=2,
+        **options,
+    )
+
+
+def _worlds(plan: Plan, seed: str, part: float = 1.0) -> Sequence[Finding]:
+    """Return what two worlds show, and not what the bound of sensitivity would."""
+    findings, _, _, _ = audit_plan(plan, runs=RUNS, make_noise=lambda: FixedNoise(seed, part))
+    return findings[1:]
+
+
+def _sensitivity(plan: Plan, seed: str) -> Sequence[Finding]:
+    findings, _, _, _ = audit_plan(plan, runs=1, make_noise=lambda: FixedNoise(seed))
+    return findings[:1]
+
+
+def _loose() -> Plan:
+    plan = plan_of(NoNorm)
+    return replace(plan, grid=LooseGrid(plan.grid.low, plan.grid.high, plan.grid.frac_bits))
+
+
+def _canaries() -> Sequence[Finding]:
+    claim = Budget(MOST_FOR_CANARIES, CLAIM.delta)
+    finding, _ = find_canaries(
+        FastLloyd,
+        claim,
+        {"n_clusters": 16},
+        n_features=16,
+        canaries=200,
+        make_noise=new_seeds(0.0),
+        coins="twin",
+    )
+    return (finding,)
+
+
+# Systems ------------------------------------------------------------------------------------------
+
+
+class _OnePad(GroupMask):
+    """Masks every round with the same pad."""
+
+    def mask(self, words: Words, context: PadContext, members: Sequence[str] = ()) -> Words:
+        return super().mask(words, replace(context, round=0), members)
+
+    def unmask(
+        self,
+        words: Words,
+        context: PadContext,
+        survivors: Sequence[str],
+        members: Sequence[str] = (),
+        opened: Mapping[str, bytes] = {},  # never changed
+    ) -> Words:
+        return super().unmask(words, replace(context, round=0), survivors, members, opened)
+
+
+def _forgetful(handle: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
+    """Return a silo that answers a repeated request with other bytes."""
+    asked: set[bytes] = set()
+
+    def answer(frame: bytes) -> bytes:
+        given = handle(frame)
+        if frame in asked:
+            return given[:-1] + bytes([given[-1] ^ 1])
+        asked.add(frame)
+        return given
+
+    return answer
+
+
+def _forgetful_silos(handlers: Mapping[str, Callable[[bytes], bytes]]) -> InProcess:
+    return InProcess({silo: _forgetful(handle) for silo, handle in handlers.items()})
+
+
+def _attacked(attack: Callable[..., Finding], system: System) -> Sequence[Finding]:
+    plan = plan_of(FastLloyd, silos=3)
+    rng = public_generator("audit", "records")
+    one = plan.grid.one
+    records = {s: rng.integers(-one, one + 1, (60, 2)).astype(np.int32) for s in plan.silos}
+    return (attack(system, plan, records),)
+
+
+@cache
+def _old_key() -> GroupMask:
+    return GroupMask(new_key())
+
+
+# Methods ------------------------------------------------------------------------------------------
+
+
+def _laplace(values: Floats, sensitivity: float, rng: np.random.Generator) -> Floats:
+    return values + rng.laplace(0.0, 2 * sensitivity, values.shape)
+
+
+def box_from_records(values: Floats, rng: np.random.Generator) -> Floats:
+    """Return a noisy mean whose noise is right for the box that the records span."""
+    width = float(np.ptp(values)) / len(values)
+    return _laplace(values.mean(axis=0), width, rng)
+
+
+def cells_that_are_there(values: Floats, rng: np.random.Generator) -> Floats:
+    """Return noisy counts of cells, and zeros for cells without records."""
+    counts, _ = np.histogram(values[:, 0], 10, (-1, 1))
+    return np.where(counts > 0, _laplace(counts.astype(np.float64), 1.0, rng), 0.0)
+
+
+def size_without_noise(values: Floats, rng: np.random.Generator) -> Floats:
+    """Return a noisy sum, and how many records there are."""
+    return np.array([*_laplace(np.clip(values, -1, 1).sum(axis=0), 2.0, rng), len(values)])
+
+
+def _tried(
+    attack: Callable[..., Finding], method: Callable[[Floats, np.random.Generator], Floats]
+) -> Sequence[Finding]:
+    rng = public_generator("audit", "twin", method.__name__)
+    return (attack(lambda values: method(values, rng), Budget(1.0, 1e-5)),)
+
+
+def _published(method: type[KMeansGuarantee] | type[SubCluster]) -> Sequence[Finding]:
+    noise = FixedNoise(method.name)
+    return audit_method(method, Budget(1.0, 1e-5), runs=400, make_noise=lambda: noise).findings
+
+
+TWINS: tuple[Twin, ...] = (
+    Twin(
+        "half the noise",
+        "FastLloyd whose noise has half of the plan's sigma",
+        lambda: _worlds(plan_of(FastLloyd), "half", 0.5),
+    ),
+    Twin(
+        "nine tenths of the noise",
+        "FastLloyd whose noise has 0.9 of the plan's sigma",
+        lambda: check_noise(plan_of(FastLloyd), words=3000, make_noise=new_seeds(0.9)),
+    ),
+    Twin(
+        "half the sensitivity",
+        "FastLloyd that states half of what a record adds",
+        lambda: _worlds(plan_of(understated(FastLloyd, 0.5)), "understated"),
+    ),
+    Twin(
+        "no radius",
+        "FastLloyd that adds records beyond the radius, too",
+        lambda: _worlds(plan_of(NoRadius, alpha=0.4), "radius"),
+    ),
+    Twin(
+        "no radius, by its bound",
+        "the same, seen without noise: a record adds more than is paid for",
+        lambda: _sensitivity(plan_of(NoRadius), "radius"),
+    ),
+    Twin(
+        "unclipped records",
+        "GLloyd over records that nobody clipped to the box",
+        lambda: _worlds(_loose(), "unclipped"),
+    ),
+    Twin(
+        "no noise",
+        "FastLloyd that releases exact sums",
+        _canaries,
+    ),
+    Twin(
+        "seeded noise",
+        "noise from a seed of the job: two runs have the same",
+        lambda: check_fresh(plan_of(FastLloyd), make_noise=lambda: FixedNoise("seed")),
+    ),
+    Twin(
+        "every round alike",
+        "noise that starts from its seed in every round",
+        lambda: check_noise(plan_of(FastLloyd), words=2000, make_noise=partial(_seeded, count()))[
+            1:
+        ],
+    ),
+    Twin(
+        "published KMeans-Guarantee",
+        "zones around exact means; each table has its own",
+        lambda: _published(KMeansGuarantee),
+    ),
+    Twin(
+        "published SubCluster",
+        "centres are records from zones around exact means",
+        lambda: _published(SubCluster),
+    ),
+    Twin(
+        "a server that replays noise",
+        "the same noise in two jobs: their difference is a record",
+        lambda: _attacked(cancel_noise, System(make_noise=lambda: FixedNoise("server"))),
+    ),
+    Twin(
+        "one key for all jobs",
+        "two jobs of one plan under one pad",
+        lambda: _attacked(subtract_uploads, System(make_masker=_old_key)),
+    ),
+    Twin(
+        "one pad for all rounds",
+        "masks that do not depend on the round",
+        lambda: _attacked(subtract_uploads, System(make_masker=lambda: _OnePad(new_key()))),
+    ),
+    Twin(
+        "a forgetful silo",
+        "a request that is repeated gets another vector under the same pad",
+        lambda: _attacked(ask_twice, System(make_transport=_forgetful_silos)),
+    ),
+    Twin(
+        "a box from the records",
+        "bounds, and so the noise, are read from the table",
+        lambda: _tried(find_range, box_from_records),
+    ),
+    Twin(
+        "only cells with records",
+        "a histogram whose empty cells get no noise",
+        lambda: _tried(find_support, cells_that_are_there),
+    ),
+    Twin(
+        "exact counts",
+        "a noisy sum beside the number of records",
+        lambda: _tried(find_counts, size_without_noise),
+    ),
+)
+"""Every broken twin that ships, each with the check that must catch it."""
+
+
+def _seeded(seeds: count[int]) -> _RepeatsRounds:
+    return _RepeatsRounds(next(seeds))
