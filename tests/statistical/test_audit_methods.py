@@ -93,11 +93,13 @@ def test_the_system_withstands_every_attack() -> None:
 
 
 def test_private_k_means_withstands_every_attack_on_a_method() -> None:
-    budget = Budget(1.0, 1e-5)
+    budget, runs = Budget(0.2, 1e-5), 100
+    certain = Check(budget.epsilon, budget.delta, runs // 2, 0, runs // 2, ALPHA / 2)
+    assert certain.alarms, "so few runs could not refute anything"
     model = DPKMeans(
         2, epsilon=budget.epsilon, delta=budget.delta, bounds=(-1, 1), nominal_n=200, random_state=0
     )
-    found = attack_method(lambda X: model.fit(X).cluster_centers_, budget, runs=60)
+    found = attack_method(lambda X: model.fit(X).cluster_centers_, budget, runs=runs)
     assert [finding for finding in found if finding.alarms] == []
 
 

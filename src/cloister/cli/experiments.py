@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
 from pathlib import Path
 
 from cloister.cli.output import Output, add_flags
@@ -116,7 +115,7 @@ def _draw(args: argparse.Namespace, out: Output) -> None:
         files = [str(file) for file in draw_experiment(experiment, settings)]
         for file in files:
             out.say(file)
-        written.append(_written(experiment, replace(settings, out=args.out), files))
+        written.append(_written(experiment, settings, files))
     out.document({"stamp": STAMP, "figures": written})
 
 

@@ -330,7 +330,7 @@ FIG2 = Experiment(
     _units_tables,
     _draw_tables,
     seconds_small=20,
-    seconds_full=4 * 3600,
+    seconds_full=30 * 60,
 )
 FIG4 = Experiment(
     "fastlloyd-fig4",
@@ -338,7 +338,7 @@ FIG4 = Experiment(
     _units_mixtures,
     _draw_mixtures,
     seconds_small=10,
-    seconds_full=8 * 3600,
+    seconds_full=80 * 60,
 )
 FIG5 = Experiment(
     "fastlloyd-fig5",
@@ -346,5 +346,5 @@ FIG5 = Experiment(
     _units_ablation,
     _draw_ablation,
     seconds_small=10,
-    seconds_full=2 * 3600,
+    seconds_full=6 * 60,
 )
