@@ -137,4 +137,6 @@ def _command(args: argparse.Namespace) -> str:
     """Return what was called, but for where files go."""
     words = ["cloister", "audit", *filter(None, [args.method])]
     words += [f"--{flag}" for flag in ("all", "twins") if getattr(args, flag)]
-    return " ".join([*words, f"--epsilon {args.epsilon:g} --delta {args.delta:g}"])
+    claim = f"--epsilon {args.epsilon:g} --delta {args.delta:g}"
+    size = f"--columns {args.columns} --k {args.k} --nominal-n {args.nominal_n} --runs {args.runs}"
+    return " ".join([*words, claim, size])
