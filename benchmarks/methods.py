@@ -97,9 +97,9 @@ def measure(method: str, table: str, folder: Path | None) -> Cell:
     with threadpool_limits(1), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         before = _peak()
-        fit()
+        first = _least(fit, repeats=1)
         raised = _peak() - before
-        ours = _least(fit)
+        ours = first if first > ENOUGH else min(first, _least(fit))
         peer = _least(lambda: KMeans(data.n_clusters, random_state=0).fit(X))
     return Cell(method, table, ours, peer, raised)
 

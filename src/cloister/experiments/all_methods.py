@@ -222,5 +222,5 @@ ALL = Experiment(
     _units,
     _figures,
     seconds_small=15,
-    seconds_full=3 * 3600,
+    seconds_full=2 * 3600,
 )

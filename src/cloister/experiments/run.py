@@ -320,7 +320,11 @@ def number(row: TidyRow, column: str) -> float:
 
 
 def write_table(path: Path, rows: Sequence[TidyRow]) -> Path:
-    """Write rows anew, as a CSV; return its path."""
+    """Write rows anew, as a CSV with six digits of each number; return its path."""
     path.unlink(missing_ok=True)
-    append_tidy(path, rows)
+    append_tidy(path, [{name: _rounded(value) for name, value in row.items()} for row in rows])
     return path
+
+
+def _rounded(value: Value) -> Value:
+    return float(f"{value:.6g}") if isinstance(value, float) else value
