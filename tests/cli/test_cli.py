@@ -386,6 +386,7 @@ def test_every_command_has_help_json_and_quiet(command: str, capsys: Said) -> No
         "ledger": ["backup", "export", "verify", "migrate"],
         "audit-log": ["verify"],
         "federation": ["demo"],
+        "experiments": ["list", "run", "figures"],
         "coordinator": ["run"],
         "silo": ["run"],
     }
