@@ -74,8 +74,9 @@ def run(
 
 
 def options(tmp_path: Path, *more: str, silos: str = "a,b,c") -> list[str]:  # noqa: F811
-    fixed = ["--epsilon", "1", "--nominal-n", "300", "--k", "2", "--rounds", "2", "--json"]
-    return ["--schema", str(tmp_path / "schema.toml"), "--silos", silos, *fixed, *more]
+    fixed = ["--epsilon", "1", "--nominal-n", "300", "--json"]
+    method = ["--k", "2", "--algorithm", "fastlloyd", "--rounds", "2"]
+    return ["--schema", str(tmp_path / "schema.toml"), "--silos", silos, *fixed, *method, *more]
 
 
 def submitted(run: Run, tmp_path: Path, *more: str) -> dict[str, Any]:
