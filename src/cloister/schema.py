@@ -13,7 +13,8 @@ import math
 import os
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -21,12 +22,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
+from cloister.tasks.base import PublicColumn
 
 FILL_IN = "FILL IN"  # how a placeholder of `init_schema` begins
 _FORMAT = 1  # enters the digest: raise it when the meaning of a key changes
 _LARGEST = 1e100  # |bound|; far from overflow in any arithmetic on the box
 _NARROWEST = 1e-100  # max - min; far from underflow
 _DELIMITERS = ",;\t|"
+_MOST_ITEMS = 10_000  # of a catalogue; a record has an integer of 4 bytes for each
 
 
 class _Contract(BaseModel):
@@ -49,15 +52,18 @@ class Column(_Contract):
     ----------
     name : str
         As in the header of every file.
-    type : {"number", "integer", "boolean"}
+    type : {"number", "integer", "boolean", "category"}
         A cell that is not of this type counts as missing.
     min, max : float, data units, ``min < max``
         Public bounds: from a codebook, a guideline, physics; never from the records. A boolean
-        column has 0 and 1 without being told.
+        column has 0 and 1 without being told, one of categories the numbers of the first and last.
+    categories : sequence of str, at least 2, only for a category
+        Every word a cell may hold, from the codebook; the i-th stands for the number i, from 0. A
+        word that is not among them counts as missing.
     measure : str
         Unit of measure, free text, agreed like the rest.
     missing : {"drop", "min", "max", "midpoint"} or float in [min, max]
-        Drop the record, or put this value in.
+        Drop the record, or put this value in; for a category "drop" or one of the categories.
     out_of_range : {"clip", "drop"}
         Move the value to the nearer bound, or drop the record.
 
@@ -68,12 +74,13 @@ class Column(_Contract):
     """
 
     name: str
-    type: Literal["number", "integer", "boolean"]
+    type: Literal["number", "integer", "boolean", "category"]
     min: float = Field(allow_inf_nan=False)
     max: float = Field(allow_inf_nan=False)
     measure: str = ""
-    missing: Literal["drop", "min", "max", "midpoint"] | float = "drop"
+    missing: str | float = "drop"
     out_of_range: Literal["clip", "drop"] = "clip"
+    categories: tuple[str, ...] = Field(default=(), strict=False)
 
     @model_validator(mode="before")
     @classmethod
@@ -87,6 +94,8 @@ class Column(_Contract):
             raise ValueError("a name must not be empty, nor begin or end with blanks.")
         if values.get("type") == "boolean":
             values = {"min": 0.0, "max": 1.0, **values}
+        if values.get("type") == "category":
+            values = {"min": 0.0, "max": _last_code(values.get("categories")), **values}
         for bound in ("min", "max"):
             given = values.get(bound)
             if given is None or isinstance(given, str):
@@ -107,16 +116,51 @@ class Column(_Contract):
             raise ValueError(f"min must be below max, got ({self.min}, {self.max}).")
         if self.type == "boolean" and (self.min, self.max) != (0.0, 1.0):
             raise ValueError("a boolean has the bounds 0 and 1; leave min and max out.")
-        if isinstance(self.missing, float) and not self.min <= self.missing <= self.max:
-            raise ValueError(f"missing must be in [{self.min}, {self.max}], got {self.missing}.")
+        self._check_categories()
+        self._check_missing()
         return self
+
+    def _check_categories(self) -> None:
+        if (self.type == "category") != bool(self.categories):
+            raise ValueError(
+                'categories go with type = "category" and only there; list every word a cell may '
+                "hold."
+            )
+        if self.categories and (self.min, self.max) != (0.0, _last_code(self.categories)):
+            raise ValueError("a category has the bounds of its numbers; leave min and max out.")
+        if bad := [word for word in self.categories if not word or word != word.strip()]:
+            raise ValueError(f"a category must not be empty or have blanks around, got {bad[0]!r}.")
+
+    def _check_missing(self) -> None:
+        if isinstance(self.missing, float):
+            allowed = not self.categories and self.min <= self.missing <= self.max
+        else:
+            words = self.categories or ("min", "max", "midpoint")
+            allowed = self.missing in ("drop", *words)
+        if not allowed:
+            named = "'drop', 'min', 'max', 'midpoint' or a number"
+            rule = "'drop' or one of the categories" if self.categories else named
+            where = "" if self.categories else f" in [{self.min}, {self.max}]"
+            raise ValueError(f"missing must be {rule}{where}, got {self.missing!r}.")
 
     @property
     def fill_value(self) -> float:
         """What a missing cell becomes, data units; NaN where the record is dropped."""
+        if self.categories:
+            return (
+                math.nan
+                if self.missing == "drop"
+                else float(self.categories.index(str(self.missing)))
+            )
         midpoint = (self.min + self.max) / 2
         named = {"drop": math.nan, "min": self.min, "max": self.max, "midpoint": midpoint}
         return self.missing if isinstance(self.missing, float) else named[self.missing]
+
+    @property
+    def public(self) -> PublicColumn:
+        """What a task may know of the column."""
+        words = ("0", "1") if self.type == "boolean" else self.categories
+        return PublicColumn(self.name, self.min, self.max, words)
 
 
 class Schema(_Contract):
@@ -127,10 +171,13 @@ class Schema(_Contract):
     dataset : str
         The owner's own name for the data, under which the ledger books; not part of the digest.
     unit : str
-        Unit of privacy: ``"row"``, or the column that says whose record it is.
+        Unit of privacy: ``"row"``; ``"silo"``, all records of a silo together; or the column that
+        says whose record it is. Where that is one of the columns, all rows of a silo with one value
+        are one client, as federated learning has it, and no other task takes the schema.
     columns : sequence of Column or of mappings
-        The features, in the order of every vector. The unit column is not one of them.
-    max_rows : int >= 1, required with a unit column
+        The features, in the order of every vector. The unit column is not one of them, unless
+        its values name clients.
+    max_rows : int >= 1, required with a unit column that is not one of the columns
         At most this many records of one unit are used at each silo: the first ones of the file.
     max_silos_per_person : int >= 1
         At how many silos one person's records may be.
@@ -155,18 +202,31 @@ class Schema(_Contract):
         if self.dataset.startswith(FILL_IN):
             raise ValueError("dataset still holds a placeholder; write your own name for the data.")
         if self.unit in names:
+            self._check_clients(self.columns[names.index(self.unit)])
+        if self.unit_column is None and self.max_rows is not None:
             raise ValueError(
-                f"unit {self.unit!r} must not be one of the columns; a column that names people "
-                "is not a feature."
+                f'max_rows goes with a unit column; leave it out where unit = "{self.unit}".'
             )
-        if self.unit == "row" and self.max_rows is not None:
-            raise ValueError('max_rows goes with a unit column; leave it out where unit = "row".')
-        if self.unit != "row" and self.max_rows is None:
+        if self.unit_column is not None and self.max_rows is None:
             raise ValueError(
                 f"max_rows is required with unit = {self.unit!r}; say how many rows of one unit "
                 "may count at each silo."
             )
         return self
+
+    def _check_clients(self, column: Column) -> None:
+        """Refuse a column of clients in which two of them could become one."""
+        named = column.type in ("integer", "category")
+        if not named or (column.out_of_range, column.missing) != ("drop", "drop"):
+            raise ValueError(
+                f"unit {self.unit!r} must not be one of the columns, unless it names clients: then "
+                'its type is "integer" or "category" and missing and out_of_range are "drop".'
+            )
+
+    @property
+    def unit_column(self) -> str | None:
+        """The column beside the others whose values say whose a record is."""
+        return None if self.unit in ("row", "silo", *self.names) else self.unit
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -185,7 +245,16 @@ class Schema(_Contract):
             silos = "at one silo only"
         if self.unit == "row":
             return f"one row, {silos}"
+        if self.unit == "silo":
+            return "one silo with all of its records"
+        if self.unit_column is None:
+            return f"all rows with the same {self.unit!r}, {silos}"
         return f"all rows with the same {self.unit!r}, at most {self.max_rows} a silo, {silos}"
+
+    @property
+    def public(self) -> tuple[PublicColumn, ...]:
+        """What a task may know of the columns, in order."""
+        return tuple(column.public for column in self.columns)
 
     def grid(self, frac_bits: int = 16) -> Grid:
         """Return the public box of the columns with its lattice."""
@@ -195,7 +264,11 @@ class Schema(_Contract):
 
     def agreed(self) -> dict[str, Any]:
         """Return the part that all silos share, as plain JSON values."""
-        return {"schema": _FORMAT, **self.model_dump(mode="json", exclude={"dataset"})}
+        agreed = self.model_dump(mode="json", exclude={"dataset"})
+        for column in agreed["columns"]:
+            if not column["categories"]:
+                del column["categories"]
+        return {"schema": _FORMAT, **agreed}
 
     def digest(self) -> str:
         """Return the SHA-256 of the agreed part in canonical JSON, as 64 hexadecimal digits."""
@@ -226,8 +299,23 @@ class Schema(_Contract):
         if self.max_rows is not None:
             lines.append(f"max_rows = {self.max_rows}")
         lines.append(f"max_silos_per_person = {self.max_silos_per_person}")
-        blocks = [_column_block(column.model_dump()) for column in self.columns]
+        blocks = [_column_block(_written(column)) for column in self.columns]
         return "\n".join(lines) + "\n" + "".join(blocks)
+
+
+def schema_of(columns: Sequence[PublicColumn]) -> Schema:
+    """Return a schema with these columns, for records that are made up."""
+    return Schema(dataset="example", unit="row", columns=tuple(map(_column_of, columns)))
+
+
+def _column_of(public: PublicColumn) -> Column:
+    return Column(
+        name=public.name,
+        type="category" if public.categories else "number",
+        min=public.low,
+        max=public.high,
+        categories=public.categories,
+    )
 
 
 def init_schema(
@@ -243,8 +331,9 @@ def init_schema(
     columns : sequence of str
         Names from a file's header, see `cloister.data.header`.
     codebook : path, optional
-        CSV with the header ``name,type,min,max,measure`` (and ``missing``, ``out_of_range`` if
-        wanted), or TOML with the same keys in ``[[columns]]`` or in one table per column.
+        CSV with the header ``name,type,min,max,measure`` (and ``categories``, ``missing``,
+        ``out_of_range`` if wanted), or TOML with the same keys in ``[[columns]]`` or in one table
+        per column. Categories stand in one cell with ``|`` between.
     dataset : str, optional
         The owner's name for the data.
 
@@ -271,18 +360,110 @@ def init_schema(
     return head + "".join(_draft(name, entries.get(name)) for name in columns)
 
 
+def catalogue_schema(
+    items: Sequence[str] | str | os.PathLike[str],
+    *,
+    dataset: str,
+    max_silos_per_person: int = 1,
+) -> Schema:
+    """Make the schema of market baskets from the public names of the items.
+
+    Parameters
+    ----------
+    items : sequence of str, or path of a text file with one on each line
+        From a price list or a range of goods; never from the baskets, whose rare items tell of
+        somebody. At most 10000. Their order is part of the digest.
+    dataset : str
+        The owner's own name for the data.
+    max_silos_per_person : int >= 1
+        At how many silos one basket may be.
+
+    Returns
+    -------
+    Schema
+        One boolean column for each item; the unit of privacy is one basket. Read baskets by it
+        with `cloister.data.Baskets`, or a table that has a column of truth values for each item.
+
+    Raises
+    ------
+    PlanError
+        If there is no item, there are too many, one stands twice, or the file cannot be read.
+    """
+    where = ""
+    if isinstance(items, str | os.PathLike):
+        where = f" of {os.fspath(items)!r}"
+        try:
+            lines = Path(items).read_text(encoding="utf-8-sig").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise PlanError(f"catalogue {os.fspath(items)!r} cannot be read: {error}.") from None
+        items = [line for line in lines if line.strip()]
+    names = [str(item).strip() for item in items]
+    if not 1 <= len(names) <= _MOST_ITEMS:
+        raise PlanError(
+            f"items{where} must be 1 to {_MOST_ITEMS}, got {len(names)}; leave out what no "
+            "question is about."
+        )
+    if twice := next((name for name, count in Counter(names).items() if count > 1), None):
+        raise PlanError(f"items{where} must be different, {twice!r} stands twice; remove one.")
+    columns = tuple(Column(name=name, type="boolean", min=0.0, max=1.0) for name in names)
+    return Schema(
+        dataset=dataset, unit="row", max_silos_per_person=max_silos_per_person, columns=columns
+    )
+
+
+def differences(first: Schema, second: Schema) -> list[tuple[str, str, Any, Any]]:
+    """Return what two schemas do not agree on; empty exactly where their digests are equal.
+
+    Parameters
+    ----------
+    first, second : Schema
+
+    Returns
+    -------
+    list of (column, key, of the first, of the second)
+        The column is "" for what holds for the schema as a whole. A value is None where one of
+        them has none. A column's "place" is its number in the order, from 1; it is compared where
+        both have the column.
+    """
+    one, two = first.agreed(), second.agreed()
+    left, right = _by_name(one.pop("columns")), _by_name(two.pop("columns"))
+    found: list[tuple[str, str, Any, Any]] = [("", *row) for row in _unequal(one, two)]
+    for name in {**left, **right}:
+        if name in left and name in right:
+            found += [(name, *row) for row in _unequal(left[name], right[name])]
+        else:
+            there = ["yes" if name in part else None for part in (left, right)]
+            found.append((name, "column", there[0], there[1]))
+    return found
+
+
+def _by_name(columns: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {
+        column["name"]: {**column, "place": place} for place, column in enumerate(columns, start=1)
+    }
+
+
+def _unequal(one: Mapping[str, Any], two: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    for key in {**one, **two}:
+        if one.get(key) != two.get(key):
+            yield key, one.get(key), two.get(key)
+
+
 def _draft(name: str, entry: Mapping[str, Any] | None) -> str:
     """Return the block of one column, with placeholders for what the codebook leaves open."""
     needed = {
-        "type": f"{FILL_IN}: number, integer or boolean",
+        "type": f"{FILL_IN}: number, integer, boolean or category",
         "min": f"{FILL_IN}: lowest value a codebook allows, not the lowest in the file",
         "max": f"{FILL_IN}: highest value a codebook allows, not the highest in the file",
     }
+    if (entry or {}).get("type") == "category":
+        words = f"{FILL_IN}: a list of all words a codebook allows, not those in the file"
+        needed = {"type": "category", "categories": words}
     given = {key: value for key, value in (entry or {}).items() if value not in ("", None)}
     if given.get("type") == "boolean":
         given = {"min": 0.0, "max": 1.0, **given}
     if needed.keys() <= given.keys():
-        return _column_block(Column(**{**given, "name": name}).model_dump())
+        return _column_block(_written(Column(**{**given, "name": name})))
     note = "# complete this block, or delete it if the column is not to be used\n"
     return _column_block({"name": name, **needed, **given}, note)
 
@@ -292,8 +473,24 @@ def _column_block(values: Mapping[str, Any], note: str = "") -> str:
     return f"\n{note}[[columns]]\n" + "".join(lines)
 
 
-def _toml(value: str | float) -> str:
-    """Write a text or number as TOML; JSON's text escapes are TOML's, but for DEL."""
+def _written(column: Column) -> dict[str, Any]:
+    """Return what a file says of a column; bounds and categories only where they say something."""
+    values = column.model_dump()
+    for key in ("min", "max") if column.categories else ("categories",):
+        del values[key]
+    return values
+
+
+def _last_code(categories: Any) -> float:
+    """Return the number of the last category; there are at least two different ones."""
+    words = list(categories) if isinstance(categories, list | tuple) else []
+    if len(words) < 2 or len({str(word) for word in words}) != len(words):
+        raise ValueError("categories must be at least 2 different words.")
+    return len(words) - 1.0
+
+
+def _toml(value: str | float | Sequence[str]) -> str:
+    """Write texts or a number as TOML; JSON's text escapes are TOML's, but for DEL."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False).replace("\x7f", "\\u007f")
 
 
@@ -332,7 +529,7 @@ def _codebook(path: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
     known = set(Column.model_fields)
     return {
         str(row["name"]).strip(): {
-            key: _number_or_text(key, value)
+            key: _from_cell(key, value, str(row.get("type")).strip())
             for key, value in row.items()
             if key in known and isinstance(value, str)
         }
@@ -340,10 +537,12 @@ def _codebook(path: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
     }
 
 
-def _number_or_text(key: str, text: str) -> str | float:
-    """Read a cell of a codebook."""
+def _from_cell(key: str, text: str, kind: str) -> str | float | tuple[str, ...]:
+    """Read a cell of a codebook, in the row of a column of some type."""
     text = text.strip()
-    if key not in ("min", "max", "missing"):
+    if key == "categories":
+        return tuple(word.strip() for word in text.split("|")) if text else ""
+    if key not in ("min", "max", "missing") or (key == "missing" and kind == "category"):
         return text
     try:
         return float(text)
@@ -362,8 +561,6 @@ def _sentence(error: ValidationError) -> str:
     if first["type"] == "missing":
         return f"{where!r} is missing; every schema has to give it."
     rule = re.sub(r"^\w+ should", "must", first["msg"])
-    if where == "missing":
-        rule += " or a number in [min, max]"
     value = first["input"]
     shown = f", got {value!r}" if isinstance(value, str | int | float | None) else ""
     return f"{where} {rule}{shown}."

@@ -28,7 +28,7 @@ from pydantic import (
     model_validator,
 )
 
-from cloister.data import SqlQuery
+from cloister.data import Baskets, SqlQuery
 from cloister.errors import PlanError
 from cloister.schema import FILL_IN
 from cloister.tasks import TASKS
@@ -83,12 +83,26 @@ class DataSettings(_Section):
         A SQLAlchemy URL, and the SELECT that gives one row per record.
     url_file : Path or None
         Holds the URL, in place of `url`.
+    baskets : str or None
+        Where the records are market baskets: ``lines``, ``lines:DELIMITER`` or
+        ``long:BASKET,ITEM``, as :class:`cloister.data.Baskets` has it.
     """
 
     file: _File | None = None
     url: _SecretUrl | None = None
     url_file: _File | None = None
     query: str | None = Field(default=None, min_length=1)
+    baskets: str | None = None
+
+    @field_validator("baskets")
+    @classmethod
+    def _described(cls, words: str | None) -> str | None:
+        try:
+            if words is not None:
+                Baskets.parse(None, words)
+        except PlanError as error:
+            raise ValueError(f"must describe baskets: {str(error).removesuffix('.')}") from None
+        return words
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
@@ -96,13 +110,17 @@ class DataSettings(_Section):
             raise ValueError("must have a file, or a url and a query, and not both")
         if (self.url is None) != (self.query is None):
             raise ValueError("must have a query where it has a url, and only there")
+        if self.url is not None and (self.baskets or "").startswith("lines"):
+            raise ValueError("must have baskets as long:BASKET,ITEM where it has a query")
         return self
 
-    def source(self) -> Path | SqlQuery:
+    def source(self) -> Path | SqlQuery | Baskets:
         """Return what :func:`cloister.data.read_source` reads."""
-        if self.url is None:
-            assert self.file is not None
-            return self.file
+        source = self.file or self._query()
+        return source if self.baskets is None else Baskets.parse(source, self.baskets)
+
+    def _query(self) -> SqlQuery:
+        assert self.url is not None
         return SqlQuery(self.url.get_secret_value(), self.query or "")
 
 
@@ -118,6 +136,7 @@ class PolicySettings(_Section):
     columns: tuple[str, ...] | None = Field(default=None, strict=False)
     profiles: tuple[Profile, ...] = Field(default=("pairwise",), strict=False)
     allow_publish: bool = False
+    allow_breakdown: bool = False
     standing: bool = False
 
     @field_validator("tasks")

@@ -617,7 +617,7 @@ def test_importing_reads_nothing_and_stays_light() -> None:
         capture_output=True,
         text=True,
         check=True,
-        env={"PYTHONPATH": str(Path(data.__file__).parents[1])},
+        env={"PYTHONPATH": str(Path(data.__file__).parents[2])},
     )
     assert found.stdout.strip() == "[]"
 

@@ -13,7 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister.errors import PlanError
-from cloister.schema import FILL_IN, Column, Schema, init_schema
+from cloister.schema import (
+    FILL_IN,
+    Column,
+    Schema,
+    catalogue_schema,
+    differences,
+    init_schema,
+)
 
 AGE = {"name": "age", "type": "integer", "min": 0, "max": 120, "measure": "years"}
 SMOKER = {"name": "smoker", "type": "boolean"}
@@ -76,10 +83,10 @@ def test_digest_does_not_depend_on_how_a_number_is_written() -> None:
         ({"min": 120}, "min must be below max"),
         ({"max": 1e101}, "within"),
         ({"max": 1e-101}, "min must be below max"),
-        ({"type": "float"}, "'number', 'integer' or 'boolean', got 'float'"),
-        ({"missing": "mean"}, "or a number in .min, max., got 'mean'"),
-        ({"missing": 121}, "missing must be in"),
-        ({"missing": math.nan}, "missing must be in"),
+        ({"type": "float"}, "'number', 'integer', 'boolean' or 'category', got 'float'"),
+        ({"missing": "mean"}, "or a number in .0.0, 120.0., got 'mean'"),
+        ({"missing": 121}, r"a number in .0.0, 120.0., got 121"),
+        ({"missing": math.nan}, r"a number in .0.0, 120.0., got nan"),
         ({"missing": True}, "missing must be"),
         ({"out_of_range": "wrap"}, "out_of_range must be 'clip' or 'drop'"),
         ({"colour": "red"}, "'colour' is not a key"),
@@ -99,6 +106,50 @@ def test_a_mistake_in_a_column_is_one_sentence_that_names_it(
         assert message.endswith(".")
         assert "\n" not in message
         assert caught.value.__suppress_context__
+
+
+WORK = {"name": "work", "type": "category", "categories": ["private", "state", "none"]}
+
+
+def test_a_category_stands_for_its_number() -> None:
+    column = Column(**WORK)
+    assert (column.min, column.max) == (0.0, 2.0)
+    assert column.public.levels == 3
+    assert Column(**WORK, missing="state").fill_value == 1.0
+    assert math.isnan(column.fill_value)
+    assert Column(name="smokes", type="boolean").public.categories == ("0", "1")
+
+
+def test_the_categories_and_their_order_are_part_of_the_digest() -> None:
+    plain = schema(WORK)
+    turned = schema({**WORK, "categories": ["state", "private", "none"]})
+    assert plain.digest() != turned.digest()
+    assert "categories" not in str(schema(AGE).agreed())
+
+
+def test_a_schema_with_categories_survives_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "schema.toml"
+    path.write_text(schema(AGE, {**WORK, "missing": "none"}).to_toml())
+    assert Schema.load(path) == schema(AGE, {**WORK, "missing": "none"})
+    assert "min = 0.0\nmax = 2.0" not in path.read_text()
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"categories": ["one"]}, "at least 2 different words"),
+        ({"categories": ["a", "a"]}, "at least 2 different words"),
+        ({"categories": ["a", " b"]}, "blanks around"),
+        ({"categories": []}, "at least 2 different words"),
+        ({"max": 5}, "leave min and max out"),
+        ({"missing": "unknown"}, "'drop' or one of the categories, got 'unknown'"),
+        ({"missing": 1.0}, "'drop' or one of the categories"),
+        ({"type": "number", "min": 0, "max": 1}, "categories go with type"),
+    ],
+)
+def test_a_mistake_in_categories_is_told(change: dict[str, Any], says: str) -> None:
+    with pytest.raises(PlanError, match=says):
+        Column(**{**WORK, **change})
 
 
 def test_missing_bounds_say_that_bounds_are_public_and_how_to_give_them() -> None:
@@ -317,3 +368,122 @@ def test_codebook_without_names_is_refused(tmp_path: Path) -> None:
         init_schema(["age"], book)
     with pytest.raises(PlanError, match="cannot be read"):
         init_schema(["age"], tmp_path / "absent.csv")
+
+
+# --- Categories in a codebook ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "book"),
+    [
+        (
+            "b.csv",
+            "name,type,min,max,categories,missing\nwork,category,,,private | state|none,none\n",
+        ),
+        (
+            "b.csv",
+            "name;type;min;max;categories;missing\nwork;category;;;private|state|none;none\n",
+        ),
+        (
+            "b.toml",
+            '[work]\ntype = "category"\nmissing = "none"\n'
+            'categories = ["private", "state", "none"]\n',
+        ),
+    ],
+)
+def test_draft_takes_categories_from_a_codebook(tmp_path: Path, name: str, book: str) -> None:
+    (tmp_path / name).write_text(book)
+    (tmp_path / "draft.toml").write_text(init_schema(["work"], tmp_path / name, dataset="ward"))
+    assert Schema.load(tmp_path / "draft.toml") == schema({**WORK, "missing": "none"})
+
+
+def test_categories_that_look_like_numbers_stay_words(tmp_path: Path) -> None:
+    book, path = tmp_path / "b.csv", tmp_path / "draft.toml"
+    book.write_text("name,type,categories,missing\ngrade,category,1|2|3,1\n")
+    path.write_text(init_schema(["grade"], book, dataset="ward"))
+    (column,) = Schema.load(path).columns
+    assert (column.categories, column.missing) == (("1", "2", "3"), "1")
+
+
+def test_a_category_without_its_words_is_to_be_filled_in(tmp_path: Path) -> None:
+    book, path = tmp_path / "b.csv", tmp_path / "draft.toml"
+    book.write_text("name,type,min,max,categories\nwork,category,,,\n")
+    path.write_text(init_schema(["work"], book, dataset="ward"))
+    assert path.read_text().count(FILL_IN) == 1
+    with pytest.raises(PlanError, match="categories must be at least 2 different words"):
+        Schema.load(path)
+
+
+# --- Catalogues of items --------------------------------------------------------------------------
+
+
+def test_a_catalogue_is_a_schema_of_boolean_items_and_survives_its_file(tmp_path: Path) -> None:
+    names = tmp_path / "items.txt"
+    names.write_text('\ufeffmilk\n\n bread, white \n"tea" # green\n', encoding="utf-8")
+    found = catalogue_schema(names, dataset="shop")
+    assert found == catalogue_schema(["milk", "bread, white", '"tea" # green'], dataset="shop")
+    assert {column.type for column in found.columns} == {"boolean"}
+    assert (found.unit, found.group_size) == ("row", 1)
+    path = tmp_path / "catalogue.toml"
+    path.write_text(found.to_toml())
+    assert Schema.load(path) == found
+    assert Schema.load(path).digest() == found.digest()
+
+
+@pytest.mark.parametrize(
+    ("items", "says"),
+    [
+        ([], "items must be 1 to 10000, got 0"),
+        ([str(i) for i in range(10_001)], "items must be 1 to 10000, got 10001"),
+        (["milk", "tea", " milk"], "'milk' stands twice"),
+        (["milk", " "], "must not be empty"),
+        ("absent.txt", "catalogue 'absent.txt' cannot be read"),
+    ],
+)
+def test_a_mistake_in_a_catalogue_is_told(items: Any, says: str) -> None:
+    with pytest.raises(PlanError, match=says):
+        catalogue_schema(items, dataset="shop")
+
+
+# --- Two schemas ----------------------------------------------------------------------------------
+
+
+def test_differences_name_columns_keys_and_values() -> None:
+    one = schema(AGE, WORK)
+    two = Schema(
+        dataset="other",
+        unit="patient",
+        max_rows=2,
+        columns=[{**AGE, "max": 110}, {**WORK, "categories": ["private", "none"]}, SMOKER],
+    )
+    assert differences(one, two) == [
+        ("", "unit", "row", "patient"),
+        ("", "max_rows", None, 2),
+        ("age", "max", 120.0, 110.0),
+        ("work", "max", 2.0, 1.0),
+        ("work", "categories", ["private", "state", "none"], ["private", "none"]),
+        ("smoker", "column", None, "yes"),
+    ]
+    turned = differences(schema(AGE, WORK), schema(WORK, AGE))
+    assert turned == [("age", "place", 1, 2), ("work", "place", 2, 1)]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"dataset": "other"},
+        {"max_silos_per_person": 2},
+        {"columns": [SMOKER, AGE]},
+        {"columns": [AGE]},
+        {"columns": [AGE, {**SMOKER, "missing": "min"}]},
+        {"columns": [AGE, {"name": "smoker", "type": "category", "categories": ["0", "1"]}]},
+        {"columns": [{**AGE, "measure": "y"}, SMOKER]},
+    ],
+)
+def test_there_is_a_difference_where_the_digests_differ_and_only_there(
+    change: dict[str, Any],
+) -> None:
+    one = schema(AGE, SMOKER)
+    two = Schema(**{"dataset": "ward", "unit": "row", "columns": [AGE, SMOKER], **change})
+    assert (not differences(one, two)) == (one.digest() == two.digest())

@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from cloister.cli.config import TEMPLATES
-from cloister.data import SqlQuery
+from cloister.data import Baskets, SqlQuery
 from cloister.errors import PlanError
 from cloister.schema import FILL_IN
 from cloister.settings import (
@@ -127,7 +127,7 @@ def test_settings_cannot_be_changed(write) -> None:
         (SILO.replace("= 3", "= 0"), "'cap_epsilon' must be greater than 0, got 0."),
         (SILO.replace("= 3", "= nan"), "'cap_epsilon' must be"),
         (SILO + "cap_delta = 1", "'cap_delta' must be less than 1, got 1."),
-        (SILO + "[policy]\ntasks = ['kmean']", "'policy.tasks' must be among ['auto'"),
+        (SILO + "[policy]\ntasks = ['kmean']", "'policy.tasks' must be among ['apriori', 'auto'"),
         (SILO + "[policy]\ntasks = 'count'", "'policy.tasks' must be a valid tuple"),
         (SILO + "[policy]\nprofiles = ['any']", "'policy.profiles.0' must be 'local', 'group' or"),
         (SILO + "[policy]\nmin_other_silos = 0", "'policy.min_other_silos' must be greater than"),
@@ -294,3 +294,31 @@ def test_an_analyst_needs_three_lines(write) -> None:
     settings = load_settings(write(ANALYST))
     assert isinstance(settings, AnalystSettings)
     assert settings.coordinator == "https://c:8443"
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("lines", {}),
+        ("lines:;", {"delimiter": ";"}),
+        ("long:receipt,item", {"layout": "long", "basket": "receipt", "item": "item"}),
+    ],
+)
+def test_a_file_may_hold_baskets(write, words: str, expected: dict[str, str]) -> None:
+    file = write(SILO + f'data.baskets = "{words}"\n')
+    assert silo(file).data.source() == Baskets(file.parent / "ward.csv", **expected)
+
+
+def test_a_query_gives_baskets_row_by_row(write, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLOISTER_DATA_URL", "postgresql://db/shop")
+    long = silo(write(SQL + 'data.baskets = "long:no,item"\n')).data.source()
+    assert isinstance(long, Baskets)
+    assert long.source == SqlQuery("postgresql://db/shop", "SELECT 1")
+    with pytest.raises(PlanError, match="must have baskets as long:BASKET,ITEM"):
+        silo(write(SQL + 'data.baskets = "lines"\n'))
+
+
+@pytest.mark.parametrize("words", ["", "rows", "long:a"])
+def test_a_wrong_description_of_baskets_is_refused(write, words: str) -> None:
+    with pytest.raises(PlanError, match=r"'data.baskets' must describe baskets: .*'lines'"):
+        silo(write(SILO + f'data.baskets = "{words}"\n'))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from cloister.cli.options import add_baskets_argument, source_of
 from cloister.cli.output import Output, add_flags
 from cloister.schema import Schema
 from cloister.tasks.base import Table
@@ -14,6 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("file", type=Path, metavar="FILE", help="CSV or Parquet")
     parser.add_argument("--schema", type=Path, required=True, help="the agreed data contract")
+    add_baskets_argument(parser)
     add_flags(parser)
 
 
@@ -22,13 +24,14 @@ def run(args: argparse.Namespace) -> int:
     from cloister.data import LOCAL_NOTE, check_file
 
     out = Output.of(args)
-    report = check_file(args.file, Schema.load(args.schema))
+    report = check_file(source_of(args.file, args.baskets), Schema.load(args.schema))
     out.pairs(
         [
             ("source", report.source),
             ("rows", f"{report.rows:,}"),
             ("rows used", f"{report.used:,}"),
             ("lines of a wrong length", f"{report.bad_lines:,}"),
+            ("items outside the catalogue", f"{report.unknown_items:,}"),
             ("rows without a unit", f"{report.without_unit:,}"),
             ("rows beyond max_rows", f"{report.beyond_max_rows:,}"),
         ]
@@ -39,11 +42,12 @@ def run(args: argparse.Namespace) -> int:
             f"{column.out_of_range_share:.2%}",
             f"{column.missing:,}",
             f"{column.type_errors:,}",
+            f"{column.unknown:,}",
             "constant" if column.constant else "",
         )
         for column in report.columns
     )
-    headings = ("column", "out of range", "missing", "wrong type", "")
+    headings = ("column", "out of range", "missing", "wrong type", "unknown category", "")
     out.table(Table("Columns", headings, rows))
     out.say(f"{LOCAL_NOTE.capitalize()}; keep them in this silo.")
     out.document({"command": "check", **report.to_dict()})

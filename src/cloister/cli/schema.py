@@ -5,12 +5,16 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from cloister.cli.output import Output, add_flags
 from cloister.errors import DataError, PlanError
-from cloister.schema import FILL_IN, Schema, init_schema
+from cloister.schema import FILL_IN, Schema, catalogue_schema, differences, init_schema
 from cloister.tasks.base import Table
+
+_SHOWN = 6  # categories of a column on the screen
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,10 +31,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     init.add_argument("--out", type=Path, metavar="S", help="default: standard output")
     init.set_defaults(action=_init)
     add_flags(init)
+    catalogue = actions.add_parser(
+        "catalogue", help="make the schema of market baskets from a public list of items"
+    )
+    catalogue.add_argument("items", type=Path, metavar="FILE", help="one item on each line")
+    catalogue.add_argument("--dataset", required=True, help="your own name for the data")
+    catalogue.add_argument("--out", type=Path, required=True, metavar="S")
+    catalogue.set_defaults(action=_catalogue)
+    add_flags(catalogue)
     validate = actions.add_parser("validate", help="check a schema and show its digest")
     validate.add_argument("schema", type=Path, metavar="S")
     validate.set_defaults(action=_validate)
     add_flags(validate)
+    digest = actions.add_parser("hash", help="show the digest that all silos have to agree on")
+    digest.add_argument("schema", type=Path, metavar="S")
+    digest.set_defaults(action=_hash)
+    add_flags(digest)
+    diff = actions.add_parser("diff", help="what two schemas do not agree on")
+    diff.add_argument("first", type=Path, metavar="A")
+    diff.add_argument("second", type=Path, metavar="B")
+    diff.set_defaults(action=_diff)
+    add_flags(diff)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -83,6 +104,22 @@ def _write_new(path: Path, text: str) -> None:
         ) from None
 
 
+def _catalogue(args: argparse.Namespace, out: Output) -> int:
+    schema = catalogue_schema(args.items, dataset=args.dataset)
+    _write_new(args.out, schema.to_toml())
+    out.say(f"written  {args.out}: {len(schema.columns)} items")
+    out.pairs([("digest", schema.digest())])
+    out.document(
+        {
+            "command": "schema catalogue",
+            "file": args.out,
+            "items": len(schema.columns),
+            "digest": schema.digest(),
+        }
+    )
+    return 0
+
+
 def _validate(args: argparse.Namespace, out: Output) -> int:
     schema = Schema.load(args.schema)
     out.pairs(
@@ -96,15 +133,17 @@ def _validate(args: argparse.Namespace, out: Output) -> int:
         (
             column.name,
             column.type,
-            column.min,
-            column.max,
-            column.measure,
+            "" if column.categories else column.min,
+            "" if column.categories else column.max,
+            _words(column.categories) or column.measure,
             str(column.missing),
             column.out_of_range,
         )
         for column in schema.columns
     )
     headings = ("column", "type", "min", "max", "measure", "missing", "out of range")
+    if any(column.categories for column in schema.columns):
+        headings = (*headings[:4], "measure or categories", *headings[5:])
     out.table(Table("Columns", headings, rows))
     out.document(
         {
@@ -115,3 +154,46 @@ def _validate(args: argparse.Namespace, out: Output) -> int:
         }
     )
     return 0
+
+
+def _words(categories: Sequence[str]) -> str:
+    """Write categories in a cell of a table."""
+    shown = ", ".join(categories[:_SHOWN])
+    return f"{shown}, and {len(categories) - _SHOWN} more" if categories[_SHOWN:] else shown
+
+
+def _hash(args: argparse.Namespace, out: Output) -> int:
+    digest = Schema.load(args.schema).digest()
+    out.say(digest)
+    out.document({"command": "schema hash", "schema": args.schema, "digest": digest})
+    return 0
+
+
+def _diff(args: argparse.Namespace, out: Output) -> int:
+    """Show what differs; as other tools that compare, return 1 where something does."""
+    first, second = Schema.load(args.first), Schema.load(args.second)
+    found = differences(first, second)
+    digests = {str(args.first): first.digest(), str(args.second): second.digest()}
+    out.pairs(list(digests.items()))
+    if found:
+        rows = tuple((name or "(schema)", key, _cell(a), _cell(b)) for name, key, a, b in found)
+        headings = ("column", "key", str(args.first), str(args.second))
+        out.table(Table("Differences", headings, rows))
+    else:
+        out.say("The schemas agree.")
+    keys = ("column", "key", "first", "second")
+    out.document(
+        {
+            "command": "schema diff",
+            "same": not found,
+            "digests": digests,
+            "differences": [dict(zip(keys, row, strict=True)) for row in found],
+        }
+    )
+    return 1 if found else 0
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

@@ -1,0 +1,278 @@
+"""Market baskets: each becomes a record that says which items of a public catalogue are in it.
+
+An item outside the catalogue is passed over, one that a basket names twice counts once, and a
+basket without any item of the catalogue is a record like the others.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Iterator, Sequence, Sized
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cloister.data.cells import as_codes, decoded, unit_name
+from cloister.data.sources import (
+    BLOCK_BYTES,
+    PARQUET_SUFFIXES,
+    Raw,
+    Table,
+    is_path,
+    open_source,
+    readable,
+)
+from cloister.errors import DataError, PlanError
+
+if TYPE_CHECKING:
+    from cloister.schema import Schema
+
+_LONG_ROWS = 65536
+
+
+@dataclass(frozen=True)
+class Baskets:
+    """A source of market baskets, to be read by a schema of boolean items, the public catalogue.
+
+    Parameters
+    ----------
+    source : path, table, SqlQuery, or list of lists of items
+        Layout "lines": a text file (also ``.gz``, ``.bz2``, ``.zst``), or the baskets in memory.
+        Layout "long": whatever holds a table; the rows of one basket may be anywhere in it.
+    layout : {"lines", "long"}
+        One basket a line, its items with a delimiter between; or one item a row.
+    basket, item : str, only for layout "long"
+        The column that says whose row it is, and the column of the item. A row without a basket
+        is dropped.
+    delimiter : str, one character, only for layout "lines"
+        An item that holds it stands in double quotes. An empty line is an empty basket.
+
+    Raises
+    ------
+    PlanError
+        If a value breaks its rule.
+
+    Notes
+    -----
+    A record is one basket, so the unit of privacy is one basket. Where people have several, write
+    one row per basket with the person's column beside the items, and read that table by a schema
+    with a unit column. Lines are read in chunks; of a long table the items of all baskets are kept
+    in memory, 8 bytes each. Of a line, the first 4 MiB are read.
+    """
+
+    source: Any = field(repr=False)
+    layout: Literal["lines", "long"] = "lines"
+    basket: str | None = None
+    item: str | None = None
+    delimiter: str = ","
+
+    def __post_init__(self) -> None:
+        if self.layout not in ("lines", "long"):
+            raise PlanError(f"layout must be 'lines' or 'long', got {self.layout!r}.")
+        named = [name for name in (self.basket, self.item) if name]
+        if self.layout == "long" and len(set(named)) != 2:
+            raise PlanError(
+                "layout 'long' needs the names of two columns, basket and item, got "
+                f"{self.basket!r} and {self.item!r}."
+            )
+        if self.layout == "lines" and named:
+            raise PlanError("basket and item name columns of layout 'long'; leave them out.")
+        if len(self.delimiter) != 1 or self.delimiter in '"\r\n' or not self.delimiter.isascii():
+            raise PlanError(
+                "delimiter must be one ASCII character, no quote and no line end, got "
+                f"{self.delimiter!r}."
+            )
+
+    @classmethod
+    def parse(cls, source: Any, words: str) -> Self:
+        r"""Read ``lines``, ``lines:DELIMITER`` (``\t`` is a tab) or ``long:BASKET,ITEM``.
+
+        Raises
+        ------
+        PlanError
+            If the words are none of these.
+        """
+        layout, colon, rest = words.partition(":")
+        basket, comma, item = rest.partition(",")
+        if layout == "long" and comma:
+            return cls(source, "long", basket=basket.strip(), item=item.strip())
+        if layout == "lines" and bool(colon) == bool(rest):
+            return cls(source, delimiter=rest.replace("\\t", "\t") or ",")
+        raise PlanError(
+            f"baskets must be 'lines', 'lines:DELIMITER' or 'long:BASKET,ITEM', got {words!r}."
+        )
+
+    def table(self, items: Sequence[str]) -> Table:
+        """Return the one-hot table over a catalogue; its columns were checked.
+
+        Raises
+        ------
+        DataError
+            If the source cannot be read or lacks a column.
+        """
+        return _open_long(self, items) if self.layout == "long" else _open_lines(self, items)
+
+
+def is_catalogue(schema: Schema) -> bool:
+    """Tell whether all columns are boolean, as the items of a catalogue are."""
+    return all(column.type == "boolean" for column in schema.columns)
+
+
+def open_baskets(baskets: Baskets, schema: Schema) -> Table:
+    """Return the one-hot table over the catalogue that a schema is.
+
+    Raises
+    ------
+    DataError
+        If the schema is none, or has a unit column, or the source cannot be read.
+    """
+    if not is_catalogue(schema):
+        raise DataError(
+            "baskets need a schema whose columns are all boolean, one for each item of the public "
+            "catalogue; make it with catalogue_schema or 'cloister schema catalogue'."
+        )
+    if schema.unit != "row":
+        raise DataError(
+            f"baskets have no column {schema.unit!r}, the unit of the schema; give a table of one "
+            "row per basket that has it beside the items."
+        )
+    return baskets.table(schema.names)
+
+
+def _open_long(baskets: Baskets, items: Sequence[str]) -> Table:
+    rows = open_source(baskets.source, [str(baskets.item)], baskets.basket)
+    width = len(items)
+
+    def chunks(most: int) -> Iterator[Raw]:
+        numbers: dict[str, int] = {}
+        parts = [np.empty(0, dtype=np.int64)]  # basket number * width + item number
+        bad_lines = unknown = 0
+        for raw in rows.chunks(_LONG_ROWS):
+            whose = _numbered(raw.units, numbers) if raw.units is not None else np.empty(0, int)
+            codes, other = as_codes(raw.cells[0] if len(whose) else np.empty(0), items)
+            known = (whose >= 0) & np.isfinite(codes)
+            parts.append(np.unique(whose[known] * width + codes[known].astype(np.int64)))
+            bad_lines += raw.bad_lines + int((whose < 0).sum())
+            unknown += int((other & (whose >= 0)).sum())
+        cells = np.unique(np.concatenate(parts))
+        for start in range(0, len(numbers), most):
+            stop = min(start + most, len(numbers))
+            low, high = np.searchsorted(cells, [start * width, stop * width])
+            yield Raw(_one_hot(cells[low:high] - start * width, stop - start, width))
+        yield Raw(np.empty((0, width)), bad_lines=bad_lines, unknown_items=unknown)
+
+    return Table(rows.label, tuple(items), chunks, is_file=rows.is_file)
+
+
+def _numbered(cells: Any, numbers: dict[str, int]) -> NDArray[np.int64]:
+    """Return the number of each basket, -1 where a cell names none; new ones get the next."""
+    encoded = decoded(cells).dictionary_encode()
+    names = map(unit_name, encoded.dictionary.to_pylist())
+    found = [-1 if name is None else numbers.setdefault(name, len(numbers)) for name in names]
+    place = np.asarray(encoded.indices.fill_null(-1))  # -1 is the last: no basket
+    numbered: NDArray[np.int64] = np.array([*found, -1], dtype=np.int64)[place]
+    return numbered
+
+
+def _one_hot(cells: NDArray[np.int64], rows: int, width: int) -> NDArray[np.float64]:
+    """Return a table of zeros with ones in the given cells, numbered row by row."""
+    table = np.zeros(rows * width)
+    table[cells] = 1.0
+    return table.reshape(rows, width)
+
+
+def _open_lines(baskets: Baskets, items: Sequence[str]) -> Table:
+    if is_path(baskets.source):
+        return _open_file(Path(baskets.source), baskets.delimiter, items)
+    if not isinstance(baskets.source, Iterable) or not isinstance(baskets.source, Sized):
+        raise DataError(
+            f"baskets must be a path or a list of lists of items, got {type(baskets.source)}."
+        )
+    stored = baskets.source
+
+    def chunks(rows: int) -> Iterator[Raw]:
+        found = (_of_objects(basket, baskets.delimiter) for basket in stored)
+        return _chunked(found, _places(items), rows)
+
+    return Table("the list of baskets", tuple(items), chunks)
+
+
+def _open_file(path: Path, delimiter: str, items: Sequence[str]) -> Table:
+    import pyarrow as pa
+
+    label = f"file {str(path)!r}"
+    if not path.exists():
+        raise DataError(f"{label} does not exist.")
+    if path.is_dir() or path.suffix.lower() in PARQUET_SUFFIXES:
+        raise DataError(f"{label} holds no lines; use the layout 'long' or a one-hot table.")
+    with readable(label), pa.input_stream(str(path)) as stream:
+        start = stream.read(2)
+    if start in (b"\xff\xfe", b"\xfe\xff"):
+        raise DataError(f"{label} is UTF-16; save it as UTF-8.")
+
+    def chunks(rows: int) -> Iterator[Raw]:
+        with readable(label), pa.input_stream(str(path)) as stream:
+            found = (_of_line(line, delimiter.encode()) for line in _lines(stream))
+            yield from _chunked(found, _places(items), rows)
+
+    return Table(label, tuple(items), chunks, is_file=True)
+
+
+def _places(items: Sequence[str]) -> dict[bytes, int]:
+    """Return the column of each item, by the bytes a file may hold for it."""
+    places = {}
+    for j, item in enumerate(items):
+        with suppress(UnicodeEncodeError):
+            places[item.encode("latin1")] = j
+    return places | {item.encode(): j for j, item in enumerate(items)}
+
+
+def _lines(stream: Any) -> Iterator[bytes]:
+    """Yield each line; what is too long is cut, so that no line makes another one unreadable."""
+    file = io.BufferedReader(stream)
+    first = True
+    while line := file.readline(BLOCK_BYTES):
+        rest = line
+        while len(rest) == BLOCK_BYTES and not rest.endswith(b"\n"):
+            rest = file.readline(BLOCK_BYTES)
+        yield line.removeprefix(b"\xef\xbb\xbf") if first else line
+        first = False
+
+
+def _of_line(line: bytes, delimiter: bytes) -> set[bytes]:
+    """Return the items of a line; quotes end with it, whatever it holds."""
+    parts: Iterable[bytes] = line.split(delimiter)
+    if b'"' in line:
+        rows = csv.reader([line.decode("latin1").strip("\r\n")], delimiter=delimiter.decode())
+        try:
+            parts = [part.encode("latin1") for part in next(rows, [])]
+        except csv.Error:  # a field beyond the module's limit, or a lone line end in the line
+            parts = [part.strip(b' "') for part in parts]
+    return {item for part in parts if (item := part.strip())}
+
+
+def _of_objects(basket: Any, delimiter: str) -> set[bytes]:
+    """Return the items of a basket in memory: a list, or a text like a line of a file."""
+    if isinstance(basket, str | bytes):
+        line = basket.encode("utf-8", "replace") if isinstance(basket, str) else basket
+        return _of_line(line, delimiter.encode())
+    names = map(unit_name, basket) if isinstance(basket, Iterable) else ()
+    return {name.encode("utf-8", "replace") for name in names if name}
+
+
+def _chunked(baskets: Iterator[set[bytes]], places: dict[bytes, int], rows: int) -> Iterator[Raw]:
+    """Write baskets as rows of zeros and ones."""
+    width = 1 + max(places.values())
+    while part := list(islice(baskets, rows)):
+        found = [[places[item] for item in basket if item in places] for basket in part]
+        lengths = [len(columns) for columns in found]
+        columns = np.fromiter((j for row in found for j in row), dtype=np.int64, count=sum(lengths))
+        cells = np.repeat(np.arange(len(part)), lengths) * width + columns
+        unknown = sum(map(len, part)) - sum(lengths)
+        yield Raw(_one_hot(cells, len(part), width), unknown_items=unknown)

@@ -1,0 +1,118 @@
+"""What the rules of a schema meet in a source: exact counts, for local eyes."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cloister.data.records import LOCAL_NOTE, Rules, UnitLimit, default_rows, open_by_schema
+
+if TYPE_CHECKING:
+    from cloister.schema import Schema
+
+
+@dataclass(frozen=True)
+class ColumnCheck:
+    """Exact counts of one column: local only, not a release."""
+
+    name: str
+    missing: int
+    type_errors: int
+    unknown: int  # words that are not among the categories
+    out_of_range: int
+    out_of_range_share: float  # of all rows
+    constant: bool  # every value that is there is the same
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """What `check_file` found: local only, exact counts of the records, not a release."""
+
+    source: str
+    rows: int
+    used: int  # rows that the schema's rules leave
+    bad_lines: int  # lines of a wrong number of fields, or rows without a basket; not rows
+    unknown_items: int  # of baskets, outside the catalogue
+    without_unit: int  # rows dropped because the unit column is empty
+    beyond_max_rows: int  # rows dropped because their unit has more than max_rows
+    columns: tuple[ColumnCheck, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON, marked as local."""
+        return {"note": LOCAL_NOTE, **asdict(self)}
+
+    def __str__(self) -> str:
+        lines = [f"{self.source} ({LOCAL_NOTE})", f"{self.rows} rows, {self.used} used"]
+        for count, what in (
+            (self.bad_lines, "lines with a wrong number of fields or without a basket"),
+            (self.unknown_items, "items outside the catalogue"),
+            (self.without_unit, "rows without a unit"),
+            (self.beyond_max_rows, "rows beyond max_rows of their unit"),
+        ):
+            lines += [f"{count} {what}"] if count else []
+        for column in self.columns:
+            lines.append(
+                f"{column.name}: {column.out_of_range_share:.2%} out of range, {column.missing} "
+                f"missing, {column.type_errors} of the wrong type"
+                + (f", {column.unknown} of no known category" if column.unknown else "")
+                + (", constant" if column.constant else "")
+            )
+        return "\n".join(lines)
+
+
+def check_file(source: Any, schema: Schema) -> CheckReport:
+    """Count what the schema's rules meet in a source; local only, not a release.
+
+    Parameters
+    ----------
+    source : path, or whatever `read_source` takes
+    schema : Schema
+
+    Raises
+    ------
+    DataError
+        If the source cannot be read or lacks a column.
+    """
+    rules = Rules.of_schema(schema)
+    table = open_by_schema(source, schema)
+    limit = UnitLimit(rules.max_rows)
+    d = len(schema.names)
+    missing, wrong, outside = (np.zeros(d, dtype=np.int64) for _ in range(3))
+    lowest, highest = np.full(d, np.inf), np.full(d, -np.inf)
+    rows = used = bad_lines = unknown_items = 0
+    for raw in table.chunks(default_rows(d)):
+        bad_lines += raw.bad_lines
+        unknown_items += raw.unknown_items
+        judged = rules.judge(raw)
+        rows += len(judged.values)
+        used += int(limit.keep(raw.units, judged.usable).sum())
+        missing += (judged.missing & ~judged.wrong).sum(axis=0)
+        wrong += judged.wrong.sum(axis=0)
+        outside += judged.outside.sum(axis=0)
+        there = np.where(judged.missing, np.nan, judged.values)
+        lowest = np.fmin(lowest, np.fmin.reduce(there, axis=0, initial=np.inf))
+        highest = np.fmax(highest, np.fmax.reduce(there, axis=0, initial=-np.inf))
+    columns = tuple(
+        ColumnCheck(
+            name=column.name,
+            missing=int(missing[j]),
+            type_errors=0 if column.categories else int(wrong[j]),
+            unknown=int(wrong[j]) if column.categories else 0,
+            out_of_range=int(outside[j]),
+            out_of_range_share=float(outside[j] / max(rows, 1)),
+            constant=bool(lowest[j] == highest[j]),
+        )
+        for j, column in enumerate(schema.columns)
+    )
+    return CheckReport(
+        source=table.label,
+        rows=rows,
+        used=used,
+        bad_lines=bad_lines,
+        unknown_items=unknown_items,
+        without_unit=limit.without_unit,
+        beyond_max_rows=limit.beyond,
+        columns=columns,
+    )

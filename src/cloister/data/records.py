@@ -1,0 +1,423 @@
+"""From the rows of a source to the records of one silo on the grid."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cloister.data.baskets import Baskets, is_catalogue, open_baskets
+from cloister.data.cells import Floats, Mask, as_codes, as_numbers, decoded, unit_name
+from cloister.data.sources import Raw, SqlQuery, Table, is_path, open_source
+from cloister.errors import DataError, PlanError
+
+if TYPE_CHECKING:
+    from cloister.hazmat.fixedpoint import Grid
+    from cloister.schema import Schema
+
+Chunk = NDArray[np.int32]  # (up to chunk_rows, n_features), grid steps
+
+MEMORY_LIMIT = 1 << 30  # bytes of grid records of one file that are kept; beyond, it is read again
+LOCAL_NOTE = "local only: exact counts of the records, not a release"
+_CHUNK_CELLS = 1 << 19
+
+
+@dataclass(frozen=True, eq=False)
+class Records:
+    """The records of one silo on the grid; iterate over them as often as you like.
+
+    Each pass gives the same int32 chunks of shape (rows, n_features), read-only, in file order. How
+    many records there are is not told: that is for a paid count.
+
+    Raises
+    ------
+    DataError
+        During a pass, if a file that is read again is not what it was at first.
+    """
+
+    n_features: int
+    _passes: Callable[[], Iterator[Chunk]] = field(repr=False)
+
+    def __iter__(self) -> Iterator[Chunk]:
+        return self._passes()
+
+    def fingerprint(self, key: bytes) -> bytes:
+        """Return 32 bytes that only the same records and the same key give, however chunked.
+
+        Parameters
+        ----------
+        key : bytes, 16 to 64, secret of the owner
+            Without it, the fingerprint tells nothing about the records.
+
+        Notes
+        -----
+        Keyed BLAKE2b over the grid integers, so other bounds give another fingerprint. One pass.
+        """
+        if not 16 <= len(key) <= 64:
+            raise PlanError(f"key must have 16 to 64 bytes, got {len(key)}; use new_key().")
+        digest = hashlib.blake2b(
+            self.n_features.to_bytes(8, "little"), key=key, digest_size=32, person=b"records"
+        )
+        for chunk in self:
+            digest.update(_bytes_of(chunk))
+        return digest.digest()
+
+
+def read_source(
+    source: Any,
+    schema: Schema,
+    *,
+    frac_bits: int = 16,
+    chunk_rows: int | None = None,
+    memory_limit: int = MEMORY_LIMIT,
+) -> Records:
+    """Read the records of one silo by the rules of a schema.
+
+    Parameters
+    ----------
+    source : array, table, path, SqlQuery or Baskets
+        See the module. A table or file is matched by column name, other columns are left unread;
+        an array must have the schema's columns in the schema's order.
+        A line of a text table with a wrong number of fields is dropped. A cell of a category is
+        that category's text, blanks around do not count; an unknown one is missing.
+    schema : Schema
+    frac_bits : int
+        The lattice has step ``2**-frac_bits``.
+    chunk_rows : int, optional
+        Largest number of records in a chunk; by default about half a million cells.
+    memory_limit : int, bytes
+        A file whose records take more than this on the grid is read again at every pass.
+
+    Returns
+    -------
+    Records
+
+    Raises
+    ------
+    DataError
+        If the source cannot be read or lacks a column. Never for what a record holds.
+
+    Notes
+    -----
+    With a unit column, the first ``max_rows`` usable records of each unit in file order are kept; a
+    record without a unit is dropped. Whether one is kept depends on records of its own unit alone,
+    so a unit changes at most ``max_rows`` records.
+    """
+    rules = Rules.of_schema(schema, frac_bits)
+    return _records(open_by_schema(source, schema), rules, chunk_rows, memory_limit)
+
+
+def array_records(
+    source: Any,
+    grid: Grid,
+    *,
+    chunk_rows: int | None = None,
+    memory_limit: int = MEMORY_LIMIT,
+) -> Records:
+    """Read records by plain bounds: clip, and drop a record that has a missing value.
+
+    Parameters
+    ----------
+    source : array, table or path
+        All of its columns are used, in their order; each must hold numbers.
+    grid : Grid
+        The public bounds of each column.
+    chunk_rows, memory_limit
+        As in `read_source`.
+
+    Raises
+    ------
+    DataError
+        If the source cannot be read or has another number of columns than the bounds.
+    """
+    table = _open(source, None)
+    if table.n_columns != grid.n_features:
+        raise DataError(
+            f"{table.label} has {table.n_columns} columns, but the bounds describe "
+            f"{grid.n_features}; give one pair of bounds per column."
+        )
+    return _records(table, Rules.of_grid(grid), chunk_rows, memory_limit)
+
+
+def read_floats(
+    source: Any, names: Sequence[str] | None = None, schema: Schema | None = None
+) -> Floats:
+    """Return every cell of a source as it is: no schema, no clipping, no row left out.
+
+    Parameters
+    ----------
+    source : array, table or path
+    names : sequence of str, optional
+        Columns to read, in this order; all of them by default.
+    schema : Schema, optional
+        Of exactly these columns: says which hold categories.
+
+    Returns
+    -------
+    ndarray of shape (n_samples, n_features), float64, data units
+        NaN where a cell holds no number; a category is its number, NaN if it is unknown. For
+        local use: this is the data, not a release.
+
+    Raises
+    ------
+    DataError
+        If the source cannot be read or lacks a column.
+    """
+    table = _open(source, names)
+    parts = [np.empty((0, table.n_columns))]
+    rules = Rules.of_schema(schema) if schema else None
+    for raw in table.chunks(default_rows(table.n_columns)):
+        cells = rules.read(raw)[0] if rules else raw.cells
+        if not isinstance(cells, np.ndarray):
+            cells = np.column_stack([as_numbers(column, False)[0] for column in cells])
+        parts.append(cells)
+    return np.concatenate(parts)
+
+
+def header(source: Any) -> tuple[str, ...]:
+    """Return the column names of a source and nothing else; arrays have x0, x1, ...
+
+    Raises
+    ------
+    DataError
+        If the source cannot be read.
+    """
+    return _open(source, None).names
+
+
+def as_silos(data: Any) -> list[Any]:
+    """Tell a list of silos from one silo's data.
+
+    Parameters
+    ----------
+    data : list or tuple of tables and paths, or one silo's data
+        A list of numbers, or of rows of numbers, is one silo.
+
+    Returns
+    -------
+    list
+        One source per silo.
+
+    Raises
+    ------
+    DataError
+        If the list is empty, or holds tables together with something else.
+    """
+    if not isinstance(data, list | tuple):
+        return [data]
+    if not data:
+        raise DataError("data must hold at least one silo, got an empty list.")
+    tables = [
+        is_path(part)
+        or isinstance(part, SqlQuery | Baskets)
+        or len(getattr(part, "shape", ())) == 2
+        for part in data
+    ]
+    if any(tables) and not all(tables):
+        raise DataError(
+            f"every silo must be a table or a path, but element {tables.index(False)} of the list "
+            f"is a {type(data[tables.index(False)]).__name__}."
+        )
+    return list(data) if all(tables) else [data]
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """Rows after the schema's rules; every mask has the shape of `values`, but for `usable`."""
+
+    values: Floats  # filled, not yet clipped
+    missing: Mask  # includes cells of the wrong type
+    wrong: Mask
+    outside: Mask
+    usable: Mask  # (rows,)
+
+
+@dataclass(frozen=True)
+class Rules:
+    """A schema as arrays, one entry per column."""
+
+    grid: Grid
+    fill: Floats  # NaN: drop the record
+    drop_outside: Mask
+    integer: Mask
+    boolean: Mask
+    categories: tuple[tuple[str, ...], ...]  # of each column, empty for numbers
+    max_rows: int | None = None
+
+    @classmethod
+    def of_schema(cls, schema: Schema, frac_bits: int = 16) -> Self:
+        """Return the rules of a schema."""
+        columns = schema.columns
+        return cls(
+            grid=schema.grid(frac_bits),
+            fill=np.array([column.fill_value for column in columns]),
+            drop_outside=np.array([column.out_of_range == "drop" for column in columns]),
+            integer=np.array([column.type != "number" for column in columns]),
+            boolean=np.array([column.type == "boolean" for column in columns]),
+            categories=tuple(column.categories for column in columns),
+            max_rows=schema.max_rows,
+        )
+
+    @classmethod
+    def of_grid(cls, grid: Grid) -> Self:
+        """Return the rules of plain bounds: clip, and drop a record with a missing value."""
+        no = np.zeros(grid.n_features, dtype=bool)
+        fill = np.full(grid.n_features, np.nan)
+        words = ((),) * grid.n_features
+        return cls(grid=grid, fill=fill, drop_outside=no, integer=no, boolean=no, categories=words)
+
+    def read(self, raw: Raw) -> tuple[Floats, Mask]:
+        """Return cells as numbers, NaN where there is none, and which are of a wrong type."""
+        if isinstance(raw.cells, np.ndarray):
+            if not any(self.categories):
+                return raw.cells, np.zeros(raw.cells.shape, dtype=bool)
+            raw = replace(raw, cells=list(raw.cells.T))
+        pairs = [
+            as_codes(cells, words) if words else as_numbers(cells, bool(boolean))
+            for cells, boolean, words in zip(raw.cells, self.boolean, self.categories, strict=True)
+        ]
+        return np.column_stack([p[0] for p in pairs]), np.column_stack([p[1] for p in pairs])
+
+    def judge(self, raw: Raw) -> _Judged:
+        """Apply the rules for missing cells, types and range, each record by itself."""
+        values, wrong = self.read(raw)
+        missing = ~np.isfinite(values)
+        if self.integer.any():
+            values = np.where(missing, 0.0, values)
+            fraction = self.integer & (values != np.floor(values))
+            other = self.boolean & (values != 0) & (values != 1)
+            wrong |= (fraction | other) & ~missing
+            missing |= wrong
+        values = np.where(missing, self.fill, values)
+        outside = (values < np.array(self.grid.low)) | (values > np.array(self.grid.high))
+        unusable = np.isnan(values) | (outside & self.drop_outside)
+        usable = ~np.asarray(unusable.any(axis=1))
+        return _Judged(values, missing, wrong, outside, usable)
+
+    def encode(self, raws: Iterable[Raw]) -> Iterator[Chunk]:
+        """Turn the raw chunks of one pass into chunks of the grid, none of them empty."""
+        limit = UnitLimit(self.max_rows)
+        for raw in raws:
+            judged = self.judge(raw)
+            keep = limit.keep(raw.units, judged.usable)
+            if keep.any():
+                # clipped here already, so that no arithmetic of the grid can overflow
+                chunk = self.grid.encode(
+                    np.clip(judged.values[keep], self.grid.low, self.grid.high)
+                )
+                chunk.flags.writeable = False
+                yield chunk
+
+
+class UnitLimit:
+    """Keep the first `max_rows` usable records of each unit, through all chunks of one pass."""
+
+    def __init__(self, max_rows: int | None) -> None:
+        self._max_rows = max_rows
+        self._seen: dict[str, int] = {}
+        self.without_unit = self.beyond = 0
+
+    def keep(self, units: Any, usable: Mask) -> Mask:
+        """Return which rows of the next chunk stay; `units` is an Arrow array or None."""
+        if self._max_rows is None or not len(usable):
+            return usable
+        encoded = decoded(units).dictionary_encode()
+        names = [unit_name(value) for value in encoded.dictionary.to_pylist()]
+        number = {name: i for i, name in enumerate(dict.fromkeys(filter(None, names)))}
+        # two spellings of one unit share a number; -1 stands for no unit
+        numbers = np.array([number.get(name or "", -1) for name in names] + [-1], dtype=np.int64)
+        codes = numbers[np.asarray(encoded.indices.fill_null(-1))]
+        self.without_unit += int((usable & (codes < 0)).sum())
+        usable = usable & (codes >= 0)
+        before = np.array([self._seen.get(name, 0) for name in number] + [0], dtype=np.int64)
+        place = before[codes]
+        place[usable] += _rank(codes[usable])
+        keep: Mask = usable & (place < self._max_rows)
+        self.beyond += int((usable & ~keep).sum())
+        added = np.bincount(codes[keep], minlength=len(number))
+        for name, i in number.items():
+            if added[i]:
+                self._seen[name] = int(before[i] + added[i])
+        return keep
+
+
+def _rank(codes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return how often each entry's value occurred before it."""
+    order = np.argsort(codes, kind="stable")
+    arranged = codes[order]
+    rank = np.empty(len(codes), dtype=np.int64)
+    rank[order] = np.arange(len(codes)) - np.searchsorted(arranged, arranged)
+    return rank
+
+
+def _records(table: Table, rules: Rules, chunk_rows: int | None, memory_limit: int) -> Records:
+    """Encode a source once; keep the result, or seal a file that is too large to keep."""
+    rows = default_rows(table.n_columns) if chunk_rows is None else chunk_rows
+    if rows < 1:
+        raise PlanError(f"chunk_rows must be at least 1, got {rows}.")
+    kept: list[Chunk] = []
+    seal, size, fits = hashlib.blake2b(), 0, True
+    for chunk in rules.encode(table.chunks(rows)):
+        size += chunk.nbytes
+        fits = fits and not (table.is_file and size > memory_limit)
+        if fits:
+            kept.append(chunk)
+        else:
+            kept.clear()
+        if table.is_file:
+            seal.update(_bytes_of(chunk))
+    if fits:
+        stored = tuple(kept)
+        return Records(table.n_columns, lambda: iter(stored))
+    expected = seal.digest()
+
+    def read_again() -> Iterator[Chunk]:
+        found = hashlib.blake2b()
+        for chunk in rules.encode(table.chunks(rows)):
+            found.update(_bytes_of(chunk))
+            yield chunk
+        if found.digest() != expected:
+            raise DataError(
+                f"{table.label} changed while it was in use; records are frozen when a job "
+                "starts, so start a new job."
+            )
+
+    return Records(table.n_columns, read_again)
+
+
+def open_by_schema(source: Any, schema: Schema) -> Table:
+    """Find the columns of a schema, and its unit, in a source."""
+    if isinstance(source, Baskets):
+        return open_baskets(source, schema)
+    try:
+        return open_source(source, schema.names, schema.unit_column)
+    except DataError as error:
+        if not (is_path(source) and is_catalogue(schema)):
+            raise
+        reason = str(error)
+    raise DataError(  # baskets are never guessed: their first line would be a header
+        f"{reason[:-1]}; a file of baskets is read as such where that is said, with "
+        "Baskets(path), --baskets lines or --baskets long:BASKET,ITEM."
+    )
+
+
+def _open(source: Any, names: Sequence[str] | None) -> Table:
+    """Find columns in a source: those named, or all."""
+    if not isinstance(source, Baskets):
+        return open_source(source, names, None)
+    if names is None:
+        raise DataError("baskets have no columns of their own; give a schema of their items.")
+    return source.table(names)
+
+
+def default_rows(n_columns: int) -> int:
+    """Return how many rows a chunk has where nobody says so."""
+    return min(max(_CHUNK_CELLS // max(n_columns, 1), 1024), 65536)
+
+
+def _bytes_of(chunk: Chunk) -> bytes:
+    return chunk.astype("<i4", copy=False).tobytes()

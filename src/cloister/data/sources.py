@@ -1,0 +1,436 @@
+"""Whatever holds a table: its columns are checked first, then its rows are read in chunks."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from decimal import Decimal
+from pathlib import Path
+from types import NoneType
+from typing import Any
+
+import numpy as np
+
+from cloister.data.cells import Floats, is_text, text_cells, unit_cells
+from cloister.errors import DataError
+
+BLOCK_BYTES = 1 << 22  # of a text table; the longest line that can be read
+PARQUET_SUFFIXES = (".parquet", ".pq")
+_HEADER_BYTES = 1 << 20
+_DELIMITERS = ",;\t|:~^ "
+_TEXT_SUFFIXES = (".csv", ".tsv", ".txt", ".data")
+_PACKED_SUFFIXES = (".gz", ".bz2", ".zst")
+
+
+@dataclass(frozen=True)
+class SqlQuery:
+    """The rows that a database gives to a query; a source like a file with the same rows.
+
+    Parameters
+    ----------
+    url : str
+        A SQLAlchemy URL; it may hold a password and is never shown.
+    query : str
+        A SELECT with the schema's columns, as the database's driver takes it. With a unit column,
+        let it ORDER BY something, so that the first ``max_rows`` rows of a unit are always the
+        same ones.
+
+    Notes
+    -----
+    The rows are fetched in chunks and nothing is committed, so that nothing can be changed.
+    """
+
+    url: str = field(repr=False)
+    query: str = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Raw:
+    """Some rows as they were found: one float matrix, or one array of cells per column."""
+
+    cells: Floats | list[Any]
+    units: Any = None  # Arrow array, where the schema has a unit column
+    bad_lines: int = 0
+    unknown_items: int = 0  # of baskets, outside the catalogue
+
+
+@dataclass(frozen=True)
+class Table:
+    """A source whose columns were checked: its rows can be read again and again."""
+
+    label: str  # what messages call it
+    names: tuple[str, ...]  # of the columns to be used
+    chunks: Callable[[int], Iterator[Raw]]  # at most so many rows at a time
+    is_file: bool = False
+
+    @property
+    def n_columns(self) -> int:
+        """How many features each row has."""
+        return len(self.names)
+
+
+def open_source(source: Any, names: Sequence[str] | None, unit: str | None) -> Table:
+    """Find out what a source is and check its columns; `names` None means all of them."""
+    if is_path(source):
+        return _open_path(Path(source), names, unit)
+    if isinstance(source, SqlQuery):
+        return _open_query(source, names, unit)
+    if hasattr(source, "iloc") and hasattr(source, "columns"):
+        return _open_pandas(source, names, unit)
+    if hasattr(source, "to_arrow") and hasattr(source, "columns"):  # polars
+        source = source.to_arrow()
+    if hasattr(source, "to_batches") and hasattr(source, "column_names"):
+        return _open_arrow(source, names, unit)
+    return _open_array(source, names, unit)
+
+
+def is_path(source: Any) -> bool:
+    """Tell the path of a file from a table."""
+    return isinstance(source, str | os.PathLike)
+
+
+def find_columns(
+    label: str, found: Sequence[Any], names: Sequence[str] | None, unit: str | None
+) -> tuple[list[int], tuple[str, ...]]:
+    """Return where the needed columns (the unit last) stand, and the names of the features."""
+    have = [str(name).strip() for name in found]
+    names = tuple(have if names is None else names)
+    needed = (*names, unit) if unit is not None else names
+    if absent := [name for name in needed if name not in have]:
+        listed = ", ".join(repr(name) for name in absent[:5]) + (", ..." if absent[5:] else "")
+        raise DataError(
+            f"{label} has no column {listed}; mend the header, the delimiter or the schema."
+        )
+    if twice := [name for name in needed if have.count(name) > 1]:
+        raise DataError(f"{label} has more than one column {twice[0]!r}; rename all but one.")
+    return [have.index(name) for name in needed], names
+
+
+def _open_array(source: Any, names: Sequence[str] | None, unit: str | None) -> Table:
+    label = "the array"
+    if hasattr(source, "toarray"):
+        raise DataError("sparse data are not supported; give a dense table.")
+    if unit is not None:
+        raise DataError(
+            f"an array has no column {unit!r}, the unit of the schema; give a table or a file."
+        )
+    try:
+        X = np.asanyarray(source)
+    except ValueError:
+        raise DataError("rows must all have the same number of cells.") from None
+    if X.ndim != 2:
+        raise DataError(
+            f"records must be a table with 2 dimensions (rows, columns), got {X.ndim}; reshape "
+            "your data."
+        )
+    if X.dtype.kind not in "biufOUS":
+        raise DataError(f"records must be real numbers, got the data type {X.dtype}.")
+    names = tuple(names or (f"x{j}" for j in range(X.shape[1])))
+    if X.shape[1] != len(names):
+        raise DataError(
+            f"the array has {X.shape[1]} columns, but the schema has {len(names)}; give the "
+            "schema's columns in its order."
+        )
+
+    def chunks(rows: int) -> Iterator[Raw]:
+        for start in range(0, len(X), rows):
+            part = X[start : start + rows]
+            if X.dtype.kind in "OUS":
+                yield Raw([text_cells(column) for column in np.asarray(part).T.tolist()])
+            else:
+                numbers = part.astype(np.float64)
+                yield Raw(np.asarray(np.ma.filled(numbers, np.nan)))
+
+    return Table(label, names, chunks)
+
+
+def _open_pandas(frame: Any, names: Sequence[str] | None, unit: str | None) -> Table:
+    label = "the table"
+    positions, names = find_columns(label, list(frame.columns), names, unit)
+    for position, name in zip(positions, names, strict=False):
+        kind = frame.dtypes.iloc[position].kind
+        if kind not in "biufOUS":
+            raise DataError(
+                f"column {name!r} of {label} must hold numbers, got the data type "
+                f"{frame.dtypes.iloc[position]}."
+            )
+
+    def cells(column: Any) -> Any:
+        if column.dtype.kind not in "biuf":
+            return text_cells(column.tolist())
+        if isinstance(column.dtype, np.dtype):
+            return column.to_numpy().astype(np.float64)
+        return column.to_numpy(dtype=np.float64, na_value=np.nan)
+
+    def chunks(rows: int) -> Iterator[Raw]:
+        for start in range(0, len(frame), rows):
+            part = [frame.iloc[start : start + rows, position] for position in positions]
+            units = unit_cells(part.pop().tolist()) if unit is not None else None
+            yield Raw([cells(column) for column in part], units)
+
+    return Table(label, names, chunks)
+
+
+def _open_arrow(table: Any, names: Sequence[str] | None, unit: str | None) -> Table:
+    label = "the table"
+    positions, names = find_columns(label, table.column_names, names, unit)
+    _check_types(label, table.schema, positions, unit)
+
+    def chunks(rows: int) -> Iterator[Raw]:
+        return _slices(table.select(positions).to_batches(max_chunksize=rows), rows, unit)
+
+    return Table(label, names, chunks)
+
+
+def _open_path(path: Path, names: Sequence[str] | None, unit: str | None) -> Table:
+    """Tell files by their suffix."""
+    if not path.exists():
+        raise DataError(f"file {str(path)!r} does not exist.")
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    if path.is_dir() or (suffixes and suffixes[-1] in PARQUET_SUFFIXES):
+        return _open_parquet(path, names, unit)
+    if suffixes and suffixes[-1] in _PACKED_SUFFIXES:
+        suffixes.pop()
+    if suffixes and suffixes[-1] in _TEXT_SUFFIXES:
+        return _open_text(path, names, unit)
+    raise DataError(
+        f"file {str(path)!r} is of no known kind; it must end in "
+        f"{', '.join((*_TEXT_SUFFIXES, *PARQUET_SUFFIXES))}, text also packed as .gz."
+    )
+
+
+def _open_query(source: SqlQuery, names: Sequence[str] | None, unit: str | None) -> Table:
+    with _result(source, 1) as (label, result):
+        positions, names = find_columns(label, list(result.keys()), names, unit)
+
+    def chunks(rows: int) -> Iterator[Raw]:
+        with _result(source, rows) as (_, result):
+            for part in result.partitions(rows):
+                found = list(zip(*part, strict=True))
+                columns = [found[position] for position in positions]
+                people = map(one_spelling, columns.pop() if unit is not None else ())
+                units = unit_cells(people) if unit is not None else None
+                yield Raw([_database_cells(column) for column in columns], units)
+
+    return Table(label, names, chunks, is_file=True)
+
+
+@contextmanager
+def _result(source: SqlQuery, rows: int) -> Iterator[tuple[str, Any]]:
+    """Run a query and yield a label and its rows; whatever it changed is undone."""
+    import sqlalchemy as sa
+
+    label = "the database"
+    try:
+        url = sa.make_url(source.url)
+        sqlite = url.get_backend_name() == "sqlite"
+        public = sa.URL.create(url.get_backend_name(), host=url.host, database=url.database)
+        label = f"database {str(public)!r}"
+        engine = sa.create_engine(url, poolclass=sa.NullPool, hide_parameters=True)
+    except (sa.exc.ArgumentError, ImportError, ValueError) as error:
+        raise DataError(
+            f"{label} cannot be opened: {type(error).__name__}; url must be a SQLAlchemy URL whose "
+            "driver is installed, for PostgreSQL with pip install 'cloister[postgres]'."
+        ) from None
+    if sqlite and not Path(url.database or "").is_file():  # SQLite would make an empty one
+        raise DataError(f"{label} does not exist; check the url.")
+    try:
+        with engine.connect() as connection:
+            if sqlite:  # a text that is no UTF-8 must not stop a job
+                connection.connection.driver_connection.text_factory = bytes  # type: ignore[union-attr]
+            result = connection.execution_options(
+                stream_results=True, max_row_buffer=rows, no_parameters=True
+            ).exec_driver_sql(source.query)
+            if not result.returns_rows:
+                raise DataError(f"the query of {label} returns no rows; write a SELECT.")
+            yield label, result
+    except sa.exc.SQLAlchemyError as error:  # its words may repeat a record
+        raise DataError(
+            f"the query of {label} failed: {type(error).__name__}; try it with the database's own "
+            "client."
+        ) from None
+
+
+def _database_cells(cells: tuple[Any, ...]) -> Any:
+    if set(map(type, cells)) <= {float, int, NoneType}:  # the common case, at a tenth of the price
+        with suppress(OverflowError):
+            return np.array(cells, dtype=np.float64)
+    return text_cells(cells)
+
+
+def one_spelling(cell: Any) -> Any:
+    """Give a unit one spelling, where a database may give a value several."""
+    if isinstance(cell, memoryview | bytearray):
+        return bytes(cell)
+    if isinstance(cell, Decimal) and cell.is_finite():
+        return int(cell) if cell == cell.to_integral_value() else cell.normalize()
+    return cell
+
+
+def _open_parquet(path: Path, names: Sequence[str] | None, unit: str | None) -> Table:
+    import pyarrow.parquet as pq
+
+    label = f"file {str(path)!r}"
+    files = [path]
+    if path.is_dir():
+        files = sorted(
+            file
+            for file in path.rglob("*")
+            if file.suffix.lower() in PARQUET_SUFFIXES and not file.name.startswith((".", "_"))
+        )
+        if not files:
+            raise DataError(f"folder {str(path)!r} holds no Parquet file.")
+    wanted = names
+    labels: list[list[str]] = []
+    for file in files:
+        with readable(label), pq.ParquetFile(file) as opened:
+            found = opened.schema_arrow
+        positions, wanted = find_columns(label, found.names, wanted, unit)
+        _check_types(label, found, positions, unit)
+        labels.append([found.names[position] for position in positions])
+
+    def chunks(rows: int) -> Iterator[Raw]:
+        for file, columns in zip(files, labels, strict=True):
+            with readable(label), pq.ParquetFile(file) as opened:
+                batches = opened.iter_batches(batch_size=rows, columns=columns)
+                yield from _slices((batch.select(columns) for batch in batches), rows, unit)
+
+    return Table(label, tuple(wanted or ()), chunks, is_file=True)
+
+
+def _open_text(path: Path, names: Sequence[str] | None, unit: str | None) -> Table:
+    import pyarrow as pa
+    import pyarrow.csv as pacsv
+
+    label = f"file {str(path)!r}"
+    with readable(label), pa.input_stream(str(path)) as stream:
+        start = stream.read(_HEADER_BYTES)
+    if start[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        raise DataError(f"{label} is UTF-16; save it as UTF-8.")
+    line = (start.splitlines() or [b""])[0]
+    body = start[len(line) :].strip()
+    try:
+        title = line.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        title = line.decode("latin1")
+    delimiter, found = _split_header(title, names)
+    if not any(found):
+        raise DataError(f"{label} is empty; its first line must name the columns.")
+    positions, names = find_columns(label, found, names, unit)
+    order = [str(position) for position in positions]
+    _check_quotes(path, label, delimiter)
+
+    def chunks(rows: int) -> Iterator[Raw]:
+        bad: list[None] = []
+
+        def skip(_: Any) -> str:
+            bad.append(None)
+            return "skip"
+
+        if not body:
+            return
+        with readable(label), pa.input_stream(str(path)) as stream:
+            batches = pacsv.open_csv(
+                stream,
+                read_options=pacsv.ReadOptions(
+                    skip_rows=1,
+                    column_names=[str(position) for position in range(len(found))],
+                    block_size=BLOCK_BYTES,
+                    encoding="latin1",  # never fails; numbers read the same, names stay apart
+                ),
+                parse_options=pacsv.ParseOptions(
+                    delimiter=delimiter, newlines_in_values=True, invalid_row_handler=skip
+                ),
+                convert_options=pacsv.ConvertOptions(
+                    include_columns=order,
+                    column_types=dict.fromkeys(order, pa.binary()),
+                    strings_can_be_null=False,
+                ),
+            )
+            yield from _slices(batches, rows, unit)
+        yield Raw(np.empty((0, len(positions) - (unit is not None))), bad_lines=len(bad))
+
+    return Table(label, names, chunks, is_file=True)
+
+
+def _check_quotes(path: Path, label: str, delimiter: str) -> None:
+    """Refuse a table whose quotes do not match: one such line would swallow those after it.
+
+    What a CSV writer wrote passes, whatever the records hold, so this tells nothing about them.
+    """
+    import pyarrow as pa
+
+    with readable(label), pa.input_stream(str(path)) as stream:
+        while (part := stream.read(BLOCK_BYTES)) and b'"' not in part:
+            pass
+        if not part:
+            return
+    with readable(label), pa.input_stream(str(path)) as stream:
+        text = io.TextIOWrapper(stream, encoding="latin1", newline="")
+        try:
+            for _ in csv.reader(text, delimiter=delimiter, strict=True):
+                pass
+        except csv.Error:
+            raise DataError(
+                f"{label} has a quoted field that does not end as it should; export it again with "
+                "a CSV writer."
+            ) from None
+
+
+def _split_header(line: str, names: Sequence[str] | None) -> tuple[str, list[str]]:
+    """Find the delimiter that shows the most of the wanted names, else the most names."""
+
+    def split(delimiter: str) -> list[str]:
+        return [name.strip() for name in next(csv.reader([line], delimiter=delimiter), [])]
+
+    def worth(delimiter: str) -> tuple[int, bool, int]:
+        found = split(delimiter)
+        return len(set(found) & set(names or ())), delimiter != " ", len(found)
+
+    best = max(_DELIMITERS, key=worth)
+    return best, split(best)
+
+
+def _slices(batches: Iterable[Any], rows: int, unit: str | None) -> Iterator[Raw]:
+    """Cut Arrow batches, whose last column is the unit if there is one, to at most `rows` rows."""
+    for batch in batches:
+        for start in range(0, batch.num_rows, rows):
+            columns = list(batch.slice(start, rows).columns)
+            units = columns.pop() if unit is not None else None
+            yield Raw(columns, units)
+
+
+def _check_types(label: str, found: Any, positions: Sequence[int], unit: str | None) -> None:
+    """Refuse columns that by their declared type hold no numbers, and units that are no names."""
+    import pyarrow.types as types
+
+    for place, position in enumerate(positions):
+        kind = found.types[position]
+        kind = kind.value_type if types.is_dictionary(kind) else kind
+        plain = types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
+        plain = plain or types.is_decimal(kind) or types.is_null(kind) or is_text(kind)
+        if unit is not None and place == len(positions) - 1:
+            if types.is_nested(kind):
+                raise DataError(f"unit column {unit!r} of {label} must hold names, got {kind}.")
+        elif not plain:
+            raise DataError(
+                f"column {found.names[position]!r} of {label} must hold numbers, got {kind}."
+            )
+
+
+@contextmanager
+def readable(label: str) -> Iterator[None]:
+    """Turn a failure to read into a `DataError` that repeats nothing of the file's content."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except (OSError, EOFError, pa.ArrowException):
+        raise DataError(
+            f"{label} cannot be read; it is damaged, no such file any more, not of the kind its "
+            f"name says, or has a line longer than {BLOCK_BYTES} bytes."
+        ) from None
