@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
+from inspect import signature
 from math import sqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -23,13 +24,13 @@ from cloister.privacy.calibration import gdp_mu_for
 from cloister.privacy.events import ComposedEvent, Event, event_from_dict
 from cloister.privacy.noise import DiscreteNoise, NoiseSource
 from cloister.protocol.aggregator import Aggregator
-from cloister.protocol.client import Client
+from cloister.protocol.client import Client, Source
 from cloister.protocol.plan import Plan
 from cloister.protocol.session import RoundDone, run_rounds
 from cloister.randomness import new_key
 from cloister.schema import Schema
 from cloister.secagg.masks import GroupMask, NoMask
-from cloister.tasks.base import Floats, GridState, Mechanism, Profile, Records, Task
+from cloister.tasks.base import Floats, GridState, Mechanism, Profile, Task
 from cloister.tasks.count import Count
 from cloister.transports.inprocess import InProcess
 
@@ -41,7 +42,7 @@ COUNT_SHARE = 0.02
 
 MODEL_FORMAT = "cloister-model/1"
 
-SiloRecords = Mapping[str, Iterable[Records]]
+SiloRecords = Mapping[str, Source]
 CONTENT_KEY = b"cloister/records"
 """Fingerprints of records are made with this; it is public, a ledger puts its own key on top."""
 
@@ -227,6 +228,8 @@ def make_plan(
             f"n_clusters must be at most nominal_n={nominal_n}, got {n_clusters}; "
             "ask for fewer clusters."
         )
+    facts = {"columns": schema.public, "silos": names, "unit": schema.unit}
+    options |= {name: facts[name] for name in facts.keys() & signature(task.design).parameters}
     try:
         designed = task.design(
             n_features=grid.n_features,
@@ -271,8 +274,9 @@ def run_plan(
     Parameters
     ----------
     plan : Plan
-    silos : mapping of silo name to iterable of int32 arrays
-        Grid records of each member, in chunks, iterable once a round.
+    silos : mapping of silo name to iterable of int32 arrays, or to a function
+        Grid records of each member, in chunks, iterable once a round; see
+        :class:`~cloister.protocol.client.Client`.
     noise : NoiseSource, optional
         Exact discrete noise from the operating system unless a test gives another.
     account : Account, optional
@@ -377,6 +381,11 @@ def run_job(
     small, rest = split_budget(budget, COUNT_SHARE, law)
     # Whatever is wrong with the task or its price is found before the count is paid for.
     rehearsal = make_plan(task, schema, silos, budget=rest, nominal_n=fewest, **options)
+    if rehearsal.rate < 1:
+        raise PlanError(
+            f"nominal_n must be given for task {task.name!r}, which samples its clients; what a "
+            "count costs beside it cannot be taken off exactly."
+        )
     count_plan = make_plan(
         Count, schema, silos, budget=small, nominal_n=1, mechanism=law, **_shared(options)
     )

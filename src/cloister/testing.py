@@ -366,15 +366,10 @@ def _equal(left: list[GridState], right: list[GridState]) -> bool:
     )
 
 
-def __getattr__(name: str) -> Any:
-    """Make ``ZeroNoiseKMeans`` when it is asked for: scikit-learn is slow to import."""
-    if name != "ZeroNoiseKMeans":
-        raise AttributeError(f"module 'cloister.testing' has no attribute {name!r}")
-    from cloister.estimators.kmeans import DPKMeans
+def zero_noise(estimator: type[Any]) -> type[Any]:
+    """Return an estimator's class with the zero-noise double, for checks that compare two fits."""
 
-    class ZeroNoiseKMeans(DPKMeans):
-        """``DPKMeans`` with the zero-noise double, for checks that compare two fits."""
-
+    class ZeroNoiseEstimator(estimator):  # type: ignore[misc]  # the base is known at run time only
         _new_noise = ZeroNoise
 
         def __sklearn_tags__(self) -> Any:
@@ -382,6 +377,22 @@ def __getattr__(name: str) -> Any:
             tags.non_deterministic = False  # so that scikit-learn runs all its checks
             return tags
 
-    ZeroNoiseKMeans.__qualname__ = name  # so that it can be stored
-    globals()[name] = ZeroNoiseKMeans
-    return ZeroNoiseKMeans
+    name = estimator.__name__.replace("DP", "ZeroNoise", 1)
+    ZeroNoiseEstimator.__name__ = ZeroNoiseEstimator.__qualname__ = name
+    ZeroNoiseEstimator.__doc__ = f"``{estimator.__name__}`` with the zero-noise double."
+    return _ZERO_NOISE.setdefault(name, ZeroNoiseEstimator)
+
+
+_ZERO_NOISE: dict[str, type[Any]] = {}
+"""What :func:`zero_noise` made, by name, so that fitted ones can be stored."""
+
+
+def __getattr__(name: str) -> Any:
+    """Make ``ZeroNoiseKMeans`` when it is asked for: scikit-learn is slow to import."""
+    if name in _ZERO_NOISE:
+        return _ZERO_NOISE[name]
+    if name != "ZeroNoiseKMeans":
+        raise AttributeError(f"module 'cloister.testing' has no attribute {name!r}")
+    from cloister.estimators.kmeans import DPKMeans
+
+    return zero_noise(DPKMeans)

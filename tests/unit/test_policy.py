@@ -14,7 +14,7 @@ from cloister.errors import PlanError
 from cloister.hazmat.signing import Identity
 from cloister.privacy.budget import Budget
 from cloister.protocol.plan import Plan
-from cloister.schema import Schema
+from cloister.schema import Schema, catalogue_schema
 from cloister.settings import PolicySettings
 from cloister.silo.policy import PROPOSE_LABEL, Policy, Proposer
 from cloister.tasks import Count, Lloyd
@@ -280,3 +280,45 @@ def test_the_policy_of_a_file_that_says_nothing_is_the_policy_that_denies() -> N
     written = PolicySettings(tasks=("count",), max_epsilon_per_job=0.5, columns=("a",))
     assert Policy.of(written) == Policy(("count",), 0.5, columns=("a",))
     assert [field.name for field in fields(Policy)] == list(PolicySettings.model_fields)
+
+
+COLUMN = {"name": "x", "type": "category", "categories": ("a", "b", "c")}
+
+
+@pytest.mark.parametrize(
+    ("own", "asked"),
+    [
+        (COLUMN, {**COLUMN, "categories": ("b", "a", "c")}),
+        (COLUMN, {**COLUMN, "categories": ("a", "b", "d")}),
+        (COLUMN, {**COLUMN, "missing": "a"}),
+        ({"name": "x", "type": "boolean"}, {**COLUMN, "categories": ("0", "1")}),
+    ],
+)
+def test_other_categories_are_another_schema(own: dict[str, Any], asked: dict[str, Any]) -> None:
+    mine, theirs = (Schema(dataset="d", unit="row", columns=[c]) for c in (own, asked))
+    _refuses_another(mine, theirs)
+
+
+@pytest.mark.parametrize("items", [["tea", "milk"], ["milk", "tee"], ["milk"]])
+def test_another_catalogue_is_another_schema(items: list[str]) -> None:
+    mine, theirs = (catalogue_schema(x, dataset="d") for x in (["milk", "tea"], items))
+    _refuses_another(mine, theirs)
+
+
+def _refuses_another(mine: Schema, theirs: Schema) -> None:
+    """A plan made by another schema is refused, and the reason says which digest was asked."""
+
+    def planned(schema: Schema) -> Plan:
+        return asking(
+            task=Count(n_features=len(schema.columns)),
+            columns=schema.names,
+            grid=schema.grid(),
+            schema_digest=schema.digest(),
+        )
+
+    policy = replace(ALLOWS, tasks=("count",))
+    assert Case(policy=policy, schema=mine, plan=planned(mine)).refusal() is None
+    reason = Case(policy=policy, schema=mine, plan=planned(theirs)).refusal()
+    assert reason is not None
+    assert reason.startswith(f"schema_digest must be {mine.digest()}, that of this silo's schema")
+    assert theirs.digest() in reason

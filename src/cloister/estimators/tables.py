@@ -48,7 +48,7 @@ def read_silos(
     if isinstance(model.bounds, Schema):
         schema = model.bounds
         if table:  # read now: what cannot be labelled is refused before it costs anything
-            local = read_floats(silos[0], schema.names)
+            local = read_floats(silos[0], schema.names, schema)
     elif table:
         local = checked_numbers(model, silos[0])
         silos = [local]
@@ -114,6 +114,7 @@ def open_ledger(model: Any, schema: Schema) -> tuple[Ledger, str] | None:
 
 def checked_numbers(model: Any, X: Any, **options: Any) -> Floats:
     """Let scikit-learn check a table; where it would quote cells, say so in our words."""
+    X = _with_codes(model.bounds, X)
     try:
         checked: Floats = validate_data(model, X, dtype=[np.float64, np.float32], **options)
         return checked
@@ -124,6 +125,16 @@ def checked_numbers(model: Any, X: Any, **options: Any) -> Floats:
         "records must be a table of numbers with 2 dimensions, got text or another shape. "
         "Reshape your data, or give a schema as bounds, which says what text becomes."
     )
+
+
+def _with_codes(bounds: Any, X: Any) -> Any:
+    """Return a DataFrame with numbers for its categories, if a schema says which they are."""
+    has_words = isinstance(bounds, Schema) and any(column.categories for column in bounds.columns)
+    if not has_words or not hasattr(X, "assign"):
+        return X
+    values = read_floats(X, bounds.names, bounds)
+    numbers = X.assign(**{name: values[:, j] for j, name in enumerate(bounds.names)})
+    return numbers[list(bounds.names)]
 
 
 def nearest_centre(grid: Grid, X: Floats, centres: Floats) -> tuple[NDArray[np.int32], Floats]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
 from cloister.errors import LocalProtocolError, RemoteProtocolError
 from cloister.hazmat import kex
-from cloister.hazmat.prg import PadContext, Usage, derive, join
+from cloister.hazmat.prg import PadContext, Usage, derive, join, stream
 from cloister.hazmat.ring import Integers, from_bytes, to_integers, to_words
 from cloister.hazmat.signing import Identity, fingerprint_of, verify
 from cloister.privacy.noise import NoiseSource, ShareNoise
@@ -45,7 +45,13 @@ from cloister.protocol.messages import (
 from cloister.protocol.plan import Plan
 from cloister.protocol.progress import Progress
 from cloister.secagg.masks import Masker
-from cloister.tasks.base import GridState, Records
+from cloister.tasks.base import ByClient, BySilo, GridState, Records
+
+Source = Iterable[Records] | Callable[[int, GridState], Iterable[Records]]
+"""Grid records in chunks, iterable once a round; or a function of round and state that makes them.
+
+The function must make the same ones when it is asked again, else a retry ends the job.
+"""
 
 _DRIFT = 1e-6  # machines may differ by so much in a coordinate of the public state
 _TOLD = b"told/"  # no frame begins so
@@ -59,8 +65,10 @@ class Client:
     plan : Plan
     silo : str
         This silo's name in the plan.
-    records : iterable of ndarray of shape (n, n_features), int32
-        Grid records in chunks; iterated once a round, so it must be iterable again.
+    records : iterable of ndarray of shape (n, n_features), int32, or function
+        Grid records in chunks; iterated once a round, so it must be iterable again. A function of
+        round and public state makes them anew in each round, as code of a silo's own does that
+        trains a model.
     masker : Masker, optional
         None if the keys are agreed on with the other silos, as over a network.
     journal : Journal, optional
@@ -83,7 +91,7 @@ class Client:
         self,
         plan: Plan,
         silo: str,
-        records: Iterable[Records],
+        records: Source,
         masker: Masker | None = None,
         journal: Journal | None = None,
         *,
@@ -273,14 +281,40 @@ class Client:
 
     def _upload(self, t: int) -> Upload:
         """Sum the records, add our share of the noise if it is ours to add, and mask the sum."""
-        total = np.zeros(self.plan.length(t), dtype=np.int64)
+        total, task = self._sum(t), self.plan.task
+        if isinstance(task, BySilo) and task.silos:
+            total = task.placed(t, self.silo, total)
         if self.plan.profile == "pairwise":
             total += self._share_of_noise(t)
-        for chunk in self._records:
-            total += self.plan.task.contribute(t, self.state, chunk)
         words = self._masker.mask(to_words(total), self._pad(t), self._members)
         self._shares_of_noise.pop(t, None)
         return Upload(t, self.silo, self._state_tag(t), words)
+
+    def _sum(self, t: int) -> Integers:
+        """Return what our records add to round `t`."""
+        task, state = self.plan.task, self.state
+        chunks = self._records(t, state) if callable(self._records) else self._records
+        if not isinstance(task, ByClient):
+            total = np.zeros(self.plan.length(t), dtype=np.int64)
+            for chunk in chunks:
+                total += self._whole(t, task.contribute(t, state, chunk))
+            return total
+        none = np.zeros((0, task.n_features), dtype=np.int32)
+        table = np.concatenate(list(chunks) or [none])
+        if task.rate == 1:
+            return self._whole(t, task.contribute(t, state, table))
+        about = join((self.plan.digest, str(t).encode()))
+        coins = stream(derive(self._journal.secret(self.plan.run_id), Usage.COINS, about))
+        return self._whole(t, task.contribute_sampled(t, state, table, coins))
+
+    def _whole(self, t: int, words: Integers) -> Integers:
+        """Refuse words that numpy would spread over a longer vector."""
+        if words.shape != (self.plan.length(t),) or words.dtype != np.int64:
+            raise LocalProtocolError(
+                f"task {self.plan.task.name!r} made {words.shape} words of round {t}, the plan has "
+                f"{self.plan.length(t)}; the plan or the task is not right."
+            )
+        return words
 
     def _share_of_noise(self, t: int) -> Integers:
         if t not in self._shares_of_noise:

@@ -11,7 +11,7 @@ import json
 import logging
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from math import ceil, isqrt, sqrt
 from typing import Any, get_args
@@ -20,6 +20,7 @@ from cloister.errors import PlanError, RemoteProtocolError
 from cloister.hazmat.discrete import MAX_SCALE
 from cloister.hazmat.fixedpoint import Grid
 from cloister.hazmat.ring import RING_BITS, WORD_BYTES, Integers
+from cloister.privacy import accounting
 from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import (
     gaussian_noise_multiplier,
@@ -33,10 +34,11 @@ from cloister.privacy.events import (
     GaussianEvent,
     LaplaceEvent,
     NonPrivateEvent,
+    SampledGaussianEvent,
 )
 from cloister.randomness import new_nonce
 from cloister.tasks import TASKS
-from cloister.tasks.base import Block, Mechanism, Profile, Released, Task
+from cloister.tasks.base import Block, ByClient, Mechanism, Profile, Released, Task
 
 PROTOCOL_VERSION = 1
 MAX_RECORDS = 1 << 32  # per silo: public head-room, not a count
@@ -91,7 +93,8 @@ class Plan:
         Only "pairwise": how many silos may collude with the aggregator, the observer among them;
         1 by default.
     unit : str
-        Unit of privacy: "row", or the column whose values name a person.
+        Unit of privacy: "row"; the column whose values name a person; or what a client is, "silo"
+        or one of the columns, for tasks that bound what a client adds.
     max_rows, max_silos_per_person : int
         At most so many rows of one unit count in a silo, and a person is in at most so many silos;
         the sensitivity multiplies by both.
@@ -144,6 +147,7 @@ class Plan:
         self._check_size()
         self._check_task()
         self._check_lattice()
+        self._check_clients()
 
     def _check_numbers(self) -> None:
         for name in ("nominal_n", "min_silos", "max_rows", "max_silos_per_person"):
@@ -245,6 +249,55 @@ class Plan:
         if not 0 < weight <= 1 + 1e-9:
             raise PlanError(f"weights of all blocks must sum to at most 1, got {weight:.6g}.")
 
+    def _check_clients(self) -> None:
+        """Check who a client is, and that what sampling saves was not overrated."""
+        task = self.task
+        named = self.unit if self.unit in ("silo", *self.columns) else "row"
+        if named != (task.clients if isinstance(task, ByClient) else "row"):
+            raise PlanError(
+                f"unit {self.unit!r} does not fit task {task.name!r}, whose guarantee is for "
+                f"{getattr(task, 'clients', 'row')!r}; use a schema with that unit."
+            )
+        if isinstance(task, ByClient) and task.clients in self.columns:
+            at = getattr(task, "client_column", -1)
+            if not (0 <= at < len(self.columns)) or self.columns[at] != task.clients:
+                raise PlanError(
+                    f"client_column must be that of {task.clients!r}, got {at!r}; design the task "
+                    "again."
+                )
+            if self.grid.high[at] - self.grid.low[at] > 2 * self.grid.one:
+                raise PlanError(
+                    f"grid cannot tell the clients of {task.clients!r} apart; use more frac_bits."
+                )
+        if bad := [step for step in _steps_of(task) if _needs_its_plan(step)]:
+            raise PlanError(
+                f"task {bad[0].name!r} with clients other than rows, or sampled ones, must be the "
+                "task of a plan and not a step of one."
+            )
+        if not isinstance(task, ByClient):
+            return
+        if task.alone and self.profile != "local":
+            least = len(self.silos)
+            if (self.profile, self.min_silos, self.collusion) != ("pairwise", least, least - 1):
+                raise PlanError(
+                    f"a plan whose silos trust nobody needs profile 'pairwise', min_silos={least} "
+                    f"and collusion={least - 1}, so that each silo's own noise is enough; got "
+                    f"{self.profile!r}, {self.min_silos} and {self.collusion}."
+                )
+        if self.rate == 1 or self.budget is None:
+            return
+        if self.group_size > 1:
+            raise PlanError(
+                f"max_silos_per_person must be 1 where clients are sampled, got {self.group_size}; "
+                "coins of several clients cannot be priced as one."
+            )
+        spent = accounting.epsilon(self.events(), self.budget.delta)
+        if spent > self.budget.epsilon * (1 + 1e-9):
+            raise PlanError(
+                f"noise_multiplier {task.noise_multiplier:.6g} costs epsilon {spent:.6g} at rate "
+                f"{task.rate:g}, above the budget of {self.budget.epsilon:g}; design the task anew."
+            )
+
     def _check_size(self) -> None:
         """Refuse a plan whose mere size would stop a party that reads it."""
         if not 1 <= self.rounds <= MAX_ROUNDS or len(self.silos) > MAX_SILOS:
@@ -300,6 +353,11 @@ class Plan:
         return self.task.rounds
 
     @property
+    def rate(self) -> float:
+        """Probability with which a client takes part in a round; 1 unless a task samples."""
+        return self.task.rate if isinstance(self.task, ByClient) else 1.0
+
+    @property
     def group_size(self) -> int:
         """Number of records that one unit of privacy may own."""
         return self.max_rows * self.max_silos_per_person
@@ -313,6 +371,8 @@ class Plan:
         """Noise scale over sensitivity of one release that takes the whole budget."""
         if self.budget is None:
             return 0.0
+        if isinstance(self.task, ByClient) and self.task.rate < 1:
+            return self.task.noise_multiplier
         if self.task.mechanism == "laplace":
             return laplace_noise_multiplier(self.budget.epsilon)
         return gaussian_noise_multiplier(self.budget.epsilon, self.budget.delta)
@@ -365,7 +425,12 @@ class Plan:
                 events.append(LaplaceEvent(scale / (self.group_size * block.l1)))
             else:
                 norm = self.group_size * sqrt(block.l2_squared)
-                events.append(GaussianEvent(lattice_noise_multiplier(scale, norm)))
+                multiplier = lattice_noise_multiplier(scale, norm)
+                events.append(
+                    GaussianEvent(multiplier)
+                    if self.rate == 1
+                    else SampledGaussianEvent(multiplier, self.rate)
+                )
         return events[0] if len(events) == 1 else ComposedEvent(tuple(events))
 
     def events(self) -> Event:
@@ -412,8 +477,7 @@ class Plan:
         document: dict[str, Any] = {
             "protocol": PROTOCOL_VERSION,
             "ring_bits": RING_BITS,
-            # a protocol cannot say that tasks are dataclasses
-            "task": {"name": self.task.name, **asdict(self.task)},  # type: ignore[call-overload]
+            "task": _written(self.task),
             "budget": asdict(self.budget) if self.budget else None,
             "grid": asdict(self.grid),
         }
@@ -442,32 +506,35 @@ class Plan:
                     f"plan is of protocol {document['protocol']}, this is {PROTOCOL_VERSION}; "
                     "use the same version at every party."
                 )
-            options = dict(document["task"])
-            name = options.pop("name")
-            if name not in known:
-                raise PlanError(f"task must be one of {sorted(known)}, got {name!r}.")
+            task = _read({_TASK: document["task"][_TASK], **document["task"]}, known)
             plain = {field: document[field] for field in _PLAIN_FIELDS}
             plain["silos"] = tuple(plain["silos"])
             plain["columns"] = tuple(plain["columns"])
             plain["fingerprints"] = tuple(plain["fingerprints"])
             return cls(
-                task=known[name](**options),
+                task=task,
                 grid=Grid(**document["grid"]),
                 budget=Budget(**document["budget"]) if document["budget"] else None,
                 **plain,
             )
         except PlanError:
             raise
-        except (KeyError, TypeError, ValueError) as error:
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise PlanError(f"plan is not complete: {error}; write it with to_dict.") from error
 
     def unit_in_words(self) -> str:
         """Say whom the guarantee protects."""
-        if self.unit == "row":
+        if self.unit == "silo":
+            unit = "one client, which is a silo with all of its records"
+        elif self.unit in self.columns:
+            unit = f"one client, which is all rows of a silo with one value of {self.unit!r}"
+        elif self.unit == "row":
             unit = "one row" + (f" (and copies, {self.max_rows} in all)" * (self.max_rows > 1))
         else:
             unit = f"all rows with one value of {self.unit!r}, at most {self.max_rows} in a silo"
         silos = self.max_silos_per_person
+        if self.unit == "silo" and silos == 1:
+            return unit
         return f"{unit}, in {'one silo only' if silos == 1 else f'at most {silos} silos'}"
 
     def describe(self) -> str:
@@ -501,6 +568,47 @@ class Plan:
             lines.append("The result is for the one who proposed the job, too.")
         return " ".join(lines)
 
+
+def _steps_of(task: Task) -> list[Task]:
+    """Return the tasks inside a task, at any depth."""
+    steps = [step for step in getattr(task, "steps", ()) if isinstance(step, Task)]
+    return steps + [inner for step in steps for inner in _steps_of(step)]
+
+
+def _needs_its_plan(task: Task) -> bool:
+    return isinstance(task, ByClient) and (task.clients != "row" or task.rate < 1 or task.alone)
+
+
+def _written(value: Any) -> Any:
+    """Return a task, with the tasks inside it, as JSON-able values."""
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if isinstance(value, Task):
+        names = [field.name for field in fields(value)]  # type: ignore[arg-type]  # a protocol cannot say that tasks are dataclasses
+        return {_TASK: value.name, **{name: _written(getattr(value, name)) for name in names}}
+    if isinstance(value, tuple | list):
+        return [_written(part) for part in value]
+    if isinstance(value, Mapping):
+        return {name: _written(part) for name, part in value.items()}
+    return value
+
+
+def _read(value: Any, known: Mapping[str, type[Task]]) -> Any:
+    """Return the task that :func:`_written` wrote."""
+    if isinstance(value, list):
+        return tuple(_read(part, known) for part in value)
+    if not isinstance(value, Mapping):
+        return value
+    entries = {name: _read(part, known) for name, part in value.items() if name != _TASK}
+    if _TASK not in value:
+        return entries
+    if value[_TASK] not in known:
+        raise PlanError(f"task must be one of {sorted(known)}, got {value[_TASK]!r}.")
+    return known[value[_TASK]](**entries)
+
+
+_TASK = "name"
+"""The key that tells a task from other mappings, which may not have it."""
 
 _PLAIN_FIELDS = (
     "silos",

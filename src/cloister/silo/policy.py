@@ -14,7 +14,7 @@ from cloister.hazmat.signing import fingerprint_of, verify
 from cloister.protocol.plan import Plan
 from cloister.schema import Schema
 from cloister.settings import PolicySettings
-from cloister.tasks.base import Profile
+from cloister.tasks.base import BySilo, Profile, names_within
 
 PROPOSE_LABEL = b"cloister/1/propose"
 """What an analyst signs: this and the digest of the plan."""
@@ -54,6 +54,7 @@ class Policy:
     Parameters
     ----------
     tasks : tuple of str
+        By name; of a pipeline it and each of its steps.
     max_epsilon_per_job, max_epsilon_per_study, max_epsilon_per_year : float or None
         None leaves it to the lifetime cap of the ledger, except for a job, where None allows none.
         What earlier jobs of a study or year cost is known to the ledger, which adds it up.
@@ -67,6 +68,8 @@ class Policy:
         "group" must be named: it rests on the aggregator really adding the noise.
     allow_publish : bool
         Whether the result may be for others than the silos.
+    allow_breakdown : bool
+        Whether a result may tell about this silo's records alone, with noise of its own.
     standing : bool
         Approve by itself what fits; otherwise a person approves each job.
     """
@@ -80,6 +83,7 @@ class Policy:
     columns: tuple[str, ...] | None = None
     profiles: tuple[Profile, ...] = ("pairwise",)
     allow_publish: bool = False
+    allow_breakdown: bool = False
     standing: bool = False
 
     @classmethod
@@ -170,14 +174,20 @@ class Policy:
             yield f"the signature of {proposer.name!r} is not over this plan; submit it again."
 
     def _what(self, plan: Plan) -> Iterator[str]:
-        if plan.task.name not in self.tasks:
-            yield f"task {plan.task.name!r} is not among those allowed here: {_list(self.tasks)}."
+        for name in names_within(plan.task):
+            if name not in self.tasks:
+                yield f"task {name!r} is not among those allowed here: {_list(self.tasks)}."
         if plan.profile not in self.profiles:
             yield (
                 f"profile {plan.profile!r} is not among those allowed here: {_list(self.profiles)}."
             )
         if plan.publish and not self.allow_publish:
             yield "publish must be False here; the result is for the silos alone."
+        if isinstance(plan.task, BySilo) and plan.task.silos and not self.allow_breakdown:
+            yield (
+                "a breakdown by silo is not allowed here; plan without by_silo, or ask the owner "
+                "to set allow_breakdown."
+            )
 
     def _cost(self, plan: Plan) -> Iterator[str]:
         if plan.budget is None or not plan.task.private:
@@ -212,7 +222,7 @@ class Policy:
         if plan.schema_digest != schema.digest():
             yield (
                 f"schema_digest must be {schema.digest()}, that of this silo's schema, got "
-                f"{plan.schema_digest!r}; agree on one schema."
+                f"{plan.schema_digest!r}; agree on one schema, see 'cloister schema diff'."
             )
         if plan.columns != schema.names:
             yield f"columns must be {_list(schema.names)} as in this silo's schema."

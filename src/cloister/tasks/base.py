@@ -8,7 +8,7 @@ line, report) is done for it. To add one, write a class with these members in on
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import log, prod, sqrt
 from typing import Any, ClassVar, Literal, Protocol, Self, runtime_checkable
@@ -78,6 +78,30 @@ class Released:
 
     values: Integers
     noise_std: float
+
+
+@dataclass(frozen=True)
+class PublicColumn:
+    """What a task may know of a column: the part of the schema that is not about cells.
+
+    Parameters
+    ----------
+    name : str
+    low, high : float, data units, ``low < high``
+        The box; numbers of the first and last category where there are categories.
+    categories : tuple of str
+        Empty for a column of numbers; ``("0", "1")`` for a boolean.
+    """
+
+    name: str
+    low: float
+    high: float
+    categories: tuple[str, ...] = ()
+
+    @property
+    def levels(self) -> int:
+        """Number of categories; 0 for a column of numbers."""
+        return len(self.categories)
 
 
 @dataclass(frozen=True)
@@ -166,7 +190,29 @@ class Curve:
     note: str = ""
 
 
-Exhibit = Table | Heatmap | Bars | Scatter | Curve
+@dataclass(frozen=True)
+class Graph:
+    """Named nodes with sizes and arrows between them.
+
+    Parameters
+    ----------
+    title : str
+    names : tuple of str
+    sizes : ndarray of shape (n_nodes,)
+        Relative areas.
+    edges : tuple of (int, int, float, str)
+        From, to, relative strength, and what is written at the arrow.
+    note : str
+    """
+
+    title: str
+    names: tuple[str, ...]
+    sizes: Floats
+    edges: tuple[tuple[int, int, float, str], ...]
+    note: str = ""
+
+
+Exhibit = Table | Heatmap | Bars | Scatter | Curve | Graph
 
 
 @runtime_checkable
@@ -214,7 +260,9 @@ class Task(Protocol):
         """Choose every public number of the task from public facts.
 
         Called with the keywords `n_features`, `nominal_n`, `budget` (None for a task that is not
-        private), `frac_bits`, and options of the task's own.
+        private), `frac_bits`, and options of the task's own; also with `columns`, a tuple of
+        :class:`PublicColumn`, `silos`, the names of the silos, and `unit`, that of the schema, if
+        it takes these keywords.
         """
         ...
 
@@ -263,4 +311,166 @@ class Task(Protocol):
         self, results: Mapping[str, Floats], columns: tuple[str, ...]
     ) -> tuple[Exhibit, ...]:
         """Return the tables and pictures of the report."""
+        ...
+
+
+def names_within(task: Task) -> tuple[str, ...]:
+    """Return the name of a task and of every task that is a step of it."""
+    steps = getattr(task, "steps", ())
+    within = (name for step in steps if isinstance(step, Task) for name in names_within(step))
+    return (task.name, *within)
+
+
+@runtime_checkable
+class Transformer(Task, Protocol):
+    """A task whose results tell how to change records; the change is public and row by row."""
+
+    @property
+    def output(self) -> tuple[PublicColumn, ...]:
+        """The columns after the change; known from the plan alone."""
+        ...
+
+    def transform(self, results: Mapping[str, Floats], records: Records) -> Records:
+        """Return one grid record for each grid record.
+
+        Parameters
+        ----------
+        results : mapping
+            What :meth:`Task.results` returned.
+        records : ndarray of shape (n_samples, n_features), int32
+
+        Returns
+        -------
+        ndarray of shape (n_samples, len(output)), int32
+        """
+        ...
+
+
+@runtime_checkable
+class Classifier(Task, Protocol):
+    """A task whose results tell the class of a record.
+
+    Attributes
+    ----------
+    target : int
+        The column that holds the class.
+    classes : tuple of str
+    """
+
+    @property
+    def target(self) -> int:
+        """The column that holds the class."""
+        ...
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Every class, in the order of the schema."""
+        ...
+
+    def probabilities(self, results: Mapping[str, Floats], records: Records) -> Floats:
+        """Return the probability of each class; the target column of the records is not looked at.
+
+        Parameters
+        ----------
+        results : mapping
+            What :meth:`Task.results` returned.
+        records : ndarray of shape (n_samples, n_features), int32
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes)
+        """
+        ...
+
+
+@runtime_checkable
+class Regressor(Task, Protocol):
+    """A task whose results tell a number for a record, in the units of its target column."""
+
+    @property
+    def target(self) -> int:
+        """The column that holds the number."""
+        ...
+
+    def predict(self, results: Mapping[str, Floats], records: Records) -> Floats:
+        """Return the predicted target; shape (n_samples,), data units of the target."""
+        ...
+
+
+@runtime_checkable
+class ByClient(Task, Protocol):
+    """A task whose unit of privacy is a client, which may be a whole silo.
+
+    All records of a silo come to :meth:`Task.contribute` as one table, so that a client's records
+    are not torn apart.
+
+    Attributes
+    ----------
+    clients : str
+        "row", each record a client by itself; "silo", all records of a silo; or a column: the
+        records of a silo with one value in it.
+    rate : float in (0, 1]
+        Probability with which a client takes part in a round.
+    noise_multiplier : float
+        For ``rate < 1``: noise over sensitivity of a block of weight 1, which every party prices
+        against the budget; 0 where all clients take part, for which the budget says enough.
+    alone : bool
+        Whether the noise of each silo by itself must be enough for its client.
+    """
+
+    @property
+    def clients(self) -> str:
+        """What a client is."""
+        ...
+
+    @property
+    def rate(self) -> float:
+        """Probability with which a client takes part in a round."""
+        ...
+
+    @property
+    def noise_multiplier(self) -> float:
+        """Noise over sensitivity of a block of weight 1, where clients are sampled."""
+        ...
+
+    @property
+    def alone(self) -> bool:
+        """Whether each silo's own noise must be enough."""
+        ...
+
+    def contribute_sampled(
+        self, t: int, state: GridState, records: Records, coins: Callable[[int], bytes]
+    ) -> Integers:
+        """Return what :meth:`Task.contribute` returns for clients chosen by coins.
+
+        Parameters
+        ----------
+        coins : function
+            Returns so many secret uniform bytes; each client needs coins of its own. Work must not
+            depend on them, since its time can be seen.
+        """
+        ...
+
+
+@runtime_checkable
+class BySilo(Task, Protocol):
+    """A task that can release something of each silo by itself, where its owner allows that.
+
+    Attributes
+    ----------
+    silos : tuple of str
+        The silos of the plan, each with a layer of its own in every vector; empty if only sums over
+        all silos are released.
+    """
+
+    @property
+    def silos(self) -> tuple[str, ...]:
+        """Silos with a layer of their own."""
+        ...
+
+    def placed(self, t: int, silo: str, total: Integers) -> Integers:
+        """Move what :meth:`Task.contribute` summed in round `t` to the layer of one silo.
+
+        `contribute` knows no silo and fills the first layer.
+        """
         ...

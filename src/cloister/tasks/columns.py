@@ -1,0 +1,166 @@
+"""Columns by name, categories by number, and the public design matrix of regression."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cloister.errors import PlanError
+from cloister.tasks.base import Integers, PublicColumn, Records
+
+
+def position(columns: Sequence[PublicColumn], name: str, role: str = "target") -> int:
+    """Return where a column is.
+
+    Raises
+    ------
+    PlanError
+        If the schema does not have it; `role` says what it was wanted for.
+    """
+    names = [column.name for column in columns]
+    if name not in names:
+        raise PlanError(f"{role} must be a column of the schema, {names}, got {name!r}.")
+    return names.index(name)
+
+
+def categories_of(columns: Sequence[PublicColumn], name: str) -> tuple[str, ...]:
+    """Return the public categories of a column, such as the classes of a target.
+
+    Raises
+    ------
+    PlanError
+        If it is not there or holds numbers.
+    """
+    column = columns[position(columns, name)]
+    if not column.levels:
+        raise PlanError(
+            f"target {name!r} must be a column of categories, got one of numbers; declare its "
+            "classes in the schema."
+        )
+    return column.categories
+
+
+def codes(values: NDArray[Any], levels: int, frac_bits: int) -> Integers:
+    """Return the number of the category each grid value stands for.
+
+    Parameters
+    ----------
+    values : ndarray of int32, grid steps
+    levels : int, >= 2
+    frac_bits : int
+
+    Returns
+    -------
+    ndarray of int64, in ``[0, levels - 1]``, of the same shape
+
+    Notes
+    -----
+    Every grid value stands for the nearest category, so a forged one is still one category.
+    """
+    one = 1 << frac_bits
+    # (v + one) / (2 one) * (levels - 1), rounded to nearest in integers
+    scaled = (values.astype(np.int64) + one) * (levels - 1)
+    rounded: Integers = np.clip((scaled + one) >> (frac_bits + 1), 0, levels - 1)
+    return rounded
+
+
+def grid_code(code: int, levels: int, frac_bits: int) -> int:
+    """Return the grid value of a category, as the grid's own encoding gives it."""
+    half = (levels - 1) / 2
+    return int(np.rint((code - half) * ((1 << frac_bits) / half)))
+
+
+_BATCH = 1024
+
+
+def in_batches(answer: Callable[[Records], NDArray[Any]], records: Records) -> NDArray[Any]:
+    """Return a function's answer to each record, which is asked about equally many at a time.
+
+    Parameters
+    ----------
+    answer : function
+        From ``(1024, n_features)`` records to an array with as many rows, one for each.
+    records : ndarray of shape (n_samples, n_features), int32
+
+    Returns
+    -------
+    ndarray with n_samples rows
+
+    Notes
+    -----
+    Floating-point products of matrices may round a row differently in tables of different lengths.
+    What one record adds to a sum would then depend on how many others there are, and its removal
+    could move another one to the next bin. Tables of one length, filled up with zeros, take the
+    same path through the arithmetic, so that a row's answer is a function of the row alone.
+    """
+    rows = -(-max(len(records), 1) // _BATCH) * _BATCH
+    padded = np.zeros((rows, records.shape[1]), dtype=records.dtype)
+    padded[: len(records)] = records
+    parts = [answer(padded[first : first + _BATCH]) for first in range(0, rows, _BATCH)]
+    answers: NDArray[Any] = np.concatenate(parts)[: len(records)]
+    return answers
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """The design matrix of records: numbers as they are, categories one-hot, an intercept.
+
+    Parameters
+    ----------
+    levels : tuple of int
+        Of each column of the schema: 0 for numbers, else the number of categories.
+    frac_bits : int
+    skip : tuple of int
+        Columns that are left out, such as the target.
+
+    Notes
+    -----
+    One-hot entries and the intercept are ``2**frac_bits`` or 0, numbers are grid steps, so every
+    entry is in ``[-one, one]``.
+    """
+
+    levels: tuple[int, ...]
+    frac_bits: int
+    skip: tuple[int, ...] = ()
+
+    @cached_property
+    def used(self) -> tuple[int, ...]:
+        """The columns that are not left out."""
+        return tuple(j for j in range(len(self.levels)) if j not in self.skip)
+
+    @cached_property
+    def width(self) -> int:
+        """Number of columns of the design, the intercept included."""
+        return 1 + sum(self.levels[j] or 1 for j in self.used)
+
+    def rows(self, records: Records) -> NDArray[np.int32]:
+        """Return the design of grid records; shape (n_samples, width), int32."""
+        one = 1 << self.frac_bits
+        design = np.zeros((len(records), self.width), dtype=np.int32)
+        everybody, place = np.arange(len(records)), 0
+        for j in self.used:
+            if levels := self.levels[j]:
+                design[everybody, place + codes(records[:, j], levels, self.frac_bits)] = one
+                place += levels
+            else:
+                design[:, place] = records[:, j]
+                place += 1
+        design[:, -1] = one
+        return design
+
+    def names(self, columns: Sequence[PublicColumn]) -> tuple[str, ...]:
+        """Return the name of each column of the design, the intercept last."""
+        return (*_names(columns[j] for j in self.used), "intercept")
+
+
+def _names(columns: Iterable[PublicColumn]) -> Iterable[str]:
+    for column in columns:
+        if column.categories:
+            yield from (f"{column.name}={word}" for word in column.categories)
+        else:
+            yield column.name
