@@ -35,6 +35,7 @@ USAGES = {
     "SELF_SEED": b"cloister/1/self-seed",
     "SHARING": b"cloister/1/sharing",
     "NOISE": b"cloister/1/noise",
+    "COINS": b"cloister/1/coins",
     "BOX": b"cloister/1/sealed-box",
     "PAIR_PAD": b"cloister/1/pair-pad",
     "SELF_PAD": b"cloister/1/self-pad",

@@ -43,6 +43,7 @@ class Usage(Enum):
     SELF_SEED = b"cloister/1/self-seed"
     SHARING = b"cloister/1/sharing"
     NOISE = b"cloister/1/noise"
+    COINS = b"cloister/1/coins"
     # under a key that two silos agreed on, or under a silo's seed
     BOX = b"cloister/1/sealed-box"
     PAIR_PAD = b"cloister/1/pair-pad"

@@ -25,6 +25,7 @@ from cloister.privacy.events import (
     LaplaceEvent,
     Mechanism,
     NonPrivateEvent,
+    SampledGaussianEvent,
     mechanism_counts,
 )
 
@@ -34,7 +35,12 @@ _Counts: TypeAlias = tuple[tuple[Mechanism, int], ...]
 # The result is then too high by about 1e-4 of itself (7000 Laplace events: 3e-5) and takes tens
 # of milliseconds.
 _PLD_RESOLUTION = 1 / 20_000
+_SAMPLED_RESOLUTION = 1 / 4_000  # with sampled mechanisms, whose losses take longer to work out
+_SAMPLED_POINTS = 20_000  # of the losses of one of them, about; rare clients with little noise
 _COVER_TAIL = 46  # of the loss of a max cover, in its own unit: e**-46 is 1e-20
+
+NUMERICAL = LaplaceEvent | CoverEvent | SampledGaussianEvent
+"""Mechanisms whose composition no GDP parameter describes exactly."""
 
 
 def epsilon(event: Event, delta: float) -> float:
@@ -52,9 +58,11 @@ def epsilon(event: Event, delta: float) -> float:
     """
     delta = checked_delta(delta)
     counts = tuple(mechanism_counts(event).items())
-    if not _has(counts, LaplaceEvent | CoverEvent):
+    if not _has(counts, NUMERICAL):
         return gdp_epsilon(_gdp_mu(counts), delta)
     bounds = [_pure_epsilon(counts), zcdp_epsilon(_zcdp_rho(counts), delta)]
+    if not _has(counts, LaplaceEvent | CoverEvent):  # sampling never costs more than none
+        bounds.append(gdp_epsilon(math.sqrt(2 * _zcdp_rho(counts)), delta))
     if delta > 0 and math.isfinite(_rough_epsilon(counts)):
         bounds.append(float(_pld(counts).get_epsilon_for_delta(delta)))
     return min(bounds)
@@ -74,14 +82,16 @@ def delta(event: Event, epsilon: float) -> float:
     """
     epsilon = checked_epsilon(epsilon)
     counts = tuple(mechanism_counts(event).items())
-    if not _has(counts, LaplaceEvent | CoverEvent):
+    if not _has(counts, NUMERICAL):
         return gdp_delta(_gdp_mu(counts), epsilon)
     if epsilon >= _pure_epsilon(counts):
         return 0.0
     if not math.isfinite(_rough_epsilon(counts)):
         return 1.0
-    numerical = float(_pld(counts).get_delta_for_epsilon(epsilon))
-    return min(numerical, zcdp_delta(_zcdp_rho(counts), epsilon))
+    bounds = [zcdp_delta(_zcdp_rho(counts), epsilon)]
+    if not _has(counts, LaplaceEvent | CoverEvent):
+        bounds.append(gdp_delta(math.sqrt(2 * _zcdp_rho(counts)), epsilon))
+    return min(*bounds, float(_pld(counts).get_delta_for_epsilon(epsilon)))
 
 
 def pure_epsilon(event: Event) -> float:
@@ -114,7 +124,7 @@ def gdp_mu(event: Event) -> float:
     Dong, Roth and Su, JRSS-B 2022, Theorem 2.7 and Corollary 3.3.
     """
     counts = tuple(mechanism_counts(event).items())
-    for kind in (LaplaceEvent, CoverEvent):
+    for kind in (LaplaceEvent, CoverEvent, SampledGaussianEvent):
         if _has(counts, kind):
             raise PlanError(
                 f"gdp_mu needs Gaussian events only, got a {kind.__name__}; use epsilon()."
@@ -188,7 +198,8 @@ def zcdp_rho(event: Event) -> float:
     Notes
     -----
     A Gaussian mechanism has ``rho = 1 / (2 noise_multiplier**2)``; an epsilon-DP one has
-    ``rho = epsilon**2 / 2``.
+    ``rho = epsilon**2 / 2``. A sampled Gaussian mechanism counts as one that is not sampled, which
+    is never cheaper.
 
     References
     ----------
@@ -318,7 +329,7 @@ def _pure_epsilon(counts: _Counts) -> float:
 
 
 def _zcdp_rho(counts: _Counts) -> float:
-    # Both mechanisms have rho = (1 / noise_multiplier)**2 / 2; a cover has none.
+    # All have rho = (1 / noise_multiplier)**2 / 2, sampled or not; a cover has none.
     if _has(counts, NonPrivateEvent | CoverEvent):
         return math.inf
     return math.fsum(n * _inverse(event) ** 2 for event, n in counts) / 2
@@ -326,8 +337,12 @@ def _zcdp_rho(counts: _Counts) -> float:
 
 def _rough_epsilon(counts: _Counts) -> float:
     """Return an epsilon by closed formulas, at delta = 1e-6 for each cover and for the rest."""
-    rest = tuple((event, n) for event, n in counts if not isinstance(event, CoverEvent))
+    apart = CoverEvent | SampledGaussianEvent
+    rest = tuple((event, n) for event, n in counts if not isinstance(event, apart))
+    sampled = math.fsum(n * _like_mu(e) ** 2 for e, n in counts if not isinstance(e, CoverEvent))
     total = min(_pure_epsilon(rest), zcdp_epsilon(_zcdp_rho(rest), 1e-6))
+    if _has(counts, SampledGaussianEvent):
+        total = zcdp_epsilon(sampled / 2, 1e-6)
     for event, n in counts:
         if isinstance(event, CoverEvent):
             if event.pick_epsilon > 700:  # exp would overflow; nobody wants it
@@ -336,6 +351,17 @@ def _rough_epsilon(counts: _Counts) -> float:
             one = a * math.log(max(1.0, -math.expm1(-log_r) / 1e-6)) - log_r
             total += n * max(log_r, one)
     return total
+
+
+def _like_mu(event: Mechanism) -> float:
+    """Return the GDP parameter to which many mechanisms of this kind tend; only a guide.
+
+    For a sampled Gaussian mechanism: Dong, Roth and Su, JRSS-B 2022, Corollary 5.4, roughly.
+    """
+    mu = _inverse(event)
+    if not isinstance(event, SampledGaussianEvent) or mu > 20:
+        return mu
+    return min(mu, event.rate * math.sqrt(math.expm1(mu * mu)))
 
 
 def _inverse(event: Mechanism) -> float:
@@ -357,7 +383,7 @@ def _pld(counts: _Counts) -> Any:
     """
     from dp_accounting.pld import privacy_loss_distribution as pld
 
-    width = _PLD_RESOLUTION * _rough_epsilon(counts)
+    width = _width(counts)
     total = pld.identity(value_discretization_interval=width)
     if mu := _gdp_mu(counts):  # all Gaussians together are one, exactly
         total = total.compose(
@@ -369,9 +395,30 @@ def _pld(counts: _Counts) -> Any:
                 event.noise_multiplier, value_discretization_interval=width
             )
             total = total.compose(one.self_compose(n))
+        elif isinstance(event, SampledGaussianEvent):
+            one = pld.from_gaussian_mechanism(
+                event.noise_multiplier,
+                sampling_prob=event.rate,
+                value_discretization_interval=width,
+            )
+            total = total.compose(one.self_compose(n))
         elif isinstance(event, CoverEvent):
             total = total.compose(_cover_pld(event.pick_epsilon, width).self_compose(n))
     return total
+
+
+def _width(counts: _Counts) -> float:
+    """Return the width of the discretised losses; a wider one costs a little more, never less."""
+    rough = _rough_epsilon(counts)
+    sampled = [event for event, _ in counts if isinstance(event, SampledGaussianEvent)]
+    if not sampled:
+        return _PLD_RESOLUTION * rough
+    widths = [_SAMPLED_RESOLUTION * rough]
+    for event in sampled:
+        furthest = _inverse(event) ** 2 / 2 + 10 * _inverse(event)  # a loss ten deviations out
+        loss = furthest if furthest > 700 else math.log1p(event.rate * math.expm1(furthest))
+        widths.append(loss / _SAMPLED_POINTS)
+    return max(widths)
 
 
 def _cover_pld(pick_epsilon: float, width: float) -> Any:

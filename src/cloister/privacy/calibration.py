@@ -3,30 +3,35 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 
 from cloister.errors import PlanError
 from cloister.privacy.accounting import (
+    NUMERICAL,
     cover_delta,
-    epsilon,
     gdp_delta,
     gdp_epsilon,
     gdp_mu,
     pure_epsilon,
 )
+from cloister.privacy.accounting import epsilon as priced
 from cloister.privacy.budget import Budget
 from cloister.privacy.events import (
     ComposedEvent,
-    CoverEvent,
     Event,
     GaussianEvent,
-    LaplaceEvent,
-    holds,
+    RepeatedEvent,
+    SampledGaussianEvent,
+    mechanism_counts,
 )
 
 # Added to every Gaussian multiplier; it covers all rounding of the search itself.
 MARGIN = 1e-6
 _SMOOTHING = 2  # lattice steps, see lattice_sigma
+# Prices of sampled rounds are numerical: what is searched for is a little below the budget.
+_SEARCH_MARGIN, _SEARCH_STEP = 1e-4, 1e-3
+_LEAST_MULTIPLIER = 0.2  # of a sampled round: with less noise losses are too long to work out
 
 
 def gaussian_noise_multiplier(epsilon: float, delta: float) -> float:
@@ -55,6 +60,61 @@ def gaussian_noise_multiplier(epsilon: float, delta: float) -> float:
     return (1 + MARGIN) / gdp_mu_for(epsilon, delta)
 
 
+def sampled_noise_multiplier(
+    epsilon: float, delta: float, rate: float, weights: Sequence[float]
+) -> float:
+    """Return a noise std / L2 sensitivity for rounds that sample their units.
+
+    Parameters
+    ----------
+    epsilon : float, > 0
+    delta : float in (0, 1)
+    rate : float in (0, 1)
+        With this probability a unit takes part in a round, by a secret coin of its own.
+    weights : sequence of float, > 0, that sum to 1
+        A round of weight w gets noise of the result over ``sqrt(w)``; few different weights are
+        priced faster.
+
+    Returns
+    -------
+    float
+        Never more than a thousandth above what the accountant calls enough, and never more than
+        :func:`gaussian_noise_multiplier`, which needs no coins.
+
+    Notes
+    -----
+    A search with :func:`cloister.privacy.accounting.epsilon`, which prices the rounds by their
+    numerical privacy loss distribution. It takes seconds, so it is done once, by whoever designs a
+    plan; every party then only prices the number it finds in the plan.
+    """
+    budget = Budget(epsilon, delta)
+    times = Counter(weights)
+
+    def enough(multiplier: float) -> bool:
+        rounds = ComposedEvent(
+            tuple(
+                RepeatedEvent(SampledGaussianEvent(multiplier / math.sqrt(w), rate), n)
+                for w, n in times.items()
+            )
+        )
+        return priced(rounds, budget.delta) <= budget.epsilon * (1 - _SEARCH_MARGIN)
+
+    most = gaussian_noise_multiplier(epsilon, delta)
+    least = min(most, _LEAST_MULTIPLIER * math.sqrt(max(weights)))
+    # what many equal rounds need in the limit; see `accounting._like_mu`
+    part = (gdp_mu_for(epsilon, delta) / rate) ** 2 / len(weights)
+    guess = 1 / math.sqrt(len(weights) * math.log1p(part))
+    low = high = min(most, max(least, guess))
+    while high < most and not enough(high):
+        low, high = high, min(most, 1.1 * high)
+    while high == low > least and enough(low := max(least, low / 1.1)):
+        high = low
+    while high > low * (1 + _SEARCH_STEP):
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high
+
+
 def gdp_mu_for(epsilon: float, delta: float) -> float:
     """Return the largest mu such that mu-GDP implies (epsilon, delta)-DP.
 
@@ -70,6 +130,50 @@ def gdp_mu_for(epsilon: float, delta: float) -> float:
         return gdp_delta(mu, budget.epsilon) <= budget.delta
 
     return _last_true(allowed)
+
+
+def gdp_part(budget: Budget, share: float) -> Budget:
+    """Return what a part of a budget is worth by itself, as Gaussian releases share it.
+
+    Parameters
+    ----------
+    budget : Budget, delta above 0
+    share : float in (0, 1]
+        Of the squared GDP parameter, which adds up exactly over releases.
+
+    Returns
+    -------
+    Budget
+        At the same delta.
+
+    Raises
+    ------
+    PlanError
+        If so small a part has no epsilon of its own at this delta.
+    """
+    return gdp_budget(gdp_mu_for(budget.epsilon, budget.delta) * math.sqrt(share), budget.delta)
+
+
+def gdp_budget(mu: float, delta: float) -> Budget:
+    """Return the smallest budget at `delta` that allows Gaussian releases worth `mu` together.
+
+    Parameters
+    ----------
+    mu : float, > 0
+        GDP parameter: sensitivity over noise std of one release.
+    delta : float in (0, 1)
+
+    Raises
+    ------
+    PlanError
+        If even epsilon 0 would do.
+    """
+    if gdp_delta(mu, 0.0) <= delta:
+        raise PlanError(
+            f"noise is so strong that delta={delta:.3g} alone would pay for it; ask for fewer "
+            "steps or a larger epsilon."
+        )
+    return Budget(_last_true(lambda epsilon: gdp_delta(mu, epsilon) > delta), delta)
 
 
 def lattice_sigma(noise_multiplier: float, l2_sensitivity: float) -> int:
@@ -149,16 +253,16 @@ def epsilon_left(spent: Event, cap: Budget) -> float:
     """
     if cap.delta == 0:
         return max(0.0, cap.epsilon - pure_epsilon(spent))
-    if not math.isfinite(epsilon(spent, cap.delta)):
+    if not math.isfinite(priced(spent, cap.delta)):
         return 0.0
     mu_cap = gdp_mu_for(cap.epsilon, cap.delta)
-    if not holds(spent, LaplaceEvent) and not holds(spent, CoverEvent):
+    if not any(isinstance(mechanism, NUMERICAL) for mechanism in mechanism_counts(spent)):
         mu = math.sqrt(max(0.0, mu_cap**2 - gdp_mu(spent) ** 2))
         return gdp_epsilon(mu, cap.delta)
 
     def fits(step: int) -> bool:
         more = ComposedEvent((spent, GaussianEvent(1024 / (step * mu_cap)))) if step else spent
-        return epsilon(more, cap.delta) <= cap.epsilon
+        return priced(more, cap.delta) <= cap.epsilon
 
     low, high = 0, 1025  # in steps of mu_cap / 1024; every try is a numerical composition
     while high - low > 1:

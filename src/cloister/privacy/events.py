@@ -38,6 +38,35 @@ class GaussianEvent:
 
 
 @dataclass(frozen=True)
+class SampledGaussianEvent:
+    """One Gaussian mechanism over units that each took part by a secret coin of their own.
+
+    Parameters
+    ----------
+    noise_multiplier : float, > 0 and finite; noise std over the L2 sensitivity of one unit
+    rate : float in (0, 1)
+        Probability of a coin (Poisson sampling); 1 is :class:`GaussianEvent`.
+    """
+
+    noise_multiplier: float
+    rate: float
+
+    def __post_init__(self) -> None:
+        for name in ("noise_multiplier", "rate"):
+            object.__setattr__(self, name, _positive(name, getattr(self, name)))
+        if self.rate >= 1:
+            raise PlanError(f"rate must be in (0, 1), got {self.rate!r}; for 1 use GaussianEvent.")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-able description."""
+        return {
+            "event": "sampled_gaussian",
+            "noise_multiplier": self.noise_multiplier,
+            "rate": self.rate,
+        }
+
+
+@dataclass(frozen=True)
 class LaplaceEvent:
     """One Laplace mechanism: noise of scale ``b`` on a vector of L1 sensitivity ``D``.
 
@@ -137,7 +166,9 @@ class RepeatedEvent:
         return {"event": "repeated", "count": self.count, "of": self.event.to_dict()}
 
 
-Mechanism: TypeAlias = GaussianEvent | LaplaceEvent | CoverEvent | NonPrivateEvent
+Mechanism: TypeAlias = (
+    GaussianEvent | SampledGaussianEvent | LaplaceEvent | CoverEvent | NonPrivateEvent
+)
 Event: TypeAlias = Mechanism | ComposedEvent | RepeatedEvent
 
 
@@ -157,6 +188,8 @@ def event_from_dict(data: Mapping[str, Any]) -> Event:
         match kind:
             case "gaussian":
                 return GaussianEvent(**fields)
+            case "sampled_gaussian":
+                return SampledGaussianEvent(**fields)
             case "laplace":
                 return LaplaceEvent(**fields)
             case "cover":
@@ -211,9 +244,9 @@ def _count(event: Event, times: int, counts: dict[Mechanism, int]) -> None:
             counts[event] = counts.get(event, 0) + times
 
 
-def _rank(item: tuple[Mechanism, int]) -> tuple[str, float]:
+def _rank(item: tuple[Mechanism, int]) -> tuple[str, tuple[float, ...]]:
     event = item[0]
-    return type(event).__name__, next(iter(vars(event).values()), 0.0)
+    return type(event).__name__, tuple(vars(event).values())
 
 
 def _check_event(event: object) -> None:

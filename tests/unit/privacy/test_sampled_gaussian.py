@@ -1,0 +1,199 @@
+"""Rounds with sampled units: priced between bounds made here, calibrated, kept in the ledger.
+
+No test here is random.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+from cloister.errors import BudgetExceeded, PlanError
+from cloister.privacy import accounting
+from cloister.privacy.budget import Budget
+from cloister.privacy.calibration import (
+    epsilon_left,
+    gaussian_noise_multiplier,
+    sampled_noise_multiplier,
+)
+from cloister.privacy.events import (
+    ComposedEvent,
+    GaussianEvent,
+    LaplaceEvent,
+    RepeatedEvent,
+    SampledGaussianEvent,
+    compose,
+    event_from_dict,
+)
+from cloister.privacy.ledger import Ledger
+
+CASES = [(1.0, 0.1, 10), (0.7, 0.5, 5), (3.0, 0.05, 20), (5.0, 0.9, 20)]
+
+
+def bracket(z: float, q: float, rounds: int, epsilon: float) -> tuple[float, float]:
+    """Return bounds of delta from the loss distribution, rounded down and up; both directions.
+
+    Independent of the product: masses of small cells of the released number, and their losses.
+    """
+    edges = np.linspace(-12 * z, 1 + 12 * z, 400_001)
+    none = np.diff(norm.cdf(edges / z))
+    one = np.diff(norm.cdf((edges - 1) / z))
+    mixed = (1 - q) * none + q * one
+
+    def ratio(x: np.ndarray) -> np.ndarray:
+        return np.log1p(q * np.expm1((2 * x - 1) / (2 * z * z)))
+
+    low, high = ratio(edges[:-1]), ratio(edges[1:])
+    width = epsilon / (100 * rounds)
+    found = []
+    for mass, down, up in ((mixed, low, high), (none, -high, -low)):
+        deltas = []
+        for losses, rounder in ((down, np.floor), (up, np.ceil)):
+            steps = rounder(losses / width).astype(int)
+            first = steps.min()
+            pmf = np.bincount(steps - first, weights=mass)
+            size = 1 << math.ceil(math.log2(rounds * len(pmf) + 1))
+            total = np.fft.irfft(np.fft.rfft(pmf, size) ** rounds, size)
+            loss = (np.arange(size) + rounds * first) * width
+            over = loss > epsilon
+            deltas.append(float((total[over] * -np.expm1(epsilon - loss[over])).sum()))
+        found.append(deltas)
+    lower, upper = (max(pair) for pair in zip(*found, strict=True))
+    return lower, upper
+
+
+@pytest.mark.parametrize(("z", "q", "rounds"), CASES)
+def test_the_price_lies_between_independent_bounds(z: float, q: float, rounds: int) -> None:
+    event = RepeatedEvent(SampledGaussianEvent(z, q), rounds)
+    for delta in (1e-2, 1e-4):
+        epsilon = accounting.epsilon(event, delta)
+        lower, _ = bracket(z, q, rounds, epsilon)
+        assert lower <= delta
+        looser, _ = bracket(z, q, rounds, 0.96 * epsilon)
+        assert looser > delta, "and it is not much too high"
+
+
+@pytest.mark.parametrize(("z", "q"), [(1.0, 0.3), (0.5, 0.01), (4.0, 0.999)])
+@pytest.mark.parametrize("epsilon", [0.01, 0.5, 2.0])
+def test_one_round_has_the_closed_form(z: float, q: float, epsilon: float) -> None:
+    e = math.exp(epsilon)
+    cut = z * z * math.log((e - 1 + q) / q) + 0.5
+    with_it = (1 - q - e) * norm.sf(cut / z) + q * norm.sf((cut - 1) / z)
+    # the other way round the loss is -log(1 - q + q exp(..)), at most -log(1 - q)
+    without = 0.0
+    if epsilon < -math.log1p(-q):
+        cut = z * z * math.log((1 / e - 1 + q) / q) + 0.5
+        without = norm.cdf(cut / z) * (1 - e * (1 - q)) - e * q * norm.cdf((cut - 1) / z)
+    found = accounting.delta(SampledGaussianEvent(z, q), epsilon)
+    assert max(with_it, without) * (1 - 1e-9) <= found <= max(with_it, without) * 1.001 + 1e-9
+
+
+@pytest.mark.parametrize("rounds", [1, 20])
+def test_sampling_everybody_costs_what_no_sampling_costs(rounds: int) -> None:
+    for z in (0.8, 2.0, 20.0):
+        plain = accounting.epsilon(RepeatedEvent(GaussianEvent(z), rounds), 1e-6)
+        event = RepeatedEvent(SampledGaussianEvent(z, 1 - 1e-9), rounds)
+        assert 0.999 * plain <= accounting.epsilon(event, 1e-6) <= plain
+
+
+def test_sampling_nobody_costs_nothing() -> None:
+    costs = [
+        accounting.epsilon(RepeatedEvent(SampledGaussianEvent(1.0, q), 50), 1e-5)
+        for q in (0.3, 0.1, 1e-2, 1e-3, 1e-5)
+    ]
+    assert costs == sorted(costs, reverse=True)
+    assert costs[-1] < 1e-2
+
+
+def test_sampling_never_costs_more_and_noise_never_hurts() -> None:
+    for z in (0.6, 1.0, 3.0):
+        plain = accounting.epsilon(RepeatedEvent(GaussianEvent(z), 10), 1e-6)
+        costs = [
+            accounting.epsilon(RepeatedEvent(SampledGaussianEvent(y, 0.2), 10), 1e-6)
+            for y in (z, 1.2 * z, 2 * z)
+        ]
+        assert plain > costs[0] > costs[1] > costs[2]
+
+
+def test_renyi_divergences_give_a_looser_bound() -> None:
+    from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
+    from dp_accounting.rdp import RdpAccountant
+
+    for z, q, rounds in CASES:
+        accountant = RdpAccountant()
+        one = PoissonSampledDpEvent(q, GaussianDpEvent(z))
+        accountant.compose(SelfComposedDpEvent(one, rounds))
+        ours = accounting.epsilon(RepeatedEvent(SampledGaussianEvent(z, q), rounds), 1e-6)
+        assert 0.6 * accountant.get_epsilon(1e-6) < ours < accountant.get_epsilon(1e-6)
+
+
+@pytest.mark.parametrize(
+    ("budget", "rate", "rounds"), [((1.0, 1e-6), 0.1, 20), ((4.0, 1e-5), 0.5, 8)]
+)
+def test_the_noise_that_is_found_costs_the_budget_and_no_more(
+    budget: tuple[float, float], rate: float, rounds: int
+) -> None:
+    weights = [1 / rounds] * rounds
+    found = sampled_noise_multiplier(*budget, rate, weights)
+    event = RepeatedEvent(SampledGaussianEvent(found * math.sqrt(rounds), rate), rounds)
+    assert 0.99 * budget[0] < accounting.epsilon(event, budget[1]) <= budget[0]
+    assert found < gaussian_noise_multiplier(*budget)
+
+
+def test_rounds_of_different_shares_cost_the_budget_together() -> None:
+    weights = [0.05] * 8 + [0.15] * 4
+    found = sampled_noise_multiplier(2.0, 1e-6, 0.3, weights)
+    event = ComposedEvent(tuple(SampledGaussianEvent(found / math.sqrt(w), 0.3) for w in weights))
+    assert 1.98 < accounting.epsilon(event, 1e-6) <= 2.0
+
+
+def test_the_event_survives_json_and_has_one_order() -> None:
+    one, other = SampledGaussianEvent(1.0, 0.1), SampledGaussianEvent(1.0, 0.2)
+    both = ComposedEvent((one, RepeatedEvent(other, 3)))
+    assert event_from_dict(json.loads(json.dumps(both.to_dict()))) == both
+    assert compose([one, other]) == compose([other, one])
+
+
+@pytest.mark.parametrize("rate", [0.0, 1.0, -0.5, 2.0, math.nan])
+def test_a_rate_that_is_none_is_refused(rate: float) -> None:
+    with pytest.raises(PlanError):
+        SampledGaussianEvent(1.0, rate)
+
+
+def test_no_gdp_parameter_and_no_pure_epsilon_is_claimed() -> None:
+    event = SampledGaussianEvent(1.0, 0.1)
+    with pytest.raises(PlanError):
+        accounting.gdp_mu(event)
+    assert accounting.pure_epsilon(event) == math.inf
+    assert accounting.epsilon(event, 0.0) == math.inf
+
+
+def test_a_ledger_prices_sampled_rounds_beside_others() -> None:
+    ledger, cap = Ledger(None), Budget(1.5, 1e-6)
+    ledger.open_dataset("phones", cap=cap, unit="silo")
+    rounds = RepeatedEvent(SampledGaussianEvent(2.0, 0.1), 20)
+    ledger.reserve(dataset="phones", study="s", job="j", events=rounds)
+    spent = ledger.spent("phones")
+    assert spent == pytest.approx(accounting.epsilon(rounds, 1e-6))
+    assert spent < accounting.epsilon(RepeatedEvent(GaussianEvent(2.0), 20), 1e-6) / 3
+    left = ledger.remaining("phones")
+    assert 0 < left < 1.5
+    more = GaussianEvent(gaussian_noise_multiplier(left, 1e-6))
+    assert accounting.epsilon(ComposedEvent((rounds, more)), 1e-6) <= 1.5
+    with pytest.raises(BudgetExceeded):
+        ledger.reserve(dataset="phones", study="s", job="k", events=rounds)
+    for round in range(20):
+        ledger.commit(job="j", round=round, event=SampledGaussianEvent(2.0, 0.1), frame=b"x")
+    ledger.close("j")
+    assert ledger.spent("phones") == pytest.approx(spent)
+
+
+def test_what_is_left_beside_laplace_and_sampled_rounds_can_be_spent() -> None:
+    spent = ComposedEvent((SampledGaussianEvent(4.0, 0.2), LaplaceEvent(5.0)))
+    left = epsilon_left(spent, Budget(1.5, 1e-6))
+    more = GaussianEvent(gaussian_noise_multiplier(left, 1e-6))
+    assert accounting.epsilon(ComposedEvent((spent, more)), 1e-6) <= 1.5
