@@ -1,0 +1,572 @@
+"""Private bounds, scaling, principal components, and numbers about the columns of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
+
+import numpy as np
+from sklearn.base import TransformerMixin
+from sklearn.utils.validation import check_is_fitted
+
+from cloister.errors import PlanError
+from cloister.estimators.base import PrivateEstimator, schema_rows
+from cloister.estimators.tables import Floats, check_whole, checked_numbers, read_silos
+from cloister.hazmat.fixedpoint import Grid
+from cloister.jobs import JobResult
+from cloister.privacy.ledger import Ledger
+from cloister.schema import Schema
+from cloister.tasks import PCA, Bounds, Quantiles, Standardise, Statistics
+from cloister.tasks.base import Exhibit, Task, Transformer
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def _run(model: PrivateEstimator, task: type[Task], X: Any, **options: Any) -> JobResult:
+    """Check parameters, read the silos, and release."""
+    model._check_parameters()
+    schema, records, _ = read_silos(model, X, frac_bits=int(model.frac_bits))
+    model.n_features_in_ = len(schema.columns)
+    return model._release(task, schema, records, **options)
+
+
+class _Preparing(TransformerMixin, PrivateEstimator):
+    """Fit a task that transforms, and transform tables as its results say."""
+
+    _task: ClassVar[type[Task]]
+
+    def fit(self, X: Any, y: object = None) -> Self:
+        """Release what the transformation needs.
+
+        Parameters
+        ----------
+        X : array_like of shape (n_samples, n_features), DataFrame, path, or list of these
+            A list is one silo each.
+        y : ignored
+
+        Raises
+        ------
+        PlanError, DataError
+            Before anything is spent.
+        BudgetExceeded
+            If the ledger refuses.
+        """
+        _run(self, self._task, X, **self._options())
+        return self
+
+    def _options(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    @property
+    def _fitted(self) -> Transformer:
+        check_is_fitted(self)
+        return cast(Transformer, self.plan_.task)
+
+    def transform(self, X: Any) -> Floats:
+        """Transform a table; local, costs nothing.
+
+        Parameters
+        ----------
+        X : array_like of shape (n_samples, n_features) or DataFrame
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_features_out)
+            Clipped first to the public bounds. With a schema, categories are their numbers, and a
+            cell for which the schema drops the record counts as the middle of its column.
+        """
+        task, grid = self._fitted, self.plan_.grid
+        if isinstance(self.bounds, Schema):
+            records = schema_rows(self.bounds, None, X, grid)
+        else:
+            records = grid.encode(checked_numbers(self, X, reset=False))
+        rows = task.transform(self.result_.results, records)
+        low = tuple(column.low for column in task.output)
+        high = tuple(column.high for column in task.output)
+        return Grid(low, high, grid.frac_bits).decode(rows / grid.one)
+
+    def get_feature_names_out(self, input_features: object = None) -> Any:
+        """Return the names of the columns after the transformation."""
+        return np.array([column.name for column in self._fitted.output], dtype=object)
+
+
+class DPBounds(_Preparing):
+    """Clip columns to two private quantiles and stretch them to ``[-1, 1]``.
+
+    Parameters
+    ----------
+    epsilon : float, > 0
+        Privacy budget of one fit. There is no default.
+    bounds : (low, high) or Schema
+        Public bounds of each column; may be wide, but never come from the records.
+    probabilities : (float, float), optional
+        Of the two quantiles. By default 1 % and 99 %, or nearer to the middle where noise could
+        not tell these from the ends of the public box.
+    refine : bool
+        Whether the bounds are looked for a second time, closer to where records are. Without it
+        they are as good as one of at most 1024 cells of the public box.
+    nominal_n, delta, ledger, dataset, frac_bits
+        As for :class:`~cloister.DPKMeans`.
+
+    Attributes
+    ----------
+    low_, high_ : ndarray of shape (n_used,), data units
+        The private bounds of the columns of numbers.
+    low_interval_, high_interval_ : ndarray of shape (n_used, 2)
+        Ends of an interval of each that holds with at least 95 % over the noise.
+    result_, plan_, spent_, delta_, n_features_in_, feature_names_in_
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cloister import DPBounds
+    >>> X = np.random.default_rng(0).normal(50, 5, (2000, 2))
+    >>> scaled = DPBounds(epsilon=1.0, bounds=(0, 10_000), nominal_n=2000).fit_transform(X)
+    >>> bool(np.abs(scaled).max() <= 1)
+    True
+    """
+
+    _task = Bounds
+
+    def __init__(
+        self,
+        *,
+        epsilon: float,
+        bounds: Any,
+        probabilities: Sequence[float] | None = None,
+        refine: bool = True,
+        nominal_n: int | None = None,
+        delta: float | None = None,
+        ledger: Ledger | str | Path | None = None,
+        dataset: str | None = None,
+        frac_bits: int = 16,
+    ) -> None:
+        self.epsilon = epsilon
+        self.bounds = bounds
+        self.probabilities = probabilities
+        self.refine = refine
+        self.nominal_n = nominal_n
+        self.delta = delta
+        self.ledger = ledger
+        self.dataset = dataset
+        self.frac_bits = frac_bits
+
+    def _options(self) -> dict[str, Any]:
+        return {"probabilities": self.probabilities, "refine": bool(self.refine)}
+
+    def fit(self, X: Any, y: object = None) -> Self:
+        """Release private bounds; see :class:`DPBounds`."""
+        super().fit(X)
+        results = self.result_.results
+        self.low_, self.high_ = results["lower"], results["upper"]
+        ends = np.stack([results["low"], results["high"]], axis=2)
+        self.low_interval_, self.high_interval_ = ends[:, 0], ends[:, 1]
+        return self
+
+    def inverse_transform(self, X: Any) -> Floats:
+        """Return data units for columns between their bounds; other columns stay as they are."""
+        values = np.array(X, dtype=np.float64)
+        used = list(cast(Bounds, self._fitted).used)
+        values[:, used] = self.low_ + (values[:, used] + 1) / 2 * (self.high_ - self.low_)
+        return values
+
+
+class DPStandardScaler(_Preparing):
+    """Express columns in private standard deviations from a private mean.
+
+    Parameters
+    ----------
+    epsilon : float, > 0
+        Privacy budget of one fit. There is no default.
+    bounds : (low, high) or Schema
+        Public bounds of each column; never from the records.
+    reach : float in (0, 100]
+        Values farther from the mean, in deviations, are cut.
+    nominal_n, delta, ledger, dataset, frac_bits
+        As for :class:`~cloister.DPKMeans`.
+
+    Attributes
+    ----------
+    mean_, scale_ : ndarray of shape (n_used,), data units
+        Of the columns of numbers.
+    mean_interval_, scale_interval_ : ndarray of shape (n_used, 2)
+        Ends of their 95 % intervals of the noise; at least so much for a scale.
+    result_, plan_, spent_, delta_, n_features_in_, feature_names_in_
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cloister import DPStandardScaler
+    >>> X = np.random.default_rng(0).normal(50, 5, (2000, 2))
+    >>> model = DPStandardScaler(epsilon=1.0, bounds=(0, 100), nominal_n=2000).fit(X)
+    >>> model.transform(X).shape
+    (2000, 2)
+    """
+
+    _task = Standardise
+
+    def __init__(
+        self,
+        *,
+        epsilon: float,
+        bounds: Any,
+        reach: float = 4.0,
+        nominal_n: int | None = None,
+        delta: float | None = None,
+        ledger: Ledger | str | Path | None = None,
+        dataset: str | None = None,
+        frac_bits: int = 16,
+    ) -> None:
+        self.epsilon = epsilon
+        self.bounds = bounds
+        self.reach = reach
+        self.nominal_n = nominal_n
+        self.delta = delta
+        self.ledger = ledger
+        self.dataset = dataset
+        self.frac_bits = frac_bits
+
+    def _options(self) -> dict[str, Any]:
+        return {"reach": float(self.reach)}
+
+    def fit(self, X: Any, y: object = None) -> Self:
+        """Release private means and deviations; see :class:`DPStandardScaler`."""
+        super().fit(X)
+        results = self.result_.results
+        self.mean_, self.scale_ = results["mean"], results["std"]
+        self.mean_interval_ = np.stack([results["low"], results["high"]], axis=1)
+        self.scale_interval_ = np.stack([results["std_low"], results["std_high"]], axis=1)
+        return self
+
+    def inverse_transform(self, X: Any) -> Floats:
+        """Return data units for columns in deviations; other columns stay as they are."""
+        values = np.array(X, dtype=np.float64)
+        used = list(cast(Standardise, self._fitted).used)
+        values[:, used] = values[:, used] * self.scale_ + self.mean_
+        return values
+
+
+class DPPCA(_Preparing):
+    """Express records in their coordinates along private principal components.
+
+    Parameters
+    ----------
+    n_components : int, >= 1
+    epsilon : float, > 0
+        Privacy budget of one fit. There is no default.
+    bounds : (low, high) or Schema
+        Public bounds of each column; never from the records. Columns of numbers are scaled by half
+        their range first; each category of a schema counts 0 or 1.
+    clip : float, > 0
+        Records are shortened to this part of ``sqrt(n_features)`` half ranges from the mean; from 2
+        on none is. A smaller one makes less noise, and too small a one hides directions.
+    reach : float in (0, 100]
+        Coordinates are cut at so many deviations.
+    whiten : bool
+        Whether each coordinate is in deviations of its own component, and not of the first.
+    nominal_n, delta, ledger, dataset, frac_bits
+        As for :class:`~cloister.DPKMeans`.
+
+    Attributes
+    ----------
+    components_ : ndarray of shape (n_components, n_entries)
+        Of columns scaled by half their range, and of categories.
+    mean_ : ndarray of shape (n_entries,), in the same units
+    explained_variance_, explained_variance_ratio_ : ndarray of shape (n_components,)
+        In the squares of these units.
+    explained_variance_interval_ : ndarray of shape (n_components, 2)
+        Ends of intervals that hold for all components at once, with more than 95 % over the noise.
+    scale_ : ndarray of shape (n_components,)
+        What coordinates are divided by.
+    result_, plan_, spent_, delta_, n_features_in_, feature_names_in_
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cloister import DPPCA
+    >>> X = np.random.default_rng(0).normal(0, 1, (2000, 1)) * [[1.0, 2.0, -1.0]]
+    >>> model = DPPCA(1, epsilon=1.0, bounds=(-8, 8), nominal_n=2000).fit(X)
+    >>> model.transform(X).shape
+    (2000, 1)
+    """
+
+    _task = PCA
+
+    def __init__(
+        self,
+        n_components: int,
+        *,
+        epsilon: float,
+        bounds: Any,
+        clip: float = 0.3,
+        reach: float = 4.0,
+        whiten: bool = False,
+        nominal_n: int | None = None,
+        delta: float | None = None,
+        ledger: Ledger | str | Path | None = None,
+        dataset: str | None = None,
+        frac_bits: int = 16,
+    ) -> None:
+        self.n_components = n_components
+        self.epsilon = epsilon
+        self.bounds = bounds
+        self.clip = clip
+        self.reach = reach
+        self.whiten = whiten
+        self.nominal_n = nominal_n
+        self.delta = delta
+        self.ledger = ledger
+        self.dataset = dataset
+        self.frac_bits = frac_bits
+
+    def _options(self) -> dict[str, Any]:
+        check_whole(n_components=self.n_components)
+        return {
+            "n_components": int(self.n_components),
+            "clip": float(self.clip),
+            "reach": float(self.reach),
+            "whiten": bool(self.whiten),
+        }
+
+    def fit(self, X: Any, y: object = None) -> Self:
+        """Release private components; see :class:`DPPCA`."""
+        super().fit(X)
+        results = self.result_.results
+        self.mean_, self.components_ = results["mean"], results["components"]
+        self.explained_variance_ = results["explained_variance"]
+        self.explained_variance_ratio_ = results["explained_variance_ratio"]
+        ends = (results["explained_variance_low"], results["explained_variance_high"])
+        self.explained_variance_interval_ = np.stack(ends, axis=1)
+        self.scale_ = results["scale"]
+        return self
+
+    def inverse_transform(self, X: Any) -> Floats:
+        """Return data units, as far as the components tell them.
+
+        Raises
+        ------
+        PlanError
+            Where there are categories, which coordinates do not tell.
+        """
+        if any(cast(PCA, self._fitted).categories):
+            raise PlanError("inverse_transform is for tables of numbers, this one has categories.")
+        scores = np.asarray(X, dtype=np.float64) * self.scale_
+        return self.plan_.grid.decode(scores @ self.components_ + self.mean_)
+
+
+# Numbers about columns ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Released numbers about columns, each with its 95 % noise interval.
+
+    Parameters
+    ----------
+    result : JobResult
+        Of the task "quantiles" or "statistics".
+
+    Examples
+    --------
+    ``summary["mean"]`` is an array with a number for each column; ``summary["mean_low"]`` and
+    ``summary["mean_high"]`` are the ends of the intervals; ``summary.to_frame()`` is a table.
+    """
+
+    result: JobResult
+
+    def __getitem__(self, name: str) -> Floats:
+        """Return a released array."""
+        return self.result.results[name]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns that the numbers are about."""
+        task = cast(Quantiles | Statistics, self.result.plan.task)
+        return tuple(self.result.plan.columns[j] for j in task.used)
+
+    @property
+    def spent(self) -> float:
+        """Epsilon spent, at the plan's delta."""
+        return self.result.epsilon()
+
+    def exhibits(self) -> tuple[Exhibit, ...]:
+        """Return the tables and pictures of a report."""
+        plan = self.result.plan
+        return plan.task.exhibits(self.result.results, plan.columns)
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row for each number of each column: value, low, high."""
+        import pandas as pd
+
+        task, found = self.result.plan.task, self.result.results
+        parts: dict[Any, tuple[Floats, Floats, Floats]]
+        if isinstance(task, Quantiles):
+            values = (found["quantiles"], found["low"], found["high"])
+            parts = {p: _three(v[:, i] for v in values) for i, p in enumerate(task.probabilities)}
+        else:
+            names = ("mean", "variance", "deviation")
+            parts = {n: _three(found[n + end] for end in ("", "_low", "_high")) for n in names}
+        rows = [
+            (column, name, *(float(part[i]) for part in three))
+            for i, column in enumerate(self.columns)
+            for name, three in parts.items()
+        ]
+        heads = ["column", "probability" if isinstance(task, Quantiles) else "statistic"]
+        return pd.DataFrame(rows, columns=[*heads, "value", "low", "high"]).set_index(heads)
+
+
+def _three(parts: Iterable[Floats]) -> tuple[Floats, Floats, Floats]:
+    value, low, high = parts
+    return value, low, high
+
+
+class _Reader(PrivateEstimator):
+    """Reads and pays as an estimator does; it keeps nothing."""
+
+    def __init__(
+        self,
+        *,
+        epsilon: float,
+        bounds: Any,
+        nominal_n: int | None,
+        delta: float | None,
+        ledger: Any,
+        dataset: str | None,
+        frac_bits: int,
+    ) -> None:
+        self.epsilon = epsilon
+        self.bounds = bounds
+        self.nominal_n = nominal_n
+        self.delta = delta
+        self.ledger = ledger
+        self.dataset = dataset
+        self.frac_bits = frac_bits
+
+
+def dp_quantiles(
+    X: Any,
+    probabilities: Sequence[float] = (0.25, 0.5, 0.75),
+    *,
+    epsilon: float,
+    bounds: Any,
+    refine: bool = True,
+    nominal_n: int | None = None,
+    delta: float | None = None,
+    ledger: Ledger | str | Path | None = None,
+    dataset: str | None = None,
+    frac_bits: int = 16,
+) -> Summary:
+    """Release quantiles of the columns of numbers of one table or of several silos.
+
+    Parameters
+    ----------
+    X : array_like of shape (n_samples, n_features), DataFrame, path, or list of these
+        A list is one silo each.
+    probabilities : sequence of float in (0, 1)
+    epsilon : float, > 0
+        There is no default.
+    bounds : (low, high) or Schema
+        Public bounds of each column; may be wide, but never come from the records.
+    refine : bool
+        As for :class:`DPBounds`.
+    nominal_n, delta, ledger, dataset, frac_bits
+        As for :class:`~cloister.DPKMeans`.
+
+    Returns
+    -------
+    Summary
+        With ``["quantiles"]``, ``["low"]`` and ``["high"]`` of shape (n_used, n_probabilities);
+        also the distribution: :class:`~cloister.tasks.quantiles.Quantiles`.
+
+    Raises
+    ------
+    PlanError, DataError
+        Before anything is spent.
+    BudgetExceeded
+        If the ledger refuses.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cloister import dp_quantiles
+    >>> X = np.random.default_rng(0).normal(50, 5, (5000, 1))
+    >>> found = dp_quantiles(X, [0.5], epsilon=1.0, bounds=(0, 1000), nominal_n=5000)
+    >>> bool(49 < found["quantiles"][0, 0] < 51)
+    True
+    """
+    reader = _Reader(
+        epsilon=epsilon,
+        bounds=bounds,
+        nominal_n=nominal_n,
+        delta=delta,
+        ledger=ledger,
+        dataset=dataset,
+        frac_bits=frac_bits,
+    )
+    options = {"probabilities": tuple(probabilities), "refine": refine}
+    return Summary(_run(reader, Quantiles, X, **options))
+
+
+def dp_statistics(
+    X: Any,
+    *,
+    epsilon: float,
+    bounds: Any,
+    covariance: bool = False,
+    nominal_n: int | None = None,
+    delta: float | None = None,
+    ledger: Ledger | str | Path | None = None,
+    dataset: str | None = None,
+    frac_bits: int = 16,
+) -> Summary:
+    """Release a count, and means and variances of the columns of numbers.
+
+    Parameters
+    ----------
+    X : array_like of shape (n_samples, n_features), DataFrame, path, or list of these
+        A list is one silo each.
+    epsilon : float, > 0
+        There is no default.
+    bounds : (low, high) or Schema
+        Public bounds of each column; never from the records.
+    covariance : bool
+        Whether covariances and correlations are released, too, from the same budget.
+    nominal_n, delta, ledger, dataset, frac_bits
+        As for :class:`~cloister.DPKMeans`.
+
+    Returns
+    -------
+    Summary
+        With ``["count"]``, ``["mean"]``, ``["variance"]``, ``["deviation"]``, if asked for
+        ``["covariance"]`` and ``["correlation"]``, and the ends of their intervals:
+        :class:`~cloister.tasks.statistics.Statistics`.
+
+    Raises
+    ------
+    PlanError, DataError
+        Before anything is spent.
+    BudgetExceeded
+        If the ledger refuses.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cloister import dp_statistics
+    >>> X = np.random.default_rng(0).normal(50, 5, (5000, 2))
+    >>> found = dp_statistics(X, epsilon=1.0, bounds=(0, 100), nominal_n=5000)
+    >>> bool((found["mean_low"] < found["mean_high"]).all())
+    True
+    """
+    reader = _Reader(
+        epsilon=epsilon,
+        bounds=bounds,
+        nominal_n=nominal_n,
+        delta=delta,
+        ledger=ledger,
+        dataset=dataset,
+        frac_bits=frac_bits,
+    )
+    return Summary(_run(reader, Statistics, X, covariance=covariance))
