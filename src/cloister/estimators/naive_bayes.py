@@ -1,0 +1,226 @@
+"""``DPNaiveBayes``: differentially private naive Bayes with scikit-learn's manners."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import ClassifierMixin
+
+from cloister.estimators.base import PrivateEstimator, grid_rows, read_labelled
+from cloister.estimators.tables import Floats
+from cloister.privacy.ledger import Ledger
+from cloister.tasks.base import Classifier
+from cloister.tasks.naive_bayes import NaiveBayes
+
+
+class DPNaiveBayes(ClassifierMixin, PrivateEstimator):
+    """Differentially private naive Bayes over one table or over several silos.
+
+    Parameters
+    ----------
+    epsilon : float, > 0
+        Privacy budget of one fit. There is no default.
+    bounds : (low, high) or Schema
+        Public bounds of each column, data units; never taken from the records. A schema also has
+        categories, booleans, the target, and what happens to missing values.
+    target : str, optional
+        With a schema: the column of the class.
+    classes : sequence or "in_y"
+        Without a schema: the public labels, or the statement that the set of labels in y is public.
+        A record of another class is left out.
+    numbers : {"binned", "gaussian", "counts"} or mapping of column to one of these
+        How columns of numbers are modelled: by a table of bins, by a normal law, or as counts by a
+        multinomial law.
+    bins : int in [2, 1024], optional
+        Bins of each binned column, by default from the budget and `nominal_n`. Bins that noise does
+        not keep apart are joined.
+    most_counts : float, > 0
+        Required with counts: the largest sum of one record's counts; more is scaled down.
+    smoothing : float, > 0
+        Records added to every cell (Laplace smoothing); more is added where noise is strong.
+    prepare : sequence of (name, options), optional
+        Steps before, such as ``[("standardise", {})]``: one plan, one cost.
+    nominal_n : int, optional
+        Public contract value for the number of records. Without it, 2 % of the budget pay for a
+        noisy count.
+    delta : float, optional
+        ``min(1e-6, 1 / (100 nominal_n))`` if not given, 1e-6 without `nominal_n`.
+    ledger : Ledger or path, optional
+        Where the fit is charged before it releases anything; it refuses to overspend.
+    dataset : str, optional
+        Name under which the ledger knows the data; a schema has its own.
+    frac_bits : int in [4, 24]
+        Records are rounded to multiples of ``2**-frac_bits`` of half a column's range.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+    class_count_, class_count_half_width_ : ndarray of shape (n_classes,)
+        Noisy numbers of records, which may be negative, and the half-width of their intervals.
+    class_prior_, class_prior_low_, class_prior_high_ : ndarray of shape (n_classes,)
+    feature_names_, feature_log_prob_ : of all cells of all tables
+        Names such as ``sex=Female`` and ``age 17 to 20``, and the logarithms of the probabilities
+        that the model uses, of shape (n_classes, n_cells).
+    feature_prob_, feature_prob_low_, feature_prob_high_ : ndarray of shape (n_classes, n_cells)
+        Noisy share of each cell in its class, before smoothing.
+    theta_, theta_low_, theta_high_, std_ : ndarray of shape (n_classes, n_columns), data units
+        Means and standard deviations of the columns with a normal law; absent without them.
+    word_prob_, word_prob_low_, word_prob_high_ : ndarray of shape (n_classes, n_columns)
+        Shares of the columns of counts; absent without them.
+    spent_, delta_ : float
+    plan_ : Plan
+    result_ : JobResult
+    n_features_in_ : int
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+
+    Notes
+    -----
+    Neighbouring data sets differ by one record (or one unit of the schema) added or removed; its
+    class is as private as all else. Intervals have 95 % of the noise; they do not cover sampling.
+
+    References
+    ----------
+    See :mod:`cloister.tasks.naive_bayes`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cloister import DPNaiveBayes
+    >>> rng = np.random.default_rng(0)
+    >>> y = np.repeat([0, 1], 1000)
+    >>> X = rng.normal(4 * y[:, None], 1, (2000, 2))
+    >>> model = DPNaiveBayes(epsilon=1.0, bounds=(-5, 10), classes=[0, 1], nominal_n=2000)
+    >>> bool(model.fit(X, y).score(X, y) > 0.95)
+    True
+    """
+
+    def __init__(
+        self,
+        *,
+        epsilon: float,
+        bounds: Any,
+        target: str | None = None,
+        classes: Any = None,
+        numbers: str | Mapping[str, str] = "binned",
+        bins: int | None = None,
+        most_counts: float | None = None,
+        smoothing: float = 1.0,
+        prepare: Sequence[tuple[str, Mapping[str, Any]]] | None = None,
+        nominal_n: int | None = None,
+        delta: float | None = None,
+        ledger: Ledger | str | Path | None = None,
+        dataset: str | None = None,
+        frac_bits: int = 16,
+    ) -> None:
+        self.epsilon = epsilon
+        self.bounds = bounds
+        self.target = target
+        self.classes = classes
+        self.numbers = numbers
+        self.bins = bins
+        self.most_counts = most_counts
+        self.smoothing = smoothing
+        self.prepare = prepare
+        self.nominal_n = nominal_n
+        self.delta = delta
+        self.ledger = ledger
+        self.dataset = dataset
+        self.frac_bits = frac_bits
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Release a private model of the records.
+
+        Parameters
+        ----------
+        X : array_like of shape (n_samples, n_features), DataFrame, path, or list of these
+            A list is one silo each.
+        y : array_like of shape (n_samples,), a list of these, or None
+            None where `bounds` is a schema and X has the target.
+
+        Returns
+        -------
+        DPNaiveBayes
+
+        Raises
+        ------
+        PlanError, DataError
+            Before anything is spent.
+        BudgetExceeded
+            If the ledger refuses.
+        """
+        self._check_parameters()
+        schema, records, target = read_labelled(self, X, y, classes=self.classes)
+        result = self._release(
+            NaiveBayes,
+            schema,
+            records,
+            target=target,
+            numbers=self.numbers,
+            bins=self.bins,
+            most_counts=self.most_counts,
+            smoothing=self.smoothing,
+        )
+        self._keep(result.results)
+        return self
+
+    def _keep(self, found: Mapping[str, Floats]) -> None:
+        """Set the learned attributes; those of kinds of columns that are not there stay absent."""
+        for name, key in _ATTRIBUTES.items():
+            self.__dict__.pop(name, None)
+            if key in found:
+                setattr(self, name, found[key])
+        task = self._own_task
+        assert isinstance(task, NaiveBayes)
+        self.feature_names_ = np.array(task.cell_names(self._own_columns), dtype=object)
+
+    def predict_proba(self, X: Any) -> Floats:
+        """Return the probability of each class; local, costs nothing.
+
+        Parameters
+        ----------
+        X : array_like of shape (n_samples, n_features) or table
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes)
+        """
+        rows = grid_rows(self, X)
+        task = self.plan_.task
+        assert isinstance(task, Classifier)
+        return task.probabilities(self.result_.results, rows)
+
+    def predict_log_proba(self, X: Any) -> Floats:
+        """Return the logarithm of :meth:`predict_proba`."""
+        logs: Floats = np.log(np.maximum(self.predict_proba(X), np.finfo(np.float64).tiny))
+        return logs
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Return the most probable class of each record; shape (n_samples,)."""
+        best = self.predict_proba(X).argmax(axis=1)
+        labels: NDArray[Any] = self.classes_[best]
+        return labels
+
+
+_ATTRIBUTES = {
+    "class_count_": "class_counts",
+    "class_count_half_width_": "class_count_half_width",
+    "class_prior_": "class_prior",
+    "class_prior_low_": "class_prior_low",
+    "class_prior_high_": "class_prior_high",
+    "feature_log_prob_": "log_cells",
+    "feature_prob_": "cells",
+    "feature_prob_low_": "cells_low",
+    "feature_prob_high_": "cells_high",
+    "theta_": "means",
+    "theta_low_": "means_low",
+    "theta_high_": "means_high",
+    "std_": "stds",
+    "word_prob_": "words",
+    "word_prob_low_": "words_low",
+    "word_prob_high_": "words_high",
+}
+"""Attributes by the names of the task's results."""
