@@ -1,0 +1,338 @@
+"""``DPLogisticRegression`` and ``DPLinearRegression``, with scikit-learn's manners."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import ClassifierMixin, RegressorMixin
+
+from cloister.errors import PlanError
+from cloister.estimators.base import PrivateEstimator, grid_rows, read_labelled
+from cloister.estimators.tables import Floats
+from cloister.privacy.ledger import Ledger
+from cloister.schema import Schema
+from cloister.tasks.linear import Linear
+from cloister.tasks.logistic import Logistic
+
+
+class DPLogisticRegression(ClassifierMixin, PrivateEstimator):
+    """Differentially private logistic regression over one table or over several silos.
+
+    Parameters
+    ----------
+    epsilon : float, > 0
+        Privacy budget of one fit. There is no default.
+    bounds : (low, high) or Schema
+        Public bounds of each column, data units; never taken from the records. A schema also has
+        categories, booleans, the target, and what happens to missing values.
+    target : str, optional
+        With a schema: the column of the class.
+    classes : sequence or "in_y"
+        Without a schema: the public labels, or the statement that the set of labels in y is public.
+        A record of another class is left out.
+    C : float, > 0
+        Inverse strength of the penalty, as in scikit-learn, where numbers are scaled to ``[-1, 1]``
+        by their public bounds; infinity for none. Intercepts are not penalised.
+    class_weight : "balanced" or mapping of class to number, optional
+        "balanced" weights are inverse to noisy class sizes.
+    rounds : int, >= 2, optional
+        Noisy sums; by default from the budget, `nominal_n` and the number of columns.
+    clip : float in (0, 32], optional
+        Length to which a record, centred and scaled, is shortened; by default from the same.
+    shrinkage : bool
+        Whether coefficients that drown in noise are drawn toward 0.
+    nominal_n : int, optional
+        Public contract value for the number of records. Without it, 2 % of the budget pay for a
+        noisy count.
+    delta : float, optional
+        ``min(1e-6, 1 / (100 nominal_n))`` if not given, 1e-6 without `nominal_n`.
+    ledger : Ledger or path, optional
+        Where the fit is charged before it releases anything; it refuses to overspend.
+    dataset : str, optional
+        Name under which the ledger knows the data; a schema has its own.
+    frac_bits : int in [4, 24]
+        Records are rounded to multiples of ``2**-frac_bits`` of half a column's range.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+    coef_, coef_low_, coef_high_ : ndarray of shape (n_outputs, n_columns)
+        Data units, with 95 % intervals of the noise; one output for two classes, else one a class.
+    intercept_, intercept_low_, intercept_high_ : ndarray of shape (n_outputs,)
+    feature_names_ : ndarray of shape (n_columns,)
+        Columns of the design, such as ``age`` and ``sex=Female``.
+    n_iter_ : int
+    spent_, delta_ : float
+    plan_ : Plan
+    result_ : JobResult
+    n_features_in_ : int
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+
+    Notes
+    -----
+    Neighbouring data sets differ by one record (or one unit of the schema) added or removed; its
+    class is as private as all else. What the intervals say is in docs/how-to/regression.md.
+
+    References
+    ----------
+    See :mod:`cloister.tasks.logistic`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cloister import DPLogisticRegression
+    >>> rng = np.random.default_rng(0)
+    >>> y = np.repeat([0, 1], 1000)
+    >>> X = rng.normal(2 * y[:, None], 1, (2000, 2))
+    >>> model = DPLogisticRegression(epsilon=1.0, bounds=(-5, 7), classes=[0, 1], nominal_n=2000)
+    >>> bool(model.fit(X, y).score(X, y) > 0.9)
+    True
+    """
+
+    def __init__(
+        self,
+        *,
+        epsilon: float,
+        bounds: Any,
+        target: str | None = None,
+        classes: Any = None,
+        C: float = 1.0,
+        class_weight: str | Mapping[Any, float] | None = None,
+        rounds: int | None = None,
+        clip: float | None = None,
+        shrinkage: bool = True,
+        nominal_n: int | None = None,
+        delta: float | None = None,
+        ledger: Ledger | str | Path | None = None,
+        dataset: str | None = None,
+        frac_bits: int = 16,
+    ) -> None:
+        self.epsilon = epsilon
+        self.bounds = bounds
+        self.target = target
+        self.classes = classes
+        self.C = C
+        self.class_weight = class_weight
+        self.rounds = rounds
+        self.clip = clip
+        self.shrinkage = shrinkage
+        self.nominal_n = nominal_n
+        self.delta = delta
+        self.ledger = ledger
+        self.dataset = dataset
+        self.frac_bits = frac_bits
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Release a private model of the records.
+
+        Parameters
+        ----------
+        X : array_like of shape (n_samples, n_features), DataFrame, path, or list of these
+            A list is one silo each.
+        y : array_like of shape (n_samples,), a list of these, or None
+            None where `bounds` is a schema and X has the target.
+
+        Returns
+        -------
+        DPLogisticRegression
+
+        Raises
+        ------
+        PlanError, DataError
+            Before anything is spent.
+        BudgetExceeded
+            If the ledger refuses.
+        """
+        self._check_parameters()
+        schema, records, target = read_labelled(self, X, y, classes=self.classes)
+        result = self._release(
+            Logistic,
+            schema,
+            records,
+            target=target,
+            C=self.C,
+            class_weight=self._weights(schema, target),
+            rounds=self.rounds,
+            clip=self.clip,
+            shrinkage=self.shrinkage,
+        )
+        _keep(self, result.results)
+        self.n_iter_: int = result.plan.rounds
+        return self
+
+    def _weights(self, schema: Schema, target: str) -> Any:
+        """Return class weights by the schema's names of the classes."""
+        if not isinstance(self.class_weight, Mapping):
+            return self.class_weight
+        names = next(c for c in schema.public if c.name == target).categories
+        by_label = dict(zip(self.classes_.tolist(), names, strict=True))
+        return {by_label.get(label, label): w for label, w in self.class_weight.items()}
+
+    def decision_function(self, X: Any) -> Floats:
+        """Return the log-odds of each record; shape (n_samples,) or (n_samples, n_classes)."""
+        rows = grid_rows(self, X)
+        task = self.plan_.task
+        assert isinstance(task, Logistic)
+        told = task.decision(self.result_.results, rows)
+        return told[:, 0] if told.shape[1] == 1 else told
+
+    def predict_proba(self, X: Any) -> Floats:
+        """Return the probability of each class; shape (n_samples, n_classes)."""
+        rows = grid_rows(self, X)
+        task = self.plan_.task
+        assert isinstance(task, Logistic)
+        return task.probabilities(self.result_.results, rows)
+
+    def predict_log_proba(self, X: Any) -> Floats:
+        """Return the logarithm of :meth:`predict_proba`."""
+        logs: Floats = np.log(np.maximum(self.predict_proba(X), np.finfo(np.float64).tiny))
+        return logs
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Return the most probable class of each record; shape (n_samples,)."""
+        told = self.decision_function(X)
+        best = (told > 0).astype(np.int64) if told.ndim == 1 else told.argmax(axis=1)
+        labels: NDArray[Any] = self.classes_[best]
+        return labels
+
+
+class DPLinearRegression(RegressorMixin, PrivateEstimator):
+    """Differentially private least squares, with a ridge if wanted.
+
+    Parameters
+    ----------
+    epsilon : float, > 0
+        Privacy budget of one fit. There is no default.
+    bounds : (low, high) or Schema
+        Public bounds of each column, data units; never taken from the records.
+    target : str, optional
+        With a schema: the column of numbers that is to be told.
+    target_bounds : (low, high), optional
+        Without a schema: public bounds of y, required. What is outside is moved to the bound.
+    alpha : float, >= 0
+        Of the squared norm of the coefficients, as in scikit-learn's ``Ridge``, where numbers are
+        scaled to ``[-1, 1]`` by their public bounds. The intercept is not penalised.
+    clip, shrinkage, nominal_n, delta, ledger, dataset, frac_bits
+        As in :class:`DPLogisticRegression`.
+
+    Attributes
+    ----------
+    coef_, coef_low_, coef_high_ : ndarray of shape (n_columns,)
+        Data units, with 95 % intervals of the noise.
+    intercept_, intercept_low_, intercept_high_ : float
+    residual_std_ : float
+        Noisy standard deviation of the residuals, data units of the target.
+    feature_names_ : ndarray of shape (n_columns,)
+    spent_, delta_ : float
+    plan_ : Plan
+    result_ : JobResult
+    n_features_in_ : int
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+
+    References
+    ----------
+    See :mod:`cloister.tasks.linear`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cloister import DPLinearRegression
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.uniform(-1, 1, (5000, 2))
+    >>> y = 3 * X[:, 0] - X[:, 1] + rng.normal(0, 0.5, 5000)
+    >>> model = DPLinearRegression(
+    ...     epsilon=1.0, bounds=(-1, 1), target_bounds=(-6, 6), nominal_n=5000
+    ... )
+    >>> bool(model.fit(X, y).score(X, y) > 0.9)
+    True
+    """
+
+    def __init__(
+        self,
+        *,
+        epsilon: float,
+        bounds: Any,
+        target: str | None = None,
+        target_bounds: Any = None,
+        alpha: float = 0.0,
+        clip: float | None = None,
+        shrinkage: bool = True,
+        nominal_n: int | None = None,
+        delta: float | None = None,
+        ledger: Ledger | str | Path | None = None,
+        dataset: str | None = None,
+        frac_bits: int = 16,
+    ) -> None:
+        self.epsilon = epsilon
+        self.bounds = bounds
+        self.target = target
+        self.target_bounds = target_bounds
+        self.alpha = alpha
+        self.clip = clip
+        self.shrinkage = shrinkage
+        self.nominal_n = nominal_n
+        self.delta = delta
+        self.ledger = ledger
+        self.dataset = dataset
+        self.frac_bits = frac_bits
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Release a private model of the records.
+
+        Parameters
+        ----------
+        X : array_like of shape (n_samples, n_features), DataFrame, path, or list of these
+            A list is one silo each.
+        y : array_like of shape (n_samples,), a list of these, or None
+            None where `bounds` is a schema and X has the target.
+
+        Returns
+        -------
+        DPLinearRegression
+
+        Raises
+        ------
+        PlanError, DataError
+            Before anything is spent.
+        BudgetExceeded
+            If the ledger refuses.
+        """
+        self._check_parameters()
+        if not isinstance(self.bounds, Schema) and self.target_bounds is None:
+            raise PlanError("target_bounds must be given: two public numbers that y lies between.")
+        schema, records, target = read_labelled(self, X, y, target_bounds=self.target_bounds)
+        result = self._release(
+            Linear,
+            schema,
+            records,
+            target=target,
+            alpha=self.alpha,
+            clip=self.clip,
+            shrinkage=self.shrinkage,
+        )
+        _keep(self, result.results)
+        for name in ("intercept_", "intercept_low_", "intercept_high_"):
+            setattr(self, name, float(getattr(self, name)[0]))
+        self.residual_std_: float = float(result.results["residual_std"][0])
+        return self
+
+    def predict(self, X: Any) -> Floats:
+        """Return the predicted target of each record; shape (n_samples,)."""
+        rows = grid_rows(self, X)
+        task = self.plan_.task
+        assert isinstance(task, Linear)
+        return task.predict(self.result_.results, rows)
+
+
+def _keep(model: PrivateEstimator, found: Mapping[str, Floats]) -> None:
+    """Set coefficients, intercepts, their intervals, and the names of the design's columns."""
+    for name in ("coef", "intercept"):
+        for end in ("", "_low", "_high"):
+            setattr(model, f"{name}{end}_", found[name + end])
+    task = model.plan_.task
+    assert isinstance(task, Logistic | Linear)
+    model.feature_names_ = np.array(task.names[:-1], dtype=object)

@@ -1,0 +1,480 @@
+"""The rows of a regression on integers: centred, scaled, clipped, and summed exactly.
+
+A first noisy sum tells where each column lies and how far it spreads. From then on a record is a
+row ``z``: differences to the released centre, numbers divided by their released spread, the whole
+shortened to a public length. Rows are integers on the lattice ``2**-20``; what is summed (products
+of rows, or rows times residuals) is cut toward zero on a coarser lattice, so that no norm grows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import ceil, floor, log2, sqrt
+
+import numpy as np
+
+from cloister.errors import PlanError
+from cloister.hazmat.fixedpoint import from_grid
+from cloister.privacy.budget import Budget
+from cloister.privacy.calibration import gaussian_noise_multiplier
+from cloister.tasks.base import Bars, Block, Floats, GridState, Integers, Records, Released
+from cloister.tasks.columns import Encoding, codes
+from cloister.tasks.moments import PRODUCT, SQUARE, n_products, unpack_products
+
+LONGEST = 32.0
+"""Largest length a row may be shortened to: products of two entries stay below 2**53."""
+MOST_COLUMNS = 2048
+MOST_SCALE = 16.0
+"""Numbers are not stretched by more: a column of one value has no spread to be divided by."""
+
+# Lattices. Centres of categories are coarse, so that products of two fit the coarsest products.
+_ROW, _TABLE, _RESIDUAL = 20, 3, 24
+_FACTOR = _ROW - _TABLE  # of a row's shortening: times a table it is on the lattice of rows
+SUM_BITS = 16
+"""Fineness of the first round."""
+_SHOWN = 20
+_CHUNK = 1 << 14  # rows at a time: they stay in the cache, and sums stay below 2**53
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Some records as rows, with integers in floats that hold them exactly.
+
+    Parameters
+    ----------
+    factor : ndarray of shape (n_samples,)
+        By how much the row was shortened, times ``2**17``.
+    numbers : ndarray of shape (n_numbers, n_samples)
+        Entries of columns of numbers, times ``2**20``; the constant 1 is the last.
+    categories : tuple of ndarray of shape (n_samples,), int64
+        Numbers of the categories.
+    """
+
+    factor: Floats
+    numbers: Floats
+    categories: tuple[Integers, ...]
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Centre, scale and length of the rows of a table with numbers and categories.
+
+    Parameters
+    ----------
+    levels : tuple of int
+        Of each column of the schema: 0 for numbers, else the number of categories.
+    frac_bits : int
+    skip : tuple of int
+        Columns that are left out, such as a target.
+    clip : float in (0, 32]
+        Rows are shortened to this length.
+    """
+
+    levels: tuple[int, ...]
+    frac_bits: int
+    skip: tuple[int, ...]
+    clip: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.clip <= LONGEST:
+            raise PlanError(f"clip must be above 0 and at most {LONGEST:g}, got {self.clip!r}.")
+        if self.width > MOST_COLUMNS:
+            raise PlanError(
+                f"columns make a design of {self.width} columns, at most {MOST_COLUMNS} are "
+                "possible; join rare categories."
+            )
+
+    @cached_property
+    def _used(self) -> tuple[int, ...]:
+        return Encoding(self.levels, self.frac_bits, self.skip).used
+
+    @cached_property
+    def width(self) -> int:
+        """Entries of a row, the constant included."""
+        return Encoding(self.levels, self.frac_bits, self.skip).width
+
+    @cached_property
+    def _layout(self) -> tuple[tuple[int, int], ...]:
+        """Column of the schema and first entry in a row, of each column that is used."""
+        layout, place = [], 0
+        for j in self._used:
+            layout.append((j, place))
+            place += self.levels[j] or 1
+        return tuple(layout)
+
+    @cached_property
+    def _numbers(self) -> tuple[tuple[int, int], ...]:
+        return tuple((j, place) for j, place in self._layout if not self.levels[j])
+
+    @cached_property
+    def _categories(self) -> tuple[tuple[int, slice], ...]:
+        return tuple(
+            (j, slice(place, place + self.levels[j])) for j, place in self._layout if self.levels[j]
+        )
+
+    @cached_property
+    def number_places(self) -> Integers:
+        """Entries of a row that are numbers, the constant not among them."""
+        return np.array([place for _, place in self._numbers], dtype=np.int64)
+
+    def place_of(self, column: int) -> int:
+        """Return the first entry in a row of a column of the schema."""
+        return dict(self._layout)[column]
+
+    def half_boxes(self, low: Floats, high: Floats) -> Floats:
+        """Return half the range of each number, 1 for a category; shape (width - 1,)."""
+        boxes = np.ones(self.width - 1)
+        for j, place in self._numbers:
+            boxes[place] = (high[j] - low[j]) / 2
+        return boxes
+
+    @property
+    def room(self) -> int:
+        """Bits of what a record may add: fits 100 silos with 16 ``frac_bits``, 7 with 24."""
+        return 16 + self.frac_bits // 2
+
+    # the first round: where the columns lie
+
+    def sums_block(self, weight: float, labels: int = 0) -> Block:
+        """Return the block of counts of categories, sums, sums of squares, labels and records."""
+        n_numbers, one = len(self._numbers), 1 << SUM_BITS
+        size = self.width - 1 + n_numbers + labels + 1
+        touched = len(self._categories) + 2 * n_numbers + (labels > 0) + 1
+        return Block("sums", (size,), touched * one, touched * one**2, weight)
+
+    def sum_columns(self, records: Records, labels: Integers | None = None, n: int = 0) -> Integers:
+        """Return the sums of the first round; `labels` are counted in `n` words."""
+        one, shift = 1 << SUM_BITS, 2 * self.frac_bits - SUM_BITS
+        sums = np.zeros(self.width - 1, dtype=np.int64)
+        squares = np.zeros(len(self._numbers), dtype=np.int64)
+        for j, part in self._categories:
+            found = codes(records[:, j], self.levels[j], self.frac_bits)
+            sums[part] = np.bincount(found, minlength=self.levels[j]) << SUM_BITS
+        for at, (j, place) in enumerate(self._numbers):
+            values = records[:, j].astype(np.int64)
+            sums[place] = _toward_zero(values, self.frac_bits - SUM_BITS).sum()
+            squares[at] = _toward_zero(values * values, shift).sum()
+        counted = np.zeros(0, dtype=np.int64)
+        if labels is not None:
+            counted = np.bincount(labels, minlength=n).astype(np.int64) << SUM_BITS
+        return np.concatenate([sums, squares, counted, [len(records) * one]])
+
+    def place(self, released: Released) -> dict[str, Floats]:
+        """Return ``centre`` and ``scale`` of each entry.
+
+        A count below its noise is taken for the noise; a spread below its noise likewise.
+        """
+        values, noise_std = (
+            from_grid(released.values, SUM_BITS),
+            released.noise_std / (1 << SUM_BITS),
+        )
+        n = max(float(values[-1]), noise_std, 1.0)
+        means = values[: self.width - 1] / n
+        squares = values[self.width - 1 : self.width - 1 + len(self._numbers)] / n
+        centre, scale = np.zeros(self.width), np.ones(self.width)
+        lattice = float(1 << min(_TABLE, self.frac_bits))
+        centre[:-1] = np.clip(means, -1, 1)
+        for _, part in self._categories:
+            centre[part] = np.rint(np.maximum(centre[part], 0) * lattice) / lattice
+        at = self.number_places
+        least = max(2 * noise_std / n, MOST_SCALE**-2)
+        scale[at] = 1 / np.sqrt(np.clip(squares - centre[at] ** 2, least, 1))
+        return {"centre": centre, "scale": scale}
+
+    # the rows
+
+    def rows(self, state: GridState, records: Records) -> Iterator[tuple[slice, Rows]]:
+        """Yield parts of the records as rows, with where they are."""
+        for first in range(0, len(records), _CHUNK):
+            where = slice(first, first + _CHUNK)
+            yield where, self._rows(state, records[where])
+
+    def _rows(self, state: GridState, records: Records) -> Rows:
+        one = 1 << self.frac_bits
+        centre, scale = state["centre"], from_grid(state["scale"], self.frac_bits)
+        numbers = np.ones((len(self._numbers) + 1, len(records)))
+        for at, (j, place) in enumerate(self._numbers):
+            numbers[at] = (records[:, j] - centre[place]) * (scale[place] / one)
+        categories = tuple(codes(records[:, j], self.levels[j], self.frac_bits) for j in self._cats)
+        lengths = [
+            (table**2).sum(axis=1)[found]
+            for table, found in zip(self._tables(state), categories, strict=True)
+        ]
+        fixed = np.asarray(sum(lengths, np.zeros(len(records), dtype=np.int64)))
+        squared = fixed / 4.0**_TABLE
+        for values in numbers:  # one by one: the sum of a record must not depend on the others
+            squared += values * values
+        factor = np.floor((1 << _FACTOR) * np.minimum(1, self.clip / np.sqrt(squared)))
+        numbers = np.trunc(numbers * (factor * (1 << (_ROW - _FACTOR))))
+        # the law, in exact integers: what is still too long counts as nothing
+        integers, shortened = numbers.astype(np.int64), factor.astype(np.int64)
+        norms = (integers**2).sum(axis=0) + shortened**2 * fixed
+        keep = norms <= self.norm_squared
+        return Rows(factor * keep, numbers * keep, categories)
+
+    @property
+    def norm_squared(self) -> int:
+        """Largest squared norm of a row, in steps of ``2**-20``."""
+        return floor(self.clip * (1 << _ROW)) ** 2
+
+    @property
+    def _cats(self) -> tuple[int, ...]:
+        return tuple(j for j, _ in self._categories)
+
+    def _tables(self, state: GridState) -> list[Integers]:
+        """Return the rows of each category, in steps of ``2**-3``: its indicator minus centre."""
+        tables = []
+        for j, part in self._categories:
+            centre = np.rint(from_grid(state["centre"][part], self.frac_bits) * (1 << _TABLE))
+            eye = np.eye(self.levels[j], dtype=np.int64) << _TABLE
+            tables.append(eye - centre.astype(np.int64))
+        return tables
+
+    def margins(self, state: GridState, rows: Rows, weights: Floats) -> Floats:
+        """Return the products of rows with weights; shape (n_outputs, n_samples).
+
+        Entry by entry, so that the margin of a record does not depend on the others.
+
+        Parameters
+        ----------
+        state : mapping
+        rows : Rows
+        weights : ndarray of shape (n_outputs, width)
+        """
+        places = [*self.number_places, self.width - 1]
+        tables = self._tables(state)
+        margins = np.zeros((len(weights), rows.factor.size))
+        for margin, row in zip(margins, weights, strict=True):
+            for (_, part), table, found in zip(
+                self._categories, tables, rows.categories, strict=True
+            ):
+                margin += (table / (1 << _TABLE) * row[part]).sum(axis=1)[found]
+            margin *= rows.factor / (1 << _FACTOR)
+            for values, place in zip(rows.numbers, places, strict=True):
+                margin += values * (row[place] / (1 << _ROW))
+        return margins
+
+    # rows times residuals
+
+    def gradient_bits(self, residual: float) -> int:
+        """Return the fineness of sums of rows times residuals of at most this norm."""
+        return self.room - max(0, ceil(log2(self.clip * residual)))
+
+    def gradient_block(self, outputs: int, residual_squared: float, weight: float) -> Block:
+        """Return the block of the gradients of each output.
+
+        `residual_squared` bounds the squared norm of a record's residuals.
+        """
+        bits = self.gradient_bits(sqrt(residual_squared))
+        largest = ceil(residual_squared * 4**_RESIDUAL)  # of whole residuals squared and summed
+        l2_squared = -(-largest * self.norm_squared // 4 ** (_ROW + _RESIDUAL - bits))
+        size = outputs * self.width
+        return Block("gradient", (outputs, self.width), _l1(size, l2_squared), l2_squared, weight)
+
+    def sum_gradients(
+        self, state: GridState, rows: Rows, residuals: Floats, residual_squared: float
+    ) -> Integers:
+        """Return the exact sum of each row times its residuals; shape (n_outputs, width).
+
+        Parameters
+        ----------
+        state : mapping
+        rows : Rows
+        residuals : ndarray of shape (n_outputs, n_samples)
+        residual_squared : float
+            Records whose residuals are longer count as nothing.
+        """
+        bits = self.gradient_bits(sqrt(residual_squared))
+        whole = np.trunc(residuals * (1 << _RESIDUAL))
+        whole *= (whole**2).sum(axis=0) <= ceil(residual_squared * 4**_RESIDUAL)
+        down = 0.5 ** (_ROW + _RESIDUAL - bits)
+        total = np.zeros((len(residuals), self.width), dtype=np.int64)
+        places = [*self.number_places, self.width - 1]
+        tables = self._tables(state)
+        for output, residual in zip(total, whole, strict=True):
+            output[places] = np.trunc(rows.numbers * (residual * down)).sum(axis=1)
+            shortened = np.trunc(rows.factor * (residual * down))
+            for (j, part), table, found in zip(
+                self._categories, tables, rows.categories, strict=True
+            ):
+                by = np.bincount(found, weights=shortened, minlength=self.levels[j])
+                output[part] = by.astype(np.int64) @ table
+        return total
+
+    # products of rows
+
+    @property
+    def products_bits(self) -> int:
+        """Fineness of the products."""
+        return self.room - ceil(log2(SQUARE * max(self.clip, 1.0) ** 2))
+
+    def products_block(self, weight: float) -> Block:
+        """Return the block of products of two entries of a row."""
+        # entries are at most |z_a z_b| on their lattice, so all of them at most |z|^2
+        down = 2 * _ROW - self.products_bits
+        l2_squared = SQUARE**2 * (-(-(self.norm_squared**2) // 4**down))
+        size = n_products(self.width)
+        return Block("products", (size,), _l1(size, l2_squared), l2_squared, weight)
+
+    def sum_row_products(self, state: GridState, rows: Rows) -> Integers:
+        """Return the exact sums of products ``i <= j``, packed as in :mod:`.moments`."""
+        down = 0.5 ** (2 * _ROW - self.products_bits)
+        total = np.zeros((self.width, self.width), dtype=np.int64)
+        places = [*self.number_places, self.width - 1]
+        for a, left in enumerate(places):
+            for b, right in enumerate(places[a:], a):
+                entry = np.trunc(rows.numbers[a] * (rows.numbers[b] * down)).sum()
+                total[left, right] = total[right, left] = int(entry)
+        tables = self._tables(state)
+        squared = np.trunc(rows.factor * (rows.factor * down))
+        mixed = [np.trunc(rows.factor * (values * down)) for values in rows.numbers]
+        for a, (j, part) in enumerate(self._categories):
+            found, levels = rows.categories[a], self.levels[j]
+            for values, place in zip(mixed, places, strict=True):
+                by = np.bincount(found, weights=values, minlength=levels).astype(np.int64)
+                total[part, place] = total[place, part] = by @ tables[a]
+            for b in range(a, len(self._categories)):
+                k, other = self._categories[b]
+                both = found * self.levels[k] + rows.categories[b]
+                cells = np.bincount(both, weights=squared, minlength=levels * self.levels[k])
+                counts = cells.astype(np.int64).reshape(levels, self.levels[k])
+                products = tables[a].T @ counts @ tables[b]
+                total[part, other], total[other, part] = products, products.T
+        upper = np.triu_indices(self.width)
+        packed: Integers = total[upper] * np.where(upper[0] == upper[1], SQUARE, PRODUCT)
+        return packed
+
+    def read_products(self, released: Released) -> tuple[Floats, float]:
+        """Return the matrix of products without its negative part, and its noise off the diagonal.
+
+        The sums are of rows, so the matrix without noise has no negative part.
+        """
+        raw = unpack_products(from_grid(released.values, self.products_bits), self.width)
+        values, vectors = np.linalg.eigh(raw)
+        matrix = (vectors * np.maximum(values, 0)) @ vectors.T
+        return matrix, released.noise_std / (1 << self.products_bits) / PRODUCT
+
+    # back to the users' units
+
+    def to_columns(self, state: Mapping[str, Floats], half_range: Floats, middle: Floats) -> Floats:
+        """Return the matrix from weights of rows to coefficients in data units.
+
+        Parameters
+        ----------
+        state : mapping
+            With ``centre`` and ``scale``, real numbers.
+        half_range, middle : ndarray of shape (n_features,)
+            Of each column of the schema; 1 and 0 for coefficients on the grid.
+
+        Returns
+        -------
+        ndarray of shape (width, width)
+            The constant is the last.
+        """
+        matrix = np.diag(state["scale"]).astype(np.float64)
+        matrix[-1] = -state["centre"] * state["scale"]
+        matrix[-1, -1] = 1.0
+        for j, place in self._numbers:
+            matrix[place] /= half_range[j]
+            matrix[-1] -= matrix[place] * middle[j]
+        return matrix
+
+    def predict(self, coefficients: Floats, records: Records) -> Floats:
+        """Return the design of grid records times coefficients; shape (n_samples, n_outputs)."""
+        told = np.tile(coefficients[:, -1], (len(records), 1))
+        for j, part in self._categories:
+            found = codes(records[:, j], self.levels[j], self.frac_bits)
+            told += coefficients[:, part].T[found]
+        for j, place in self._numbers:
+            told += (
+                from_grid(records[:, j].astype(np.int64), self.frac_bits)[:, None]
+                * (coefficients[:, place])
+            )
+        return told
+
+
+def solve(
+    curvature: Floats, penalty: Floats, target: Floats, noise_std: float, spread: Floats
+) -> tuple[Floats, Floats]:
+    """Return what noisy equations say of their solution, and the covariance that is left.
+
+    The equations are ``(curvature + diag(penalty)) w = target + noise``; before them, `w` is taken
+    to be near 0 with deviation `spread`. Without noise it is the solution itself.
+
+    Parameters
+    ----------
+    curvature : ndarray of shape (width, width)
+    penalty, spread : ndarray of shape (width,)
+    target : ndarray of shape (n_outputs, width)
+    noise_std : float
+
+    Returns
+    -------
+    mean : ndarray of shape (n_outputs, width)
+    covariance : ndarray of shape (width, width)
+    """
+    system = (curvature + np.diag(penalty)) * spread  # of w / spread
+    left, values, right = np.linalg.svd(system)
+    tiny = 1e-12 * max(float(values[0]), 1e-300)
+    variance = max(noise_std, tiny) ** 2
+    filtered = values / (values**2 + variance)
+    mean = ((target @ left) * filtered) @ right * spread
+    kept = right.T * (variance / (values**2 + variance))
+    covariance = (kept @ right) * np.outer(spread, spread)
+    return mean, covariance
+
+
+NOTE = (
+    "[ , ] are 95 % of the noise, about the solution without it; how well the records stand for a "
+    "population is not in them."
+)
+
+
+def noise_of_mean(width: int, budget: Budget | None, nominal_n: int) -> float:
+    """Return the norm of the noise that the whole budget leaves in a mean of rows of length 1."""
+    if budget is None:
+        return 0.0
+    multiplier = gaussian_noise_multiplier(budget.epsilon, budget.delta)
+    return sqrt(width) * multiplier / nominal_n
+
+
+def coefficient_bars(
+    title: str, names: tuple[str, ...], values: Floats, spread: Floats, unit: str
+) -> Bars:
+    """Return a picture of the largest coefficients."""
+    best = np.argsort(-np.abs(values), kind="stable")[:_SHOWN]
+    return Bars(title, tuple(names[i] for i in best), values[best], spread[best], unit, NOTE)
+
+
+def row_length(n_categories: int, n_numbers: int, relative_noise: float) -> float:
+    """Return a length for rows: with much noise short, with little hardly any is shortened.
+
+    Parameters
+    ----------
+    n_categories, n_numbers : int
+        Columns of each kind.
+    relative_noise : float
+        Norm of the noise of a mean of rows of length 1.
+    """
+    typical = 1 + _OF_CATEGORY * n_categories + n_numbers
+    stretch = _SHORT * max(1.0, _NOISY / max(relative_noise, 1e-12)) ** 0.5
+    return min(sqrt(stretch * typical), LONGEST)
+
+
+_OF_CATEGORY = 0.6  # mean squared distance of an indicator to its mean
+_SHORT, _NOISY = 0.6, 0.0012  # of the typical length, down to which noise
+
+
+def _toward_zero(values: Integers, bits: int) -> Integers:
+    """Divide by a power of two, toward zero; a negative power is exact."""
+    if bits <= 0:
+        return values << -bits
+    cut: Integers = np.sign(values) * (np.abs(values) >> bits)
+    return cut
+
+
+def _l1(size: int, l2_squared: int) -> int:
+    """Return a bound on the L1 norm of so many words of this norm."""
+    return ceil(sqrt(size) * sqrt(l2_squared)) + 1

@@ -1,0 +1,529 @@
+"""Logistic regression from noisy sums: where the columns lie, their products, a few gradients.
+
+The products tell how much each direction of a gradient is worth, so that a handful of gradients is
+enough: a Newton method whose curvature is released once. No gradient is thrown away: with the
+curvature known, every one is a noisy statement on the same solution, and all are averaged.
+
+References
+----------
+.. [B92] Böhning, "Multinomial Logistic Regression Algorithm", Annals of the Institute of
+   Statistical Mathematics 44(1), 1992: the curvature is at most half that of least squares.
+.. [ABL23] Avella-Medina, Bradshaw, Loh, "Differentially Private Inference via Noisy Optimization",
+   Annals of Statistics 51(5), 2023: noisy gradients and noisy Newton steps of clipped residuals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import ceil, hypot, isfinite, log, sqrt
+from typing import ClassVar, Literal, Self
+
+import numpy as np
+
+from cloister.errors import PlanError
+from cloister.hazmat.fixedpoint import Grid, from_grid
+from cloister.privacy.budget import Budget
+from cloister.randomness import public_generator
+from cloister.tasks.base import (
+    INTERVAL_95,
+    Between,
+    Block,
+    Exhibit,
+    Floats,
+    GridState,
+    Integers,
+    Mechanism,
+    Profile,
+    PublicColumn,
+    Records,
+    Released,
+    State,
+    Table,
+)
+from cloister.tasks.columns import Encoding, categories_of, codes, position
+from cloister.tasks.frame import (
+    NOTE,
+    SUM_BITS,
+    Frame,
+    Rows,
+    coefficient_bars,
+    noise_of_mean,
+    row_length,
+    solve,
+)
+
+SUMS_SHARE, PRODUCTS_SHARE = 0.08, 0.3
+"""Parts of the budget of the first two sums; the gradients have the rest, in equal parts."""
+
+_KEPT = 0.7  # weight of the gradients before, against that of a new one
+_FLATTEST = 0.2  # curvature is never taken for less of its bound, so that no step goes too far
+_MOST_CLASSES = 64
+_LARGEST = 1024.0  # weight of a row
+_SPREAD_CATEGORY, _SPREAD_NUMBER, _SPREAD_CONSTANT = 1.0, 2.0, 5.0  # of weights, before any data
+_NO_SHRINKAGE = 1e6  # times as much
+_SAMPLES = 256  # of margins, for their mean curvature
+
+
+@dataclass(frozen=True, kw_only=True)
+class Logistic:
+    """Logistic regression, for two classes or more.
+
+    Parameters
+    ----------
+    n_features : int
+        Columns, the target among them.
+    target : int
+    classes : tuple of str, 2 to 64
+    levels : tuple of int
+        Of each column: 0 for numbers, else the number of categories.
+    names : tuple of str
+        Of the columns of the design, the intercept last.
+    low, high : tuple of float
+        The box, data units.
+    rounds : int, >= 2
+    clip : float in (0, 32]
+        Rows, centred and scaled, are shortened to this length.
+    penalty : float, >= 0
+        Of half the squared norm of the coefficients, intercepts left out, where numbers are scaled
+        to ``[-1, 1]`` by their public bounds: 1 / C of scikit-learn.
+    class_weight : tuple of float, or "balanced"
+        What a record of each class counts; "balanced" is inverse to the noisy class sizes.
+    shrinkage : bool
+        Whether weights that drown in noise are drawn toward 0. Without noise it changes nothing.
+    frac_bits : int
+
+    Notes
+    -----
+    Rows are explained in :mod:`cloister.tasks.frame`, privacy in docs/proofs/regression.md.
+    """
+
+    name: ClassVar[str] = "logistic"
+    private: ClassVar[bool] = True
+    profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
+    mechanism: ClassVar[Mechanism] = "gaussian"
+
+    n_features: int
+    target: int
+    classes: tuple[str, ...]
+    levels: tuple[int, ...]
+    names: tuple[str, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    rounds: int
+    clip: float
+    penalty: float = 1.0
+    class_weight: tuple[float, ...] | Literal["balanced"] = ()
+    shrinkage: bool = True
+    frac_bits: int = 16
+
+    def __post_init__(self) -> None:
+        for name in ("classes", "levels", "names", "low", "high"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        if not 2 <= len(self.classes) <= _MOST_CLASSES:
+            raise PlanError(
+                f"classes must be 2 to {_MOST_CLASSES}, got {len(self.classes)}; join rare ones."
+            )
+        if not isinstance(self.rounds, int) or self.rounds < 2:
+            raise PlanError(f"rounds must be an integer >= 2, got {self.rounds!r}.")
+        if not (isfinite(self.penalty) and self.penalty >= 0):
+            raise PlanError(f"penalty must be a finite number >= 0, got {self.penalty!r}.")
+        if not len(self.levels) == len(self.low) == len(self.high) == self.n_features:
+            raise PlanError("levels, low and high need one entry for each column.")
+        if not 0 <= self.target < self.n_features:
+            raise PlanError(f"target must be a column, got {self.target}.")
+        if self.levels[self.target] != len(self.classes):
+            raise PlanError(f"classes must be those of the target, got {len(self.classes)}.")
+        if self.class_weight != "balanced":
+            weights = tuple(float(w) for w in self.class_weight or (1.0,) * len(self.classes))
+            if len(weights) != len(self.classes) or not all(isfinite(w) and w > 0 for w in weights):
+                raise PlanError(
+                    "class_weight must be a number above 0 for each class, or 'balanced', got "
+                    f"{self.class_weight!r}."
+                )
+            object.__setattr__(self, "class_weight", weights)
+        self._frame.products_block(1.0)  # refuses a row that is too long or too wide
+
+    @classmethod
+    def design(
+        cls,
+        *,
+        n_features: int,
+        nominal_n: int,
+        budget: Budget | None,
+        columns: Sequence[PublicColumn],
+        target: str = "",
+        C: float = 1.0,
+        class_weight: Mapping[str, float] | Sequence[float] | str | None = None,
+        rounds: int | None = None,
+        clip: float | None = None,
+        shrinkage: bool = True,
+        frac_bits: int = 16,
+    ) -> Self:
+        """Choose rounds and the length of rows from public numbers.
+
+        Parameters
+        ----------
+        n_features, nominal_n, budget, columns, frac_bits
+            As every task is told.
+        target : str
+            The column that holds the class.
+        C : float, > 0
+            As in scikit-learn, for numbers scaled to ``[-1, 1]`` by their bounds; infinity for no
+            penalty.
+        class_weight : "balanced", mapping of class to number, or sequence of numbers, optional
+        rounds : int, >= 2, optional
+            The first sums columns, the others gradients; by default 3 to 14, more with less noise.
+        clip : float in (0, 32], optional
+            Length of rows; by default :func:`cloister.tasks.frame.row_length`.
+        shrinkage : bool
+
+        Raises
+        ------
+        PlanError
+            If an option breaks its rule.
+        """
+        at = position(columns, target)
+        classes = categories_of(columns, target)
+        if n_features < 2:
+            raise PlanError("logistic regression needs a column besides the target.")
+        if isinstance(C, bool) or not isinstance(C, int | float) or not C > 0:
+            raise PlanError(f"C must be a number above 0, got {C!r}.")
+        levels = tuple(c.levels for c in columns)
+        encoding = Encoding(levels, frac_bits, (at,))
+        noise = noise_of_mean(encoding.width, budget, nominal_n)
+        n_categories = sum(levels[j] > 0 for j in encoding.used)
+        if clip is None:
+            clip = row_length(n_categories, len(encoding.used) - n_categories, noise)
+        if rounds is None:
+            rounds = 1 + min(max(ceil(-log(2.5 * noise)), 2), 13)
+        return cls(
+            n_features=n_features,
+            target=at,
+            classes=classes,
+            levels=levels,
+            names=encoding.names(columns),
+            low=tuple(c.low for c in columns),
+            high=tuple(c.high for c in columns),
+            rounds=rounds,
+            clip=float(clip),
+            penalty=1 / C,
+            class_weight=_class_weights(classes, class_weight),
+            shrinkage=bool(shrinkage),
+            frac_bits=frac_bits,
+        )
+
+    @cached_property
+    def _frame(self) -> Frame:
+        return Frame(self.levels, self.frac_bits, (self.target,), float(self.clip))
+
+    @property
+    def _outputs(self) -> int:
+        """One for two classes, as in scikit-learn, else one for each class."""
+        return 1 if len(self.classes) == 2 else len(self.classes)
+
+    def _residual_squared(self, t: int) -> float:
+        """Return a bound on a record's squared residuals: all classes are even at the start."""
+        k = len(self.classes)
+        if t == 1:
+            return 0.25 if k == 2 else 1 - 1 / k
+        return 1.0 if k == 2 else 2.0
+
+    def describe(self) -> str:
+        """Say in plain words what is summed and what is released."""
+        return (
+            f"Logistic regression for {len(self.classes)} classes over "
+            f"{self._frame.width - 1} columns of a design. One noisy sum tells where columns lie "
+            "and how far they spread, one their products, and "
+            f"{self.rounds - 1} the gradient of the likelihood at a public model; each record's "
+            f"row is shortened to length {self.clip:.3g} first. The coefficients are made from "
+            "these sums."
+        )
+
+    def start(self) -> State:
+        """Return the state before the first round: all weights 0."""
+        p, k = self._frame.width, self._outputs
+        weights = (1.0,) * len(self.classes)
+        if self.class_weight != "balanced":
+            weights = self.class_weight
+        return {
+            "centre": np.zeros(p),
+            "scale": np.ones(p),
+            "class_sizes": np.ones(len(self.classes)),
+            "class_weight": np.array(weights) / max(weights),
+            "products": np.zeros(p * (p + 1) // 2),
+            "target": np.zeros((k, p)),
+            "target_std": np.zeros(1),
+            "target_weight": np.zeros(1),
+            "weights": np.zeros((k, p)),
+            "half_width": np.zeros((k, p)),
+        }
+
+    def blocks(self, t: int) -> tuple[Block, ...]:
+        """Return sums of columns; products and a gradient; or a gradient."""
+        if t == 0:
+            return (self._frame.sums_block(SUMS_SHARE, len(self.classes)),)
+        share = (1 - SUMS_SHARE - PRODUCTS_SHARE) / (self.rounds - 1)
+        gradient = self._frame.gradient_block(self._outputs, self._residual_squared(t), share)
+        if t == 1:
+            return (gradient, self._frame.products_block(PRODUCTS_SHARE))
+        return (gradient,)
+
+    def contribute(self, t: int, state: GridState, records: Records) -> Integers:
+        """Return the words of a round."""
+        k = len(self.classes)
+        labels = codes(records[:, self.target], k, self.frac_bits)
+        if t == 0:
+            return self._frame.sum_columns(records, labels, k)
+        weights = from_grid(state["weights"], self.frac_bits)
+        of_class = np.minimum(from_grid(state["class_weight"], self.frac_bits), 1.0)
+        gradient = np.zeros((self._outputs, self._frame.width), dtype=np.int64)
+        products = np.zeros(self._frame.products_block(1.0).size * (t == 1), dtype=np.int64)
+        squared = self._residual_squared(t)
+        for where, rows in self._frame.rows(state, records):
+            residuals = self._residuals(state, rows, weights, labels[where])
+            residuals *= of_class[labels[where]]
+            gradient += self._frame.sum_gradients(state, rows, residuals, squared)
+            if t == 1:
+                products += self._frame.sum_row_products(state, rows)
+        return np.concatenate([gradient.ravel(), products])
+
+    def _residuals(self, state: GridState, rows: Rows, weights: Floats, labels: Integers) -> Floats:
+        """Return the probability of each output less what happened; shape (n_outputs, n)."""
+        margins = self._frame.margins(state, rows, weights)
+        if self._outputs == 1:
+            return _sigmoid(margins) - labels
+        told = _softmax(margins)
+        told[labels, np.arange(len(labels))] -= 1
+        return told
+
+    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+        """Place the rows; or average what all gradients say of the solution, and solve for it."""
+        now = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
+        if t == 0:
+            return {**now, **self._placed(released["sums"], now)}
+        if t == 1:
+            matrix, _ = self._frame.read_products(released["products"])
+            now["products"] = matrix[np.triu_indices(self._frame.width)]
+        block = released["gradient"]
+        unit = 1 << self._frame.gradient_bits(sqrt(self._residual_squared(t)))
+        gradient, noise_std = block.values / unit, block.noise_std / unit
+        if self._outputs > 1:  # the exact gradients of all classes sum to 0
+            gradient = gradient - gradient.mean(axis=0)
+        products, bends = self._matrix(now), self._bends(now)
+        target = bends @ now["weights"] @ products - gradient
+        weight = 1 / self._residual_squared(t)
+        if t > 1:  # what was said before counts less, since the model was farther away
+            before = _KEPT * float(now["target_weight"][0])
+            part = weight / (before + weight)
+            target = part * target + (1 - part) * now["target"]
+            noise_std = hypot(part * noise_std, (1 - part) * float(now["target_std"][0]))
+            weight += before
+        now["target_weight"] = np.array([weight])
+        return {**now, **self._solved(now, products, bends, target, noise_std)}
+
+    def _placed(self, block: Released, now: State) -> State:
+        """Return centre, scale, number of records, and the classes' weights."""
+        placed = self._frame.place(block)
+        k = len(self.classes)
+        sizes = from_grid(block.values[-1 - k : -1], SUM_BITS)
+        sizes = np.maximum(sizes, max(1.0, block.noise_std / (1 << SUM_BITS)))
+        weights = now["class_weight"]
+        if self.class_weight == "balanced":
+            weights = sizes.min() / sizes
+            # the likelihood is divided by the largest weight, and so is the penalty, see _divisor
+        placed["class_weight"] = weights
+        placed["class_sizes"] = sizes
+        return placed
+
+    def _bends(self, now: State) -> Floats:
+        """Return how the curvature couples outputs; it is this times the products of rows.
+
+        It is the mean of what margins have, taken for normal, with the mean and variance that the
+        products give them. By [B92]_ it is at most 1/4, or 1/2 for more than two classes.
+        """
+        products, weights = self._matrix(now), now["weights"]
+        n = max(float(products[-1, -1]), 1.0)
+        mean = weights @ products[:, -1] / n
+        spread = weights @ products @ weights.T / n - np.outer(mean, mean)
+        values, vectors = np.linalg.eigh(spread)
+        noise = public_generator(0, "margins").normal(size=(_SAMPLES, self._outputs))
+        margins = (mean + noise * np.sqrt(np.maximum(values, 0)) @ vectors.T).T
+        if self._outputs == 1:
+            told = _sigmoid(margins)
+            least, mixed = 0.25, (told * (1 - told)).mean(axis=1, keepdims=True)
+        else:
+            told = _softmax(margins)
+            least, mixed = 1 / self._outputs, np.diag(told.mean(axis=1)) - told @ told.T / _SAMPLES
+        values, vectors = np.linalg.eigh(mixed)
+        floored = np.maximum(values, _FLATTEST * least)
+        bends: Floats = (vectors * floored) @ vectors.T * self._mean_weight(now)
+        return bends
+
+    def _mean_weight(self, now: State) -> float:
+        sizes = now["class_sizes"]
+        return float(sizes @ now["class_weight"] / sizes.sum())
+
+    def _matrix(self, now: State) -> Floats:
+        """Return the products as a symmetric matrix."""
+        upper = np.triu_indices(self._frame.width)
+        matrix = np.zeros((self._frame.width, self._frame.width))
+        matrix[upper] = now["products"]
+        return np.triu(matrix, 1).T + matrix
+
+    def _solved(
+        self, now: State, products: Floats, bends: Floats, target: Floats, noise_std: float
+    ) -> State:
+        """Solve for the weights, along each direction of the outputs by itself."""
+        spread = np.full(self._frame.width, _SPREAD_CATEGORY)
+        spread[self._frame.number_places] = _SPREAD_NUMBER
+        spread[-1] = _SPREAD_CONSTANT
+        if not self.shrinkage:
+            spread *= _NO_SHRINKAGE
+        penalty = self.penalty * now["scale"] ** 2 / self._divisor(now)
+        penalty[-1] = 0.0
+        back = self._back(now)
+        values, vectors = np.linalg.eigh(bends)
+        weights, variance = np.zeros_like(target), np.zeros_like(target)
+        for bend, vector in zip(values, vectors.T, strict=True):
+            if self._outputs > 1 and abs(vector.sum()) > 0.5 * sqrt(len(vector)):
+                continue  # the same for all classes: it changes no probability
+            mean, left = solve(bend * products, penalty, (vector @ target)[None], noise_std, spread)
+            weights += np.outer(vector, mean[0])
+            variance += np.outer(vector**2, np.einsum("ij,jk,ik->i", back, left, back))
+        half_width = INTERVAL_95["gaussian"] * np.sqrt(np.maximum(variance, 0))
+        # a solution that still moves is not yet where the gradients vanish
+        moved = (weights - now["weights"]) @ back.T
+        return {
+            "target": target,
+            "target_std": np.array([noise_std]),
+            "weights": np.clip(weights, -_LARGEST, _LARGEST),
+            "half_width": np.minimum(np.hypot(half_width, moved), 1e9),
+        }
+
+    def _divisor(self, now: State) -> float:
+        """Return the class weight that stands for 1."""
+        if self.class_weight != "balanced":
+            return float(max(self.class_weight))
+        sizes = now["class_sizes"]
+        return float(sizes.sum() / (len(sizes) * sizes.min()))
+
+    def _back(self, now: State) -> Floats:
+        """Return the matrix from weights of rows to coefficients in data units."""
+        low, high = np.array(self.low), np.array(self.high)
+        return self._frame.to_columns(now, (high - low) / 2, (high + low) / 2)
+
+    @property
+    def _half_boxes(self) -> Floats:
+        """Half the range of each number's column, 1 for categories; shape (width - 1,)."""
+        return self._frame.half_boxes(np.array(self.low), np.array(self.high))
+
+    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
+        """Return nothing: the half-widths depend on how far columns spread."""
+        return {}
+
+    def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
+        """Return the model with its 95 % intervals.
+
+        Returns
+        -------
+        dict
+            In data units, ``coef`` of shape (n_outputs, n_columns_of_design) and ``intercept`` of
+            shape (n_outputs,), each with ``..._low`` and ``..._high``; one output for two classes,
+            else one for each class. ``grid_coef`` of shape (n_outputs, n_columns_of_design + 1):
+            coefficients for numbers in ``[-1, 1]``, the intercept last.
+
+        Notes
+        -----
+        The intervals are about the solution that the same rows, clip length and penalty have
+        without noise, given that weights are of the size :meth:`update` assumes of them. They hold
+        what the averaged gradients' noise leaves open; the noise of the products is of second
+        order once the gradients are small. They say nothing of sampling.
+        """
+        now = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
+        told = now["weights"] @ self._back(now).T
+        p = self._frame.width
+        unit = self._frame.to_columns(now, np.ones(self.n_features), np.zeros(self.n_features))
+        low, high = told - now["half_width"], told + now["half_width"]
+        return {
+            "coef": told[:, : p - 1],
+            "coef_low": low[:, : p - 1],
+            "coef_high": high[:, : p - 1],
+            "intercept": told[:, -1],
+            "intercept_low": low[:, -1],
+            "intercept_high": high[:, -1],
+            "grid_coef": now["weights"] @ unit.T,
+        }
+
+    def decision(self, results: Mapping[str, Floats], records: Records) -> Floats:
+        """Return the log-odds of each record; shape (n_samples, n_outputs)."""
+        return self._frame.predict(np.asarray(results["grid_coef"]), records)
+
+    def probabilities(self, results: Mapping[str, Floats], records: Records) -> Floats:
+        """Return the probability of each class; shape (n_samples, n_classes)."""
+        margins = self.decision(results, records).T
+        if self._outputs == 1:
+            return np.stack([_sigmoid(-margins[0]), _sigmoid(margins[0])], axis=1)
+        return _softmax(margins).T
+
+    def exhibits(
+        self, results: Mapping[str, Floats], columns: tuple[str, ...]
+    ) -> tuple[Exhibit, ...]:
+        """Return the coefficients, and a picture of those that tell most within their columns."""
+        told = np.column_stack([results["coef"], results["intercept"]])
+        low = np.column_stack([results["coef_low"], results["intercept_low"]])
+        high = np.column_stack([results["coef_high"], results["intercept_high"]])
+        outputs = (self.classes[1],) if self._outputs == 1 else self.classes
+        rows: list[tuple[str | Between, ...]] = []
+        for name, *ends in zip(self.names, told.T, low.T, high.T, strict=True):
+            rows.append((name, *(Between(*map(float, each)) for each in zip(*ends, strict=True))))
+        table = Table(
+            "Coefficients of the log-odds, data units", ("column", *outputs), tuple(rows), NOTE
+        )
+        half_width = (high - low)[0, :-1] / 2
+        bars = coefficient_bars(
+            f"Largest coefficients of {outputs[0]!r}, for a column over half its box",
+            self.names[:-1],
+            np.asarray(results["grid_coef"])[0, :-1],
+            half_width * self._half_boxes,
+            "log-odds",
+        )
+        return (table, bars)
+
+
+def _class_weights(
+    classes: tuple[str, ...], given: Mapping[str, float] | Sequence[float] | str | None
+) -> tuple[float, ...] | Literal["balanced"]:
+    if given is None:
+        return (1.0,) * len(classes)
+    if given == "balanced":
+        return "balanced"
+    if isinstance(given, Mapping):
+        if unknown := sorted(set(map(str, given)) - set(classes)):
+            raise PlanError(f"class_weight names {unknown[0]!r}, which is not a class.")
+        by_name = {str(name): weight for name, weight in given.items()}
+        given = [by_name.get(name, 1.0) for name in classes]
+    if isinstance(given, str):
+        raise PlanError(f"class_weight must be 'balanced' or numbers, got {given!r}.")
+    try:
+        return tuple(float(weight) for weight in given)
+    except (TypeError, ValueError):
+        raise PlanError(f"class_weight must be numbers, got {given!r}.") from None
+
+
+def _sigmoid(margins: Floats) -> Floats:
+    """Return ``1 / (1 + exp(-margin))``; never overflows."""
+    small = np.exp(-np.abs(margins))
+    told: Floats = np.where(margins >= 0, 1.0, small) / (1 + small)
+    return told
+
+
+def _softmax(margins: Floats) -> Floats:
+    """Return probabilities of the first axis."""
+    raised = np.exp(margins - margins.max(axis=0))
+    total = np.zeros(margins.shape[1:])
+    for part in raised:  # one by one: the sum of a record must not depend on the others
+        total += part
+    told: Floats = raised / total
+    return told
