@@ -1,0 +1,333 @@
+"""``DPSiloEnsemble``: a private model from each silo, and their predictions combined.
+
+Nothing is summed over silos, so no masks are needed and a silo may come or go at any time. Records
+of different silos are different records: a person whose records are at one silo only pays for that
+silo's release alone (parallel composition). A person at several silos pays for each of theirs.
+
+References
+----------
+.. [M09] McSherry, "Privacy Integrated Queries", SIGMOD 2009, theorem 4: parallel composition.
+.. [DRS22] Dong, Roth, Su, "Gaussian Differential Privacy", JRSS B 84, 2022, corollary 3.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isfinite, sqrt
+from typing import Any, Literal, Self, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin, clone
+from sklearn.utils.validation import check_is_fitted
+
+from cloister.data import as_silos, header
+from cloister.errors import DataError, PlanError
+from cloister.estimators.base import IN_Y, grid_rows
+from cloister.estimators.forest import best_class, checked_costs
+from cloister.estimators.tables import Floats
+from cloister.jobs import JobResult
+from cloister.privacy import accounting
+from cloister.privacy.accounting import gdp_epsilon
+from cloister.privacy.budget import default_delta
+from cloister.privacy.calibration import gdp_mu_for
+from cloister.privacy.events import ComposedEvent
+from cloister.schema import Schema
+from cloister.tasks.base import Classifier, Records
+
+Combine = Literal["probabilities", "votes"]
+
+
+def combined_probabilities(
+    results: Sequence[JobResult],
+    records: Records,
+    *,
+    weights: Sequence[float] | None = None,
+    combine: Combine = "probabilities",
+) -> Floats:
+    """Return the shares of each class by the released models of several silos.
+
+    Parameters
+    ----------
+    results : sequence of JobResult
+        Of classifiers of the same columns and classes, such as ``JobResult.load`` reads.
+    records : ndarray of shape (n_samples, n_features), int32
+        On the grid of the models; the target column is not looked at.
+    weights : sequence of float >= 0, optional
+        Public weights of the models; equal by default.
+    combine : {"probabilities", "votes"}
+        Average probabilities, or let each model vote for its most probable class.
+
+    Returns
+    -------
+    ndarray of shape (n_samples, n_classes)
+
+    Raises
+    ------
+    PlanError
+        If a model is no classifier, or the models tell different classes or columns.
+    """
+    if combine not in get_args(Combine):
+        raise PlanError(f"combine must be one of {get_args(Combine)}, got {combine!r}.")
+    tasks = [_classifier(result) for result in results]
+    if not tasks:
+        raise PlanError("models must be at least one, got none.")
+    alike = {
+        (result.plan.columns, result.plan.grid, task.target, task.classes)
+        for result, task in zip(results, tasks, strict=True)
+    }
+    if len(alike) != 1:
+        raise PlanError(
+            "models must have the same columns, bounds, target and classes; use one schema."
+        )
+    shares = _checked_weights(weights, len(tasks))
+    total = np.zeros((len(records), len(tasks[0].classes)))
+    for result, task, share in zip(results, tasks, shares, strict=True):
+        told = task.probabilities(result.results, records)
+        total += share * (told if combine == "probabilities" else _votes(told))
+    return total
+
+
+class DPSiloEnsemble(ClassifierMixin, BaseEstimator):
+    """One private model for each silo, and their averaged probabilities or votes.
+
+    Parameters
+    ----------
+    base : estimator
+        A private classifier such as ``DPNaiveBayes(...)``. Its `epsilon` is what one person may
+        lose to all silos together; its own `ledger` must be None.
+    combine : {"probabilities", "votes"}
+    weights : "equal", "sizes", or sequence of float >= 0
+        "sizes" takes each model's number of records: its public contract value, or the noisy count
+        it paid for.
+    nominal_n : sequence of int, optional
+        Public contract value for the number of records of each silo. By default that of `base` in
+        every silo, and a noisy count where `base` has none.
+    costs : array_like of shape (n_classes, n_classes), optional
+        ``costs[i][j]`` is the public cost of telling class j where i is true.
+    ledgers : sequence of Ledger or path, optional
+        One for each silo, which alone is charged for its model.
+
+    Attributes
+    ----------
+    models_ : list of estimator
+        Fitted to one silo each; ``models_[i].save`` writes what that silo releases.
+    weights_ : ndarray of shape (n_silos,)
+    silo_spent_ : ndarray of shape (n_silos,)
+        Epsilon of each silo's release.
+    spent_ : float
+        Epsilon that one person loses at most, at ``delta_``, over the silos they may be at.
+    delta_ : float
+    classes_ : ndarray of shape (n_classes,)
+    n_features_in_ : int
+
+    Notes
+    -----
+    Each release is a plan of its own under profile "local". If the schema says that a person may be
+    at m silos, each release gets the m-th part of the squared GDP parameter, so that any m of them
+    compose to the budget.
+
+    A silo's model sees that silo's records only, with all of its noise. Where records are few, one
+    joint model has less noise; where silos differ much, an average may fit none of them.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cloister import DPNaiveBayes, DPSiloEnsemble
+    >>> rng = np.random.default_rng(0)
+    >>> y = [np.repeat([0, 1], 500) for silo in range(3)]
+    >>> X = [rng.normal(4 * labels[:, None], 1, (1000, 2)) for labels in y]
+    >>> base = DPNaiveBayes(epsilon=1.0, bounds=(-5, 10), classes=[0, 1], nominal_n=1000)
+    >>> model = DPSiloEnsemble(base).fit(X, y)
+    >>> bool(model.score(X[0], y[0]) > 0.9), round(model.spent_, 2)
+    (True, 1.0)
+    """
+
+    def __init__(
+        self,
+        base: Any,
+        *,
+        combine: Combine = "probabilities",
+        weights: Any = "equal",
+        nominal_n: Sequence[int] | None = None,
+        costs: Any = None,
+        ledgers: Sequence[Any] | None = None,
+    ) -> None:
+        self.base = base
+        self.combine = combine
+        self.weights = weights
+        self.nominal_n = nominal_n
+        self.costs = costs
+        self.ledgers = ledgers
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Release a private model of each silo.
+
+        Parameters
+        ----------
+        X : list of tables or paths, one for each silo
+            One table is an ensemble of one model.
+        y : list of array_like, or None
+            None where the base has a schema and the tables have the target.
+
+        Returns
+        -------
+        DPSiloEnsemble
+
+        Raises
+        ------
+        PlanError, DataError, BudgetExceeded
+            Each silo's, before that silo has released anything.
+        """
+        silos = as_silos(X)
+        labels = _labels(silos, y)
+        self._check(len(silos))
+        by_position = len(silos) > 1 and not isinstance(self.base.bounds, Schema)
+        if by_position and len(set(map(header, silos))) > 1:
+            raise DataError(
+                "silos must have the same columns in the same order; give a schema as bounds to "
+                "match them by name."
+            )
+        models = [clone(self.base) for _ in silos]
+        sizes = self.nominal_n or [self.base.nominal_n] * len(silos)
+        most = _most_silos(self.base, len(silos))
+        delta = self.base.delta
+        if delta is None:
+            delta = default_delta(None if None in sizes else sum(map(int, sizes)))
+        changes: dict[str, Any] = {"delta": delta, "bounds": _for_one_silo(self.base.bounds)}
+        if most > 1:
+            changes["epsilon"] = gdp_epsilon(
+                gdp_mu_for(self.base.epsilon, delta) / sqrt(most), delta
+            )
+        if isinstance(self.base.classes, str) and self.base.classes == IN_Y and y is not None:
+            changes["classes"] = np.unique(np.concatenate([np.asarray(part) for part in labels]))
+        ledgers = self.ledgers or [None] * len(silos)
+        for model, size, ledger in zip(models, sizes, ledgers, strict=True):
+            model.set_params(**changes, nominal_n=size, ledger=ledger)
+        for model, table, part in zip(models, silos, labels, strict=True):
+            model.fit(table, part)
+        self._keep(models, most)
+        return self
+
+    def _keep(self, models: list[Any], most: int) -> None:
+        self.models_ = models
+        first = models[0]
+        self.classes_: NDArray[Any] = first.classes_
+        self.n_features_in_: int = first.n_features_in_
+        self.__dict__.pop("feature_names_in_", None)
+        if hasattr(first, "feature_names_in_"):
+            self.feature_names_in_ = first.feature_names_in_
+        sizes = [float(model.plan_.nominal_n) for model in models]
+        named = {"equal": None, "sizes": sizes}
+        weights = named[self.weights] if isinstance(self.weights, str) else self.weights
+        self.weights_ = _checked_weights(weights, len(models))
+        self.delta_: float = first.delta_
+        self.silo_spent_ = np.array([model.spent_ for model in models])
+        dearest = sorted(models, key=lambda model: -model.spent_)[:most]
+        event = ComposedEvent(tuple(model.result_.spent for model in dearest))
+        self.spent_: float = accounting.epsilon(event, self.delta_)
+
+    def _check(self, n_silos: int) -> None:
+        """Refuse what is wrong before a silo has released anything."""
+        if getattr(self.base, "ledger", None) is not None:
+            raise PlanError("ledger of the base must be None; give ledgers, one for each silo.")
+        if self.combine not in get_args(Combine):
+            raise PlanError(f"combine must be one of {get_args(Combine)}, got {self.combine!r}.")
+        for name in ("nominal_n", "ledgers"):
+            given = getattr(self, name)
+            if given is not None and (isinstance(given, str | int) or len(given) != n_silos):
+                raise PlanError(f"{name} must be one for each of {n_silos} silos, got {given!r}.")
+        if isinstance(self.weights, str):
+            if self.weights not in ("equal", "sizes"):
+                raise PlanError(
+                    f"weights must be 'equal', 'sizes' or a number for each silo, got "
+                    f"{self.weights!r}."
+                )
+        else:
+            _checked_weights(self.weights, n_silos)
+        n_classes = getattr(self.base, "classes", None)
+        if self.costs is not None and n_classes is not None and not isinstance(n_classes, str):
+            checked_costs(self.costs, len(n_classes))
+
+    def predict_proba(self, X: Any) -> Floats:
+        """Return averaged probabilities, or shares of votes; shape (n_samples, n_classes)."""
+        check_is_fitted(self)
+        return combined_probabilities(
+            [model.result_ for model in self.models_],
+            grid_rows(self.models_[0], X),
+            weights=self.weights_.tolist(),
+            combine=self.combine,
+        )
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Return the class of the largest share, or of the least expected cost."""
+        told = best_class(self.predict_proba(X), self.costs)
+        labels: NDArray[Any] = self.classes_[told]
+        return labels
+
+    def describe(self) -> str:
+        """Say in plain words what was released, and what it cost each silo and each person."""
+        check_is_fitted(self)
+        costs = ", ".join(f"{spent:.4g}" for spent in self.silo_spent_)
+        most = _most_silos(self.base, len(self.models_))
+        where = "one silo" if most == 1 else f"up to {most} silos"
+        return (
+            f"{len(self.models_)} silos released a model each, under a local plan, at epsilon "
+            f"{costs}. A person's records are at {where}, so one person loses at most epsilon "
+            f"{self.spent_:.4g} at delta {self.delta_:.2g}. Nothing else left a silo."
+        )
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = False
+        tags.non_deterministic = True  # fresh noise in every fit
+        return tags
+
+
+def _classifier(result: JobResult) -> Classifier:
+    task = result.plan.task
+    if not isinstance(task, Classifier):
+        raise PlanError(f"every model must be a classifier, got one of task {task.name!r}.")
+    return task
+
+
+def _votes(probabilities: Floats) -> Floats:
+    """Return 1 for each record's most probable class, else 0."""
+    return np.asarray(np.eye(probabilities.shape[1])[probabilities.argmax(axis=1)])
+
+
+def _checked_weights(weights: Any, n: int) -> Floats:
+    """Return public weights that sum to 1; equal ones for None."""
+    if weights is None:
+        return np.full(n, 1 / n)
+    try:
+        given = [float(weight) for weight in weights]
+    except (TypeError, ValueError):
+        given = []
+    if len(given) != n or not all(isfinite(w) and w >= 0 for w in given) or sum(given) <= 0:
+        raise PlanError(f"weights must be {n} numbers >= 0, not all 0, got {weights!r}.")
+    return np.array(given) / sum(given)
+
+
+def _labels(silos: Sequence[Any], y: Any) -> list[Any]:
+    """Return the labels of each silo."""
+    if y is None:
+        return [None] * len(silos)
+    if len(silos) == 1 and not (isinstance(y, list | tuple) and y and np.ndim(y[0]) >= 1):
+        return [y]
+    if not isinstance(y, list | tuple) or len(y) != len(silos):
+        raise DataError(f"y must be a list of {len(silos)} arrays, one for each silo.")
+    return list(y)
+
+
+def _most_silos(base: Any, n_silos: int) -> int:
+    """Return at how many silos of an ensemble one person may be."""
+    most = base.bounds.max_silos_per_person if isinstance(base.bounds, Schema) else 1
+    return min(most, n_silos)
+
+
+def _for_one_silo(bounds: Any) -> Any:
+    """Return the contract as one silo's own release sees it: a person's rows there are all."""
+    if isinstance(bounds, Schema):
+        return bounds.model_copy(update={"max_silos_per_person": 1})
+    return bounds

@@ -1,0 +1,207 @@
+"""The forest: what a record adds is bounded by the plan, whatever it is and the trees so far."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from cloister.privacy.budget import Budget
+from cloister.tasks.base import PublicColumn
+from cloister.tasks.forest import RandomForest
+from cloister.tasks.forest_trees import MOST_CELLS, coded_columns, grow
+from cloister.testing import check_task
+
+BINARY = ("no", "yes")
+COLUMNS = (
+    PublicColumn("age", 0.0, 100.0),
+    PublicColumn("visits", 0.0, 30.0),
+    PublicColumn("work", 0.0, 2.0, ("private", "state", "none")),
+    PublicColumn("smokes", 0.0, 1.0, ("0", "1")),
+)
+KINDS = ["random", "boosted"]
+CLASSES = {2: BINARY, 3: ("no", "mild", "bad"), 7: tuple("abcdefg")}
+
+
+def designed(kind: str, n_classes: int = 2, frac_bits: int = 16, **options: object) -> RandomForest:
+    classes = CLASSES[n_classes]
+    chosen = {"n_trees": 3, "depth": 3, **options}
+    return RandomForest.design(
+        n_features=len(COLUMNS) + 1,
+        nominal_n=1000,
+        budget=Budget(1.0, 1e-6),
+        columns=(*COLUMNS, PublicColumn("ill", 0.0, n_classes - 1.0, classes)),
+        target="ill",
+        kind=kind,
+        frac_bits=frac_bits,
+        **chosen,
+    )
+
+
+def worst(frac_bits: int) -> np.ndarray:
+    """Corners, copies, the middle, and records that lie beside the box."""
+    one = 1 << frac_bits
+    return np.array(
+        [
+            [one] * 5,
+            [one] * 5,
+            [-one] * 5,
+            [0] * 5,
+            [one, -one, one, -one, one],
+            [1, one - 1, -1, 2, -one],
+            [2**31 - 1] * 5,
+            [-(2**31)] * 5,
+        ],
+        dtype=np.int32,
+    )
+
+
+def states(task: RandomForest, seed: int = 0) -> list[dict[str, np.ndarray]]:
+    """Return forests of huge, tiny and mixed leaves, with much and no noise: any may be public."""
+    rng = np.random.default_rng(seed)
+    shape = task.start()["leaves"].shape
+    one = 1 << task.frac_bits
+    leaves = [
+        np.full(shape, 10**6 * one),
+        rng.integers(-(10**6) * one, 10**6 * one, shape),
+        rng.integers(-one, one, shape),
+    ]
+    return [
+        {"leaves": found.astype(np.int64), "noise": np.array([noise], np.int64)}
+        for found in leaves
+        for noise in (0, 50 * one)
+    ]
+
+
+@pytest.mark.parametrize("n_classes", CLASSES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_worst_records_keep_the_bounds(kind: str, n_classes: int) -> None:
+    for frac_bits in (4, 16, 24):
+        task = designed(kind, n_classes, frac_bits)
+        alone = worst(frac_bits)[:1]
+        check_task(task, [worst(frac_bits), alone, np.repeat(alone, 9, 0)], states(task))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(
+    records=arrays(
+        np.int32, st.tuples(st.integers(1, 5), st.just(5)), elements=st.integers(-16, 16)
+    ),
+    seed=st.integers(0, 9),
+)
+def test_any_records_keep_the_bounds_beside_any_trees(
+    kind: str, records: np.ndarray, seed: int
+) -> None:
+    task = designed(kind, 3, 4, public_seed=seed)
+    check_task(task, [records], states(task, seed)[2:4])
+
+
+@given(
+    shares=arrays(np.float64, 4, elements=st.floats(0, 1)).filter(lambda p: p.sum() > 1e-3),
+    label=st.integers(0, 3),
+    binary=st.booleans(),
+)
+def test_gradient_and_curvature_are_bounded_together(
+    shares: np.ndarray, label: int, binary: bool
+) -> None:
+    """Two is the square of the gradient where the model is surely wrong; curvature adds nothing."""
+    task = designed("boosted", 2 if binary else 7)
+    k = len(task.classes)
+    p = np.zeros(k)
+    p[: min(4, k)] = shares[: min(4, k)]
+    p = p / p.sum() if p.sum() > 0 else np.full(k, 1 / k)
+    label = label % k
+    told = (np.arange(k) == label).astype(float)
+    curvature = task._curvature * (1 - (p**2).sum())
+    assert ((told - p) ** 2).sum() + curvature**2 <= 2 + 1e-12
+    words = task._words(p[:, None], np.array([label]))
+    # nothing was put to zero: the check of the integers never has to act
+    assert np.abs(words[:, 0] - np.append(told - p, curvature) * 2**16).max() < 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_bound_is_reached_so_no_noise_is_wasted(kind: str) -> None:
+    task = designed(kind)
+    one = 1 << 16
+    # trees that are sure of class "no", and a record that is "yes"
+    leaves = np.zeros(task.start()["leaves"].shape, np.int64)
+    if kind == "boosted":
+        leaves[..., 0], leaves[..., 1], leaves[..., 2] = 9000 * one, -9000 * one, 300 * one
+    state = {"leaves": leaves, "noise": np.zeros(1, np.int64)}
+    t = task.rounds - 1
+    record = np.array([[0, 0, 0, 0, one]], np.int32)
+    added = task.contribute(t, state, record).astype(object)
+    assert (added**2).sum() > 0.99 * task.blocks(t)[0].l2_squared
+
+
+def test_a_record_is_in_one_leaf_of_each_tree_and_trees_know_no_record() -> None:
+    task = designed("random", n_trees=20)
+    records = np.random.default_rng(0).integers(-(1 << 16), (1 << 16) + 1, (200, 5), np.int32)
+    added = task.contribute(0, {}, records).reshape(20, 8, 2)
+    assert (added.sum(axis=(1, 2)) == 200 << 16).all()
+    again = designed("random", n_trees=20)
+    other = designed("random", n_trees=20, public_seed=1)
+    same = [(a.leaf == b.leaf).all() for a, b in zip(task.trees, again.trees, strict=True)]
+    assert all(same)
+    assert any(
+        a.columns != b.columns or (a.leaf != b.leaf).any()
+        for a, b in zip(task.trees, other.trees, strict=True)
+    )
+
+
+@given(
+    cells=st.lists(st.integers(2, 40), min_size=2, max_size=6),
+    depth=st.integers(1, 5),
+    each=st.integers(1, 3),
+    seed=st.integers(0, 99),
+)
+def test_trees_part_cells_by_thresholds_of_numbers_and_use_columns_equally(
+    cells: list[int], depth: int, each: int, seed: int
+) -> None:
+    skip, usable = 0, len(cells) - 1
+    trees = grow(
+        cells,
+        [True] * len(cells),
+        skip=skip,
+        n_trees=usable * 2,
+        depth=depth,
+        columns_per_tree=each,
+        public_seed=seed,
+    )
+    used = np.bincount([j for tree in trees for j in tree.columns], minlength=len(cells))
+    assert used[skip] == 0
+    if each == 1:
+        assert (used[1:] == 2).all()
+    for tree in trees:
+        assert len(set(tree.columns)) == len(tree.columns) == min(each, usable)
+        assert tree.leaf.min() >= 0
+        assert tree.leaf.max() < 1 << depth
+        assert len(tree.asked) == (1 << depth) - 1
+        if len(tree.columns) == 1:  # leaves are intervals, in order
+            assert all(a <= b for a, b in pairwise(tree.leaf.tolist()))
+            assert len(np.unique(tree.leaf)) <= cells[tree.columns[0]]
+
+
+def test_a_table_of_cells_stays_small() -> None:
+    (tree,) = grow(
+        [2, 60000, 50000],
+        [True] * 3,
+        skip=0,
+        n_trees=1,
+        depth=2,
+        columns_per_tree=2,
+        public_seed=0,
+    )
+    assert len(tree.leaf) <= MOST_CELLS
+    assert len(tree.columns) == 1
+
+
+@given(arrays(np.int32, (4, 2), elements=st.integers(-(2**31), 2**31 - 1)))
+def test_every_integer_is_in_one_bin_or_category(records: np.ndarray) -> None:
+    number, category = coded_columns(records, [0, 3], 7, 16)
+    assert ((number >= 0) & (number < 7)).all()
+    assert ((category >= 0) & (category < 3)).all()
