@@ -1,0 +1,131 @@
+"""What noisy supports of itemsets say: a law of basket sizes, and estimates that know the noise.
+
+All of it is post-processing of released counts.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cloister.tasks.base import Floats, Integers
+
+_STANDS_OUT = 3.0  # a bin counts as it is if it is so many deviations of its noise above zero
+_MISFIT = 0.1  # part of a bin by which the law of the tail may be wrong
+_POWERS = np.linspace(-2.0, 4.0, 25)
+_N_SCALES = 30
+_PRIOR = (1.0, 0.3, 0.2)  # deviations of the level, of the slope, of each item; in log support
+_STEPS, _LONGEST_STEP = 8, 0.5
+_LEAST_SPREAD = 0.1
+_FIRST_SPREAD = 0.25
+
+
+def load_edges(most: int) -> tuple[int, ...]:
+    """Return the first load of each bin, from 0 to beyond `most`, each about sqrt(2) apart."""
+    edges = [0, 1]
+    while edges[-1] <= most:
+        edges.append(min(max(edges[-1] + 1, round(edges[-1] * 2**0.5)), most + 1))
+    return tuple(edges)
+
+
+def load_law(histogram: Floats, edges: tuple[int, ...], noise_std: float) -> Floats:
+    """Return how many baskets have each load, from a noisy histogram of loads.
+
+    Parameters
+    ----------
+    histogram : ndarray of shape (n_bins,)
+    edges : tuple of int
+        Of :func:`load_edges`: one more than there are bins.
+    noise_std : float
+        Of each bin, in baskets.
+
+    Returns
+    -------
+    ndarray of shape (edges[-1],), >= 0
+
+    Notes
+    -----
+    A bin that stands out of its noise counts as it is. The others follow the law of the best fit
+    whose numbers fall off as ``load**a * exp(-load / b)``: the few baskets of many items, which
+    weigh most, are lost in noise bin by bin.
+    """
+    loads = np.arange(1, edges[-1])
+    bins = np.searchsorted(edges, loads, side="right") - 2
+    counts = histogram[1:]
+    width = np.diff(edges)[1:]
+    shape = _best_shape(counts, loads, bins, noise_std)
+    fitted = np.bincount(bins, shape, len(counts))
+    inside = np.where(fitted[bins] > 0, shape / np.where(fitted > 0, fitted, 1)[bins], 0.0)
+    inside = np.where(fitted[bins] > 0, inside, 1 / width[bins])
+    found = np.where(counts >= _STANDS_OUT * noise_std, counts, fitted)
+    return np.concatenate([np.maximum(histogram[:1], 0.0), found[bins] * inside])
+
+
+def _best_shape(counts: Floats, loads: Integers, bins: Integers, noise_std: float) -> Floats:
+    """Return the number of baskets of each load under the best law of the family."""
+    weights = 1 / (noise_std**2 + (_MISFIT * counts) ** 2 + 1.0)
+    scales = np.geomspace(0.5, loads[-1] + 1.0, _N_SCALES)
+    best, least = np.zeros(len(loads)), np.inf
+    starts = np.flatnonzero(np.diff(bins, prepend=-1))
+    for power in _POWERS:
+        logs = power * np.log(loads) - loads / scales[:, None]
+        laws = np.exp(logs - logs.max(axis=1, keepdims=True))
+        sums = np.add.reduceat(laws, starts, axis=1)
+        heights = np.maximum((weights * sums) @ counts / ((weights * sums) * sums).sum(axis=1), 0.0)
+        losses = (weights * (counts - heights[:, None] * sums) ** 2).sum(axis=1)
+        at = int(losses.argmin())
+        if losses[at] < least:
+            least, best = float(losses[at]), heights[at] * laws[at]
+    return best
+
+
+def shrink(counts: Floats, stds: Floats, expected: Floats, members: Integers) -> Floats:
+    """Return the expected supports of itemsets, given their noisy ones and those of their parts.
+
+    Parameters
+    ----------
+    counts, stds : ndarray of shape (n_sets,)
+        Noisy supports in baskets, and the deviation of the noise of each; 0 for none.
+    expected : ndarray of shape (n_sets,), > 0
+        Supports if items went together by chance.
+    members : ndarray of shape (n_sets, size), int64
+        The items of each set.
+
+    Returns
+    -------
+    ndarray of shape (n_sets,)
+
+    Notes
+    -----
+    Empirical Bayes: true supports lie around ``expected**b * exp(a + g_i + g_j + ...)``, where
+    item i is met in company more or less often than others, with a spread that is a part of their
+    mean. The means are fitted by Gauss-Newton with normal priors, the spread by moments.
+    """
+    if not len(counts):
+        return counts
+    names, place = np.unique(members, return_inverse=True)
+    logs = np.log(expected)
+    design = np.zeros((len(counts), 2 + len(names)))
+    design[:, 0], design[:, 1] = 1.0, logs - logs.mean()
+    np.add.at(design, (np.arange(len(counts))[:, None], 2 + place.reshape(members.shape)), 1.0)
+    level, slope, item = _PRIOR
+    precision = 1 / np.array([level, slope, *[item] * len(names)]) ** 2
+    theta = np.zeros(design.shape[1])
+    mean, spread = expected, _FIRST_SPREAD
+    for _ in range(_STEPS):
+        variance = stds**2 + (spread * mean) ** 2
+        slopes = (design * (mean / variance)[:, None]).T
+        curvature = (slopes * mean) @ design + np.diag(precision)
+        step = np.linalg.solve(curvature, slopes @ (counts - mean) - precision * theta)
+        theta += step * min(1.0, _LONGEST_STEP / max(float(np.abs(step).max()), 1e-12))
+        mean = expected * np.exp(np.clip(design @ theta, -3, 3))
+        spread = _spread(counts, stds, mean)
+    signal = (spread * mean) ** 2
+    shrunk: Floats = mean + (counts - mean) * signal / (signal + stds**2)
+    return shrunk
+
+
+def _spread(counts: Floats, stds: Floats, mean: Floats) -> float:
+    """Return how far true supports lie from their mean, as a part of it, by moments."""
+    weights = 1 / (stds**2 + (_FIRST_SPREAD * mean) ** 2)
+    squared = float(weights @ ((counts - mean) ** 2 - stds**2)) / float(weights @ mean**2)
+    return float(max(squared, _LEAST_SPREAD**2) ** 0.5)

@@ -1,0 +1,153 @@
+"""Apriori: what one basket adds is bounded by the plan, whatever it holds and whatever is asked."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from cloister.hazmat.fixedpoint import round_to_grid
+from cloister.jobs import make_plan, run_plan
+from cloister.privacy.budget import Budget
+from cloister.schema import catalogue_schema
+from cloister.tasks.apriori import Apriori
+from cloister.tasks.base import GridState
+from cloister.testing import SimulatedNoise, Wire, ZeroNoise, check_task, toy_plan
+
+ITEMS = 8
+LIMITS = ["weight", "truncate"]
+CATALOGUE = catalogue_schema([f"item {i}" for i in range(ITEMS)], dataset="shop")
+
+
+def task_of(limit: str = "weight", **options: object) -> Apriori:
+    settings = {"max_size": 3, "min_support": 0.1, "basket_size": 2, "most_candidates": 30}
+    return Apriori(n_features=ITEMS, limit=limit, **{**settings, **options})  # type: ignore[arg-type]
+
+
+def baskets(rows: int, seed: int = 0, often: float = 0.4, one: int = 1 << 16) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    return np.where(rng.random((rows, ITEMS)) < often, one, -one).astype(np.int32)
+
+
+def of_every_size(one: int) -> np.ndarray:
+    """Baskets of 0, 1, ... all items, twice the full one, and cells no file can hold."""
+    held = np.tril(np.ones((ITEMS + 1, ITEMS)), -1)
+    table = np.where(held > 0, one, -one)
+    odd = [[one] * ITEMS, [0] * ITEMS, [1] * ITEMS, [2**31 - 1] * ITEMS, [-(2**31)] * ITEMS]
+    return np.concatenate([table, odd]).astype(np.int32)
+
+
+def states(task: Apriori, seeds: int = 2) -> list[GridState]:
+    """Public states of real jobs, so that there are candidates of every size."""
+    plan = toy_plan(task, 1)
+    records = {"silo-0": baskets(300)}
+    return [Wire(plan, records, SimulatedNoise(seed)).run()[0] for seed in range(seeds)]
+
+
+@pytest.mark.parametrize("frac_bits", [4, 16, 24])
+@pytest.mark.parametrize("limit", LIMITS)
+def test_baskets_of_every_size_keep_the_bounds(limit: str, frac_bits: int) -> None:
+    task = task_of(limit, frac_bits=frac_bits)
+    table = of_every_size(1 << frac_bits)
+    check_task(task, [table, table[-3:], baskets(30, often=0.9, one=1 << frac_bits)], states(task))
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+@given(data=st.data())
+def test_any_basket_keeps_the_bounds_under_any_public_state(
+    limit: str, data: st.DataObject
+) -> None:
+    """No candidates, weights and limits that a release could lead to break the bound."""
+    task = task_of(limit, frac_bits=4)
+    state = {name: round_to_grid(v, 4) for name, v in task.start().items()}
+    for size in (2, 3):
+        slots = task.slots(size)
+        chosen = arrays(np.int64, (slots, size), elements=st.integers(0, ITEMS - 1))
+        state[f"sets_{size}"] = data.draw(chosen) << 4
+        state[f"unit_{size}"] = data.draw(arrays(np.int64, slots, elements=st.integers(0, 16))) << 4
+    state["bound"] = data.draw(arrays(np.int64, 3, elements=st.integers(0, 10_000))) << 4
+    records = data.draw(arrays(np.int32, (3, ITEMS), elements=st.integers(-1, 1)))
+    check_task(task, [records], [state])
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_a_large_basket_nearly_reaches_the_bound_so_no_noise_is_wasted(limit: str) -> None:
+    task = task_of(limit)
+    full = np.full((1, ITEMS), 1 << 16, dtype=np.int32)
+    for state in states(task):
+        for t in range(task.rounds):
+            supports, loads = task.blocks(t)
+            added = task.contribute(t, state, full).astype(object)
+            assert (added[: supports.size] ** 2).sum() > 0.75 * supports.l2_squared
+            assert (added[supports.size :] ** 2).sum() == loads.l2_squared
+
+
+def test_weighing_down_a_large_basket_loses_less_than_leaving_out_candidates() -> None:
+    """Of a basket with load l over its limit B, sqrt(B / l) remains in place of B / l."""
+    full = np.full((1, ITEMS), 1 << 16, dtype=np.int32)
+    kept = {}
+    for limit in LIMITS:
+        task = task_of(limit)
+        state = {name: round_to_grid(v, 16) for name, v in task.start().items()}
+        supports = task.contribute(0, state, full)[:ITEMS]
+        kept[limit] = supports.sum() / (2**20 / 2**0.5)
+    assert kept["weight"] == pytest.approx(ITEMS * (2 / ITEMS) ** 0.5, rel=1e-3)
+    assert kept["truncate"] == pytest.approx(2, rel=1e-3)
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_lengths_are_the_plans_whatever_the_records_and_the_candidates(limit: str) -> None:
+    task = task_of(limit)
+    start = {name: round_to_grid(v, 16) for name, v in task.start().items()}
+    found = states(task)
+    assert (found[0]["unit_2"] != found[1]["unit_2"]).any(), "the candidates should differ"
+    for table in (baskets(0), baskets(5), baskets(40, often=0.0), baskets(40, often=1.0)):
+        for state in (start, *found):
+            lengths = [len(task.contribute(t, state, table)) for t in range(task.rounds)]
+            assert lengths == [sum(b.size for b in task.blocks(t)) for t in range(task.rounds)]
+    for state in found:
+        assert {name: v.shape for name, v in state.items()} == {
+            name: v.shape for name, v in start.items()
+        }
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_any_number_of_silos_gives_what_the_pooled_baskets_give_bit_for_bit(limit: str) -> None:
+    table = baskets(500, often=0.3)
+    options = {"max_size": 3, "min_support": 0.05, "limit": limit, "basket_size": 3}
+    found = []
+    for n in (1, 2, 5):
+        names = [f"silo-{i}" for i in range(n)]
+        plan = make_plan(
+            Apriori, CATALOGUE, names, budget=Budget(1.0, 1e-6), nominal_n=500, **options
+        )
+        silos = {name: [table[i::n]] for i, name in enumerate(names)}
+        found.append(run_plan(plan, silos, noise=ZeroNoise()).results)
+    for other in found[1:]:
+        for name, value in found[0].items():
+            np.testing.assert_array_equal(other[name], value, err_msg=name)
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_with_room_for_all_candidates_the_counted_supports_are_exact(limit: str) -> None:
+    table = baskets(2000, often=0.35)
+    held = table > 0
+    plan = make_plan(
+        Apriori,
+        CATALOGUE,
+        ["one"],
+        budget=Budget(1e4, 1e-6),  # so much that large baskets count in full
+        nominal_n=2000,
+        max_size=3,
+        min_support=0.001,
+        basket_size=ITEMS,
+        limit=limit,
+    )
+    found = run_plan(plan, {"one": [table]}, noise=ZeroNoise()).results
+    exact = [held[:, [int(i) for i in row if i >= 0]].all(axis=1).mean() for row in found["sets"]]
+    assert len(exact) == 8 + 28 + 56
+    assert found["baskets"][0] == pytest.approx(2000, rel=2e-3)
+    np.testing.assert_allclose(found["counted"], exact, rtol=3e-3)
+    np.testing.assert_allclose(found["support"], exact, rtol=2e-2)
