@@ -1,0 +1,522 @@
+"""Measures of a classifier or regressor from noisy counts and sums, with intervals of the noise.
+
+Everything here is a public function of released values and of the known variance of their noise.
+Most measures are ratios of two noisy numbers whose variances and covariance are known, so that
+Fieller's set is their interval; where numerator or denominator is not linear in the counts, its
+variance is that of the linear part (the delta method). Counts are not cut at zero first: sums of
+noisy counts are right on average, sums of cut ones are not. Only the measure itself is cut to its
+range.
+
+References
+----------
+.. [F54] Fieller, "Some problems in interval estimation", Journal of the Royal Statistical
+   Society B 16(2), 1954, section 3.
+.. [HM82] Hanley and McNeil, "The meaning and use of the area under a receiver operating
+   characteristic (ROC) curve", Radiology 143, 1982: the area as a share of pairs.
+.. [C60] Cohen, "A coefficient of agreement for nominal scales", 1960.
+.. [Z08] Zou and Donner, "Construction of confidence limits about effect measures", Statistics in
+   Medicine 27, 2008: limits of a sum from the limits of its parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from math import ceil
+
+import numpy as np
+
+from cloister.tasks.base import INTERVAL_95, Floats, Integers
+
+STRETCH = 4.0
+"""Log-odds at which half of each side of the score axis is used up."""
+LEAST_PROBABILITY = 1e-3
+"""Log-loss is that of probabilities brought into ``[0.001, 0.999]``."""
+GROUPS = 10
+"""Largest number of rows of a calibration table."""
+_TINY = 1e-300
+_BIAS = 1.2  # of the area from n_bins bins, times n_bins**2; measured on adult
+_NOISE = (
+    3.0  # variance of the area's noise, over n_bins (sigma / n)**2, one record in four positive
+)
+_BINS = (8, 128)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A measure and the ends of its 95 % noise interval, all of one shape."""
+
+    value: Floats
+    low: Floats
+    high: Floats
+
+    def named(self, name: str) -> dict[str, Floats]:
+        """Return the three arrays under the names that results give them."""
+        parts = {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high}
+        return {key: np.atleast_1d(part).astype(np.float64) for key, part in parts.items()}
+
+
+def number_of_bins(noise_over_n: float) -> int:
+    """Return how many score bins suit a release; a function of the plan alone.
+
+    Parameters
+    ----------
+    noise_over_n : float, > 0
+        Noise multiplier of the budget over the nominal number of records.
+
+    Returns
+    -------
+    int
+        Even, in [8, 128].
+
+    Notes
+    -----
+    Few bins blur the area under the curve by about ``1.2 / bins**2``; each bin adds noise. The
+    number at which squared blur and variance have the smallest sum is made half as large again, so
+    that the interval, which tells the noise, tells most of the error.
+    """
+    balanced: float = (4 * _BIAS**2 / (_NOISE * noise_over_n**2)) ** 0.2
+    return int(min(max(2 * ceil(0.75 * balanced), _BINS[0]), _BINS[1]))
+
+
+def log_odds_to_unit(log_odds: Floats) -> Floats:
+    """Return where log-odds lie on the score axis ``[0, 1]``; 0.5 stands for even odds.
+
+    The whole line is mapped, so that sure predictions keep their order, too.
+    """
+    unit: Floats = 0.5 + 0.5 * log_odds / (STRETCH + np.abs(log_odds))
+    return unit
+
+
+def unit_to_probability(unit: Floats) -> Floats:
+    """Return the probability at a place of the score axis, within ``[0.001, 0.999]``."""
+    centred = 2 * unit - 1
+    with np.errstate(divide="ignore"):
+        log_odds = STRETCH * centred / (1 - np.abs(centred))
+    limit = np.log(1 / LEAST_PROBABILITY - 1)
+    probability: Floats = 1 / (1 + np.exp(-np.clip(log_odds, -limit, limit)))
+    return probability
+
+
+def probability_bins(chosen: Floats, rest: Floats, n_bins: int) -> Integers:
+    """Return the score bin of each record.
+
+    Parameters
+    ----------
+    chosen, rest : ndarray
+        Probability of the class and of all others together.
+    n_bins : int, even
+
+    Returns
+    -------
+    ndarray of int64 in ``[0, n_bins)``
+        Even odds are in the lower half: a class must be likelier than the rest to be predicted.
+    """
+    pair = [np.clip(np.nan_to_num(part, nan=0.5), _TINY, 1.0) for part in (chosen, rest)]
+    return unit_bins(log_odds_to_unit(np.log(pair[0]) - np.log(pair[1])), n_bins)
+
+
+def unit_bins(unit: Floats, n_bins: int) -> Integers:
+    """Return the bin of each place in ``[0, 1]``; a place on a wall is in the lower bin."""
+    bins: Integers = np.clip(np.ceil(unit * n_bins) - 1, 0, n_bins - 1).astype(np.int64)
+    return bins
+
+
+# Ratios -------------------------------------------------------------------------------------------
+
+
+def ratio(
+    numerator: Floats,
+    denominator: Floats,
+    *,
+    var_numerator: Floats | float,
+    var_denominator: Floats | float,
+    covariance: Floats | float = 0.0,
+    box: tuple[float, float] = (0.0, 1.0),
+) -> Estimate:
+    """Return a ratio of noisy numbers with Fieller's 95 % set [F54]_, cut to what is possible.
+
+    Parameters
+    ----------
+    numerator, denominator : ndarray
+    var_numerator, var_denominator, covariance : float or ndarray
+        Of their noise.
+    box : (low, high)
+        Range of the ratio.
+
+    Returns
+    -------
+    Estimate
+        A denominator below one record counts as one. A set without an end is cut at the wall of
+        the box; one of two pieces is filled between them.
+    """
+    top, below, var_top, var_below, cov = np.broadcast_arrays(
+        *(
+            np.asarray(part, dtype=np.float64)
+            for part in (numerator, denominator, var_numerator, var_denominator, covariance)
+        )
+    )
+    z = INTERVAL_95["gaussian"] ** 2
+    a, b, c = below**2 - z * var_below, top * below - z * cov, top**2 - z * var_top
+    discriminant = b**2 - a * c
+    root = np.sqrt(np.maximum(discriminant, 0.0))
+    safe = np.where(a == 0, 1.0, a)
+    first, second = np.sort(((b - root) / safe, (b + root) / safe), axis=0)
+    left, right = box
+    two_sided = (a < 0) & (discriminant >= 0)
+    low = np.where(two_sided & (first < left) & (second <= right), second, left)
+    high = np.where(two_sided & (second > right) & (first >= left), first, right)
+    bounded = a > 0
+    return Estimate(
+        np.clip(top / np.maximum(below, 1.0), left, right),
+        np.where(bounded, np.clip(first, left, right), low),
+        np.where(bounded, np.clip(second, left, right), high),
+    )
+
+
+def mean_of(parts: Estimate) -> Estimate:
+    """Return the mean of independent measures over the last axis; limits as in [Z08]_."""
+    n = parts.value.shape[-1]
+    value = parts.value.mean(axis=-1)
+    below = np.sqrt(((parts.value - parts.low) ** 2).sum(axis=-1)) / n
+    above = np.sqrt(((parts.high - parts.value) ** 2).sum(axis=-1)) / n
+    return Estimate(value, np.maximum(value - below, 0.0), np.minimum(value + above, 1.0))
+
+
+# From a confusion matrix --------------------------------------------------------------------------
+
+
+def confusion_measures(confusion: Floats, variance: float) -> dict[str, Estimate]:
+    """Return all measures that a confusion matrix gives.
+
+    Parameters
+    ----------
+    confusion : ndarray of shape (n_classes, n_classes)
+        Noisy numbers of records, truth by prediction.
+    variance : float, >= 0
+        Of the independent noise of each.
+
+    Returns
+    -------
+    dict
+        ``accuracy``, ``balanced_accuracy``, ``macro_f1``, ``kappa`` [C60]_ of shape (), and
+        ``precision``, ``recall``, ``f1`` of shape (n_classes,).
+    """
+    k = len(confusion)
+    right = confusion.diagonal()
+    of_truth, of_prediction = confusion.sum(axis=1), confusion.sum(axis=0)
+    total, hits = confusion.sum(), right.sum()
+
+    def share(below: Floats) -> Estimate:
+        """Return the share of the diagonal in sums of k cells, among which it is."""
+        return ratio(
+            right,
+            below,
+            var_numerator=variance,
+            var_denominator=k * variance,
+            covariance=variance,
+        )
+
+    accuracy = ratio(
+        hits,
+        total,
+        var_numerator=k * variance,
+        var_denominator=k * k * variance,
+        covariance=k * variance,
+    )
+    recall = share(of_truth)
+    precision = share(of_prediction)
+    # 2 right / (row + column): the cell on the diagonal counts twice below, 2k - 2 others once
+    f1 = ratio(
+        2 * right,
+        of_truth + of_prediction,
+        var_numerator=4 * variance,
+        var_denominator=(4 + 2 * k - 2) * variance,
+        covariance=4 * variance,
+    )
+    return {
+        "accuracy": accuracy,
+        "balanced_accuracy": mean_of(recall),
+        "macro_f1": _macro_f1(confusion, f1.value, variance),
+        "kappa": _kappa(confusion, variance),
+        "precision": precision,
+        "recall": recall,
+        "f1": f1,
+    }
+
+
+def _macro_f1(confusion: Floats, f1: Floats, variance: float) -> Estimate:
+    """Return the mean F1 with a first-order interval; the parts share cells."""
+    k = len(confusion)
+    below = np.maximum(confusion.sum(axis=1) + confusion.sum(axis=0), 1.0)
+    slope = 2 * np.eye(k) / below  # of right / below with respect to the diagonal
+    slope = slope - (f1 / below)[:, None] - (f1 / below)[None, :]
+    spread = INTERVAL_95["gaussian"] * np.sqrt(variance * (slope**2).sum()) / k
+    value = f1.mean()
+    return Estimate(value, np.maximum(value - spread, 0.0), np.minimum(value + spread, 1.0))
+
+
+def _kappa(confusion: Floats, variance: float) -> Estimate:
+    """Return Cohen's kappa ``(n hits - s) / (n n - s)`` with ``s`` the sum of row times column."""
+    k = len(confusion)
+    rows, columns, total = confusion.sum(axis=1), confusion.sum(axis=0), confusion.sum()
+    hits, chance = np.trace(confusion), rows @ columns
+    slope_chance = columns[:, None] + rows[None, :]
+    slope_top = hits + total * np.eye(k) - slope_chance
+    slope_below = 2 * total - slope_chance
+    # n n is too large by k k variances on average and s by k: a diagonal cell is in both factors
+    below = total**2 - chance - (k * k - k) * variance
+    return ratio(
+        total * hits - chance,
+        below,
+        var_numerator=variance * (slope_top**2).sum(),
+        var_denominator=variance * (slope_below**2).sum(),
+        covariance=variance * (slope_top * slope_below).sum(),
+        box=(-1.0, 1.0),
+    )
+
+
+# From a score histogram ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ScoreHistogram:
+    """Noisy numbers of records by score, of those of a class and of all others.
+
+    Parameters
+    ----------
+    others, members : ndarray of shape (n_bins,)
+    cov_others, cov_members : ndarray of shape (n_bins, n_bins)
+        Covariance of their noise; the two are independent.
+    """
+
+    others: Floats
+    members: Floats
+    cov_others: Floats
+    cov_members: Floats
+
+
+def consistent(
+    counts: Floats, variance: float, totals: Floats, total_variance: float
+) -> tuple[Floats, Floats]:
+    """Bring noisy counts and noisy totals of equal runs of them into one estimate.
+
+    Parameters
+    ----------
+    counts : ndarray of shape (n_bins,)
+    variance : float, >= 0
+        Of the noise of each count.
+    totals : ndarray of shape (n_runs,)
+        Of ``n_bins / n_runs`` counts that follow each other.
+    total_variance : float, >= 0
+        Of the independent noise of each total.
+
+    Returns
+    -------
+    counts : ndarray of shape (n_bins,)
+        With the smallest variance among unbiased ones.
+    covariance : ndarray of shape (n_bins, n_bins)
+    """
+    length = len(counts) // len(totals)
+    runs = counts.reshape(len(totals), length)
+    both = length * variance + total_variance
+    gain = variance / both if both > 0 else 1.0 / length
+    mended = runs + gain * (totals - runs.sum(axis=1))[:, None]
+    block = variance * (np.eye(length) - gain)
+    covariance = np.kron(np.eye(len(totals)), block).astype(np.float64)
+    return mended.ravel(), covariance
+
+
+def area(scores: ScoreHistogram) -> tuple[Estimate, Floats]:
+    """Return the area under the ROC curve, and how far bins can have moved it.
+
+    Returns
+    -------
+    area : Estimate of shape ()
+        Share of pairs (member, other) in the right order, pairs in one bin half [HM82]_. Sums of
+        pairs are right on average, because the noises of both are independent.
+    blur : ndarray of shape ()
+        The area of the scores themselves is within this of the binned one, without noise.
+    """
+    others, members = scores.others, scores.members
+    below = np.cumsum(others) - others / 2
+    above = members.sum() - np.cumsum(members) + members / 2
+    n_others, n_members = others.sum(), members.sum()
+    ones = np.ones(len(others))
+    top = members @ below
+    parts = (
+        (scores.cov_members, below, n_others * ones),
+        (scores.cov_others, above, n_members * ones),
+    )
+    estimate = ratio(
+        top,
+        n_others * n_members,
+        var_numerator=sum(slope @ cov @ slope for cov, slope, _ in parts),
+        var_denominator=sum(slope @ cov @ slope for cov, _, slope in parts),
+        covariance=sum(slope @ cov @ other for cov, slope, other in parts),
+    )
+    pairs = np.maximum(n_others * n_members, 1.0)
+    blur = np.clip(members @ others / (2 * pairs), 0.0, 0.5)
+    return estimate, np.asarray(blur)
+
+
+def probability_measures(scores: ScoreHistogram, probability: Floats) -> dict[str, Estimate]:
+    """Return log-loss and Brier score of a class against the rest; shape ().
+
+    Parameters
+    ----------
+    scores : ScoreHistogram
+    probability : ndarray of shape (n_bins,)
+        What a record in each bin is told to be.
+    """
+    return {
+        "log_loss": _mean_loss(scores, -np.log(1 - probability), -np.log(probability)),
+        "brier": _mean_loss(scores, probability**2, (1 - probability) ** 2),
+    }
+
+
+def _mean_loss(scores: ScoreHistogram, of_others: Floats, of_members: Floats) -> Estimate:
+    """Return the mean over records of a loss that depends on bin and class."""
+    ones = np.ones(len(of_others))
+    parts = ((scores.cov_others, of_others), (scores.cov_members, of_members))
+    return ratio(
+        scores.others @ of_others + scores.members @ of_members,
+        scores.others.sum() + scores.members.sum(),
+        var_numerator=sum(loss @ cov @ loss for cov, loss in parts),
+        var_denominator=sum(ones @ cov @ ones for cov, _ in parts),
+        covariance=sum(loss @ cov @ ones for cov, loss in parts),
+        box=(0.0, float(max(of_others.max(), of_members.max()))),
+    )
+
+
+def multiclass_log_loss(heads: list[ScoreHistogram], probability: Floats) -> Estimate:
+    """Return the mean of minus the log of the probability of the true class; shape ()."""
+    loss = -np.log(probability)
+    ones = np.ones(len(loss))
+    return ratio(
+        np.asarray(sum(head.members @ loss for head in heads)),
+        np.asarray(sum(head.members.sum() for head in heads)),
+        var_numerator=sum(loss @ head.cov_members @ loss for head in heads),
+        var_denominator=sum(ones @ head.cov_members @ ones for head in heads),
+        covariance=sum(loss @ head.cov_members @ ones for head in heads),
+        box=(0.0, float(loss.max())),
+    )
+
+
+def roc_curve(scores: ScoreHistogram) -> tuple[Floats, Estimate]:
+    """Return the ROC curve at the walls between bins.
+
+    Returns
+    -------
+    false_positive_rate : ndarray of shape (n_bins + 1,)
+        From 0 to 1, never falling.
+    true_positive_rate : Estimate of shape (n_bins + 1,)
+        The value never falls; the interval is that of each point by itself.
+    """
+    false_rate = _tail_shares(scores.others, scores.cov_others)
+    true_rate = _tail_shares(scores.members, scores.cov_members)
+    rising = np.maximum.accumulate(true_rate.value)
+    return np.maximum.accumulate(false_rate.value), Estimate(rising, true_rate.low, true_rate.high)
+
+
+def _tail_shares(counts: Floats, covariance: Floats) -> Estimate:
+    """Return the share of the counts in the last 0, 1, 2, ... bins."""
+    n = len(counts)
+    tails = np.tril(np.ones((n + 1, n)), -1)[:, ::-1]
+    ones = np.ones(n)
+    return ratio(
+        tails @ counts,
+        counts.sum() * np.ones(n + 1),
+        var_numerator=np.einsum("ib,bc,ic->i", tails, covariance, tails, optimize=True),
+        var_denominator=ones @ covariance @ ones,
+        covariance=tails @ covariance @ ones,
+    )
+
+
+def calibration(scores: ScoreHistogram, probability: Floats) -> tuple[Floats, Estimate]:
+    """Return what was predicted and how often it came true, in at most ten groups of scores.
+
+    Returns
+    -------
+    predicted : ndarray of shape (n_groups,)
+        Mean probability of the group's bins, weighted by noisy counts; within the group's walls.
+    observed : Estimate of shape (n_groups,)
+        Share of members.
+    """
+    n = len(probability)
+    walls = np.linspace(0, n, min(GROUPS, n) + 1).astype(int)
+    groups = np.zeros((len(walls) - 1, n))
+    for group, (first, last) in enumerate(pairwise(walls)):
+        groups[group, first:last] = 1.0
+    both = np.maximum(scores.others + scores.members, 0.0) + 1e-9
+    predicted = (groups @ (both * probability)) / (groups @ both)
+    var_members = np.einsum("gb,bc,gc->g", groups, scores.cov_members, groups, optimize=True)
+    var_others = np.einsum("gb,bc,gc->g", groups, scores.cov_others, groups, optimize=True)
+    observed = ratio(
+        groups @ scores.members,
+        groups @ (scores.members + scores.others),
+        var_numerator=var_members,
+        var_denominator=var_members + var_others,
+        covariance=var_members,
+    )
+    return predicted, observed
+
+
+# Of a regression ----------------------------------------------------------------------------------
+
+
+def regression_measures(
+    sums: Floats, variance: float, bound: float, half_range: float
+) -> dict[str, Estimate]:
+    """Return measures of clipped residuals.
+
+    Parameters
+    ----------
+    sums : ndarray of shape (6,)
+        Noisy sums of 1, ``r``, ``|r|``, ``r**2``, ``y`` and ``y**2``, with ``r`` the clipped
+        residual over `bound` and ``y`` the target on the grid, both in ``[-1, 1]``.
+    variance : float, >= 0
+        Of the independent noise of each.
+    bound, half_range : float, data units
+        Of a residual, and of the target's box.
+
+    Returns
+    -------
+    dict
+        ``bias``, ``mae``, ``rmse`` in data units, and ``r2``, at least -1; each of shape ().
+    """
+    n, residual, absolute, squared, y, y_squared = map(np.asarray, sums)
+
+    def mean(total: Floats, least: float = 0.0) -> Estimate:
+        box = (least, 1.0)
+        return ratio(total, n, var_numerator=variance, var_denominator=variance, box=box)
+
+    square = mean(squared)
+    # 1 - R2 = n sum r^2 / (n sum y^2 - (sum y)^2), in the units of y; a noisy square is too
+    # large by the variance
+    per = (bound / half_range) ** 2
+    unexplained = ratio(
+        per * n * squared,
+        n * y_squared - y**2 + variance,
+        var_numerator=variance * per**2 * (n**2 + squared**2),
+        var_denominator=variance * (y_squared**2 + n**2 + 4 * y**2),
+        covariance=variance * per * squared * y_squared,
+        box=(0.0, 2.0),
+    )
+    return {
+        "bias": scaled(mean(residual, -1.0), bound),
+        "mae": scaled(mean(absolute), bound),
+        "rmse": Estimate(*(bound * np.sqrt(v) for v in (square.value, square.low, square.high))),
+        "r2": Estimate(1 - unexplained.value, 1 - unexplained.high, 1 - unexplained.low),
+    }
+
+
+def scaled(estimate: Estimate, factor: float) -> Estimate:
+    """Return a measure in other units; the factor is above 0."""
+    return Estimate(factor * estimate.value, factor * estimate.low, factor * estimate.high)
+
+
+def as_results(measures: Mapping[str, Estimate]) -> dict[str, Floats]:
+    """Return every measure with its ends, under the names that results give them."""
+    return {key: part for name, m in measures.items() for key, part in m.named(name).items()}

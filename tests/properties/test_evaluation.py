@@ -1,0 +1,491 @@
+"""The laws of evaluation: one cell for a record, the numbers of scikit-learn, honest refusals."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn import metrics
+from sklearn.cluster import KMeans
+from sklearn.datasets import load_iris, load_wine
+
+from cloister import Budget, JobResult, Schema, make_plan, run_job, run_plan
+from cloister.errors import PlanError
+from cloister.metrics import nicv
+from cloister.protocol.plan import Plan
+from cloister.silo.policy import Policy
+from cloister.tasks import ClusterQuality, Count, Evaluation, RegressionEvaluation, scores
+from cloister.tasks.base import BySilo, Classifier, Floats, Heatmap, Records, Regressor, Table
+from cloister.tasks.columns import in_batches
+from cloister.testing import SimulatedNoise, ZeroNoise, check_task
+
+ONE = 1 << 16
+SILOS = ("north", "east", "south")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Linear(Count):
+    """A classifier whose released weights make log-odds of the first columns."""
+
+    name: ClassVar[str] = "linear-double"
+    target: int
+    classes: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "classes", tuple(self.classes))
+
+    def probabilities(self, results: Mapping[str, Floats], records: Records) -> Floats:
+        features = np.delete(records, self.target, axis=1) / (1 << self.frac_bits)
+        odds = np.exp(features @ results["weights"].T)
+        shares: Floats = odds / odds.sum(axis=1, keepdims=True)
+        return shares
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line(Count):
+    """A regressor whose released weights are those of the other columns, in [-1, 1]."""
+
+    name: ClassVar[str] = "line-double"
+    target: int
+
+    def predict(self, results: Mapping[str, Floats], records: Records) -> Floats:
+        features = np.delete(records, self.target, axis=1) / (1 << self.frac_bits)
+        told: Floats = features @ results["weights"]
+        return told
+
+
+DOUBLES = {"linear-double": Linear, "line-double": Line}
+
+
+def schema_of(*columns: dict[str, Any]) -> Schema:
+    return Schema(dataset="held-out", unit="row", columns=columns)
+
+
+def number(name: str, low: float = -1.0, high: float = 1.0) -> dict[str, Any]:
+    return {"name": name, "type": "number", "min": low, "max": high}
+
+
+SCORED = schema_of({"name": "truth", "type": "boolean"}, number("score", 0.0, 1.0))
+THREE = schema_of(
+    number("a"),
+    number("b"),
+    {"name": "kind", "type": "category", "categories": ["x", "y", "z"]},
+)
+WEIGHTS = np.array([[2.0, 0.0], [-1.0, 2.0], [-1.0, -2.0]])
+
+
+def scored_table(n: int = 3000, seed: int = 0) -> Floats:
+    rng = np.random.default_rng(seed)
+    truth = rng.random(n) < 0.3
+    log_odds = rng.normal(2.0 * truth - 1.5, 1.3)
+    return np.column_stack([truth, 1 / (1 + np.exp(-log_odds))])
+
+
+def three_table(n: int = 900, seed: int = 0) -> Floats:
+    rng = np.random.default_rng(seed)
+    features = rng.uniform(-1, 1, (n, 2))
+    odds = np.exp(2 * features @ WEIGHTS.T)
+    draw = rng.random((n, 1)) * odds.sum(axis=1, keepdims=True)
+    return np.column_stack([features, (draw > odds.cumsum(axis=1)).sum(axis=1)])
+
+
+def of_three(**options: Any) -> Plan:
+    model = Linear(n_features=3, target=2, classes=("x", "y", "z"))
+    return make_plan(
+        Evaluation,
+        THREE,
+        options.pop("silos", ["one"]),
+        budget=Budget(1.0, 1e-6),
+        nominal_n=900,
+        model=model,
+        released={"weights": WEIGHTS},
+        **options,
+    )
+
+
+def release(task: Any, schema: Schema, table: Floats, **options: Any) -> JobResult:
+    records = schema.grid(16).encode(table)
+    settings = {"epsilon": 1.0, "nominal_n": len(table), "noise": ZeroNoise(), **options}
+    return run_job(task, schema, {"one": [records]}, **settings)
+
+
+# What a record adds -------------------------------------------------------------------------------
+
+TASKS = {
+    "scores of two classes": Evaluation(
+        n_features=3, classes=("0", "1"), truth=0, score=1, n_bins=8
+    ),
+    "scores on any scale": Evaluation(
+        n_features=3, classes=("0", "1"), truth=0, score=1, probability=False, n_bins=8
+    ),
+    "score and prediction": Evaluation(
+        n_features=3, classes=("0", "1"), truth=0, score=1, prediction=2, n_bins=8
+    ),
+    "predictions of four classes": Evaluation(
+        n_features=3, classes=("a", "b", "c", "d"), truth=0, prediction=1, silos=("p", "q")
+    ),
+    "a model of three classes": Evaluation(
+        n_features=3,
+        classes=("x", "y", "z"),
+        truth=2,
+        model=Linear(n_features=3, target=2, classes=("x", "y", "z")),
+        released={"weights": WEIGHTS},
+        n_bins=6,
+    ),
+    "numbers": RegressionEvaluation(
+        n_features=3, truth=0, low=-3.0, high=5.0, bound=2.0, prediction=1,
+        prediction_low=-3.0, prediction_high=5.0,
+    ),
+    "a model of numbers": RegressionEvaluation(
+        n_features=3,
+        truth=2,
+        low=-1.0,
+        high=1.0,
+        bound=0.3,
+        model=Line(n_features=3, target=2),
+        released={"weights": (1e300, -1e300)},
+        silos=("p", "q", "r"),
+    ),
+    "centres": ClusterQuality(
+        n_features=3, centres=((0, 0, 0), (ONE, -ONE, ONE), (0, 0, 0)), n_bins=5
+    ),
+}  # fmt: skip
+WORST = st.lists(
+    st.lists(
+        st.one_of(st.sampled_from((-ONE, ONE, 0, 1, -1, ONE - 1)), st.integers(-ONE, ONE)),
+        min_size=3,
+        max_size=3,
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+@pytest.mark.parametrize("name", TASKS)
+@given(rows=WORST)
+def test_a_record_adds_no_more_than_the_blocks_say(name: str, rows: list[list[int]]) -> None:
+    task = TASKS[name]
+    table = np.array(rows, dtype=np.int32)
+    narrow = {k: np.zeros_like(np.rint(v)).astype(np.int64) for k, v in task.start().items()}
+    check_task(task, [np.concatenate([table, table[:1]])], [narrow])
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_weights_of_all_rounds_are_the_whole_budget(name: str) -> None:
+    task = TASKS[name]
+    blocks = [block for t in range(task.rounds) for block in task.blocks(t)]
+    assert sum(block.weight for block in blocks) == pytest.approx(1.0)
+    assert all(block.l2_squared >= 1 << 16 for block in blocks)
+
+
+def test_a_model_that_answers_nonsense_stops_nobody() -> None:
+    model = Linear(n_features=3, target=2, classes=("x", "y", "z"))
+    task = Evaluation(
+        n_features=3,
+        classes=("x", "y", "z"),
+        truth=2,
+        model=model,
+        released={"weights": np.full((3, 2), 1e308)},  # exp of it is infinite, the share NaN
+    )
+    records = np.full((5, 3), ONE, dtype=np.int32)
+    with np.errstate(all="ignore"):
+        words = task.contribute(0, {}, records)
+    assert words[:9].sum() == 5 << 16
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_a_record_is_told_the_same_whoever_stands_beside_it(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    weights = rng.normal(size=(60, 3)) * 10.0 ** rng.integers(-3, 9, (60, 3))
+    table = rng.integers(-ONE, ONE, (1100, 60)).astype(np.int32)
+    whole = in_batches(lambda part: part @ weights, table)
+    gone = int(rng.integers(1100))
+    fewer = in_batches(lambda part: part @ weights, np.delete(table, gone, axis=0))
+    np.testing.assert_array_equal(fewer, np.delete(whole, gone, axis=0))
+
+
+# Equal to the clear -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("silos", [1, 2, 5])
+@pytest.mark.parametrize("name", ["classes", "numbers", "centres"])
+def test_without_noise_silos_give_what_pooled_rows_give(name: str, silos: int) -> None:
+    table = scored_table(400)
+    kinds: dict[str, tuple[Any, dict[str, Any]]] = {
+        "classes": (Evaluation, {"truth": "truth", "score": "score"}),
+        "numbers": (RegressionEvaluation, {"truth": "score", "prediction": "truth"}),
+        "centres": (ClusterQuality, {"centres": [[0, 0.2], [1, 0.7]]}),
+    }
+    task, options = kinds[name]
+    records = SCORED.grid(16).encode(table)
+    parts = {f"silo-{i}": [records[i::silos]] for i in range(silos)}
+    common = {"epsilon": 1.0, "nominal_n": 400, "noise": ZeroNoise(), **options}
+    split = run_job(task, SCORED, parts, **common).results
+    whole = run_job(task, SCORED, {"one": [records]}, **common).results
+    assert split.keys() == whole.keys()
+    for key, value in whole.items():
+        if "half_width" not in key and "noise" not in key:
+            np.testing.assert_array_equal(split[key], value, err_msg=key)
+
+
+def exactly(task: Evaluation, table: Floats, schema: Schema) -> dict[str, Any]:
+    """Return what a task releases if nothing is added and everybody knows that."""
+    records = schema.grid(16).encode(table)
+    words = task.contribute(0, {}, records).astype(np.float64) / ONE
+    tables, at = {}, 0
+    for block in task.blocks(0):
+        tables[block.name] = words[at : at + block.size].reshape(block.shape)
+        at += block.size
+    state = {**tables, "noise": np.zeros(len(tables))}
+    grid_state = {k: np.rint(v * ONE).astype(np.int64) for k, v in state.items()}
+    return dict(task.results(grid_state, schema.grid(16)))
+
+
+def test_measures_of_two_classes_are_those_of_scikit_learn() -> None:
+    table = scored_table()
+    truth, score = table[:, 0].astype(int), table[:, 1]
+    task = make_plan(
+        Evaluation, SCORED, ["one"], budget=Budget(1.0, 1e-6), nominal_n=3000,
+        truth="truth", score="score", n_bins=64,
+    ).task  # fmt: skip
+    assert isinstance(task, Evaluation)
+    found = exactly(task, table, SCORED)
+    told = (score > 0.5).astype(int)
+    np.testing.assert_array_equal(found["confusion"], metrics.confusion_matrix(truth, told))
+    precision, recall, f1, _ = metrics.precision_recall_fscore_support(truth, told)
+    exact = {
+        "accuracy": metrics.accuracy_score(truth, told),
+        "balanced_accuracy": metrics.balanced_accuracy_score(truth, told),
+        "macro_f1": metrics.f1_score(truth, told, average="macro"),
+        "kappa": metrics.cohen_kappa_score(truth, told),
+        "precision": precision,
+        "recall": recall,
+        "f1": f1,
+    }
+    bins = task._answers(SCORED.grid(16).encode(table))[:, 0]
+    exact["auc"] = metrics.roc_auc_score(truth, bins)  # of the same bins to the last digit
+    for name, value in exact.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-9, err_msg=name)
+        np.testing.assert_allclose(found[f"{name}_low"], value, rtol=1e-5, err_msg=name)
+        np.testing.assert_allclose(found[f"{name}_high"], value, rtol=1e-5, err_msg=name)
+    area = metrics.roc_auc_score(truth, score)
+    assert abs(found["auc"] - area) < found["auc_blur"]
+    assert abs(found["auc"] - area) < 1e-3
+    cut = np.clip(score, 1e-3, 1 - 1e-3)
+    assert found["log_loss"] == pytest.approx(metrics.log_loss(truth, cut), abs=2e-3)
+    assert found["brier"] == pytest.approx(metrics.brier_score_loss(truth, score), abs=2e-3)
+    group = np.searchsorted(np.linspace(0, 64, 11).astype(int), bins, side="right") - 1
+    for g in np.unique(group):
+        assert found["calibration_observed"][0, g] == pytest.approx(truth[group == g].mean())
+
+
+def test_measures_of_three_classes_are_those_of_scikit_learn() -> None:
+    table = three_table()
+    plan = of_three(n_bins=64)
+    task = plan.task
+    assert isinstance(task, Evaluation)
+    records = THREE.grid(16).encode(table)
+    told = Linear(n_features=3, target=2, classes=("x", "y", "z")).probabilities(
+        {"weights": WEIGHTS}, records
+    )
+    found = exactly(task, table, THREE)
+    truth = table[:, 2].astype(int)
+    matrix = metrics.confusion_matrix(truth, told.argmax(axis=1))
+    np.testing.assert_array_equal(found["confusion"], matrix)
+    for head in range(3):
+        area = metrics.roc_auc_score(truth == head, told[:, head])
+        assert found["auc"][head] == pytest.approx(area, abs=2e-3)
+    macro = metrics.roc_auc_score(truth, told, multi_class="ovr")
+    assert found["macro_auc"] == pytest.approx(macro, abs=2e-3)
+    assert found["log_loss"] == pytest.approx(metrics.log_loss(truth, told), abs=5e-3)
+    assert found["kappa"] == pytest.approx(
+        metrics.cohen_kappa_score(truth, told.argmax(axis=1)), rel=1e-9
+    )
+
+
+def test_errors_of_a_regression_are_those_of_scikit_learn() -> None:
+    rng = np.random.default_rng(1)
+    truth = rng.uniform(-2, 2, 2000)
+    told = truth + rng.normal(0.1, 0.3, 2000)
+    schema = schema_of(number("y", -3.0, 3.0), number("told", -4.0, 4.0))
+    result = release(
+        RegressionEvaluation, schema, np.column_stack([truth, told]),
+        truth="y", prediction="told", epsilon=1e4,
+    )  # fmt: skip
+    found = result.results
+    exact = {
+        "mae": metrics.mean_absolute_error(truth, told),
+        "rmse": metrics.root_mean_squared_error(truth, told),
+        "bias": np.mean(told - truth),
+        "r2": metrics.r2_score(truth, told),
+    }
+    for name, value in exact.items():
+        assert found[name][0] == pytest.approx(value, abs=2e-3), name
+
+
+@pytest.mark.parametrize(("load", "k"), [(load_iris, 3), (load_wine, 4)])
+def test_quality_of_clusters_is_that_of_the_clear(load: Any, k: int) -> None:
+    X = load().data
+    names = [f"x{i}" for i in range(X.shape[1])]
+    low, high = X.min(axis=0) - 0.1, X.max(axis=0) + 0.1
+    schema = schema_of(
+        *(number(n, float(a), float(b)) for n, a, b in zip(names, low, high, strict=True))
+    )
+    grid = schema.grid(16)
+    Z = grid.normalise(X)
+    clear = KMeans(k, n_init=3, random_state=0).fit(Z)
+    centres = clear.cluster_centers_
+    distances = np.sort(np.sqrt(((Z[:, None] - centres) ** 2).sum(axis=2)), axis=1)
+    result = release(
+        ClusterQuality, schema, X, epsilon=1e3, centres=grid.centre + centres * grid.half_range
+    )
+    found = result.results
+    assert found["nicv"][0] == pytest.approx(nicv(Z, centres), rel=1e-3)
+    simplified = (1 - distances[:, 0] / distances[:, 1]).mean()
+    assert found["silhouette"][0] == pytest.approx(simplified, abs=0.01)
+    exact = metrics.davies_bouldin_score(Z, clear.labels_)
+    assert found["davies_bouldin"][0] == pytest.approx(exact, rel=2e-3)
+    np.testing.assert_allclose(found["sizes"], np.bincount(clear.labels_), atol=1e-6)
+
+
+# One release for each silo ------------------------------------------------------------------------
+
+
+def by_silo(schema: Schema, table: Floats, **options: Any) -> tuple[Plan, dict[str, Any], Any]:
+    records = schema.grid(16).encode(table)
+    parts = {silo: [records[i::3]] for i, silo in enumerate(SILOS)}
+    plan = make_plan(
+        Evaluation, schema, SILOS, budget=Budget(1.0, 1e-6), nominal_n=len(table),
+        by_silo=True, **options,
+    )  # fmt: skip
+    return plan, parts, records
+
+
+@pytest.mark.parametrize("profile", ["group", "pairwise"])
+def test_each_silo_is_measured_on_its_own_records(profile: str) -> None:
+    table = scored_table(900)
+    options = {"truth": "truth", "score": "score", "profile": profile}
+    plan, parts, _ = by_silo(SCORED, table, **options)
+    assert isinstance(plan.task, BySilo)
+    found = run_plan(plan, parts, noise=ZeroNoise()).results
+    for i in range(3):
+        told = table[i::3, 1] > 0.5
+        assert found["silo_accuracy"][i] == pytest.approx((told == table[i::3, 0]).mean())
+    assert found["accuracy"][0] == pytest.approx(((table[:, 1] > 0.5) == table[:, 0]).mean())
+
+
+def test_a_breakdown_costs_no_more_and_a_record_is_in_one_layer() -> None:
+    plan, _, records = by_silo(SCORED, scored_table(30), truth="truth", score="score")
+    pooled = make_plan(
+        Evaluation, SCORED, SILOS, budget=Budget(1.0, 1e-6), nominal_n=30,
+        truth="truth", score="score",
+    )  # fmt: skip
+    task = plan.task
+    assert isinstance(task, Evaluation)
+    for own, one in zip(task.blocks(0), pooled.task.blocks(0), strict=True):
+        assert own.l2_squared == one.l2_squared
+        assert plan.noise_scale(own) == pooled.noise_scale(one)
+        assert own.size == 3 * one.size
+    total = task.contribute(0, {}, records)
+    for i, silo in enumerate(SILOS):
+        moved = task.placed(0, silo, total)
+        assert moved.sum() == total.sum()
+        matrix = moved[:12].reshape(3, 2, 2)
+        assert [bool(layer.any()) for layer in matrix] == [j == i for j in range(3)]
+
+
+def test_a_silo_declines_a_breakdown_unless_its_owner_allows_it() -> None:
+    plan, _, _ = by_silo(SCORED, scored_table(30), truth="truth", score="score")
+    allowed = Policy(tasks=("evaluation",), profiles=("group",), max_epsilon_per_job=1.0)
+    [said] = list(allowed._what(plan))
+    assert "breakdown by silo" in said
+    assert list(replace(allowed, allow_breakdown=True)._what(plan)) == []
+    pooled = replace(plan, task=replace(plan.task, silos=()))
+    assert list(allowed._what(pooled)) == []
+
+
+# Plans --------------------------------------------------------------------------------------------
+
+
+def test_a_plan_with_a_model_in_it_survives_its_text() -> None:
+    plan = of_three(silos=SILOS, by_silo=True)
+    again = Plan.from_dict(json.loads(plan.canonical_json()), DOUBLES)
+    assert again == plan
+    assert again.digest == plan.digest
+    table = three_table(60)
+    records = THREE.grid(16).encode(table)
+    words = [p.task.contribute(0, {}, records) for p in (plan, again)]
+    np.testing.assert_array_equal(*words)
+
+
+def test_the_doubles_are_what_they_stand_for() -> None:
+    assert isinstance(Linear(n_features=3, target=2, classes=("x", "y", "z")), Classifier)
+    assert isinstance(Line(n_features=3, target=2), Regressor)
+
+
+LINE = Line(n_features=3, target=1)
+REFUSED: dict[str, tuple[Any, Schema, dict[str, Any], str]] = {
+    "no truth": (Evaluation, SCORED, {"score": "score"}, "truth must name"),
+    "truth is a number": (Evaluation, SCORED, {"truth": "score", "score": "score"}, "categories"),
+    "truth is not there": (Evaluation, SCORED, {"truth": "no", "score": "score"}, "truth must be"),
+    "nothing told": (Evaluation, SCORED, {"truth": "truth"}, "either a model"),
+    "score of three": (Evaluation, THREE, {"truth": "kind", "score": "a"}, "for two classes"),
+    "odd bins": (Evaluation, SCORED, {"truth": "truth", "score": "score", "n_bins": 7}, "even"),
+    "a regressor": (Evaluation, THREE, {"model": LINE, "released": {"w": 1}}, "a classifier"),
+    "untrained": (RegressionEvaluation, THREE, {"model": LINE}, "released must be"),
+    "not finite": (
+        RegressionEvaluation,
+        THREE,
+        {"model": LINE, "released": {"w": np.nan}},
+        "finite",
+    ),
+    "bound": (RegressionEvaluation, THREE, {"truth": "a", "prediction": "b", "bound": 0}, "bound"),
+    "one centre": (ClusterQuality, SCORED, {"centres": [[0, 0]]}, "at least 2"),
+    "centres of others": (ClusterQuality, SCORED, {"centres": [[0], [1]]}, "2 columns"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_measured_is_refused_before_anything_is_spent(name: str) -> None:
+    task, schema, options, says = REFUSED[name]
+    with pytest.raises(PlanError, match=says):
+        make_plan(task, schema, ["one"], budget=Budget(1.0, 1e-6), nominal_n=100, **options)
+
+
+def test_bins_grow_with_the_records_and_depend_on_the_plan_alone() -> None:
+    numbers = [scores.number_of_bins(4.0 / n) for n in (10, 300, 3000, 30_000, 10**7)]
+    assert numbers == sorted(numbers)
+    assert numbers[0] == 8
+    assert numbers[-1] == 128
+    assert all(b % 2 == 0 for b in numbers)
+
+
+# Pictures -----------------------------------------------------------------------------------------
+
+
+def test_a_report_shows_measures_matrix_curves_and_silos() -> None:
+    plan, parts, _ = by_silo(SCORED, scored_table(900), truth="truth", score="score")
+    result = run_plan(plan, parts, noise=SimulatedNoise(0))
+    shown = plan.task.exhibits(result.results, plan.columns)
+    titles = [exhibit.title for exhibit in shown]
+    assert titles == [
+        "How good the model is",
+        "Confusion matrix",
+        "Each class",
+        "ROC curve of 1",
+        "Calibration of 1",
+        "Each silo",
+    ]
+    assert isinstance(shown[0], Table)
+    assert isinstance(shown[1], Heatmap)
+    for result_of in (of_three(), plan):
+        start = {k: np.zeros_like(v) for k, v in result_of.task.start().items()}
+        state = {k: v.astype(np.int64) for k, v in start.items()}
+        results = result_of.task.results(state, result_of.grid)
+        assert all(np.isfinite(v).all() for v in results.values())

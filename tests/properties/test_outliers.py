@@ -1,0 +1,313 @@
+"""The laws of outlier detection: bounded statistics, planted outliers found, flags stay local."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.covariance import EllipticEnvelope, EmpiricalCovariance
+from sklearn.utils.estimator_checks import estimator_checks_generator
+
+from cloister import Budget, DPOutlierDetector, JobResult, Schema, make_plan, run_job
+from cloister.errors import DataError, PlanError
+from cloister.hazmat.fixedpoint import round_to_grid
+from cloister.protocol.plan import Plan
+from cloister.tasks import Outliers
+from cloister.testing import SimulatedNoise, ZeroNoise, check_task, zero_noise
+
+ONE = 1 << 16
+METHODS = ("zscore", "mahalanobis", "robust", "density")
+methods = pytest.mark.parametrize("method", METHODS)
+ZeroNoiseDetector = zero_noise(DPOutlierDetector)
+
+
+def schema_of(n: int, low: float = -12.0, high: float = 12.0, group: bool = False) -> Schema:
+    columns: list[dict[str, Any]] = [
+        {"name": f"x{j}", "type": "number", "min": low, "max": high} for j in range(n)
+    ]
+    if group:
+        columns.append({"name": "ward", "type": "category", "categories": ["a", "b", "c"]})
+    return Schema(dataset="wards", unit="row", columns=columns)
+
+
+def planted(n: int = 4000, d: int = 4, seed: int = 0) -> tuple[Any, Any]:
+    """Correlated normal records, of which 2 % are far away."""
+    rng = np.random.default_rng(seed)
+    mix = rng.normal(size=(d, d)) / np.sqrt(d)
+    X = rng.normal(size=(n, d)) @ mix
+    far = rng.random(n) < 0.02
+    X[far] = rng.choice((-1, 1), (far.sum(), d)) * rng.uniform(6, 9, (far.sum(), d))
+    return X, far
+
+
+def release(X: Any, schema: Schema, **options: Any) -> JobResult:
+    settings = {"epsilon": 2.0, "nominal_n": len(X), "noise": ZeroNoise(), **options}
+    return run_job(Outliers, schema, {"one": [schema.grid(16).encode(X)]}, **settings)
+
+
+def quality(result: JobResult, X: Any, far: Any) -> tuple[float, float]:
+    """Return recall and precision of the flags."""
+    task = result.plan.task
+    assert isinstance(task, Outliers)
+    score = task.scores(result.results, result.plan.grid.encode(X))
+    flagged = score > result.results["cutoff"][0]
+    right = (flagged & far).sum()
+    return right / far.sum(), right / max(flagged.sum(), 1)
+
+
+# What a record adds -------------------------------------------------------------------------------
+
+
+def designed(method: str, d: int = 3) -> Outliers:
+    plan = make_plan(
+        Outliers,
+        schema_of(d, group=True),
+        ["one"],
+        budget=Budget(1.0, 1e-6),
+        nominal_n=500,
+        method=method,
+        count_share=0.2,
+        group="ward",
+    )
+    assert isinstance(plan.task, Outliers)
+    return plan.task
+
+
+@methods
+@given(
+    rows=st.lists(
+        st.lists(
+            st.one_of(st.sampled_from((-ONE, ONE, 0, 1, -1)), st.integers(-ONE, ONE)),
+            min_size=4,
+            max_size=4,
+        ),
+        min_size=1,
+        max_size=3,
+    ),
+    seed=st.integers(0, 99),
+)
+def test_a_record_adds_no_more_than_the_blocks_say(
+    method: str, rows: list[list[int]], seed: int
+) -> None:
+    task = designed(method)
+    table = np.array(rows, dtype=np.int32)
+    rng = np.random.default_rng(seed)
+    noisy = {
+        name: round_to_grid(rng.normal(0, 50, value.shape), 16)
+        for name, value in task.start().items()
+    }
+    noisy["noise"] = np.abs(noisy["noise"])
+    check_task(task, [np.concatenate([table, table[:1]])], [noisy])
+
+
+@methods
+def test_weights_of_all_rounds_are_the_whole_budget(method: str) -> None:
+    task = designed(method)
+    blocks = [block for t in range(task.rounds) for block in task.blocks(t)]
+    assert sum(block.weight for block in blocks) == pytest.approx(1.0)
+
+
+@methods
+@pytest.mark.parametrize("silos", [2, 5])
+def test_without_noise_silos_give_what_pooled_rows_give(method: str, silos: int) -> None:
+    X, _ = planted(600)
+    schema = schema_of(4)
+    records = schema.grid(16).encode(X)
+    common = {
+        "epsilon": 1.0, "nominal_n": 600, "noise": ZeroNoise(), "method": method,
+        "count_share": 0.1, "profile": "group",
+    }  # fmt: skip
+    split, whole = (
+        run_job(Outliers, schema, {f"s{i}": [records[i::k]] for i in range(k)}, **common).results
+        for k in (silos, 3)
+    )
+    for key, value in whole.items():
+        np.testing.assert_array_equal(split[key], value, err_msg=key)
+
+
+# Good answers -------------------------------------------------------------------------------------
+
+
+def test_without_noise_the_statistics_are_the_exact_ones() -> None:
+    X, _ = planted()
+    schema = schema_of(4)
+    found = release(X, schema, method="zscore").results
+    np.testing.assert_allclose(found["location"], X.mean(axis=0), atol=1e-3)
+    np.testing.assert_allclose(found["spread"], X.std(axis=0), atol=5e-3)
+    found = release(X, schema, method="robust").results
+    quartiles = np.quantile(X, (0.25, 0.75), axis=0)
+    np.testing.assert_allclose(found["location"], np.median(X, axis=0), atol=0.05)
+    np.testing.assert_allclose(found["spread"], np.ptp(quartiles, axis=0) / 1.349, atol=0.1)
+    found = release(X, schema, method="mahalanobis", epsilon=1e4).results
+    exact = EmpiricalCovariance().fit(X)
+    np.testing.assert_allclose(found["covariance"], exact.covariance_, atol=0.03)
+
+
+def test_distances_by_covariance_order_records_as_scikit_learn_does() -> None:
+    X, _ = planted()
+    result = release(X, schema_of(4), method="mahalanobis", epsilon=1e4)
+    task = result.plan.task
+    assert isinstance(task, Outliers)
+    score = task.scores(result.results, result.plan.grid.encode(X))
+    exact = EmpiricalCovariance().fit(X).mahalanobis(X)
+    assert np.corrcoef(np.argsort(np.argsort(score)), np.argsort(np.argsort(exact)))[0, 1] > 0.999
+
+
+@pytest.mark.parametrize(
+    ("method", "recall", "precision"),
+    [("zscore", 0.95, 0.8), ("mahalanobis", 0.95, 0.9), ("robust", 0.99, 0.6)],
+)
+def test_planted_outliers_are_found(method: str, recall: float, precision: float) -> None:
+    X, far = planted(20_000)
+    schema = schema_of(4)
+    for noise in (ZeroNoise(), SimulatedNoise(1)):
+        found = quality(release(X, schema, method=method, threshold=3.0, noise=noise), X, far)
+        assert found[0] >= recall, (method, found)
+        assert found[1] >= precision, (method, found)
+
+
+def test_the_robust_method_finds_what_a_robust_covariance_finds() -> None:
+    X, far = planted(6000)
+    clear = EllipticEnvelope(contamination=0.02, random_state=0).fit(X).predict(X) < 0
+    theirs = (clear & far).sum() / far.sum()
+    ours = quality(release(X, schema_of(4), threshold=3.5, noise=SimulatedNoise(0)), X, far)
+    assert ours[0] >= theirs - 0.05
+
+
+def test_density_finds_records_between_clusters_where_means_see_nothing() -> None:
+    rng = np.random.default_rng(3)
+    X = rng.normal(0, 0.4, (30_000, 2)) + 4 * rng.choice((-1, 1), (30_000, 1))
+    far = np.arange(len(X)) < 200
+    X[far] = rng.normal((2.5, -2.5), 0.3, (200, 2))
+    schema = schema_of(2, -8.0, 8.0)
+    recall = {
+        method: quality(
+            release(X, schema, method=method, noise=SimulatedNoise(0), threshold=2.0), X, far
+        )[0]
+        for method in ("robust", "density")
+    }
+    assert recall["density"] > 0.8
+    assert recall["robust"] < 0.2
+
+
+def test_density_finds_scattered_records_in_many_columns() -> None:
+    X, far = planted(20_000)
+    X[far] = np.random.default_rng(5).uniform(-12, 12, (far.sum(), 4))
+    for noise in (ZeroNoise(), SimulatedNoise(2)):
+        found = quality(release(X, schema_of(4), method="density", noise=noise), X, far)
+        print(found)
+        assert found[0] >= 0.7
+        assert found[1] >= 0.2
+
+
+# Numbers of outliers ------------------------------------------------------------------------------
+
+
+def test_the_count_is_that_of_the_flags() -> None:
+    X, _ = planted(1500)
+    result = release(X, schema_of(4), count_share=0.2, method="mahalanobis", epsilon=50.0)
+    task = result.plan.task
+    assert isinstance(task, Outliers)
+    flagged = task.scores(result.results, result.plan.grid.encode(X)) > 2.0
+    assert result.results["flagged"][0] == flagged.sum()
+
+
+def test_small_groups_are_not_shown_and_nothing_of_them_is_kept() -> None:
+    X, far = planted(3000)
+    ward = np.where(far, np.where(np.arange(3000) % 40 == 0, 1, 0), 2)
+    schema = schema_of(4, group=True)
+    result = release(
+        np.column_stack([X, ward]), schema,
+        count_share=0.3, group="ward", min_group=20.0, threshold=4.0, epsilon=20.0,
+        noise=SimulatedNoise(0),
+    )  # fmt: skip
+    assert result.results["shown"].tolist() == [1.0, 0.0, 0.0]
+    assert (result.results["flagged"][1:] == 0).all()
+    for state in result.history:
+        assert (state["flagged"][1:] == 0).all()
+    table = result.plan.task.exhibits(result.results, result.plan.columns)[-1]
+    assert "below 20" in str(table)
+
+
+# The estimator ------------------------------------------------------------------------------------
+
+
+def _checks() -> list[Any]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = [
+            check
+            for method in METHODS
+            for check in estimator_checks_generator(
+                ZeroNoiseDetector(
+                    epsilon=1e6, bounds=(-100, 100), nominal_n=100, method=method, threshold=1.5
+                )
+            )
+        ]
+    return [c for c in found if getattr(c[1], "func", c[1]).__name__ != "check_array_api_input"]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("estimator", "check"),
+    _checks(),
+    ids=lambda c: getattr(c, "method", None) or getattr(c, "func", c).__name__,
+)
+def test_each_of_scikit_learns_checks_passes_without_noise(estimator: Any, check: Any) -> None:
+    check(estimator)
+
+
+@methods
+def test_predict_flags_what_the_score_says(method: str) -> None:
+    X, _ = planted(2000)
+    model = DPOutlierDetector(epsilon=2.0, bounds=(-12, 12), nominal_n=2000, method=method)
+    flags = model.fit_predict(X)
+    assert set(np.unique(flags)) <= {-1, 1}
+    np.testing.assert_array_equal(flags == -1, model.score_samples(X) < model.offset_)
+    assert model.spent_ <= 2.0
+    assert not any(isinstance(v, np.ndarray) and len(v) == 2000 for v in vars(model).values())
+
+
+def test_a_result_survives_its_file(tmp_path: Any) -> None:
+    X, _ = planted(500)
+    model = DPOutlierDetector(epsilon=2.0, bounds=(-12, 12), nominal_n=500, method="density")
+    model.fit(X).save(tmp_path / "m.json")
+    again = JobResult.load(tmp_path / "m.json")
+    rows = again.plan.grid.encode(X)
+    task = again.plan.task
+    assert isinstance(task, Outliers)
+    np.testing.assert_array_equal(-task.scores(again.results, rows), model.score_samples(X))
+    assert Plan.from_dict(again.plan.to_dict()).digest == model.plan_.digest
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"method": "median"}, "method must be one of"),
+        ({"threshold": 0.0}, "threshold must be in"),
+        ({"count_share": 1.0}, "count_share must be in"),
+        ({"group": "ward"}, "count_share must be above 0"),
+        ({"group": "x0", "count_share": 0.1}, "categories"),
+        ({"min_group": -1.0}, "min_group must be"),
+    ],
+)
+def test_a_mistake_is_told_before_anything_is_spent(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(PlanError, match=says):
+        release(np.zeros((5, 3)), schema_of(2, group=True), **options)
+
+
+def test_categories_alone_have_no_outliers() -> None:
+    words = {"name": "w", "type": "category", "categories": ["a", "b"]}
+    schema = Schema(dataset="w", unit="row", columns=[words])
+    with pytest.raises(PlanError, match="at least one of numbers"):
+        make_plan(Outliers, schema, ["one"], budget=Budget(1.0, 1e-6), nominal_n=10)
+
+
+def test_what_is_no_table_is_refused() -> None:
+    model = DPOutlierDetector(epsilon=1.0, bounds=(0, 1), nominal_n=10)
+    with pytest.raises(DataError):
+        model.fit([["a"], ["b"]])

@@ -1,0 +1,123 @@
+"""``evaluate`` and ``cluster_quality``: models of ours, of others, tables, lists and mistakes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.dummy import DummyClassifier
+from sklearn.linear_model import LinearRegression, LogisticRegression
+from sklearn.naive_bayes import GaussianNB
+
+import cloister.estimators.base
+from cloister import Budget, DPKMeans, DPNaiveBayes, Ledger, Measures, cluster_quality, evaluate
+from cloister.errors import BudgetExceeded, DataError, PlanError
+from cloister.tasks.base import Curve, Heatmap
+from cloister.testing import ZeroNoise
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(3000, 3))
+TWO = (X[:, 0] + RNG.normal(size=3000) > 0).astype(int)
+THREE = np.array(["low", "mid", "top"])[np.digitize(X[:, 0] + 0.3 * X[:, 1], (-0.5, 0.5))]
+NUMBER = X @ [1.0, 0.5, 0.0] + RNG.normal(0, 0.5, 3000)
+TRAIN, TEST = slice(1500), slice(1500, None)
+
+
+@pytest.fixture
+def without_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cloister.estimators.base.PrivateEstimator, "_new_noise", ZeroNoise)
+
+
+def measured(model: Any, y: Any, **options: Any) -> Measures:
+    settings = {"epsilon": 1.0, "nominal_n": 1500, **options}
+    return evaluate(model, X[TEST], y[TEST], **settings)
+
+
+@pytest.mark.usefixtures("without_noise")
+def test_a_model_of_ours_is_measured_as_it_predicts() -> None:
+    for y in (TWO, THREE):
+        model = DPNaiveBayes(epsilon=50.0, bounds=(-4, 4), classes=list(np.unique(y)))
+        model.fit(X[TRAIN], y[TRAIN])
+        found = measured(model, y)
+        told = model.predict(X[TEST])
+        assert found["accuracy"].value == pytest.approx((told == y[TEST]).mean())
+        assert found.confusion.sum() == 1500
+        assert found.plan.task.released.keys() == model.result_.results.keys()  # type: ignore[attr-defined]
+
+
+@pytest.mark.usefixtures("without_noise")
+def test_a_model_of_others_is_applied_by_each_silo() -> None:
+    two = LogisticRegression().fit(X[TRAIN], TWO[TRAIN])
+    parts = [np.arange(1500, 2000), np.arange(2000, 3000)]
+    pooled = measured(two, TWO)
+    split = evaluate(
+        two, [X[p] for p in parts], [TWO[p] for p in parts], epsilon=1.0, nominal_n=1500
+    )
+    assert split["auc"] == pooled["auc"]
+    three = GaussianNB().fit(X[TRAIN], THREE[TRAIN])
+    exact = (three.predict(X[TEST]) == THREE[TEST]).mean()
+    assert measured(three, THREE)["accuracy"].value == pytest.approx(exact)
+    line = LinearRegression().fit(X[TRAIN], NUMBER[TRAIN])
+    rmse = np.sqrt(np.mean((line.predict(X[TEST]) - NUMBER[TEST]) ** 2))
+    found = measured(line, NUMBER, target_bounds=(-6, 6))
+    assert found["rmse"].value == pytest.approx(rmse, rel=1e-3)
+
+
+def test_measures_have_intervals_pictures_and_a_table() -> None:
+    found = measured(LogisticRegression().fit(X[TRAIN], TWO[TRAIN]), TWO, epsilon=4.0)
+    for name in ("accuracy", "auc", "kappa"):
+        assert found[name].low < found[name].value < found[name].high
+    kinds = {type(exhibit) for exhibit in found.exhibits()}
+    assert {Heatmap, Curve} <= kinds
+    frame = found.to_frame()
+    assert list(frame.columns) == ["value", "low", "high"]
+    assert {"auc", "precision[1]"} <= set(frame.index)
+    assert found.spent <= 4.0
+    with pytest.raises(KeyError):
+        found["precision"]  # one of each class
+    with pytest.raises(KeyError):
+        found["rmse"]
+
+
+def test_an_evaluation_is_charged_and_refused_like_a_fit() -> None:
+    ledger = Ledger(None)
+    ledger.open_dataset("held-out", cap=Budget(1.2, 1e-5))
+    model = LogisticRegression().fit(X[TRAIN], TWO[TRAIN])
+    measured(model, TWO, ledger=ledger, dataset="held-out")
+    with pytest.raises(BudgetExceeded):
+        measured(model, TWO, ledger=ledger, dataset="held-out")
+    ledger.dispose()
+
+
+def test_clusters_of_an_estimator_or_given_ones_are_measured() -> None:
+    groups = RNG.normal([[-0.5], [0.5]], 0.05, (2, 500)).reshape(-1, 1)
+    model = DPKMeans(2, epsilon=5.0, bounds=(-1, 1), nominal_n=1000, random_state=0).fit(groups)
+    ours = cluster_quality(model, groups, epsilon=5.0, nominal_n=1000)
+    given = cluster_quality([[-0.5], [0.5]], groups, epsilon=5.0, bounds=(-1, 1), nominal_n=1000)
+    for found in (ours, given):
+        assert found["silhouette"].value > 0.8
+        assert found["nicv"].value < 0.02
+
+
+MISTAKES: dict[str, tuple[Any, dict[str, Any], type[Exception], str]] = {
+    "no model": ("model", {}, PlanError, "fitted classifier or regressor"),
+    "no bounds": (LinearRegression().fit(X, NUMBER), {}, PlanError, "target_bounds"),
+    "bins": (DummyClassifier().fit(X, TWO), {"n_bins": 5}, PlanError, "n_bins"),
+    "option": (DummyClassifier().fit(X, TWO), {"bin": 5}, PlanError, "options of task"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_one_sentence(name: str) -> None:
+    model, options, kind, says = MISTAKES[name]
+    with pytest.raises(kind, match=says):
+        measured(model, TWO, **options)
+
+
+def test_truth_must_be_there_and_as_long() -> None:
+    model = LogisticRegression().fit(X[TRAIN], TWO[TRAIN])
+    with pytest.raises(DataError, match="y must be given"):
+        evaluate(model, X, epsilon=1.0, nominal_n=10)
+    with pytest.raises(DataError, match="one label for each"):
+        evaluate(model, X, TWO[:5], epsilon=1.0, nominal_n=10)
