@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from cloister.experiments import all_methods, fastlloyd, subcluster_figures, table3
+from cloister.experiments.classify import CLASSIFY
 from cloister.experiments.coverage import COVERAGE
+from cloister.experiments.credit import CREDIT
+from cloister.experiments.evaluate import EVALUATE
 from cloister.experiments.gap import GAP
+from cloister.experiments.learning import LEARNING
 from cloister.experiments.maxcover_figure import MAX_COVER
+from cloister.experiments.rules import RULES
 from cloister.experiments.run import Experiment
 from cloister.experiments.select_k import SELECT_K
 
@@ -20,6 +25,11 @@ _ALL: tuple[Experiment, ...] = (
     MAX_COVER,
     COVERAGE,
     SELECT_K,
+    CLASSIFY,
+    CREDIT,
+    EVALUATE,
+    LEARNING,
+    RULES,
 )
 
 EXPERIMENTS: dict[str, Experiment] = {experiment.name: experiment for experiment in _ALL}

@@ -1,12 +1,14 @@
-"""An exact secure k-means in SecretFlow's SPU; a script for an environment of its own.
+"""Exact secure k-means and logistic regression in SecretFlow's SPU; a script for its environment.
 
 It is run by another Python, which has SPU and not this package::
 
-    python -P spu_kmeans.py PROTOCOL ITERATIONS FILE
+    python -P spu_kmeans.py PROTOCOL ITERATIONS FILE [PROGRAM]
 
-FILE is a NumPy archive with records ``X`` and starting ``centres``. Each party is a process with
-one thread; all have shares of both, and nothing is opened between iterations. One line of JSON says
-the seconds of every iteration, the bytes that all parties together sent in one, and the centres.
+FILE is a NumPy archive with records ``X`` and starting ``centres``; for the program "logistic" the
+last column of X is the label, and what is called centres are the coefficients. Each party is a
+process with one thread; all have shares of both, and nothing is opened between iterations. One line
+of JSON says the seconds of every iteration, the bytes that all parties together sent in one, and
+the centres.
 """
 
 from __future__ import annotations
@@ -59,11 +61,24 @@ def step(X: Any, centres: Any) -> Any:
     return (sums / (counts + 1 - found)[:, None]) * found[:, None] + centres * (1 - found[:, None])
 
 
+def descend(X: Any, coefficients: Any) -> Any:
+    """Return coefficients after one step of gradient descent on the mean log loss, of rate 2."""
+    import jax
+
+    design, labels = X[:, :-1], X[:, -1:]
+    error = jax.nn.sigmoid(design @ coefficients) - labels
+    return coefficients - design.T @ error * (2.0 / X.shape[0])
+
+
+PROGRAMS = {"kmeans": step, "logistic": descend}
+
+
 def play(
     rank: int,
     ports: Sequence[int],
     protocol: str,
     iterations: int,
+    program: str,
     shares: Mapping[str, Any],
     log: str,
     answers: Any,
@@ -79,7 +94,7 @@ def play(
     shapes = [np.empty(shares[name][1], np.float32) for name in ("X", "centres")]
     executable, _ = frontend.compile(
         frontend.Kind.JAX,
-        step,
+        PROGRAMS[program],
         shapes,
         {},
         ["X", "centres"],
@@ -126,6 +141,7 @@ def main(words: Sequence[str]) -> None:
     from spu import libspu
 
     protocol, iterations = words[0], int(words[1])
+    program = words[3] if len(words) > 3 else "kmeans"
     world = PARTIES[protocol]
     with np.load(words[2]) as archive:
         tables = {name: archive[name].astype(np.float32) for name in ("X", "centres")}
@@ -139,7 +155,7 @@ def main(words: Sequence[str]) -> None:
         parties = []
         for rank, log in enumerate(logs):
             own = {name: (shares[rank], tables[name].shape) for name, shares in dealt.items()}
-            arguments = (rank, ports, protocol, iterations, own, log, answers)
+            arguments = (rank, ports, protocol, iterations, program, own, log, answers)
             parties.append(context.Process(target=play, args=arguments))
             parties[-1].start()
         try:

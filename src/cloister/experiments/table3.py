@@ -12,11 +12,9 @@ References
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -29,6 +27,7 @@ import numpy as np
 
 from cloister.errors import DataError
 from cloister.experiments import spu_kmeans
+from cloister.experiments.environments import json_of, python_with
 from cloister.experiments.mixtures import Mixture
 from cloister.experiments.run import (
     Experiment,
@@ -46,7 +45,6 @@ SPU_PACKAGES = ("spu==0.9.5", "jax==0.4.34", "jaxlib==0.4.34", "numpy==1.26.4")
 
 _OURS = ("fastlloyd", "auto")
 _SILOS = 2
-_SECONDS = 3600  # of one measurement
 _PROBLEMS = ((10_000, 2, 2), (10_000, 2, 5), (10_000, 5, 2), (10_000, 5, 5))
 _MANY = 100_000  # from so many records fewer iterations are timed
 _LARGE = tuple((10 * n, d, k) for n, d, k in _PROBLEMS)
@@ -139,7 +137,7 @@ def _over_mpi(file: Path, method: str) -> dict[str, Any] | str:
         *(sys.executable, "-m", "mpi4py", "-m", "cloister.experiments.mpi_kmeans"),
         *(str(file), method),
     ]
-    done = _json_of(command, {**clean, "OMP_NUM_THREADS": "1", "TMPDIR": "/tmp"})
+    done = json_of(command, {**clean, "OMP_NUM_THREADS": "1", "TMPDIR": "/tmp"})
     if isinstance(done, str):
         return done
     return {
@@ -156,7 +154,7 @@ def _in_spu(
     if isinstance(python, str):
         return python
     command = [str(python), "-P", str(Path(spu_kmeans.__file__)), protocol, str(iterations)]
-    done = _json_of([*command, str(file)], {**os.environ, "OMP_NUM_THREADS": "1"})
+    done = json_of([*command, str(file)], {**os.environ, "OMP_NUM_THREADS": "1"})
     if isinstance(done, str):
         return done
     exact = _lloyd(values, centres, iterations + 1)  # one more warms up
@@ -180,21 +178,6 @@ def _lloyd(values: Any, centres: Any, iterations: int) -> Any:
     return centres
 
 
-def _json_of(command: Sequence[str], environment: dict[str, str]) -> dict[str, Any] | str:
-    """Return the last line that a program writes, or why it wrote none."""
-    try:
-        done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=_SECONDS, check=False
-        )
-        if done.returncode:
-            last = (done.stderr.strip() or "no word").splitlines()[-1]
-            return f"{Path(command[0]).name} ended with {done.returncode}: {last}"
-        document: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    except (OSError, subprocess.TimeoutExpired, ValueError, IndexError) as error:
-        return f"{Path(command[0]).name} gave no answer: {type(error).__name__}"
-    return document
-
-
 def spu_python(fetch: bool) -> Path | str:
     """Return the Python of SPU's environment, or why there is none.
 
@@ -203,27 +186,7 @@ def spu_python(fetch: bool) -> Path | str:
     fetch : bool
         Make it where it is missing: about a gigabyte in the user's cache.
     """
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = cache / "cloister" / SPU_PACKAGES[0].replace("==", "-")
-    python = folder / "bin" / "python"
-    if (folder / "whole").exists():
-        return python
-    if not fetch:
-        return "SPU's environment is not made by the small version"
-    found = sys.executable if sys.version_info[:2] == (3, 11) else shutil.which("python3.11")
-    if found is None:
-        return "SPU needs Python 3.11, which is not here"
-    try:
-        for command in (
-            [found, "-m", "venv", "--clear", str(folder)],
-            [str(python), "-m", "pip", "install", "--quiet", *SPU_PACKAGES],
-            [str(python), "-c", "import spu, jax"],
-        ):
-            subprocess.run(command, capture_output=True, check=True, timeout=_SECONDS)
-    except (OSError, subprocess.SubprocessError) as error:
-        return f"SPU's environment could not be made: {type(error).__name__}"
-    (folder / "whole").touch()
-    return python
+    return python_with("SPU", SPU_PACKAGES, "spu, jax", fetch=fetch, version=(3, 11))
 
 
 def _figures(rows: Sequence[TidyRow], out: Path) -> list[Path]:

@@ -11,6 +11,7 @@ import pytest
 
 from cloister.errors import DataError
 from cloister.experiments import spu_kmeans, table3
+from cloister.experiments.environments import json_of
 from cloister.experiments.mixtures import Mixture
 
 
@@ -53,13 +54,10 @@ def test_an_environment_that_cannot_be_made_is_not_taken_for_one(
 
 def test_a_program_that_fails_is_quoted(tmp_path: Path) -> None:
     code = "import sys; print('{}'); sys.exit('out of luck')"
-    found = table3._json_of([sys.executable, "-c", code], {})
+    found = json_of([sys.executable, "-c", code], {})
     assert isinstance(found, str)
     assert "out of luck" in found
-    assert (
-        table3._json_of([str(tmp_path / "nothing")], {})
-        == "nothing gave no answer: FileNotFoundError"
-    )
+    assert json_of([str(tmp_path / "nothing")], {}) == "nothing gave no answer: FileNotFoundError"
 
 
 def test_ratios_are_to_fastlloyd_on_the_same_problem(tmp_path: Path) -> None:
