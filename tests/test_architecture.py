@@ -65,7 +65,14 @@ LIBRARIES = {
     "dp_accounting": {"privacy.accounting"},
     "sqlalchemy": {"privacy.ledger", "privacy.ledger_file", "data", "service.store", "silo.store"},
     "pydantic": {"schema", "settings", "service.app"},
-    "pandas": {"data", "cli", "experiments"},
+    "pandas": {
+        "data",
+        "cli",
+        "experiments",
+        "estimators.evaluate",
+        "estimators.prepare",
+        "estimators.rules",
+    },
     "polars": {"data"},
     "pyarrow": {"data", "cli"},
     "sklearn": {
@@ -87,10 +94,13 @@ LIBRARIES = {
     "nvflare": {"transports.flare", "silo.flare", "service.flare"},
     "matplotlib": {"report", "audit", "experiments"},
     "PIL": {"experiments"},  # comes with matplotlib
+    "torch": {"estimators.federated_learning"},
     "jax": {"experiments.spu_kmeans"},  # a script of another environment
     "spu": {"experiments.spu_kmeans"},
+    "diffprivlib": {"experiments.diffprivlib_models"},  # a script of another environment
 }
 LAZY = {
+    "torch",
     "mpi4py",
     "dp_accounting",
     "matplotlib",

@@ -23,60 +23,114 @@ from cloister.errors import (
 )
 
 if TYPE_CHECKING:
+    from cloister.data import Baskets
     from cloister.estimators.curator import CuratorKMeans
+    from cloister.estimators.ensemble import DPSiloEnsemble
+    from cloister.estimators.evaluate import Measures, cluster_quality, evaluate
+    from cloister.estimators.federated_learning import FederatedLearner
+    from cloister.estimators.forest import DPRandomForestClassifier
     from cloister.estimators.kmeans import DPKMeans
+    from cloister.estimators.linear_model import DPLinearRegression, DPLogisticRegression
+    from cloister.estimators.naive_bayes import DPNaiveBayes
+    from cloister.estimators.outliers import DPOutlierDetector
+    from cloister.estimators.prepare import (
+        DPPCA,
+        DPBounds,
+        DPStandardScaler,
+        dp_quantiles,
+        dp_statistics,
+    )
+    from cloister.estimators.rules import RuleSet, mine_rules
     from cloister.estimators.select_k import KSelection, select_k
     from cloister.jobs import Account, JobResult, make_plan, run_job, run_plan
     from cloister.privacy.budget import Budget
     from cloister.privacy.ledger import Ledger
     from cloister.protocol.plan import Plan
-    from cloister.schema import Column, Schema
+    from cloister.schema import Column, Schema, catalogue_schema
     from cloister.tasks import TASKS, Task
 
 # Loaded when first used, so that a silo without scikit-learn's needs does not pay for it.
 _HOME = {
     "Account": "cloister.jobs",
+    "Baskets": "cloister.data",
     "Budget": "cloister.privacy.budget",
     "Column": "cloister.schema",
     "CuratorKMeans": "cloister.estimators.curator",
     "DPKMeans": "cloister.estimators.kmeans",
+    "DPStandardScaler": "cloister.estimators.prepare",
+    "DPPCA": "cloister.estimators.prepare",
+    "DPBounds": "cloister.estimators.prepare",
+    "DPOutlierDetector": "cloister.estimators.outliers",
+    "DPLinearRegression": "cloister.estimators.linear_model",
+    "DPLogisticRegression": "cloister.estimators.linear_model",
+    "DPNaiveBayes": "cloister.estimators.naive_bayes",
+    "DPRandomForestClassifier": "cloister.estimators.forest",
+    "DPSiloEnsemble": "cloister.estimators.ensemble",
+    "FederatedLearner": "cloister.estimators.federated_learning",
     "JobResult": "cloister.jobs",
     "KSelection": "cloister.estimators.select_k",
     "Ledger": "cloister.privacy.ledger",
+    "Measures": "cloister.estimators.evaluate",
     "Plan": "cloister.protocol.plan",
+    "RuleSet": "cloister.estimators.rules",
     "Schema": "cloister.schema",
     "TASKS": "cloister.tasks",
     "Task": "cloister.tasks",
+    "cluster_quality": "cloister.estimators.evaluate",
+    "dp_quantiles": "cloister.estimators.prepare",
+    "dp_statistics": "cloister.estimators.prepare",
+    "evaluate": "cloister.estimators.evaluate",
+    "catalogue_schema": "cloister.schema",
     "make_plan": "cloister.jobs",
+    "mine_rules": "cloister.estimators.rules",
     "run_job": "cloister.jobs",
     "run_plan": "cloister.jobs",
     "select_k": "cloister.estimators.select_k",
 }
 
 __all__ = [
+    "DPPCA",
     "TASKS",
     "Account",
+    "Baskets",
     "Budget",
     "BudgetExceeded",
     "CloisterError",
     "Column",
     "CuratorKMeans",
+    "DPBounds",
     "DPKMeans",
+    "DPLinearRegression",
+    "DPLogisticRegression",
+    "DPNaiveBayes",
+    "DPOutlierDetector",
+    "DPRandomForestClassifier",
+    "DPSiloEnsemble",
+    "DPStandardScaler",
     "DataError",
+    "FederatedLearner",
     "JobResult",
     "KSelection",
     "Ledger",
     "LedgerError",
     "LocalProtocolError",
+    "Measures",
     "Plan",
     "PlanError",
     "PrivacyWarning",
     "ProtocolError",
     "RemoteProtocolError",
+    "RuleSet",
     "Schema",
     "Task",
     "TransportError",
+    "catalogue_schema",
+    "cluster_quality",
+    "dp_quantiles",
+    "dp_statistics",
+    "evaluate",
     "make_plan",
+    "mine_rules",
     "run_job",
     "run_plan",
     "select_k",

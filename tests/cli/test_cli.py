@@ -376,7 +376,7 @@ def test_exit_codes_are_documented_where_people_look(capsys: Said) -> None:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help_json_and_quiet(command: str, capsys: Said) -> None:
     actions = {
-        "schema": ["init", "validate"],
+        "schema": ["init", "catalogue", "validate", "hash", "diff"],
         "budget": ["show", "export", "cap", "close"],
         "ca": ["init", "list"],
         "enroll": ["request", "approve", "install", "revoke", "show"],

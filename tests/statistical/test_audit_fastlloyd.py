@@ -607,6 +607,11 @@ def test_the_chernoff_rate_bounds_the_tail_of_products() -> None:
         ("subcluster.md", 8),
         ("max_cover.md", 9),
         ("balcan.md", 3),
+        ("naive_bayes.md", 7),
+        ("regression.md", 6),
+        ("forest.md", 9),
+        ("preparation.md", 6),
+        ("fedavg.md", 10),
     ],
 )
 def test_the_lines_that_a_proof_cites_are_there(name: str, lines: int) -> None:

@@ -29,7 +29,7 @@ from cloister.report import (
 from cloister.report.words import clean, who_saw_what
 from cloister.schema import Column, Schema
 from cloister.tasks import TASKS
-from cloister.tasks.base import Bars, Curve, Exhibit, Heatmap, Scatter, Table
+from cloister.tasks.base import Bars, Curve, Exhibit, Graph, Heatmap, Scatter, Table
 from cloister.testing import SimulatedNoise, ZeroNoise
 
 VOID = {"meta", "br", "link", "img"}
@@ -268,6 +268,9 @@ def test_every_exhibit_has_its_numbers_as_a_table() -> None:
         Bars("t", ("r",), np.array([-5.0]), spread=np.array([np.inf])),
         Bars("t", ("r",), np.array([0.0])),
         Scatter("t", ("r",), np.zeros((1, 2))),
+        Graph("t", (), np.zeros(0), ()),
+        Graph("t", ("r",), np.zeros(1), ((0, 0, 1.0, ""),)),
+        Graph("t", ("a$b", "s", "alone"), np.ones(3), ((0, 1, np.inf, "$"), (1, 0, 1.0, "1 %"))),
     ],
 )
 def test_odd_values_are_still_drawn(exhibit: Exhibit) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import ceil, sqrt
 from typing import Any
@@ -44,8 +44,9 @@ from cloister.privacy.budget import Budget
 from cloister.privacy.events import Event, NonPrivateEvent, holds
 from cloister.protocol.plan import Plan
 from cloister.randomness import new_nonce, public_generator
-from cloister.schema import Column, Schema
+from cloister.schema import schema_of
 from cloister.tasks.base import Floats, Integers, Profile, Records, Task
+from cloister.tasks.examples import Example, example_of
 
 ALPHA = 1e-8
 """How often each check of an audit may alarm on a true claim."""
@@ -128,24 +129,6 @@ class Audit:
         return tuple(finding for finding in self.findings if finding.alarms)
 
 
-def audit_schema(n_features: int) -> Schema:
-    """Return a schema of columns ``x0, x1, ...`` in ``[-1, 1]``; an audit invents its records."""
-    columns = tuple(
-        Column(name=f"x{i}", type="number", min=-1.0, max=1.0) for i in range(n_features)
-    )
-    return Schema(dataset="audit", unit="row", columns=columns)
-
-
-def options_for(task: type[Task], n_clusters: int) -> dict[str, Any]:
-    """Return the options that give a task of ours so many clusters."""
-    names = {field.name for field in fields(task)}  # type: ignore[arg-type]  # tasks are dataclasses
-    if "n_clusters" in names:
-        return {"n_clusters": n_clusters}
-    if {"min_clusters", "max_clusters"} <= names:
-        return {"min_clusters": max(2, n_clusters), "max_clusters": max(2, n_clusters) + 1}
-    return {}
-
-
 def audit_task(
     task: type[Task],
     budget: Budget,
@@ -169,7 +152,8 @@ def audit_task(
         What it is to claim. A larger epsilon shows more: where noise hides a record entirely,
         nothing can be seen to be wrong.
     n_features, n_clusters, nominal_n : int, >= 1
-        Small ones make one record weigh most.
+        Small ones make one record weigh most. Columns are those of the task's own example, where
+        it has one.
     runs : int, >= 1
         In each of two worlds.
     canaries : int, >= 1
@@ -179,7 +163,7 @@ def audit_task(
     make_noise : function, optional
         Makes the source of noise of each job; the product's own unless given.
     options : mapping, optional
-        The task's own, instead of those that give it `n_clusters`.
+        The task's own, instead of those of its example.
 
     Returns
     -------
@@ -192,14 +176,14 @@ def audit_task(
     """
     if not task.private:
         raise PlanError(f"task {task.name!r} says itself that it is not private; nothing to audit.")
-    chosen = options_for(task, n_clusters) if options is None else dict(options)
+    case = _case(task, n_features, n_clusters, options)
     plan = make_plan(
         task,
-        audit_schema(n_features),
+        schema_of(case.columns),
         ["silo"],
         budget=budget,
         nominal_n=nominal_n,
-        **chosen,
+        **case.options,
     )
     two_worlds, checks, pair, reach = audit_plan(plan, runs=runs, make_noise=make_noise)
     seen, epsilon_seen = find_canaries(
@@ -207,7 +191,7 @@ def audit_task(
         Budget(min(budget.epsilon, MOST_FOR_CANARIES), budget.delta),
         canaries=canaries,
         make_noise=make_noise,
-        **_canary_size(task, budget, canaries, n_features, options),
+        case=_canary_case(task, budget, canaries, n_features, options),
     )
     fit = check_noise(plan, words=words, make_noise=make_noise)
     fresh = check_fresh(plan, make_noise=make_noise)
@@ -216,8 +200,12 @@ def audit_task(
         method=task.name,
         budget=budget,
         event=plan.events(),
-        details=f"{n_features} columns, nominal_n {nominal_n}, {plan.rounds} rounds"
-        + "".join(f", {name} {value}" for name, value in chosen.items()),
+        details=f"{plan.grid.n_features} columns, nominal_n {nominal_n}, {plan.rounds} rounds"
+        + "".join(
+            f", {name} {value}"
+            for name, value in case.options.items()
+            if isinstance(value, str | int | float)
+        ),
         findings=findings,
         checks=checks,
         curve=drawn_curve(plan.events(), checks),
@@ -292,30 +280,35 @@ def told(checks: tuple[Check, ...], pair: str, reach: float) -> Finding:
 # One run with canaries ----------------------------------------------------------------------------
 
 
-def _canary_size(
+def _case(
+    task: type[Task], n_features: int, n_clusters: int, options: Mapping[str, Any] | None
+) -> Example:
+    """Return columns and options; those of the caller stand in for the example's."""
+    case = example_of(task, n_features, n_clusters)
+    return case if options is None else replace(case, options=options)
+
+
+def _canary_case(
     task: type[Task],
     budget: Budget,
     canaries: int,
     n_features: int,
     options: Mapping[str, Any] | None,
-) -> dict[str, Any]:
+) -> Example:
     """Return columns and options of the run with canaries: the largest that the task takes."""
     for size in _SIZES if options is None else ():
-        chosen = options_for(task, size)
+        case = example_of(task, size, size)
         with suppress(PlanError):
             make_plan(
                 task,
-                audit_schema(size),
+                schema_of(case.columns),
                 ["silo"],
                 budget=budget,
                 nominal_n=_expected(canaries),
-                **chosen,
+                **case.options,
             )
-            return {"n_features": size, "options": chosen}
-    return {
-        "n_features": n_features,
-        "options": options_for(task, 2) if options is None else options,
-    }
+            return case
+    return _case(task, n_features, 2, options)
 
 
 def _expected(canaries: int) -> int:
@@ -325,9 +318,8 @@ def _expected(canaries: int) -> int:
 def find_canaries(
     task: type[Task],
     budget: Budget,
-    options: Mapping[str, Any],
+    case: Example,
     *,
-    n_features: int,
     canaries: int,
     make_noise: MakeNoise | None = None,
     profile: Profile = "group",
@@ -337,8 +329,10 @@ def find_canaries(
 
     Parameters
     ----------
-    task, budget, options, n_features, canaries, make_noise
+    task, budget, canaries, make_noise
         As in :func:`audit_task`.
+    case : Example
+        Columns and options.
     profile : {"group", "pairwise"}
         Masks of the job.
     coins : int or str, optional
@@ -354,7 +348,7 @@ def find_canaries(
     plan's noise. They need not be good for the bound to hold. [SNJ23]_
     """
     log = Log()
-    schema = audit_schema(n_features)
+    schema, n_features = schema_of(case.columns), len(case.columns)
     rng = public_generator("audit", "coins", new_nonce() if coins is None else coins)
     one = 1 << 16
     table = rng.integers(-one, one + 1, (canaries, n_features))
@@ -372,7 +366,7 @@ def find_canaries(
         nominal_n=_expected(canaries),
         noise=make_noise() if make_noise else None,
         profile=_profile(task, profile),
-        **options,
+        **case.options,
     )
     estimate = _estimate(done.plan, log, canary)
     order = np.argsort(-np.abs(estimate))

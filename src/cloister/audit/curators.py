@@ -16,14 +16,16 @@ from itertools import count
 import numpy as np
 
 from cloister.audit.bounds import Check, points
-from cloister.audit.checks import ALPHA, Audit, Finding, audit_schema, drawn_curve, told
+from cloister.audit.checks import ALPHA, Audit, Finding, drawn_curve, told
 from cloister.audit.pairs import Pair, entered
 from cloister.audit.runs import MakeNoise, system_noise
 from cloister.curator.base import CuratorMethod
 from cloister.errors import PrivacyWarning
 from cloister.privacy.budget import Budget
 from cloister.privacy.events import Event, NonPrivateEvent
+from cloister.schema import schema_of
 from cloister.tasks.base import Floats, Records
+from cloister.tasks.examples import numbers
 
 Outputs = Callable[[], Floats]
 """Makes one more run and returns what it put out, as one row of numbers."""
@@ -149,7 +151,7 @@ def pure_curve(epsilon: float) -> list[tuple[float, float]]:
 
 def black_box_pairs(n_features: int, n: int) -> tuple[Pair, ...]:
     """Return neighbours for methods that are seen from outside only."""
-    grid = audit_schema(n_features).grid(16)
+    grid = schema_of(numbers(n_features)).grid(16)
     ones = np.ones(n_features)
     pile, two = np.zeros((n, n_features)), np.where(np.arange(n)[:, None] % 2, 0.5, -0.5) * ones
     return (

@@ -8,8 +8,10 @@ sum over rounds and words of ``ln p(y - c - v) - ln p(y - c)``, where the normal
 
     Gaussian  (2 u v - v^2) / (2 sigma^2)        Laplace  (|u| - |u - v|) / scale
 
-with u = y - c. Rounds may depend on earlier answers in any way. The scale is the plan's: the
-auditor believes the plan until it is refuted.
+with u = y - c. Where a plan samples its clients, the record more takes part by a coin of rate q and
+a round's ratio is ``1 - q + q e^s``, with s as above; the others always take part, as for an
+attacker who knows their coins. Rounds may depend on earlier answers in any way. The scale is the
+plan's: the auditor believes the plan until it is refuted.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from cloister.hazmat.ring import to_words
 from cloister.privacy.noise import DiscreteNoise, NoiseSource
 from cloister.protocol.plan import Plan
 from cloister.protocol.progress import Progress
+from cloister.randomness import new_nonce, public_generator
 from cloister.tasks.base import Floats, GridState, Integers, Records, Released, State, Task
 
 World = Literal["without", "with"]
@@ -105,6 +108,7 @@ class _Audited:
         self._blocks = [plan.task.blocks(t) for t in range(plan.rounds)]
         self._scales = [word_scales(plan, t) for t in range(plan.rounds)]
         self._first: tuple[Integers, Integers] | None = None
+        self._coins = public_generator("audit", "coins", new_nonce())
         self._whole = sum(self._cost_of_bounds(t) for t in range(plan.rounds))
 
     def draw(self, t: int, noise: NoiseSource, runs: int) -> Integers:
@@ -123,8 +127,10 @@ class _Audited:
         score, reach, excess = 0.0, 0.0, 0.0
         for t in range(plan.rounds):
             shared, extra = self._added(t, progress.state)
-            unshared = noise[t] + extra if world == "with" else noise[t]
-            score += log_ratio(unshared, extra, self._scales[t], laplace=self._laplace)
+            there = world == "with" and self._coins.random() < plan.rate
+            unshared = noise[t] + extra if there else noise[t]
+            one = log_ratio(unshared, extra, self._scales[t], laplace=self._laplace)
+            score += one if plan.rate == 1 else _mixed(one, plan.rate)
             reach += self._cost(extra, self._scales[t])
             excess = max(excess, self._excess(t, extra))
             if t < plan.rounds - 1:
@@ -182,6 +188,11 @@ def log_ratio(unshared: Integers, extra: Integers, scale: Floats, *, laplace: bo
     if laplace:
         return float(((np.abs(u) - np.abs(u - v)) / scale).sum())
     return float(((2 * u * v - v * v) / (2 * scale**2)).sum())
+
+
+def _mixed(score: float, rate: float) -> float:
+    """Return the logarithm of ``1 - rate + rate * exp(score)``."""
+    return float(np.logaddexp(np.log1p(-rate), np.log(rate) + score))
 
 
 def worst_record(plan: Plan, beside: str, noise: NoiseSource) -> Pair:

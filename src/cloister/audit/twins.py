@@ -28,7 +28,6 @@ from cloister.audit.checks import (
     MOST_FOR_CANARIES,
     Finding,
     audit_plan,
-    audit_schema,
     check_fresh,
     check_noise,
     find_canaries,
@@ -44,8 +43,10 @@ from cloister.privacy.budget import Budget
 from cloister.privacy.noise import NoiseKind
 from cloister.protocol.plan import Plan
 from cloister.randomness import new_key, public_generator
+from cloister.schema import schema_of
 from cloister.secagg.masks import GroupMask
 from cloister.tasks.base import Block, Floats, Records, Task
+from cloister.tasks.examples import example_of, numbers
 from cloister.tasks.kmeans import FastLloyd, GLloyd, Payload
 from cloister.transports.inprocess import InProcess
 
@@ -174,7 +175,7 @@ def plan_of(task: type[Task], silos: int = 1, **options: Any) -> Plan:
     """Return a small plan of a k-means task; other keywords are the task's own options."""
     return make_plan(
         task,
-        audit_schema(2),
+        schema_of(numbers(2)),
         [f"silo-{i}" for i in range(silos)],
         budget=CLAIM,
         nominal_n=200,
@@ -204,8 +205,7 @@ def _canaries() -> Sequence[Finding]:
     finding, _ = find_canaries(
         FastLloyd,
         claim,
-        {"n_clusters": 16},
-        n_features=16,
+        example_of(FastLloyd, 16, 16),
         canaries=200,
         make_noise=new_seeds(0.0),
         coins="twin",

@@ -7,7 +7,8 @@ Exit codes
 ----------
 ====  ==============================================================================
 0     done
-1     unexpected error, a bar that ``compare --check-reference`` missed, or an alarm of ``audit``
+1     unexpected error, a bar that ``compare --check-reference`` missed, an alarm of ``audit``, or
+      a difference that ``schema diff`` found
 2     the command line is wrong
 3     plan, schema or options refused; nothing was spent
 4     a data or model file cannot be used; nothing was spent, unless a file changed meanwhile
@@ -41,12 +42,17 @@ from cloister.errors import (
 COMMANDS = {
     "demo": "three simulated hospitals on real data, in two seconds",
     "cluster": "private k-means over files, each file a silo",
+    "classify": "learn to tell a column of categories: naive Bayes, logistic regression, forest",
+    "regress": "learn to tell a column of numbers",
+    "rules": "frequent itemsets and association rules over files of baskets",
+    "evaluate": "how good a released model is, on files it has not seen",
+    "outliers": "statistics that tell unusual records; flags stay local",
     "run": "any task over files, also one of your own",
     "tasks": "list the tasks that ship",
     "plan": "cost, rounds, bytes and expected error, before anything is spent",
-    "predict": "the nearest released centre of each record; local",
+    "predict": "what a released model says of each record; local",
     "check": "what a schema's rules meet in a file; local",
-    "schema": "draft or validate the data contract",
+    "schema": "draft, validate, hash or compare the data contract",
     "budget": "show or export what a ledger knows",
     "compare": "methods x epsilons x data sets x repeats, on public data",
     "experiments": "run, list and draw the figures and tables, on public data",

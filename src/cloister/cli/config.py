@@ -422,6 +422,8 @@ cap_epsilon = {json.dumps(f"{FILL_IN}: a number; nothing beyond it is ever relea
 file = {json.dumps(f"{FILL_IN}: a path, or use the lines below")}
 # url_file = "data.url"
 # query = "SELECT age, weight FROM visits ORDER BY visit_id"
+# Where the file holds market baskets and the schema is a catalogue; or "long:BASKET,ITEM".
+# baskets = "lines"
 
 # What is not allowed here is refused, whatever a coordinator says.
 [policy]
@@ -440,6 +442,8 @@ file = {json.dumps(f"{FILL_IN}: a path, or use the lines below")}
 #profiles = ["pairwise"]
 # Whether a result may go to the one who proposed the job.
 #allow_publish = false
+# Whether a result may tell about this silo's records alone.
+#allow_breakdown = false
 # true: approve by itself what this policy allows.
 #standing = false
 

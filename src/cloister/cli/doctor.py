@@ -157,15 +157,20 @@ def _cap(ledger: Ledger, settings: SiloSettings) -> Iterator[Check]:
 
 def _data(settings: SiloSettings) -> Iterator[Check]:
     """Compare the names of columns; no record is read."""
-    from cloister.data import header
+    from cloister.data import Baskets, header
 
+    source = settings.data.source()
     try:
         schema = Schema.load(settings.schema_file)
     except CloisterError:
         return  # told already
-    wanted = schema.names if schema.unit == "row" else (*schema.names, schema.unit)
+    wanted = (*schema.names, *filter(None, [schema.unit_column]))
     try:
-        have = set(header(settings.data.source()))
+        if isinstance(source, Baskets):  # which have a catalogue in place of a header
+            source.table(schema.names)
+            wanted, have = schema.names, set(schema.names)
+        else:
+            have = set(header(source))
     except CloisterError as error:
         yield Check("columns", "fail", str(error), "mend the section [data].")
         return

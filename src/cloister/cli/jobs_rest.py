@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from cloister.cli.evaluate import about_model
 from cloister.cli.options import add_kmeans_arguments, add_plan_arguments, kmeans_task, plan_of
 from cloister.cli.output import Output
 from cloister.cli.release import show_federated
@@ -21,7 +22,7 @@ from cloister.schema import Schema
 from cloister.service.client import Rest, proposal
 from cloister.settings import AnalystSettings, CoordinatorSettings
 from cloister.tasks import TASKS
-from cloister.tasks.base import Table
+from cloister.tasks.base import Table, Task
 
 Settings = AnalystSettings | CoordinatorSettings
 
@@ -31,6 +32,9 @@ def add_submit_arguments(parser: argparse.ArgumentParser) -> None:
     add_plan_arguments(parser, nominal_n=True)
     add_kmeans_arguments(parser, required=False)
     add_task_arguments(parser, required=False)
+    parser.add_argument(
+        "--model", type=Path, metavar="MODEL", help="what a task such as evaluation is to measure"
+    )
     group = parser.add_argument_group("federation")
     group.add_argument(
         "--silos",
@@ -117,10 +121,8 @@ def _planned(args: argparse.Namespace, rest: Rest) -> Plan:
             "either k for k-means or a task must be given; with --task, its options go to --set."
         )
     if args.task:
-        task, options = (
-            allowed_task(args.task, not_private=args.not_private),
-            task_options(args.set),
-        )
+        task = allowed_task(args.task, not_private=args.not_private)
+        options = {**task_options(args.set), **_about(args, task)}
     else:
         task, options = kmeans_task(args)
     if TASKS.get(task.name) is not task:
@@ -136,6 +138,16 @@ def _planned(args: argparse.Namespace, rest: Rest) -> Plan:
         "fingerprints": tuple(members.values()),
     }
     return plan_of(args, task, schema, members, {**options, **network})
+
+
+def _about(args: argparse.Namespace, task: type[Task]) -> dict[str, Any]:
+    """Return what the plan says of the model that is to be measured, if there is one."""
+    if args.model is None:
+        return {}
+    measure, about = about_model(args.model)
+    if task is not measure:
+        raise PlanError(f"this model is measured by task {measure.name!r}, got {task.name!r}.")
+    return about
 
 
 def _members(given: tuple[str, ...], rest: Rest) -> dict[str, str]:

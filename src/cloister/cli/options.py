@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -26,8 +27,8 @@ def _fields_of(task: type[Task]) -> set[str]:
 _ALGORITHMS = tuple(t.name for t in TASKS.values() if t.private and "n_clusters" in _fields_of(t))
 
 
-def add_job_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what every job over files takes."""
+def add_job_arguments(parser: argparse.ArgumentParser, *, catalogue: bool = False) -> None:
+    """Declare what every job over files takes; `catalogue` allows one in place of a schema."""
     parser.add_argument(
         "files",
         nargs="+",
@@ -35,7 +36,8 @@ def add_job_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="CSV or Parquet; each file is a silo, named like the file",
     )
-    add_plan_arguments(parser)
+    add_baskets_argument(parser)
+    add_plan_arguments(parser, catalogue=catalogue)
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="for all results")
     group = parser.add_argument_group("budget")
     group.add_argument(
@@ -56,9 +58,41 @@ def add_job_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_plan_arguments(parser: argparse.ArgumentParser, *, nominal_n: bool = False) -> None:
+def add_baskets_argument(parser: argparse.ArgumentParser) -> None:
+    """Declare how market baskets stand in a file; it is never guessed."""
+    parser.add_argument(
+        "--baskets",
+        metavar="lines[:DELIMITER]|long:BASKET,ITEM",
+        help="files of market baskets, one on each line or one item on each row; the schema is a "
+        "catalogue of items",
+    )
+
+
+def source_of(path: Path, baskets: str | None) -> Any:
+    """Return what is to be read: a file, or the baskets in it."""
+    from cloister.data import Baskets
+
+    return path if baskets is None else Baskets.parse(path, baskets)
+
+
+def add_plan_arguments(
+    parser: argparse.ArgumentParser, *, nominal_n: bool = False, catalogue: bool = False
+) -> None:
     """Declare what a plan needs; `nominal_n` says whether that must be given."""
-    parser.add_argument("--schema", type=Path, required=True, help="the agreed data contract")
+    contract = parser.add_mutually_exclusive_group(required=True) if catalogue else parser
+    contract.add_argument(
+        "--schema", type=Path, required=not catalogue, help="the agreed data contract"
+    )
+    if catalogue:
+        contract.add_argument(
+            "--catalogue",
+            type=Path,
+            metavar="ITEMS.txt",
+            help="or the public items, one on each line; the schema is written beside the results",
+        )
+        parser.add_argument(
+            "--dataset", metavar="NAME", help="name of the data in the ledger, with --catalogue"
+        )
     parser.add_argument("--epsilon", type=float, metavar="E", help="budget; there is no default")
     parser.add_argument(
         "--delta", type=float, metavar="D", help="default: min(1e-6, 1 / (100 nominal-n))"
@@ -102,6 +136,78 @@ def add_kmeans_arguments(parser: argparse.ArgumentParser, *, required: bool = Tr
     group.add_argument(
         "--public-seed", type=int, default=0, help="of the starting centres, known to all"
     )
+
+
+def add_target_arguments(
+    parser: argparse.ArgumentParser, methods: Sequence[str], meaning: str
+) -> None:
+    """Declare what the commands take that learn to tell a column."""
+    group = parser.add_argument_group("learning")
+    group.add_argument("--target", required=True, metavar="COLUMN", help=meaning)
+    group.add_argument("--method", choices=methods, default=methods[0])
+    add_prepare_arguments(group)
+
+
+def add_prepare_arguments(group: argparse._ActionsContainer) -> None:
+    """Declare the steps before the last one."""
+    group.add_argument(
+        "--prepare",
+        action="append",
+        default=[],
+        metavar="STEP[:NAME=VALUE,...]",
+        help="a step before, such as bounds, standardise or pca:n_components=5; may be repeated; "
+        "all steps are one plan with one cost",
+    )
+    group.add_argument(
+        "--shares",
+        type=_shares,
+        metavar="S,S,...",
+        help="parts of the budget, one for each step, the last included",
+    )
+    group.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="an option of the method's own; may be repeated",
+    )
+
+
+def _shares(text: str) -> list[float]:
+    return [float(part) for part in text.split(",")]
+
+
+def prepared(
+    args: argparse.Namespace, task: type[Task], options: Mapping[str, Any]
+) -> tuple[type[Task], dict[str, Any]]:
+    """Return the task of a command line, behind the steps that prepare its records, if any."""
+    if not args.prepare:
+        if args.shares:
+            raise PlanError("shares go with --prepare; leave them out.")
+        return task, dict(options)
+    steps = [_step(text) for text in args.prepare]
+    given = {"shares": args.shares} if args.shares else {}
+    return TASKS["pipeline"], {"steps": [*steps, (task.name, dict(options))], **given}
+
+
+def _step(text: str) -> tuple[str, dict[str, Any]]:
+    """Read ``pca:n_components=5,...``."""
+    name, _, rest = text.partition(":")
+    return name, named_values(rest.split(",") if rest else ())
+
+
+def named_values(pairs: Iterable[str]) -> dict[str, Any]:
+    """Read ``name=value`` pairs; a value is JSON, or else text."""
+    options: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name.isidentifier():
+            raise PlanError(f"an option must be NAME=VALUE, got {pair!r}.")
+        try:
+            options[name] = json.loads(value)
+        except ValueError:
+            options[name] = value
+    return options
 
 
 def _clusters(text: str) -> int | range:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cloister.cli import EXIT_CODES, UNEXPECTED
-from cloister.cli.options import plan_of
+from cloister.cli.options import plan_of, source_of
 from cloister.cli.output import Output
 from cloister.cli.release import Charge, finish, name_silos, open_charge, prepare_folder
 from cloister.cli.run import allowed_task, task_options
@@ -73,7 +73,7 @@ def _contribute(args: argparse.Namespace, comm: Comm, noise: str) -> None:
     plan = replace(plan, run_id=run_id)
     silo, writes = plan.silos[comm.rank - 1], comm.rank == 1
     out = Output.of(args) if writes else Output(quiet=True)
-    records = read_source(files[silo], schema)
+    records = read_source(source_of(files[silo], args.baskets), schema)
     prepare_folder(args.out)
     comm.Barrier()  # nothing is reserved for a job in which a file cannot be read
     charge = open_charge(args, schema, plan.budget, out, silo=silo)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cloister.cli.options import plan_of
+from cloister.cli.options import plan_of, source_of
 from cloister.cli.output import Output
 from cloister.errors import DataError, PlanError
 from cloister.jobs import Account, JobResult, run_job
@@ -21,11 +21,14 @@ from cloister.privacy.budget import Budget
 from cloister.report import as_table, number, odds_sentence, write_report
 from cloister.report.words import warnings_of
 from cloister.schema import Schema
+from cloister.tasks.apriori import Apriori
 from cloister.tasks.base import Bars, Curve, Table, Task
+from cloister.tasks.pipeline import Pipeline
 
 if TYPE_CHECKING:
     from cloister.data import Records
 
+_LONG_CURVE = 15  # places; more are for the report's picture
 _PACKED = (".gz", ".bz2", ".zst")
 
 
@@ -83,7 +86,7 @@ def release(
     schema = Schema.load(args.schema)
     files = name_silos(args.files)
     plan = plan_of(args, task, schema, files, options)
-    records = _read(files, schema)
+    records = _read(files, schema, args.baskets)
     prepare_folder(args.out)
     charge = open_charge(args, schema, plan.budget, out)
     with out.progress() as on_round:
@@ -146,10 +149,10 @@ def finish(
     return 0
 
 
-def _read(files: Mapping[str, Path], schema: Schema) -> dict[str, Records]:
+def _read(files: Mapping[str, Path], schema: Schema, baskets: str | None) -> dict[str, Records]:
     from cloister.data import read_source
 
-    return {name: read_source(path, schema) for name, path in files.items()}
+    return {name: read_source(source_of(path, baskets), schema) for name, path in files.items()}
 
 
 def open_charge(
@@ -222,6 +225,8 @@ def _write(result: JobResult, charge: Charge | None, folder: Path) -> dict[str, 
     if result.results.keys() >= {"centres", "low", "high", "sizes"}:
         files["centres"] = folder / "centres.csv"
         _write_centres(result, files["centres"])
+    if isinstance(result.plan.task, Apriori):
+        files |= _write_rules(result, folder)
     files["report"] = folder / "report.html"
     write_report(result, files["report"], budget_lines=charge.lines() if charge else ())
     return files
@@ -229,7 +234,8 @@ def _write(result: JobResult, charge: Charge | None, folder: Path) -> dict[str, 
 
 def _write_centres(result: JobResult, path: Path) -> None:
     """Write one row per centre: its noisy size and its columns, each with its interval."""
-    results, columns = result.results, result.plan.columns
+    results, task = result.results, result.plan.task
+    columns = task.reaching if isinstance(task, Pipeline) else result.plan.columns
     with path.open("w", newline="", encoding="utf-8") as stream:
         writer = csv.writer(stream)
         heading = (word for name in columns for word in (name, f"{name} low", f"{name} high"))
@@ -238,6 +244,22 @@ def _write_centres(result: JobResult, path: Path) -> None:
         for j, centre in enumerate(cells):
             row = (results["sizes"][j], results["size_half_width"][j], *centre.ravel())
             writer.writerow((j, *(repr(float(cell)) for cell in row)))
+
+
+def _write_rules(result: JobResult, folder: Path) -> dict[str, Path]:
+    """Write frequent itemsets and rules as tables; the items of a set have " + " between them."""
+    from cloister.estimators.rules import RuleSet
+
+    found = RuleSet(result)
+    files = {name: folder / f"{name}.csv" for name in ("itemsets", "rules")}
+    for name, table in (("itemsets", found.itemsets_frame()), ("rules", found.to_frame())):
+        words = {
+            column: table[column].map(" + ".join)
+            for column in ("items", "antecedent", "consequent")
+            if column in table
+        }
+        table.assign(**words).to_csv(files[name], index=False, lineterminator="\n")
+    return files
 
 
 def _show(result: JobResult, charge: Charge | None, out: Output) -> None:
@@ -276,7 +298,8 @@ def show_federated(result: JobResult, out: Output) -> None:
 
 def _show_exhibits(result: JobResult, out: Output) -> None:
     for exhibit in result.plan.task.exhibits(result.results, result.plan.columns):
-        if isinstance(exhibit, Table | Bars | Curve):
+        long = isinstance(exhibit, Curve) and len(exhibit.places) > _LONG_CURVE
+        if isinstance(exhibit, Table | Bars | Curve) and not long:
             out.table(as_table(exhibit))
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import inspect
-import json
 import sys
 from collections.abc import Iterable
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
-from cloister.cli.options import add_job_arguments
+from cloister.cli.options import add_job_arguments, named_values
 from cloister.cli.output import Output, add_flags
 from cloister.cli.release import finish, release
 from cloister.errors import CloisterError, PlanError
@@ -101,18 +100,9 @@ def load_task(name: str) -> type[Task]:
 
 def task_options(pairs: Iterable[str]) -> dict[str, Any]:
     """Read ``name=value`` pairs; a value is JSON, or else text."""
-    options: dict[str, Any] = {}
-    reserved = _reserved()
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals or not name.isidentifier():
-            raise PlanError(f"set must be NAME=VALUE, got {pair!r}.")
-        if name in reserved:
-            raise PlanError(f"set cannot give {name!r}, which is not an option of a task's own.")
-        try:
-            options[name] = json.loads(value)
-        except ValueError:
-            options[name] = value
+    options = named_values(pairs)
+    if alien := sorted(options.keys() & _reserved()):
+        raise PlanError(f"set cannot give {alien[0]!r}, which is not an option of a task's own.")
     return options
 
 
@@ -124,7 +114,7 @@ def _reserved() -> set[str]:
         for parameter in inspect.signature(function).parameters.values()
         if parameter.kind is not parameter.VAR_KEYWORD
     ]
-    return {*parameters, "n_features"}
+    return {*parameters, "n_features", "columns"}
 
 
 def _execute(path: Path) -> object:

@@ -7,11 +7,14 @@ import inspect
 from typing import Any
 
 from cloister.cli.output import Output, add_flags
+from cloister.jobs import make_plan
 from cloister.privacy.budget import Budget
+from cloister.schema import schema_of
 from cloister.tasks import TASKS
 from cloister.tasks.base import Task
+from cloister.tasks.examples import example_of
 
-_GIVEN = ("n_features", "nominal_n", "budget", "frac_bits")
+_GIVEN = ("n_features", "nominal_n", "budget", "frac_bits", "columns", "silos", "unit")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,13 +44,15 @@ def _entry(task: type[Task]) -> dict[str, Any]:
         for parameter in inspect.signature(task.design).parameters.values()
         if parameter.kind is parameter.KEYWORD_ONLY and parameter.name not in _GIVEN
     ]
-    example = task.design(
-        n_features=2,
-        nominal_n=10_000,
+    case = example_of(task, n_features=2, n_clusters=3)
+    example = make_plan(
+        task,
+        schema_of(case.columns),
+        ("a", "b", "c"),
         budget=Budget(1.0, 1e-6) if task.private else None,
-        frac_bits=16,
-        **({"n_clusters": 3} if "n_clusters" in options else {}),
-    )
+        nominal_n=10_000,
+        **case.options,
+    ).task
     return {
         "task": task.name,
         "private": task.private,

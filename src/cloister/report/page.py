@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from cloister.jobs import JobResult
-from cloister.privacy.events import GaussianEvent, mechanism_counts
+from cloister.privacy.events import GaussianEvent, SampledGaussianEvent, mechanism_counts
 from cloister.protocol.plan import Plan
 from cloister.report import plots
 from cloister.report.words import (
@@ -29,6 +29,7 @@ from cloister.report.words import (
     who_saw_what,
 )
 from cloister.tasks.base import Between, Exhibit, Measured, Table
+from cloister.tasks.pipeline import Pipeline
 
 _INTERVALS = (
     " The small line in a cell places the value between the lowest and the highest of its column, "
@@ -204,7 +205,9 @@ def _movement(result: JobResult) -> Table | None:
     states = result.history
     if len(states) < 2 or any(not {"centres", "half_width"} <= state.keys() for state in states):
         return None
-    ranges = 2 * result.plan.grid.half_range
+    task = result.plan.task
+    grid = task.last_grid if isinstance(task, Pipeline) else result.plan.grid
+    ranges = 2 * grid.half_range
     rows = tuple(
         (
             f"round {t + 1}",
@@ -271,8 +274,12 @@ def _mechanisms(result: JobResult) -> list[str]:
     for event, count in mechanism_counts(result.spent).items():
         law = type(event).__name__.removesuffix("Event")
         scale = number(getattr(event, "noise_multiplier", 0.0))
-        word = "standard deviation" if isinstance(event, GaussianEvent) else "scale"
-        times[f"{law} noise of {word} {scale} × sensitivity"] += count
+        gaussian = isinstance(event, GaussianEvent | SampledGaussianEvent)
+        word = "standard deviation" if gaussian else "scale"
+        kind = f"{'Gaussian' if gaussian else law} noise of {word} {scale} × sensitivity"
+        if isinstance(event, SampledGaussianEvent):
+            kind += f", each client in it with probability {number(event.rate)}"
+        times[kind] += count
     return [f"{count} × {kind}" for kind, count in times.items()]
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cloister.report.words import as_table, cell_texts
-from cloister.tasks.base import Bars, Curve, Floats, Heatmap, Scatter
+from cloister.tasks.base import Bars, Curve, Floats, Graph, Heatmap, Scatter
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,7 +37,7 @@ _STYLE: dict[Any, Any] = {
 }
 
 
-def has_intervals(exhibit: Heatmap | Bars | Scatter | Curve) -> bool:
+def has_intervals(exhibit: Heatmap | Bars | Scatter | Curve | Graph) -> bool:
     """Return whether :func:`draw` puts a small line with a noise interval into each cell."""
     return (
         isinstance(exhibit, Heatmap)
@@ -47,7 +47,7 @@ def has_intervals(exhibit: Heatmap | Bars | Scatter | Curve) -> bool:
     )
 
 
-def draw(exhibit: Heatmap | Bars | Scatter | Curve, prefix: str) -> str:
+def draw(exhibit: Heatmap | Bars | Scatter | Curve | Graph, prefix: str) -> str:
     """Return an exhibit as an ``<svg>`` element whose ids begin with `prefix`."""
     import matplotlib as mpl
 
@@ -61,10 +61,12 @@ def draw(exhibit: Heatmap | Bars | Scatter | Curve, prefix: str) -> str:
                 figure = _scatter(exhibit)
             case Curve():
                 figure = _curve(exhibit)
+            case Graph():
+                figure = _graph(exhibit)
         return _inline(figure, prefix)
 
 
-def alt_text(exhibit: Heatmap | Bars | Scatter | Curve) -> str:
+def alt_text(exhibit: Heatmap | Bars | Scatter | Curve | Graph) -> str:
     """Return what a reader who does not see the picture should hear."""
     match exhibit:
         case Heatmap():
@@ -79,6 +81,8 @@ def alt_text(exhibit: Heatmap | Bars | Scatter | Curve) -> str:
             what = f"Curve of {len(exhibit.places)} values with a band of uncertainty"
             if exhibit.chosen is not None:
                 what += f"; chosen is {exhibit.chosen:g}"
+        case Graph():
+            what = f"Graph of {len(exhibit.names)} nodes and {len(exhibit.edges)} arrows"
     return f"{exhibit.title}. {what}. The numbers are in the table below the picture."
 
 
@@ -196,6 +200,99 @@ def _curve(exhibit: Curve) -> Figure:
     axes.grid(color="#e3e9ee", linewidth=0.7)
     axes.set_axisbelow(True)
     return figure
+
+
+def _graph(exhibit: Graph) -> Figure:
+    n = len(exhibit.names)
+    names = [_short(name) for name in exhibit.names]
+    room = np.array([5.0 + 0.16 * n, 2.4 + 0.2 * n])
+    links = [(a, b) for a, b, _, _ in exhibit.edges]
+    places = _apart(_stress_places(n, links) * room, [0.08 * len(name) + 0.15 for name in names])
+    figure, axes = _figure(*(np.ptp(places, axis=0) + 1.0) if n else (3.0, 1.0))
+    sizes = np.maximum(_drawable(exhibit.sizes), 0)
+    area = 420 * sizes / max(float(sizes.max(initial=0)), 1e-300) + 30
+    weights = np.abs(_drawable(np.array([weight for _, _, weight, _ in exhibit.edges])))
+    widths = 0.5 + 1.9 * weights / max(float(weights.max(initial=0)), 1e-300)
+    for (a, b, _, label), width in zip(exhibit.edges, widths, strict=True):
+        axes.annotate(
+            "",
+            places[b],
+            places[a],
+            arrowprops={
+                "arrowstyle": "-|>",
+                "color": "#8fa3b5",
+                "linewidth": width,
+                "mutation_scale": 9,
+                "shrinkA": np.sqrt(area[a]) / 2,
+                "shrinkB": np.sqrt(area[b]) / 2 + 1,
+                "connectionstyle": "arc3,rad=0.08",
+            },
+        )
+        x, y = 0.5 * (places[a] + places[b])
+        box = {"boxstyle": "round,pad=0.1", "facecolor": "white", "linewidth": 0}
+        axes.text(x, y, label, fontsize=7, color=MUTED, ha="center", va="center", bbox=box)
+    axes.scatter(places[:, 0], places[:, 1], s=area, color=PALE, edgecolors=BLUE, zorder=3)
+    for name, (x, y), size in zip(names, places, area, strict=True):
+        axes.annotate(
+            name,
+            (x, y),
+            xytext=(0, -np.sqrt(size) / 2 - 2),
+            textcoords="offset points",
+            ha="center",
+            va="top",
+            fontsize=8.5,
+            zorder=4,
+            bbox={"boxstyle": "round,pad=0.05", "facecolor": "#ffffffc0", "linewidth": 0},
+        )
+    axes.margins(0.05, 0.08)
+    axes.set_axis_off()
+    return figure
+
+
+def _stress_places(n: int, edges: Sequence[tuple[int, int]]) -> Floats:
+    """Return places in the unit square whose distances are near those along the edges.
+
+    References
+    ----------
+    Gansner, Koren and North, "Graph drawing by stress majorization", 2004, section 2.
+    """
+    steps = np.where(np.eye(n, dtype=bool), 0.0, np.inf)
+    for a, b in edges:
+        steps[a, b] = steps[b, a] = float(a != b)
+    for k in range(n):
+        steps = np.minimum(steps, steps[:, k, None] + steps[None, k])
+    finite = np.isfinite(steps)
+    ideal = np.where(finite, steps, 0.5 * steps[finite].max(initial=1.0) + 1.0)
+    weights = 1 / np.where(ideal > 0, ideal, np.inf) ** 2
+    laplacian = np.diag(weights.sum(axis=1)) - weights + 1 / max(n, 1)  # the last pins the middle
+    angles = 2 * np.pi * np.arange(n) / max(n, 1)
+    places = np.column_stack([np.cos(angles), np.sin(angles)])
+    for _ in range(200):
+        gaps = places[:, None] - places[None, :]
+        far = np.maximum(np.hypot(gaps[..., 0], gaps[..., 1]), 1e-9)
+        target = (gaps * (weights * ideal / far)[..., None]).sum(axis=1)
+        places = np.linalg.solve(laplacian, target)
+    low = places.min(axis=0, initial=0.0)
+    spread: Floats = (places - low) / np.maximum(places.max(axis=0, initial=0.0) - low, 1e-12)
+    return spread
+
+
+def _apart(places: Floats, widths: Sequence[float]) -> Floats:
+    """Push nodes away from each other, in inches, until no name covers another node or name."""
+    wide = (np.array(widths)[:, None] + np.array(widths)[None, :]) / 2
+    room = np.stack([wide, np.full_like(wide, 0.48)])
+    order = np.subtract.outer(np.arange(len(places)), np.arange(len(places)))
+    found = places.copy()
+    for _ in range(300):
+        gaps = (found[:, None] - found[None, :]).transpose(2, 0, 1)
+        over = room - np.abs(gaps)
+        clash = (over > 0).all(axis=0) & (order != 0)
+        if not clash.any():
+            break
+        shorter = np.arange(2)[:, None, None] == (over / room).argmin(axis=0)  # the way out
+        push = np.where(clash & shorter, over, 0.0) * np.sign(np.where(gaps == 0, order, gaps))
+        found += 0.3 * push.sum(axis=2).T
+    return found
 
 
 def _heatmap(exhibit: Heatmap) -> Figure:

@@ -18,6 +18,7 @@ from cloister.tasks.base import (
     Between,
     Curve,
     Exhibit,
+    Graph,
     Heatmap,
     Measured,
     Scatter,
@@ -286,3 +287,9 @@ def as_table(exhibit: Exhibit) -> Table:
                 for at, *rest in ((p, float(v), float(a), float(b)) for p, v, a, b in stops)
             )
             return Table(exhibit.title, (x or "x", y or "value"), steps, exhibit.note)
+        case Graph():
+            arrows = tuple(
+                (exhibit.names[a], exhibit.names[b], strength, label)
+                for a, b, strength, label in exhibit.edges
+            )
+            return Table(exhibit.title, ("from", "to", "strength", "label"), arrows, exhibit.note)

@@ -1,0 +1,66 @@
+"""``cloister evaluate``: how good a released model is, measured on files it has not seen."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from cloister.cli.options import add_job_arguments
+from cloister.cli.output import Output, add_flags
+from cloister.cli.release import finish, release
+from cloister.cli.run import task_options
+from cloister.errors import PlanError
+from cloister.jobs import JobResult
+from cloister.tasks import TASKS
+from cloister.tasks.base import Classifier, Regressor, Task
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add_job_arguments(parser)
+    group = parser.add_argument_group("evaluation")
+    group.add_argument("--model", type=Path, metavar="MODEL", help="model.json of a job")
+    group.add_argument("--truth", metavar="COLUMN", help="default: the model's target")
+    group.add_argument("--prediction", metavar="COLUMN", help="where there is no model")
+    group.add_argument("--score", metavar="COLUMN", help="where there is no model")
+    group.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="an option of the task's own, such as n_bins=64; may be repeated",
+    )
+    add_flags(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Release measures; return the exit code."""
+    out = Output.of(args)
+    given = {name: getattr(args, name) for name in ("truth", "prediction", "score")}
+    columns = {name: value for name, value in given.items() if value is not None}
+    options = {**columns, **task_options(args.set)}
+    if args.model:
+        task, about = about_model(args.model)
+        options |= about
+    elif columns.keys() & {"prediction", "score"}:
+        task = TASKS["evaluation"]
+    else:
+        raise PlanError("model must be given, or truth with prediction or score.")
+    result, charge = release(args, task, options, out)
+    return finish(result, charge, args.out, out, command="evaluate")
+
+
+def about_model(path: Path) -> tuple[type[Task], dict[str, Any]]:
+    """Return the task that measures a released model, and what its plan says of the model."""
+    result = JobResult.load(path)
+    task = result.plan.task
+    if isinstance(task, Classifier | Regressor):
+        kind = "evaluation" if isinstance(task, Classifier) else "regression-evaluation"
+        return TASKS[kind], {"model": task, "released": result.results}
+    if "centres" in result.results:
+        return TASKS["cluster-quality"], {"centres": result.results["centres"]}
+    raise PlanError(
+        f"model is of task {task.name!r}, which tells nothing about a record; give one that "
+        "classifies, regresses or clusters."
+    )

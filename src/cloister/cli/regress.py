@@ -1,0 +1,28 @@
+"""``cloister regress``: learn to tell a column of numbers, over files."""
+
+from __future__ import annotations
+
+import argparse
+
+from cloister.cli.options import add_job_arguments, add_target_arguments, prepared
+from cloister.cli.output import Output, add_flags
+from cloister.cli.release import finish, release
+from cloister.cli.run import task_options
+from cloister.tasks import TASKS
+
+METHODS = ("linear",)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add_job_arguments(parser)
+    add_target_arguments(parser, METHODS, "column of numbers that is to be told")
+    add_flags(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Release a linear model; return the exit code."""
+    out = Output.of(args)
+    options = {"target": args.target, **task_options(args.set)}
+    result, charge = release(args, *prepared(args, TASKS[args.method], options), out)
+    return finish(result, charge, args.out, out, command="regress")

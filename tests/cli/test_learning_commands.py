@@ -1,0 +1,181 @@
+"""``cloister classify``, ``regress``, ``outliers``, ``evaluate`` and ``predict``, file to file."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cloister.cli import main
+from cloister.jobs import JobResult
+
+SCHEMA = """
+dataset = "patients"
+unit = "row"
+[[columns]]
+name = "age"
+type = "number"
+min = 0
+max = 120
+[[columns]]
+name = "pressure"
+type = "number"
+min = 50
+max = 250
+[[columns]]
+name = "work"
+type = "category"
+categories = ["private", "state", "none"]
+[[columns]]
+name = "ill"
+type = "category"
+categories = ["no", "yes"]
+"""
+
+Said = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def ward(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a schema, two silos and records held back; some cells are unusable."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    (tmp_path / "s.toml").write_text(SCHEMA)
+    for name, size in (("a", 900), ("b", 700), ("test", 600)):
+        ill = rng.random(size) < 0.4
+        age = rng.normal(40 + 30 * ill, 8)
+        pressure = 100 + 0.6 * age + rng.normal(0, 4, size)
+        rows = [["age", "pressure", "work", "ill"]]
+        rows += [
+            [f"{a:.1f}", f"{p:.1f}", str(rng.choice(["private", "state", "none"])), w]
+            for a, p, w in zip(age, pressure, np.where(ill, "yes", "no"), strict=True)
+        ]
+        rows[3][0], rows[4][2], rows[5][3] = "", "circus", "perhaps"
+        with (tmp_path / f"{name}.csv").open("w", newline="") as stream:
+            csv.writer(stream).writerows(rows)
+    return tmp_path
+
+
+def run(words: str, capsys: Said) -> dict[str, Any]:
+    assert main([*words.split(), "--json"]) == 0, capsys.readouterr().err
+    document: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return document
+
+
+def told(path: Path) -> list[dict[str, str]]:
+    with path.open() as stream:
+        return list(csv.DictReader(stream))
+
+
+FILES = "a.csv b.csv --schema s.toml --nominal-n 1600"
+
+
+@pytest.mark.parametrize("method", ["naive-bayes", "logistic", "forest"])
+def test_a_classifier_is_released_measured_and_tells_records(
+    method: str, ward: Path, capsys: Said
+) -> None:
+    found = run(f"classify {FILES} --target ill --method {method} --epsilon 4 --out model", capsys)
+    assert found["task"] == method
+    assert found["charged"]["spent_epsilon"] == pytest.approx(4, abs=1e-3)
+    run("predict model/model.json test.csv --schema s.toml --out p.csv", capsys)
+    truth = [row["ill"] for row in told(ward / "test.csv")]
+    answers = told(ward / "p.csv")
+    assert len(answers) == len(truth)
+    right = np.mean([row["ill"] == t for row, t in zip(answers, truth, strict=True)])
+    assert right > 0.85
+    assert float(answers[0]["p(yes)"]) == pytest.approx(1 - float(answers[0]["p(no)"]))
+    measures = run(
+        "evaluate test.csv --model model/model.json --schema s.toml --nominal-n 600 --epsilon 4 "
+        "--out measures",
+        capsys,
+    )
+    results = measures["results"]
+    assert results["accuracy_low"][0] - 0.02 < right < results["accuracy_high"][0] + 0.02
+
+
+def test_steps_before_are_one_plan_with_one_cost(ward: Path, capsys: Said) -> None:
+    words = f"classify {FILES} --target ill --epsilon 2 --prepare standardise:reach=3 --out model"
+    found = run(f"{words} --shares 0.2,0.8", capsys)
+    assert found["task"] == "pipeline"
+    assert found["budget"]["epsilon"] == pytest.approx(2, abs=1e-3)
+    plan = JobResult.load(ward / "model" / "model.json").plan
+    assert plan.task.shares == (0.2, 0.8)  # type: ignore[attr-defined]
+    run("predict model/model.json test.csv --schema s.toml --out p.csv", capsys)
+    truth = [row["ill"] for row in told(ward / "test.csv")]
+    answers = [row["ill"] for row in told(ward / "p.csv")]
+    assert np.mean([a == t for a, t in zip(answers, truth, strict=True)]) > 0.85
+
+
+def test_a_regression_tells_a_number_in_its_units(ward: Path, capsys: Said) -> None:
+    run(f"regress {FILES} --target pressure --epsilon 4 --out model", capsys)
+    run("predict model/model.json test.csv --schema s.toml --out p.csv", capsys)
+    truth = np.array([float(row["pressure"]) for row in told(ward / "test.csv")])
+    answers = np.array([float(row["pressure"]) for row in told(ward / "p.csv")])
+    assert np.median(np.abs(answers - truth)) < 6
+    measures = run(
+        "evaluate test.csv --model model/model.json --schema s.toml --nominal-n 600 --epsilon 4 "
+        "--out measures",
+        capsys,
+    )
+    assert measures["task"] == "regression-evaluation"
+    assert measures["results"]["mae"][0] < 8
+
+
+def test_outliers_are_counted_and_flagged_where_they_are(ward: Path, capsys: Said) -> None:
+    with (ward / "a.csv").open("a") as stream:
+        stream.write("118,60,none,no\n" * 5)
+    words = f"outliers {FILES} --method robust --threshold 4 --count-share 0.3 --epsilon 2"
+    found = run(f"{words} --out model", capsys)
+    assert found["results"]["flagged"][0] == pytest.approx(5, abs=25)
+    run("predict model/model.json a.csv --schema s.toml --out p.csv", capsys)
+    flags = [row["outlier"] for row in told(ward / "p.csv")]
+    assert flags[-5:] == ["1"] * 5
+    assert np.mean([flag == "1" for flag in flags]) < 0.02
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("classify a.csv --target sick", "target must be a column of the schema"),
+        ("classify a.csv --target age", "must be a column of categories"),
+        ("classify a.csv --target ill --shares 1", "shares go with --prepare"),
+        ("classify a.csv --target ill --prepare polish", "a step must be one of"),
+        ("classify a.csv --target ill --prepare count", "must be the last one"),
+        ("classify a.csv --target ill --set classes=3", "do not fit"),
+        ("evaluate a.csv", "model must be given"),
+        ("evaluate a.csv --model s.toml", "cannot be read"),
+        ("outliers a.csv --group age --count-share 0.1", "categories"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_is_spent(
+    words: str, sentence: str, ward: Path, capsys: Said
+) -> None:
+    command, *rest = words.split()
+    code = main(
+        [
+            command,
+            *rest,
+            *["--schema", "s.toml", "--epsilon", "1", "--nominal-n", "900", "--out", "model"],
+        ]
+    )
+    assert code in (3, 4)
+    assert sentence in capsys.readouterr().err
+    assert not (ward / "model" / "ledger.db").exists()
+
+
+def test_a_model_needs_the_schema_it_was_made_with(ward: Path, capsys: Said) -> None:
+    run(f"classify {FILES} --target ill --epsilon 2 --out model", capsys)
+    assert main(["predict", "model/model.json", "test.csv", "--out", "p.csv"]) == 3
+    assert "schema must be given" in capsys.readouterr().err
+    (ward / "other.toml").write_text(SCHEMA.replace("120", "110"))
+    assert (
+        main(
+            ["predict", "model/model.json", "test.csv", "--schema", "other.toml", "--out", "p.csv"]
+        )
+        == 3
+    )
+    assert "digests differ" in capsys.readouterr().err
