@@ -17,11 +17,21 @@ from sklearn.datasets import load_iris, load_wine
 
 from cloister import Budget, JobResult, Schema, make_plan, run_job, run_plan
 from cloister.errors import PlanError
+from cloister.hazmat.fixedpoint import Grid
 from cloister.metrics import nicv
 from cloister.protocol.plan import Plan
 from cloister.silo.policy import Policy
 from cloister.tasks import ClusterQuality, Count, Evaluation, RegressionEvaluation, scores
-from cloister.tasks.base import BySilo, Classifier, Floats, Heatmap, Records, Regressor, Table
+from cloister.tasks.base import (
+    BySilo,
+    Classifier,
+    Floats,
+    GridState,
+    Heatmap,
+    Records,
+    Regressor,
+    Table,
+)
 from cloister.tasks.columns import in_batches
 from cloister.testing import SimulatedNoise, ZeroNoise, check_task
 
@@ -40,6 +50,9 @@ class Linear(Count):
     def __post_init__(self) -> None:
         object.__setattr__(self, "classes", tuple(self.classes))
 
+    def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
+        return {"weights": np.zeros((len(self.classes), self.n_features - 1))}
+
     def probabilities(self, results: Mapping[str, Floats], records: Records) -> Floats:
         features = np.delete(records, self.target, axis=1) / (1 << self.frac_bits)
         odds = np.exp(features @ results["weights"].T)
@@ -53,6 +66,9 @@ class Line(Count):
 
     name: ClassVar[str] = "line-double"
     target: int
+
+    def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
+        return {"weights": np.zeros(self.n_features - 1)}
 
     def predict(self, results: Mapping[str, Floats], records: Records) -> Floats:
         features = np.delete(records, self.target, axis=1) / (1 << self.frac_bits)
@@ -182,6 +198,18 @@ def test_weights_of_all_rounds_are_the_whole_budget(name: str) -> None:
     blocks = [block for t in range(task.rounds) for block in task.blocks(t)]
     assert sum(block.weight for block in blocks) == pytest.approx(1.0)
     assert all(block.l2_squared >= 1 << 16 for block in blocks)
+
+
+@pytest.mark.parametrize(
+    "released",
+    [{"weights": WEIGHTS[:2]}, {"weights": WEIGHTS, "count": np.ones(1)}, {"count": np.ones(1)}],
+)
+def test_released_numbers_have_the_names_and_shapes_of_the_models_results(
+    released: dict[str, Floats],
+) -> None:
+    model = Linear(n_features=3, target=2, classes=("x", "y", "z"))
+    with pytest.raises(PlanError, match="names and shapes"):
+        Evaluation(n_features=3, classes=("x", "y", "z"), truth=2, model=model, released=released)
 
 
 def test_a_model_that_answers_nonsense_stops_nobody() -> None:

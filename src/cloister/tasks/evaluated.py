@@ -65,9 +65,10 @@ def check_source(
         box = Grid((-1.0,) * model.n_features, (1.0,) * model.n_features, model.frac_bits)
         state = {k: round_to_grid(v, model.frac_bits) for k, v in model.start().items()}
         wanted = {k: np.shape(v) for k, v in model.results(state, box).items()}
-        if any(np.shape(v) != wanted.get(k, np.shape(v)) for k, v in released.items()):
+        if {name: np.shape(value) for name, value in released.items()} != wanted:
             raise PlanError(
-                "released must have the shapes of the model's results; train the model again."
+                "released must have the names and shapes of the model's results; train the model "
+                "again."
             )
     if model is not None and model.n_features != n_features:
         raise PlanError(
