@@ -128,12 +128,12 @@ class _AnyRadius:
     """Adds records beyond the radius too, at the sensitivity of those within."""
 
     def payload(self, t: int) -> Payload:
-        honest: Payload = super().payload(t)  # type: ignore[misc]
+        honest: Payload = super().payload(t)  # type: ignore[misc]  # of the task it is mixed into
         return replace(honest, radius_squared=2**50)
 
     def blocks(self, t: int) -> tuple[Block, ...]:
-        honest: Payload = super().payload(t)  # type: ignore[misc]
-        (block,) = super().blocks(t)  # type: ignore[misc]
+        honest: Payload = super().payload(t)  # type: ignore[misc]  # of the task it is mixed into
+        (block,) = super().blocks(t)  # type: ignore[misc]  # as above
         return (replace(block, l1=honest.l1, l2_squared=honest.l2_squared),)
 
 

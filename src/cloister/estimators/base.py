@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_array
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
@@ -28,7 +28,7 @@ from cloister.jobs import Account, JobResult, run_job
 from cloister.privacy.noise import DiscreteNoise, NoiseSource
 from cloister.protocol.plan import Plan
 from cloister.schema import Column, Schema
-from cloister.tasks.base import Task
+from cloister.tasks.base import Classifier, Task
 from cloister.tasks.pipeline import Pipeline
 
 IN_Y = "in_y"
@@ -108,6 +108,44 @@ class PrivateEstimator(BaseEstimator):
         tags.input_tags.sparse = False
         tags.non_deterministic = True  # fresh noise in every fit
         return tags
+
+
+class PrivateClassifier(ClassifierMixin, PrivateEstimator):
+    """What every classifier of ours says of records, from what its task released.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+    """
+
+    classes_: NDArray[Any]
+
+    def predict_proba(self, X: Any) -> Floats:
+        """Return the probability of each class; local, costs nothing.
+
+        Parameters
+        ----------
+        X : array_like of shape (n_samples, n_features) or table
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes)
+        """
+        rows = grid_rows(self, X)
+        task = self.plan_.task
+        assert isinstance(task, Classifier)
+        return task.probabilities(self.result_.results, rows)
+
+    def predict_log_proba(self, X: Any) -> Floats:
+        """Return the logarithm of :meth:`predict_proba`."""
+        logs: Floats = np.log(np.maximum(self.predict_proba(X), np.finfo(np.float64).tiny))
+        return logs
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Return the most probable class of each record; shape (n_samples,)."""
+        best = self.predict_proba(X).argmax(axis=1)  # first: it says if nothing was fitted
+        labels: NDArray[Any] = self.classes_[best]
+        return labels
 
 
 def read_labelled(

@@ -8,18 +8,16 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import ClassifierMixin
 from sklearn.utils import check_random_state
 
 from cloister.errors import PlanError
-from cloister.estimators.base import PrivateEstimator, grid_rows, read_labelled
+from cloister.estimators.base import PrivateClassifier, read_labelled
 from cloister.estimators.tables import Floats
 from cloister.privacy.ledger import Ledger
-from cloister.tasks.base import Classifier
 from cloister.tasks.forest import RandomForest
 
 
-class DPRandomForestClassifier(ClassifierMixin, PrivateEstimator):
+class DPRandomForestClassifier(PrivateClassifier):
     """Differentially private forest over one table or over several silos.
 
     Parameters
@@ -200,27 +198,6 @@ class DPRandomForestClassifier(ClassifierMixin, PrivateEstimator):
         assert isinstance(own, RandomForest)
         self.feature_importances_: Floats = np.delete(found["importance"], own.target)
         return self
-
-    def predict_proba(self, X: Any) -> Floats:
-        """Return the probability of each class; local, costs nothing.
-
-        Parameters
-        ----------
-        X : array_like of shape (n_samples, n_features) or table
-
-        Returns
-        -------
-        ndarray of shape (n_samples, n_classes)
-        """
-        rows = grid_rows(self, X)
-        task = self.plan_.task
-        assert isinstance(task, Classifier)
-        return task.probabilities(self.result_.results, rows)
-
-    def predict_log_proba(self, X: Any) -> Floats:
-        """Return the logarithm of :meth:`predict_proba`."""
-        logs: Floats = np.log(np.maximum(self.predict_proba(X), np.finfo(np.float64).tiny))
-        return logs
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the most probable class of each record, or the one of least expected cost."""

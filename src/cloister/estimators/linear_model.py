@@ -8,10 +8,10 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.base import RegressorMixin
 
 from cloister.errors import PlanError
-from cloister.estimators.base import PrivateEstimator, grid_rows, read_labelled
+from cloister.estimators.base import PrivateClassifier, PrivateEstimator, grid_rows, read_labelled
 from cloister.estimators.tables import Floats
 from cloister.privacy.ledger import Ledger
 from cloister.schema import Schema
@@ -19,7 +19,7 @@ from cloister.tasks.linear import Linear
 from cloister.tasks.logistic import Logistic
 
 
-class DPLogisticRegression(ClassifierMixin, PrivateEstimator):
+class DPLogisticRegression(PrivateClassifier):
     """Differentially private logistic regression over one table or over several silos.
 
     Parameters
@@ -179,18 +179,6 @@ class DPLogisticRegression(ClassifierMixin, PrivateEstimator):
         assert isinstance(task, Logistic)
         told = task.decision(self.result_.results, rows)
         return told[:, 0] if told.shape[1] == 1 else told
-
-    def predict_proba(self, X: Any) -> Floats:
-        """Return the probability of each class; shape (n_samples, n_classes)."""
-        rows = grid_rows(self, X)
-        task = self.plan_.task
-        assert isinstance(task, Logistic)
-        return task.probabilities(self.result_.results, rows)
-
-    def predict_log_proba(self, X: Any) -> Floats:
-        """Return the logarithm of :meth:`predict_proba`."""
-        logs: Floats = np.log(np.maximum(self.predict_proba(X), np.finfo(np.float64).tiny))
-        return logs
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the most probable class of each record; shape (n_samples,)."""

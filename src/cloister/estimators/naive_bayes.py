@@ -7,17 +7,14 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
-from sklearn.base import ClassifierMixin
 
-from cloister.estimators.base import PrivateEstimator, grid_rows, read_labelled
+from cloister.estimators.base import PrivateClassifier, read_labelled
 from cloister.estimators.tables import Floats
 from cloister.privacy.ledger import Ledger
-from cloister.tasks.base import Classifier
 from cloister.tasks.naive_bayes import NaiveBayes
 
 
-class DPNaiveBayes(ClassifierMixin, PrivateEstimator):
+class DPNaiveBayes(PrivateClassifier):
     """Differentially private naive Bayes over one table or over several silos.
 
     Parameters
@@ -176,33 +173,6 @@ class DPNaiveBayes(ClassifierMixin, PrivateEstimator):
         task = self._own_task
         assert isinstance(task, NaiveBayes)
         self.feature_names_ = np.array(task.cell_names(self._own_columns), dtype=object)
-
-    def predict_proba(self, X: Any) -> Floats:
-        """Return the probability of each class; local, costs nothing.
-
-        Parameters
-        ----------
-        X : array_like of shape (n_samples, n_features) or table
-
-        Returns
-        -------
-        ndarray of shape (n_samples, n_classes)
-        """
-        rows = grid_rows(self, X)
-        task = self.plan_.task
-        assert isinstance(task, Classifier)
-        return task.probabilities(self.result_.results, rows)
-
-    def predict_log_proba(self, X: Any) -> Floats:
-        """Return the logarithm of :meth:`predict_proba`."""
-        logs: Floats = np.log(np.maximum(self.predict_proba(X), np.finfo(np.float64).tiny))
-        return logs
-
-    def predict(self, X: Any) -> NDArray[Any]:
-        """Return the most probable class of each record; shape (n_samples,)."""
-        best = self.predict_proba(X).argmax(axis=1)
-        labels: NDArray[Any] = self.classes_[best]
-        return labels
 
 
 _ATTRIBUTES = {

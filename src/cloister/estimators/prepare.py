@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 from sklearn.base import TransformerMixin
@@ -34,31 +34,7 @@ def _run(model: PrivateEstimator, task: type[Task], X: Any, **options: Any) -> J
 
 
 class _Preparing(TransformerMixin, PrivateEstimator):
-    """Fit a task that transforms, and transform tables as its results say."""
-
-    _task: ClassVar[type[Task]]
-
-    def fit(self, X: Any, y: object = None) -> Self:
-        """Release what the transformation needs.
-
-        Parameters
-        ----------
-        X : array_like of shape (n_samples, n_features), DataFrame, path, or list of these
-            A list is one silo each.
-        y : ignored
-
-        Raises
-        ------
-        PlanError, DataError
-            Before anything is spent.
-        BudgetExceeded
-            If the ledger refuses.
-        """
-        _run(self, self._task, X, **self._options())
-        return self
-
-    def _options(self) -> dict[str, Any]:
-        raise NotImplementedError
+    """Transform tables as the results of a fitted task say."""
 
     @property
     def _fitted(self) -> Transformer:
@@ -129,8 +105,6 @@ class DPBounds(_Preparing):
     True
     """
 
-    _task = Bounds
-
     def __init__(
         self,
         *,
@@ -154,13 +128,24 @@ class DPBounds(_Preparing):
         self.dataset = dataset
         self.frac_bits = frac_bits
 
-    def _options(self) -> dict[str, Any]:
-        return {"probabilities": self.probabilities, "refine": bool(self.refine)}
-
     def fit(self, X: Any, y: object = None) -> Self:
-        """Release private bounds; see :class:`DPBounds`."""
-        super().fit(X)
-        results = self.result_.results
+        """Release private bounds.
+
+        Parameters
+        ----------
+        X : array_like of shape (n_samples, n_features), DataFrame, path, or list of these
+            A list is one silo each.
+        y : ignored
+
+        Raises
+        ------
+        PlanError, DataError
+            Before anything is spent.
+        BudgetExceeded
+            If the ledger refuses.
+        """
+        options = {"probabilities": self.probabilities, "refine": bool(self.refine)}
+        results = _run(self, Bounds, X, **options).results
         self.low_, self.high_ = results["lower"], results["upper"]
         ends = np.stack([results["low"], results["high"]], axis=2)
         self.low_interval_, self.high_interval_ = ends[:, 0], ends[:, 1]
@@ -206,8 +191,6 @@ class DPStandardScaler(_Preparing):
     (2000, 2)
     """
 
-    _task = Standardise
-
     def __init__(
         self,
         *,
@@ -229,13 +212,23 @@ class DPStandardScaler(_Preparing):
         self.dataset = dataset
         self.frac_bits = frac_bits
 
-    def _options(self) -> dict[str, Any]:
-        return {"reach": float(self.reach)}
-
     def fit(self, X: Any, y: object = None) -> Self:
-        """Release private means and deviations; see :class:`DPStandardScaler`."""
-        super().fit(X)
-        results = self.result_.results
+        """Release private means and deviations.
+
+        Parameters
+        ----------
+        X : array_like of shape (n_samples, n_features), DataFrame, path, or list of these
+            A list is one silo each.
+        y : ignored
+
+        Raises
+        ------
+        PlanError, DataError
+            Before anything is spent.
+        BudgetExceeded
+            If the ledger refuses.
+        """
+        results = _run(self, Standardise, X, reach=float(self.reach)).results
         self.mean_, self.scale_ = results["mean"], results["std"]
         self.mean_interval_ = np.stack([results["low"], results["high"]], axis=1)
         self.scale_interval_ = np.stack([results["std_low"], results["std_high"]], axis=1)
@@ -293,8 +286,6 @@ class DPPCA(_Preparing):
     (2000, 1)
     """
 
-    _task = PCA
-
     def __init__(
         self,
         n_components: int,
@@ -322,19 +313,30 @@ class DPPCA(_Preparing):
         self.dataset = dataset
         self.frac_bits = frac_bits
 
-    def _options(self) -> dict[str, Any]:
+    def fit(self, X: Any, y: object = None) -> Self:
+        """Release private components.
+
+        Parameters
+        ----------
+        X : array_like of shape (n_samples, n_features), DataFrame, path, or list of these
+            A list is one silo each.
+        y : ignored
+
+        Raises
+        ------
+        PlanError, DataError
+            Before anything is spent.
+        BudgetExceeded
+            If the ledger refuses.
+        """
         check_whole(n_components=self.n_components)
-        return {
+        options = {
             "n_components": int(self.n_components),
             "clip": float(self.clip),
             "reach": float(self.reach),
             "whiten": bool(self.whiten),
         }
-
-    def fit(self, X: Any, y: object = None) -> Self:
-        """Release private components; see :class:`DPPCA`."""
-        super().fit(X)
-        results = self.result_.results
+        results = _run(self, PCA, X, **options).results
         self.mean_, self.components_ = results["mean"], results["components"]
         self.explained_variance_ = results["explained_variance"]
         self.explained_variance_ratio_ = results["explained_variance_ratio"]
