@@ -44,6 +44,11 @@ def test_every_ratio_that_fits_is_inside(
         assert high - low < 0.006 or (low, high) == (-1, 1)
 
 
+@pytest.mark.parametrize(("total", "count"), [(10.0, 1.9), (-10.0, 1.9), (10.0, -1.9)])
+def test_two_pieces_whose_gap_lies_beyond_a_wall_fill_the_box(total: float, count: float) -> None:
+    assert one(total, count, sum_std=9.0, count_std=1.0) == (-1, 1)
+
+
 @pytest.mark.parametrize("size", [3.0, 8.0, 400.0])
 def test_gaussian_coverage_is_exact_even_for_counts_near_their_noise(size: float) -> None:
     # 40,000 draws: four standard errors of a coverage are 0.0044

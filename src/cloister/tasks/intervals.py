@@ -65,7 +65,7 @@ def ratio_interval(
     divisors = counts[:, None]
     walls = (box[0] - origin, box[1] - origin)
     if mechanism == "gaussian":
-        low, high = _fieller(sums, divisors, sum_std, count_std, walls)
+        low, high = fieller(sums, divisors, np.square(sum_std), np.square(count_std), walls=walls)
     else:
         floored = np.maximum(divisors, np.maximum(1.0, count_std))
         ratios = sums / floored
@@ -79,27 +79,46 @@ def size_interval(count_std: float, mechanism: Mechanism = "gaussian") -> float:
     return INTERVAL_95[mechanism] * count_std
 
 
-def _fieller(
-    sums: Floats,
-    counts: Floats,
-    sum_std: float | Floats,
-    count_std: float | Floats,
+def fieller(
+    numerator: Floats,
+    denominator: Floats,
+    var_numerator: float | Floats,
+    var_denominator: float | Floats,
+    covariance: float | Floats = 0.0,
+    *,
     walls: tuple[float | Floats, float | Floats],
 ) -> tuple[Floats, Floats]:
-    """Return the hull of ``{r : (S - r C)^2 <= z^2 (s^2 + r^2 c^2)}`` inside the walls.
+    """Return Fieller's 95 % set of a ratio of normal numbers [F54]_, cut to what is possible.
 
-    The left side minus the right is ``a r^2 - 2 S C r + S^2 - z^2 s^2`` with
-    ``a = C^2 - z^2 c^2``: an interval if a > 0, else the outside of one or the whole line.
+    Parameters
+    ----------
+    numerator, denominator : ndarray
+        Noisy; they broadcast to each other, as all other parameters do.
+    var_numerator, var_denominator, covariance : float or ndarray
+        Of their noise.
+    walls : (low, high)
+        Least and greatest possible ratio.
+
+    Returns
+    -------
+    low, high : ndarray
+        ``walls[0] <= low <= high <= walls[1]``: the hull of the part of the set between the
+        walls. A set wholly outside them is the wall nearest to it, or, of two pieces, both walls.
     """
-    z_sum = INTERVAL_95["gaussian"] * np.asarray(sum_std, dtype=np.float64)
-    z_count = INTERVAL_95["gaussian"] * np.asarray(count_std, dtype=np.float64)
-    left, right = (np.broadcast_to(wall, sums.shape).astype(np.float64) for wall in walls)
-    a = (counts - z_count) * (counts + z_count) + np.zeros_like(sums)
-    discriminant = (sums * z_count) ** 2 + a * z_sum**2
+    given = numerator, denominator, var_numerator, var_denominator, covariance, *walls
+    top, below, var_top, var_below, both, left, right = np.broadcast_arrays(
+        *(np.asarray(part, dtype=np.float64) for part in given)
+    )
+    # {r : (top - r below)^2 <= z (var_top - 2 r both + r^2 var_below)}, that is
+    # {r : a r^2 - 2 b r + c <= 0}: an interval if a > 0, else the outside of one or the whole line
+    z = INTERVAL_95["gaussian"] ** 2
+    a, b = below**2 - z * var_below, top * below - z * both
+    # b^2 - a c, without the terms that cancel
+    discriminant = z * (var_top * below**2 + var_below * top**2 - 2 * both * top * below)
+    discriminant += z**2 * (both**2 - var_top * var_below)
     root = np.sqrt(np.maximum(discriminant, 0.0))
     safe = np.where(a == 0, 1.0, a)
-    ends = np.sort(((sums * counts - root) / safe, (sums * counts + root) / safe), axis=0)
-    first, second = ends
+    first, second = np.sort(((b - root) / safe, (b + root) / safe), axis=0)
     # outside of (first, second): which of the two pieces has something between the walls
     two_sided = (a < 0) & (discriminant >= 0)
     has_left, has_right = first >= left, second <= right
@@ -107,6 +126,6 @@ def _fieller(
     high = np.where(two_sided & ~has_right & has_left, first, right)
     bounded = a > 0
     return (
-        np.where(bounded, np.clip(first, left, right), low),
-        np.where(bounded, np.clip(second, left, right), high),
+        np.clip(np.where(bounded, first, low), left, right),
+        np.clip(np.where(bounded, second, high), left, right),
     )

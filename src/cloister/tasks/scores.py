@@ -9,8 +9,6 @@ range.
 
 References
 ----------
-.. [F54] Fieller, "Some problems in interval estimation", Journal of the Royal Statistical
-   Society B 16(2), 1954, section 3.
 .. [HM82] Hanley and McNeil, "The meaning and use of the area under a receiver operating
    characteristic (ROC) curve", Radiology 143, 1982: the area as a share of pairs.
 .. [C60] Cohen, "A coefficient of agreement for nominal scales", 1960.
@@ -28,6 +26,7 @@ from math import ceil
 import numpy as np
 
 from cloister.tasks.base import INTERVAL_95, Floats, Integers
+from cloister.tasks.intervals import fieller
 
 STRETCH = 4.0
 """Log-odds at which half of each side of the score axis is used up."""
@@ -135,7 +134,7 @@ def ratio(
     covariance: Floats | float = 0.0,
     box: tuple[float, float] = (0.0, 1.0),
 ) -> Estimate:
-    """Return a ratio of noisy numbers with Fieller's 95 % set [F54]_, cut to what is possible.
+    """Return a ratio of noisy numbers with its 95 % set, cut to what is possible.
 
     Parameters
     ----------
@@ -148,31 +147,12 @@ def ratio(
     Returns
     -------
     Estimate
-        A denominator below one record counts as one. A set without an end is cut at the wall of
-        the box; one of two pieces is filled between them.
+        A denominator below one record counts as one. The set is that of
+        :func:`~cloister.tasks.intervals.fieller`.
     """
-    top, below, var_top, var_below, cov = np.broadcast_arrays(
-        *(
-            np.asarray(part, dtype=np.float64)
-            for part in (numerator, denominator, var_numerator, var_denominator, covariance)
-        )
-    )
-    z = INTERVAL_95["gaussian"] ** 2
-    a, b, c = below**2 - z * var_below, top * below - z * cov, top**2 - z * var_top
-    discriminant = b**2 - a * c
-    root = np.sqrt(np.maximum(discriminant, 0.0))
-    safe = np.where(a == 0, 1.0, a)
-    first, second = np.sort(((b - root) / safe, (b + root) / safe), axis=0)
-    left, right = box
-    two_sided = (a < 0) & (discriminant >= 0)
-    low = np.where(two_sided & (first < left) & (second <= right), second, left)
-    high = np.where(two_sided & (second > right) & (first >= left), first, right)
-    bounded = a > 0
-    return Estimate(
-        np.clip(top / np.maximum(below, 1.0), left, right),
-        np.where(bounded, np.clip(first, left, right), low),
-        np.where(bounded, np.clip(second, left, right), high),
-    )
+    value = np.clip(numerator / np.maximum(denominator, 1.0), *box)
+    noise = var_numerator, var_denominator, covariance
+    return Estimate(value, *fieller(numerator, denominator, *noise, walls=box))
 
 
 def mean_of(parts: Estimate) -> Estimate:

@@ -1,10 +1,4 @@
-"""How many records, their means, variances and, if asked for, covariances: one noisy sum.
-
-References
-----------
-.. [F54] Fieller, "Some problems in interval estimation", Journal of the Royal Statistical
-   Society B 16(2), 1954, section 3: intervals of ratios.
-"""
+"""How many records, their means, variances and, if asked for, covariances: one noisy sum."""
 
 from __future__ import annotations
 
