@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from cloister import Budget, DPOutlierDetector, JobResult, Schema, make_plan, ru
 from cloister.errors import DataError, PlanError
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.protocol.plan import Plan
-from cloister.tasks import Outliers
+from cloister.tasks import Count, Outliers
 from cloister.testing import SimulatedNoise, ZeroNoise, check_task, zero_noise
 
 ONE = 1 << 16
@@ -170,6 +171,14 @@ def test_planted_outliers_are_found(method: str, recall: float, precision: float
         assert found[1] >= precision, (method, found)
 
 
+def test_the_robust_method_finds_narrow_columns_in_a_box_a_thousand_times_as_wide() -> None:
+    X, far = planted(4000)
+    schema = schema_of(4, -4000.0, 4000.0)
+    found = quality(release(X, schema, threshold=3.5, noise=SimulatedNoise(0)), X, far)
+    assert found[0] >= 0.99
+    assert found[1] >= 0.6
+
+
 def test_the_robust_method_finds_what_a_robust_covariance_finds() -> None:
     X, far = planted(6000)
     clear = EllipticEnvelope(contamination=0.02, random_state=0).fit(X).predict(X) < 0
@@ -298,6 +307,16 @@ def test_a_result_survives_its_file(tmp_path: Any) -> None:
 def test_a_mistake_is_told_before_anything_is_spent(options: dict[str, Any], says: str) -> None:
     with pytest.raises(PlanError, match=says):
         release(np.zeros((5, 3)), schema_of(2, group=True), **options)
+
+
+@pytest.mark.parametrize("method", ["zscore", "mahalanobis"])
+def test_a_plan_whose_first_rounds_tell_something_else_is_refused(method: str) -> None:
+    robust, other = designed("robust"), designed(method)
+    for usual in (robust.usual, Count(n_features=4), replace(other.usual, n_features=5)):
+        with pytest.raises(PlanError, match="usual must tell"):
+            replace(other, usual=usual)
+    with pytest.raises(PlanError, match="usual must tell"):
+        replace(robust, usual=other.usual)
 
 
 def test_categories_alone_have_no_outliers() -> None:

@@ -87,7 +87,8 @@ def coarse_step(name: str, **options: Any) -> Document:
     """Let a step believe that records are a hundredth as large as they are."""
     columns = tuple(PublicColumn(f"x{j}", 0.0, 1.0) for j in range(4))
     document = pipeline((name, options), columns=columns)
-    document["task"]["steps"][0]["frac_bits"] = 9
+    step = document["task"]["steps"][0]
+    step.get("statistics", step)["frac_bits"] = 9
     return document
 
 

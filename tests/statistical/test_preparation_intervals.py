@@ -99,8 +99,8 @@ def test_intervals_of_quantiles_are_not_too_wide() -> None:
 def test_standardised_columns_have_means_and_deviations_in_their_intervals() -> None:
     X = table()
     truth = {
-        "mean": (X.mean(axis=0), "low", "high"),
-        "std": (X.std(axis=0), "std_low", "std_high"),
+        "mean": (X.mean(axis=0), "mean_low", "mean_high"),
+        "deviation": (X.std(axis=0), "deviation_low", "deviation_high"),
     }
     for name, rate in rates("standardise", truth).items():
         assert rate.min() >= 0.90, name

@@ -154,6 +154,15 @@ def test_a_constant_column_or_no_record_at_all_is_no_error() -> None:
     np.testing.assert_allclose(found["quantiles"], 37.0, atol=0.05)
 
 
+def test_bounds_of_a_box_finer_than_numbers_leave_records_on_the_grid() -> None:
+    result = exact("bounds", numbers_schema([1e16], [1e16 + 2]), np.full((100, 1), 1e16))
+    assert (result.results["lower"] < result.results["upper"]).all()
+    task, one = result.plan.task, result.plan.grid.one
+    assert isinstance(task, Transformer)
+    changed = task.transform(result.results, np.array([[-one], [0], [one]], dtype=np.int32))
+    assert np.abs(changed.astype(np.int64)).max() <= one
+
+
 # --- statistics and standardising
 
 
@@ -278,7 +287,7 @@ def test_a_pipeline_without_noise_is_its_steps_one_after_another() -> None:
             profile="local",
         )
         own = run_plan(plan, {"a": [records]}, noise=ZeroNoise())
-        shown = (("quantiles",), ("mean", "std"), ("centres",))[i]
+        shown = (("quantiles",), ("mean", "scale"), ("centres",))[i]
         for key in shown:
             np.testing.assert_allclose(
                 piped.results[word + key], own.results[key], atol=1e-3, err_msg=key

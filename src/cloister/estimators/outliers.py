@@ -33,7 +33,7 @@ class DPOutlierDetector(OutlierMixin, PrivateEstimator):
     method : {"robust", "zscore", "mahalanobis", "density"}
         Distance from the median in quartile ranges; from the mean in deviations; from the mean by
         the covariance of all columns; how empty the cells are that a record falls into. "robust"
-        stands narrow columns in wide bounds best.
+        alone finds narrow columns in wide bounds.
     threshold : float in (0, 10]
         Beyond so many deviations of a normal law a record is an outlier.
     count_share : float in [0, 1)

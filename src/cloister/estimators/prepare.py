@@ -176,9 +176,10 @@ class DPStandardScaler(_Preparing):
     Attributes
     ----------
     mean_, scale_ : ndarray of shape (n_used,), data units
-        Of the columns of numbers.
+        Of the columns of numbers. A scale is a deviation, or 1/256 of half the box where that is
+        smaller.
     mean_interval_, scale_interval_ : ndarray of shape (n_used, 2)
-        Ends of their 95 % intervals of the noise; at least so much for a scale.
+        Ends of the 95 % intervals of the noise in mean and deviation.
     result_, plan_, spent_, delta_, n_features_in_, feature_names_in_
 
     Examples
@@ -229,9 +230,11 @@ class DPStandardScaler(_Preparing):
             If the ledger refuses.
         """
         results = _run(self, Standardise, X, reach=float(self.reach)).results
-        self.mean_, self.scale_ = results["mean"], results["std"]
-        self.mean_interval_ = np.stack([results["low"], results["high"]], axis=1)
-        self.scale_interval_ = np.stack([results["std_low"], results["std_high"]], axis=1)
+        self.mean_, self.scale_ = results["mean"], results["scale"]
+        self.mean_interval_, self.scale_interval_ = (
+            np.stack([results[f"{name}_low"], results[f"{name}_high"]], axis=1)
+            for name in ("mean", "deviation")
+        )
         return self
 
     def inverse_transform(self, X: Any) -> Floats:

@@ -1,8 +1,10 @@
 """Records unlike the others: statistics are released, flags are not.
 
-The silos release where the records lie and how far they spread, by one of four methods. Whoever has
-a record then tells from these public numbers alone how unusual it is; flags are made where the
-records are and stay there. A last round may release how many there are, in all or by group.
+The silos release where the records lie and how far they spread, by the rounds of
+:class:`~cloister.tasks.statistics.Statistics` or :class:`~cloister.tasks.quantiles.Quantiles`.
+Whoever has a record then tells from these public numbers alone how unusual it is; flags are made
+where the records are and stay there. A last round may release how many there are, in all or by
+group.
 
 References
 ----------
@@ -15,19 +17,18 @@ References
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import sqrt
-from typing import ClassVar, Literal, Self, cast, get_args
+from typing import Any, ClassVar, Literal, Self, TypeVar, cast, get_args
 
 import numpy as np
 
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.privacy.budget import Budget
-from cloister.privacy.calibration import gaussian_noise_multiplier
+from cloister.privacy.calibration import gaussian_noise_multiplier, gdp_part
 from cloister.randomness import public_generator
-from cloister.tasks import scores
 from cloister.tasks.base import (
     INTERVAL_95,
     Bars,
@@ -47,21 +48,15 @@ from cloister.tasks.base import (
     Table,
 )
 from cloister.tasks.columns import categories_of, codes, in_batches, position
-from cloister.tasks.moments import (
-    PRODUCT,
-    SQUARE,
-    lattice_bits,
-    n_products,
-    products_l1,
-    products_norm_squared,
-    sum_products,
-    unpack_products,
-)
+from cloister.tasks.quantiles import Quantiles, quantiles_of
+from cloister.tasks.scores import Estimate, as_results
+from cloister.tasks.statistics import Statistics
+
+_Array = TypeVar("_Array")
 
 Method = Literal["zscore", "mahalanobis", "robust", "density"]
 
 _FINE = 16  # a record counts 2**16, so that the noise is on a fine lattice
-_COARSE, _SPLIT = 16, 16  # bins of a column for quantiles: so many, each split in so many
 _QUARTILES = (0.25, 0.5, 0.75)
 _IQR = 1.3489795003921634  # of a normal law, in its deviations
 _VIEWS, _REACH = 8, 4.0  # pictures of the plane, at most; each shows so many deviations
@@ -69,6 +64,7 @@ _CELLS = (6, 32)  # along each side of a picture
 _PER_CELL = 3.0  # records in an average cell, in deviations of its noise
 _RARITIES = 64  # bins for the scores of the density method
 _DENSITY = (0.3, 0.4, 0.3)  # parts of its budget: quartiles, cells, scores
+_USUAL = "usual."  # before the names of the state of the task that tells what is usual
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,12 +73,11 @@ class Outliers:
 
     Parameters
     ----------
-    n_features : int
+    usual : Statistics or Quantiles
+        What tells where the columns of numbers lie and how far they spread; its rounds are first.
     method : {"zscore", "mahalanobis", "robust", "density"}
         Distance from the mean in deviations of each column; the same with the covariance of all;
         distance from the median in quartile ranges; how empty the cells of public pictures are.
-    used : tuple of int
-        Columns of numbers that are looked at.
     low, high : tuple of float, data units
         The box of all columns.
     threshold : float, > 0
@@ -98,7 +93,6 @@ class Outliers:
         Of the density method: pictures, and cells along a side of each.
     public_seed : int
         Of the pictures.
-    frac_bits : int
     """
 
     name: ClassVar[str] = "outliers"
@@ -106,9 +100,8 @@ class Outliers:
     profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
     mechanism: ClassVar[Mechanism] = "gaussian"
 
-    n_features: int
+    usual: Statistics | Quantiles
     method: Method
-    used: tuple[int, ...]
     low: tuple[float, ...]
     high: tuple[float, ...]
     threshold: float = 2.0
@@ -119,15 +112,17 @@ class Outliers:
     n_views: int = 1
     n_cells: int = 16
     public_seed: int = 0
-    frac_bits: int = 16
 
     def __post_init__(self) -> None:
-        for name in ("used", "low", "high", "group_names"):
+        for name in ("low", "high", "group_names"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         if self.method not in get_args(Method):
             raise PlanError(f"method must be one of {get_args(Method)}, got {self.method!r}.")
-        if not self.used:
-            raise PlanError("columns must hold at least one of numbers; categories have no mean.")
+        if not self._fits:
+            raise PlanError(
+                f"usual must tell what method {self.method!r} needs of {len(self.low)} columns; "
+                "design the task again."
+            )
         if not 0 < self.threshold <= 10:
             raise PlanError(f"threshold must be in (0, 10], got {self.threshold!r}.")
         if not 0 <= self.count_share < 1:
@@ -136,9 +131,12 @@ class Outliers:
             raise PlanError(f"min_group must be >= 0, got {self.min_group!r}.")
         if self.group is not None and not self.count_share:
             raise PlanError("count_share must be above 0 for a count by group; give it a part.")
-        named = (*self.used, *(() if self.group is None else (self.group,)))
-        if not all(type(j) is int and 0 <= j < self.n_features for j in named):
-            raise PlanError(f"columns must be in [0, {self.n_features}), got {named}.")
+        if self.group not in (None, *range(self.n_features)):
+            raise PlanError(f"group must be in [0, {self.n_features}), got {self.group}.")
+        if not (self.n_views >= 1 and self.n_cells >= 1):
+            raise PlanError(
+                f"n_views and n_cells must be at least 1, got {self.n_views} and {self.n_cells}."
+            )
         if (self.group is None) != (not self.group_names):
             raise PlanError("group_names go with a group and only there; design the task again.")
 
@@ -159,7 +157,9 @@ class Outliers:
         public_seed: int = 0,
     ) -> Self:
         """Choose the columns of numbers and, for "density", cells that noise does not drown."""
-        used = tuple(j for j, column in enumerate(columns) if not column.levels)
+        used = [j for j, column in enumerate(columns) if not column.levels]
+        if not used:
+            raise PlanError("columns must hold at least one of numbers; categories have no mean.")
         n_views = 1 if len(used) <= 2 else min(_VIEWS, len(used))
         n_cells = _CELLS[0]
         if method == "density" and budget is not None and budget.delta > 0:
@@ -168,10 +168,22 @@ class Outliers:
             per_picture = nominal_n / (_PER_CELL * noise)
             along = per_picture if len(used) == 1 else sqrt(per_picture)
             n_cells = int(min(max(along, _CELLS[0]), _CELLS[1]))
-        return cls(
+        part = (1 - count_share) * (_DENSITY[0] if method == "density" else 1.0)
+        told_by: type[Statistics] | type[Quantiles] = Quantiles
+        options: dict[str, Any] = {"probabilities": _QUARTILES}
+        if method in ("zscore", "mahalanobis"):
+            told_by, options = Statistics, {"covariance": method == "mahalanobis"}
+        usual = told_by.design(
             n_features=n_features,
+            nominal_n=nominal_n,
+            budget=budget if budget is None or not 0 < part <= 1 else gdp_part(budget, part),
+            frac_bits=frac_bits,
+            columns=columns,
+            **options,
+        )
+        return cls(
+            usual=usual,
             method=cast(Method, method),
-            used=used,
             low=tuple(column.low for column in columns),
             high=tuple(column.high for column in columns),
             threshold=threshold,
@@ -182,13 +194,39 @@ class Outliers:
             n_views=n_views,
             n_cells=n_cells,
             public_seed=public_seed,
-            frac_bits=frac_bits,
         )
 
     @property
+    def _fits(self) -> bool:
+        """Whether the first rounds tell what the method needs."""
+        usual = self.usual
+        if usual.n_features != len(self.low) or len(self.low) != len(self.high):
+            return False
+        if self.method in ("zscore", "mahalanobis"):
+            return isinstance(usual, Statistics) and usual.covariance == (
+                self.method == "mahalanobis"
+            )
+        return isinstance(usual, Quantiles) and usual.probabilities == _QUARTILES
+
+    @property
+    def n_features(self) -> int:
+        """Number of columns."""
+        return self.usual.n_features
+
+    @property
+    def frac_bits(self) -> int:
+        """Of the grid of the records."""
+        return self.usual.frac_bits
+
+    @property
+    def used(self) -> tuple[int, ...]:
+        """Columns of numbers that are looked at."""
+        return self.usual.used
+
+    @property
     def rounds(self) -> int:
-        """One, for "density" three, and one that counts, if asked for."""
-        return (3 if self.method == "density" else 1) + (self.count_share > 0)
+        """Those that tell what is usual, for "density" two more, and one that counts, if asked."""
+        return self.usual.rounds + 2 * (self.method == "density") + (self.count_share > 0)
 
     @cached_property
     def _grid(self) -> Grid:
@@ -223,51 +261,29 @@ class Outliers:
 
     def start(self) -> State:
         """Return the state before the first round."""
-        blocks = [block for t in range(self.rounds) for block in self.blocks(t)]
+        own = range(self.usual.rounds, self.rounds)
+        blocks = [block for t in own for block in self.blocks(t)]
         return {
+            **{_USUAL + name: value for name, value in self.usual.start().items()},
             **{block.name: np.zeros(block.shape) for block in blocks},
-            "noise": np.zeros(self.rounds),
+            "noise": np.zeros(len(own) or 1),
         }
 
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return the layout of round `t`."""
-        one, v = 1 << _FINE, self.n_views
+        one, v, own = 1 << _FINE, self.n_views, t - self.usual.rounds
         if self.count_share and t == self.rounds - 1:
             shape = (max(1, len(self.group_names)),)
             return (Block("flagged", shape, one, one**2, self.count_share),)
-        weight = 1 - self.count_share
-        if self.method == "density":
-            weight *= _DENSITY[t]
-        if t == 1:  # one cell of each picture
+        rest = 1 - self.count_share
+        if own < 0:
+            part = rest * (_DENSITY[0] if self.method == "density" else 1.0)
+            blocks = self.usual.blocks(t)
+            return tuple(replace(block, weight=block.weight * part) for block in blocks)
+        weight = rest * _DENSITY[1 + own]
+        if own == 0:  # one cell of each picture
             return (Block("cells", (v, self._cells), v * one, v * one**2, weight),)
-        if t == 2:
-            return (Block("rarities", (_RARITIES,), one, one**2, weight),)
-        return self._statistics(weight)
-
-    def _statistics(self, weight: float) -> tuple[Block, ...]:
-        """Return the blocks of the first round, which have this weight together."""
-        d, one = len(self.used), 1 << _FINE
-        match self.method:
-            case "zscore":  # 1, and of each column x and x^2, all at most one
-                n = 1 + 2 * d
-                return (Block("moments", (n,), n * one, n * one**2, weight),)
-            case "mahalanobis":  # products of (x, 1)
-                bits = self._bits
-                bound = products_norm_squared(d + 1, bits)
-                size = (n_products(d + 1),)
-                return (Block("products", size, products_l1(d + 1, bits), bound, weight),)
-            case "robust" | "density":  # one bin of each column in each of two histograms
-                wide, fine = (d, _COARSE), (d, _COARSE * _SPLIT)
-                return (
-                    Block("wide", wide, d * one, d * one**2, weight / 2),
-                    Block("fine", fine, d * one, d * one**2, weight / 2),
-                )
-
-    @cached_property
-    def _bits(self) -> int:
-        d = len(self.used) + 1
-        largest = products_norm_squared(d, 0)
-        return lattice_bits(int(largest**0.5) + 1, self.frac_bits)
+        return (Block("rarities", (_RARITIES,), one, one**2, weight),)
 
     @property
     def _cells(self) -> int:
@@ -276,16 +292,17 @@ class Outliers:
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         """Return the sums of some records, in fine units."""
-        if t == 0:
-            return self._summed(records)
+        if t < self.usual.rounds:
+            return self.usual.contribute(t, _of_usual(state), records)
         results = self.results(state, self._grid)
+        counting = bool(self.count_share) and t == self.rounds - 1
         counts: Integers
-        if self.method == "density" and t == 1:
+        if not counting and t == self.usual.rounds:
             cells = in_batches(lambda part: self._cells_of(results, part), records)
             counts = np.concatenate([np.bincount(c, minlength=self._cells) for c in cells.T])
             return counts.astype(np.int64) << _FINE
         rarity = self.scores(results, records)
-        if self.method == "density" and t == 2:
+        if not counting:
             low, width = self._rarity_bins(results)
             bins = np.clip((rarity - low) / width, 0, _RARITIES - 1).astype(np.int64)
             return np.bincount(bins, minlength=_RARITIES).astype(np.int64) << _FINE
@@ -295,30 +312,6 @@ class Outliers:
         groups = codes(records[flagged, self.group], len(self.group_names), self.frac_bits)
         counts = np.bincount(groups, minlength=len(self.group_names))
         return counts.astype(np.int64) << _FINE
-
-    def _summed(self, records: Records) -> Integers:
-        """Return the statistics of the first round."""
-        part = self._parts(records)
-        match self.method:
-            case "zscore":
-                one = 1 << _FINE
-                terms = np.concatenate([np.ones((len(part), 1)), part, part**2], axis=1)
-                moments: Integers = np.trunc(terms * one).astype(np.int64).sum(axis=0)
-                return moments
-            case "mahalanobis":
-                rows = np.concatenate([part, np.ones((len(part), 1))], axis=1)
-                return sum_products(np.trunc(rows * (1 << self._bits)).astype(np.int64))
-            case "robust" | "density":
-                n = _COARSE * _SPLIT
-                bins = np.clip(((part + 1) / 2 * n).astype(np.int64), 0, n - 1)
-                fine = np.stack([np.bincount(column, minlength=n) for column in bins.T])
-                wide = fine.reshape(len(fine), _COARSE, _SPLIT).sum(axis=2)
-                return np.concatenate([wide.ravel(), fine.ravel()]).astype(np.int64) << _FINE
-
-    def _parts(self, records: Records) -> Floats:
-        """Return the columns that are looked at, in ``[-1, 1]``."""
-        part = records[:, list(self.used)] / (1 << self.frac_bits)
-        return np.clip(part, -1.0, 1.0)
 
     @cached_property
     def _axes(self) -> Floats:
@@ -332,7 +325,8 @@ class Outliers:
 
     def _standardised(self, results: Mapping[str, Floats], records: Records) -> Floats:
         """Return how far each column is from what is usual, in deviations."""
-        away = self._parts(records) - (results["location"] - self._middle) / self._half
+        part = np.clip(records[:, list(self.used)] / (1 << self.frac_bits), -1.0, 1.0)
+        away = part - (results["location"] - self._middle) / self._half
         return away / (results["spread"] / self._half)
 
     def _cells_of(self, results: Mapping[str, Floats], records: Records) -> Integers:
@@ -349,10 +343,13 @@ class Outliers:
     def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
         """Return what was released, in records; counts of groups below the limit are dropped."""
         kept = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
-        for name, block in released.items():
-            unit = _FINE if name != "products" else 2 * self._bits
-            kept[name] = from_grid(block.values, unit)
-            kept["noise"][t] = block.noise_std / (1 << unit)
+        if t < self.usual.rounds:
+            after = self.usual.update(t, _of_usual(state), released)
+            return {**kept, **{_USUAL + name: value for name, value in after.items()}}
+        (block,) = released.values()
+        (name,) = released
+        kept[name] = from_grid(block.values, _FINE)
+        kept["noise"][t - self.usual.rounds] = block.noise_std / (1 << _FINE)
         if "flagged" in released and self.group is not None:
             kept["flagged"] = np.where(kept["flagged"] >= self.min_group, kept["flagged"], 0.0)
         return kept
@@ -373,27 +370,22 @@ class Outliers:
         dict
             ``location`` and ``spread`` (mean and deviation, or median and quartile range over
             1.349) of shape (n_used,), with ``..._low`` and ``..._high``, the ends of their 95 %
-            noise intervals; for "mahalanobis" ``covariance``; for "density" ``cells`` of shape
+            noise intervals, and what they were made of as ``usual.NAME``, which are the results of
+            `usual`; for "mahalanobis" ``covariance``; for "density" ``cells`` of shape
             (n_views, n_cells_of_a_view), ``floor`` (counts below are noise) and ``rarities``.
             ``cutoff`` of shape (1,): a record with a larger score is an outlier. If asked for,
             ``flagged``, ``flagged_half_width``, and with groups ``shown`` (0 where the noisy count
             is below the limit, and then not in ``flagged`` either).
         """
         tables = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
-        std = float(tables["noise"][0])
-        found: dict[str, Floats] = {"cutoff": np.array([self.threshold])}
-        match self.method:
-            case "zscore":
-                d = len(self.used)
-                n, first, second = np.split(tables["moments"], [1, 1 + d])
-                found |= self._mean_and_spread(n[0], first, second, (std, std, std))
-            case "mahalanobis":
-                found |= self._mean_and_covariance(tables["products"], std)
-            case "robust":
-                found |= self._quartiles(tables["wide"], tables["fine"], std)
-            case "density":
-                found |= self._quartiles(tables["wide"], tables["fine"], std)
-                found |= self._density(tables)
+        told = self.usual.results(_of_usual(state), self._grid)
+        found = {
+            "cutoff": np.array([self.threshold]),
+            **self._places(told),
+            **{_USUAL + name: value for name, value in told.items()},
+        }
+        if self.method == "density":
+            found |= self._density(tables)
         if self.count_share:
             half_width = INTERVAL_95["gaussian"] * tables["noise"][-1]
             found["flagged"] = tables["flagged"]
@@ -403,91 +395,41 @@ class Outliers:
                 found["shown"] = (tables["flagged"] >= limit).astype(np.float64)
         return found
 
-    def _mean_and_spread(
-        self, n: float, first: Floats, second: Floats, stds: tuple[float, float, float]
-    ) -> dict[str, Floats]:
-        """Return means and deviations of columns from noisy sums of 1, x and x^2."""
-        var_n, var_first, var_second = (std**2 for std in stds)
-        mean = scores.ratio(
-            first, np.asarray(n), var_numerator=var_first, var_denominator=var_n, box=(-1.0, 1.0)
-        )
-        # (n sum x^2 - (sum x)^2) / n^2; a noisy square is too large by its variance
-        square = scores.ratio(
-            n * second - first**2 + var_first,
-            np.asarray(n**2 - var_n),
-            var_numerator=second**2 * var_n + n**2 * var_second + 4 * first**2 * var_first,
-            var_denominator=4 * n**2 * var_n,
-            covariance=2 * n * second * var_n,
-        )
-        least = max(stds[2] / max(n, 1.0), 2.0**-self.frac_bits) ** 2
-        spread = (np.sqrt(np.maximum(v, least)) for v in (square.value, square.low, square.high))
-        return self._in_data_units(mean, scores.Estimate(*spread))
-
-    def _in_data_units(
-        self, location: scores.Estimate, spread: scores.Estimate
-    ) -> dict[str, Floats]:
-        ends = ("value", "low", "high")
-        places = (self._middle + self._half * getattr(location, end) for end in ends)
-        widths = (self._half * getattr(spread, end) for end in ends)
-        return scores.as_results(
-            {"location": scores.Estimate(*places), "spread": scores.Estimate(*widths)}
-        )
-
-    def _mean_and_covariance(self, words: Floats, std: float) -> dict[str, Floats]:
-        """Return means, deviations and the covariance from noisy products of (x, 1)."""
-        d = len(self.used)
-        products = unpack_products(words, d + 1)
-        n, first, second = products[d, d], products[:d, d], products[:d, :d]
-        of_square, of_product = std / SQUARE, std / PRODUCT
-        found = self._mean_and_spread(
-            n, first, second.diagonal(), (of_square, of_product, of_square)
-        )
-        records = max(float(n), 1.0)
-        mean = first / records
-        covariance = second / records - np.outer(mean, mean)
-        values, vectors = np.linalg.eigh(covariance)
-        # noise can make a variance negative, which none is
-        least = max(of_square / records, 4.0**-self.frac_bits)
-        covariance = (vectors * np.maximum(values, least)) @ vectors.T
-        return {**found, "covariance": covariance * np.outer(self._half, self._half)}
-
-    def _quartiles(self, wide: Floats, fine: Floats, std: float) -> dict[str, Floats]:
-        """Return medians and quartile ranges from noisy histograms of two widths."""
-        runs = fine.reshape(*wide.shape, _SPLIT)
-        # with equal noise in both, this brings them into one estimate of the smallest variance
-        gain = 1 / (_SPLIT + 1)
-        mended = runs + gain * (wide - runs.sum(axis=2))[:, :, None]
-        estimates = [_quantiles(counts, std, gain) for counts in mended.reshape(fine.shape)]
-        value, low, high = (
-            np.stack([getattr(e, end) for e in estimates]) for end in ("value", "low", "high")
-        )
-        least = 1 / (_COARSE * _SPLIT)  # half a bin
-        location = scores.Estimate(value[:, 1], low[:, 1], high[:, 1])
-        spread = scores.Estimate(
-            *(
-                np.maximum(upper - lower, least) / _IQR
-                for upper, lower in (
-                    (value[:, 2], value[:, 0]),
-                    (low[:, 2], high[:, 0]),
-                    (high[:, 2], low[:, 0]),
-                )
+    def _places(self, told: Mapping[str, Floats]) -> dict[str, Floats]:
+        """Return where records lie, how far they spread and their covariance, in data units."""
+        if isinstance(self.usual, Quantiles):
+            first, location, third = (
+                Estimate(*(told[name][:, i] for name in ("quantiles", "low", "high")))
+                for i in range(len(_QUARTILES))
             )
-        )
-        return self._in_data_units(location, spread)
+            ranges = third.value - first.value, third.low - first.high, third.high - first.low
+            spread = Estimate(*(between / _IQR for between in ranges))
+        else:
+            location, spread = (
+                Estimate(*(told[name + end] for end in ("", "_low", "_high")))
+                for name in ("mean", "deviation")
+            )
+        # less than what noise leaves unknown of the place cannot be told from nothing
+        least = np.maximum(location.high - location.low, self._half * 2.0**-self.frac_bits)
+        ends = (np.maximum(end, least) for end in (spread.value, spread.low, spread.high))
+        found = as_results({"location": location, "spread": Estimate(*ends)})
+        if "covariance" in told:
+            found["covariance"] = _definite(told, found["spread"])
+        return found
 
     def _density(self, tables: Mapping[str, Floats]) -> dict[str, Floats]:
         """Return cells, the count below which there is only noise, and the cut between scores."""
-        std = float(tables["noise"][1])
+        std = float(tables["noise"][0])
         found = {
             "cells": tables["cells"],
             "floor": np.array([max(std, 1.0)]),
             "rarities": tables["rarities"],
         }
         low, width = self._rarity_bins(found)
-        counts = tables["rarities"]
-        middle, upper = (
-            low + width * _RARITIES * (q + 1) / 2 for q in _quantiles(counts, 0.0, 0.0).value[1:]
-        )
+        walls = np.linspace(low, low + width * _RARITIES, _RARITIES + 1)
+        (middle, upper), *_ = quantiles_of(
+            walls[None], tables["rarities"][None], 0.0, _QUARTILES[1:]
+        ).value
         usual = middle + self.threshold * max(upper - middle, width) / (_IQR / 2)
         # nothing is rarer than cells in which there is only noise
         return {**found, "cutoff": np.array([min(usual, low + width * (_RARITIES - 1))])}
@@ -540,7 +482,7 @@ class Outliers:
     def exhibits(
         self, results: Mapping[str, Floats], columns: tuple[str, ...]
     ) -> tuple[Exhibit, ...]:
-        """Return the statistics, and the number of outliers."""
+        """Return what is usual, and the number of outliers."""
         shown: list[Exhibit] = []
         note = "[ , ] are 95 % of the noise. Which record is unusual is told locally only."
         words = ("mean", "deviation")
@@ -551,6 +493,7 @@ class Outliers:
             for i, at in enumerate(self.used)
         )
         shown.append(Table("What is usual", ("column", *words), rows, note))
+        shown += self.usual.exhibits(_of_usual(results), columns)
         if self.method == "density":
             low, width = self._rarity_bins(results)
             names = tuple(f"{low + width * (i + 0.5):.2f}" for i in range(_RARITIES))
@@ -569,41 +512,23 @@ class Outliers:
         return tuple(shown)
 
 
-def _quantiles(counts: Floats, std: float, gain: float) -> scores.Estimate:
-    """Return the quartiles of noisy counts over ``[-1, 1]``, with 95 % noise intervals.
-
-    A quartile is where the running sum crosses its part of the total; the ends are where it is
-    farther from that than noise explains. The noise of a count has this deviation, and `gain` of
-    the sum over its run of `_SPLIT` counts was taken from it.
-    """
-    n = len(counts)
-    sums = np.append(0.0, np.cumsum(counts))
-    runs, rest = np.divmod(np.arange(n + 1), _SPLIT)
-    of_run = _SPLIT * (1 - _SPLIT * gain)
-    own = std**2 * (runs * of_run + rest - gain * rest**2)
-    with_all = std**2 * (runs * of_run + rest * (1 - _SPLIT * gain))
-    walls = np.linspace(-1.0, 1.0, n + 1)
-    found = []
-    for part in _QUARTILES:
-        gap = sums - part * sums[-1]
-        variance = own - 2 * part * with_all + part**2 * own[-1]
-        reach = INTERVAL_95["gaussian"] * np.sqrt(np.maximum(variance, 0.0))
-        # what rises only: the middle of all that fits, its first and its last place
-        rising = (np.maximum.accumulate(gap) + np.minimum.accumulate(gap[::-1])[::-1]) / 2
-        least = np.maximum.accumulate(gap + reach)  # first crosses zero where the quartile can be
-        most = np.minimum.accumulate((gap - reach)[::-1])[::-1]  # crosses it last where it can be
-        found.append([_crossing(walls, rises) for rises in (rising, least, most)])
-    return scores.Estimate(*np.array(found).T)
+def _of_usual(values: Mapping[str, _Array]) -> dict[str, _Array]:
+    """Return the state or the results of the task that tells what is usual."""
+    return {
+        name.removeprefix(_USUAL): value
+        for name, value in values.items()
+        if name.startswith(_USUAL)
+    }
 
 
-def _crossing(walls: Floats, rising: Floats) -> float:
-    """Return where a rising function is zero, between the walls it is known at."""
-    after = int(np.argmax(rising >= 0)) if (rising >= 0).any() else len(rising) - 1
-    if after == 0:
-        return float(walls[0])
-    step = rising[after] - rising[after - 1]
-    part = -rising[after - 1] / step if step > 0 else 0.5
-    return float(walls[after - 1] + np.clip(part, 0.0, 1.0) * (walls[after] - walls[after - 1]))
+def _definite(told: Mapping[str, Floats], spread: Floats) -> Floats:
+    """Return the covariance with no direction narrower than its noise, which could be negative."""
+    units = np.outer(spread, spread)
+    noise = (told["covariance_high"] - told["covariance_low"]).diagonal() / spread**2
+    least = max(float(noise.max()) / (2 * INTERVAL_95["gaussian"]), 2.0**-32)
+    values, vectors = np.linalg.eigh(told["covariance"] / units)
+    covariance: Floats = (vectors * np.maximum(values, least)) @ vectors.T * units
+    return covariance
 
 
 def _between(results: Mapping[str, Floats], name: str, i: int) -> Between:

@@ -10,10 +10,9 @@ from typing import ClassVar, Self
 import numpy as np
 
 from cloister.errors import PlanError
-from cloister.hazmat.fixedpoint import Grid, from_grid
+from cloister.hazmat.fixedpoint import Grid
 from cloister.privacy.budget import Budget
 from cloister.tasks.base import (
-    Between,
     Block,
     Exhibit,
     Floats,
@@ -25,13 +24,9 @@ from cloister.tasks.base import (
     Records,
     Released,
     State,
-    Table,
 )
-from cloister.tasks.intervals import ratio_interval, size_interval
-from cloister.tasks.quantiles import numbers_but
+from cloister.tasks.statistics import Statistics
 
-_FINE = 16  # a record counts 2**16
-_COUNT_SHARE = 0.1
 _FLOOR = 2.0**-8  # of a deviation, as a part of half the box: what is flatter is noise
 
 
@@ -41,22 +36,14 @@ class Standardise:
 
     Parameters
     ----------
+    statistics : Statistics
+        Of the columns that are standardised. The others stay as they are.
     names : tuple of str
     low, high : tuple of float, data units
     categories : tuple of tuple of str
         Of each column; empty for numbers.
-    used : tuple of int
-        Columns that are standardised; at least one. The others stay as they are.
     reach : float, > 0
         Deviations from the mean at which a record is cut.
-    frac_bits : int
-
-    Notes
-    -----
-    A record adds 1 to a count, its `used` coordinates to as many sums and their squares, less a
-    half, to as many more: the half is known, and without it squares weigh half as much. Squares
-    are truncated to the grid. With D used columns the integer bounds are one, ``D one**2`` and
-    ``D (one / 2)**2``, exactly. [docs/proofs/preparation.md]
     """
 
     name: ClassVar[str] = "standardise"
@@ -65,20 +52,21 @@ class Standardise:
     mechanism: ClassVar[Mechanism] = "gaussian"
     rounds: ClassVar[int] = 1
 
+    statistics: Statistics
     names: tuple[str, ...]
     low: tuple[float, ...]
     high: tuple[float, ...]
     categories: tuple[tuple[str, ...], ...]
-    used: tuple[int, ...]
     reach: float = 4.0
-    frac_bits: int = 16
 
     def __post_init__(self) -> None:
-        for field in ("names", "low", "high", "used"):
+        for field in ("names", "low", "high"):
             object.__setattr__(self, field, tuple(getattr(self, field)))
         object.__setattr__(self, "categories", tuple(tuple(words) for words in self.categories))
-        if not self.used or not all(0 <= j < len(self.names) for j in self.used):
-            raise PlanError("standardise needs at least one column of numbers; leave it out.")
+        if len(self.names) != self.n_features:
+            raise PlanError(
+                f"names must be those of {self.n_features} columns, got {len(self.names)}."
+            )
         if not 0 < self.reach <= 100:
             raise PlanError(f"reach must be in (0, 100] deviations, got {self.reach}.")
 
@@ -96,19 +84,35 @@ class Standardise:
     ) -> Self:
         """Standardise every column of numbers that is not to be kept as it is."""
         return cls(
+            statistics=Statistics.design(
+                n_features=n_features,
+                nominal_n=nominal_n,
+                budget=budget,
+                frac_bits=frac_bits,
+                columns=columns,
+                keep=keep,
+            ),
             names=tuple(column.name for column in columns),
             low=tuple(column.low for column in columns),
             high=tuple(column.high for column in columns),
             categories=tuple(column.categories for column in columns),
-            used=numbers_but(columns, keep),
             reach=float(reach),
-            frac_bits=frac_bits,
         )
 
     @property
     def n_features(self) -> int:
         """Number of columns."""
-        return len(self.names)
+        return self.statistics.n_features
+
+    @property
+    def frac_bits(self) -> int:
+        """Fineness of the grid."""
+        return self.statistics.frac_bits
+
+    @property
+    def used(self) -> tuple[int, ...]:
+        """Columns that are standardised."""
+        return self.statistics.used
 
     @property
     def output(self) -> tuple[PublicColumn, ...]:
@@ -123,83 +127,25 @@ class Standardise:
     def describe(self) -> str:
         """Say in plain words what is summed and what is released."""
         return (
-            f"The number of records, and sums and sums of squares of {len(self.used)} columns, all "
-            "with Gaussian noise; each silo then expresses its records in deviations from the mean."
+            f"{self.statistics.describe()} Each silo then expresses {len(self.used)} columns of "
+            "its records in deviations from the mean."
         )
 
     def start(self) -> State:
-        """Return the middle of the box, and a deviation of half of it."""
-        width = len(self.used)
-        return {
-            **{name: np.zeros(width) for name in ("mean", "low", "high")},
-            **{name: np.full(width, 0.5) for name in ("std", "std_low", "std_high")},
-            "count": np.zeros(1),
-            "count_half_width": np.zeros(1),
-        }
+        """Return the state of the statistics."""
+        return self.statistics.start()
 
     def blocks(self, t: int) -> tuple[Block, ...]:
-        """Return count, sums and squares."""
-        width, one, fine = len(self.used), 1 << self.frac_bits, 1 << _FINE
-        share = (1 - _COUNT_SHARE) / 2
-        return (
-            Block("count", (1,), l1=fine, l2_squared=fine**2, weight=_COUNT_SHARE),
-            Block("sums", (width,), l1=width * one, l2_squared=width * one**2, weight=share),
-            Block(
-                "squares",
-                (width,),
-                l1=width * one // 2,
-                l2_squared=width * (one // 2) ** 2,
-                weight=share,
-            ),
-        )
+        """Return the blocks of the statistics."""
+        return self.statistics.blocks(t)
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
-        """Return count, sums, and sums of squares less a half."""
-        x = records[:, self.used].astype(np.int64)
-        half = 1 << (self.frac_bits - 1)
-        squares = ((x * x) >> self.frac_bits) - half
-        count = np.array([len(records) << _FINE], dtype=np.int64)
-        return np.concatenate([count, x.sum(axis=0), squares.sum(axis=0)])
+        """Return the sums of the statistics."""
+        return self.statistics.contribute(t, state, records)
 
     def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
-        """Return means and deviations with their intervals, in grid coordinates."""
-        count, sums, squares = (released[name] for name in ("count", "sums", "squares"))
-        one = float(1 << self.frac_bits)
-        n, n_std = from_grid(count.values, _FINE), count.noise_std / (1 << _FINE)
-        low, high = ratio_interval(
-            (sums.values / one)[None],
-            n,
-            sum_std=sums.noise_std / one,
-            count_std=n_std,
-        )
-        at_least = np.maximum(n, max(1.0, n_std))
-        mean = np.clip(sums.values / one / at_least, -1, 1)
-        square_low, square_high = ratio_interval(
-            (squares.values / one)[None],
-            n,
-            sum_std=squares.noise_std / one,
-            count_std=n_std,
-            box=(-0.5, 0.5),
-        )
-        square = np.clip(squares.values / one / at_least, -0.5, 0.5) + 0.5
-        return {
-            "count": n,
-            "count_half_width": np.array([size_interval(n_std)]),
-            "mean": mean,
-            "low": low[0],
-            "high": high[0],
-            "std": self._deviation(square, mean**2),
-            "std_low": self._deviation(square_low[0] + 0.5, np.maximum(low[0] ** 2, high[0] ** 2)),
-            "std_high": self._deviation(
-                square_high[0] + 0.5,
-                np.where((low[0] < 0) & (high[0] > 0), 0, np.minimum(low[0] ** 2, high[0] ** 2)),
-            ),
-        }
-
-    def _deviation(self, square: Floats, mean_squared: Floats) -> Floats:
-        floor = max(_FLOOR, 2.0**-self.frac_bits)  # a state on the grid must not round it away
-        deviation: Floats = np.sqrt(np.maximum(square - mean_squared, floor**2))
-        return deviation
+        """Return the statistics."""
+        return self.statistics.update(t, state, released)
 
     @cached_property
     def _grid(self) -> Grid:
@@ -208,43 +154,31 @@ class Standardise:
         return Grid(low, high, self.frac_bits)
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
-        """Return the expected half-width of the count."""
-        return {"count_half_width": np.array([size_interval(noise_std / (1 << _FINE))])}
+        """Return what the statistics expect."""
+        return self.statistics.forecast(noise_std, nominal_n, grid)
 
     def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
-        """Return ``mean``, ``std`` and the ends of their intervals in data units, and the count.
+        """Return the statistics, and the scales made of them.
 
-        Intervals are 95 % of the noise for a mean, and at least so much for a deviation: its ends
-        join those of the mean and of the squares.
+        Returns
+        -------
+        dict
+            What :meth:`.Statistics.results` returns, and ``scale`` of shape (n_used,), data units:
+            the deviations, or a small part of the box where they are smaller.
         """
-        found = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
-        half = self._grid.half_range
-        return {
-            **{name: self._grid.decode(found[name]) for name in ("mean", "low", "high")},
-            **{name: found[name] * half for name in ("std", "std_low", "std_high")},
-            **{name: found[name] for name in ("count", "count_half_width")},
-        }
+        found = self.statistics.results(state, grid)
+        return {**found, "scale": np.maximum(found["deviation"], _FLOOR * self._grid.half_range)}
 
     def transform(self, results: Mapping[str, Floats], records: Records) -> Records:
         """Return records whose used columns are deviations from the mean over `reach`."""
         changed = records.copy()
         values = self._grid.decode(records[:, self.used] / self._grid.one)
-        scaled = (values - results["mean"]) / (results["std"] * self.reach)
+        scaled = (values - results["mean"]) / (results["scale"] * self.reach)
         changed[:, self.used] = np.rint(np.clip(scaled, -1, 1) * self._grid.one)
         return changed
 
     def exhibits(
         self, results: Mapping[str, Floats], columns: tuple[str, ...]
     ) -> tuple[Exhibit, ...]:
-        """Return a table of means and deviations."""
-        ends = (results[name] for name in ("mean", "low", "high", "std", "std_low", "std_high"))
-        rows = tuple(
-            (columns[j], Between(m, a, b), Between(s, c, d))
-            for j, m, a, b, s, c, d in zip(self.used, *map(_floats, ends), strict=True)
-        )
-        note = "[ , ] is 95 % of the noise."
-        return (Table("Means and deviations", ("column", "mean", "deviation"), rows, note),)
-
-
-def _floats(values: Floats) -> list[float]:
-    return [float(value) for value in values]
+        """Return the exhibits of the statistics."""
+        return self.statistics.exhibits(results, columns)
