@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+from cloister.cli.doubts import doubts, forecast_of, of_centres
 from cloister.cli.options import add_kmeans_arguments, add_plan_arguments, kmeans_task, plan_of
 from cloister.cli.output import Output, add_flags
 from cloister.cli.run import add_task_arguments, allowed_task, task_options
@@ -16,9 +16,6 @@ from cloister.protocol.plan import Plan
 from cloister.report import number, odds_sentence
 from cloister.schema import Schema
 from cloister.tasks.base import Floats, Table
-
-_CLEAR_SIZE = 3.0  # a cluster should have so many times the half-width of its noisy size
-_CLEAR_CENTRE = 0.1  # half-width of a centre, as a part of a column's range
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,8 +41,10 @@ def run(args: argparse.Namespace) -> int:
     """Show a plan; return the exit code."""
     out = Output.of(args)
     plan = _planned(args)
-    forecast = _forecast(plan)
-    for doubt in _doubts(plan, forecast):
+    forecast = forecast_of(plan)
+    if not plan.budget:
+        out.warn(f"NOT PRIVATE: task {plan.task.name!r} releases exact values.")
+    for doubt in doubts(plan):
         out.warn(doubt)
     _show(plan, forecast, out)
     out.document(_document(plan, forecast))
@@ -75,40 +74,6 @@ def _silo_names(text: str) -> tuple[str, ...]:
     if text.isdecimal():
         return tuple(f"silo-{index + 1}" for index in range(int(text)))
     return tuple(text.split(","))
-
-
-def _forecast(plan: Plan) -> Mapping[str, Floats]:
-    """Return the expected half-widths of the results, in data units."""
-    last = plan.task.blocks(plan.rounds - 1)[0]
-    return plan.task.forecast(plan.noise_std(last), plan.nominal_n, plan.grid)
-
-
-def _doubts(plan: Plan, forecast: Mapping[str, Floats]) -> Iterator[str]:
-    """Say what makes the plan not worth its budget."""
-    if plan.budget is None:
-        yield f"NOT PRIVATE: task {plan.task.name!r} releases exact values."
-        return
-    k = getattr(plan.task, "n_clusters", None)
-    if k and "size_half_width" in forecast:
-        share, noise = plan.nominal_n / k, float(forecast["size_half_width"][0])
-        if share < _CLEAR_SIZE * noise:
-            yield (
-                f"nominal_n={plan.nominal_n:,} is too small for {k} clusters of "
-                f"{len(plan.columns)} columns at epsilon {plan.budget.epsilon:g}: an equal share "
-                f"is {share:,.0f} records and its noise ± {noise:,.0f}; about "
-                f"{math.ceil(_CLEAR_SIZE * noise * k):,} records, fewer clusters or a larger "
-                "epsilon are needed."
-            )
-    half_width = forecast.get("half_width")
-    if half_width is not None and _of_centres(plan, "half_width", half_width):
-        part = half_width / (2 * plan.grid.half_range)
-        if part.max() > _CLEAR_CENTRE:
-            worst = plan.columns[int(part.argmax())]
-            yield (
-                f"a centre would be known only to ± {part.max():.0%} of the range of column "
-                f"{worst!r}; more records, narrower public bounds, fewer clusters or a larger "
-                "epsilon would help."
-            )
 
 
 def _show(plan: Plan, forecast: Mapping[str, Floats], out: Output) -> None:
@@ -152,7 +117,7 @@ def _round_costs(plan: Plan) -> list[dict[str, Any]]:
 def _show_forecast(plan: Plan, forecast: Mapping[str, Floats], out: Output) -> None:
     """Show what 95 % of the noise would be, by column where the task has centres."""
     for name, values in forecast.items():
-        if _of_centres(plan, name, values):
+        if of_centres(plan, name, values):
             parts = values / (2 * plan.grid.half_range)
             rows = tuple(
                 (column, f"± {number(float(value))}", f"± {part:.2%}")
@@ -164,12 +129,6 @@ def _show_forecast(plan: Plan, forecast: Mapping[str, Floats], out: Output) -> N
         what = name.removesuffix("half_width").replace("_", " ").strip() or "the result"
         shown = ", ".join(f"± {number(float(value))}" for value in values.ravel())
         out.say(f"Expected error of {what} (95 % of the noise): {shown}")
-
-
-def _of_centres(plan: Plan, name: str, values: Floats) -> bool:
-    """Return whether a forecast is the half-width of a centre in each column."""
-    clusters = hasattr(plan.task, "n_clusters")
-    return clusters and name == "half_width" and values.shape == (len(plan.columns),)
 
 
 def _document(plan: Plan, forecast: Mapping[str, Floats]) -> dict[str, Any]:

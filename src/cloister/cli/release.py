@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cloister.cli.doubts import doubts
 from cloister.cli.options import plan_of, source_of
 from cloister.cli.output import Output
 from cloister.errors import DataError, PlanError
@@ -86,6 +87,8 @@ def release(
     schema = Schema.load(args.schema)
     files = name_silos(args.files)
     plan = plan_of(args, task, schema, files, options)
+    for doubt in doubts(plan):
+        out.warn(doubt)
     records = _read(files, schema, args.baskets)
     prepare_folder(args.out)
     charge = open_charge(args, schema, plan.budget, out)
