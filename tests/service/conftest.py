@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
+import socket
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -43,11 +46,20 @@ def _programs() -> Path:
     return Path(str(found))
 
 
+def _free_port() -> int:
+    """Return a port below those that the system gives away by itself."""
+    while True:
+        port = 20_000 + secrets.randbelow(12_000)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+
+
 @pytest.fixture(scope="session")
 def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server on a Unix socket, owned by a user who is not root; yields its socket folder."""
+    """A server on loopback that asks for a password, owned by a user who is not root."""
     programs = _programs()
-    # A socket's path has at most 107 bytes, and the unprivileged user must reach it.
+    # the unprivileged user must reach it
     folder = Path("/tmp") / f"cloister-pg-{new_nonce()[:12]}"
     folder.mkdir(mode=0o700)
     as_user: list[str] = []
@@ -56,17 +68,31 @@ def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             _missing("setpriv was not found, and the server refuses to run as root")
         os.chown(folder, 65534, 65534)
         as_user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
-    data = folder / "data"
+    data, password, port = folder / "data", new_nonce(), _free_port()
+    (folder / "password").write_text(password)
+    (folder / "password").chmod(0o644)  # the folder is closed to others
     environment = {**os.environ, "HOME": str(folder)}
     subprocess.run(
-        [*as_user, programs / "initdb", "-D", data, "-U", "cloister", "-A", "trust", "-N"],
+        [
+            *as_user,
+            programs / "initdb",
+            "-D",
+            data,
+            "-U",
+            "cloister",
+            "-A",
+            "scram-sha-256",
+            "--pwfile",
+            folder / "password",
+            "-N",
+        ],
         check=True,
         capture_output=True,
         env=environment,
         cwd=folder,
     )
     control = [*as_user, programs / "pg_ctl", "-D", data, "-w"]
-    settings = f"-c listen_addresses='' -c unix_socket_directories={folder} -c max_connections=20"
+    settings = f"-c listen_addresses=127.0.0.1 -p {port} -c unix_socket_directories= -N 20"
     subprocess.run(
         [*control, "-l", folder / "log", "-o", settings, "start"],
         check=True,
@@ -75,7 +101,7 @@ def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         cwd=folder,
     )
     try:
-        yield str(folder)
+        yield f"cloister:{password}@127.0.0.1:{port}"
     finally:
         subprocess.run([*control, "-m", "immediate", "stop"], capture_output=True, cwd=folder)
         shutil.rmtree(folder, ignore_errors=True)
@@ -87,15 +113,13 @@ def new_database(postgresql: str) -> Callable[[], str]:
     return lambda: _new_database(postgresql)
 
 
-def _new_database(folder: str) -> str:
+def _new_database(server: str) -> str:
     import psycopg
 
     name = f"t{new_nonce()[:12]}"
-    with psycopg.connect(
-        host=folder, user="cloister", dbname="postgres", autocommit=True
-    ) as connection:
+    with psycopg.connect(f"postgresql://{server}/postgres", autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name} TEMPLATE template0")  # hex digits only
-    return f"postgresql+psycopg://cloister@/{name}?host={folder}"
+    return f"postgresql+psycopg://{server}/{name}"
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -225,7 +225,7 @@ def test_a_second_coordinator_is_refused(
 
 def test_a_server_that_forgets_for_one_session_is_refused(new_database: Callable[[], str]) -> None:
     with pytest.raises(LedgerError, match="synchronous_commit off"):
-        Store(new_database() + "&options=-csynchronous_commit%3Doff")
+        Store(new_database() + "?options=-csynchronous_commit%3Doff")
 
 
 def test_a_server_without_fsync_is_refused(new_database: Callable[[], str]) -> None:
