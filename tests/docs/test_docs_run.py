@@ -10,6 +10,8 @@ its info string:
 - ``text``: output, shown only; behind a line ``<!-- exact -->`` it is compared with what the block
   before it printed;
 - everything else: shown only.
+
+Commands that are only shown, because they need other machines or hours, must still be commands.
 """
 
 from __future__ import annotations
@@ -134,6 +136,37 @@ def test_every_block_of_a_page_runs(
         for name in set(sys.modules) - before:  # modules that the page wrote itself
             if str(tmp_path) in str(getattr(sys.modules[name], "__file__", "")):
                 del sys.modules[name]
+
+
+SHOWN = (*PAGES, *sorted(ROOT.glob("docs/results/*.md")))
+
+
+@pytest.mark.parametrize("page", SHOWN, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_command_that_is_only_shown_exists_with_its_options(page: Path) -> None:
+    for block in blocks(page.read_text(encoding="utf-8")):
+        if block.language == "bash":
+            continue  # is executed
+        for argv, _ in block.commands():
+            where = f"{page.relative_to(ROOT)}:{block.line}: cloister {shlex.join(argv)}"
+            assert understood(argv), where
+
+
+def understood(argv: list[str]) -> bool:
+    """Parse a command and do nothing."""
+    from cloister.cli import _parser
+
+    try:
+        _parser(argv).parse_args(argv)
+    except SystemExit:
+        return False
+    return True
+
+
+def test_an_option_that_is_not_there_is_noticed() -> None:
+    command = "jobs submit --config a.toml --schema s.toml --silos a,b --k 2 --epsilon 1"
+    assert understood(shlex.split(f"{command} --nominal-n 30"))
+    assert not understood(shlex.split(f"{command} --nominal 30 --noise 0"))
+    assert not understood(["no-such-command"])
 
 
 def test_the_step_level_page_shows_the_whole_loop() -> None:

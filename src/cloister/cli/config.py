@@ -436,7 +436,7 @@ file = {json.dumps(f"{FILL_IN}: a path, or use the lines below")}
 #max_delta = 1e-6
 # So many others must be in every sum that is released.
 #min_other_silos = 2
-# Columns that a job may use; all of the schema if left out.
+# Columns that a job may name. A plan names all of the schema, so one left out refuses every job.
 # columns = ["age", "weight"]
 # "group" must be named on purpose: it rests on the aggregator really adding the noise.
 #profiles = ["pairwise"]

@@ -229,7 +229,9 @@ class DPEM:
         if self.covariance == "full":
             values, vectors = np.linalg.eigh(spread)
             values = np.maximum(values, SMALLEST_STD**2)
-            whitening = np.swapaxes(vectors, 1, 2) / np.sqrt(values)[:, :, None]
+            # the symmetric root, which is the same whatever signs a library gives to vectors
+            scaled = vectors / np.sqrt(values)[:, None, :]
+            whitening = scaled @ np.swapaxes(vectors, 1, 2)
         else:
             values = np.maximum(spread, SMALLEST_STD**2)
             whitening = 1 / np.sqrt(values)

@@ -349,7 +349,8 @@ class Logistic:
         spread = weights @ products @ weights.T / n - np.outer(mean, mean)
         values, vectors = np.linalg.eigh(spread)
         noise = public_generator(0, "margins").normal(size=(_SAMPLES, self._outputs))
-        margins = (mean + noise * np.sqrt(np.maximum(values, 0)) @ vectors.T).T
+        root = (vectors * np.sqrt(np.maximum(values, 0))) @ vectors.T  # whatever a vector's sign is
+        margins = (mean + noise @ root).T
         if self._outputs == 1:
             told = _sigmoid(margins)
             least, mixed = 0.25, (told * (1 - told)).mean(axis=1, keepdims=True)

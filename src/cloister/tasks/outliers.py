@@ -320,8 +320,9 @@ class Outliers:
         if d <= 2:
             return np.eye(2, d)[None]
         rng = public_generator("outliers", "pictures", self.public_seed, d)
-        drawn = [np.linalg.qr(rng.normal(size=(d, 2)))[0].T for _ in range(self.n_views)]
-        return np.stack(drawn)
+        drawn = [np.linalg.qr(rng.normal(size=(d, 2))) for _ in range(self.n_views)]
+        # libraries differ in signs, and silos must count in the same cells
+        return np.stack([(q * np.sign(np.diag(r))).T for q, r in drawn])
 
     def _standardised(self, results: Mapping[str, Floats], records: Records) -> Floats:
         """Return how far each column is from what is usual, in deviations."""

@@ -1,0 +1,60 @@
+"""Every public name and every task that ships is on a page of the reference."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from pkgutil import resolve_name
+from types import ModuleType
+
+import pytest
+
+import cloister
+from cloister.tasks import TASKS
+
+REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
+DIRECTIVE = re.compile(r"^::: ([\w.]+)\n((?:    .*\n)*)", re.MULTILINE)
+MEMBERS = re.compile(r"^ +members: \[(.+)\]$", re.MULTILINE)
+
+
+def shown(text: str) -> Iterator[object]:
+    """Yield what the directives of a page show: an object, or names of a module."""
+    for path, options in DIRECTIVE.findall(text):
+        found = resolve_name(path)
+        yield found
+        if isinstance(found, ModuleType):
+            listed = MEMBERS.search(options)
+            names = listed.group(1).split(", ") if listed else vars(found)
+            yield from (getattr(found, name) for name in names if not name.startswith("_"))
+
+
+DOCUMENTED = {
+    id(value)
+    for page in REFERENCE.glob("*.md")
+    for value in shown(page.read_text(encoding="utf-8"))
+}
+
+
+def test_the_names_of_the_package_are_those_that_the_page_lists() -> None:
+    text = (REFERENCE / "api.md").read_text(encoding="utf-8")
+    listed = text.partition("The names of the package itself:")[2].partition("\n\nOther modules")[0]
+    assert sorted(re.findall(r"`(\w+)`", listed)) == sorted(cloister.__all__)
+
+
+@pytest.mark.parametrize("name", [name for name in cloister.__all__ if name != "TASKS"])
+def test_a_public_name_is_on_a_page_of_the_reference(name: str) -> None:
+    assert id(getattr(cloister, name)) in DOCUMENTED
+
+
+@pytest.mark.parametrize("name", list(TASKS))
+def test_a_task_that_ships_is_on_a_page_of_the_reference(name: str) -> None:
+    assert id(TASKS[name]) in DOCUMENTED
+
+
+def test_what_no_directive_shows_is_noticed() -> None:
+    module = "::: cloister.tasks.base\n    options:\n      members: [Task]\n"
+    found = list(shown(f"::: cloister.schema.Schema\n\n{module}"))
+    assert cloister.Schema in found
+    assert cloister.Task in found
+    assert cloister.Column not in found
