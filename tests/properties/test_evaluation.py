@@ -23,6 +23,7 @@ from cloister.protocol.plan import Plan
 from cloister.silo.policy import Policy
 from cloister.tasks import ClusterQuality, Count, Evaluation, RegressionEvaluation, scores
 from cloister.tasks.base import (
+    Bars,
     BySilo,
     Classifier,
     Floats,
@@ -382,6 +383,21 @@ def test_quality_of_clusters_is_that_of_the_clear(load: Any, k: int) -> None:
     np.testing.assert_allclose(found["sizes"], np.bincount(clear.labels_), atol=1e-6)
 
 
+def test_clusters_that_noise_hides_may_be_as_bad_as_can_be() -> None:
+    schema, centres = schema_of(number("x"), number("y")), ((-0.5, -0.5), (0.5, 0.5))
+    records = {"a": [np.zeros((20, 2), dtype=np.int32)]}
+    plan = make_plan(
+        ClusterQuality, schema, "a", budget=Budget(0.01, 1e-6), nominal_n=20, centres=centres
+    )
+    found = [run_plan(plan, records, noise=SimulatedNoise(seed)).results for seed in range(20)]
+    truth = 0.5  # squared distance to a centre
+    covered = [r["nicv_low"][0] <= truth <= r["nicv_high"][0] for r in found]
+    assert np.mean(covered) >= 0.8
+    apart = [r["davies_bouldin_high"][0] - r["davies_bouldin_low"][0] for r in found]
+    assert min(apart) > 0.0
+    assert np.median(apart) > 1.0
+
+
 # One release for each silo ------------------------------------------------------------------------
 
 
@@ -495,6 +511,20 @@ def test_bins_grow_with_the_records_and_depend_on_the_plan_alone() -> None:
 
 
 # Pictures -----------------------------------------------------------------------------------------
+
+
+def test_a_report_draws_errors_of_a_regression_with_both_ends_of_their_intervals() -> None:
+    released = {
+        **{"mae": 2.0, "mae_low": 1.5, "mae_high": 2.25, "rmse": 3.0, "rmse_low": 2.5},
+        **{"rmse_high": 4.0, "bias": -1.0, "bias_low": -1.5, "bias_high": 0.5, "r2": 0.5},
+        **{"r2_low": 0.25, "r2_high": 0.75, "bias_half_width": 1.0},
+    }
+    task = TASKS["numbers"]
+    shown = task.exhibits({k: np.array([v]) for k, v in released.items()}, ("truth", "told"))
+    (drawn,) = (exhibit for exhibit in shown if isinstance(exhibit, Bars))
+    assert drawn.values.tolist() == [2.0, 3.0, -1.0]
+    assert drawn.spread is not None
+    assert drawn.spread.tolist() == [0.5, 1.0, 1.5]
 
 
 def test_a_report_shows_measures_matrix_curves_and_silos() -> None:

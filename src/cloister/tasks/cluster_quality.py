@@ -213,9 +213,11 @@ class ClusterQuality:
         """Return the wall of the innermost ring outside of which noise may be all there is."""
         counts = from_grid(rings.values, _FINE)
         std = rings.noise_std / (1 << _FINE)
-        beyond = np.append(np.cumsum(counts[::-1])[::-1][1:], 0.0)
-        noise = std * np.sqrt(np.arange(_RINGS - 1, -1, -1))
-        small = beyond <= np.maximum(_BEYOND * max(counts.sum(), 0.0), noise)
+        outer = np.append(np.cumsum(counts[::-1])[::-1], 0.0)  # from each ring outwards
+        noise = std * np.sqrt(np.arange(_RINGS, -1, -1))
+        if (outer <= INTERVAL_95["gaussian"] * noise).all():
+            return float(self._walls[-1])  # nothing is seen, so nothing may be clipped
+        small = outer[1:] <= np.maximum(_BEYOND * max(outer[0], 0.0), noise[1:])
         # from the outermost ring inwards, as long as nothing is seen outside
         first = _RINGS - int(np.argmin(np.append(small[::-1], False)))
         return float(self._walls[min(first, _RINGS - 1)])
@@ -233,10 +235,11 @@ class ClusterQuality:
         dict
             ``nicv`` (mean squared distance to the nearest centre), ``silhouette`` (mean simplified
             silhouette [HVC06]_) and ``davies_bouldin`` [DB79]_ (of these centres, over clusters
-            that noise alone could not explain), of shape (1,), and ``cluster_silhouette`` of shape
-            (n_clusters,), each with ``..._low`` and ``..._high``; ``sizes`` of shape (n_clusters,),
-            ``size_half_width``; ``silhouettes`` of shape (n_clusters, n_bins), noisy counts;
-            ``reach``, beyond which distances were clipped. Scaled units.
+            that noise alone could not explain, or all if fewer than two are left), of shape (1,),
+            and ``cluster_silhouette`` of shape (n_clusters,), each with ``..._low`` and
+            ``..._high``; ``sizes`` of shape (n_clusters,), ``size_half_width``; ``silhouettes`` of
+            shape (n_clusters, n_bins), noisy counts; ``reach``, beyond which distances were
+            clipped. Scaled units.
         """
         tables = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
         reach = float(tables["reach"][0])
@@ -277,12 +280,10 @@ class ClusterQuality:
     ) -> scores.Estimate:
         """Return the mean, over the clusters seen, of the worst ratio of widths to separation.
 
+        Where fewer than two are seen it is over all, of whose widths noise tells little.
         The limits are those of a sum of independent parts, with the worst neighbours as released.
         """
-        chosen = np.flatnonzero(seen)
-        if len(chosen) < 2:
-            nothing = np.zeros(())
-            return scores.Estimate(nothing, nothing, nothing)
+        chosen = np.flatnonzero(seen if seen.sum() > 1 else np.ones_like(seen))
         places = self._places[chosen] / (1 << self.frac_bits)
         apart = np.sqrt(((places[:, None] - places[None]) ** 2).sum(axis=2))
         # two equal centres are as bad as can be told: one step apart

@@ -15,6 +15,7 @@ from cloister.privacy.budget import Budget
 from cloister.tasks import scores
 from cloister.tasks.base import (
     INTERVAL_95,
+    Bars,
     Block,
     Exhibit,
     Floats,
@@ -229,9 +230,29 @@ class RegressionEvaluation:
     def exhibits(
         self, results: Mapping[str, Floats], columns: tuple[str, ...]
     ) -> tuple[Exhibit, ...]:
-        """Return the measures, and those of each silo."""
+        """Return the measures, a picture of those in the target's units, and each silo's."""
         note = f"Residuals are clipped to {self.bound:g}. {NOTE}"
-        shown: list[Exhibit] = [replace(table_of_measures(results), note=note)]
+        shown: list[Exhibit] = [
+            replace(table_of_measures(results), note=note),
+            _drawn(results, columns[self.truth]),
+        ]
         if self.silos:
             shown.append(table_of_silos(results, self.silos, note))
         return tuple(shown)
+
+
+def _drawn(results: Mapping[str, Floats], target: str) -> Bars:
+    """Return the errors that share the units of the target."""
+    names = ("mae", "rmse", "bias")
+    value, low, high = (
+        np.array([results[name + end][0] for name in names]) for end in ("", "_low", "_high")
+    )
+    return Bars(
+        "Errors in the units of the target",
+        ("mean absolute error", "root mean squared error", "bias (told less true)"),
+        value,
+        spread=np.maximum(high - value, value - low),
+        unit=target,
+        note="A root far above the mean comes from a few large errors. ± is 95 % of the noise, by "
+        "the farther end.",
+    )

@@ -1,0 +1,58 @@
+"""``cloister federation demo`` as a newcomer types it: to its end, and through a SIGKILL."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from cloister.cli.demo import HOSPITALS
+from cloister.jobs import JobResult
+
+ROUNDS = 10
+
+
+def demo(*options: str) -> str:
+    """Run the demonstration in a process of its own; return what it says."""
+    command = [sys.executable, "-m", "cloister", "federation", "demo", *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def said(log: Path) -> list[str]:
+    return [json.loads(line)["message"] for line in log.read_text().splitlines()]
+
+
+def rounds(messages: list[str]) -> list[int]:
+    return [int(message.split()[1]) for message in messages if message.startswith("round ")]
+
+
+def test_the_demonstration_ends_with_one_result_at_all_silos() -> None:
+    shown = demo()
+    assert f"job done in {ROUNDS} rounds; the three silos hold the same result: True" in shown
+    assert "cluster 2" in shown
+    assert "epsilon 1 at delta 1e-06, at each silo" in " ".join(shown.split())
+
+
+def test_the_demonstration_goes_on_in_the_round_in_which_its_coordinator_was_killed(
+    tmp_path: Path,
+) -> None:
+    """Rounds before the kill are not done again, those after it are done by another process."""
+    shown = demo("--kill-coordinator-in-round", "2", "--keep", str(tmp_path), "--json")
+    document = json.loads(shown)
+    assert document["same_result"] is True
+    log = said(tmp_path / "coordinator" / "log.jsonl")
+    first, second = (i for i, message in enumerate(log) if message.startswith("listening"))
+    assert "disconnected" not in log[first:second]  # SIGKILL leaves no time to say goodbye
+    before, after = rounds(log[first:second]), rounds(log[second:])
+    assert before
+    assert after
+    assert before + after == list(range(1, ROUNDS + 1))
+    results = [
+        JobResult.load(tmp_path / name / "results" / document["job"] / "model.json")
+        for name in HOSPITALS
+    ]
+    assert all(result.survivors == (HOSPITALS,) * ROUNDS for result in results)
+    assert len({result.results["centres"].tobytes() for result in results}) == 1
