@@ -142,5 +142,5 @@ def test_places_and_spreads_of_columns_are_covered(method: str) -> None:
     of = schema(("a", -1.0, 1.0), ("b", -1.0, 1.0), ("c", -1.0, 1.0))
     plan = planned(Outliers, of, 4000, 1.0, method=method)
     covered = coverage(runs(plan, plan.grid.encode(table), RUNS))
-    assert set(covered) == {"location", "spread"}
-    assert {name: c for name, c in covered.items() if c < LEAST} == {}
+    # what they are made of has laws of its own, and other cells in each run
+    assert {name: covered[name] for name in ("location", "spread") if covered[name] < LEAST} == {}

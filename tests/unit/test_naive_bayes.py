@@ -181,6 +181,19 @@ def test_classes_and_cells_that_nobody_has_are_released_like_all_others() -> Non
         assert (found > 0).all()
 
 
+@pytest.mark.parametrize("noise", [-8.0, -3.0, -1.0, 0.0, 1.0])
+def test_a_class_that_has_nearly_all_records_may_have_all_of_them(noise: float) -> None:
+    shape = schema(boolean("smokes"))
+    task = fitted(shape, shape.grid().encode(np.zeros((9, 2))), noise=ZeroNoise()).plan.task
+    state = {name: np.zeros_like(value) for name, value in task.start().items()}
+    state["counts"] = np.rint(np.array([120.0, noise, 0.0]) * shape.grid().one)
+    state["noise"] = np.rint(np.array([task.class_word]) * shape.grid().one)  # one record
+    found = task.results(state, shape.grid())
+    low, high = found["class_prior_low"], found["class_prior_high"]
+    assert 0.9 < low[0] <= high[0] == 1
+    assert low[1] <= high[1] < 0.1
+
+
 def test_tables_agree_on_the_size_of_each_class() -> None:
     """Each released table is centred after projection, so no column has its own class sizes."""
     shape = schema(WORK, boolean("smokes"), number("x"))

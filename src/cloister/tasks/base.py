@@ -299,7 +299,8 @@ class Task(Protocol):
         Returns
         -------
         mapping
-            Names of `results` that are half-widths, in the users' units; may be empty.
+            Half-widths by name, ``..._half_width``, in the users' units: those of `results`, or of
+            what results are made of. May be empty.
         """
         ...
 

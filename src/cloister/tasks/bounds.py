@@ -192,8 +192,9 @@ class Bounds:
         low, high = found["quantiles"].T
         box = self._public
         half = np.maximum((high - low) / 2, _NARROWEST / box.one * box.half_range)
-        middle = (low + high) / 2
-        return {**found, "lower": middle - half, "upper": middle + half}
+        lower, upper = (low + high) / 2 - half, (low + high) / 2 + half
+        # far from zero, numbers may be coarser than the grid
+        return {**found, "lower": lower, "upper": np.maximum(upper, np.nextafter(lower, np.inf))}
 
     @cached_property
     def _public(self) -> Grid:

@@ -53,7 +53,7 @@ from cloister.tasks.class_tables import (
     pseudo_records,
 )
 from cloister.tasks.columns import categories_of, codes, position
-from cloister.tasks.intervals import ratio_interval, size_interval
+from cloister.tasks.intervals import fieller, ratio_interval, size_interval
 
 Numbers = Literal["binned", "gaussian", "counts"]
 """How columns of numbers are modelled."""
@@ -64,7 +64,6 @@ _FEWEST_BINS, _MOST_BINS = 4, 128
 _CELL_OVER_NOISE = 4.0  # records of a cell over its noise that the number of bins aims at
 _BINS_AS_CELLS = 8  # bins are merged after release, so that a column weighs like so many cells
 _LEAST_VARIANCE = 1e-6  # in the box of half-width 1
-_MOST_ODDS = 1e9  # a class that has everything has finite odds
 _SHOWN = 14  # cells in the picture of those that tell most
 
 
@@ -724,22 +723,10 @@ def _bins_for(class_size: float, budget: Budget | None, share: float) -> int:
 
 
 def _shares_between(totals: Floats, std: float) -> tuple[Floats, Floats]:
-    """Return the 95 % noise interval of each part of a row in its sum; shape of `totals`.
-
-    Odds of a part against the others are a ratio of independent numbers, and shares grow with them.
-    """
-    parts = totals.reshape(-1, 1)
-    others = (totals.sum(axis=-1, keepdims=True) - totals).reshape(-1)
-    low, high = ratio_interval(
-        parts,
-        others,
-        sum_std=std,
-        count_std=std * sqrt(totals.shape[-1] - 1),
-        box=(0.0, _MOST_ODDS),
-    )
-    shares = (ends / (1 + ends) for ends in (low, high))
-    first, last = (part.reshape(totals.shape) for part in shares)
-    return first, last
+    """Return the 95 % noise interval of each part of a row in its sum; shape of `totals`."""
+    whole, variance = totals.sum(axis=-1, keepdims=True), std**2
+    of_whole = totals.shape[-1] * variance
+    return fieller(totals, whole, variance, of_whole, covariance=variance, walls=(0.0, 1.0))
 
 
 def _in_units(values: Floats, middle: Floats, half: Floats) -> Floats:

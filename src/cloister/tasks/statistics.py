@@ -313,6 +313,8 @@ def _matrices(entries: Estimate, half: Floats) -> dict[str, Floats]:
     possible = entries.value
     if values[0] < 0:
         possible = (vectors * np.maximum(values, 0.0)) @ vectors.T
+        most = np.sqrt(np.maximum(np.diag(possible), 1.0))  # no variance in the box is above 1
+        possible = possible / np.outer(most, most)
     scale = np.outer(half, half)
     variances = np.maximum(np.diag(possible), 1e-12)
     norm = np.sqrt(np.outer(variances, variances))
