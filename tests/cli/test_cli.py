@@ -280,6 +280,7 @@ def _nothing() -> None:
         (_nothing, {"--delta": "1"}, 3, "delta"),
         (_nothing, {"--k": "1501"}, 3, "n_clusters must be at most nominal_n=1500"),
         (_nothing, {"--k": "0"}, 3, "n_clusters"),
+        (_nothing, {"--k": "auto:5"}, 2, "must be a number or a choice such as auto:2..12"),
         (_nothing, {"--nominal-n": "0"}, 3, "nominal_n"),
         (_nothing, {"--rounds": "0"}, 3, "rounds"),
         (_nothing, {"--alpha": "-1"}, 3, "alpha"),
@@ -373,6 +374,13 @@ def test_exit_codes_are_documented_where_people_look(capsys: Said) -> None:
         assert re.search(rf"^{code}  +\w", text, re.MULTILINE)
 
 
+def test_help_keeps_names_as_they_are_written(capsys: Said) -> None:
+    assert main(["classify", "--help"]) == 0
+    assert "naive Bayes" in " ".join(capsys.readouterr().out.split())
+    assert main(["--help"]) == 0
+    assert "`" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help_json_and_quiet(command: str, capsys: Said) -> None:
     actions = {
@@ -451,7 +459,8 @@ def test_tasks_are_listed_with_what_they_promise(capsys: Said) -> None:
     assert main(["tasks", "--json"]) == 0
     tasks = {task["task"]: task for task in document(capsys)["tasks"]}
     assert tasks["sulloyd"]["mechanism"] == "laplace"
-    assert "n_clusters" in tasks["fastlloyd"]["options"]
+    assert {"n_clusters", "public_seed"} <= set(tasks["fastlloyd"]["options"])
+    assert {"sensitive", "min_support", "max_size"} <= set(tasks["apriori"]["options"])
 
 
 def test_plan_shows_cost_rounds_bytes_error_and_odds_without_a_record(

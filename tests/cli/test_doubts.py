@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from cloister.cli import main
-from cloister.cli.doubts import doubts
+from cloister.cli.doubts import doubts, of_lengths
 from cloister.jobs import make_plan
 from cloister.privacy.budget import Budget
 from cloister.protocol.plan import Plan
-from cloister.schema import schema_of
+from cloister.schema import Column, Schema, schema_of
 from cloister.tasks import TASKS
 from cloister.tasks.examples import example_of
 
@@ -62,3 +62,55 @@ def test_the_doubt_is_told_before_anything_is_spent(
     classify = ["classify", "a.csv", *asked, "--target", "ill", "--out", "out"]
     assert main([*classify, "--quiet"]) == 0
     assert "epsilon 0.05 is too small for 40 records" in capsys.readouterr().err
+
+
+def test_nothing_is_said_of_a_number_of_records_that_nobody_gave(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("ages.toml").write_text(
+        'dataset = "ward"\nunit = "row"\n'
+        '[[columns]]\nname = "age"\ntype = "number"\nmin = 0\nmax = 100\n'
+    )
+    Path("a.csv").write_text("age\n" + "50\n20\n" * 200)
+    asked = ["cluster", "a.csv", "--schema", "ages.toml", "--k", "2", "--epsilon", "2"]
+    assert main([*asked, "--out", "bought", "--quiet"]) == 0
+    assert "too small" not in capsys.readouterr().err
+    assert main([*asked, "--nominal-n", "4", "--out", "given", "--quiet"]) == 0
+    assert "too small" in capsys.readouterr().err
+
+
+def test_categories_that_would_count_as_lengths_are_named() -> None:
+    columns = tuple(
+        Column(name=name, type="category", categories=words)
+        for name, words in (("work", ("desk", "field", "none")), ("ill", ("no", "yes")))
+    )
+    schema = Schema(dataset="ward", unit="row", columns=columns)
+
+    def said(task: str, **options: object) -> tuple[str, ...]:
+        budget = Budget(8.0, DELTA)
+        plan = make_plan(TASKS[task], schema, ["here"], budget=budget, nominal_n=9000, **options)
+        return of_lengths(plan, schema)
+
+    for task, options in (
+        ("auto", {"n_clusters": 2}),
+        ("selectk", {"min_clusters": 2, "max_clusters": 3}),
+    ):
+        (doubt,) = said(task, **options)
+        assert "work" in doubt
+        assert "ill" not in doubt  # two words are 0 and 1
+    assert said("naive-bayes", target="ill") == ()
+
+
+def test_a_delta_that_would_allow_to_release_a_record_is_doubted() -> None:
+    example = example_of(TASKS["count"])
+
+    def said(delta: float) -> str:
+        budget = Budget(8.0, delta)
+        schema = schema_of(example.columns)
+        return " ".join(
+            doubts(make_plan(TASKS["count"], schema, ["here"], budget=budget, nominal_n=1000))
+        )
+
+    assert "delta 0.001 is not below 1 / nominal_n" in said(1e-3)
+    assert "delta" not in said(1e-4)

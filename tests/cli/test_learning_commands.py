@@ -179,3 +179,10 @@ def test_a_model_needs_the_schema_it_was_made_with(ward: Path, capsys: Said) -> 
         == 3
     )
     assert "digests differ" in capsys.readouterr().err
+    measured = ["evaluate", "test.csv", "--model", "model/model.json", "--epsilon", "1"]
+    measured += ["--nominal-n", "600", "--out", "measured"]
+    (ward / "fewer.toml").write_text(SCHEMA.split('[[columns]]\nname = "work"')[0])
+    for schema in ("other.toml", "fewer.toml"):
+        assert main([*measured, "--schema", schema]) == 3
+        assert "digests differ" in capsys.readouterr().err
+    assert not (ward / "measured").exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from cloister.protocol.plan import Plan
 from cloister.silo.agent import AGGREGATOR_NOISE
 from cloister.silo.policy import PROPOSE_LABEL, Proposer
 from cloister.silo.store import State, Store
+from cloister.tasks import TASKS
 from cloister.testing import toy_plan
 
 SILOS = ("silo-0", "silo-1", "silo-2")
@@ -152,6 +154,17 @@ def test_a_job_is_shown_in_plain_words_with_its_cost(
         assert words in text
 
 
+def test_the_owner_is_told_which_column_a_job_learns_to_tell(
+    home: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
+    design = {"n_features": 2, "nominal_n": 300, "budget": Budget(1.0, 1e-6)}
+    columns = Schema.load(home.folder / "schema.toml").public
+    task = TASKS["linear"].design(**design, columns=columns, target="x1")
+    job = home.receive(home.plan(task=task))
+    assert main(["jobs", "show", "--config", home.config, job]) == 0
+    assert re.search(r"^target +x1$", capsys.readouterr().out, re.MULTILINE)
+
+
 def test_what_was_spent_before_is_in_the_price(home: Home, shown: Shown) -> None:
     ledger = Ledger(home.folder / "ledger.db")
     ledger.open_dataset("toy", cap=Budget(2.0, 1e-6))
@@ -225,6 +238,7 @@ def test_denied_once_is_denied(
         code, error = refused(home, capsys, action, job)
         assert code == 3
         assert "declined" in error
+        assert "use 'cloister jobs withdraw'" not in error  # there is nothing left to withdraw
 
 
 def test_withdrawing_returns_what_did_not_leave_even_without_an_agent(

@@ -130,7 +130,9 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     wanted = next((word for word in arguments if not word.startswith("-")), None)
     for name, summary in COMMANDS.items():
-        command = commands.add_parser(name, help=summary, description=f"{summary.capitalize()}.")
+        command = commands.add_parser(
+            name, help=summary, description=f"{summary[0].upper()}{summary[1:]}."
+        )
         if name == wanted:
             module = import_module(f"cloister.cli.{name.replace('-', '_')}")
             module.add_arguments(command)
@@ -150,7 +152,7 @@ class _Version(argparse.Action):
 
 def _exit_codes() -> str:
     """Return the table of exit codes of this module's description."""
-    return (__doc__ or "").split("====\n", 1)[-1].rsplit("\n====", 1)[0]
+    return (__doc__ or "").split("====\n", 1)[-1].rsplit("\n====", 1)[0].replace("``", "'")
 
 
 def _complain(sentence: str) -> None:

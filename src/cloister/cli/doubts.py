@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import gdp_part
 from cloister.protocol.plan import Plan
+from cloister.schema import Schema
 from cloister.tasks.base import Floats, Task
 
 _CLEAR_SUM = 5.0  # a sum of all records, if they agreed, should be so many times its noise
@@ -25,7 +26,21 @@ def doubts(plan: Plan) -> tuple[str, ...]:
     """Say what makes a private plan not worth its budget, and what would help."""
     if plan.budget is None:
         return ()
-    return tuple(_of_clusters(plan, plan.budget)) or tuple(_of_sums(plan, plan.budget))
+    about_size = tuple(_of_clusters(plan, plan.budget)) or tuple(_of_sums(plan, plan.budget))
+    return (*about_size, *_of_delta(plan, plan.budget))
+
+
+def of_lengths(plan: Plan, schema: Schema) -> tuple[str, ...]:
+    """Say which categories a clustering would take for lengths."""
+    if not any(hasattr(plan.task, name) for name in ("n_clusters", "max_clusters")):
+        return ()
+    words = [column.name for column in schema.columns if len(column.categories) > 2]
+    if not words:
+        return ()
+    return (
+        f"clusters take the categories of {', '.join(words)} for numbers, by their places in the "
+        "schema; leave such a column out, or make a boolean column of each category.",
+    )
 
 
 def _of_clusters(plan: Plan, budget: Budget) -> Iterator[str]:
@@ -51,6 +66,14 @@ def _of_clusters(plan: Plan, budget: Budget) -> Iterator[str]:
                 f"{worst!r}; more records, narrower public bounds, fewer clusters or a larger "
                 "epsilon would help."
             )
+
+
+def _of_delta(plan: Plan, budget: Budget) -> Iterator[str]:
+    if budget.delta * plan.nominal_n >= 1:
+        yield (
+            f"delta {budget.delta:g} is not below 1 / nominal_n: a promise that may fail so often "
+            "would allow to release a whole record; leave it out for a smaller one."
+        )
 
 
 def _of_sums(plan: Plan, budget: Budget) -> Iterator[str]:

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from cloister.cli.options import add_job_arguments
+from cloister.cli.options import add_job_arguments, schema_of_model
 from cloister.cli.output import Output, add_flags
 from cloister.cli.release import finish, release
 from cloister.cli.run import task_options
@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     columns = {name: value for name, value in given.items() if value is not None}
     options = {**columns, **task_options(args.set)}
     if args.model:
-        task, about = about_model(args.model)
+        task, about = about_model(args.model, args.schema)
         options |= about
     elif columns.keys() & {"prediction", "score"}:
         task = TASKS["evaluation"]
@@ -51,9 +51,10 @@ def run(args: argparse.Namespace) -> int:
     return finish(result, charge, args.out, out, command="evaluate")
 
 
-def about_model(path: Path) -> tuple[type[Task], dict[str, Any]]:
+def about_model(path: Path, schema: Path) -> tuple[type[Task], dict[str, Any]]:
     """Return the task that measures a released model, and what its plan says of the model."""
     result = JobResult.load(path)
+    schema_of_model(schema, result.plan)
     task = result.plan.task
     if isinstance(task, Classifier | Regressor):
         kind = "evaluation" if isinstance(task, Classifier) else "regression-evaluation"

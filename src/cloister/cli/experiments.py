@@ -27,9 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     add_flags(actions.add_parser("list", help="all experiments, and about how long each takes"))
 
-    runner = actions.add_parser("run", help="run one; a repeated call goes on where it stopped")
+    runner = actions.add_parser("run", help="run some; a repeated call goes on where it stopped")
     add = runner.add_argument
-    add("name", choices=EXPERIMENTS, metavar="NAME")
+    add("names", nargs="+", choices=EXPERIMENTS, metavar="NAME")
     _add_folder(runner)
     add("--jobs", type=int, default=1, help="processes, each with one thread")
     add("--data", type=Path, help="folder of NAME.csv.gz, NAME.csv, NAME.parquet or NAME.npz")
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--datasets",
         default="",
         metavar="NAME,...",
-        help="only these, where the experiment has several",
+        help="only these, where the experiment has several; for one NAME",
     )
     add_flags(runner)
 
@@ -83,7 +83,9 @@ def _list(out: Output) -> None:
 
 
 def _run(args: argparse.Namespace, out: Output) -> None:
-    experiment = EXPERIMENTS[args.name]
+    chosen = [EXPERIMENTS[name] for name in dict.fromkeys(args.names)]
+    if args.datasets and len(chosen) > 1:
+        raise PlanError("datasets belong to one experiment; name only that one.")
     if args.data and not args.data.is_dir():
         raise PlanError(f"data must be a folder, got {str(args.data)!r}.")
     settings = Settings(
@@ -94,11 +96,15 @@ def _run(args: argparse.Namespace, out: Output) -> None:
         repeats=args.repeats,
         only=tuple(name.strip() for name in args.datasets.split(",") if name.strip()),
     )
-    rows = run_experiment(experiment, settings, quiet=args.quiet or args.json)
-    files = experiment.figures(rows, folder_of(experiment, settings))
-    out.say(f"{len(rows):,} rows and {len(files)} files are in {folder_of(experiment, settings)}")
+    written = []
+    for experiment in chosen:
+        folder = folder_of(experiment, settings)
+        rows = run_experiment(experiment, settings, quiet=args.quiet or args.json)
+        files = experiment.figures(rows, folder)
+        out.say(f"{len(rows):,} rows and {len(files)} files are in {folder}")
+        written.append(_written(experiment, settings, [*map(str, files)]) | {"rows": len(rows)})
     out.say(f"({STAMP}).")
-    out.document(_written(experiment, settings, [*map(str, files)]) | {"rows": len(rows)})
+    out.document({"stamp": STAMP, "experiments": written})
 
 
 def _draw(args: argparse.Namespace, out: Output) -> None:

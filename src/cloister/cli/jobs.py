@@ -27,7 +27,7 @@ from cloister.report.words import warnings_of
 from cloister.settings import SiloSettings, load_settings
 from cloister.silo.agent import MODEL, close_job
 from cloister.silo.site import Site
-from cloister.silo.store import OPEN, UNDECIDED, Job, State
+from cloister.silo.store import GRANTED, OPEN, UNDECIDED, Job, State
 from cloister.tasks.base import Table
 
 CONSENT = (
@@ -120,6 +120,7 @@ def _show(args: argparse.Namespace, site: Site, out: Output) -> None:
             ("study", plan.study),
             ("plan digest", plan.digest.hex()),
             ("columns", ", ".join(plan.columns)),
+            *_target(plan),
             ("policy", "allows it" if refusal is None else f"refuses it: {refusal}"),
         ]
     )
@@ -156,6 +157,12 @@ def _show(args: argparse.Namespace, site: Site, out: Output) -> None:
             "plan_digest": plan.digest.hex(),
         }
     )
+
+
+def _target(plan: Plan) -> list[tuple[str, str]]:
+    """Name the column that a job learns to tell, or measures another against."""
+    at = getattr(plan.task, "target", getattr(plan.task, "truth", None))
+    return [] if at is None else [("target", plan.columns[at])]
 
 
 def _approve(args: argparse.Namespace, site: Site, out: Output) -> None:
@@ -211,7 +218,8 @@ def _decide(
     store = site.store()
     job = store.find(args.job)
     if not store.move(job.id, state, among, reason=reason, by="owner"):
-        way = "; use 'cloister jobs withdraw'" if state == State.DECLINED else ""
+        leave = state == State.DECLINED and job.state in GRANTED
+        way = "; use 'cloister jobs withdraw'" if leave else ""
         raise PlanError(f"job {job.id} is {_now(site, job)} and cannot be {state}{way}.")
     out.say(f"{state}  {job.id}")
     out.document({"command": f"jobs {args.action}", "job": job.id, "state": state})

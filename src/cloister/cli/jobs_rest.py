@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from cloister.cli.doubts import doubts, of_lengths
 from cloister.cli.evaluate import about_model
 from cloister.cli.options import add_kmeans_arguments, add_plan_arguments, kmeans_task, plan_of
 from cloister.cli.output import Output
@@ -92,6 +93,8 @@ def _address(settings: Settings) -> tuple[str, str | None]:
 
 def _submit(args: argparse.Namespace, rest: Rest, keys: KeyFolder, out: Output) -> None:
     plan = _planned(args, rest)
+    for doubt in (*doubts(plan), *of_lengths(plan, Schema.load(args.schema))):
+        out.warn(doubt)
     job = rest.submit(proposal(plan, keys.identity(), keys.peer().name))
     out.say(f"proposed  {job['id']}")
     out.paragraph(plan.describe())
@@ -144,7 +147,7 @@ def _about(args: argparse.Namespace, task: type[Task]) -> dict[str, Any]:
     """Return what the plan says of the model that is to be measured, if there is one."""
     if args.model is None:
         return {}
-    measure, about = about_model(args.model)
+    measure, about = about_model(args.model, args.schema)
     if task is not measure:
         raise PlanError(f"this model is measured by task {measure.name!r}, got {task.name!r}.")
     return about

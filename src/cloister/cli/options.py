@@ -174,7 +174,10 @@ def add_prepare_arguments(group: argparse._ActionsContainer) -> None:
 
 
 def _shares(text: str) -> list[float]:
-    return [float(part) for part in text.split(",")]
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be numbers such as 0.2,0.8, got {text!r}") from None
 
 
 def prepared(
@@ -213,9 +216,13 @@ def named_values(pairs: Iterable[str]) -> dict[str, Any]:
 def _clusters(text: str) -> int | range:
     """Read a number of clusters, or the numbers to choose from."""
     low, dots, high = text.removeprefix("auto:").partition("..")
-    if not (text.startswith("auto:") and dots):
-        return int(text)
-    return range(int(low), int(high) + 1)
+    try:
+        if not (text.startswith("auto:") and dots):
+            return int(text)
+        return range(int(low), int(high) + 1)
+    except ValueError:
+        message = f"must be a number or a choice such as auto:2..12, got {text!r}"
+        raise argparse.ArgumentTypeError(message) from None
 
 
 def kmeans_task(args: argparse.Namespace) -> tuple[type[Task], dict[str, Any]]:
@@ -257,6 +264,14 @@ def kmeans_options(args: argparse.Namespace) -> dict[str, Any]:
         "public_seed": args.public_seed,
         **{name: value for name, value in given.items() if value is not None},
     }
+
+
+def schema_of_model(path: Path, plan: Plan) -> Schema:
+    """Load the contract that a model was made with; any other would change what it says."""
+    schema = Schema.load(path)
+    if schema.digest() != plan.schema_digest:
+        raise PlanError("schema is not that of the model: their digests differ; give the original.")
+    return schema
 
 
 def plan_of(

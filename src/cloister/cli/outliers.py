@@ -46,5 +46,5 @@ def run(args: argparse.Namespace) -> int:
     names = ("method", "threshold", "count_share", "group", "min_group", "public_seed")
     options = {name: getattr(args, name) for name in names}
     result, charge = release(args, TASKS["outliers"], options, out)
-    out.say("cloister predict MODEL FILE --schema SCHEMA flags the records of a file, locally.")
+    out.say("cloister predict flags the records of a file by this model, locally.")
     return finish(result, charge, args.out, out, command="outliers")

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping
 from typing import Any
 
-from cloister.cli.doubts import doubts, forecast_of, of_centres
+from cloister.cli.doubts import doubts, forecast_of, of_centres, of_lengths
 from cloister.cli.options import add_kmeans_arguments, add_plan_arguments, kmeans_task, plan_of
 from cloister.cli.output import Output, add_flags
 from cloister.cli.run import add_task_arguments, allowed_task, task_options
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     forecast = forecast_of(plan)
     if not plan.budget:
         out.warn(f"NOT PRIVATE: task {plan.task.name!r} releases exact values.")
-    for doubt in doubts(plan):
+    for doubt in (*doubts(plan), *of_lengths(plan, Schema.load(args.schema))):
         out.warn(doubt)
     _show(plan, forecast, out)
     out.document(_document(plan, forecast))

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cloister.cli.options import schema_of_model
 from cloister.cli.output import Output, add_flags
 from cloister.errors import DataError, PlanError
 from cloister.jobs import JobResult
@@ -17,8 +18,6 @@ from cloister.tasks.outliers import Outliers
 
 if TYPE_CHECKING:
     from cloister.estimators.kmeans import DPKMeans
-    from cloister.protocol.plan import Plan
-    from cloister.schema import Schema
 
 NOTE = "labels are NOT private: each is computed from one record; keep them where the records are."
 
@@ -43,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
         about = "a row with a missing value has no cluster"
     else:
         heading, rows = _told(result, args)
-        about = "a missing value counts as the middle of its column"
+        about = "a missing value counts as the schema says, or as the middle of its column"
     _write(args.out, heading, rows)
     out.say(f"written  {args.out}: {about}")
     out.warn(NOTE)
@@ -63,7 +62,7 @@ def _told(result: JobResult, args: argparse.Namespace) -> tuple[list[str], Itera
         )
     if args.schema is None:
         raise PlanError(f"schema must be given for a model of task {task.name!r}.")
-    schema = _schema_of(args, plan)
+    schema = schema_of_model(args.schema, plan)
     target = None if isinstance(task, Outliers) else task.target
     records = schema_rows(schema, target, args.file, plan.grid)
     if isinstance(task, Outliers):
@@ -79,16 +78,6 @@ def _told(result: JobResult, args: argparse.Namespace) -> tuple[list[str], Itera
     return [plan.columns[task.target]], [(value,) for value in told]
 
 
-def _schema_of(args: argparse.Namespace, plan: Plan) -> Schema:
-    """Load the contract of a model."""
-    from cloister.schema import Schema
-
-    schema = Schema.load(args.schema)
-    if schema.digest() != plan.schema_digest:
-        raise PlanError("schema is not that of the model: their digests differ; give the original.")
-    return schema
-
-
 def _clusters(args: argparse.Namespace) -> tuple[list[str], Iterable[Sequence[Any]]]:
     """Return heading and rows of a k-means model: the number of the nearest released centre."""
     import numpy as np
@@ -97,7 +86,8 @@ def _clusters(args: argparse.Namespace) -> tuple[list[str], Iterable[Sequence[An
     from cloister.estimators.kmeans import DPKMeans
 
     model = DPKMeans.load(args.model)
-    schema = _schema_of(args, model.plan_) if args.schema else None  # which says what words are
+    # A schema says which number a word stands for.
+    schema = schema_of_model(args.schema, model.plan_) if args.schema else None
     records = read_floats(args.file, model.plan_.columns, schema)
     complete = np.isfinite(records).all(axis=1)
     labels = np.full(len(records), "", dtype=object)

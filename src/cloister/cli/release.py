@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cloister.cli.doubts import doubts
+from cloister.cli.doubts import doubts, of_lengths
 from cloister.cli.options import plan_of, source_of
 from cloister.cli.output import Output
 from cloister.errors import DataError, PlanError
@@ -87,7 +87,8 @@ def release(
     schema = Schema.load(args.schema)
     files = name_silos(args.files)
     plan = plan_of(args, task, schema, files, options)
-    for doubt in doubts(plan):
+    known = doubts(plan) if args.nominal_n else ()  # else it is a plan for the fewest records
+    for doubt in (*known, *of_lengths(plan, schema)):
         out.warn(doubt)
     records = _read(files, schema, args.baskets)
     prepare_folder(args.out)
