@@ -613,6 +613,12 @@ def test_the_forecast_is_the_half_width_that_comes() -> None:
     np.testing.assert_allclose(told, result.results["half_width"], atol=2 / ONE)
 
 
+def test_the_interval_of_very_many_clients_is_not_of_width_zero() -> None:
+    it = plan("row", 1, nominal_n=10**9)
+    result = run_plan(it, {"silo-0": [table(9, 0)]}, noise=SimulatedNoise(0))
+    assert (result.results["half_width"] > 0).all()
+
+
 def test_noise_however_large_stays_on_the_grid() -> None:
     it = plan("silo", 1, budget=Budget(0.01, 1e-9), rounds=3, clip=1e6)
     result = run_plan(it, {"silo-0": [table(9, 0)]})

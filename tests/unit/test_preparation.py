@@ -238,6 +238,13 @@ def test_categories_enter_components_one_by_one_and_kept_columns_follow() -> Non
     assert shown[-1].columns == ("age", "work=private", "work=state", "work=none")  # type: ignore[union-attr]
 
 
+def test_the_interval_of_a_variance_is_not_of_width_zero() -> None:
+    X = np.random.default_rng(0).uniform(-1, 1, (2000, 2))
+    it = planned("pca", toy_schema(2), epsilon=1e6, n_components=2)
+    result = run_plan(it, {"a": [it.grid.encode(X)]}, noise=SimulatedNoise(0))
+    assert (result.results["explained_variance_half_width"] > 0).all()
+
+
 def test_white_coordinates_have_one_deviation_each() -> None:
     X = load_wine().data
     schema = numbers_schema(X.min(axis=0), X.max(axis=0))
@@ -414,10 +421,15 @@ def test_a_budget_too_small_is_told_with_what_would_fit() -> None:
         ("pca", {"clip": 0}, "clip must be above 0"),
         ("pca", {"keep": ["height"]}, "keep must be a column of the schema"),
         ("pipeline", {"steps": []}, "at least one step"),
-        ("pipeline", {"steps": [["nothing", {}]]}, "a step must be one of"),
-        ("pipeline", {"steps": [["count", {}], ["count", {}]]}, "must be the last one"),
+        ("pipeline", {"steps": [["nothing", {}]]}, "a step must be one of .*linear"),
+        (
+            "pipeline",
+            {"steps": [["polish", {}], ["count", {}]]},
+            "one of bounds, pca, standardise before the last one, got 'polish'",
+        ),
+        ("pipeline", {"steps": [["count", {}], ["count", {}]]}, "before it fit bounds, pca"),
         ("pipeline", {"steps": [["lloyd", {"n_clusters": 2, "rounds": 1}]]}, "cannot be part"),
-        ("pipeline", {"steps": [["count", {"depth": 3}]]}, "do not fit"),
+        ("pipeline", {"steps": [["count", {"depth": 3}]]}, "do not fit: it has no option"),
         ("pipeline", {"steps": [["bounds", {}], ["count", {}]], "shares": [1.0]}, "shares must be"),
         ("pipeline", {"steps": [["bounds", {}], ["count", {}]], "shares": [0.7, 0.7]}, "shares"),
     ],

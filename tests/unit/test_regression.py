@@ -168,6 +168,56 @@ def test_coefficients_in_data_units_tell_what_those_on_the_grid_tell() -> None:
     np.testing.assert_allclose(task.decision(result.results, records)[:, 0], by_hand, atol=1e-3)
 
 
+# --- units of the data
+
+POWERS = [-30, -20, 20, 30]
+
+
+def in_units(k: int, power: int, scaled: str, noise: Any) -> JobResult:
+    """Fit the same table with one of its columns, bounds and all, in other units."""
+    shape, records = toy(k)
+    scale = [2.0**power if column.name == scaled else 1.0 for column in shape.columns]
+    columns = [
+        number(c.name, c.min * factor, c.max * factor) if c.type == "number" else c
+        for c, factor in zip(shape.columns, scale, strict=True)
+    ]
+    same = schema(*columns).grid().encode(shape.grid().decode(records / 2.0**16) * scale)
+    return fitted(Logistic if k else Linear, schema(*columns), same, epsilon=1.0, noise=noise)
+
+
+@pytest.mark.parametrize("power", POWERS)
+@pytest.mark.parametrize("k", [0, 2, 3])
+def test_units_of_a_column_only_scale_its_coefficient_and_interval(k: int, power: int) -> None:
+    plain = in_units(k, 0, "x", SimulatedNoise(5)).results
+    scaled = in_units(k, power, "x", SimulatedNoise(5)).results
+    for name, value in plain.items():
+        wanted = value.copy()
+        if name.startswith("coef"):
+            wanted[..., 0] /= 2.0**power
+        np.testing.assert_allclose(scaled[name], wanted, rtol=1e-9, err_msg=name)
+        if name.endswith("_low"):
+            assert (scaled[name] < scaled[name.replace("_low", "_high")]).all()
+
+
+@pytest.mark.parametrize("power", POWERS)
+def test_units_of_the_target_scale_all_of_a_linear_model(power: int) -> None:
+    plain = in_units(0, 0, "y", SimulatedNoise(5)).results
+    scaled = in_units(0, power, "y", SimulatedNoise(5)).results
+    assert scaled["residual_std"] > 0
+    for name, value in plain.items():
+        np.testing.assert_allclose(scaled[name], value * 2.0**power, rtol=1e-9, err_msg=name)
+
+
+@pytest.mark.parametrize("k", [0, 2])
+def test_no_interval_of_noise_is_of_width_zero_on_a_coarse_grid(k: int) -> None:
+    shape, _ = toy(k)
+    _, records = toy(k, 20_000)
+    coarse = np.rint(records / 2.0**8).astype(np.int32)
+    options: dict[str, Any] = {"epsilon": 1e3, "noise": SimulatedNoise(0), "frac_bits": 8}
+    result = fitted(Logistic if k else Linear, shape, coarse, **options).results
+    assert (result["coef_low"] < result["coef_high"]).all()
+
+
 # --- what the noise does
 
 

@@ -42,6 +42,7 @@ from cloister.tasks.base import (
     State,
 )
 from cloister.tasks.columns import Encoding, categories_of, codes, position
+from cloister.tasks.intervals import round_up
 from cloister.tasks.local_training import NORM, Network, alike, bounded, clipped
 
 Trust = Literal["sum", "local"]
@@ -216,7 +217,7 @@ class _Averaging:
             "parameters": np.clip(parameters, -_FARTHEST, _FARTHEST),
             "velocity": np.clip(velocity, -_FARTHEST, _FARTHEST),
             "update": np.clip(mean, -_FARTHEST, _FARTHEST),
-            "half_width": np.array([min(INTERVAL_95["gaussian"] * noise, _FARTHEST)]),
+            "half_width": round_up(np.array([INTERVAL_95["gaussian"] * noise]), self.frac_bits),
             "lengths": lengths,
             "noise_lengths": noise_lengths,
         }

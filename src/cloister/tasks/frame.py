@@ -381,6 +381,14 @@ class Frame:
             matrix[-1] -= matrix[place] * middle[j]
         return matrix
 
+    def to_half_boxes(self, state: Mapping[str, Floats], low: Floats, high: Floats) -> Floats:
+        """Return :meth:`to_columns` for columns over half their box; the intercept is the same.
+
+        Its numbers are of one size in any unit of the data, so that they may be rounded.
+        """
+        half_range, middle = (high - low) / 2, (high + low) / 2
+        return self.to_columns(state, np.ones_like(half_range), middle / half_range)
+
     def predict(self, coefficients: Floats, records: Records) -> Floats:
         """Return the design of grid records times coefficients; shape (n_samples, n_outputs)."""
         told = np.tile(coefficients[:, -1], (len(records), 1))

@@ -25,6 +25,7 @@ from cloister.tasks.base import INTERVAL_95, Floats, Mechanism
 
 BOX = (-1.0, 1.0)
 """Where every record lies, in grid coordinates, and so every mean of records."""
+_WIDEST = 1e9  # steps of it fit 64 bits
 
 
 def ratio_interval(
@@ -77,6 +78,16 @@ def ratio_interval(
 def size_interval(count_std: float, mechanism: Mechanism = "gaussian") -> float:
     """Return the half-width of the 95 % interval of a count whose noise has this deviation."""
     return INTERVAL_95[mechanism] * count_std
+
+
+def round_up(half_width: Floats, frac_bits: int) -> Floats:
+    """Return half-widths in grid coordinates as the state may hold them.
+
+    The state is rounded to the grid, where the nearest step to a small half-width is 0.
+    """
+    one = 1 << frac_bits
+    rounded: Floats = np.ceil(np.minimum(half_width, _WIDEST) * one) / one
+    return rounded
 
 
 def fieller(

@@ -46,6 +46,7 @@ from cloister.tasks.frame import (
     row_length,
     solve,
 )
+from cloister.tasks.intervals import round_up
 
 SUMS_SHARE = 0.1
 """Part of the budget of the first sum; the products have the rest."""
@@ -240,16 +241,18 @@ class Linear:
             noise = noise_std * sqrt(1 + min(float(weights @ weights), len(others)))
             mean, covariance = solve(products, penalty, target[None], noise, spread)
             weights = mean[0]
-        back = self._back(now)
+        # in half boxes and half ranges of the target: the state is rounded to the grid
+        rows = {"centre": now["centre"][others], "scale": now["scale"][others]}
+        unit = 1 / now["scale"][place]
+        back = unit * self._model.to_half_boxes(rows, np.array(self.low), np.array(self.high))
         variance = np.einsum("ij,jk,ik->i", back, covariance, back)
         half_width = INTERVAL_95["gaussian"] * np.sqrt(np.maximum(variance, 0))
         left = matrix[place, place] - 2 * (target @ weights) + weights @ products @ weights
         variance_left = max(float(left), 0.0) / max(float(products[-1, -1]), noise_std, 1e-9)
-        unit = (self.high[self.target] - self.low[self.target]) / 2 / now["scale"][place]
         return {
             **now,
             "weights": np.clip(weights, -1e6, 1e6),
-            "half_width": np.minimum(half_width, 1e9),
+            "half_width": round_up(half_width, self.frac_bits),
             "residual_std": np.array([min(sqrt(variance_left) * unit, 1e9)]),
         }
 
@@ -296,7 +299,9 @@ class Linear:
         middle = (self.high[self.target] + self.low[self.target]) / 2
         offset[-1] = middle + half * now["centre"][self._place]
         told = self._back(now) @ now["weights"] + offset
-        low, high = told - now["half_width"], told + now["half_width"]
+        boxes = self._model.half_boxes(np.array(self.low), np.array(self.high))
+        half_width = now["half_width"] * half / np.append(boxes, 1.0)
+        low, high = told - half_width, told + half_width
         return {
             "coef": told[:-1],
             "coef_low": low[:-1],
@@ -304,7 +309,7 @@ class Linear:
             "intercept": told[-1:],
             "intercept_low": low[-1:],
             "intercept_high": high[-1:],
-            "residual_std": now["residual_std"],
+            "residual_std": now["residual_std"] * half,
             "grid_coef": self._back(now, on_grid=True) @ now["weights"] + offset,
         }
 

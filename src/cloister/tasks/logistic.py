@@ -53,6 +53,7 @@ from cloister.tasks.frame import (
     row_length,
     solve,
 )
+from cloister.tasks.intervals import round_up
 
 SUMS_SHARE, PRODUCTS_SHARE = 0.08, 0.3
 """Parts of the budget of the first two sums; the gradients have the rest, in equal parts."""
@@ -384,7 +385,8 @@ class Logistic:
             spread *= _NO_SHRINKAGE
         penalty = self.penalty * now["scale"] ** 2 / self._divisor(now)
         penalty[-1] = 0.0
-        back = self._back(now)
+        # in half boxes: the state is rounded to the grid
+        back = self._frame.to_half_boxes(now, np.array(self.low), np.array(self.high))
         values, vectors = np.linalg.eigh(bends)
         weights, variance = np.zeros_like(target), np.zeros_like(target)
         for bend, vector in zip(values, vectors.T, strict=True):
@@ -400,7 +402,7 @@ class Logistic:
             "target": target,
             "target_std": np.array([noise_std]),
             "weights": np.clip(weights, -_LARGEST, _LARGEST),
-            "half_width": np.minimum(np.hypot(half_width, moved), 1e9),
+            "half_width": round_up(np.hypot(half_width, moved), self.frac_bits),
         }
 
     def _divisor(self, now: State) -> float:
@@ -446,7 +448,8 @@ class Logistic:
         told = now["weights"] @ self._back(now).T
         p = self._frame.width
         unit = self._frame.to_columns(now, np.ones(self.n_features), np.zeros(self.n_features))
-        low, high = told - now["half_width"], told + now["half_width"]
+        half_width = now["half_width"] / np.append(self._half_boxes, 1.0)
+        low, high = told - half_width, told + half_width
         return {
             "coef": told[:, : p - 1],
             "coef_low": low[:, : p - 1],

@@ -41,7 +41,7 @@ from cloister.tasks.base import (
 )
 from cloister.tasks.clipped import chunks, clip_to_unit
 from cloister.tasks.columns import Encoding, position
-from cloister.tasks.intervals import ratio_interval, size_interval
+from cloister.tasks.intervals import ratio_interval, round_up, size_interval
 from cloister.tasks.moments import PRODUCT, SQUARE, n_products, sum_products, unpack_products
 
 _MEAN_SHARE = 0.15
@@ -267,7 +267,9 @@ class PCA:
             "components": first,
             "variances": values[::-1][: self.n_components],
             "total": np.array([max(float(np.trace(moments)), float(values[-1]))]),
-            "spread": np.array([self._reach_of_noise(block.noise_std * scale)]),
+            "spread": round_up(
+                np.array([self._reach_of_noise(block.noise_std * scale)]), self.frac_bits
+            ),
         }
 
     def _reach_of_noise(self, word: float) -> float:
