@@ -113,9 +113,11 @@ def test_steps_before_are_one_plan_with_one_cost(ward: Path, capsys: Said) -> No
 def test_a_regression_tells_a_number_in_its_units(ward: Path, capsys: Said) -> None:
     run(f"regress {FILES} --target pressure --epsilon 4 --out model", capsys)
     run("predict model/model.json test.csv --schema s.toml --out p.csv", capsys)
+    told_rows = [row["pressure"] for row in told(ward / "p.csv")]
+    assert [i for i, answer in enumerate(told_rows) if not answer] == [2, 3, 4]  # unusable cells
+    answers = np.array([float(answer or "nan") for answer in told_rows])
     truth = np.array([float(row["pressure"]) for row in told(ward / "test.csv")])
-    answers = np.array([float(row["pressure"]) for row in told(ward / "p.csv")])
-    assert np.median(np.abs(answers - truth)) < 6
+    assert np.nanmedian(np.abs(answers - truth)) < 6
     measures = run(
         "evaluate test.csv --model model/model.json --schema s.toml --nominal-n 600 --epsilon 4 "
         "--out measures",
@@ -123,6 +125,44 @@ def test_a_regression_tells_a_number_in_its_units(ward: Path, capsys: Said) -> N
     )
     assert measures["task"] == "regression-evaluation"
     assert measures["results"]["mae"][0] < 8
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "classify {} --target ill --method naive-bayes",
+        "regress {} --target age",
+        "outliers {} --method robust",
+        "cluster {} --k 2",
+    ],
+)
+def test_a_row_that_the_schema_drops_has_no_answer_and_is_counted(
+    words: str, ward: Path, capsys: Said
+) -> None:
+    assert main([*words.format(FILES).split(), "--epsilon", "4", "--out", "model"]) == 0
+    lines = (ward / "test.csv").read_text().splitlines()
+    new = [lines[0], "50,120,none,no", "50,120,martian,no", "50,?,none,no", "60,120,state,yes"]
+    (ward / "new.csv").write_text("\n".join(new) + "\n")
+    capsys.readouterr()
+    words = "predict model/model.json new.csv --schema s.toml --out p.csv"
+    assert main(words.split()) == 0
+    assert "no answer for 2 rows" in capsys.readouterr().out
+    answers = [list(row.values()) for row in told(ward / "p.csv")]
+    assert [row[0] for row in answers] == ["1", "2", "3", "4"]
+    assert [all(row[1:]) for row in answers] == [True, False, False, True]
+    assert not any(any(row[1:]) for row in answers[1:3])
+
+
+def test_a_row_is_filled_as_the_schema_says(ward: Path, capsys: Said) -> None:
+    filled = SCHEMA.replace('"none"]', '"none"]\nmissing = "none"')
+    (ward / "s.toml").write_text(filled)
+    run(f"classify {FILES} --target ill --epsilon 4 --out model", capsys)
+    (ward / "new.csv").write_text(
+        "age,pressure,work\n50,120,none\n50,120,martian\n50,120,\n50,120,private\n"
+    )
+    run("predict model/model.json new.csv --schema s.toml --out p.csv", capsys)
+    answers = [tuple(row.values())[1:] for row in told(ward / "p.csv")]
+    assert answers[0] == answers[1] == answers[2] != answers[3]
 
 
 def test_outliers_are_counted_and_flagged_where_they_are(ward: Path, capsys: Said) -> None:

@@ -19,6 +19,9 @@ from cloister.tasks.outliers import Outliers
 if TYPE_CHECKING:
     from cloister.estimators.kmeans import DPKMeans
 
+Told = tuple[list[str], Iterable[Sequence[Any]], list[bool]]
+"""Heading, answers, and which rows of the file have one."""
+
 NOTE = "labels are NOT private: each is computed from one record; keep them where the records are."
 
 
@@ -38,21 +41,26 @@ def run(args: argparse.Namespace) -> int:
     out = Output.of(args)
     result = JobResult.load(args.model)
     if "centres" in result.results:
-        heading, rows = _clusters(args)
-        about = "a row with a missing value has no cluster"
+        heading, rows, kept = _clusters(args)
     else:
-        heading, rows = _told(result, args)
-        about = "a missing value counts as the schema says, or as the middle of its column"
-    _write(args.out, heading, rows)
-    out.say(f"written  {args.out}: {about}")
+        heading, rows, kept = _told(result, args)
+    answers = iter(rows)
+    nothing = ("",) * len(heading)
+    _write(args.out, heading, (next(answers) if there else nothing for there in kept))
+    out.say(f"written  {args.out}")
+    if without := kept.count(False):
+        out.say(f"no answer for {without} rows: a value that is needed is missing or unknown")
     out.warn(NOTE)
     out.document({"command": "predict", "file": args.out, "private": False})
     return 0
 
 
-def _told(result: JobResult, args: argparse.Namespace) -> tuple[list[str], Iterable[Sequence[Any]]]:
-    """Return heading and rows of what a model tells that is not k-means."""
-    from cloister.estimators.base import schema_rows
+def _told(result: JobResult, args: argparse.Namespace) -> Told:
+    """Return what a model tells that is not k-means."""
+    import numpy as np
+
+    from cloister.data import read_rows
+    from cloister.estimators.base import with_target, without_target
 
     plan, task = result.plan, result.plan.task
     if not isinstance(task, Classifier | Regressor | Outliers):
@@ -64,36 +72,39 @@ def _told(result: JobResult, args: argparse.Namespace) -> tuple[list[str], Itera
         raise PlanError(f"schema must be given for a model of task {task.name!r}.")
     schema = schema_of_model(args.schema, plan)
     target = None if isinstance(task, Outliers) else task.target
-    records = schema_rows(schema, target, args.file, plan.grid)
+    values = read_rows(args.file, without_target(schema, target))
+    there = np.isfinite(values).all(axis=1)
+    kept: list[bool] = np.asarray(there).tolist()
+    records = with_target(values[there], target, plan.grid)
     if isinstance(task, Outliers):
         scores = task.scores(result.results, records).tolist()
         cutoff = float(result.results["cutoff"][0])
-        return ["score", "outlier"], [(s, int(s > cutoff)) for s in scores]
+        return ["score", "outlier"], [(s, int(s > cutoff)) for s in scores], kept
     if isinstance(task, Classifier):
         found = task.probabilities(result.results, records)
         best = found.argmax(axis=1)
         rows = [(task.classes[i], *row) for i, row in zip(best, found.tolist(), strict=True)]
-        return [plan.columns[task.target], *(f"p({word})" for word in task.classes)], rows
+        return [plan.columns[task.target], *(f"p({word})" for word in task.classes)], rows, kept
     told = task.predict(result.results, records).tolist()
-    return [plan.columns[task.target]], [(value,) for value in told]
+    return [plan.columns[task.target]], [(value,) for value in told], kept
 
 
-def _clusters(args: argparse.Namespace) -> tuple[list[str], Iterable[Sequence[Any]]]:
-    """Return heading and rows of a k-means model: the number of the nearest released centre."""
+def _clusters(args: argparse.Namespace) -> Told:
+    """Return what a k-means model tells: the number of the nearest released centre."""
     import numpy as np
 
-    from cloister.data import read_floats
+    from cloister.data import read_floats, read_rows
     from cloister.estimators.kmeans import DPKMeans
 
     model = DPKMeans.load(args.model)
-    # A schema says which number a word stands for.
-    schema = schema_of_model(args.schema, model.plan_) if args.schema else None
-    records = read_floats(args.file, model.plan_.columns, schema)
-    complete = np.isfinite(records).all(axis=1)
-    labels = np.full(len(records), "", dtype=object)
-    if complete.any():
-        labels[complete] = model.predict(_named(model, records[complete]))
-    return ["cluster"], [(label,) for label in labels]
+    if args.schema:  # which says what a word stands for, and what is missing
+        records = read_rows(args.file, schema_of_model(args.schema, model.plan_))
+    else:
+        records = read_floats(args.file, model.plan_.columns)
+    there = np.isfinite(records).all(axis=1)
+    labels = model.predict(_named(model, records[there])).tolist() if there.any() else []
+    kept: list[bool] = np.asarray(there).tolist()
+    return ["cluster"], [(label,) for label in labels], kept
 
 
 def _named(model: DPKMeans, records: Any) -> Any:

@@ -20,6 +20,7 @@ from cloister.data.records import (
     as_silos,
     header,
     read_floats,
+    read_rows,
     read_source,
 )
 from cloister.data.sources import SqlQuery
@@ -37,5 +38,6 @@ __all__ = [
     "check_file",
     "header",
     "read_floats",
+    "read_rows",
     "read_source",
 ]

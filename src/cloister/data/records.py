@@ -178,6 +178,34 @@ def read_floats(
     return np.concatenate(parts)
 
 
+def read_rows(source: Any, schema: Schema) -> Floats:
+    """Return every row of a source as the rules of a schema have it, none left out.
+
+    Parameters
+    ----------
+    source : array, table or path
+        Of which the schema's columns are read; its unit is not looked at.
+    schema : Schema
+
+    Returns
+    -------
+    ndarray of shape (n_samples, n_features), float64, data units
+        Missing cells are filled, nothing is clipped. NaN where a cell is the reason why the schema
+        drops its record. For local use: this is the data, not a release.
+
+    Raises
+    ------
+    DataError
+        If the source cannot be read or lacks a column.
+    """
+    table, rules = _open(source, schema.names), Rules.of_schema(schema)
+    parts = [np.empty((0, table.n_columns))]
+    for raw in table.chunks(default_rows(table.n_columns)):
+        judged = rules.judge(raw)
+        parts.append(np.where(judged.outside & rules.drop_outside, np.nan, judged.values))
+    return np.concatenate(parts)
+
+
 def header(source: Any) -> tuple[str, ...]:
     """Return the column names of a source and nothing else; arrays have x0, x1, ...
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,13 +14,15 @@ from sklearn.utils import check_array
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
-from cloister.data import Records, array_records, as_silos, header, read_floats, read_source
+from cloister.data import Records, array_records, as_silos, header, read_source
 from cloister.errors import DataError, PlanError
 from cloister.estimators.tables import (
     Floats,
     check_bounds,
+    check_schema,
     check_whole,
     checked_numbers,
+    kept_rows,
     open_ledger,
     plain_schema,
 )
@@ -52,6 +55,7 @@ class PrivateEstimator(BaseEstimator):
     delta_ : float
     """
 
+    _task: ClassVar[type[Task]]  # of which a model is
     _new_noise: ClassVar[Callable[[], NoiseSource]] = DiscreteNoise
 
     def _release(
@@ -73,11 +77,21 @@ class PrivateEstimator(BaseEstimator):
             frac_bits=int(self.frac_bits),
             **options,
         )
-        self.result_ = result
-        self.plan_: Plan = result.plan
-        self.spent_: float = result.epsilon()
-        self.delta_: float = result.plan.budget.delta if result.plan.budget else 0.0
+        self._keep(result)
         return result
+
+    def _keep(self, result: JobResult) -> None:
+        """Set the fitted attributes, functions of a released result alone."""
+        plan = result.plan
+        self.result_ = result
+        self.plan_: Plan = plan
+        self.spent_: float = result.epsilon()
+        self.delta_: float = plan.budget.delta if plan.budget else 0.0
+        target = getattr(plan.task, "target", None)
+        names = [name for j, name in enumerate(plan.columns) if j != target]
+        self.n_features_in_: int = len(names)
+        if names != [f"x{j}" for j in range(len(names))]:
+            self.feature_names_in_ = np.array(names, dtype=object)
 
     @property
     def _own_task(self) -> Task:
@@ -103,11 +117,103 @@ class PrivateEstimator(BaseEstimator):
         check_is_fitted(self)
         self.result_.save(path)
 
+    @classmethod
+    def load(cls, path: str | Path, *, bounds: Schema | None = None, **parameters: Any) -> Self:
+        """Read a model to predict with; costs nothing.
+
+        Parameters
+        ----------
+        path : path
+            Written by :meth:`save`, or the ``model.json`` of a job.
+        bounds : Schema, optional
+            The contract of the fit, required if the fit had one; a file does not hold it.
+        parameters
+            Of the estimator, where the file does not tell them, such as `costs`. To fit again,
+            make a new estimator: what is neither here nor in the file has its default.
+
+        Returns
+        -------
+        estimator
+            Its attributes and answers are those of the one that was saved.
+
+        Raises
+        ------
+        DataError
+            If the file is not a model of this estimator.
+        PlanError
+            If the schema is missing, or is not that of the model.
+        """
+        result, names = JobResult.load(path), set(cls._get_param_names())
+        plan = result.plan
+        own = plan.task
+        if isinstance(own, Pipeline) and "prepare" in names:
+            own = own.steps[-1]
+        if type(own) is not cls._task or plan.budget is None:
+            raise DataError(
+                f"model holds the task {own.name!r}, not {cls._task.name!r}; load it with the "
+                "estimator that saved it."
+            )
+        given = {
+            "epsilon": plan.budget.epsilon,
+            "delta": plan.budget.delta,
+            "nominal_n": plan.nominal_n,
+            "frac_bits": plan.grid.frac_bits,
+            **_public_numbers(own, names),
+            **_contract(plan, names, bounds),
+            **parameters,
+        }
+        model = cls(**given)
+        if "classes" in names:
+            model.classes_ = _loaded_classes(given.get("classes"), plan.task.classes)  # type: ignore[attr-defined]  # a classifier's
+        model._keep(result)
+        return model
+
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = False
         tags.non_deterministic = True  # fresh noise in every fit
         return tags
+
+
+def _public_numbers(task: Task, names: set[str]) -> dict[str, Any]:
+    """Return the parameters of an estimator that are plain numbers and words of its task."""
+    found = {name: getattr(task, name, None) for name in names - {"target", "group"}}
+    return {k: v for k, v in found.items() if isinstance(v, bool | int | float | str)}
+
+
+def _contract(plan: Plan, names: set[str], schema: Schema | None) -> dict[str, Any]:
+    """Return the parameters that say what the columns are: of a schema, or of plain bounds."""
+    target: int | None = getattr(plan.task, "target", None)
+    features = [j for j in range(len(plan.columns)) if j != target]
+    if schema is not None:
+        check_schema(schema, plan)
+        at = {"target": target, "group": getattr(plan.task, "group", None)}
+        told = {k: plan.columns[j] for k, j in at.items() if k in names and j is not None}
+        return {"bounds": schema, **told}
+    low, high = plan.grid.low, plan.grid.high
+    columns = list(plain_schema((low, high), plan.columns, None).columns)
+    found: dict[str, Any] = {"bounds": tuple([end[j] for j in features] for end in (low, high))}
+    if target is not None and "classes" in names:
+        words: tuple[str, ...] = plan.task.classes  # type: ignore[attr-defined]  # a classifier's
+        columns[target] = _words_column(plan.columns[target], words)
+        found["classes"] = _as_labels(words).tolist()
+    elif target is not None:
+        found["target_bounds"] = (low[target], high[target])
+    plain = Schema(dataset="unnamed", unit="row", columns=tuple(columns))
+    if plain.digest() != plan.schema_digest:
+        raise PlanError(
+            "bounds must be given: the schema that the model was fitted with, which a file of a "
+            "model does not hold."
+        )
+    return found
+
+
+def _loaded_classes(given: Any, words: Sequence[str]) -> NDArray[Any]:
+    """Return labels in the order of a model's classes."""
+    labels = _as_labels(words) if given is None else np.unique(np.asarray(given))
+    if labels.shape != (len(words),):
+        raise PlanError(f"classes must be the {len(words)} labels of the model, got {given!r}.")
+    return labels
 
 
 class PrivateClassifier(ClassifierMixin, PrivateEstimator):
@@ -173,6 +279,8 @@ def read_labelled(
     model.__dict__.pop("feature_names_in_", None)
     if isinstance(model.bounds, Schema):
         return _by_schema(model, X, y)
+    if getattr(model, "target", None) is not None:
+        raise PlanError("target goes with a schema as bounds; leave it out and give y.")
     if y is None:
         raise DataError(
             "requires y to be passed, but the target y is None; give y, or a schema as bounds and "
@@ -182,6 +290,13 @@ def read_labelled(
     if target_bounds is None:
         column = _class_column(model, labels, classes)
         numbers = [_class_numbers(part, model.classes_) for part in labels]
+        if all(np.isnan(part).all() for part in numbers):
+            warnings.warn(
+                "no label in y is one of classes, so every record is left out and the model is "
+                "noise alone; give the labels as they stand in y.",
+                UserWarning,
+                stacklevel=3,
+            )
     else:
         column = _number_column(target_bounds)
         numbers = [np.asarray(part, dtype=np.float64) for part in labels]
@@ -209,44 +324,31 @@ def grid_rows(model: Any, X: Any) -> NDArray[np.int32]:
     ----------
     model : PrivateEstimator
         Fitted; ``plan_.task`` has a `target`.
-    X : array_like of shape (n_samples, n_features) or DataFrame
-        With a schema as `bounds`, a table with its columns; a cell for which the schema would drop
-        the record counts as the middle of its column.
+    X : array_like of shape (n_samples, n_features), DataFrame, or path with a schema
+        With a schema as `bounds`, a table with its columns, of which the target may be absent.
+
+    Raises
+    ------
+    DataError
+        If the schema drops a record.
     """
     check_is_fitted(model)
     target: int = model.plan_.task.target
     if isinstance(model.bounds, Schema):
-        return schema_rows(model.bounds, target, X, model.plan_.grid)
-    values = checked_numbers(model, X, reset=False)
-    return _with_target(values, target, model.plan_.grid)
+        values = kept_rows(without_target(model.bounds, target), X)
+    else:
+        values = checked_numbers(model, X, reset=False)
+    return with_target(values, target, model.plan_.grid)
 
 
-def schema_rows(schema: Schema, target: int | None, X: Any, grid: Grid) -> NDArray[np.int32]:
-    """Return the grid records of a table or file that need not hold the target.
-
-    Parameters
-    ----------
-    schema : Schema
-    target : int or None
-        The column that is to be told, which X need not have.
-    X : table or path
-    grid : Grid
-        Of the schema.
-
-    Returns
-    -------
-    ndarray of shape (n_samples, n_columns), int32
-        A row for each of X: a cell for which the schema drops the record counts as the middle of
-        its column.
-    """
-    columns = [column for j, column in enumerate(schema.columns) if j != target]
-    part = schema.model_copy(update={"columns": tuple(columns)})
-    values = read_floats(X, part.names, part)
-    fill = [(c.min + c.max) / 2 if np.isnan(c.fill_value) else c.fill_value for c in columns]
-    return _with_target(np.where(np.isfinite(values), values, fill), target, grid)
+def without_target(schema: Schema, target: int | None) -> Schema:
+    """Return the contract of a table that need not hold the target."""
+    columns = tuple(column for j, column in enumerate(schema.columns) if j != target)
+    return schema.model_copy(update={"columns": columns})
 
 
-def _with_target(values: Floats, target: int | None, grid: Grid) -> NDArray[np.int32]:
+def with_target(values: Floats, target: int | None, grid: Grid) -> NDArray[np.int32]:
+    """Return data units without the target as grid records in which it is a constant."""
     if target is not None:
         values = np.insert(values, target, grid.low[target], axis=1)
     rows: NDArray[np.int32] = grid.encode(values)
@@ -265,6 +367,8 @@ def _by_schema(model: Any, X: Any, y: Any) -> tuple[Schema, dict[str, Records], 
         )
     silos = as_silos(X)
     if y is not None:
+        if any(model.target in header(silo) for silo in silos if hasattr(silo, "columns")):
+            raise DataError(f"y must be None where X has the target {model.target!r}; give one.")
         parts = [y] if len(silos) == 1 and not _is_list_of_arrays(y) else list(y)
         silos = [
             _with_column(table, model.target, part)
@@ -273,7 +377,6 @@ def _by_schema(model: Any, X: Any, y: Any) -> tuple[Schema, dict[str, Records], 
     words = column.public.categories
     if words:
         model.classes_ = _as_labels(words)
-    model.n_features_in_ = len(schema.columns) - 1
     records = {
         f"silo-{i}": read_source(silo, schema, frac_bits=int(model.frac_bits))
         for i, silo in enumerate(silos)
@@ -282,13 +385,20 @@ def _by_schema(model: Any, X: Any, y: Any) -> tuple[Schema, dict[str, Records], 
 
 
 def _as_labels(words: Sequence[str]) -> NDArray[Any]:
-    """Return classes as users know them: whole numbers where all words are such."""
-    try:
-        numbers = [int(word) for word in words]
-    except ValueError:
-        return np.array(words, dtype=object)
-    same = [str(number) for number in numbers] == list(words)
-    return np.array(numbers) if same else np.array(words, dtype=object)
+    """Return classes as users know them: numbers or truth values where all words are such."""
+    if set(words) <= _TRUTH.keys():
+        return np.array([_TRUTH[word] for word in words])
+    for kind in (int, float):
+        try:
+            numbers = [kind(word) for word in words]
+        except ValueError:
+            continue
+        if [str(number) for number in numbers] == list(words):
+            return np.array(numbers)
+    return np.array(words, dtype=object)
+
+
+_TRUTH = {"False": False, "True": True}
 
 
 def _with_column(table: Any, name: str, values: Any) -> Any:
@@ -343,8 +453,11 @@ def _class_column(model: Any, labels: Sequence[NDArray[Any]], classes: Any) -> C
     words = tuple(str(label) for label in model.classes_)
     plain = len(set(words)) == len(words) and all(w and w == w.strip() for w in words)
     names = words if plain else tuple(f"class {i}" for i in range(len(words)))
-    last = len(names) - 1.0
-    return Column(name="y", type="category", categories=names, min=0.0, max=last)
+    return _words_column("y", names)
+
+
+def _words_column(name: str, words: tuple[str, ...]) -> Column:
+    return Column(name=name, type="category", categories=words, min=0.0, max=len(words) - 1.0)
 
 
 def _class_numbers(labels: NDArray[Any], classes: NDArray[Any]) -> Floats:

@@ -24,9 +24,9 @@ from cloister.errors import PlanError
 from cloister.estimators.tables import (
     check_bounds,
     check_whole,
-    checked_numbers,
     local_labels,
     nearest_centre,
+    new_rows,
     open_ledger,
     read_silos,
 )
@@ -77,7 +77,7 @@ class CuratorKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
     delta_ : float
     result_ : CuratorResult
     labels_ : ndarray of shape (n_samples,)
-        Cluster of each record of this fit, -1 for one with a missing value. **Not private**: it is
+        Cluster of each record of this fit, -1 for one that was left out. **Not private**: it is
         made from the records in this process, and is not saved.
     n_features_in_ : int
     feature_names_in_ : ndarray of shape (n_features_in_,)
@@ -195,7 +195,7 @@ class CuratorKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
 
         Parameters
         ----------
-        X : array_like of shape (n_samples, n_features)
+        X : array_like of shape (n_samples, n_features), DataFrame, or path with a schema
 
         Returns
         -------
@@ -209,7 +209,7 @@ class CuratorKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
 
         Parameters
         ----------
-        X : array_like of shape (n_samples, n_features)
+        X : array_like of shape (n_samples, n_features), DataFrame, or path with a schema
 
         Returns
         -------
@@ -231,7 +231,7 @@ class CuratorKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
 
     def _checked(self, X: ArrayLike) -> Floats:
         check_is_fitted(self)
-        return checked_numbers(self, X, reset=False)
+        return new_rows(self, X)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what must not be stored: labels are made from the records."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,9 @@ from sklearn.utils import check_random_state
 from cloister.errors import PlanError
 from cloister.estimators.base import PrivateClassifier, read_labelled
 from cloister.estimators.tables import Floats
+from cloister.jobs import JobResult
 from cloister.privacy.ledger import Ledger
+from cloister.tasks.base import Task
 from cloister.tasks.forest import RandomForest
 
 
@@ -108,6 +110,8 @@ class DPRandomForestClassifier(PrivateClassifier):
     True
     """
 
+    _task: ClassVar[type[Task]] = RandomForest
+
     def __init__(
         self,
         *,
@@ -175,7 +179,7 @@ class DPRandomForestClassifier(PrivateClassifier):
         self._check_parameters()
         schema, records, target = read_labelled(self, X, y, classes=self.classes)
         checked_costs(self.costs, len(self.classes_))
-        result = self._release(
+        self._release(
             RandomForest,
             schema,
             records,
@@ -189,6 +193,10 @@ class DPRandomForestClassifier(PrivateClassifier):
             class_weight=_by_position(self.class_weight, self.classes_),
             public_seed=int(check_random_state(self.random_state).randint(2**31 - 1)),
         )
+        return self
+
+    def _keep(self, result: JobResult) -> None:
+        super()._keep(result)
         found = result.results
         self.leaf_sums_: Floats = found["leaves"]
         self.leaf_half_width_: Floats = found["leaf_half_width"]
@@ -197,7 +205,6 @@ class DPRandomForestClassifier(PrivateClassifier):
         own = self._own_task
         assert isinstance(own, RandomForest)
         self.feature_importances_: Floats = np.delete(found["importance"], own.target)
-        return self
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the most probable class of each record, or the one of least expected cost."""

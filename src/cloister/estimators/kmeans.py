@@ -23,10 +23,11 @@ from sklearn.utils.validation import check_is_fitted
 from cloister.errors import DataError, PlanError
 from cloister.estimators.tables import (
     check_bounds,
+    check_schema,
     check_whole,
-    checked_numbers,
     local_labels,
     nearest_centre,
+    new_rows,
     open_ledger,
     read_silos,
 )
@@ -130,7 +131,7 @@ class DPKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
     plan_ : Plan
     result_ : JobResult
     labels_ : ndarray of shape (n_samples,)
-        Cluster of each record of this fit, -1 for one with a missing value. **Not private**: it is
+        Cluster of each record of this fit, -1 for one that was left out. **Not private**: it is
         made from the records in this process, and is neither saved nor reported. Absent after
         fitting silos.
     n_features_in_ : int
@@ -276,7 +277,7 @@ class DPKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
 
         Parameters
         ----------
-        X : array_like of shape (n_samples, n_features)
+        X : array_like of shape (n_samples, n_features), DataFrame, or path with a schema
 
         Returns
         -------
@@ -289,7 +290,7 @@ class DPKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
 
         Parameters
         ----------
-        X : array_like of shape (n_samples, n_features)
+        X : array_like of shape (n_samples, n_features), DataFrame, or path with a schema
 
         Returns
         -------
@@ -314,20 +315,36 @@ class DPKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         self.result_.save(path)
 
     @classmethod
-    def load(cls, path: str | Path) -> DPKMeans:
+    def load(cls, path: str | Path, *, bounds: Schema | None = None) -> DPKMeans:
         """Read a model to predict with; its parameters are those of its plan.
 
         To fit again, make a new estimator: a bought count and `alpha` are not among them.
+
+        Parameters
+        ----------
+        path : path
+            Written by :meth:`save`.
+        bounds : Schema, optional
+            The contract of the fit, if new records are to be read by it. A file does not hold it.
+
+        Raises
+        ------
+        DataError
+            If the file is not a model of this estimator.
+        PlanError
+            If the schema is not that of the model.
         """
         result = JobResult.load(path)
         plan, task = result.plan, result.plan.task
+        if bounds is not None:
+            check_schema(bounds, plan)
         algorithm = Auto.name if isinstance(task, SelectK) else task.name
         if algorithm not in ALGORITHMS or plan.budget is None:
             raise DataError(f"model holds the task {task.name!r}, not one of {list(ALGORITHMS)}.")
         model = cls(
             result.results["centres"].shape[0],
             epsilon=plan.budget.epsilon,
-            bounds=(plan.grid.low, plan.grid.high),
+            bounds=bounds or (plan.grid.low, plan.grid.high),
             nominal_n=plan.nominal_n,
             delta=plan.budget.delta,
             algorithm=algorithm,
@@ -363,7 +380,7 @@ class DPKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
 
     def _checked(self, X: ArrayLike) -> Floats:
         check_is_fitted(self)
-        return checked_numbers(self, X, reset=False)
+        return new_rows(self, X)
 
     def _fitted_grid(self) -> Any:
         check_is_fitted(self)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +13,10 @@ from sklearn.base import RegressorMixin
 from cloister.errors import PlanError
 from cloister.estimators.base import PrivateClassifier, PrivateEstimator, grid_rows, read_labelled
 from cloister.estimators.tables import Floats
+from cloister.jobs import JobResult
 from cloister.privacy.ledger import Ledger
 from cloister.schema import Schema
+from cloister.tasks.base import Task
 from cloister.tasks.linear import Linear
 from cloister.tasks.logistic import Logistic
 
@@ -93,6 +95,8 @@ class DPLogisticRegression(PrivateClassifier):
     True
     """
 
+    _task: ClassVar[type[Task]] = Logistic
+
     def __init__(
         self,
         *,
@@ -149,7 +153,7 @@ class DPLogisticRegression(PrivateClassifier):
         """
         self._check_parameters()
         schema, records, target = read_labelled(self, X, y, classes=self.classes)
-        result = self._release(
+        self._release(
             Logistic,
             schema,
             records,
@@ -160,9 +164,12 @@ class DPLogisticRegression(PrivateClassifier):
             clip=self.clip,
             shrinkage=self.shrinkage,
         )
-        _keep(self, result.results)
-        self.n_iter_: int = result.plan.rounds
         return self
+
+    def _keep(self, result: JobResult) -> None:
+        super()._keep(result)
+        _set_coefficients(self)
+        self.n_iter_: int = result.plan.rounds
 
     def _weights(self, schema: Schema, target: str) -> Any:
         """Return class weights by the schema's names of the classes."""
@@ -239,6 +246,8 @@ class DPLinearRegression(RegressorMixin, PrivateEstimator):
     True
     """
 
+    _task: ClassVar[type[Task]] = Linear
+
     def __init__(
         self,
         *,
@@ -293,7 +302,7 @@ class DPLinearRegression(RegressorMixin, PrivateEstimator):
         if not isinstance(self.bounds, Schema) and self.target_bounds is None:
             raise PlanError("target_bounds must be given: two public numbers that y lies between.")
         schema, records, target = read_labelled(self, X, y, target_bounds=self.target_bounds)
-        result = self._release(
+        self._release(
             Linear,
             schema,
             records,
@@ -302,11 +311,14 @@ class DPLinearRegression(RegressorMixin, PrivateEstimator):
             clip=self.clip,
             shrinkage=self.shrinkage,
         )
-        _keep(self, result.results)
+        return self
+
+    def _keep(self, result: JobResult) -> None:
+        super()._keep(result)
+        _set_coefficients(self)
         for name in ("intercept_", "intercept_low_", "intercept_high_"):
             setattr(self, name, float(getattr(self, name)[0]))
         self.residual_std_: float = float(result.results["residual_std"][0])
-        return self
 
     def predict(self, X: Any) -> Floats:
         """Return the predicted target of each record; shape (n_samples,)."""
@@ -316,11 +328,11 @@ class DPLinearRegression(RegressorMixin, PrivateEstimator):
         return task.predict(self.result_.results, rows)
 
 
-def _keep(model: PrivateEstimator, found: Mapping[str, Floats]) -> None:
+def _set_coefficients(model: PrivateEstimator) -> None:
     """Set coefficients, intercepts, their intervals, and the names of the design's columns."""
     for name in ("coef", "intercept"):
         for end in ("", "_low", "_high"):
-            setattr(model, f"{name}{end}_", found[name + end])
+            setattr(model, f"{name}{end}_", model.result_.results[name + end])
     task = model.plan_.task
     assert isinstance(task, Logistic | Linear)
     model.feature_names_ = np.array(task.names[:-1], dtype=object)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from cloister.estimators.base import PrivateClassifier, read_labelled
-from cloister.estimators.tables import Floats
+from cloister.jobs import JobResult
 from cloister.privacy.ledger import Ledger
+from cloister.tasks.base import Task
 from cloister.tasks.naive_bayes import NaiveBayes
 
 
@@ -95,6 +96,8 @@ class DPNaiveBayes(PrivateClassifier):
     True
     """
 
+    _task: ClassVar[type[Task]] = NaiveBayes
+
     def __init__(
         self,
         *,
@@ -151,7 +154,7 @@ class DPNaiveBayes(PrivateClassifier):
         """
         self._check_parameters()
         schema, records, target = read_labelled(self, X, y, classes=self.classes)
-        result = self._release(
+        self._release(
             NaiveBayes,
             schema,
             records,
@@ -161,11 +164,12 @@ class DPNaiveBayes(PrivateClassifier):
             most_counts=self.most_counts,
             smoothing=self.smoothing,
         )
-        self._keep(result.results)
         return self
 
-    def _keep(self, found: Mapping[str, Floats]) -> None:
+    def _keep(self, result: JobResult) -> None:
         """Set the learned attributes; those of kinds of columns that are not there stay absent."""
+        super()._keep(result)
+        found = result.results
         for name, key in _ATTRIBUTES.items():
             self.__dict__.pop(name, None)
             if key in found:

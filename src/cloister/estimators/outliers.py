@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,8 +13,10 @@ from sklearn.utils.validation import check_is_fitted
 
 from cloister.errors import PlanError
 from cloister.estimators.base import PrivateEstimator
-from cloister.estimators.tables import Floats, checked_numbers, read_silos
+from cloister.estimators.tables import Floats, new_rows, read_silos
+from cloister.jobs import JobResult
 from cloister.privacy.ledger import Ledger
+from cloister.tasks.base import Task
 from cloister.tasks.outliers import Outliers
 
 
@@ -74,6 +76,8 @@ class DPOutlierDetector(OutlierMixin, PrivateEstimator):
     [1, -1]
     """
 
+    _task: ClassVar[type[Task]] = Outliers
+
     def __init__(
         self,
         *,
@@ -123,7 +127,7 @@ class DPOutlierDetector(OutlierMixin, PrivateEstimator):
         """
         self._check_parameters()
         schema, records, _ = read_silos(self, X, frac_bits=int(self.frac_bits))
-        result = self._release(
+        self._release(
             Outliers,
             schema,
             records,
@@ -134,10 +138,11 @@ class DPOutlierDetector(OutlierMixin, PrivateEstimator):
             min_group=float(self.min_group),
             public_seed=int(check_random_state(self.random_state).randint(2**31 - 1)),
         )
+        return self
+
+    def _keep(self, result: JobResult) -> None:
+        super()._keep(result)
         found = result.results
-        self.n_features_in_ = result.plan.grid.n_features
-        if result.plan.columns != tuple(f"x{j}" for j in range(self.n_features_in_)):
-            self.feature_names_in_ = np.array(result.plan.columns, dtype=object)
         self.location_: Floats = found["location"]
         self.spread_: Floats = found["spread"]
         if "covariance" in found:
@@ -145,22 +150,20 @@ class DPOutlierDetector(OutlierMixin, PrivateEstimator):
         if "flagged" in found:
             self.flagged_: Floats = found["flagged"]
         self.offset_ = -float(found["cutoff"][0])
-        return self
 
     def score_samples(self, X: ArrayLike) -> Floats:
         """Return minus how unusual each record is; local, exact for the given X, costs nothing.
 
         Parameters
         ----------
-        X : array_like of shape (n_samples, n_features)
-            In the order of the columns; with a schema, categories as their numbers.
+        X : array_like of shape (n_samples, n_features), DataFrame, or path with a schema
 
         Returns
         -------
         ndarray of shape (n_samples,)
         """
         check_is_fitted(self)
-        rows = self.plan_.grid.encode(checked_numbers(self, X, reset=False))
+        rows = self.plan_.grid.encode(new_rows(self, X))
         task = self.plan_.task
         if not isinstance(task, Outliers):
             raise PlanError(f"task of the model must be 'outliers', got {task.name!r}.")
@@ -171,7 +174,7 @@ class DPOutlierDetector(OutlierMixin, PrivateEstimator):
 
         Parameters
         ----------
-        X : array_like of shape (n_samples, n_features)
+        X : array_like of shape (n_samples, n_features), DataFrame, or path with a schema
 
         Returns
         -------
@@ -184,7 +187,7 @@ class DPOutlierDetector(OutlierMixin, PrivateEstimator):
 
         Parameters
         ----------
-        X : array_like of shape (n_samples, n_features)
+        X : array_like of shape (n_samples, n_features), DataFrame, or path with a schema
 
         Returns
         -------

@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 import numpy as np
 from sklearn.base import TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from cloister.errors import PlanError
-from cloister.estimators.base import PrivateEstimator, schema_rows
-from cloister.estimators.tables import Floats, check_whole, checked_numbers, read_silos
+from cloister.estimators.base import PrivateEstimator
+from cloister.estimators.tables import Floats, check_whole, new_rows, read_silos
 from cloister.hazmat.fixedpoint import Grid
 from cloister.jobs import JobResult
 from cloister.privacy.ledger import Ledger
-from cloister.schema import Schema
 from cloister.tasks import PCA, Bounds, Quantiles, Standardise, Statistics
 from cloister.tasks.base import Exhibit, Task, Transformer
 
@@ -29,7 +28,6 @@ def _run(model: PrivateEstimator, task: type[Task], X: Any, **options: Any) -> J
     """Check parameters, read the silos, and release."""
     model._check_parameters()
     schema, records, _ = read_silos(model, X, frac_bits=int(model.frac_bits))
-    model.n_features_in_ = len(schema.columns)
     return model._release(task, schema, records, **options)
 
 
@@ -46,20 +44,20 @@ class _Preparing(TransformerMixin, PrivateEstimator):
 
         Parameters
         ----------
-        X : array_like of shape (n_samples, n_features) or DataFrame
+        X : array_like of shape (n_samples, n_features), DataFrame, or path with a schema
 
         Returns
         -------
         ndarray of shape (n_samples, n_features_out)
-            Clipped first to the public bounds. With a schema, categories are their numbers, and a
-            cell for which the schema drops the record counts as the middle of its column.
+            Clipped first to the public bounds. With a schema, categories are their numbers.
+
+        Raises
+        ------
+        DataError
+            If the schema drops a record of X.
         """
         task, grid = self._fitted, self.plan_.grid
-        if isinstance(self.bounds, Schema):
-            records = schema_rows(self.bounds, None, X, grid)
-        else:
-            records = grid.encode(checked_numbers(self, X, reset=False))
-        rows = task.transform(self.result_.results, records)
+        rows = task.transform(self.result_.results, grid.encode(new_rows(self, X)))
         low = tuple(column.low for column in task.output)
         high = tuple(column.high for column in task.output)
         return Grid(low, high, grid.frac_bits).decode(rows / grid.one)
@@ -105,6 +103,8 @@ class DPBounds(_Preparing):
     True
     """
 
+    _task: ClassVar[type[Task]] = Bounds
+
     def __init__(
         self,
         *,
@@ -145,11 +145,15 @@ class DPBounds(_Preparing):
             If the ledger refuses.
         """
         options = {"probabilities": self.probabilities, "refine": bool(self.refine)}
-        results = _run(self, Bounds, X, **options).results
+        _run(self, Bounds, X, **options)
+        return self
+
+    def _keep(self, result: JobResult) -> None:
+        super()._keep(result)
+        results = result.results
         self.low_, self.high_ = results["lower"], results["upper"]
         ends = np.stack([results["low"], results["high"]], axis=2)
         self.low_interval_, self.high_interval_ = ends[:, 0], ends[:, 1]
-        return self
 
     def inverse_transform(self, X: Any) -> Floats:
         """Return data units for columns between their bounds; other columns stay as they are."""
@@ -192,6 +196,8 @@ class DPStandardScaler(_Preparing):
     (2000, 2)
     """
 
+    _task: ClassVar[type[Task]] = Standardise
+
     def __init__(
         self,
         *,
@@ -229,13 +235,17 @@ class DPStandardScaler(_Preparing):
         BudgetExceeded
             If the ledger refuses.
         """
-        results = _run(self, Standardise, X, reach=float(self.reach)).results
+        _run(self, Standardise, X, reach=float(self.reach))
+        return self
+
+    def _keep(self, result: JobResult) -> None:
+        super()._keep(result)
+        results = result.results
         self.mean_, self.scale_ = results["mean"], results["scale"]
         self.mean_interval_, self.scale_interval_ = (
             np.stack([results[f"{name}_low"], results[f"{name}_high"]], axis=1)
             for name in ("mean", "deviation")
         )
-        return self
 
     def inverse_transform(self, X: Any) -> Floats:
         """Return data units for columns in deviations; other columns stay as they are."""
@@ -289,6 +299,8 @@ class DPPCA(_Preparing):
     (2000, 1)
     """
 
+    _task: ClassVar[type[Task]] = PCA
+
     def __init__(
         self,
         n_components: int,
@@ -339,14 +351,18 @@ class DPPCA(_Preparing):
             "reach": float(self.reach),
             "whiten": bool(self.whiten),
         }
-        results = _run(self, PCA, X, **options).results
+        _run(self, PCA, X, **options)
+        return self
+
+    def _keep(self, result: JobResult) -> None:
+        super()._keep(result)
+        results = result.results
         self.mean_, self.components_ = results["mean"], results["components"]
         self.explained_variance_ = results["explained_variance"]
         self.explained_variance_ratio_ = results["explained_variance_ratio"]
         ends = (results["explained_variance_low"], results["explained_variance_high"])
         self.explained_variance_interval_ = np.stack(ends, axis=1)
         self.scale_ = results["scale"]
-        return self
 
     def inverse_transform(self, X: Any) -> Floats:
         """Return data units, as far as the components tell them.

@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from sklearn.metrics import pairwise_distances_argmin_min
 from sklearn.utils.validation import validate_data
 
-from cloister.data import array_records, as_silos, header, read_floats, read_source
+from cloister.data import array_records, as_silos, header, read_rows, read_source
 from cloister.errors import DataError, PlanError
 from cloister.hazmat.fixedpoint import Grid
 from cloister.privacy.ledger import Ledger
+from cloister.protocol.plan import Plan
 from cloister.schema import Column, Schema
 
 Floats = NDArray[np.float64]
@@ -38,7 +39,8 @@ def read_silos(
     schema : Schema
     records : dict of str to iterable of int32 arrays
     local : ndarray of shape (n_samples, n_features) or None
-        The table in data units, if there is just one and it is in memory.
+        The table in data units, if there is just one and it is in memory; NaN where a schema
+        drops the record.
     """
     for old in ("labels_", "feature_names_in_"):
         model.__dict__.pop(old, None)
@@ -48,7 +50,7 @@ def read_silos(
     if isinstance(model.bounds, Schema):
         schema = model.bounds
         if table:  # read now: what cannot be labelled is refused before it costs anything
-            local = read_floats(silos[0], schema.names, schema)
+            local = read_rows(silos[0], schema)
     elif table:
         local = checked_numbers(model, silos[0])
         silos = [local]
@@ -95,6 +97,12 @@ def check_bounds(bounds: Any) -> None:
         )
 
 
+def check_schema(schema: Any, plan: Plan) -> None:
+    """Refuse a contract that is not the one a plan was made of."""
+    if not isinstance(schema, Schema) or schema.digest() != plan.schema_digest:
+        raise PlanError("bounds must be the schema of the model: digests differ; give that one.")
+
+
 def check_whole(**numbers: Any) -> None:
     """Refuse a number that is not an integer of at least 1."""
     for name, value in numbers.items():
@@ -114,7 +122,6 @@ def open_ledger(model: Any, schema: Schema) -> tuple[Ledger, str] | None:
 
 def checked_numbers(model: Any, X: Any, **options: Any) -> Floats:
     """Let scikit-learn check a table; where it would quote cells, say so in our words."""
-    X = _with_codes(model.bounds, X)
     try:
         checked: Floats = validate_data(model, X, dtype=[np.float64, np.float32], **options)
         return checked
@@ -127,14 +134,39 @@ def checked_numbers(model: Any, X: Any, **options: Any) -> Floats:
     )
 
 
-def _with_codes(bounds: Any, X: Any) -> Any:
-    """Return a DataFrame with numbers for its categories, if a schema says which they are."""
-    has_words = isinstance(bounds, Schema) and any(column.categories for column in bounds.columns)
-    if not has_words or not hasattr(X, "assign"):
-        return X
-    values = read_floats(X, bounds.names, bounds)
-    numbers = X.assign(**{name: values[:, j] for j, name in enumerate(bounds.names)})
-    return numbers[list(bounds.names)]
+def new_rows(model: Any, X: Any) -> Floats:
+    """Return records that a fitted model is asked about, data units; none may be dropped.
+
+    Parameters
+    ----------
+    model : estimator
+        Fitted.
+    X : array_like, table or path
+        Read like the records of the fit: with a schema as `bounds`, columns are found by name and
+        the schema fills what is missing.
+
+    Raises
+    ------
+    DataError
+        If the schema drops a record.
+    """
+    if isinstance(model.bounds, Schema):
+        return kept_rows(model.bounds, X)
+    return checked_numbers(model, X, reset=False)
+
+
+def kept_rows(schema: Schema, X: Any) -> Floats:
+    """Return the rows of a table by the rules of a schema; refuse one that the schema drops."""
+    values = read_rows(X, schema)
+    if (dropped := np.isnan(values)).any():
+        at = np.flatnonzero(dropped.any(axis=1)).tolist()
+        names = [schema.names[j] for j in np.flatnonzero(dropped.any(axis=0))]
+        rows = ", ".join(map(str, at[:5])) + (", ..." if at[5:] else "")
+        raise DataError(
+            f"rows {rows} (from 0) have a missing or unknown value in {names[:5]}, and the schema "
+            "drops such records; leave them out, or let the schema say what stands for missing."
+        )
+    return values
 
 
 def nearest_centre(grid: Grid, X: Floats, centres: Floats) -> tuple[NDArray[np.int32], Floats]:
@@ -144,7 +176,7 @@ def nearest_centre(grid: Grid, X: Floats, centres: Floats) -> tuple[NDArray[np.i
 
 
 def local_labels(grid: Grid, local: Floats, centres: Floats) -> NDArray[np.int32]:
-    """Return the nearest centre of each record, -1 for one with a missing value; not private."""
+    """Return the nearest centre of each record, -1 for one that was left out; not private."""
     complete = np.isfinite(local).all(axis=1)
     labels = np.full(len(local), -1, dtype=np.int32)
     if complete.any():
