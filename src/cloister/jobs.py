@@ -32,6 +32,7 @@ from cloister.schema import Schema
 from cloister.secagg.masks import GroupMask, NoMask
 from cloister.tasks.base import Floats, GridState, Mechanism, Profile, Task
 from cloister.tasks.count import Count
+from cloister.tasks.options import misfit
 from cloister.transports.inprocess import InProcess
 
 if TYPE_CHECKING:
@@ -228,6 +229,7 @@ def make_plan(
             f"n_clusters must be at most nominal_n={nominal_n}, got {n_clusters}; "
             "ask for fewer clusters."
         )
+    given = tuple(options)
     facts = {"columns": schema.public, "silos": names, "unit": schema.unit}
     options |= {name: facts[name] for name in facts.keys() & signature(task.design).parameters}
     try:
@@ -239,7 +241,7 @@ def make_plan(
             **options,
         )
     except TypeError as error:
-        raise PlanError(f"options of task {task.name!r} do not fit: {error}.") from error
+        raise PlanError(misfit(task, given, error)) from error
     return Plan(
         task=designed,
         silos=names,

@@ -274,7 +274,7 @@ def _nothing() -> None:
         (_no_bounds, {}, 3, "must be a public number"),
         (_bounds_from_data, {}, 3, "must be a public number"),
         (_nothing, {"--epsilon": "0"}, 3, "epsilon must be above 0"),
-        (_nothing, {"--epsilon": "-1"}, 3, "epsilon"),
+        (_nothing, {"--epsilon": "-1"}, 3, "epsilon must be above 0"),
         (_nothing, {"--epsilon": "nan"}, 3, "epsilon"),
         (_nothing, {"--epsilon": "one"}, 2, "invalid float"),
         (_nothing, {"--delta": "1"}, 3, "delta"),
@@ -445,7 +445,8 @@ def test_run_needs_epsilon_and_takes_only_the_tasks_own_options(ward: Path, caps
         assert main([*command, "--epsilon", "1", "--set", option]) == 3
         one_sentence(capsys)
     assert main([*command, "--epsilon", "1", "--set", "colour=red"]) == 3
-    assert "do not fit" in one_sentence(capsys)
+    sentence = one_sentence(capsys)
+    assert "it has no option 'colour'; its options are n_clusters, rounds, post" in sentence
     more = ["--set", "n_clusters=2", "--set", "post=fold", "--epsilon", "1", "--quiet"]
     assert main([*command, *more]) == 0
     assert JobResult.load("out/model.json").plan.to_dict()["task"]["post"] == "fold"

@@ -56,9 +56,10 @@ def test_the_doubt_is_told_before_anything_is_spent(
     )
     Path("a.csv").write_text("age,ill\n" + "50,1\n20,0\n" * 20)
     asked = ["--schema", "ill.toml", "--epsilon", "0.05", "--nominal-n", "40"]
-    assert main(["plan", *asked, "--task", "logistic", "--set", "target=ill", "--quiet"]) == 0
-    said = capsys.readouterr().err
-    assert "epsilon 0.05 is too small for 40 records" in said
+    assert main(["plan", *asked, "--task", "logistic", "--set", "target=ill"]) == 0
+    said = capsys.readouterr()
+    assert "epsilon 0.05 is too small for 40 records" in said.err
+    assert re.search(r"^target +ill$", said.out, re.MULTILINE)
     classify = ["classify", "a.csv", *asked, "--target", "ill", "--out", "out"]
     assert main([*classify, "--quiet"]) == 0
     assert "epsilon 0.05 is too small for 40 records" in capsys.readouterr().err

@@ -47,6 +47,7 @@ def test_lines_of_baskets_become_tables_a_report_and_a_contract(shop: Path, caps
     said = capsys.readouterr().out
     assert "Frequent itemsets" in said
     assert "bread → butter" in said
+    assert "written  out/schema.toml" in said
     sets, rules = rows_of("out/itemsets.csv"), rows_of("out/rules.csv")
     assert {"bread", "butter", "bread + butter"} <= {row["items"] for row in sets}
     found = RuleSet(JobResult.load("out/model.json"))

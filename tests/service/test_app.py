@@ -113,7 +113,7 @@ def test_an_analyst_proposes_sees_and_cancels(client: Client) -> None:
     assert shown["state"] == "proposed"
     assert shown["plan"] == json.loads(json.dumps(document["plan"]))
     assert shown["describe"] == network_plan().describe()
-    assert shown["waiting_for"].startswith("decisions of ['a', 'b', 'c']")
+    assert shown["waiting_for"].startswith("decisions of a, b, c")
     assert client("ana").post(f"/v1/jobs/{job}/cancel").json()["state"] == "cancelled"
     assert "ended already: it is cancelled" in error(
         client("ana").post(f"/v1/jobs/{job}/cancel"), 409

@@ -221,11 +221,11 @@ def test_a_job_runs_with_those_who_approved_if_they_are_enough(make: Make) -> No
 def test_a_job_with_too_few_approvals_is_declined_with_every_reason(make: Make) -> None:
     coordinator = make()
     job = coordinator.submit()
-    coordinator.decide(job, a="epsilon is above the cap", b=True, c="proposer is not known")
+    coordinator.decide(job, a="epsilon is above the cap.", b=True, c="proposer is not known")
     declined = coordinator.job(job)
     assert declined.state == "declined"
     assert "1 of 3 silos approved, the plan asks for 2" in declined.reason
-    assert "a: epsilon is above the cap" in declined.reason
+    assert "a: epsilon is above the cap; c: " in declined.reason
     assert "c: proposer is not known" in declined.reason
     assert {silo for silo, _, status, _ in coordinator.streams.ends if status == "declined"} == {
         *"abc"
@@ -313,12 +313,12 @@ def test_what_a_job_waits_for_is_said(make: Make) -> None:
     job = coordinator.submit()
     coordinator.decide(job, a=True)
     waits = coordinator.jobs.details(coordinator.job(job))["waiting_for"]
-    assert waits.startswith("decisions of ['b', 'c'], for 0.0 more hours")
+    assert waits.startswith("decisions of b, c, for 0.0 more hours")
     gate = threading.Event()
     streams.before = lambda _number, _frames: gate.wait(5) and None
     coordinator.decide(job, b=True, c=True)
     waits = coordinator.jobs.details(coordinator.job(job))["waiting_for"]
-    assert waits == "streams of ['c'], 60 seconds in each exchange"
+    assert waits == "streams of c, 60 seconds in each exchange"
     gate.set()
     assert coordinator.ended(job).state == "done"
 

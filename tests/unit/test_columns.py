@@ -50,6 +50,12 @@ def test_a_column_that_is_not_there_is_named() -> None:
     assert position(COLUMNS, "work") == 1
     with pytest.raises(PlanError, match=r"target must be a column of the schema.*got 'income'"):
         position(COLUMNS, "income")
+    many = [PublicColumn(name, 0.0, 1.0) for name in ("canned beer", *map(str, range(168)))]
+    nearest = r"one of 169 \(canned beer, \.\.\.\), got 'beer'"
+    with pytest.raises(PlanError, match=nearest):
+        position(many, "beer")
+    with pytest.raises(PlanError, match=r"one of 169 \(canned beer, 0, 1, \.\.\.\), got 'x'"):
+        position(many, "x")
     with pytest.raises(PlanError, match="got one of numbers"):
         categories_of(COLUMNS, "age")
     assert categories_of(COLUMNS, "smokes") == ("0", "1")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import FrozenInstanceError, fields, replace
 from math import ceil, sqrt
 from pathlib import Path
@@ -131,6 +132,23 @@ def test_a_document_without_a_field_is_refused() -> None:
             Plan.from_dict({key: value for key, value in whole.items() if key != name})
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda plan: plan["task"].update(colour="red"), "task 'fastlloyd' has 'colour'"),
+        (lambda plan: plan["task"].pop("radius"), "task 'fastlloyd' lacks 'radius'"),
+        (lambda plan: plan.pop("upload_slot"), "it lacks 'upload_slot'"),
+    ],
+)
+def test_a_plan_with_other_fields_is_said_to_be_of_another_version(
+    change: Callable[[dict[str, Any]], object], words: str
+) -> None:
+    document = json.loads(toy_plan().canonical_json())
+    change(document)
+    with pytest.raises(PlanError, match=f"{words}, so .* by another version .*make it again"):
+        Plan.from_dict(document)
+
+
 def test_a_task_of_ones_own_is_read_when_it_is_given() -> None:
     class Mine(Count):
         name = "mine"
@@ -224,8 +242,10 @@ def test_sums_that_could_wrap_are_refused() -> None:
 
 @pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
 def test_noise_that_could_not_be_drawn_is_refused(mechanism: Any) -> None:
-    with pytest.raises(PlanError, match="larger epsilon"):
+    with pytest.raises(PlanError, match=r"round 1 .*epsilon of at least") as refusal:
         toy_plan(Count(n_features=2, mechanism=mechanism), budget=Budget(1e-9, 1e-12))
+    enough = float(str(refusal.value).split()[-1].rstrip("."))
+    assert toy_plan(Count(n_features=2, mechanism=mechanism), budget=Budget(enough, 1e-12))
 
 
 @pytest.mark.parametrize("mechanism", ["gauss", "Gaussian", "", None, "laplacian"])

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from cloister.cli import jobs_rest
+from cloister.cli.options import target_of
 from cloister.cli.output import Output, add_flags
 from cloister.cli.release import show_federated
 from cloister.errors import BudgetExceeded, DataError, PlanError
@@ -120,7 +121,7 @@ def _show(args: argparse.Namespace, site: Site, out: Output) -> None:
             ("study", plan.study),
             ("plan digest", plan.digest.hex()),
             ("columns", ", ".join(plan.columns)),
-            *_target(plan),
+            *target_of(plan),
             ("policy", "allows it" if refusal is None else f"refuses it: {refusal}"),
         ]
     )
@@ -157,12 +158,6 @@ def _show(args: argparse.Namespace, site: Site, out: Output) -> None:
             "plan_digest": plan.digest.hex(),
         }
     )
-
-
-def _target(plan: Plan) -> list[tuple[str, str]]:
-    """Name the column that a job learns to tell, or measures another against."""
-    at = getattr(plan.task, "target", getattr(plan.task, "truth", None))
-    return [] if at is None else [("target", plan.columns[at])]
 
 
 def _approve(args: argparse.Namespace, site: Site, out: Output) -> None:

@@ -10,7 +10,13 @@ from typing import Any
 
 from cloister.cli.doubts import doubts, of_lengths
 from cloister.cli.evaluate import about_model
-from cloister.cli.options import add_kmeans_arguments, add_plan_arguments, kmeans_task, plan_of
+from cloister.cli.options import (
+    add_kmeans_arguments,
+    add_plan_arguments,
+    kmeans_task,
+    plan_of,
+    target_of,
+)
 from cloister.cli.output import Output
 from cloister.cli.release import show_federated
 from cloister.cli.run import add_task_arguments, allowed_task, task_options
@@ -100,6 +106,7 @@ def _submit(args: argparse.Namespace, rest: Rest, keys: KeyFolder, out: Output) 
     out.paragraph(plan.describe())
     out.pairs(
         [
+            *target_of(plan),
             ("silos", ", ".join(plan.silos)),
             ("profile", plan.profile),
             ("plan digest", plan.digest.hex()),

@@ -297,6 +297,12 @@ def plan_of(
     )
 
 
+def target_of(plan: Plan) -> list[tuple[str, str]]:
+    """Name the column that a job learns to tell, or measures another against."""
+    at = getattr(plan.task, "target", getattr(plan.task, "truth", None))
+    return [] if at is None else [("target", plan.columns[at])]
+
+
 def _budget(args: argparse.Namespace, task: type[Task]) -> Budget | None:
     if not task.private:
         if args.epsilon is not None or args.delta is not None:

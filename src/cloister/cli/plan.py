@@ -7,7 +7,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from cloister.cli.doubts import doubts, forecast_of, of_centres, of_lengths
-from cloister.cli.options import add_kmeans_arguments, add_plan_arguments, kmeans_task, plan_of
+from cloister.cli.options import (
+    add_kmeans_arguments,
+    add_plan_arguments,
+    kmeans_task,
+    plan_of,
+    target_of,
+)
 from cloister.cli.output import Output, add_flags
 from cloister.cli.run import add_task_arguments, allowed_task, task_options
 from cloister.errors import PlanError
@@ -80,6 +86,7 @@ def _show(plan: Plan, forecast: Mapping[str, Floats], out: Output) -> None:
     out.paragraph(plan.describe())
     out.say()
     lines = [
+        *target_of(plan),
         ("silos", ", ".join(plan.silos)),
         ("rounds", str(plan.rounds)),
         ("each silo sends", f"{plan.upload_bytes():,} bytes of masked words, and receives as many"),

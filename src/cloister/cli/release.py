@@ -137,12 +137,21 @@ def prepare_folder(folder: Path) -> None:
 
 
 def finish(
-    result: JobResult, charge: Charge | None, folder: Path, out: Output, *, command: str
+    result: JobResult,
+    charge: Charge | None,
+    folder: Path,
+    out: Output,
+    *,
+    command: str,
+    written: Mapping[str, Path] | None = None,
 ) -> int:
-    """Write model, centres and report, then show what was released and what it cost."""
+    """Write model, centres and report, then show what was released and what it cost.
+
+    Files that were `written` before are listed, too.
+    """
     for warning in warnings_of(result):
         out.warn(warning)
-    files = _write(result, charge, folder)
+    files = {**_write(result, charge, folder), **(written or {})}
     _show(result, charge, out)
     out.say()
     for path in files.values():

@@ -79,7 +79,8 @@ def run(args: argparse.Namespace) -> int:
     more = ("limit", "basket_size", "most_candidates")
     options: dict[str, Any] = {name: getattr(args, name) for name in (*names, *more)}
     result, charge = release(args, TASKS["apriori"], options, out)
-    return finish(result, charge, args.out, out, command="rules")
+    written = {"schema": args.schema} if args.catalogue else {}
+    return finish(result, charge, args.out, out, command="rules", written=written)
 
 
 def _written_schema(args: argparse.Namespace) -> Path:

@@ -27,10 +27,14 @@ class Budget:
     delta: float
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "epsilon", checked_epsilon(self.epsilon))
+        epsilon = _number("epsilon", self.epsilon)
+        if not (0 < epsilon < math.inf):
+            raise PlanError(
+                f"epsilon must be above 0 and finite, got {epsilon!r}: a release always costs "
+                "something."
+            )
+        object.__setattr__(self, "epsilon", epsilon)
         object.__setattr__(self, "delta", checked_delta(self.delta))
-        if self.epsilon == 0:
-            raise PlanError("epsilon must be above 0, got 0.0: a release always costs something.")
 
     def __str__(self) -> str:
         return f"epsilon={self.epsilon:.6g}, delta={self.delta:.3g}"
@@ -57,7 +61,7 @@ def default_delta(nominal_n: int | None) -> float:
 
 
 def checked_epsilon(epsilon: float) -> float:
-    """Return ``epsilon`` as a float, or raise PlanError unless it is finite and >= 0."""
+    """Return the ``epsilon`` of a curve, which may be 0, or raise PlanError."""
     value = _number("epsilon", epsilon)
     if not (0 <= value < math.inf):
         raise PlanError(f"epsilon must be a finite number of at least 0, got {value!r}.")

@@ -115,6 +115,11 @@ class Ledger:
     def __repr__(self) -> str:
         return f"Ledger({str(self._path)!r})" if self._path else "Ledger(in memory, not kept)"
 
+    @property
+    def _told(self) -> str:
+        """How errors name it."""
+        return f"ledger {str(self._path)!r}" if self._path else "the ledger in memory"
+
     def __copy__(self) -> Ledger:
         return self
 
@@ -616,7 +621,7 @@ class Ledger:
                 sa.text("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'")
             )
             if {row.name: row.sql for row in triggers} != ledger_file.TRIGGERS:
-                raise LedgerError(f"the triggers that keep {self!r} append-only were changed.")
+                raise LedgerError(f"the triggers that keep {self._told} append-only were changed.")
             stored = {
                 (row.job, row.round): row.frame
                 for row in connection.execute(ledger_file.ALL_FRAMES)
@@ -628,7 +633,7 @@ class Ledger:
                         continue
                     self._check_frame(name, round, frame, charge.frame_tag)
             if stored:
-                raise LedgerError(f"{self!r} holds a frame that was never charged.")
+                raise LedgerError(f"{self._told} holds a frame that was never charged.")
             self._check_countersigned(connection)
             for (job,) in connection.execute(ledger_file.JOBS_WITH_ANSWERS).all():
                 state.job(job)
@@ -737,7 +742,9 @@ class Ledger:
     @contextmanager
     def _guarded(self) -> Iterator[None]:
         if os.getpid() != self._process:
-            raise LedgerError(f"{self!r} was opened in another process; open it again in this one.")
+            raise LedgerError(
+                f"{self._told} was opened in another process; open it again in this one."
+            )
         with self._lock, ledger_file.explained(repr(self)):
             yield
 
@@ -756,7 +763,7 @@ class Ledger:
         """Hold the write lock, with the state replayed up to the last entry of any process."""
         with self._guarded(), self._engine.begin() as connection:
             if self._identity() != self._file:
-                raise LedgerError(f"the file of {self!r} was removed or replaced; restore it.")
+                raise LedgerError(f"the file of {self._told} was removed or replaced; restore it.")
             self._catch_up(connection)
             yield connection
 
@@ -766,11 +773,11 @@ class Ledger:
         if self._state.seq:
             last = next(entries, None)
             if last is None or last.hash != self._state.head:
-                raise LedgerError(f"{self!r} was rolled back or replaced while it was open.")
+                raise LedgerError(f"{self._told} was rolled back or replaced while it was open.")
         for entry in entries:
             self._state.apply(entry)
         if not self._state.seq:
-            raise LedgerError(f"{self!r} has lost all its entries; restore the newest file.")
+            raise LedgerError(f"{self._told} has lost all its entries; restore the newest file.")
 
     def _append(self, connection: sa.Connection, kind: str, **fields: Any) -> None:
         # The state is not touched: it follows what the file holds after the commit, if any.
@@ -779,7 +786,7 @@ class Ledger:
     def _check_in_chain(self, head: str) -> None:
         if head not in self._state.heads:
             raise LedgerError(
-                f"{self!r} does not contain the head that was signed for it, so it was rolled "
+                f"{self._told} does not contain the head that was signed for it, so it was rolled "
                 "back or replaced; restore the newest file, or leave all jobs and tell peers."
             )
 
@@ -788,12 +795,12 @@ class Ledger:
         last = connection.execute(ledger_file.LAST_OWN_HEAD).first()
         if last is not None and self._state.heads.get(last.head) != last.seq:
             raise LedgerError(
-                f"{self!r} has lost entries that peers counter-signed; restore the newest file."
+                f"{self._told} has lost entries that peers counter-signed; restore the newest file."
             )
         beside = self._head_beside()
         if beside is not None and beside not in self._state.heads:
             raise LedgerError(
-                f"{self!r} is behind the head that its peers counter-signed, kept in "
+                f"{self._told} is behind the head that its peers counter-signed, kept in "
                 f"{str(self._beside)!r}, so it was rolled back or replaced; restore the newest "
                 "file, or remove that one if all later spending is lost for good."
             )

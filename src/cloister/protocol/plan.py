@@ -11,7 +11,7 @@ import json
 import logging
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from functools import cached_property
 from math import ceil, isqrt, sqrt
 from typing import Any, get_args
@@ -308,8 +308,8 @@ class Plan:
         for t in range(self.rounds):
             if self.length(t) > MAX_WORDS:
                 raise PlanError(
-                    f"round {t} of task {self.task.name!r} has {self.length(t)} words, a vector "
-                    f"has at most {MAX_WORDS}; use fewer clusters or columns."
+                    f"round {t + 1} of task {self.task.name!r} has {self.length(t)} words, a "
+                    f"vector has at most {MAX_WORDS}; use fewer clusters or columns."
                 )
 
     def _check_lattice(self) -> None:
@@ -318,21 +318,37 @@ class Plan:
             for block in self.task.blocks(t):
                 if self.task.mechanism == "gaussian" and block.l2_squared < _FINE_STEPS**2:
                     raise PlanError(
-                        f"round {t} of task {self.task.name!r} is too coarse for Gaussian noise: a "
-                        f"record changes it by at most {sqrt(block.l2_squared):.3g} steps, needs "
-                        f"{_FINE_STEPS}; use more frac_bits."
+                        f"round {t + 1} of task {self.task.name!r} is too coarse for Gaussian "
+                        f"noise: a record changes it by at most {sqrt(block.l2_squared):.3g}"
+                        f" steps, needs {_FINE_STEPS}; use more frac_bits."
                     )
                 if self.profile == "pairwise" and self.share_scale(block) < _LEAST_SHARE:
                     raise PlanError(
-                        f"round {t} of task {self.task.name!r} needs shares of noise of at least "
-                        f"{_LEAST_SHARE} steps, got {self.share_scale(block)}; use more frac_bits."
+                        f"round {t + 1} of task {self.task.name!r} needs shares of noise of at "
+                        f"least {_LEAST_SHARE} steps, got {self.share_scale(block)}; use more "
+                        "frac_bits."
                     )
                 scale = self.noise_scale(block)
                 if scale > MAX_SCALE or self._range(block) >= 1 << (RING_BITS - 1):
                     raise PlanError(
-                        f"round {t} of task {self.task.name!r} does not fit the ring: "
-                        "use fewer frac_bits or a larger epsilon."
+                        f"round {t + 1} of task {self.task.name!r} does not fit the ring: "
+                        f"use {self._that_fits()}."
                     )
+
+    def _that_fits(self) -> str:
+        """Say about which epsilon would make all noise fit, if noise alone is too large."""
+        blocks = [block for t in range(self.rounds) for block in self.task.blocks(t)]
+        sums = max(largest_release(len(self.silos), block.l2_squared, 0) for block in blocks)
+        room = (1 << (RING_BITS - 1)) - sums
+        if self.budget is None or self.rate < 1 or room <= 0:
+            return "fewer frac_bits or a larger epsilon"
+        excess = max(
+            max(self.noise_scale(block) / MAX_SCALE, self._range(block) / room) for block in blocks
+        )
+        most = self._multiplier / excess
+        event = LaplaceEvent(most) if self.task.mechanism == "laplace" else GaussianEvent(most)
+        least = accounting.epsilon(event, self.budget.delta)
+        return f"an epsilon of at least about {1.1 * least:.2g}"
 
     def _range(self, block: Block) -> int:
         """Return the largest absolute value a released word of `block` can honestly take."""
@@ -507,6 +523,11 @@ class Plan:
                     "use the same version at every party."
                 )
             task = _read({_TASK: document["task"][_TASK], **document["task"]}, known)
+            if absent := [field for field in _PLAIN_FIELDS if field not in document]:
+                raise PlanError(
+                    f"plan is not complete: it lacks {', '.join(map(repr, absent))}, so it was "
+                    f"written by another version of cloister; {_ANOTHER_VERSION}."
+                )
             plain = {field: document[field] for field in _PLAIN_FIELDS}
             plain["silos"] = tuple(plain["silos"])
             plain["columns"] = tuple(plain["columns"])
@@ -604,8 +625,24 @@ def _read(value: Any, known: Mapping[str, type[Task]]) -> Any:
         return entries
     if value[_TASK] not in known:
         raise PlanError(f"task must be one of {sorted(known)}, got {value[_TASK]!r}.")
-    return known[value[_TASK]](**entries)
+    task = known[value[_TASK]]
+    public = {field.name: field for field in fields(task)}  # type: ignore[arg-type]  # as above
+    alien = sorted(entries.keys() - public.keys())
+    absent = [
+        name
+        for name, field in public.items()
+        if name not in entries and field.default is MISSING and field.default_factory is MISSING
+    ]
+    if alien or absent:
+        verb, names = ("has", alien) if alien else ("lacks", absent)
+        raise PlanError(
+            f"task {task.name!r} {verb} {', '.join(map(repr, names[:3]))}, so it was written by "
+            f"another version of cloister; {_ANOTHER_VERSION}."
+        )
+    return task(**entries)
 
+
+_ANOTHER_VERSION = "read it with that version, or make it again with this one"
 
 _TASK = "name"
 """The key that tells a task from other mappings, which may not have it."""

@@ -296,10 +296,10 @@ class Jobs:
         if job.state == "proposed":
             undecided = [silo for silo in job.silos if silo not in decided]
             hours = (job.proposed_at + self.approval_timeout - time.time()) / 3600
-            return f"decisions of {undecided}, for {max(hours, 0):.1f} more hours"
+            return f"decisions of {', '.join(undecided)}, for {max(hours, 0):.1f} more hours"
         absent = [silo for silo in job.approved if silo not in self.streams.connected()]
         if job.state == "running" and absent:
-            return f"streams of {absent}, {self.grace:g} seconds in each exchange"
+            return f"streams of {', '.join(absent)}, {self.grace:g} seconds in each exchange"
         return ""
 
     # What silos say ---------------------------------------------------------------------------
@@ -356,7 +356,11 @@ class Jobs:
             approved = tuple(s for s in known.silos if s in decisions and decisions[s].approved)
             least = int(known.plan["min_silos"])
             if len(approved) < least:
-                reasons = [f"{d.silo}: {d.reason}" for d in decisions.values() if not d.approved]
+                reasons = [
+                    f"{d.silo}: {d.reason.rstrip('.')}"
+                    for d in decisions.values()
+                    if not d.approved
+                ]
                 reasons += [f"{silo}: no decision in time" for silo in undecided]
                 counted = f"{len(approved)} of {len(known.silos)} silos approved, the plan asks for"
                 self._end(job, "declined", f"{counted} {least}; {'; '.join(reasons)}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cached_property
 from typing import Any
 
@@ -12,6 +13,8 @@ from numpy.typing import NDArray
 
 from cloister.errors import PlanError
 from cloister.tasks.base import Integers, PublicColumn, Records
+
+_FEW = 20  # columns, which fit in a sentence
 
 
 def position(columns: Sequence[PublicColumn], name: str, role: str = "target") -> int:
@@ -24,7 +27,13 @@ def position(columns: Sequence[PublicColumn], name: str, role: str = "target") -
     """
     names = [column.name for column in columns]
     if name not in names:
-        raise PlanError(f"{role} must be a column of the schema, {names}, got {name!r}.")
+        few = names
+        if len(names) > _FEW:
+            few = [*(get_close_matches(str(name), names, cutoff=0.5) or names[:3]), "..."]
+        raise PlanError(
+            f"{role} must be a column of the schema, one of {len(names)} ({', '.join(few)}), got "
+            f"{name!r}."
+        )
     return names.index(name)
 
 

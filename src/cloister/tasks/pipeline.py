@@ -36,6 +36,7 @@ from cloister.tasks.base import (
     Task,
     Transformer,
 )
+from cloister.tasks.options import misfit
 
 _PREPARING_SHARE = 0.1  # of the budget, for each step before the last, unless told
 _TOLD_BY = ("target", "truth")  # options that name the column which no step before may change
@@ -151,14 +152,12 @@ class Pipeline:
                 f"shares must be {len(steps)} numbers in (0, 1], one for each step, got "
                 f"{tuple(shares)}."
             )
+        cls._check_names([name for name, _ in steps], TASKS)
         last = dict(steps[-1][1])
         kept = [last[word] for word in _TOLD_BY if word in last]
         designed: list[Task] = []
         reaching = columns
         for (name, options), share in zip(steps, shares, strict=True):
-            if name not in TASKS or name == cls.name:
-                known = sorted(TASKS.keys() - {cls.name})
-                raise PlanError(f"a step must be one of {known}, got {name!r}.")
             accepts = signature(TASKS[name].design).parameters
             own: dict[str, Any] = {"columns": reaching} if "columns" in accepts else {}
             if len(designed) < before and "keep" in accepts:
@@ -172,7 +171,7 @@ class Pipeline:
                     **{**own, **options},
                 )
             except TypeError as error:
-                raise PlanError(f"options of step {name!r} do not fit: {error}.") from error
+                raise PlanError(misfit(TASKS[name], options, error)) from error
             designed.append(step)
             if isinstance(step, Transformer):
                 reaching = step.output
@@ -185,6 +184,32 @@ class Pipeline:
             high=tuple(column.high for column in columns),
             frac_bits=frac_bits,
         )
+
+    @classmethod
+    def _check_names(cls, names: Sequence[str], known: Mapping[str, type[Task]]) -> None:
+        """Refuse names that no step can have at its place, and say which fit there."""
+        preparing = [name for name, task in known.items() if hasattr(task, "transform")]
+        for name in names[:-1]:
+            if name in known and name not in preparing:
+                raise PlanError(
+                    f"step {name!r} changes no records, so it must be the last one; before it fit "
+                    f"{', '.join(preparing)}."
+                )
+            if name not in preparing:
+                raise PlanError(
+                    f"a step must be one of {', '.join(preparing)} before the last one, got "
+                    f"{name!r}."
+                )
+        others = known.keys() - {cls.name}
+        if names[-1] not in others:
+            fit = sorted(
+                name
+                for name in others
+                if known[name].private and getattr(known[name], "mechanism", "") == cls.mechanism
+            )
+            raise PlanError(
+                f"a step must be one of {', '.join(fit)} where it is the last, got {names[-1]!r}."
+            )
 
     @property
     def n_features(self) -> int:

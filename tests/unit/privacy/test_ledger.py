@@ -781,7 +781,7 @@ def test_a_file_replaced_while_open_is_noticed_at_once(path: Path, tmp_path: Pat
     with pytest.raises(LedgerError, match="removed or replaced"):
         ledger.commit(job="j", round=2, event=ROUND, frame=b"x")
     path.unlink()
-    with pytest.raises(LedgerError, match="removed or replaced"):
+    with pytest.raises(LedgerError, match=r"ledger '/.*' was removed or replaced"):
         ledger.head()
 
 
