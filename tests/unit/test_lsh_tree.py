@@ -150,7 +150,7 @@ def test_cuts_through_the_middle_tell_directions_and_others_tell_distances() -> 
     assert set(ours) == {2}
 
 
-def test_sums_of_leaves_are_those_of_their_records_and_others_are_dropped() -> None:
+def test_leaves_sum_and_count_their_records_and_others_are_dropped() -> None:
     it = tree(depth=3, max_leaves=8)
     rng = np.random.default_rng(0)
     table = rng.integers(-ONE, ONE + 1, (200, 2), dtype=np.int32)
@@ -159,11 +159,11 @@ def test_sums_of_leaves_are_those_of_their_records_and_others_are_dropped() -> N
     leaves = np.zeros(8)
     leaves[:3] = [2, 12, 15]  # half of the box, and two of the deepest nodes: 100 and 111
     state = {**state, "leaves": round_to_grid(leaves, 16)}
-    sums = it.contribute(1, state, table).reshape(8, 2)
-    assert sums[0].tolist() == table[codes < 4].sum(axis=0).tolist()
-    assert sums[1].tolist() == table[codes == 4].sum(axis=0).tolist()
-    assert sums[2].tolist() == table[codes == 7].sum(axis=0).tolist()
-    assert not sums[3:].any()
+    words = it.contribute(1, state, table).reshape(8, 3)
+    for leaf, inside in enumerate((codes < 4, codes == 4, codes == 7)):
+        assert words[leaf, :2].tolist() == table[inside].sum(axis=0).tolist()
+        assert words[leaf, 2] == round(2**0.25 * ONE) * inside.sum()
+    assert not words[3:].any()
 
 
 def test_a_leaf_without_noise_is_its_mean() -> None:

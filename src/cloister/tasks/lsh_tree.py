@@ -1,8 +1,8 @@
 """k-means on the leaves of a tree of public half-spaces: ``LSHTree``.
 
 Public hyperplanes, one for each level, cut the box again and again. Noisy counts say which nodes
-of the tree hold enough records to go on; the noisy means of its leaves, weighted by their noisy
-counts, are then clustered in public.
+of the tree hold enough records to go on. Its leaves are then summed and counted afresh, and their
+noisy means, weighted by the new counts, are clustered in public.
 
 References
 ----------
@@ -41,7 +41,7 @@ from cloister.tasks.base import (
 from cloister.tasks.intervals import BOX, ratio_interval, size_interval
 from cloister.tasks.kmeans import centre_exhibits, centres_in_units
 from cloister.tasks.kmeans_init import sphere_packing
-from cloister.tasks.moments import sum_by_label
+from cloister.tasks.moments import drop_long, sum_by_label
 from cloister.tasks.synopsis import cluster_weighted
 
 MAX_DEPTH = 16  # every node of every level is counted
@@ -80,7 +80,10 @@ class LSHTree:
     all nodes of all levels are counted in one round and the tree is grown from what was released,
     so that every length is a function of the plan. Add/remove one record: it is in one node of each
     level, so the counts change by ``depth`` ones, and in at most one leaf, whose sum changes by
-    the record: its norm is at most half the diagonal of the box.
+    the record, at most half the diagonal of the box, and whose count changes by one.
+
+    Leaves are kept for large noisy counts, so these are too large on average. They only choose the
+    leaves; sizes and means come from the second round's counts, whose noise is its own.
     """
 
     name: ClassVar[str] = "lshtree"
@@ -139,8 +142,8 @@ class LSHTree:
         """Choose the tree from the noise it will meet, but for what is given.
 
         A leaf must be so large that the noise of its mean is a tenth of the half diagonal, as
-        published, or hold half of an equal cluster if that is less; a level is worth counting
-        if nodes of equal size are not much smaller than a leaf.
+        published (for sums without counts), or hold half of an equal cluster if that is less; a
+        level is worth counting if nodes of equal size are not much smaller than a leaf.
         """
         check_share(count_share)
         if min_size is None:
@@ -170,8 +173,8 @@ class LSHTree:
         return (
             f"The number of records in each node of a tree of {self.depth} public cuts is released "
             f"with {self.mechanism.capitalize()} noise, then the sum of the records in each of at "
-            f"most {self.max_leaves} parts of the box; {self.n_clusters} centres are made from "
-            "these numbers."
+            f"most {self.max_leaves} parts of the box, and their number; {self.n_clusters} centres "
+            "are made from these numbers."
         )
 
     def start(self) -> State:
@@ -186,12 +189,10 @@ class LSHTree:
             "sizes": np.zeros(self.n_clusters),
             "size_half_width": np.zeros(self.n_clusters),
             "leaves": leaves,
-            "leaf_sizes": np.zeros(self.max_leaves),
-            "leaf_noise": np.zeros(1),
         }
 
     def blocks(self, t: int) -> tuple[Block, ...]:
-        """Return the counts of all nodes but the root, then the sums of the leaves."""
+        """Return the counts of all nodes but the root, then sums and counts of the leaves."""
         if t == 0:
             # A record is in one node of each level, and adds `one` there.
             one = 1 << _FINE
@@ -199,11 +200,12 @@ class LSHTree:
             depth = self.depth
             return (Block("counts", (nodes,), depth * one, depth * one**2, self.count_share),)
         # It is in at most one leaf; a corner of the box is the longest record.
-        one, d = 1 << self.frac_bits, self.n_features
-        return (Block("sums", (self.max_leaves, d), d * one, d * one**2, 1 - self.count_share),)
+        one, d, word = 1 << self.frac_bits, self.n_features, self._count_word
+        shape, l1, l2_squared = (self.max_leaves, d + 1), d * one + word, d * one**2 + word**2
+        return (Block("sums", shape, l1, l2_squared, 1 - self.count_share),)
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
-        """Return the records in each node, in fine units; then the sums of each leaf's records."""
+        """Return the records in each node, in fine units; then sum and count of each leaf."""
         codes = self._codes(records)
         if t == 0:
             level = np.bincount(codes, minlength=1 << self.depth).astype(np.int64)
@@ -214,42 +216,70 @@ class LSHTree:
             return np.concatenate(levels[::-1]) << _FINE
         (block,) = self.blocks(t)
         labels = self._labels(state["leaves"] >> self.frac_bits)[codes]
-        long = (records.astype(np.int64) ** 2).sum(axis=1) > block.l2_squared
-        labels[long] = self.max_leaves  # one bin behind the last is dropped
-        return sum_by_label(records, labels, self.max_leaves).ravel()
+        drop_long(labels, records, block.l2_squared - self._count_word**2, self.max_leaves)
+        sums = sum_by_label(records, labels, self.max_leaves)
+        # A label behind the last leaf is dropped.
+        counts = np.bincount(labels, minlength=self.max_leaves + 1)[: self.max_leaves]
+        return np.column_stack([sums, counts.astype(np.int64) * self._count_word]).ravel()
 
     def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
         """Grow the tree from the counts; then cluster the means of its leaves."""
         real = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
         if t == 0:
-            block = released["counts"]
             counts = np.zeros(2 << self.depth)
-            counts[2:] = block.values / float(1 << _FINE)
+            counts[2:] = released["counts"].values / float(1 << _FINE)
             counts[1] = counts[2] + counts[3]
             leaves = grow(counts, self.min_size, self.max_leaves)
             padded = np.zeros(self.max_leaves)
             padded[: len(leaves)] = leaves
-            return {
-                **real,
-                "leaves": padded,
-                "leaf_sizes": counts[padded.astype(int)],  # node 0 is none, and holds nobody
-                "leaf_noise": np.array([block.noise_std / (1 << _FINE)]),
-            }
-        return {**real, **self._cluster(real, released["sums"])}
+            return {**real, "leaves": padded}
+        block = released["sums"]
+        centres, groups = self.group(state["leaves"], block)
+        return {**real, "centres": centres, **self.measure(groups, block)}
 
-    def _cluster(self, real: State, block: Released) -> State:
-        """Return centres, sizes and intervals from the leaves' sums and counts."""
-        used = real["leaves"] > 0
-        sums = from_grid(block.values[used], self.frac_bits)
-        counts, count_std = real["leaf_sizes"][used], float(real["leaf_noise"][0])
-        weights = np.maximum(counts, max(1.0, count_std))
+    def group(self, leaves: Integers, block: Released) -> tuple[Floats, Integers]:
+        """Cluster the noisy means of the leaves.
+
+        Parameters
+        ----------
+        leaves : ndarray of shape (max_leaves,), int64, grid steps
+            Numbers of nodes, from the state; 0 is none.
+        block : Released
+            Noisy sums and counts of the leaves.
+
+        Returns
+        -------
+        centres : ndarray of shape (n_clusters, n_features)
+        groups : ndarray of shape (max_leaves,), int64
+            The centre each leaf is given to; `n_clusters` for none.
+        """
+        used = leaves > 0
+        sums, counts = self._split(block.values[used])
+        weights = np.maximum(counts, max(1.0, block.noise_std / self._count_word))
         means = np.clip(sums / weights[:, None], *BOX)
         centres = cluster_weighted(means, weights, self.n_clusters, public_seed=self.public_seed)
         scores = (centres**2).sum(axis=1) - 2 * means @ centres.T
-        member = np.eye(self.n_clusters)[scores.argmin(axis=1)]
-        leaves, sizes = member.sum(axis=0), member.T @ counts
+        groups = np.full(self.max_leaves, self.n_clusters)
+        groups[used] = scores.argmin(axis=1)
+        return centres, groups
+
+    def measure(self, groups: Integers, block: Released) -> State:
+        """Return sizes and intervals of groups of leaves.
+
+        Parameters
+        ----------
+        groups : ndarray of shape (max_leaves,), int64
+            As from :meth:`group`.
+        block : Released
+            Sums and counts of the leaves.
+        """
+        totals = np.zeros((self.n_clusters + 1, self.n_features + 1), dtype=np.int64)
+        np.add.at(totals, groups, block.values)
+        sums, sizes = self._split(totals[:-1])
+        leaves = np.bincount(groups, minlength=self.n_clusters + 1)[:-1]
+        count_std = block.noise_std / self._count_word
         low, high = ratio_interval(
-            member.T @ sums,
+            sums,
             sizes,
             sum_std=block.noise_std / (1 << self.frac_bits) * np.sqrt(leaves)[:, None],
             count_std=count_std * np.sqrt(leaves)[:, None],
@@ -257,12 +287,24 @@ class LSHTree:
         )
         none = (leaves == 0)[:, None]  # as when two centres are the same
         return {
-            "centres": centres,
             "low": np.where(none, BOX[0], low),
             "high": np.where(none, BOX[1], high),
             "sizes": sizes,
             "size_half_width": size_interval(count_std, self.mechanism) * np.sqrt(leaves),
         }
+
+    def _split(self, words: Integers) -> tuple[Floats, Floats]:
+        """Return sums in grid coordinates, and counts in records."""
+        return from_grid(words[:, :-1], self.frac_bits), words[:, -1] / self._count_word
+
+    @property
+    def _count_word(self) -> int:
+        """What a record adds to the count of its leaf.
+
+        It makes least of ``(d + w^2) (1 + 1 / w^2)``, the variance of a mean at a corner of the box
+        under Gaussian noise.
+        """
+        return round((1 << self.frac_bits) * sqrt(sqrt(self.n_features)))
 
     @cached_property
     def _planes(self) -> tuple[Integers, Integers]:
@@ -306,14 +348,8 @@ class LSHTree:
             ``half_width`` of shape (n_features,) in data units and ``size_half_width`` of shape
             (1,) in records.
         """
-        (counts,), (sums,) = self.blocks(0), self.blocks(1)
-        power = 1.0 if self.mechanism == "laplace" else 0.5
-        norms = [
-            b.l1 if self.mechanism == "laplace" else sqrt(b.l2_squared) for b in (counts, sums)
-        ]
-        ratio = norms[0] / norms[1] * (sums.weight / counts.weight) ** power
         leaves = sqrt(max(1.0, self.max_leaves / self.n_clusters))
-        count_std = leaves * ratio * noise_std / (1 << _FINE)
+        count_std = leaves * noise_std / self._count_word
         low, high = ratio_interval(
             np.zeros((1, self.n_features)),
             np.array([max(nominal_n / self.n_clusters, 1.0)]),
@@ -338,8 +374,7 @@ class LSHTree:
         Notes
         -----
         The interval is for the mean of the records in the leaves that were given to the centre;
-        records in dropped nodes are in no leaf. Leaves were kept for their large counts, which
-        these intervals do not know.
+        records in dropped nodes are in no leaf.
         """
         return centres_in_units(state, grid, self.frac_bits)
 

@@ -9,7 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cloister import Budget
 from cloister.errors import PlanError
+from cloister.experiments.compare import METHODS as COMPARED
 from cloister.experiments.coverage import (
     COVERAGE,
     METHODS,
@@ -20,7 +22,7 @@ from cloister.experiments.coverage import (
 )
 from cloister.experiments.datasets import Dataset, min_max
 from cloister.experiments.run import Settings, draw_experiment, run_experiment
-from cloister.tasks import FastLloyd, GLloyd, Lloyd, SuLloyd
+from cloister.tasks import Balcan, FastLloyd, GLloyd, Lloyd, MaxCoverHistogram, SuLloyd
 from cloister.tasks.base import GridState, Released, State, Task
 from cloister.testing import SimulatedNoise
 
@@ -36,7 +38,7 @@ def blobs() -> Dataset:
     return min_max(X, "blobs", 4)
 
 
-@pytest.mark.parametrize("task", [GLloyd, FastLloyd, SuLloyd])
+@pytest.mark.parametrize("task", [GLloyd, FastLloyd, SuLloyd, Balcan, MaxCoverHistogram])
 def test_intervals_hold_what_they_say(blobs: Dataset, task: type[Task]) -> None:
     # about 1,200 coordinates and 600 sizes: five standard errors are 0.031 and 0.045
     cell = measure(blobs, task, 1.0, runs=RUNS, noise=SimulatedNoise(3))
@@ -90,6 +92,15 @@ def test_a_shrunk_centre_keeps_the_coverage_of_what_was_measured(blobs: Dataset)
     cell = measure(blobs, Shrunk, 1.0, runs=RUNS, noise=SimulatedNoise(3))
     assert abs(cell.centres - 0.95) < 0.031
     assert cell.centre_inside < 0.8 * cell.centre_trials
+
+
+def test_every_private_method_whose_noise_is_gaussian_is_measured() -> None:
+    budget = Budget(1.0, 1e-6)
+    tasks = [
+        task.design(n_features=2, nominal_n=1000, budget=budget, n_clusters=2)
+        for task in COMPARED.values()
+    ]
+    assert set(METHODS) == {task.name for task in tasks if task.mechanism == "gaussian"}
 
 
 def test_the_small_experiment_writes_its_page(tmp_path: Path) -> None:
