@@ -202,14 +202,31 @@ def test_a_plan_that_lies_is_refused_or_its_bounds_hold(case: str) -> None:
     refused_or_kept(FORGED[case]())
 
 
-def test_a_word_is_never_spread_over_a_longer_block() -> None:
-    """Numpy would add one count to every word of a block that was declared too long."""
-    options = {"method": "zscore", "count_share": 0.5, "threshold": 1.0}
-    document = planned("outliers", (AGE, WEIGHT), **options).to_dict()
-    document["task"]["group_names"] = ["g"] * 400
-    records = {silo: [np.full((3, 2), 1 << 16, dtype=np.int32)] for silo in ("a", "b")}
+@pytest.mark.parametrize("chunks", [0, 1])
+def test_a_word_is_never_spread_over_a_longer_block(chunks: int) -> None:
+    """Numpy would add one count to every word of a block that was declared too long.
+
+    A silo without records refuses, too: else it would be known for that.
+    """
+    document = planned("outliers", (AGE, WEIGHT), method="density").to_dict()
+    document["task"] |= {"n_views": 400, "n_cells": 1}  # of a plane there is one view
+    plan = read(document)
+    table = np.full((3, 2), 1 << 16, dtype=np.int32)
+    records = {silo: [table] * chunks for silo in ("a", "b")}
     with pytest.raises(CloisterError):
-        run_plan(read(document), records, noise=ZeroNoise())
+        run_plan(plan, records, noise=ZeroNoise())
+
+
+@pytest.mark.parametrize("used", [[0.0], [True, False], [0, 2], [-1]])
+@pytest.mark.parametrize("task", ["statistics", "quantiles"])
+def test_columns_that_are_no_places_are_refused_before_records_are_read(
+    task: str, used: list[float]
+) -> None:
+    """Else a silo stops where it has a record, and goes on where it has none."""
+    document = planned(task, (AGE, WEIGHT)).to_dict()
+    document["task"]["used"] = used
+    with pytest.raises(PlanError):
+        read(document)
 
 
 @pytest.mark.parametrize("frac_bits", [16, 22, 24])
@@ -260,6 +277,19 @@ def moved_by_a_patient(plan: Plan) -> float:
 
 def test_a_patient_of_many_visits_is_one_client() -> None:
     assert 0.5 < moved_by_a_patient(of_patients()) <= 1
+
+
+@pytest.mark.parametrize(
+    ("task", "inner"),
+    [("standardise", "statistics"), ("bounds", "quantiles"), ("outliers", "usual")],
+)
+def test_a_task_inside_another_is_of_the_kind_that_protects_rows(task: str, inner: str) -> None:
+    """Where an update of a client is summed instead, one row may turn it round."""
+    columns = (PublicColumn("patient", 0.0, 9999.0), AGE, WEIGHT, SMOKES)
+    document = planned(task, columns).to_dict()
+    document["task"][inner] = of_patients().to_dict()["task"]
+    with pytest.raises(PlanError):
+        read(document)
 
 
 @pytest.mark.parametrize("column", [1, 2, -2, -4])

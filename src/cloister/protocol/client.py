@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 
 import numpy as np
 
@@ -294,12 +295,13 @@ class Client:
         """Return what our records add to round `t`."""
         task, state = self.plan.task, self.state
         chunks = self._records(t, state) if callable(self._records) else self._records
+        none = np.zeros((0, task.n_features), dtype=np.int32)
         if not isinstance(task, ByClient):
             total = np.zeros(self.plan.length(t), dtype=np.int64)
-            for chunk in chunks:
+            # no records first: a plan that is not right stops whether there are any or not
+            for chunk in chain((none,), chunks):
                 total += self._whole(t, task.contribute(t, state, chunk))
             return total
-        none = np.zeros((0, task.n_features), dtype=np.int32)
         table = np.concatenate(list(chunks) or [none])
         if task.rate == 1:
             return self._whole(t, task.contribute(t, state, table))

@@ -93,7 +93,7 @@ class Quantiles:
     def __post_init__(self) -> None:
         object.__setattr__(self, "used", tuple(self.used))
         object.__setattr__(self, "probabilities", tuple(float(p) for p in self.probabilities))
-        if not self.used or not all(0 <= j < self.n_features for j in self.used):
+        if not self.used or not all(type(j) is int and 0 <= j < self.n_features for j in self.used):
             raise PlanError("quantiles need at least one column of numbers; name one.")
         if not self.probabilities or not all(0 < p < 1 for p in self.probabilities):
             raise PlanError(f"probabilities must be in (0, 1), got {self.probabilities}.")

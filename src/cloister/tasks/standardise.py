@@ -63,6 +63,8 @@ class Standardise:
         for field in ("names", "low", "high"):
             object.__setattr__(self, field, tuple(getattr(self, field)))
         object.__setattr__(self, "categories", tuple(tuple(words) for words in self.categories))
+        if not isinstance(self.statistics, Statistics):  # another task may protect somebody else
+            raise PlanError("statistics must be a task 'statistics'; design the task again.")
         if len(self.names) != self.n_features:
             raise PlanError(
                 f"names must be those of {self.n_features} columns, got {len(self.names)}."

@@ -83,7 +83,7 @@ class Statistics:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "used", tuple(self.used))
-        if not self.used or not all(0 <= j < self.n_features for j in self.used):
+        if not self.used or not all(type(j) is int and 0 <= j < self.n_features for j in self.used):
             raise PlanError("statistics need at least one column of numbers; name one.")
         if self.covariance:
             self._bits  # noqa: B018  # refuses too many columns now
