@@ -216,13 +216,13 @@ def test_a_model_of_a_schema_survives_its_file(kind: Any, tmp_path: Path) -> Non
     assert (tmp_path / "again.json").read_bytes() == path.read_bytes()
     with pytest.raises(PlanError, match="bounds must be the schema of the model"):
         kind.load(path, bounds=schema(*LAST.get(kind, ()), missing="none"))
-    if kind is not DPKMeans:  # which has always been read as its grid
+    if kind is not DPKMeans:  # which may be asked in numbers of its grid
         with pytest.raises(PlanError, match="bounds must be given"):
             kind.load(path)
 
 
 CLASSIFIERS = [DPNaiveBayes, DPLogisticRegression, DPRandomForestClassifier]
-LABELS = [["no", "yes"], [0, 1], [0.0, 1.0], [False, True]]
+LABELS = [["no", "yes"], ["yes", "no"], [0, 1], [9, 10], [0.0, 1.0], [False, True]]
 
 
 @pytest.mark.parametrize(
@@ -251,7 +251,7 @@ def test_steps_before_survive_the_file(tmp_path: Path) -> None:
     for kind in (DPNaiveBayes, DPRandomForestClassifier):
         model = plain(kind, prepare=[("bounds", {})]).fit(X, y)
         model.save(tmp_path / "m.json")
-        assert_same(answers(kind.load(tmp_path / "m.json"), X)[1:], answers(model, X)[1:])
+        assert_same(answers(kind.load(tmp_path / "m.json"), X), answers(model, X))
 
 
 def test_what_a_file_does_not_tell_is_given_beside_it(tmp_path: Path) -> None:
@@ -260,10 +260,35 @@ def test_what_a_file_does_not_tell_is_given_beside_it(tmp_path: Path) -> None:
     model.save(tmp_path / "m.json")
     again = DPRandomForestClassifier.load(tmp_path / "m.json", costs=[[0, 1], [50, 0]])
     np.testing.assert_array_equal(again.predict(X), model.predict(X))
-    named = DPRandomForestClassifier.load(tmp_path / "m.json", classes=[3, 8])
-    assert set(named.predict(X)) <= {3, 8}
-    with pytest.raises(PlanError, match="classes must be the 2 labels"):
-        DPRandomForestClassifier.load(tmp_path / "m.json", classes=[3])
+    for wrong in ([3, 8], ["no"], ["no", "yes", "maybe"]):
+        with pytest.raises(PlanError, match="classes must be the labels of the model"):
+            DPRandomForestClassifier.load(tmp_path / "m.json", classes=wrong)
+
+
+@pytest.mark.parametrize("labels", [["10", "9"], ["1", "2"], ["False", "True"], ["a ", "b"]])
+def test_labels_that_a_file_cannot_tell_are_given_again_in_any_order(
+    labels: list[str], tmp_path: Path
+) -> None:
+    X, ill = people()[["age", "pay"]], (people()["ill"] == "yes").to_numpy().astype(int)
+    model = plain(DPNaiveBayes, classes=labels).fit(X, np.array(labels)[ill])
+    model.save(tmp_path / "m.json")
+    for given in (labels, labels[::-1]):
+        again = DPNaiveBayes.load(tmp_path / "m.json", classes=given)
+        assert_same(answers(again, X), answers(model, X))
+    if labels == ["a ", "b"]:
+        with pytest.raises(PlanError, match="classes must be given"):
+            DPNaiveBayes.load(tmp_path / "m.json")
+    else:
+        told = DPNaiveBayes.load(tmp_path / "m.json").predict(X)
+        assert [str(label) for label in told.tolist()] == model.predict(X).tolist()
+
+
+def test_classes_beside_a_schema_are_in_its_order(tmp_path: Path) -> None:
+    model = by_schema(DPNaiveBayes).fit(people())
+    model.save(tmp_path / "m.json")
+    given = list(model.classes_)[::-1]
+    again = DPNaiveBayes.load(tmp_path / "m.json", bounds=model.bounds, classes=given)
+    assert_same(answers(again, people(1)), answers(model, people(1)))
 
 
 def test_parameters_that_a_file_tells_are_those_of_the_fit(tmp_path: Path) -> None:
@@ -296,6 +321,7 @@ def test_a_fit_with_a_bought_count_shows_two_jobs(
     ledger.open_dataset("toy", cap=Budget(9.0, 1e-6))
     model = plain(DPBounds, nominal_n=None, ledger=ledger, dataset="toy")
     model.fit(people()[["age", "pay"]])
+    jobs = {job.job for job in ledger.jobs()}
     idle = [job.job for job in ledger.jobs() if not job.rounds]
     ledger.dispose()
     assert main(["budget", "show", str(tmp_path / "l.db")]) == 0
@@ -303,3 +329,4 @@ def test_a_fit_with_a_bought_count_shows_two_jobs(
     assert model.plan_.run_id in shown
     assert len(idle) == 1
     assert idle[0] not in shown
+    assert len({job for job in jobs if job in shown}) == 2

@@ -34,6 +34,8 @@ from cloister.schema import Column, Schema
 from cloister.tasks.base import Classifier, Task
 from cloister.tasks.pipeline import Pipeline
 
+_TRUTH = {"False": False, "True": True}
+
 IN_Y = "in_y"
 """What `classes` may be: the caller states that the set of labels in y is public."""
 
@@ -129,7 +131,9 @@ class PrivateEstimator(BaseEstimator):
             The contract of the fit, required if the fit had one; a file does not hold it.
         parameters
             Of the estimator, where the file does not tell them, such as `costs`. To fit again,
-            make a new estimator: what is neither here nor in the file has its default.
+            make a new estimator: what is neither here nor in the file has its default. A file
+            holds words: labels that are words of digits, or ``"True"`` and ``"False"``, become
+            numbers or truth values unless they are given as `classes`.
 
         Returns
         -------
@@ -164,7 +168,12 @@ class PrivateEstimator(BaseEstimator):
         }
         model = cls(**given)
         if "classes" in names:
-            model.classes_ = _loaded_classes(given.get("classes"), plan.task.classes)  # type: ignore[attr-defined]  # a classifier's
+            words: tuple[str, ...] = plan.task.classes  # type: ignore[attr-defined]  # a classifier's
+            if bounds is None:
+                model.classes_ = _loaded_classes(parameters.get("classes"), words)
+                model.classes = model.classes_.tolist()
+            else:
+                model.classes_ = _as_labels(words)
         model._keep(result)
         return model
 
@@ -196,7 +205,6 @@ def _contract(plan: Plan, names: set[str], schema: Schema | None) -> dict[str, A
     if target is not None and "classes" in names:
         words: tuple[str, ...] = plan.task.classes  # type: ignore[attr-defined]  # a classifier's
         columns[target] = _words_column(plan.columns[target], words)
-        found["classes"] = _as_labels(words).tolist()
     elif target is not None:
         found["target_bounds"] = (low[target], high[target])
     plain = Schema(dataset="unnamed", unit="row", columns=tuple(columns))
@@ -209,11 +217,19 @@ def _contract(plan: Plan, names: set[str], schema: Schema | None) -> dict[str, A
 
 
 def _loaded_classes(given: Any, words: Sequence[str]) -> NDArray[Any]:
-    """Return labels in the order of a model's classes."""
-    labels = _as_labels(words) if given is None else np.unique(np.asarray(given))
-    if labels.shape != (len(words),):
-        raise PlanError(f"classes must be the {len(words)} labels of the model, got {given!r}.")
-    return labels
+    """Return labels in the order of a model's words for them."""
+    numbered = tuple(words) == _numbered(len(words))
+    if given is None:
+        if numbered:
+            raise PlanError("classes must be given: the file does not hold the labels of the fit.")
+        return np.array(_as_labels(words).tolist())
+    labels = np.unique(np.asarray(given))
+    if numbered and len(labels) == len(words):
+        return labels
+    by_word = {str(label): label for label in labels.tolist()}
+    if by_word.keys() != set(words):
+        raise PlanError(f"classes must be the labels of the model, {list(words)}, got {given!r}.")
+    return np.array([by_word[word] for word in words], dtype=labels.dtype)
 
 
 class PrivateClassifier(ClassifierMixin, PrivateEstimator):
@@ -398,9 +414,6 @@ def _as_labels(words: Sequence[str]) -> NDArray[Any]:
     return np.array(words, dtype=object)
 
 
-_TRUTH = {"False": False, "True": True}
-
-
 def _with_column(table: Any, name: str, values: Any) -> Any:
     """Return a pandas table with one more column."""
     if not hasattr(table, "assign"):
@@ -452,8 +465,12 @@ def _class_column(model: Any, labels: Sequence[NDArray[Any]], classes: Any) -> C
         raise PlanError(f"classes must be at least 2, got {len(model.classes_)} class.")
     words = tuple(str(label) for label in model.classes_)
     plain = len(set(words)) == len(words) and all(w and w == w.strip() for w in words)
-    names = words if plain else tuple(f"class {i}" for i in range(len(words)))
-    return _words_column("y", names)
+    return _words_column("y", words if plain else _numbered(len(words)))
+
+
+def _numbered(n_classes: int) -> tuple[str, ...]:
+    """Return words for labels of which a schema could not make categories."""
+    return tuple(f"class {i}" for i in range(n_classes))
 
 
 def _words_column(name: str, words: tuple[str, ...]) -> Column:
