@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cloister.cli import main
-from cloister.cli.doubts import doubts, of_lengths
+from cloister.cli.doubts import doubts, doubts_of_categories
 from cloister.jobs import make_plan
 from cloister.privacy.budget import Budget
 from cloister.protocol.plan import Plan
@@ -91,7 +91,7 @@ def test_categories_that_would_count_as_lengths_are_named() -> None:
     def said(task: str, **options: object) -> tuple[str, ...]:
         budget = Budget(8.0, DELTA)
         plan = make_plan(TASKS[task], schema, ["here"], budget=budget, nominal_n=9000, **options)
-        return of_lengths(plan, schema)
+        return doubts_of_categories(plan, schema)
 
     for task, options in (
         ("auto", {"n_clusters": 2}),

@@ -146,7 +146,7 @@ def test_a_row_that_the_schema_drops_has_no_answer_and_is_counted(
     capsys.readouterr()
     words = "predict model/model.json new.csv --schema s.toml --out p.csv"
     assert main(words.split()) == 0
-    assert "no answer for 2 rows" in capsys.readouterr().out
+    assert "rows without an answer: 2" in capsys.readouterr().out
     answers = [list(row.values()) for row in told(ward / "p.csv")]
     assert [row[0] for row in answers] == ["1", "2", "3", "4"]
     assert [all(row[1:]) for row in answers] == [True, False, False, True]

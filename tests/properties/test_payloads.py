@@ -97,6 +97,8 @@ def test_an_update_of_a_client_is_never_longer_than_it_was(seed: int, clip: floa
     found, real = clipped(update, clip), update * (NORM / clip)
     assert (np.abs(found) <= np.abs(real)).all()
     assert (found * np.sign(real) >= 0).all()
+    shortened = real * min(1.0, NORM / float(np.linalg.norm(real)))
+    assert (np.abs(found - shortened) < 1.5 + 1e-6).all()  # half a step of room, then cut
     assert sum(int(v) ** 2 for v in found[0]) <= NORM**2
 
 
@@ -111,7 +113,9 @@ def test_what_is_rounded_to_nearest_is_cut_where_rounding_would_make_it_too_long
     real = away * (unit / np.maximum(np.linalg.norm(away, axis=1), ONE))[:, None]
     near = np.abs(rows - real) <= 0.5 + 1e-6
     down = (np.abs(rows) <= np.abs(real) + 1e-6) & (np.abs(rows - real) < 1 + 1e-6)
-    assert (near.all(axis=1) | down.all(axis=1) | ~rows.any(axis=1)).all()
+    assert (near.all(axis=1) | down.all(axis=1)).all()
+    fits = (np.rint(real) ** 2).sum(axis=1) <= unit**2
+    assert near[fits].all()
 
 
 # --- Products -------------------------------------------------------------------------------------

@@ -145,5 +145,6 @@ def test_comparisons_know_them() -> None:
     rows = compare([data], ALGORITHMS, [20.0], repeats=4)
     assert {row.method for row in rows} == set(ALGORITHMS) <= set(METHODS)
     assert all(row.noise == "operating system" for row in rows)
-    for method in ALGORITHMS:  # dpem ends in a poor optimum in one start of 25
-        assert min(row.nicv for row in rows if row.method == method) < 0.3
+    # dpem ends in a poor optimum from some of the public starts
+    assert all(row.nicv < 0.3 for row in rows if row.method != "dpem")
+    assert min(row.nicv for row in rows if row.method == "dpem") < 0.3

@@ -83,7 +83,7 @@ def _show(args: argparse.Namespace, ledger: Ledger, out: Output) -> int:
                 accounting.epsilon(job.charged, cap.delta),
             )
             for job in ledger.jobs(dataset)
-            if job.is_open or job.rounds  # a bought count is preceded by what holds its place
+            if job.is_open or job.rounds  # else it held a place while a count was bought
         )
         headings = ("job", "study", "state", "rounds", "epsilon if it were alone")
         out.table(Table("Jobs; costs compose, so they do not add up", headings, rows))

@@ -30,7 +30,7 @@ def doubts(plan: Plan) -> tuple[str, ...]:
     return (*about_size, *_of_delta(plan, plan.budget))
 
 
-def of_lengths(plan: Plan, schema: Schema) -> tuple[str, ...]:
+def doubts_of_categories(plan: Plan, schema: Schema) -> tuple[str, ...]:
     """Say which categories a clustering would take for lengths."""
     if not any(hasattr(plan.task, name) for name in ("n_clusters", "max_clusters")):
         return ()
@@ -57,7 +57,7 @@ def _of_clusters(plan: Plan, budget: Budget) -> Iterator[str]:
                 "epsilon are needed."
             )
     half_width = forecast.get("half_width")
-    if half_width is not None and of_centres(plan, "half_width", half_width):
+    if half_width is not None and is_of_centres(plan, "half_width", half_width):
         part = half_width / (2 * plan.grid.half_range)
         if part.max() > _CLEAR_CENTRE:
             worst = plan.columns[int(part.argmax())]
@@ -90,7 +90,7 @@ def _of_sums(plan: Plan, budget: Budget) -> Iterator[str]:
     )
 
 
-def of_centres(plan: Plan, name: str, values: Floats) -> bool:
+def is_of_centres(plan: Plan, name: str, values: Floats) -> bool:
     """Return whether a forecast is the half-width of a centre in each column."""
     clusters = hasattr(plan.task, "n_clusters")
     return clusters and name == "half_width" and values.shape == (len(plan.columns),)

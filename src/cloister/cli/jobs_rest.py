@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from cloister.cli.doubts import doubts, of_lengths
+from cloister.cli.doubts import doubts, doubts_of_categories
 from cloister.cli.evaluate import about_model
 from cloister.cli.options import (
     add_kmeans_arguments,
@@ -99,7 +99,7 @@ def _address(settings: Settings) -> tuple[str, str | None]:
 
 def _submit(args: argparse.Namespace, rest: Rest, keys: KeyFolder, out: Output) -> None:
     plan = _planned(args, rest)
-    for doubt in (*doubts(plan), *of_lengths(plan, Schema.load(args.schema))):
+    for doubt in (*doubts(plan), *doubts_of_categories(plan, Schema.load(args.schema))):
         out.warn(doubt)
     job = rest.submit(proposal(plan, keys.identity(), keys.peer().name))
     out.say(f"proposed  {job['id']}")

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping
 from typing import Any
 
-from cloister.cli.doubts import doubts, forecast_of, of_centres, of_lengths
+from cloister.cli.doubts import doubts, doubts_of_categories, forecast_of, is_of_centres
 from cloister.cli.options import (
     add_kmeans_arguments,
     add_plan_arguments,
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     forecast = forecast_of(plan)
     if not plan.budget:
         out.warn(f"NOT PRIVATE: task {plan.task.name!r} releases exact values.")
-    for doubt in (*doubts(plan), *of_lengths(plan, Schema.load(args.schema))):
+    for doubt in (*doubts(plan), *doubts_of_categories(plan, Schema.load(args.schema))):
         out.warn(doubt)
     _show(plan, forecast, out)
     out.document(_document(plan, forecast))
@@ -124,7 +124,7 @@ def _round_costs(plan: Plan) -> list[dict[str, Any]]:
 def _show_forecast(plan: Plan, forecast: Mapping[str, Floats], out: Output) -> None:
     """Show what 95 % of the noise would be, by column where the task has centres."""
     for name, values in forecast.items():
-        if of_centres(plan, name, values):
+        if is_of_centres(plan, name, values):
             parts = values / (2 * plan.grid.half_range)
             rows = tuple(
                 (column, f"± {number(float(value))}", f"± {part:.2%}")

@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     _write(args.out, heading, (next(answers) if there else nothing for there in kept))
     out.say(f"written  {args.out}")
     if without := kept.count(False):
-        out.say(f"no answer for {without} rows: a value that is needed is missing or unknown")
+        out.say(f"rows without an answer: {without}, for want of a value that the schema asks for")
     out.warn(NOTE)
     out.document({"command": "predict", "file": args.out, "private": False})
     return 0

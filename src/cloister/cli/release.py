@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cloister.cli.doubts import doubts, of_lengths
+from cloister.cli.doubts import doubts, doubts_of_categories
 from cloister.cli.options import plan_of, source_of
 from cloister.cli.output import Output
 from cloister.errors import DataError, PlanError
@@ -88,7 +88,7 @@ def release(
     files = name_silos(args.files)
     plan = plan_of(args, task, schema, files, options)
     known = doubts(plan) if args.nominal_n else ()  # else it is a plan for the fewest records
-    for doubt in (*known, *of_lengths(plan, schema)):
+    for doubt in (*known, *doubts_of_categories(plan, schema)):
         out.warn(doubt)
     records = _read(files, schema, args.baskets)
     prepare_folder(args.out)

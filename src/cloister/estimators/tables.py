@@ -163,8 +163,9 @@ def kept_rows(schema: Schema, X: Any) -> Floats:
         names = [schema.names[j] for j in np.flatnonzero(dropped.any(axis=0))]
         rows = ", ".join(map(str, at[:5])) + (", ..." if at[5:] else "")
         raise DataError(
-            f"rows {rows} (from 0) have a missing or unknown value in {names[:5]}, and the schema "
-            "drops such records; leave them out, or let the schema say what stands for missing."
+            f"rows {rows} (from 0) have a value in {names[:5]} that is missing, unknown or out of "
+            "range, and the schema drops such records; leave them out, or let the schema say what "
+            "stands for missing."
         )
     return values
 

@@ -745,7 +745,7 @@ class Ledger:
             raise LedgerError(
                 f"{self._told} was opened in another process; open it again in this one."
             )
-        with self._lock, ledger_file.explained(repr(self)):
+        with self._lock, ledger_file.explained(self._told):
             yield
 
     def _identity(self) -> tuple[int, int] | None:

@@ -48,6 +48,7 @@ _LEAST_SHARE = 4  # steps: sums of finer shares are not yet like one discrete Ga
 _FINGERPRINT = re.compile("ed25519:[0-9a-f]{64}")
 _log = logging.getLogger("cloister.protocol")
 _TAILS = 40  # noise beyond so many deviations is less likely than a broken machine
+_ANOTHER_VERSION = "read it with that version, or make it again with this one"
 
 
 def largest_release(n_silos: int, l2_squared: int, noise_scale: int) -> int:
@@ -479,7 +480,7 @@ class Plan:
                 part = part.clip(-limit, limit)
             elif outside:
                 raise RemoteProtocolError(
-                    f"round {t} decodes to a value outside the plan's range; "
+                    f"round {t + 1} decodes to a value outside the plan's range; "
                     "a pad or a party does not belong to this plan."
                 )
             released[block.name] = Released(
@@ -626,7 +627,7 @@ def _read(value: Any, known: Mapping[str, type[Task]]) -> Any:
     if value[_TASK] not in known:
         raise PlanError(f"task must be one of {sorted(known)}, got {value[_TASK]!r}.")
     task = known[value[_TASK]]
-    public = {field.name: field for field in fields(task)}  # type: ignore[arg-type]  # as above
+    public = {field.name: field for field in fields(task)}  # type: ignore[arg-type]  # a protocol cannot say that tasks are dataclasses
     alien = sorted(entries.keys() - public.keys())
     absent = [
         name
@@ -641,8 +642,6 @@ def _read(value: Any, known: Mapping[str, type[Task]]) -> Any:
         )
     return task(**entries)
 
-
-_ANOTHER_VERSION = "read it with that version, or make it again with this one"
 
 _TASK = "name"
 """The key that tells a task from other mappings, which may not have it."""

@@ -376,7 +376,7 @@ class _Trained(_Averaging):
                 )
             n_clients = len(silos) if clients == "silo" else nominal_n
         place = position(columns, target)
-        fields: dict[str, Any] = {**cls._of_target(columns, place), **options}
+        fields = dict(**cls._of_target(columns, place), **options)
         if fields.get("rate", 1.0) != 1:
             fields["noise_multiplier"] = 1.0  # until it is searched for
         task = cls(

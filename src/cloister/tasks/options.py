@@ -30,7 +30,7 @@ def options_of(task: type[Task]) -> tuple[str, ...]:
     named = [p.name for p in parameters if p.kind is Parameter.KEYWORD_ONLY]
     handed: list[str] = []
     if any(p.kind is Parameter.VAR_KEYWORD for p in parameters):
-        others = [field.name for field in fields(task)]  # type: ignore[arg-type]  # as in Plan.to_dict
+        others = [field.name for field in fields(task)]  # type: ignore[arg-type]  # a protocol cannot say that tasks are dataclasses
         handed = _handed_on(task, [name for name in others if name not in named])
     return tuple(name for name in (*named, *handed) if name not in _TOLD)
 

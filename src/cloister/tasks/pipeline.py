@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from inspect import signature
+from inspect import Parameter, signature
 from itertools import accumulate
 from math import ceil, sqrt
 from typing import Any, ClassVar, Self
@@ -200,12 +200,14 @@ class Pipeline:
                     f"a step must be one of {', '.join(preparing)} before the last one, got "
                     f"{name!r}."
                 )
-        others = known.keys() - {cls.name}
-        if names[-1] not in others:
+        if names[-1] == cls.name or names[-1] not in known or _of_clients(known[names[-1]]):
             fit = sorted(
                 name
-                for name in others
-                if known[name].private and getattr(known[name], "mechanism", "") == cls.mechanism
+                for name, task in known.items()
+                if task.private
+                and getattr(task, "mechanism", "") == cls.mechanism
+                and name != cls.name
+                and not _of_clients(task)
             )
             raise PlanError(
                 f"a step must be one of {', '.join(fit)} where it is the last, got {names[-1]!r}."
@@ -388,6 +390,12 @@ class Pipeline:
     @staticmethod
     def _joined(states: Any) -> State:
         return {f"{i}.{name}": v for i, state in enumerate(states) for name, v in state.items()}
+
+
+def _of_clients(task: type[Task]) -> bool:
+    """Return whether a task is told whose records they are, which no step is."""
+    silos = signature(task.design).parameters.get("silos")
+    return silos is not None and silos.default is Parameter.empty
 
 
 def _check_signals(
