@@ -298,8 +298,9 @@ class Client:
         none = np.zeros((0, task.n_features), dtype=np.int32)
         if not isinstance(task, ByClient):
             total = np.zeros(self.plan.length(t), dtype=np.int64)
-            # no records first: a plan that is not right stops whether there are any or not
-            for chunk in chain((none,), chunks):
+            # of no chunk, too: a plan that is not right stops whether there are records or not
+            rest = iter(chunks)
+            for chunk in chain((next(rest, none),), rest):
                 total += self._whole(t, task.contribute(t, state, chunk))
             return total
         table = np.concatenate(list(chunks) or [none])
