@@ -13,6 +13,7 @@ References
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -57,7 +58,7 @@ _MUCH_NOISE = 0.1  # of a round, over what all clients together could add
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Averaging:
+class _Averaging(ABC):
     """Rounds of noised sums of bounded updates, and the server's step.
 
     Parameters
@@ -131,9 +132,9 @@ class _Averaging:
             )
 
     @property
+    @abstractmethod
     def n_parameters(self) -> int:
         """Length of an update."""
-        raise NotImplementedError
 
     @property
     def alone(self) -> bool:
@@ -180,9 +181,9 @@ class _Averaging:
         shape = (self.n_parameters,)
         return (Block("update", shape, l1=most, l2_squared=norm**2, weight=self.weights[t]),)
 
+    @abstractmethod
     def _steps(self, state: GridState, records: Records) -> Iterator[Integers]:
         """Yield updates of clients in lattice steps, some at a time."""
-        raise NotImplementedError
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         """Return the sum of the updates of all clients in a table."""
@@ -398,18 +399,18 @@ class _Trained(_Averaging):
         return task.calibrated(budget)
 
     @classmethod
+    @abstractmethod
     def _of_target(cls, columns: tuple[PublicColumn, ...], target: int) -> dict[str, Any]:
         """Return the fields that say what the target is."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def network(self) -> Network:
         """The model."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _wanted(self, records: Records) -> Floats:
         """Return what the network should say of each record."""
-        raise NotImplementedError
 
     @cached_property
     def encoding(self) -> Encoding:
@@ -467,8 +468,9 @@ class _Trained(_Averaging):
         note = "Of columns scaled to [-1, 1]; a category by its number in the schema, from 0."
         return (Heatmap("Coefficients", names, heads, values, note=note), curve)
 
+    @abstractmethod
     def _output_names(self) -> tuple[str, ...]:
-        raise NotImplementedError
+        """Return the names of what the network tells."""
 
 
 @dataclass(frozen=True, kw_only=True)
