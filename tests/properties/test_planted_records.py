@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
@@ -39,10 +40,9 @@ PEOPLE = np.vstack([np.tile([PLANTED], (3, 1)), np.random.default_rng(0).uniform
 
 
 def forms(values: tuple[float, ...]) -> set[bytes]:
-    """How a record could be written: text in full or in part, grid steps, and raw numbers."""
+    """How a record could be written: text in full or in part, and raw numbers."""
     steps = [round(v * 65536) for v in values]
-    texts = [repr(abs(v))[:8] for v in values] + [str(abs(s)) for s in steps]
-    found = {text.encode() for text in texts}
+    found = {repr(abs(v))[:8].encode() for v in values}
     for kind in ("<i4", ">i4", "<i8", ">i8"):
         found.add(np.array(steps).astype(kind).tobytes())
     for kind in ("<f4", ">f4", "<f8", ">f8"):
@@ -53,6 +53,11 @@ def forms(values: tuple[float, ...]) -> set[bytes]:
 
 KEY_FORMS = {KEY, KEY.hex().encode(), repr(KEY).encode(), KEY[:12], KEY.hex()[:16].encode()}
 SECRETS = forms(PLANTED) | {WORD.encode(), b"Zacharias"} | KEY_FORMS
+# Grid steps have five digits, which digests and noised numbers hold by chance: whole numbers only.
+STEPS = re.compile(
+    rb"(?<![\w.])-?(%s)(?![\w]|\.[0-9]*[1-9])"
+    % b"|".join(str(abs(round(v * 65536))).encode() for v in PLANTED)
+)
 
 
 def leaks(*artefacts: Any) -> set[bytes]:
@@ -60,7 +65,7 @@ def leaks(*artefacts: Any) -> set[bytes]:
     found = set()
     for artefact in artefacts:
         data = artefact if isinstance(artefact, bytes) else str(artefact).encode()
-        found |= {secret for secret in SECRETS if secret in data}
+        found |= {secret for secret in SECRETS if secret in data} | set(STEPS.findall(data))
     return found
 
 
@@ -70,6 +75,10 @@ def test_the_search_finds_what_is_planted() -> None:
     assert leaks(PEOPLE.tobytes())
     assert leaks(f"{KEY!r}")
     assert leaks(f"no number: {WORD}")
+    for step in np.rint(np.array(PLANTED) * 65536):
+        assert all(leaks(text) for text in (f"step {step:.0f}.", f"[{step}, 1]", f"{step:.0f},7"))
+        chance = f"{abs(step):.0f}"
+        assert not leaks(f"0.12{chance}", f"{chance}3", f"ab{chance}c", f"{chance}.25")
     assert not leaks("round 3 cannot be released", b"\0" * 100)
 
 
