@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 ByteSource = Callable[[int], bytes]
 
 KEY_BYTES = 32
+_COUNTER_BYTES = 4  # of the 16 that ChaCha20 takes as its nonce, the first ones
 _REKEY_BYTES = 1 << 30  # a fresh operating-system key long before ChaCha20's 2^38-byte counter ends
 
 
@@ -48,7 +49,10 @@ class SecretStream:
     def _rekey(self) -> None:
         self._process = os.getpid()
         self._left = _REKEY_BYTES
-        cipher = Cipher(algorithms.ChaCha20(os.urandom(KEY_BYTES), os.urandom(16)), mode=None)
+        # The counter of blocks starts at 0: from a random start it could end within any draw, and
+        # the library then refuses to go on.
+        nonce = bytes(_COUNTER_BYTES) + os.urandom(16 - _COUNTER_BYTES)
+        cipher = Cipher(algorithms.ChaCha20(os.urandom(KEY_BYTES), nonce), mode=None)
         self._encryptor = cipher.encryptor()
 
     def __call__(self, size: int) -> bytes:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import copy
 import multiprocessing
 import pickle
+from multiprocessing.connection import Connection
 
 import pytest
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 
 from cloister.randomness import (
+    _REKEY_BYTES,
     KEY_BYTES,
     SecretStream,
     new_key,
@@ -49,8 +52,24 @@ def test_a_stream_is_keyed_anew_before_its_counter_could_end(
     assert len(stream(1000)) == 1000  # more than a key's share in one draw still works
 
 
-def _draw(stream: SecretStream, queue: object) -> None:
-    queue.put(stream(32))  # type: ignore[attr-defined]
+def test_the_counter_of_a_stream_starts_at_zero_whatever_the_system_draws(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A random start would end within a draw of n bytes once in 2**38 / n streams, and stop a job.
+
+    All ones is the worst draw: from a counter of all ones the second block is one too many.
+    """
+    monkeypatch.setattr("cloister.randomness.os.urandom", lambda size: b"\xff" * size)
+    stream = SecretStream()
+    drawn = b"".join(stream(size) for size in (8, 56, 64, 1000))
+    nonce = bytes(4) + b"\xff" * 12
+    plain = Cipher(algorithms.ChaCha20(b"\xff" * KEY_BYTES, nonce), mode=None).encryptor()
+    assert drawn == plain.update(bytes(len(drawn)))
+    assert _REKEY_BYTES // 64 < 2**32, "keyed anew before the counter ends"
+
+
+def _draw(stream: SecretStream, pipe: Connection) -> None:
+    pipe.send_bytes(stream(32))
 
 
 @pytest.mark.skipif(
@@ -59,11 +78,14 @@ def _draw(stream: SecretStream, queue: object) -> None:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_two_processes_never_share_a_stream() -> None:
     context = multiprocessing.get_context("fork")
-    stream, queue = SecretStream(), context.Queue()
-    child = context.Process(target=_draw, args=(stream, queue))
+    stream, (ours, end) = SecretStream(), context.Pipe(duplex=False)
+    child = context.Process(target=_draw, args=(stream, end))
     child.start()
-    theirs = queue.get(timeout=30)
-    child.join(30)
+    end.close()  # so that the end of a child that fails is seen
+    assert ours.poll(60), "the child sent nothing"
+    theirs = ours.recv_bytes()
+    child.join(60)
+    assert len(theirs) == 32
     assert theirs != stream(32)
 
 
