@@ -160,6 +160,25 @@ def test_threads_share_an_audit_file(path: Path) -> None:
     assert verify(path)[0] == 45
 
 
+def test_two_writers_cannot_fork_the_chain(path: Path) -> None:
+    first = Audit(path)
+    with pytest.raises(LedgerError, match="written by another process"):
+        Audit(path)
+    first.write("round")
+    first.close()
+    Audit(path).close()
+    assert verify(path)[0] == 6
+
+
+def test_a_file_that_was_refused_is_free_again(path: Path) -> None:
+    lines = lines_of(path)
+    path.write_bytes(b"".join(lines[1:]))
+    with pytest.raises(LedgerError, match="line 1"):
+        Audit(path)
+    path.write_bytes(b"".join(lines))
+    Audit(path).close()
+
+
 def test_a_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     with pytest.raises(LedgerError, match=r"no/audit\.jsonl"):
         Audit(tmp_path / "no" / "audit.jsonl")

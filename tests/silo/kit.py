@@ -37,6 +37,7 @@ class Site:
     noise_label: str = "operating system"
     values: Any = None
     waits: list[float] = field(default_factory=list)
+    audit: Audit | None = None
 
     def __post_init__(self) -> None:
         if self.values is None:
@@ -63,7 +64,10 @@ class Site:
         return array_records(self.values, plan.grid)
 
     def agent(self, **changes: Any) -> Agent:
-        """Return a new life of the agent; it remembers what the files say."""
+        """Return a new life of the agent, the end of the last; it remembers what the files say."""
+        if self.audit is not None:
+            self.audit.close()
+        self.audit = Audit(self.folder / "audit.jsonl")
         ledger = changes.pop("ledger", None) or self.ledger()
 
         def join(plan: Plan, records: Records) -> Client:
@@ -74,7 +78,7 @@ class Site:
             "dataset": "toy",
             "store": self.store(),
             "ledger": ledger,
-            "audit": Audit(self.folder / "audit.jsonl"),
+            "audit": self.audit,
             "results": self.folder / "results",
             "refusal": lambda plan, proposer: self.refused,
             "read": self.read,

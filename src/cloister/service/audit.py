@@ -10,12 +10,16 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
 import threading
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from cloister.errors import LedgerError
+
+if sys.platform != "win32":
+    import fcntl
 
 BEFORE_FIRST = "0" * 64
 
@@ -31,20 +35,21 @@ class Audit:
     Raises
     ------
     LedgerError
-        If the file cannot be written, or its chain does not verify. A last line that a crash left
-        half written is cut off, and that is an entry of its own.
+        If the file cannot be written, another process (or another `Audit`) writes it, or its chain
+        does not verify. A last line that a crash left half written is cut off, and that is an entry
+        of its own.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = Path(path)
         self._lock = threading.Lock()
-        fresh = not self._path.exists()
         try:
-            self._file = os.open(path, os.O_CREAT | os.O_APPEND | os.O_RDWR, 0o600)
-            torn = _cut_torn_line(self._path, self._file)
-            self._lines, self._head = verify(self._path)
-            if fresh:
-                _sync_folder(self._path.parent)
+            torn = self._open()
+        except BlockingIOError:
+            raise LedgerError(
+                f"audit file {os.fspath(path)!r} is written by another process; stop that one, or "
+                "set audit_log to a file of its own."
+            ) from None
         except OSError as error:
             raise LedgerError(
                 f"audit file {os.fspath(path)!r} cannot be used: {error.strerror}; choose a folder "
@@ -52,6 +57,22 @@ class Audit:
             ) from error
         if torn:
             self.write("repaired", bytes_cut=torn)
+
+    def _open(self) -> int:
+        """Keep other writers out and check the chain; return how much of a torn line was cut."""
+        fresh = not self._path.exists()
+        self._file = os.open(self._path, os.O_CREAT | os.O_APPEND | os.O_RDWR, 0o600)
+        try:
+            if sys.platform != "win32":
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # two would fork the chain
+            torn = _cut_torn_line(self._path, self._file)
+            self._lines, self._head = verify(self._path)
+            if fresh:
+                _sync_folder(self._path.parent)
+        except BaseException:
+            self.close()
+            raise
+        return torn
 
     @property
     def head(self) -> str:
