@@ -10,7 +10,9 @@ most 4e-7 for this file, and ``test_false_alarm_rates_sum_to_the_budget`` adds i
 - *Audit*. A check alarms on a true claim only if one of its two Clopper-Pearson bounds is wrong, so
   with probability at most ``2 ALPHA = 2e-9``. There are 3 points x 2 directions = 6 checks for a
   Gaussian claim, and 8 for a pure one, which also has the point (epsilon, 0). Audited are 5
-  Gaussian worlds and 2 pure ones: ``(5 x 6 + 2 x 8) x 2e-9 = 9.2e-8``.
+  Gaussian worlds and 2 pure ones: ``(5 x 6 + 2 x 8) x 2e-9 = 9.2e-8``. Records, thresholds and
+  points are those of the plan and not chosen by the runs. Both bounds would have to be far off at
+  once: by the exact binomial laws of the worst case an audit alarms with probability 5e-14.
 - *Independence*. The mean of n products of independent noise words of standard deviation 1 exceeds
   r with probability at most ``exp(-n I(r))`` (:func:`chernoff_rate`; the discrete Gaussian has at
   most the moments of the continuous one). The threshold makes the union bound over all pairs of

@@ -17,7 +17,7 @@ import pytest
 from scipy import stats
 
 from cloister import DPKMeans
-from cloister.audit import Audit, audit_method, audit_task
+from cloister.audit import Audit, audit_method, audit_task, checks
 from cloister.audit.adversary import (
     METHOD_ATTACKS,
     SYSTEM_ATTACKS,
@@ -58,12 +58,17 @@ PRIVATE = [name for name, task in TASKS.items() if task.private]
 CURATORS = [name for name, method in METHODS.items() if method.private]
 CLAIM = Budget(4.0, 1e-6)
 RUNS = {"selectk": 60, "dpem": 150}  # the slow ones; 400 of all others
+# Of subcluster-dp the worst record reaches 0.50, and one that is built in 0.32 with a deviation of
+# 0.14 a run: twelve runs would take it for the worst once in 2e5 audits, these once in 1e12.
+PILOTS = {"subcluster-dp": 40}
 ALARMS = 4e-6
 
 
 def small_audit(name: str) -> Audit:
     runs = RUNS.get(name, 400)
-    return audit_task(TASKS[name], CLAIM, nominal_n=100, runs=runs, canaries=80, words=800)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checks, "PILOT", PILOTS.get(name, checks.PILOT))
+        return audit_task(TASKS[name], CLAIM, nominal_n=100, runs=runs, canaries=80, words=800)
 
 
 # --- what ships passes

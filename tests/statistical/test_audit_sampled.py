@@ -1,6 +1,6 @@
 """Two worlds of a plan that samples its clients: the price of sampling is not refuted.
 
-A true claim alarms with probability at most 1e-8. Each broken twin uses fixed coins.
+Coins are fresh: a true claim alarms with probability at most 1e-8. The broken twin uses fixed ones.
 """
 
 from __future__ import annotations
