@@ -143,6 +143,18 @@ def test_a_law_of_loads_keeps_what_stands_out_and_fills_in_the_tail() -> None:
         assert np.abs(errors).max() < (0.15 if std else 0.01)
 
 
+def test_noise_in_a_bin_of_large_baskets_is_no_crowd() -> None:
+    rng = np.random.default_rng(0)
+    loads = rng.geometric(0.25, 20_000) - 1
+    edges = load_edges(400)
+    counts = np.histogram(loads, edges)[0].astype(float)
+    for at in np.flatnonzero(counts == 0):
+        noisy = counts + rng.normal(0, 30.0, len(counts))
+        noisy[at] = 4.5 * 30.0
+        law = load_law(noisy, edges, 30.0)
+        assert abs(law @ np.arange(401) / loads.sum() - 1) < 0.15, edges[at]
+
+
 def test_shrinking_keeps_what_has_no_noise_and_learns_from_the_rest() -> None:
     rng = np.random.default_rng(0)
     pairs = np.array([(i, j) for i in range(20) for j in range(i)])
