@@ -72,7 +72,7 @@ class LocalFederation:
 
     def __post_init__(self) -> None:
         self.folder = Path(os.path.abspath(self.folder))
-        self.port = _free_port()
+        self.port, self._kept_port = kept_port()
         self.keys = local_federation(self.folder, self.tables, (ANALYST,))
         self.fingerprints = {
             name: KeyFolder(keys).identity().fingerprint for name, keys in self.keys.items()
@@ -123,7 +123,7 @@ class LocalFederation:
         process = self.processes.pop(name)
         with suppress(ProcessLookupError):
             os.killpg(process.pid, number)
-        process.wait(30)
+        process.wait(120)
 
     def stop(self) -> None:
         """End all processes."""
@@ -139,12 +139,13 @@ class LocalFederation:
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
         self.processes.clear()
+        self._kept_port.close()
 
     def rest(self) -> Rest:
         """Return the analyst's connection to the coordinator."""
         return Rest(self.url, client_context(KeyFolder(self.keys[ANALYST])))
 
-    def wait_connected(self, *names: str, seconds: float = 60.0) -> None:
+    def wait_connected(self, *names: str, seconds: float = 300.0) -> None:
         """Wait until the coordinator listens and these silos (or all) have a stream."""
         wanted = set(names or self.tables)
 
@@ -166,7 +167,7 @@ class LocalFederation:
             return rest.job(job)
 
     def wait_job(
-        self, job: str, states: Sequence[str] = ENDED, seconds: float = 60.0
+        self, job: str, states: Sequence[str] = ENDED, seconds: float = 300.0
     ) -> dict[str, Any]:
         """Wait until a job is in one of some states; return what the coordinator shows of it."""
         shown: dict[str, Any] = {}
@@ -182,7 +183,7 @@ class LocalFederation:
         """Return where a silo keeps the result of a job."""
         return self.folder / silo / "results" / job / "model.json"
 
-    def wait_results(self, job: str, *silos: str, seconds: float = 10.0) -> None:
+    def wait_results(self, job: str, *silos: str, seconds: float = 60.0) -> None:
         """Wait until silos (or all) have written the result of a job."""
         wanted = silos or tuple(self.tables)
         self._wait(
@@ -249,7 +250,16 @@ def _toml(value: Any) -> str:
     return json.dumps(value)
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def kept_port() -> tuple[int, socket.socket]:
+    """Return a free port of loopback, and a socket that is bound to it and never listens.
+
+    While the socket is open, Linux gives the port to nobody who asks for any free one, not even
+    while a server of ours is down that may listen there at any time: both may reuse the address.
+    """
+    kept = socket.socket()
+    kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    kept.bind(("127.0.0.1", 0))
+    port = int(kept.getsockname()[1])
+    if sys.platform != "linux":  # elsewhere it would keep our server out as well
+        kept.close()
+    return port, kept

@@ -40,7 +40,7 @@ class Cable:
     def __exit__(self, *_: object) -> None:
         self._call(self._close())
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(5)
+        self._thread.join(60)
 
     def fault(self, kind: str, after: int = 0) -> None:
         """Cut, hold or swallow from now on, or `after` so many bytes of both directions."""
@@ -70,7 +70,7 @@ class Cable:
         return self._state != "whole"
 
     def _call(self, work: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
 
     def _break(self) -> None:
         assert self._next is not None

@@ -47,7 +47,7 @@ LOSS_SHARE = 3  # of so many kills, one is a loss
 LEGS = [(leg, t) for leg, t in steps("pairwise") if t == 1 or leg in ("keys", "secrets", "ready")]
 LEGS.append(("close", ROUNDS - 1))
 # Seconds until a silo counts as lost: absent, silent, or without a decision.
-LOSS = {"grace": 1.5, "round_timeout": 4.0, "approval_timeout": 5.0}
+LOSS = {"grace": 1.5, "round_timeout": 6.0, "approval_timeout": 10.0}
 
 
 @dataclass(frozen=True)

@@ -40,19 +40,19 @@ def lied(
 ) -> tuple[dict[str, Any], list[Any]]:
     """Run a job in which a party lies; return how it is shown and its committed survivors."""
     folder = federation.fed.folder / who
-    federation.fed.wait_connected(seconds=60)
+    federation.fed.wait_connected()
     (folder / "lie.json").write_text(json.dumps(lie))
     plan = federation.plan(profile)
     job = federation.fed.propose(plan)
     try:
-        shown = federation.fed.wait_job(job, seconds=60)
+        shown = federation.fed.wait_job(job)
     finally:
         (folder / "lie.json").unlink()
     assert f"{job} {lie['what']}" in (folder / "lies.log").read_text(), "the lie was never told"
     committed = federation.committed(job)
     expected = federation.pooled(plan, committed)
     if shown["state"] == "done":
-        federation.fed.wait_results(job, *HONEST, seconds=30)
+        federation.fed.wait_results(job, *HONEST)
     for silo in SILOS:
         if model := federation.model(silo, job):
             assert len(committed) == plan.rounds
@@ -156,8 +156,8 @@ def test_a_locked_ledger_delays_a_job_and_changes_nothing(federation: Beaten) ->
         federation.untrap(moment)
         time.sleep(1.5)
         other.execute("ROLLBACK")
-    assert federation.fed.wait_job(job, seconds=60)["state"] == "done"
-    federation.fed.wait_results(job, seconds=30)
+    assert federation.fed.wait_job(job)["state"] == "done"
+    federation.fed.wait_results(job)
     for silo in SILOS:
         model = federation.model(silo, job)
         assert model is not None
@@ -178,11 +178,11 @@ def test_a_silo_with_a_full_disk_is_left_out_and_charged_for_nothing_that_did_no
     resource.prlimit(process, resource.RLIMIT_FSIZE, (1, unlimited[1]))  # no file grows any more
     federation.untrap(moment)
     try:
-        shown = federation.fed.wait_job(job, seconds=60)
+        shown = federation.fed.wait_job(job)
         assert shown["state"] == "done"
         committed = federation.committed(job)
         assert committed == [SILOS, HONEST, HONEST, HONEST]
-        federation.fed.wait_results(job, *HONEST, seconds=30)
+        federation.fed.wait_results(job, *HONEST)
         expected = federation.pooled(plan, committed)
         for silo in HONEST:
             model = federation.model(silo, job)
@@ -193,6 +193,6 @@ def test_a_silo_with_a_full_disk_is_left_out_and_charged_for_nothing_that_did_no
         resource.prlimit(process, resource.RLIMIT_FSIZE, unlimited)
     federation.fed.kill(LIAR)
     federation.fed.start(LIAR)
-    federation.fed.wait_connected(LIAR, seconds=60)
+    federation.fed.wait_connected(LIAR)
     charges = {silo: [(0, 1, 2, 3)] for silo in HONEST} | {LIAR: [(0,)]}
     federation.check_books(job, charges)

@@ -94,4 +94,4 @@ def test_when_the_coordinator_never_returns_owners_withdraw_and_keep_what_did_no
             assert charged == ((0, 1, 2), False), "what left stays charged, and nothing else"
             assert federation.model(silo, job) is None
         federation.fed.start(COORDINATOR)
-        assert federation.fed.wait_job(job, seconds=60)["state"] == "failed"
+        assert federation.fed.wait_job(job)["state"] == "failed"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import secrets
 import select
 import signal
 import socket
@@ -77,9 +78,7 @@ class Federation:
         self._logs: list[IO[bytes]] = []
         self.keys: dict[str, Path] = {}
         (folder / "home").mkdir()
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self._port = probe.getsockname()[1]
+        self._port = _free_port()
         (folder / "project.yml").write_text(PROJECT.format(port=self._port))
         command = [
             Path(sys.executable).parent / "nvflare",
@@ -91,7 +90,7 @@ class Federation:
             ".",
         ]
         subprocess.run(
-            command, cwd=folder, env=self._env(), check=True, capture_output=True, timeout=60
+            command, cwd=folder, env=self._env(), check=True, capture_output=True, timeout=600
         )
         self.kits = folder / "cloister" / "prod_00"
         server = self.kits / "localhost" / "local" / "resources.json.default"
@@ -115,7 +114,7 @@ class Federation:
             start_new_session=True,
         )
         self._processes.append(self._console)
-        assert self._answer(60.0) == {"ready": True}
+        assert self._answer(600.0) == {"ready": True}
 
     def start_site(self, silo: str) -> None:
         """Start a site, for the first time or again."""
@@ -123,7 +122,7 @@ class Federation:
         self._start(silo, [*client, f"uid={silo}", f"org={silo.replace('silo-', 'org')}"])
 
     def submit(
-        self, job: Path, seconds: float = 60.0, until: Iterable[Path] = ()
+        self, job: Path, seconds: float = 600.0, until: Iterable[Path] = ()
     ) -> dict[str, Any]:
         """Submit a job and return how it ended, as the operator sees it.
 
@@ -134,13 +133,14 @@ class Federation:
         request = {"job": str(job), "seconds": seconds, "until": files}
         self._console.stdin.write(json.dumps(request).encode() + b"\n")
         self._console.stdin.flush()
-        return self._answer(seconds + 15.0)
+        return self._answer(seconds + 120.0)
 
     def log(self, party: str) -> str:
         """Return everything that a party wrote."""
         text = (self._folder / f"{party}.out").read_text(errors="replace")
         for path in sorted((self.kits / party).rglob("*.txt")):
-            text += path.read_text(errors="replace")
+            with suppress(FileNotFoundError):  # FLARE clears away what a job left
+                text += path.read_text(errors="replace")
         return text
 
     def stop(self) -> None:
@@ -149,7 +149,7 @@ class Federation:
             with_children = _descendants(process.pid)
             for pid in (process.pid, *with_children):
                 _kill(pid)
-            process.wait(10)
+            process.wait(60)
         for log in self._logs:
             log.close()
 
@@ -185,6 +185,15 @@ class Federation:
         home = {"HOME": str(self._folder / "home"), "PYTHONUNBUFFERED": "1"}
         paths = [str(HERE), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
         return {**os.environ, **home, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+
+
+def _free_port() -> int:
+    """Return a port below those that the system gives away, so that nobody gets it before us."""
+    while True:
+        port = 10_000 + secrets.randbelow(10_000)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def _descendants(pid: int) -> list[int]:

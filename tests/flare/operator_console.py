@@ -11,11 +11,11 @@ import time
 from nvflare.fuel.flare_api.flare_api import new_secure_session
 
 
-def connect(kit, username, clients, seconds=60.0):
+def connect(kit, username, clients, seconds=590.0):
     due = time.monotonic() + seconds
     while True:
         try:
-            session = new_secure_session(username, kit, timeout=5.0)
+            session = new_secure_session(username, kit, timeout=30.0)
             if len(session.get_system_info().client_info) >= clients:
                 return session
             session.close()

@@ -28,9 +28,10 @@ from cloister.transports.http import Kind, Message, Stream, StreamClient, in_jso
 JOB = "0123456789abcdef" * 2
 Handler = Callable[[bytes], bytes]
 DAY = timedelta(days=1)
+PATIENCE = 60.0  # seconds, only against hanging: no law is about how fast a machine is
 
 
-def until(true: Callable[[], Any], seconds: float = 5.0) -> None:
+def until(true: Callable[[], Any], seconds: float = PATIENCE) -> None:
     """Wait until something is true."""
     due = time.monotonic() + seconds
     while not true():
@@ -138,7 +139,7 @@ class Federation:
     folder: Path
     enrolled: tuple[str, ...] = ("a", "b", "c", *(f"silo-{i}" for i in range(32)))
     max_message_bytes: int = 2**20
-    ping: float = 10.0
+    ping: float = PATIENCE
     server_party: Path | None = None
     decisions: list[tuple[str, str, bool, str]] = field(default_factory=list)
     came: list[str] = field(default_factory=list)
@@ -175,7 +176,7 @@ class Federation:
 
     def hang(self, frame: bytes) -> bytes:
         """Answer nothing until the end."""
-        self.over.wait(10)
+        self.over.wait(PATIENCE)
         return b""
 
     def __exit__(self, *_: object) -> None:
@@ -183,7 +184,7 @@ class Federation:
         for silo in self._leaving:
             silo.close()
         self.server.stop()
-        self._thread.join(10)
+        self._thread.join(PATIENCE)
         assert not self._thread.is_alive(), "the server must stop when it is told to"
 
     async def _app(self, scope: Any, receive: Any, send: Any) -> None:
@@ -213,6 +214,8 @@ class Federation:
             "url": self.url(),
             "ssl_context": trusted.context(ssl.PROTOCOL_TLS_CLIENT, party),
             "max_message_bytes": self.max_message_bytes,
+            "open_timeout": PATIENCE,
+            "ping_interval": PATIENCE,
             **changes,
         }
         return StreamClient(**options)
@@ -229,8 +232,8 @@ class Federation:
         self,
         job: str = JOB,
         *,
-        round_timeout: float = 5.0,
-        grace: float = 5.0,
+        round_timeout: float = PATIENCE,
+        grace: float = PATIENCE,
         stop: threading.Event | None = None,
     ) -> Transport:
         return self.hub.transport(
@@ -283,11 +286,11 @@ class Silo:
 
     def close(self) -> None:
         self.stream.close()
-        self._thread.join(5)
+        self._thread.join(PATIENCE)
 
     def wait(self) -> TransportError:
         """Wait until the stream has ended; return why."""
-        self._thread.join(10)
+        self._thread.join(PATIENCE)
         assert self.error is not None
         return self.error
 

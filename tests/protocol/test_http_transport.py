@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ from cloister.transports.http import (
     in_json,
 )
 
-from .https import DAY, JOB, Authority, Federation, Silo, carried, until
+from .https import DAY, JOB, PATIENCE, Authority, Federation, Silo, carried, until
 
 OTHER = "fedcba9876543210" * 2
 
@@ -57,6 +57,14 @@ def impatient(tmp_path: Path) -> Iterator[Federation]:
         yield federation
 
 
+@contextmanager
+def closed_port() -> Iterator[int]:
+    """A port of loopback at which nobody listens, and that nobody else is given meanwhile."""
+    with socket.socket() as kept:
+        kept.bind(("127.0.0.1", 0))
+        yield kept.getsockname()[1]
+
+
 def asking(federation: Federation, frames: dict[str, bytes], **options: Any) -> Any:
     """Start an exchange in a thread; return a function that waits for its answers."""
     answers: list[Any] = []
@@ -70,7 +78,7 @@ def asking(federation: Federation, frames: dict[str, bytes], **options: Any) -> 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
 
-    def wait(seconds: float = 5.0) -> Any:
+    def wait(seconds: float = PATIENCE) -> Any:
         thread.join(seconds)
         assert answers, "the exchange did not end in time"
         return answers[0]
@@ -135,13 +143,15 @@ def test_two_jobs_share_a_stream_without_mixing(federation: Federation) -> None:
 def test_an_answer_of_another_job_is_dropped(federation: Federation) -> None:
     silo = federation.silo("a", echo)
     seen: list[Message] = []
+    true = silo._reply
 
-    def forged(message: Message) -> Message:
+    def forged_first(message: Message) -> Message:
         seen.append(message)
-        return Message(Kind.ANSWER, message.number, OTHER, b"forged")
+        silo.stream.send(Message(Kind.ANSWER, message.number, OTHER, b"forged"))
+        return true(message)
 
-    silo._reply = forged  # type: ignore[method-assign]
-    assert federation.transport(round_timeout=0.5).exchange({"a": b"1"}) == {}
+    silo._reply = forged_first  # type: ignore[method-assign]
+    assert federation.transport().exchange({"a": b"1"}) == {"a": b"|1"}
     assert len(seen) == 1
 
 
@@ -150,7 +160,7 @@ def test_a_late_answer_is_not_taken_for_that_of_the_next_exchange(federation: Fe
 
     def slow(frame: bytes) -> bytes:
         if frame == b"1":
-            release.wait(5)
+            release.wait(PATIENCE)
         return echo(frame)
 
     federation.silo("a", slow)
@@ -179,7 +189,7 @@ def test_a_silo_that_refuses_is_not_waited_for(federation: Federation) -> None:
     federation.silo("b", echo)
     began = time.monotonic()
     assert federation.transport().exchange({"a": b"1", "b": b"1"}) == {"b": b"|1"}
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < PATIENCE / 2, "a silo that is waited for has all of it"
     assert federation.refusals == [("a", "not under this policy.")]
 
 
@@ -190,13 +200,13 @@ def test_a_refusal_is_told_before_the_others_have_answered(federation: Federatio
         raise PlanError("no.")
 
     def slow(frame: bytes) -> bytes:
-        release.wait(5)
+        release.wait(PATIENCE)
         return echo(frame)
 
     federation.silo("a", refuse)
     federation.silo("b", slow)
     wait = asking(federation, {"a": b"1", "b": b"1"})
-    until(lambda: federation.refusals == [("a", "no.")])
+    until(lambda: federation.refusals == [("a", "no.")], PATIENCE / 2)
     release.set()
     assert wait() == {"b": b"|1"}
 
@@ -205,9 +215,9 @@ def test_a_frozen_silo_is_given_up_at_the_deadline(federation: Federation) -> No
     federation.silo("a", federation.hang)
     federation.silo("b", echo)
     began = time.monotonic()
-    answers = federation.transport(round_timeout=0.5).exchange({"a": b"1", "b": b"1"})
+    answers = federation.transport(round_timeout=3.0).exchange({"a": b"1", "b": b"1"})
     assert answers == {"b": b"|1"}
-    assert 0.4 < time.monotonic() - began < 1.5
+    assert 2.9 < time.monotonic() - began < PATIENCE / 2
 
 
 def test_a_killed_silo_is_noticed_at_once(federation: Federation) -> None:
@@ -218,15 +228,15 @@ def test_a_killed_silo_is_noticed_at_once(federation: Federation) -> None:
         return federation.hang(frame)
 
     silo = federation.silo("a", hang)
-    wait = asking(federation, {"a": b"1"}, round_timeout=30, grace=0.1)
-    assert asked.wait(5)
+    wait = asking(federation, {"a": b"1"}, grace=0.1)
+    assert asked.wait(PATIENCE)
     began = time.monotonic()
     silo.kill()
     assert wait() == {}
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < PATIENCE / 2, "not at the deadline of the round"
 
 
-def test_a_killed_process_is_noticed_within_a_second(federation: Federation) -> None:
+def test_a_killed_process_is_noticed_before_any_time_out(federation: Federation) -> None:
     """SIGKILL of a real process: its kernel closes the connection."""
     party = federation.ca.issue("a")
     program = (
@@ -241,14 +251,14 @@ def test_a_killed_process_is_noticed_within_a_second(federation: Federation) -> 
     command = [sys.executable, "-c", program, federation.url(), str(federation.ca.path), str(party)]
     process = subprocess.Popen(command)
     try:
-        until(lambda: "a" in federation.hub.connected(), 20)
-        wait = asking(federation, {"a": b"1"}, round_timeout=30, grace=0)
-        time.sleep(0.2)
+        until(lambda: "a" in federation.hub.connected())
+        wait = asking(federation, {"a": b"1"}, grace=0)
+        until(lambda: federation.hub._exchanges)
         began = time.monotonic()
     finally:
         process.kill()
     assert wait() == {}
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < PATIENCE / 2, "pings and rounds have longer"
     process.wait()
 
 
@@ -261,7 +271,7 @@ def test_a_silo_that_returns_within_grace_is_asked_again(federation: Federation)
 
     silo = federation.silo("a", hang)
     wait = asking(federation, {"a": b"1"})
-    assert asked.wait(5)
+    assert asked.wait(PATIENCE)
     silo.kill()
     until(lambda: not federation.hub.connected())
     federation.silo("a", echo)
@@ -271,9 +281,9 @@ def test_a_silo_that_returns_within_grace_is_asked_again(federation: Federation)
 def test_an_absent_silo_is_waited_for_and_then_given_up(federation: Federation) -> None:
     federation.silo("b", echo)
     began = time.monotonic()
-    answers = federation.transport(round_timeout=30, grace=0.4).exchange({"a": b"1", "b": b"1"})
+    answers = federation.transport(grace=0.4).exchange({"a": b"1", "b": b"1"})
     assert answers == {"b": b"|1"}
-    assert 0.3 < time.monotonic() - began < 1.5
+    assert 0.3 < time.monotonic() - began < PATIENCE / 2
 
 
 def test_a_silo_that_comes_first_of_all_and_late_is_asked(federation: Federation) -> None:
@@ -290,27 +300,32 @@ def test_nobody_ever_connected_is_nobody_answered(federation: Federation) -> Non
 def test_a_silo_that_comes_and_goes_cannot_hold_an_exchange_open(federation: Federation) -> None:
     """Each return is asked again, yet the whole has an end."""
     wait = asking(federation, {"a": b"1"}, round_timeout=0.6, grace=0.6)
-    began = time.monotonic()
     client = federation.client("a")
-    while time.monotonic() - began < 2:
+
+    def over() -> bool:
         Silo(client, federation.hang).kill()
         time.sleep(0.1)
-    assert wait(0.1) == {}
+        with suppress(AssertionError):
+            return wait(0) == {}
+        return False
+
+    until(over)
 
 
 def test_a_second_stream_replaces_the_first(federation: Federation) -> None:
-    asked = threading.Event()
+    asked, answered = threading.Event(), threading.Event()
 
     def hang(frame: bytes) -> bytes:
         asked.set()
-        time.sleep(1)
+        answered.wait(PATIENCE)
         return b"from the first"
 
     first = federation.silo("a", hang)
     wait = asking(federation, {"a": b"1"}, grace=0)
-    assert asked.wait(5)
+    assert asked.wait(PATIENCE)
     federation.silo("a", echo)
     assert wait() == {"a": b"|1"}
+    answered.set()
     assert "replaced by a newer stream of 'a'" in str(first.wait())
     assert federation.hub.connected() == ("a",)
 
@@ -319,26 +334,24 @@ def test_stop_ends_an_exchange_soon(federation: Federation) -> None:
     federation.silo("a", federation.hang)
     stop = threading.Event()
     wait = asking(federation, {"a": b"1"}, stop=stop)
-    time.sleep(0.2)
+    until(lambda: federation.hub._exchanges)
     stop.set()
-    began = time.monotonic()
-    assert isinstance(wait(), TransportError)
-    assert time.monotonic() - began < 0.5
+    assert isinstance(wait(PATIENCE / 2), TransportError), "before the round is over"
     until(lambda: not federation.hub._exchanges)
 
 
 def test_stop_ends_an_exchange_that_waits_for_the_first_silo(federation: Federation) -> None:
     stop = threading.Event()
-    wait = asking(federation, {"a": b"1"}, stop=stop, grace=60)
+    wait = asking(federation, {"a": b"1"}, stop=stop)
     stop.set()
-    assert isinstance(wait(1), TransportError)
+    assert isinstance(wait(PATIENCE / 2), TransportError)
 
 
 def test_the_end_of_the_service_ends_its_exchanges(tmp_path: Path) -> None:
     with Federation(tmp_path) as federation:
         federation.silo("a", federation.hang)
-        wait = asking(federation, {"a": b"1"}, round_timeout=60, grace=60)
-        time.sleep(0.2)
+        wait = asking(federation, {"a": b"1"}, round_timeout=600, grace=600)
+        until(lambda: federation.hub._exchanges)
     assert isinstance(wait(), TransportError)
 
 
@@ -352,24 +365,25 @@ def test_the_end_of_the_service_is_told_and_noticed(tmp_path: Path) -> None:
 def test_a_frozen_process_is_taken_for_lost_after_the_pings(impatient: Federation) -> None:
     """Nobody reads at the other end, so no pong comes; TLS and TCP are in perfect health."""
     client = impatient.client("a")
-    raw, _ = handshake(impatient, client.ssl_context)
-    until(lambda: impatient.hub.connected() == ("a",))
     began = time.monotonic()
+    raw, _ = handshake(impatient, client.ssl_context)
+    until(lambda: impatient.came == ["a"])
     until(lambda: not impatient.hub.connected())
-    assert 0.3 < time.monotonic() - began < 2
+    assert 0.7 < time.monotonic() - began < 25, "the end of TLS would be waited for 30 s"
     raw.close()
 
 
 def test_a_frozen_coordinator_is_taken_for_lost_after_the_pings(federation: Federation) -> None:
     client = federation.client("a", ping_interval=0.3, ping_timeout=0.3)
     silo = Silo(client, echo)
-    until(lambda: federation.hub.connected() == ("a",))
-    loop = federation.hub._loop
+    until(lambda: federation.came == ["a"])
+    loop, thaw = federation.hub._loop, threading.Event()
     assert loop is not None
-    loop.call_soon_threadsafe(time.sleep, 3)
-    began = time.monotonic()
-    assert "keepalive ping timeout" in str(silo.wait())
-    assert time.monotonic() - began < 2.5
+    loop.call_soon_threadsafe(thaw.wait, 2 * PATIENCE)
+    try:
+        assert "keepalive ping timeout" in str(silo.wait())
+    finally:
+        thaw.set()
 
 
 def test_a_silo_that_does_not_read_holds_up_nobody_and_little_memory(
@@ -497,7 +511,7 @@ def test_a_silo_closes_on_a_coordinator_that_breaks_the_rules(federation: Federa
     assert loop is not None
     loop.call_soon_threadsafe(federation.hub._post, "a", b"\x12" + bytes(20))
     with pytest.raises(TransportError, match="does not take messages of kind 18"):
-        stream.receive(5)
+        stream.receive(PATIENCE)
     until(lambda: not federation.hub.connected())
 
 
@@ -522,10 +536,9 @@ def test_the_name_must_resolve(federation: Federation) -> None:
 
 
 def test_somebody_must_listen(federation: Federation) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    client = federation.client("a", url=f"https://localhost:{port}")
-    assert f"nobody listens at 'localhost:{port}'" in refused(client)
+    with closed_port() as port:
+        client = federation.client("a", url=f"https://localhost:{port}")
+        assert f"nobody listens at 'localhost:{port}'" in refused(client)
 
 
 def test_a_listener_that_says_nothing_is_given_up(federation: Federation) -> None:
@@ -551,7 +564,7 @@ def test_a_coordinator_that_freezes_after_tls_is_given_up(federation: Federation
         url = f"https://localhost:{listener.getsockname()[1]}"
         began = time.monotonic()
         assert "no answer from" in refused(replace(client, url=url))
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < PATIENCE / 2
 
 
 @pytest.mark.parametrize("url", ["http://localhost:1", "localhost:1", "https://", "ftp://x"])
@@ -587,7 +600,7 @@ def test_a_coordinator_out_of_its_time_is_not_accepted(
         client = federation.client("a", url=f"https://localhost:{server.port}")
         assert sentence in refused(client)
         server.stop()
-        thread.join(10)
+        thread.join(PATIENCE)
 
 
 def test_a_coordinator_under_another_name_is_not_accepted(federation: Federation) -> None:
@@ -753,9 +766,8 @@ def test_a_proxy_that_says_no_is_said_without_its_password(federation: Federatio
 
 
 def test_a_proxy_that_is_not_there_is_said(federation: Federation) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    sentence = refused(federation.client("a", proxy=f"http://127.0.0.1:{port}"))
+    with closed_port() as port:
+        sentence = refused(federation.client("a", proxy=f"http://127.0.0.1:{port}"))
     assert f"nobody listens at '127.0.0.1:{port}'; check proxy" in sentence
 
 
@@ -774,7 +786,7 @@ def handshake(
         f"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Protocol: {version}\r\n\r\n".encode()
     )
     response = b""
-    raw.settimeout(5)
+    raw.settimeout(PATIENCE)
     while b"\r\n\r\n" not in response:
         response += raw.recv(65536)
     if not response.startswith(b"HTTP/1.1 101"):

@@ -124,7 +124,7 @@ def run() -> Iterator[Callable[[Path, int], int]]:
         return int(process.stdout.readline())
 
     yield run_child
-    process.communicate(timeout=30)
+    process.communicate(timeout=120)
     assert process.returncode == 0
 
 

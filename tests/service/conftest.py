@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import secrets
 import shutil
@@ -30,17 +31,19 @@ def _find() -> str | None:
     return str(folders[-1].parent) if folders else None
 
 
-def _programs() -> Path:
-    found = _find()
-    if found is None and os.geteuid() == 0 and shutil.which("apt-get"):
-        for command in (["update"], ["install", "-y", "--no-install-recommends", "postgresql"]):
-            subprocess.run(
-                ["apt-get", "-qq", *command],
-                capture_output=True,
-                check=False,
-                env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
-            )
+def _programs(shared: Path) -> Path:
+    with (shared / "postgresql.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # two workers cannot install at once
         found = _find()
+        if found is None and os.geteuid() == 0 and shutil.which("apt-get"):
+            for command in (["update"], ["install", "-y", "--no-install-recommends", "postgresql"]):
+                subprocess.run(
+                    ["apt-get", "-qq", *command],
+                    capture_output=True,
+                    check=False,
+                    env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
+                )
+            found = _find()
     if found is None:
         _missing("initdb was not found and could not be installed")
     return Path(str(found))
@@ -58,7 +61,7 @@ def _free_port() -> int:
 @pytest.fixture(scope="session")
 def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A server on loopback that asks for a password, owned by a user who is not root."""
-    programs = _programs()
+    programs = _programs(tmp_path_factory.getbasetemp().parent)
     # the unprivileged user must reach it
     folder = Path("/tmp") / f"cloister-pg-{new_nonce()[:12]}"
     folder.mkdir(mode=0o700)
@@ -68,7 +71,7 @@ def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             _missing("setpriv was not found, and the server refuses to run as root")
         os.chown(folder, 65534, 65534)
         as_user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
-    data, password, port = folder / "data", new_nonce(), _free_port()
+    data, password = folder / "data", new_nonce()
     (folder / "password").write_text(password)
     (folder / "password").chmod(0o644)  # the folder is closed to others
     environment = {**os.environ, "HOME": str(folder)}
@@ -91,15 +94,20 @@ def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         env=environment,
         cwd=folder,
     )
-    control = [*as_user, programs / "pg_ctl", "-D", data, "-w"]
-    settings = f"-c listen_addresses=127.0.0.1 -p {port} -c unix_socket_directories= -N 20"
-    subprocess.run(
-        [*control, "-l", folder / "log", "-o", settings, "start"],
-        check=True,
-        capture_output=True,
-        env=environment,
-        cwd=folder,
-    )
+    control = [*as_user, programs / "pg_ctl", "-D", data, "-w", "-t", "300"]
+    for _ in range(5):  # another worker may take the port before the server does
+        port = _free_port()
+        settings = f"-c listen_addresses=127.0.0.1 -p {port} -c unix_socket_directories= -N 20"
+        start = subprocess.run(
+            [*control, "-l", folder / "log", "-o", settings, "start"],
+            check=False,
+            capture_output=True,
+            env=environment,
+            cwd=folder,
+        )
+        if start.returncode == 0:
+            break
+    assert start.returncode == 0, (folder / "log").read_text()
     try:
         yield f"cloister:{password}@127.0.0.1:{port}"
     finally:

@@ -61,7 +61,8 @@ def signed_by(name: str, plan: Plan) -> dict[str, str]:
 class Streams:
     """A hub without a network: silos are clients in this process.
 
-    `before` is called with each exchange's number and frames, before they are carried.
+    `before` is called with each exchange's number and frames, before they are carried. Where `dies`
+    says so, the process is gone before the frames leave: it waits until the job is told to stop.
     """
 
     up: set[str] = field(default_factory=lambda: set(SILOS))
@@ -70,6 +71,8 @@ class Streams:
     )
     refusing: Mapping[str, str] = field(default_factory=dict)
     before: Callable[[int, Mapping[str, bytes]], None] | None = None
+    dies: Callable[[int], bool] = lambda number: False
+    dying: threading.Event = field(default_factory=threading.Event)
     offers: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
     ends: list[tuple[str, str, str, str]] = field(default_factory=list)
     asked: list[tuple[str, bytes]] = field(default_factory=list)
@@ -124,6 +127,9 @@ class _Wire:
         self.streams.exchanges += 1
         if self.streams.before:
             self.streams.before(number, frames)
+        if self.streams.dies(number):
+            self.streams.dying.set()
+            assert self.stop.wait(60), "nobody stopped the job"
         self.on_sent()
         if self.stop.is_set():
             raise TransportError("stopped.")
@@ -181,12 +187,12 @@ class Coordinator:
         assert known is not None
         return known
 
-    def ended(self, job: str, seconds: float = 20.0) -> StoredJob:
-        """Wait until a job has ended."""
+    def ended(self, job: str, seconds: float = 120.0) -> StoredJob:
+        """Wait until a job has ended and everybody was told."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             known = self.job(job)
-            if known.state in ENDED:
+            if known.state in ENDED and job not in self.jobs._running:
                 return known
             time.sleep(0.01)
         raise AssertionError(f"job is still {self.job(job)}")

@@ -40,14 +40,14 @@ def test_a_line_holds_time_level_message_and_ids() -> None:
 
 
 def test_an_exception_shows_its_class_and_place_only() -> None:
-    with pytest.raises(ValueError, match="42") as raised:
-        raise ValueError("a record: 42")
+    with pytest.raises(ValueError, match="forty-two") as raised:
+        raise ValueError("a record: forty-two")  # digits could be those of the time
     info = (raised.type, raised.value, raised.tb)
     record = logging.getLogger("x").makeRecord("x", logging.ERROR, "f", 1, "failed", (), info)
     assert place_of(raised.value).startswith("ValueError in test_an_exception_shows")
     text = JsonLines().format(record)
     assert "ValueError in test_an_exception_shows" in text
-    assert "42" not in text.replace(":42", "")
+    assert "forty-two" not in text
     assert "a record" not in text
 
 

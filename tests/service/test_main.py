@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cloister.cli import main as command_line
 from cloister.enrolment import Authority, KeyFolder, Peer, client_context, local_federation
 from cloister.errors import CloisterError, LedgerError, TransportError
+from cloister.local import kept_port
 from cloister.service import main
 from cloister.service.audit import verify
 from cloister.service.client import Rest, proposal
@@ -104,7 +105,7 @@ class Spy:
     def run(self) -> None:
         if self._fails:
             raise self._fails
-        self._ended.wait(10)
+        self._ended.wait(60)
 
     def stop(self) -> None:
         self.order.append("stop server")
@@ -153,7 +154,7 @@ from cloister.testing import SimulatedNoise
 folder, database, listen, life = sys.argv[1:]
 settings = SimpleNamespace(
     listen=listen, keys=Path(folder) / "coordinator" / "keys", database=database,
-    round_timeout=20.0, grace=20.0, approval_timeout=60.0, max_message_bytes=2**20,
+    round_timeout=120.0, grace=120.0, approval_timeout=600.0, max_message_bytes=2**20,
     audit_log=Path(folder) / "audit.jsonl",
 )
 run(settings, noise=SimulatedNoise(int(life)), ready=lambda port: print(port, flush=True))
@@ -165,7 +166,9 @@ class Killable:
 
     def __init__(self, folder: Path, database: str) -> None:
         self._folder, self._database = folder, database
-        self._listen, self.lives = "127.0.0.1:0", 0
+        port, self.kept = kept_port()
+        self._listen, self.lives = f"127.0.0.1:{port}", 0
+        self.address = f"https://{self._listen}"
         self.start()
 
     def start(self) -> None:
@@ -175,13 +178,11 @@ class Killable:
             [sys.executable, "-c", PROCESS, *arguments], stdout=subprocess.PIPE, text=True
         )
         assert self._process.stdout is not None
-        port = self._process.stdout.readline().strip()
-        self._listen = f"127.0.0.1:{port}"
-        self.address = f"https://{self._listen}"
+        assert self._listen.endswith(f":{self._process.stdout.readline().strip()}")
 
     def kill(self) -> None:
         self._process.send_signal(signal.SIGKILL)
-        self._process.communicate(timeout=20)
+        self._process.communicate(timeout=60)
 
 
 @pytest.fixture
@@ -190,6 +191,7 @@ def killable(tmp_path: Path, database_url: str) -> Iterator[Killable]:
     process = Killable(tmp_path, database_url)
     yield process
     process.kill()
+    process.kept.close()
 
 
 def test_a_coordinator_killed_again_and_again_in_a_job_goes_on_with_its_first_answers(
@@ -213,7 +215,7 @@ def test_a_coordinator_killed_again_and_again_in_a_job_goes_on_with_its_first_an
     silos["c"].before_answer = kill
     with Rest(killable.address, client_context(keys["ana"])) as rest:
         rest.submit(proposal(plan, keys["ana"].identity(), "ana"))
-        done = ended(rest, plan.run_id, 90)
+        done = ended(rest, plan.run_id)
     assert (done["state"], done["reason"], done["rounds_done"]) == ("done", "", 2)
     assert killable.lives >= 4
     for silo in silos.values():
@@ -244,7 +246,7 @@ def test_the_command_serves_until_sigterm_and_logs_json(tmp_path: Path) -> None:
     with Rest(f"https://localhost:{port}", context) as rest:
         assert rest.jobs() == []
     process.send_signal(signal.SIGTERM)
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
     assert all(json.loads(line) for line in err.splitlines())
     assert (tmp_path / "jobs.db").exists()

@@ -20,6 +20,7 @@ from cryptography.x509.oid import NameOID
 
 from cloister.errors import CloisterError, PlanError, TransportError
 from cloister.hazmat.signing import Identity
+from cloister.local import kept_port
 from cloister.protocol.client import Client
 from cloister.protocol.journal import MemoryJournal
 from cloister.protocol.plan import Plan
@@ -117,7 +118,8 @@ class Service:
     def __init__(self, url: str, folder: Path, authority: Authority) -> None:
         self._url, self._folder = url, folder
         self._context = authority.context("op", ssl.PROTOCOL_TLS_SERVER)
-        self._listen = "127.0.0.1:0"
+        port, self.kept = kept_port()
+        self._listen = f"127.0.0.1:{port}"
         self.start()
 
     def start(self) -> None:
@@ -131,13 +133,12 @@ class Service:
             self.store,
             self.hub,
             self.audit,
-            round_timeout=10.0,
-            grace=10.0,
+            round_timeout=60.0,
+            grace=60.0,
             new_noise=ZeroNoise,
         )
         app = make_app(self.jobs, self.hub, identify)
         server = Server(app, self._listen, self._context)
-        self._listen = f"127.0.0.1:{server.port}"
         self.address = f"https://{self._listen}"
         self._stop = threading.Event()
         self._thread = threading.Thread(target=_serve, args=(server, self.jobs, self._stop, None))
@@ -145,7 +146,7 @@ class Service:
 
     def stop(self) -> None:
         self._stop.set()
-        self._thread.join(20)
+        self._thread.join(60)
         assert not self._thread.is_alive()
         self.jobs.close()
         self.store.close()
@@ -173,7 +174,7 @@ class Silo:
 
     def close(self) -> None:
         self._over.set()
-        self._thread.join(10)
+        self._thread.join(60)
 
     def _live(self) -> None:
         while not self._over.is_set():
@@ -228,6 +229,7 @@ def service(database_url: str, tmp_path: Path, authority: Authority) -> Iterator
     running = Service(database_url, tmp_path, authority)
     yield running
     running.stop()
+    running.kept.close()
 
 
 @pytest.fixture
@@ -236,7 +238,7 @@ def silos(service: Service, authority: Authority) -> Iterator[dict[str, Silo]]:
         name: Silo(name, service.address, authority.context(name, ssl.PROTOCOL_TLS_CLIENT))
         for name in SILOS
     }
-    wait_for(lambda: service.hub.connected() == SILOS, 10)
+    wait_for(lambda: service.hub.connected() == SILOS)
     yield running
     for silo in running.values():
         silo.close()
@@ -254,7 +256,7 @@ def propose(rest: Rest, **changes: Any) -> str:
     return str(rest.submit(proposal(plan, IDENTITIES["ana"], "ana"))["id"])
 
 
-def ended(rest: Rest, job: str, seconds: float = 30.0) -> dict[str, Any]:
+def ended(rest: Rest, job: str, seconds: float = 300.0) -> dict[str, Any]:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         with suppress(TransportError):  # while the coordinator is down
@@ -303,7 +305,7 @@ def test_a_coordinator_stopped_in_a_job_takes_it_up_again(
         job = network_plan()
         at = silos["c"].handled + exchange
         rest.submit(proposal(job, IDENTITIES["ana"], "ana"))
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while silos["c"].handled < at and time.monotonic() < deadline:
             time.sleep(0.0005)
         service.stop()

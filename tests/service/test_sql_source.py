@@ -63,7 +63,7 @@ def test_the_words_of_the_server_stay_with_it(url: str) -> None:
     query = SqlQuery(url, "SELECT d::text::int AS a, b, c, who FROM visits")
     with pytest.raises(DataError, match="failed: DataError") as caught:
         read_source(query, RULES)
-    assert "2026" not in str(caught.value)
+    assert "2026-01" not in str(caught.value)  # bare digits could be in the database's name
 
 
 def test_nothing_can_be_changed_by_a_query(url: str) -> None:

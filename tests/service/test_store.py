@@ -219,6 +219,7 @@ def test_a_second_coordinator_is_refused(
     monkeypatch.setattr("cloister.service.store.BUSY_SECONDS", 1)
     with pytest.raises(LedgerError, match="another coordinator"):
         Store(database_url)
+    monkeypatch.undo()
     first.close()
     Store(database_url).close()
 
@@ -235,19 +236,24 @@ def test_a_server_without_fsync_is_refused(new_database: Callable[[], str]) -> N
         with engine.connect() as connection:
             connection.exec_driver_sql("ALTER SYSTEM SET fsync = off")
             connection.exec_driver_sql("SELECT pg_reload_conf()")
-        for _ in range(50):  # the server reads its settings when it comes to it
-            with engine.connect() as connection:
-                if connection.exec_driver_sql("SHOW fsync").scalar_one() == "off":
-                    break
-            time.sleep(0.05)
+        wait_until_fsync_is(engine, "off")
         with pytest.raises(LedgerError, match="fsync off"):
             Store(url)
     finally:
         with engine.connect() as connection:
             connection.exec_driver_sql("ALTER SYSTEM RESET fsync")
             connection.exec_driver_sql("SELECT pg_reload_conf()")
+        wait_until_fsync_is(engine, "on")  # or the next test would be refused
         engine.dispose()
-        time.sleep(0.2)
+
+
+def wait_until_fsync_is(engine: sa.Engine, wanted: str) -> None:
+    """Wait until the server has read its settings, which it does when it comes to it."""
+    deadline = time.monotonic() + 60
+    with engine.connect() as connection:
+        while connection.exec_driver_sql("SHOW fsync").scalar_one() != wanted:
+            assert time.monotonic() < deadline, "the server does not read its settings"
+            time.sleep(0.05)
 
 
 @pytest.mark.parametrize("url", ["mysql://x/y", "sqlite://", "nonsense", "sqlite:///:memory:"])

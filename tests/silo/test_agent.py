@@ -10,6 +10,7 @@ import textwrap
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -336,7 +337,8 @@ def test_an_upload_waits_for_its_slot_and_other_answers_do_not(
     plan = toy_plan(upload_slot=10.0)
     agent = approved(site, plan)
     clock = iter([103.0, 104.0, 117.0, 131.0])  # asked, made; asked, made too late for 120
-    monkeypatch.setattr("cloister.silo.agent.time.time", lambda: next(clock))
+    # for the agent only: another thread that asks for the time would take one away
+    monkeypatch.setattr("cloister.silo.agent.time", SimpleNamespace(time=lambda: next(clock)))
     agent.on_message(opened(plan))
     agent.on_message(opened(plan))
     assert site.waits == [6.0, 9.0]

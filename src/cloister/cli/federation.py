@@ -27,7 +27,7 @@ STORY = (
     "policy and ledger. Together they compute three groups of patients."
 )
 _ROUNDS = 10  # that `auto` plans for three columns and groups
-_SECONDS = 60.0  # after which the demonstration gives up
+_SECONDS = 300.0  # after which the demonstration gives up
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -393,9 +393,14 @@ class Hub:
 
     def hand_over(self, work: Callable[[], Coroutine[Any, Any, dict[str, bytes]]]) -> Any:
         """Run a coroutine in the event loop; from another thread."""
-        if self._loop is None or self._loop.is_closed():
+        if self._loop is None:
             raise TransportError(_STOPPED)
-        return asyncio.run_coroutine_threadsafe(work(), self._loop)
+        coroutine = work()
+        try:
+            return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        except RuntimeError:  # the loop has ended, perhaps this very moment
+            coroutine.close()
+            raise TransportError(_STOPPED) from None
 
     @property
     def ended(self) -> bool:
