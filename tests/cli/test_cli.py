@@ -30,8 +30,9 @@ from cloister.privacy.events import LaplaceEvent
 from cloister.privacy.ledger import Ledger
 from cloister.tasks.base import Table
 
-# Unmistakable records: no coordinate of a picture and no noise has these digits by chance.
-REAL, IDENTIFIER, NAME = 123.456789123, 7654321, "Planted Patient"
+# Unmistakable records: no coordinate, no noise and no digest has these digits by chance. Digests
+# have 3,500 places, where 7 digits would stand between letters once in 600,000 runs.
+REAL, IDENTIFIER, NAME = 123.456789123, 765_432_198_765, "Planted Patient"
 SCHEMA = """\
 dataset = "ward"
 unit = "row"
@@ -45,7 +46,7 @@ measure = "mmHg"
 name = "code"
 type = "integer"
 min = 0
-max = 10000000
+max = 1000000000000
 """
 CLUSTER = ["--k", "2", "--epsilon", "2", "--nominal-n", "1500"]
 Said = pytest.CaptureFixture[str]
@@ -59,7 +60,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for index, name in enumerate(("north.csv", "east.parquet", "south.csv")):
         frame = pd.DataFrame(
             {
-                "code": rng.integers(0, 10_000_000, 500),
+                "code": rng.integers(0, 10**12, 500),
                 "patient": f"{NAME} {index}",
                 "pressure": rng.normal(130, 15, 500).round(1),
             }

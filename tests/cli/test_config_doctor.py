@@ -42,12 +42,19 @@ SILOS = ("a", "b", "c")
 COLUMNS = '[[columns]]\nname = "x"\ntype = "number"\nmin = 0\nmax = 1\n'
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a busy machine take its time."""
+    monkeypatch.setattr(doctor, "_TIMEOUT", 120.0)
+
+
 @dataclass
 class Coordinator:
     """An HTTPS server whose answers a test decides on."""
 
     status: int = 200
     ahead: float | None = 0.0  # of our clock, seconds; None tells no time
+    now: Callable[[], float] = time
     port: int = 0
 
 
@@ -67,7 +74,7 @@ def serving(context: ssl.SSLContext, told: Coordinator) -> http.server.Threading
             assert self.path == "/healthz"
             self.send_response_only(told.status)
             if told.ahead is not None:
-                self.send_header("Date", formatdate(time() + told.ahead, usegmt=True))
+                self.send_header("Date", formatdate(told.now() + told.ahead, usegmt=True))
             self.end_headers()
 
         def log_message(self, *_: Any) -> None:
@@ -470,11 +477,13 @@ def test_clocks_are_compared(
     home: Callable[..., str],
     there: Coordinator,
     capsys: Said,
+    monkeypatch: pytest.MonkeyPatch,
     ahead: float | None,
     state: str,
     said: str,
 ) -> None:
-    there.ahead = ahead
+    there.ahead, there.now = ahead, lambda: 1.8e9  # however long an answer takes
+    monkeypatch.setattr(doctor, "time", SimpleNamespace(time=there.now))
     found = examined(capsys, home())["clock"]
     assert found[0] == state
     assert said in found[1]
@@ -669,7 +678,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFedera
             with made.rest() as rest:
                 return rest.silos() is not None
 
-        made._wait(answers, 60.0, "a coordinator")
+        made._wait(answers, 300.0, "a coordinator")
         yield made
 
 
@@ -694,7 +703,7 @@ def test_a_clock_that_is_wrong_is_measured_against_the_coordinators(
     monkeypatch.setattr(doctor, "time", SimpleNamespace(time=lambda: time() + ahead))
     found = examined(capsys, str(federation.config("a")))["clock"]
     assert found[0] == state
-    assert int(found[1].split()[0]) == pytest.approx(abs(ahead), abs=2)
+    assert int(found[1].split()[0]) == pytest.approx(abs(ahead), abs=20)  # an answer may be slow
 
 
 def test_a_coordinator_reached_by_a_name_it_was_not_enrolled_with_fails(

@@ -6,14 +6,17 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import jupytext
 import nbformat
 import pytest
 from nbclient import NotebookClient
+from traitlets.config import Config
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 NAMES = ("hospitals", "retailers", "banks")
+PATIENCE = 1800  # seconds, against hanging alone
 PUBLIC = {"hospitals"}  # needs no table but scikit-learn's
 
 
@@ -59,7 +62,7 @@ def test_a_script_runs_and_prints_its_bill(name: str, tmp_path: Path) -> None:
         env={**os.environ, "TMPDIR": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=PATIENCE,
     )
     assert done.returncode == 0, done.stderr
     assert "spent" in done.stdout
@@ -69,8 +72,15 @@ def test_a_script_runs_and_prints_its_bill(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["hospitals"])
 def test_a_notebook_runs(name: str, tmp_path: Path) -> None:
     notebook = nbformat.read(EXAMPLES / f"{name}.ipynb", as_version=4)
-    client = NotebookClient(
-        notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": tmp_path}}
-    )
-    client.execute()
+    # sockets in a folder: a port that is free now may be another test's when the kernel starts
+    with TemporaryDirectory(prefix="ipc-") as folder:  # of a short name, as sockets need it
+        client = NotebookClient(
+            notebook,
+            config=Config(KernelManager={"transport": "ipc", "ip": f"{folder}/s"}),
+            kernel_name="python3",
+            timeout=PATIENCE,
+            startup_timeout=PATIENCE,
+            resources={"metadata": {"path": tmp_path}},
+        )
+        client.execute()
     assert any("spent" in str(cell.get("outputs", "")) for cell in notebook.cells)

@@ -56,9 +56,13 @@ def test_noise_is_that_of_the_operating_system_and_the_baseline_says_it_has_none
 
 
 def test_two_runs_differ_by_their_noise_alone(blobs: Dataset) -> None:
-    first, second = (compare([blobs], list(METHODS), [1.0], repeats=1) for _ in range(2))
-    same = {a.method: a.nicv == b.nicv for a, b in zip(first, second, strict=True)}
-    assert same == {method: not task.private for method, task in METHODS.items()}
+    # Counts that are projected on a simplex hide some noise: one repeat of hybrid is the same once
+    # in 40,000 pairs of runs, three are once in 1e13.
+    first, second = (compare([blobs], list(METHODS), [1.0], repeats=3) for _ in range(2))
+    for method, task in METHODS.items():
+        one, other = ([row.nicv for row in of if row.method == method] for of in (first, second))
+        assert len(one) == 3
+        assert (one == other) == (not task.private), method
 
 
 def test_methods_find_the_clusters_when_epsilon_is_huge(blobs: Dataset) -> None:
