@@ -14,7 +14,7 @@ import os
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -255,6 +255,29 @@ class Schema(_Contract):
     def public(self) -> tuple[PublicColumn, ...]:
         """What a task may know of the columns, in order."""
         return tuple(column.public for column in self.columns)
+
+    def select(self, names: Collection[str]) -> Self:
+        """Return the contract of a job that uses some of the columns only.
+
+        A record is dropped, clipped or filled in by the rules of these columns alone.
+
+        Parameters
+        ----------
+        names : collection of str
+            In any order; the columns keep theirs.
+
+        Raises
+        ------
+        PlanError
+            If there is no such column, or none is named, or one that names clients is left out.
+        """
+        if unknown := [name for name in names if name not in self.names]:
+            listed = ", ".join(map(repr, self.names))
+            raise PlanError(f"columns must be among {listed}, got {unknown[0]!r}.")
+        if self.unit in self.names and self.unit not in names:
+            raise PlanError(f"columns must hold the unit {self.unit!r}, which names clients.")
+        chosen = tuple(column for column in self.columns if column.name in names)
+        return type(self)(**{**dict(self), "columns": chosen})
 
     def grid(self, frac_bits: int = 16) -> Grid:
         """Return the public box of the columns with its lattice."""

@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 
 from cloister.cli import main
+from cloister.jobs import make_plan
+from cloister.privacy.budget import Budget
 from cloister.schema import Schema, catalogue_schema
 from cloister.settings import DataSettings
 from cloister.silo.site import Site
-from cloister.testing import toy_plan
+from cloister.tasks import Count
 
 BASKETS = "milk,tea\ntea,bread\n\n"
 LONG = "item,receipt\nmilk,1\ntea,2\ntea,1\nbread,2\n,3\n"
@@ -121,8 +123,12 @@ def test_a_silo_of_a_federation_reads_baskets(shop: Path, values: dict[str, str]
     class Settings:
         data = DataSettings.model_validate(values)
 
-    site = Site(Settings(), Schema.load("shop.toml"), None, None)  # type: ignore[arg-type]
-    plan = toy_plan()
-    one = 1 << plan.grid.frac_bits
-    found = np.concatenate(list(site.records(plan)))
-    assert found.tolist() == [[one, one, -one], [-one, one, -one], [-one, -one, -one]]
+    schema = Schema.load("shop.toml")
+    site = Site(Settings(), schema, None, None)  # type: ignore[arg-type]
+    expected = np.array([[1, 1, -1], [-1, 1, -1], [-1, -1, -1]])
+    for chosen in (["milk", "tea", "salt"], ["milk", "salt"]):
+        some = schema.select(chosen)
+        plan = make_plan(Count, some, ("a", "b"), budget=Budget(1.0, 1e-6), nominal_n=10)
+        held = [schema.names.index(name) for name in chosen]
+        found = np.concatenate(list(site.records(plan)))
+        assert found.tolist() == (expected[:, held] << plan.grid.frac_bits).tolist()

@@ -281,16 +281,6 @@ def test_a_policy_that_cannot_allow_anything_is_a_warning(
     assert found["policy.profiles"][0] == "warn"
 
 
-def test_columns_that_leave_some_out_refuse_every_job_and_it_is_said(
-    home: Callable[..., str], capsys: Said
-) -> None:
-    schema = Path(home()).with_name("schema.toml")
-    schema.write_text(schema.read_text() + COLUMNS.replace('"x"', '"y"'))
-    policy = {"tasks": ["count"], "max_epsilon_per_job": 1.0, "columns": ["x"]}
-    state, found, _ = checked(capsys, home(policy=policy))["policy.columns"]
-    assert (state, found[:18]) == ("warn", "'y' is not allowed")
-
-
 def test_a_silos_own_name_and_fingerprint_belong_to_each_other(
     home: Callable[..., str], keys: dict[str, Path], capsys: Said
 ) -> None:

@@ -98,6 +98,20 @@ def test_a_classifier_is_released_measured_and_tells_records(
     assert results["accuracy_low"][0] - 0.02 < right < results["accuracy_high"][0] + 0.02
 
 
+def test_a_model_of_some_columns_is_told_measured_and_used_over_those(
+    ward: Path, capsys: Said
+) -> None:
+    some = "--columns ill,pressure"
+    run(f"classify {FILES} {some} --target ill --epsilon 4 --out model", capsys)
+    assert JobResult.load(ward / "model" / "model.json").plan.columns == ("pressure", "ill")
+    run("predict model/model.json test.csv --schema s.toml --out p.csv", capsys)
+    assert len([row for row in told(ward / "p.csv") if row["ill"]]) > 590, "no age, no matter"
+    measure = "evaluate test.csv --model model/model.json --schema s.toml --nominal-n 600 --epsilon"
+    assert 0.5 < run(f"{measure} 4 --out measures", capsys)["results"]["accuracy"][0] <= 1
+    assert main([*f"{measure} 4 --out again".split(), "--columns", "ill"]) == 3
+    assert "columns are those of the model" in capsys.readouterr().err
+
+
 def test_steps_before_are_one_plan_with_one_cost(ward: Path, capsys: Said) -> None:
     words = f"classify {FILES} --target ill --epsilon 2 --prepare standardise:reach=3 --out model"
     found = run(f"{words} --shares 0.2,0.8", capsys)

@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 
 from cloister.cli import main
+from cloister.data import read_source
 from cloister.enrolment import Authority, KeyFolder, install, make_request
-from cloister.jobs import JobResult, make_plan
+from cloister.jobs import JobResult, make_plan, run_plan
 from cloister.local import ANALYST, LocalFederation
 from cloister.privacy.budget import Budget
 from cloister.privacy.ledger import Ledger
 from cloister.protocol.plan import Plan
 from cloister.tasks.kmeans import FastLloyd
-from cloister.testing import toy_schema, zero_noise_command
+from cloister.testing import ZeroNoise, toy_schema, zero_noise_command
 
 SILOS = ("north", "east", "south")
 SCHEMA = toy_schema()
@@ -101,6 +102,45 @@ def test_a_job_waits_for_each_owner_and_runs_when_all_said_yes(
         federation.wait_results(job)
         assert main(["jobs", "result", job, "--config", str(federation.config("east"))]) == 0
         assert "cluster 0" in capsys.readouterr().out
+
+
+def test_a_job_uses_the_columns_that_it_names_and_no_silo_gives_another(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    policies = {name: {"columns": ["x1"], "tasks": ["statistics"]} for name in SILOS}
+    files = tables(tmp_path)
+    with LocalFederation(
+        tmp_path / "f", SCHEMA, files, policies=policies, command=zero_noise_command
+    ) as federation:
+        federation.start()
+        federation.wait_connected()
+        words = (
+            f"jobs submit --schema {federation.folder}/north/schema.toml --task statistics "
+            "--silos north,east,south --epsilon 1 --nominal-n 360 --json --config"
+        )
+        asked = [*words.split(), str(federation.config(ANALYST))]
+
+        def submit(*more: str) -> str:
+            assert main([*asked, *more]) == 0
+            job: str = json.loads(capsys.readouterr().out)["job"]
+            return job
+
+        job = submit("--columns", "x1")
+        assert federation.wait_job(job)["state"] == "done"
+        federation.wait_results(job)
+        result = JobResult.load(federation.results("north", job))
+        refused = federation.wait_job(submit())
+    chosen = SCHEMA.select(["x1"])
+    local = run_plan(
+        result.plan,
+        {name: read_source(path, chosen) for name, path in files.items()},
+        noise=ZeroNoise(),
+    )
+    assert result.plan.columns == ("x1",)
+    for name, value in local.results.items():
+        np.testing.assert_array_equal(result.results[name], value, err_msg=name)
+    reason = "column 'x0' is not among those allowed here: 'x1'."
+    assert json.dumps(refused["decisions"]).count(reason) == 3
 
 
 def test_a_coordinator_that_runs_the_authority_and_enrols_a_silo_of_its_own_gets_nothing(

@@ -209,6 +209,37 @@ def test_unit_is_described_with_every_number_that_counts() -> None:
     assert "up to 3 silos" in words
 
 
+def test_some_columns_are_a_contract_of_their_own() -> None:
+    whole = schema(AGE, SMOKER, {"name": "weight", "type": "number", "min": 0, "max": 300})
+    some = whole.select(["weight", "age"])
+    assert some.names == ("age", "weight"), "in the order of the schema"
+    assert some.columns == (whole.columns[0], whole.columns[2])
+    assert some.digest() == schema(AGE, {**whole.columns[2].model_dump()}).digest()
+    assert some.dataset == whole.dataset
+    assert whole.select(whole.names) == whole
+    person = schema(unit="patient", max_rows=3, max_silos_per_person=2)
+    assert person.select({"age"}).group_size == 6
+
+
+@pytest.mark.parametrize(
+    ("names", "says"),
+    [
+        (("age", "height"), "columns must be among 'age', 'smoker', got 'height'."),
+        ((), "columns"),
+    ],
+)
+def test_a_choice_of_columns_that_cannot_be_is_told(names: tuple[str, ...], says: str) -> None:
+    with pytest.raises(PlanError, match=says):
+        schema().select(names)
+
+
+def test_the_column_that_names_clients_is_part_of_every_choice() -> None:
+    clients = schema({**AGE, "out_of_range": "drop"}, SMOKER, unit="age")
+    with pytest.raises(PlanError, match="must hold the unit 'age', which names clients"):
+        clients.select(["smoker"])
+    assert clients.select(["age"]).unit == "age"
+
+
 def test_grid_has_the_bounds_in_column_order() -> None:
     grid = schema({**AGE, "min": -4}, SMOKER).grid(12)
     assert (grid.low, grid.high, grid.frac_bits) == ((-4.0, 0.0), (120.0, 1.0), 12)

@@ -285,14 +285,6 @@ def _schema_checks(settings: SiloSettings) -> Iterator[Check]:
             f"the schema has no column {unknown[0]!r}",
             "mend the name; policy.columns is a part of the schema's columns.",
         )
-    elif settings.policy.columns is not None and set(settings.policy.columns) != set(schema.names):
-        absent = next(name for name in schema.names if name not in settings.policy.columns)
-        yield Check(
-            "policy.columns",
-            "warn",
-            f"{absent!r} is not allowed, and a job uses every column of its schema",
-            "agree on a schema without that column, unless every job is to be refused.",
-        )
 
 
 def _policy_checks(settings: SiloSettings) -> Iterator[Check]:
@@ -436,7 +428,7 @@ file = {json.dumps(f"{FILL_IN}: a path, or use the lines below")}
 #max_delta = 1e-6
 # So many others must be in every sum that is released.
 #min_other_silos = 2
-# Columns that a job may name. A plan names all of the schema, so one left out refuses every job.
+# Columns that a job may use; all of the schema if not given.
 # columns = ["age", "weight"]
 # "group" must be named on purpose: it rests on the aggregator really adding the noise.
 #profiles = ["pairwise"]

@@ -39,7 +39,7 @@ def doubts_of_categories(plan: Plan, schema: Schema) -> tuple[str, ...]:
         return ()
     return (
         f"clusters take the categories of {', '.join(words)} for numbers, by their places in the "
-        "schema; leave such a column out, or make a boolean column of each category.",
+        "schema; leave such a column out with --columns, or make a boolean one of each category.",
     )
 
 

@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     columns = {name: value for name, value in given.items() if value is not None}
     options = {**columns, **task_options(args.set)}
     if args.model:
-        task, about = about_model(args.model, args.schema)
+        task, about = about_model(args)
         options |= about
     elif columns.keys() & {"prediction", "score"}:
         task = TASKS["evaluation"]
@@ -51,10 +51,15 @@ def run(args: argparse.Namespace) -> int:
     return finish(result, charge, args.out, out, command="evaluate")
 
 
-def about_model(path: Path, schema: Path) -> tuple[type[Task], dict[str, Any]]:
-    """Return the task that measures a released model, and what its plan says of the model."""
-    result = JobResult.load(path)
-    schema_of_model(schema, result.plan)
+def about_model(args: argparse.Namespace) -> tuple[type[Task], dict[str, Any]]:
+    """Return the task that measures a released model, and what its plan says of the model.
+
+    The job of this command line then takes the columns of the model.
+    """
+    if args.columns:
+        raise PlanError("columns are those of the model; leave them out.")
+    result = JobResult.load(args.model)
+    args.columns = schema_of_model(args.schema, result.plan).names
     task = result.plan.task
     if isinstance(task, Classifier | Regressor):
         kind = "evaluation" if isinstance(task, Classifier) else "regression-evaluation"

@@ -15,6 +15,7 @@ from cloister.cli.options import (
     add_plan_arguments,
     kmeans_task,
     plan_of,
+    schema_of,
     target_of,
 )
 from cloister.cli.output import Output
@@ -25,7 +26,6 @@ from cloister.errors import DataError, PlanError
 from cloister.jobs import JobResult
 from cloister.protocol.plan import Plan
 from cloister.report import write_report
-from cloister.schema import Schema
 from cloister.service.client import Rest, proposal
 from cloister.settings import AnalystSettings, CoordinatorSettings
 from cloister.tasks import TASKS
@@ -99,7 +99,7 @@ def _address(settings: Settings) -> tuple[str, str | None]:
 
 def _submit(args: argparse.Namespace, rest: Rest, keys: KeyFolder, out: Output) -> None:
     plan = _planned(args, rest)
-    for doubt in (*doubts(plan), *doubts_of_categories(plan, Schema.load(args.schema))):
+    for doubt in (*doubts(plan), *doubts_of_categories(plan, schema_of(args))):
         out.warn(doubt)
     job = rest.submit(proposal(plan, keys.identity(), keys.peer().name))
     out.say(f"proposed  {job['id']}")
@@ -125,7 +125,6 @@ def _submit(args: argparse.Namespace, rest: Rest, keys: KeyFolder, out: Output) 
 
 
 def _planned(args: argparse.Namespace, rest: Rest) -> Plan:
-    schema = Schema.load(args.schema)
     if bool(args.task) == (args.k is not None):
         raise PlanError(
             "either k for k-means or a task must be given; with --task, its options go to --set."
@@ -147,14 +146,14 @@ def _planned(args: argparse.Namespace, rest: Rest) -> Plan:
         "upload_slot": args.upload_slot,
         "fingerprints": tuple(members.values()),
     }
-    return plan_of(args, task, schema, members, {**options, **network})
+    return plan_of(args, task, schema_of(args), members, {**options, **network})
 
 
 def _about(args: argparse.Namespace, task: type[Task]) -> dict[str, Any]:
     """Return what the plan says of the model that is to be measured, if there is one."""
     if args.model is None:
         return {}
-    measure, about = about_model(args.model, args.schema)
+    measure, about = about_model(args)
     if task is not measure:
         raise PlanError(f"this model is measured by task {measure.name!r}, got {task.name!r}.")
     return about

@@ -93,6 +93,12 @@ def add_plan_arguments(
         parser.add_argument(
             "--dataset", metavar="NAME", help="name of the data in the ledger, with --catalogue"
         )
+    parser.add_argument(
+        "--columns",
+        type=_names,
+        metavar="NAME,NAME,...",
+        help="of the schema, those that the job uses (default: all)",
+    )
     parser.add_argument("--epsilon", type=float, metavar="E", help="budget; there is no default")
     parser.add_argument(
         "--delta", type=float, metavar="D", help="default: min(1e-6, 1 / (100 nominal-n))"
@@ -171,6 +177,10 @@ def add_prepare_arguments(group: argparse._ActionsContainer) -> None:
         metavar="NAME=VALUE",
         help="an option of the method's own; may be repeated",
     )
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(text.split(","))
 
 
 def _shares(text: str) -> list[float]:
@@ -266,9 +276,17 @@ def kmeans_options(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def schema_of(args: argparse.Namespace) -> Schema:
+    """Load the contract of a command line, with the columns that it chooses."""
+    schema = Schema.load(args.schema)
+    return schema.select(args.columns) if args.columns else schema
+
+
 def schema_of_model(path: Path, plan: Plan) -> Schema:
     """Load the contract that a model was made with; any other would change what it says."""
     schema = Schema.load(path)
+    if set(plan.columns) <= set(schema.names):
+        schema = schema.select(plan.columns)
     if schema.digest() != plan.schema_digest:
         raise PlanError("schema is not that of the model: their digests differ; give the original.")
     return schema

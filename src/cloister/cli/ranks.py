@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cloister.cli import EXIT_CODES, UNEXPECTED
-from cloister.cli.options import plan_of, source_of
+from cloister.cli.options import plan_of, schema_of, source_of
 from cloister.cli.output import Output
 from cloister.cli.release import Charge, finish, name_silos, open_charge, prepare_folder
 from cloister.cli.run import allowed_task, task_options
@@ -113,5 +113,5 @@ def _agree(args: argparse.Namespace) -> tuple[Plan, Schema, Mapping[str, Path]]:
             "nominal_n must be given with --mpi, where no noisy count is bought; agree on a number "
             "that may be public."
         )
-    schema = Schema.load(args.schema)
+    schema = schema_of(args)
     return plan_of(args, task, schema, files, task_options(args.set)), schema, files

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cloister.cli.doubts import doubts, doubts_of_categories
-from cloister.cli.options import plan_of, source_of
+from cloister.cli.options import plan_of, schema_of, source_of
 from cloister.cli.output import Output
 from cloister.errors import DataError, PlanError
 from cloister.jobs import Account, JobResult, run_job
@@ -84,7 +84,7 @@ def release(
     args: argparse.Namespace, task: type[Task], options: Mapping[str, Any], out: Output
 ) -> tuple[JobResult, Charge | None]:
     """Run a job over files: every check first, then the ledger, then the records."""
-    schema = Schema.load(args.schema)
+    schema = schema_of(args)
     files = name_silos(args.files)
     plan = plan_of(args, task, schema, files, options)
     known = doubts(plan) if args.nominal_n else ()  # else it is a plan for the fewest records

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Self
 
+from cloister.errors import PlanError
 from cloister.hazmat.signing import fingerprint_of, verify
 from cloister.protocol.plan import Plan
 from cloister.schema import Schema
@@ -219,14 +220,20 @@ class Policy:
         ):
             if asked != own:
                 yield f"{name} must be {own!r} as in this silo's schema, got {asked!r}."
-        if plan.schema_digest != schema.digest():
+        try:
+            chosen = schema.select(plan.columns)
+        except PlanError as error:
+            yield f"in this silo's schema {error}"
+            return
+        if plan.schema_digest != chosen.digest():
             yield (
-                f"schema_digest must be {schema.digest()}, that of this silo's schema, got "
-                f"{plan.schema_digest!r}; agree on one schema, see 'cloister schema diff'."
+                f"schema_digest must be {chosen.digest()}, that of these columns in this silo's "
+                f"schema, got {plan.schema_digest!r}; agree on one schema, see 'cloister schema "
+                "diff'."
             )
-        if plan.columns != schema.names:
-            yield f"columns must be {_list(schema.names)} as in this silo's schema."
-        if plan.grid != schema.grid(plan.grid.frac_bits):
+        if plan.columns != chosen.names:
+            yield f"columns must be {_list(chosen.names)}, in the order of this silo's schema."
+        if plan.grid != chosen.grid(plan.grid.frac_bits):
             yield "the bounds of the plan must be those of this silo's schema."
 
 

@@ -81,6 +81,7 @@ class Site:
         )
 
     def records(self, plan: Plan) -> Records:
-        """Read the records on a plan's grid."""
+        """Read the columns of a plan, on its grid."""
         source = self.settings.data.source()
-        return read_source(source, self.schema, frac_bits=plan.grid.frac_bits)
+        schema = self.schema.select(plan.columns)
+        return read_source(source, schema, frac_bits=plan.grid.frac_bits)
