@@ -317,18 +317,18 @@ def greet(server: KeyFolder, client: KeyFolder | ssl.SSLContext, host: str = "lo
             except OSError:
                 raw.close()
 
-        thread = threading.Thread(target=accept)
+        thread = threading.Thread(target=accept, daemon=True)
         thread.start()
         try:
             with (
-                socket.create_connection(("127.0.0.1", port), 5) as raw,
+                socket.create_connection(("127.0.0.1", port), 60) as raw,
                 context.wrap_socket(raw, server_hostname=host) as tls,
             ):
                 assert tls.version() == "TLSv1.3"
                 if tls.recv(5) != b"hello":
                     raise ssl.SSLError("refused")
         finally:
-            thread.join(5)
+            thread.join(60)
     return seen[0]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from time import perf_counter
+from time import process_time
 
 import numpy as np
 import pytest
@@ -84,6 +84,6 @@ def test_separation_of_one_centre_is_infinite() -> None:
 
 
 def test_many_centres_take_no_minute() -> None:
-    start = perf_counter()
-    sphere_packing(400, 2, 12345)
-    assert perf_counter() - start < 10  # the cubic version took 20 s for 1000
+    start = process_time()  # other processes of the machine take nothing of it
+    sphere_packing(1000, 2, 12345)
+    assert process_time() - start < 10  # it takes 0.6 s; the cubic version took 20 s

@@ -63,7 +63,8 @@ def test_anything_else_unmasks_to_noise(key: bytes, survivors: tuple[str, ...], 
     values = {name: np.zeros(3, dtype=np.int64) for name in NAMES}
     total = masked_sum(GroupMask(KEY), values, list(NAMES))
     wrong = GroupMask(key).unmask(total, pad("north", t), survivors)
-    assert (np.abs(to_integers(wrong).astype(float)) > 2**40).all()  # fails by chance at 2^-22
+    # what is unmasked is 0; three uniform words fail by chance once in 3e9 runs
+    assert (np.abs(to_integers(wrong).astype(float)) > 2**30).all()
 
 
 def test_masking_leaves_its_argument_alone() -> None:

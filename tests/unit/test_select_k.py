@@ -37,7 +37,9 @@ def groups() -> Any:
     return np.concatenate([rng.normal(middle, 0.08, (500, 2)) for middle in middles])
 
 
-OPTIONS: dict[str, Any] = {"epsilon": 2.0, "bounds": (-1, 1), "nominal_n": 2000}
+# Noise is that of the operating system. At epsilon 2 it hides that there are 4 groups once in
+# several hundred runs; at 20 the largest gap was that of 4 in every run that was looked at.
+OPTIONS: dict[str, Any] = {"epsilon": 20.0, "bounds": (-1, 1), "nominal_n": 2000}
 
 
 def test_it_chooses_and_clusters_under_one_budget() -> None:
@@ -45,12 +47,12 @@ def test_it_chooses_and_clusters_under_one_budget() -> None:
     found = select_k(X, range(2, 8), random_state=1, **OPTIONS)
     assert found.k == found.model.n_clusters == found.curve.chosen == 4
     assert found.curve.candidates.tolist() == [2, 3, 4, 5, 6, 7]
-    assert found.spent == pytest.approx(2.0, rel=1e-3)
+    assert found.spent == pytest.approx(20.0, rel=1e-3)
     assert found.plan.task.name == "selectk"
     assert found.model.cluster_centers_.shape == (4, 2)
     assert len(set(found.model.predict(X).tolist())) == 4
     assert found.model.labels_.shape == (2000,)
-    assert np.sort(found.model.cluster_sizes_) == pytest.approx(500, abs=60)
+    assert np.sort(found.model.cluster_sizes_) == pytest.approx(500, abs=15)
 
 
 def test_silos_and_a_bought_count_do_as_well() -> None:
@@ -58,7 +60,7 @@ def test_silos_and_a_bought_count_do_as_well() -> None:
     options = {**OPTIONS, "nominal_n": None, "delta": 1e-6}
     found = select_k([X[::2], X[1::2]], range(3, 6), **options)
     assert found.k == 4
-    assert found.spent <= 2.0
+    assert found.spent <= 20.0
     assert not hasattr(found.model, "labels_")
 
 
@@ -73,7 +75,7 @@ def test_a_model_that_was_chosen_can_be_stored_and_used(tmp_path: Path) -> None:
 
 def test_the_ledger_is_charged_once_for_both(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger.db")
-    ledger.open_dataset("groups", cap=Budget(2.0, 1e-6), unit="row")
+    ledger.open_dataset("groups", cap=Budget(20.0, 1e-6), unit="row")
     options = {**OPTIONS, "ledger": ledger, "dataset": "groups", "delta": 1e-6}
     select_k(groups(), range(2, 6), **options)
     with pytest.raises(BudgetExceeded):
@@ -100,7 +102,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-COMMON = ("--schema", "groups.toml", "--epsilon", "2", "--nominal-n", "2000")
+COMMON = ("--schema", "groups.toml", "--epsilon", "20", "--nominal-n", "2000")
 
 
 def test_the_command_line_chooses_says_why_and_writes_it(
