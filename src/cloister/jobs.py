@@ -192,6 +192,7 @@ def make_plan(
     collusion: int = 0,
     fingerprints: Iterable[str] = (),
     upload_slot: float = 0.0,
+    columns: Iterable[str] | None = None,
     frac_bits: int = 16,
     **options: Any,
 ) -> Plan:
@@ -212,6 +213,9 @@ def make_plan(
         "local" for one silo and "group" for more, unless given.
     study, publish, min_silos, collusion, fingerprints, upload_slot
         As in :class:`~cloister.protocol.plan.Plan`.
+    columns : iterable of str, optional
+        Of the schema, those that the job uses; all by default. Records are still those that the
+        whole schema keeps: read them with the same `columns`.
     options
         The task's own, such as ``n_clusters``.
 
@@ -220,7 +224,8 @@ def make_plan(
     Plan
     """
     names = tuple(silos)
-    grid = schema.grid(frac_bits)
+    chosen = schema if columns is None else schema.select(columns)
+    grid = chosen.grid(frac_bits)
     if nominal_n < 1:
         raise PlanError(f"nominal_n must be >= 1, got {nominal_n}.")
     n_clusters = options.get("n_clusters")
@@ -230,7 +235,7 @@ def make_plan(
             "ask for fewer clusters."
         )
     given = tuple(options)
-    facts = {"columns": schema.public, "silos": names, "unit": schema.unit}
+    facts = {"columns": chosen.public, "silos": names, "unit": schema.unit}
     options |= {name: facts[name] for name in facts.keys() & signature(task.design).parameters}
     try:
         designed = task.design(
@@ -246,7 +251,7 @@ def make_plan(
         task=designed,
         silos=names,
         grid=grid,
-        columns=schema.names,
+        columns=chosen.names,
         budget=budget,
         nominal_n=nominal_n,
         min_silos=min_silos,
@@ -458,7 +463,15 @@ def _shared(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that belong to the job and not to the task."""
     return {
         key: options[key]
-        for key in ("study", "publish", "min_silos", "profile", "collusion", "frac_bits")
+        for key in (
+            "study",
+            "publish",
+            "min_silos",
+            "profile",
+            "collusion",
+            "columns",
+            "frac_bits",
+        )
         if key in options
     }
 

@@ -72,8 +72,8 @@ class LocalFederation:
 
     def __post_init__(self) -> None:
         self.folder = Path(os.path.abspath(self.folder))
-        self.port, self._kept_port = kept_port()
         self.keys = local_federation(self.folder, self.tables, (ANALYST,))
+        self.port, self._kept_port = kept_port()
         self.fingerprints = {
             name: KeyFolder(keys).identity().fingerprint for name, keys in self.keys.items()
         }

@@ -14,7 +14,7 @@ import os
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -196,8 +196,8 @@ class Schema(_Contract):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        names = [column.name for column in self.columns]
-        if twice := sorted({name for name in names if names.count(name) > 1}):
+        names = self.names
+        if twice := sorted(name for name, times in Counter(names).items() if times > 1):
             raise ValueError(f"columns must have different names, {twice[0]!r} stands twice.")
         if self.dataset.startswith(FILL_IN):
             raise ValueError("dataset still holds a placeholder; write your own name for the data.")
@@ -256,14 +256,16 @@ class Schema(_Contract):
         """What a task may know of the columns, in order."""
         return tuple(column.public for column in self.columns)
 
-    def select(self, names: Collection[str]) -> Self:
-        """Return the contract of a job that uses some of the columns only.
+    def select(self, names: Iterable[str]) -> Self:
+        """Return what the schema says of some columns.
 
-        A record is dropped, clipped or filled in by the rules of these columns alone.
+        It is another contract, with another digest: it would keep records that the whole drops. A
+        job over some columns is planned and read by the whole one, see the `columns` of
+        :func:`~cloister.jobs.make_plan` and :func:`~cloister.data.read_source`.
 
         Parameters
         ----------
-        names : collection of str
+        names : iterable of str
             In any order; the columns keep theirs.
 
         Raises
@@ -271,12 +273,16 @@ class Schema(_Contract):
         PlanError
             If there is no such column, or none is named, or one that names clients is left out.
         """
-        if unknown := [name for name in names if name not in self.names]:
-            listed = ", ".join(map(repr, self.names))
-            raise PlanError(f"columns must be among {listed}, got {unknown[0]!r}.")
-        if self.unit in self.names and self.unit not in names:
+        if isinstance(names, str):
+            raise PlanError("columns must be a list of names, got one text.")
+        wanted = frozenset(names)
+        if not wanted:
+            raise PlanError("columns must name at least one.")
+        if unknown := wanted.difference(self.names):
+            raise PlanError(f"columns must be of the schema, which has no {min(unknown)!r}.")
+        if self.unit in self.names and self.unit not in wanted:
             raise PlanError(f"columns must hold the unit {self.unit!r}, which names clients.")
-        chosen = tuple(column for column in self.columns if column.name in names)
+        chosen = tuple(column for column in self.columns if column.name in wanted)
         return type(self)(**{**dict(self), "columns": chosen})
 
     def grid(self, frac_bits: int = 16) -> Grid:

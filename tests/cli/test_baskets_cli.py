@@ -127,8 +127,8 @@ def test_a_silo_of_a_federation_reads_baskets(shop: Path, values: dict[str, str]
     site = Site(Settings(), schema, None, None)  # type: ignore[arg-type]
     expected = np.array([[1, 1, -1], [-1, 1, -1], [-1, -1, -1]])
     for chosen in (["milk", "tea", "salt"], ["milk", "salt"]):
-        some = schema.select(chosen)
-        plan = make_plan(Count, some, ("a", "b"), budget=Budget(1.0, 1e-6), nominal_n=10)
+        about = {"budget": Budget(1.0, 1e-6), "nominal_n": 10, "columns": chosen}
+        plan = make_plan(Count, schema, ("a", "b"), **about)
         held = [schema.names.index(name) for name in chosen]
         found = np.concatenate(list(site.records(plan)))
         assert found.tolist() == (expected[:, held] << plan.grid.frac_bits).tolist()

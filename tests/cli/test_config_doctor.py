@@ -279,6 +279,20 @@ def test_a_policy_that_cannot_allow_anything_is_a_warning(
     found = checked(capsys, home(policy={**policy, "columns": ["x"], "profiles": ["local"]}))
     assert "policy.columns" not in found
     assert found["policy.profiles"][0] == "warn"
+    found = checked(capsys, home(policy={**policy, "columns": []}))
+    assert found["policy.columns"][:2] == ("warn", "none is allowed")
+
+
+def test_a_policy_without_the_column_of_clients_is_a_warning(
+    home: Callable[..., str], capsys: Said
+) -> None:
+    config = home(policy={"tasks": ["fedavg"], "max_epsilon_per_job": 1.0, "columns": ["x"]})
+    Path(config).with_name("schema.toml").write_text(
+        f'dataset = "ward"\nunit = "shop"\n{COLUMNS}'
+        '[[columns]]\nname = "shop"\ntype = "integer"\nmin = 0\nmax = 9\nout_of_range = "drop"\n'
+    )
+    state, found, _ = checked(capsys, config)["policy.columns"]
+    assert (state, found) == ("warn", "'shop', which every job uses, is not allowed")
 
 
 def test_a_silos_own_name_and_fingerprint_belong_to_each_other(

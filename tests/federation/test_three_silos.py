@@ -130,12 +130,8 @@ def test_a_job_uses_the_columns_that_it_names_and_no_silo_gives_another(
         federation.wait_results(job)
         result = JobResult.load(federation.results("north", job))
         refused = federation.wait_job(submit())
-    chosen = SCHEMA.select(["x1"])
-    local = run_plan(
-        result.plan,
-        {name: read_source(path, chosen) for name, path in files.items()},
-        noise=ZeroNoise(),
-    )
+    records = {name: read_source(path, SCHEMA, columns=["x1"]) for name, path in files.items()}
+    local = run_plan(result.plan, records, noise=ZeroNoise())
     assert result.plan.columns == ("x1",)
     for name, value in local.results.items():
         np.testing.assert_array_equal(result.results[name], value, err_msg=name)

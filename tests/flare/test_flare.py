@@ -155,7 +155,7 @@ def test_the_transport_obeys_the_laws_of_transports(federation: Federation, tmp_
     mean = 1000 * sum(seconds) / len(seconds)
     print(f"mean exchange of 10 KiB with 3 sites over FLARE: {mean:.1f} ms")
     # FLARE's task channel would take two seconds each; a busy machine delays some of them.
-    assert sorted(seconds)[len(seconds) // 10] < 1.0
+    assert sorted(seconds)[len(seconds) // 2] < 1.0
 
 
 def test_a_job_that_ships_code_is_refused_by_every_site(federation: Federation, tmp_path: Path):

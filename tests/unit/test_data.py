@@ -594,6 +594,32 @@ def test_chunks_cannot_be_written_and_do_not_share_the_callers_memory() -> None:
         chunk[0, 0] = 1
 
 
+@pytest.mark.parametrize("memory_limit", [1 << 30, 1])
+def test_some_columns_are_those_of_the_same_records(tmp_path: Path, memory_limit: int) -> None:
+    rules = schema(
+        {"name": "a"}, {"name": "b"}, {"name": "c", "out_of_range": "drop"}, unit="who", max_rows=1
+    )
+    file = tmp_path / "ward.csv"
+    file.write_text("c,a,b,who\n1,2,3,x\n99,4,5,y\n6,7,,z\n8,9,10,w\n0,0,0,w\n")
+
+    def read(*columns: str, **options: Any) -> Records:
+        return read_source(
+            file, rules, columns=columns, memory_limit=memory_limit, chunk_rows=2, **options
+        )
+
+    whole = read_source(file, rules)
+    assert values(whole, rules) == [[2, 3, 1], [9, 10, 8]]
+    some = read("c", "a")
+    assert some.n_features == 2
+    for _ in range(2):
+        assert values(some, rules.select(["a", "c"])) == [[2, 1], [9, 8]]
+    assert not any(chunk.flags.writeable for chunk in some)
+    assert some.fingerprint(KEY) == read("b").fingerprint(KEY) == whole.fingerprint(KEY)
+    assert stacked(read("a", "b", "c")).tolist() == stacked(whole).tolist()
+    with pytest.raises(PlanError, match="which has no 'd'"):
+        read("a", "d")
+
+
 def test_records_do_not_tell_how_many_they_are() -> None:
     records = array_records(ROWS, BOX)
     assert repr(records) == "Records(n_features=2)"

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister import Account, Budget, JobResult, Ledger, Schema, make_plan, run_job, run_plan
-from cloister.data import array_records
+from cloister.data import array_records, read_source
 from cloister.errors import BudgetExceeded, DataError, LedgerError, PlanError
 from cloister.jobs import COUNT_SHARE, split_budget
 from cloister.privacy import accounting
@@ -41,6 +41,24 @@ def account() -> Iterator[Account]:
 
 
 # --- Planning -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("nominal_n", [300, None])
+def test_a_job_over_some_columns_is_planned_paid_and_known_by_the_whole_schema(
+    account: Account, nominal_n: int | None
+) -> None:
+    rows = {name: np.random.default_rng(i).uniform(-1, 1, (100, 2)) for i, name in enumerate("abc")}
+    records = {name: read_source(table, SCHEMA, columns=["x1"]) for name, table in rows.items()}
+    job = {"epsilon": 1.0, "nominal_n": nominal_n, "account": account, "columns": ["x1"]}
+    result = run_job(Count, SCHEMA, records, **job)
+    assert result.plan.columns == ("x1",)
+    assert result.plan.schema_digest == SCHEMA.digest()
+    assert result.plan.grid == SCHEMA.select(["x1"]).grid()
+    account.ledger.open_dataset("other", cap=Budget(2.0, 1e-6))
+    other = {name: read_source(table, SCHEMA, columns=["x0"]) for name, table in rows.items()}
+    again = {**job, "account": Account(account.ledger, "other"), "columns": ["x0"]}
+    with pytest.raises(LedgerError, match="has the same content as 'toy'"):
+        run_job(Count, SCHEMA, other, **again)
 
 
 def test_a_plan_is_made_of_the_schema_and_public_numbers() -> None:

@@ -209,13 +209,12 @@ def test_unit_is_described_with_every_number_that_counts() -> None:
     assert "up to 3 silos" in words
 
 
-def test_some_columns_are_a_contract_of_their_own() -> None:
+def test_some_columns_keep_their_order_and_all_that_is_said_of_them() -> None:
     whole = schema(AGE, SMOKER, {"name": "weight", "type": "number", "min": 0, "max": 300})
     some = whole.select(["weight", "age"])
-    assert some.names == ("age", "weight"), "in the order of the schema"
     assert some.columns == (whole.columns[0], whole.columns[2])
-    assert some.digest() == schema(AGE, {**whole.columns[2].model_dump()}).digest()
     assert some.dataset == whole.dataset
+    assert some.digest() != whole.digest()
     assert whole.select(whole.names) == whole
     person = schema(unit="patient", max_rows=3, max_silos_per_person=2)
     assert person.select({"age"}).group_size == 6
@@ -224,13 +223,15 @@ def test_some_columns_are_a_contract_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("names", "says"),
     [
-        (("age", "height"), "columns must be among 'age', 'smoker', got 'height'."),
-        ((), "columns"),
+        (("age", "height"), "columns must be of the schema, which has no 'height'."),
+        ((), "columns must name at least one."),
+        ("age", "columns must be a list of names, got one text."),
     ],
 )
-def test_a_choice_of_columns_that_cannot_be_is_told(names: tuple[str, ...], says: str) -> None:
-    with pytest.raises(PlanError, match=says):
+def test_a_choice_of_columns_that_cannot_be_is_told(names: Any, says: str) -> None:
+    with pytest.raises(PlanError) as refused:
         schema().select(names)
+    assert str(refused.value) == says
 
 
 def test_the_column_that_names_clients_is_part_of_every_choice() -> None:

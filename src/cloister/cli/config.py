@@ -285,6 +285,15 @@ def _schema_checks(settings: SiloSettings) -> Iterator[Check]:
             f"the schema has no column {unknown[0]!r}",
             "mend the name; policy.columns is a part of the schema's columns.",
         )
+    allowed = settings.policy.columns
+    clients = schema.unit if schema.unit in schema.names else None
+    if allowed is not None and (not allowed or (clients and clients not in allowed)):
+        yield Check(
+            "policy.columns",
+            "warn",
+            f"{clients!r}, which every job uses, is not allowed" if allowed else "none is allowed",
+            "name it, unless every job is to be refused.",
+        )
 
 
 def _policy_checks(settings: SiloSettings) -> Iterator[Check]:

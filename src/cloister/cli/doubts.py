@@ -34,12 +34,14 @@ def doubts_of_categories(plan: Plan, schema: Schema) -> tuple[str, ...]:
     """Say which categories a clustering would take for lengths."""
     if not any(hasattr(plan.task, name) for name in ("n_clusters", "max_clusters")):
         return ()
-    words = [column.name for column in schema.columns if len(column.categories) > 2]
+    used = schema.select(plan.columns).columns
+    words = [column.name for column in used if len(column.categories) > 2]
     if not words:
         return ()
     return (
         f"clusters take the categories of {', '.join(words)} for numbers, by their places in the "
-        "schema; leave such a column out with --columns, or make a boolean one of each category.",
+        "schema; leave such a column out with --columns, or make a boolean column of each "
+        "category.",
     )
 
 

@@ -15,7 +15,6 @@ from cloister.cli.options import (
     add_plan_arguments,
     kmeans_task,
     plan_of,
-    schema_of,
     target_of,
 )
 from cloister.cli.output import Output
@@ -26,6 +25,7 @@ from cloister.errors import DataError, PlanError
 from cloister.jobs import JobResult
 from cloister.protocol.plan import Plan
 from cloister.report import write_report
+from cloister.schema import Schema
 from cloister.service.client import Rest, proposal
 from cloister.settings import AnalystSettings, CoordinatorSettings
 from cloister.tasks import TASKS
@@ -99,7 +99,7 @@ def _address(settings: Settings) -> tuple[str, str | None]:
 
 def _submit(args: argparse.Namespace, rest: Rest, keys: KeyFolder, out: Output) -> None:
     plan = _planned(args, rest)
-    for doubt in (*doubts(plan), *doubts_of_categories(plan, schema_of(args))):
+    for doubt in (*doubts(plan), *doubts_of_categories(plan, Schema.load(args.schema))):
         out.warn(doubt)
     job = rest.submit(proposal(plan, keys.identity(), keys.peer().name))
     out.say(f"proposed  {job['id']}")
@@ -146,7 +146,7 @@ def _planned(args: argparse.Namespace, rest: Rest) -> Plan:
         "upload_slot": args.upload_slot,
         "fingerprints": tuple(members.values()),
     }
-    return plan_of(args, task, schema_of(args), members, {**options, **network})
+    return plan_of(args, task, Schema.load(args.schema), members, {**options, **network})
 
 
 def _about(args: argparse.Namespace, task: type[Task]) -> dict[str, Any]:

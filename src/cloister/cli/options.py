@@ -180,7 +180,7 @@ def add_prepare_arguments(group: argparse._ActionsContainer) -> None:
 
 
 def _names(text: str) -> tuple[str, ...]:
-    return tuple(text.split(","))
+    return tuple(name.strip() for name in text.split(","))
 
 
 def _shares(text: str) -> list[float]:
@@ -276,20 +276,12 @@ def kmeans_options(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def schema_of(args: argparse.Namespace) -> Schema:
-    """Load the contract of a command line, with the columns that it chooses."""
-    schema = Schema.load(args.schema)
-    return schema.select(args.columns) if args.columns else schema
-
-
 def schema_of_model(path: Path, plan: Plan) -> Schema:
-    """Load the contract that a model was made with; any other would change what it says."""
+    """Return what the contract that a model was made with says of the model's columns."""
     schema = Schema.load(path)
-    if set(plan.columns) <= set(schema.names):
-        schema = schema.select(plan.columns)
     if schema.digest() != plan.schema_digest:
         raise PlanError("schema is not that of the model: their digests differ; give the original.")
-    return schema
+    return schema.select(plan.columns)
 
 
 def plan_of(
@@ -311,6 +303,7 @@ def plan_of(
         nominal_n=args.nominal_n or max(1, int(options.get("n_clusters", 1))),
         study=args.study,
         min_silos=args.min_silos,
+        columns=args.columns,
         **options,
     )
 

@@ -12,7 +12,6 @@ from cloister.cli.options import (
     add_plan_arguments,
     kmeans_task,
     plan_of,
-    schema_of,
     target_of,
 )
 from cloister.cli.output import Output, add_flags
@@ -21,6 +20,7 @@ from cloister.errors import PlanError
 from cloister.privacy import accounting
 from cloister.protocol.plan import Plan
 from cloister.report import number, odds_sentence
+from cloister.schema import Schema
 from cloister.tasks.base import Floats, Table
 
 
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     forecast = forecast_of(plan)
     if not plan.budget:
         out.warn(f"NOT PRIVATE: task {plan.task.name!r} releases exact values.")
-    for doubt in (*doubts(plan), *doubts_of_categories(plan, schema_of(args))):
+    for doubt in (*doubts(plan), *doubts_of_categories(plan, Schema.load(args.schema))):
         out.warn(doubt)
     _show(plan, forecast, out)
     out.document(_document(plan, forecast))
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _planned(args: argparse.Namespace) -> Plan:
-    schema = schema_of(args)
+    schema = Schema.load(args.schema)
     if args.task and args.k is not None:
         raise PlanError("k goes with --algorithm; with --task give --set n_clusters=... instead.")
     if args.task:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cloister.cli import EXIT_CODES, UNEXPECTED
-from cloister.cli.options import plan_of, schema_of, source_of
+from cloister.cli.options import plan_of, source_of
 from cloister.cli.output import Output
 from cloister.cli.release import Charge, finish, name_silos, open_charge, prepare_folder
 from cloister.cli.run import allowed_task, task_options
@@ -73,7 +73,8 @@ def _contribute(args: argparse.Namespace, comm: Comm, noise: str) -> None:
     plan = replace(plan, run_id=run_id)
     silo, writes = plan.silos[comm.rank - 1], comm.rank == 1
     out = Output.of(args) if writes else Output(quiet=True)
-    records = read_source(source_of(files[silo], args.baskets), schema)
+    source = source_of(files[silo], args.baskets)
+    records = read_source(source, schema, columns=args.columns)
     prepare_folder(args.out)
     comm.Barrier()  # nothing is reserved for a job in which a file cannot be read
     charge = open_charge(args, schema, plan.budget, out, silo=silo)
@@ -113,5 +114,5 @@ def _agree(args: argparse.Namespace) -> tuple[Plan, Schema, Mapping[str, Path]]:
             "nominal_n must be given with --mpi, where no noisy count is bought; agree on a number "
             "that may be public."
         )
-    schema = schema_of(args)
+    schema = Schema.load(args.schema)
     return plan_of(args, task, schema, files, task_options(args.set)), schema, files

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cloister.cli.doubts import doubts, doubts_of_categories
-from cloister.cli.options import plan_of, schema_of, source_of
+from cloister.cli.options import plan_of, source_of
 from cloister.cli.output import Output
 from cloister.errors import DataError, PlanError
 from cloister.jobs import Account, JobResult, run_job
@@ -84,13 +84,13 @@ def release(
     args: argparse.Namespace, task: type[Task], options: Mapping[str, Any], out: Output
 ) -> tuple[JobResult, Charge | None]:
     """Run a job over files: every check first, then the ledger, then the records."""
-    schema = schema_of(args)
+    schema = Schema.load(args.schema)
     files = name_silos(args.files)
     plan = plan_of(args, task, schema, files, options)
     known = doubts(plan) if args.nominal_n else ()  # else it is a plan for the fewest records
     for doubt in (*known, *doubts_of_categories(plan, schema)):
         out.warn(doubt)
-    records = _read(files, schema, args.baskets)
+    records = _read(args, files, schema)
     prepare_folder(args.out)
     charge = open_charge(args, schema, plan.budget, out)
     with out.progress() as on_round:
@@ -105,6 +105,7 @@ def release(
             on_round=on_round,
             study=args.study,
             min_silos=args.min_silos,
+            columns=args.columns,
             **options,
         )
     return result, charge
@@ -162,10 +163,13 @@ def finish(
     return 0
 
 
-def _read(files: Mapping[str, Path], schema: Schema, baskets: str | None) -> dict[str, Records]:
+def _read(
+    args: argparse.Namespace, files: Mapping[str, Path], schema: Schema
+) -> dict[str, Records]:
     from cloister.data import read_source
 
-    return {name: read_source(source_of(path, baskets), schema) for name, path in files.items()}
+    sources = {name: source_of(path, args.baskets) for name, path in files.items()}
+    return {name: read_source(s, schema, columns=args.columns) for name, s in sources.items()}
 
 
 def open_charge(

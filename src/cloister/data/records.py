@@ -41,6 +41,7 @@ class Records:
 
     n_features: int
     _passes: Callable[[], Iterator[Chunk]] = field(repr=False)
+    _whole: Self | None = field(default=None, repr=False)  # where these are some columns of it
 
     def __iter__(self) -> Iterator[Chunk]:
         return self._passes()
@@ -56,13 +57,15 @@ class Records:
         Notes
         -----
         Keyed BLAKE2b over the grid integers, so other bounds give another fingerprint. One pass.
+        Records of some columns have that of all: data are known again, whatever is asked of them.
         """
         if not 16 <= len(key) <= 64:
             raise PlanError(f"key must have 16 to 64 bytes, got {len(key)}; use new_key().")
+        whole = self._whole or self
         digest = hashlib.blake2b(
-            self.n_features.to_bytes(8, "little"), key=key, digest_size=32, person=b"records"
+            whole.n_features.to_bytes(8, "little"), key=key, digest_size=32, person=b"records"
         )
-        for chunk in self:
+        for chunk in whole:
             digest.update(_bytes_of(chunk))
         return digest.digest()
 
@@ -71,6 +74,7 @@ def read_source(
     source: Any,
     schema: Schema,
     *,
+    columns: Iterable[str] | None = None,
     frac_bits: int = 16,
     chunk_rows: int | None = None,
     memory_limit: int = MEMORY_LIMIT,
@@ -85,6 +89,9 @@ def read_source(
         A line of a text table with a wrong number of fields is dropped. A cell of a category is
         that category's text, blanks around do not count; an unknown one is missing.
     schema : Schema
+    columns : iterable of str, optional
+        Those that a job uses, in the schema's order whatever is theirs; all by default. The rules
+        of the whole schema say which records count.
     frac_bits : int
         The lattice has step ``2**-frac_bits``.
     chunk_rows : int, optional
@@ -107,8 +114,13 @@ def read_source(
     record without a unit is dropped. Whether one is kept depends on records of its own unit alone,
     so a unit changes at most ``max_rows`` records.
     """
+    chosen = schema if columns is None else schema.select(columns)
     rules = Rules.of_schema(schema, frac_bits)
-    return _records(open_by_schema(source, schema), rules, chunk_rows, memory_limit)
+    records = _records(open_by_schema(source, schema), rules, chunk_rows, memory_limit)
+    if chosen.names == schema.names:
+        return records
+    wanted = frozenset(chosen.names)
+    return _part(records, [i for i, name in enumerate(schema.names) if name in wanted])
 
 
 def array_records(
@@ -415,6 +427,18 @@ def _records(table: Table, rules: Rules, chunk_rows: int | None, memory_limit: i
             )
 
     return Records(table.n_columns, read_again)
+
+
+def _part(records: Records, positions: Sequence[int]) -> Records:
+    """Return records of which each pass gives some of the columns."""
+
+    def passes() -> Iterator[Chunk]:
+        for chunk in records:
+            part = np.ascontiguousarray(chunk[:, positions])
+            part.flags.writeable = False
+            yield part
+
+    return Records(len(positions), passes, records)
 
 
 def open_by_schema(source: Any, schema: Schema) -> Table:

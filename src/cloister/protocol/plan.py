@@ -237,6 +237,8 @@ class Plan:
                 f"profile 'pairwise' needs Gaussian noise, which silos can add in shares; task "
                 f"{task.name!r} uses {task.mechanism!r}."
             )
+        if not all(isinstance(name, str) for name in self.columns):
+            raise PlanError("columns must be names.")
         if not task.n_features == self.grid.n_features == len(self.columns):
             raise PlanError(
                 f"columns must be {task.n_features} as in the task, got {len(self.columns)} names "

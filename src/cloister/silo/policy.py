@@ -17,6 +17,7 @@ from cloister.schema import Schema
 from cloister.settings import PolicySettings
 from cloister.tasks.base import BySilo, Profile, names_within
 
+_SHOWN = 5  # names in a reason; a catalogue may have thousands
 PROPOSE_LABEL = b"cloister/1/propose"
 """What an analyst signs: this and the digest of the plan."""
 
@@ -210,6 +211,11 @@ class Policy:
             yield f"delta must be at most {self.max_delta:g} here, got {plan.budget.delta:g}."
 
     def _data(self, plan: Plan, schema: Schema) -> Iterator[str]:
+        if plan.schema_digest != schema.digest():
+            yield (
+                f"schema_digest must be {schema.digest()}, that of this silo's schema, got "
+                f"{plan.schema_digest!r}; agree on one schema, see 'cloister schema diff'."
+            )
         for name in plan.columns:
             if self.columns is not None and name not in self.columns:
                 yield f"column {name!r} is not among those allowed here: {_list(self.columns)}."
@@ -223,19 +229,14 @@ class Policy:
         try:
             chosen = schema.select(plan.columns)
         except PlanError as error:
-            yield f"in this silo's schema {error}"
+            yield str(error)
             return
-        if plan.schema_digest != chosen.digest():
-            yield (
-                f"schema_digest must be {chosen.digest()}, that of these columns in this silo's "
-                f"schema, got {plan.schema_digest!r}; agree on one schema, see 'cloister schema "
-                "diff'."
-            )
         if plan.columns != chosen.names:
-            yield f"columns must be {_list(chosen.names)}, in the order of this silo's schema."
+            yield "columns must be different and in the order of this silo's schema."
         if plan.grid != chosen.grid(plan.grid.frac_bits):
             yield "the bounds of the plan must be those of this silo's schema."
 
 
 def _list(names: tuple[str, ...]) -> str:
-    return ", ".join(repr(name) for name in names) or "none"
+    shown = ", ".join(repr(name) for name in names[:_SHOWN]) or "none"
+    return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more"

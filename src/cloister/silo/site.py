@@ -82,6 +82,5 @@ class Site:
 
     def records(self, plan: Plan) -> Records:
         """Read the columns of a plan, on its grid."""
-        source = self.settings.data.source()
-        schema = self.schema.select(plan.columns)
-        return read_source(source, schema, frac_bits=plan.grid.frac_bits)
+        source, frac_bits = self.settings.data.source(), plan.grid.frac_bits
+        return read_source(source, self.schema, columns=plan.columns, frac_bits=frac_bits)
