@@ -122,6 +122,21 @@ def test_what_the_policy_refuses_is_declined_with_its_reason(site: Site, plan: P
     assert site.ledger().jobs() == ()
 
 
+def test_a_flood_of_refused_offers_is_declined_and_not_kept(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cloister.silo.agent._MOST_DECLINED", 2)
+    site.refused = "no such task."
+    agent = site.agent()
+    for plan in (plans := [toy_plan() for _ in range(4)]):
+        assert said(agent.on_message(offer(plan))) == [("declined", "no such task.")]
+    assert set(site.store().states()) == {plan.run_id for plan in plans[:2]}
+    assert verify(site.folder / "audit.jsonl")[0] == 2
+    site.refused = None
+    assert agent.on_message(offer(plans[3])) == []
+    assert state(site, plans[3]) == State.WAITING, "what fits is kept, whatever came before"
+
+
 def test_a_standing_rule_approves_what_the_policy_does_not_refuse(site: Site, plan: Plan) -> None:
     site.standing = True
     assert said(site.agent().on_message(offer(plan))) == [("approved", "")]

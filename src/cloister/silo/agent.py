@@ -45,6 +45,7 @@ MODEL = "model.json"
 
 _PROPOSER = ("name", "fingerprint", "public", "signature")
 _MOST_WAITING = 1000  # jobs that a coordinator can make this silo keep undecided
+_MOST_DECLINED = 10_000  # and declined
 
 _log = logging.getLogger("cloister.silo")
 
@@ -181,23 +182,28 @@ class Agent:
         if known is not None and known.plan != plan.canonical_json():
             self._audit.write("changed plan refused", job=job, silo=self.name)
             return [_told_no(job, "the plan of this job was changed; submit it as a new job.")]
-        if known is None:
-            self._keep(plan, proposer)
+        if known is None and (reason := self._kept_or_reason(plan, proposer)):
+            _log.warning("an offer was declined and not kept: %s", reason, extra={"job": job})
+            return [_told_no(job, reason)]
         self._told[job] = None
         return self.look()
 
-    def _keep(self, plan: Plan, proposer: Mapping[str, Any]) -> None:
+    def _kept_or_reason(self, plan: Plan, proposer: Mapping[str, Any]) -> str | None:
+        """Keep a new job with its first decision, or return why there is no room for it."""
         reason = self._refusal(plan, proposer)
         if reason is None and len(self._store.states((State.WAITING,))) >= _MOST_WAITING:
             reason = f"{_MOST_WAITING} jobs wait for this silo's owner already."
         state, by = State.WAITING, ""
         if reason is not None:
+            if len(self._store.states((State.DECLINED,))) >= _MOST_DECLINED:
+                return reason
             state, by = State.DECLINED, "policy"
         elif self._standing:
             state, by = State.ACCEPTED, "standing rule"
         self._store.add(
             plan.run_id, plan.canonical_json(), proposer, state, reason=reason or "", by=by
         )
+        return None
 
     def _reserve(self, job: str) -> None:
         """Set the whole cost of an accepted job aside; only then may it be called approved."""
