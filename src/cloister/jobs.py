@@ -296,6 +296,14 @@ def run_plan(
     """
     if set(silos) != set(plan.silos):
         raise PlanError(f"silos must be those of the plan, {plan.silos}, got {tuple(silos)}.")
+    for records in silos.values():
+        width = getattr(records, "n_features", len(plan.columns))
+        names = getattr(records, "columns", None) or plan.columns
+        if width != len(plan.columns) or names != plan.columns:
+            raise PlanError(
+                "records must have the columns of the plan; read them with the columns that the "
+                "job was planned with."
+            )
     source = noise or DiscreteNoise()
     identities = {name: Identity.new() for name in plan.silos}
     if plan.profile == "pairwise" or plan.fingerprints:  # in one process nobody pins anything
@@ -388,6 +396,7 @@ def run_job(
     small, rest = split_budget(budget, COUNT_SHARE, law)
     # Whatever is wrong with the task or its price is found before the count is paid for.
     rehearsal = make_plan(task, schema, silos, budget=rest, nominal_n=fewest, **options)
+    options["columns"] = rehearsal.columns  # names that come one by one come once
     if rehearsal.rate < 1:
         raise PlanError(
             f"nominal_n must be given for task {task.name!r}, which samples its clients; what a "

@@ -407,7 +407,9 @@ def test_every_command_has_help_json_and_quiet(command: str, capsys: Said) -> No
         assert ("--quiet" in text) == (command not in services)
 
 
-@pytest.mark.parametrize("command", [[], ["unknown"], ["cluster"], ["budget"], ["plan", "--k"]])
+@pytest.mark.parametrize(
+    "command", [[], ["unknown"], ["cluster"], ["budget"], ["plan", "--k"], ["plan", "--columns=a,"]]
+)
 def test_a_wrong_command_line_is_code_2(command: list[str], capsys: Said) -> None:
     assert main(command) == 2
     assert "--help" in one_sentence(capsys)

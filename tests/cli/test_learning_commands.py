@@ -222,6 +222,18 @@ def test_what_is_wrong_is_said_before_anything_is_spent(
     assert not (ward / "model" / "ledger.db").exists()
 
 
+def test_clusters_behind_a_pipeline_are_not_measured_in_other_columns(
+    ward: Path, capsys: Said
+) -> None:
+    steps = 'steps=[["standardise",{}],["auto",{"n_clusters":2}]]'
+    end = ["--schema", "s.toml", "--epsilon", "4", "--nominal-n", "1600"]
+    some = ["--columns", "age,pressure", "--task", "pipeline", "--set", steps]
+    assert main(["run", *FILES.split(), *end, *some, "--out", "model"]) == 0
+    code = main(["evaluate", "test.csv", *end, "--model", "model/model.json", "--out", "again"])
+    assert code == 3
+    assert "what its pipeline makes of the columns" in capsys.readouterr().err
+
+
 def test_a_model_needs_the_schema_it_was_made_with(ward: Path, capsys: Said) -> None:
     run(f"classify {FILES} --target ill --epsilon 2 --out model", capsys)
     assert main(["predict", "model/model.json", "test.csv", "--out", "p.csv"]) == 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -219,6 +220,18 @@ def test_a_model_of_a_schema_survives_its_file(kind: Any, tmp_path: Path) -> Non
     if kind is not DPKMeans:  # which may be asked in numbers of its grid
         with pytest.raises(PlanError, match="bounds must be given"):
             kind.load(path)
+
+
+@every
+def test_a_model_of_some_columns_reads_those_by_the_whole_schema(kind: Any, tmp_path: Path) -> None:
+    model, path = by_schema(kind).fit(people()), tmp_path / "m.json"
+    more = {"name": "extra", "type": "number", "min": 0, "max": 1}
+    whole = Schema(dataset="toy", unit="row", columns=[more, *model.bounds.columns])
+    plan = replace(model.plan_, schema_digest=whole.digest())
+    replace(model.result_, plan=plan).save(path)
+    again = kind.load(path, bounds=whole)
+    assert_same(answers(again, people(1)), answers(model, people(1)))
+    assert (again.n_features_in_, again.bounds) == (model.n_features_in_, whole)
 
 
 CLASSIFIERS = [DPNaiveBayes, DPLogisticRegression, DPRandomForestClassifier]

@@ -61,6 +61,25 @@ def test_a_job_over_some_columns_is_planned_paid_and_known_by_the_whole_schema(
         run_job(Count, SCHEMA, other, **again)
 
 
+@pytest.mark.parametrize("nominal_n", [300, None])
+def test_columns_that_come_one_by_one_are_read_once(nominal_n: int | None) -> None:
+    records = {"a": read_source(np.zeros((9, 2)), SCHEMA, columns=iter(["x1"]))}
+    job = {"epsilon": 1.0, "nominal_n": nominal_n}
+    assert run_job(Count, SCHEMA, records, columns=iter(["x1"]), **job).plan.columns == ("x1",)
+
+
+@pytest.mark.parametrize("nominal_n", [300, None])
+@pytest.mark.parametrize(("planned", "read"), [(["x1"], None), (None, ["x1"]), (["x1"], ["x0"])])
+def test_records_with_other_columns_than_the_plan_are_refused_before_they_cost(
+    planned: list[str] | None, read: list[str] | None, nominal_n: int | None, account: Account
+) -> None:
+    records = {"a": read_source(np.zeros((9, 2)), SCHEMA, columns=read)}
+    job = {"epsilon": 1.0, "nominal_n": nominal_n, "account": account}
+    with pytest.raises(PlanError, match="must have the columns of the plan"):
+        run_job(Count, SCHEMA, records, columns=planned, **job)
+    assert account.ledger.spent("toy") == 0
+
+
 def test_a_plan_is_made_of_the_schema_and_public_numbers() -> None:
     schema = Schema(
         dataset="ward",

@@ -19,6 +19,7 @@ from cloister.privacy.events import NonPrivateEvent
 from cloister.report import (
     as_table,
     between,
+    listed,
     number,
     odds_sentence,
     plus_minus,
@@ -371,3 +372,10 @@ def test_strength_says_factor_epsilon_and_delta() -> None:
 
 def test_unprintable_characters_cannot_steer_a_terminal() -> None:
     assert clean("a\x1b[31mb\x07") == "a�[31mb�"
+
+
+def test_the_names_of_a_catalogue_do_not_fill_the_screen() -> None:
+    names = [f"x{i}" for i in range(10_000)]
+    assert listed(names[:30]) == ", ".join(names[:30])
+    assert listed(names).endswith("x29 and 9,970 more")
+    assert listed(()) == ""

@@ -14,6 +14,7 @@ from cloister.errors import PlanError
 from cloister.jobs import JobResult
 from cloister.tasks import TASKS
 from cloister.tasks.base import Classifier, Regressor, Task
+from cloister.tasks.pipeline import Pipeline
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -64,6 +65,11 @@ def about_model(args: argparse.Namespace) -> tuple[type[Task], dict[str, Any]]:
     if isinstance(task, Classifier | Regressor):
         kind = "evaluation" if isinstance(task, Classifier) else "regression-evaluation"
         return TASKS[kind], {"model": task, "released": result.results}
+    if "centres" in result.results and isinstance(task, Pipeline):
+        raise PlanError(
+            "model clusters what its pipeline makes of the columns, and a measure would need its "
+            "steps; give one that clusters the columns themselves."
+        )
     if "centres" in result.results:
         return TASKS["cluster-quality"], {"centres": result.results["centres"]}
     raise PlanError(

@@ -23,7 +23,7 @@ from cloister.privacy.calibration import epsilon_left
 from cloister.privacy.events import ComposedEvent
 from cloister.privacy.noise import AGGREGATOR_NOISE
 from cloister.protocol.plan import Plan
-from cloister.report import number, odds_sentence, write_report
+from cloister.report import listed, number, odds_sentence, write_report
 from cloister.report.words import warnings_of
 from cloister.settings import SiloSettings, load_settings
 from cloister.silo.agent import MODEL, close_job
@@ -120,7 +120,7 @@ def _show(args: argparse.Namespace, site: Site, out: Output) -> None:
             ("asked by", f"{_asker(job)}  {_pinned(job.proposer, site.settings.analysts)}"),
             ("study", plan.study),
             ("plan digest", plan.digest.hex()),
-            ("columns", ", ".join(plan.columns)),
+            ("columns", listed(plan.columns)),
             *target_of(plan),
             ("policy", "allows it" if refusal is None else f"refuses it: {refusal}"),
         ]

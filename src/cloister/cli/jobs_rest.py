@@ -24,7 +24,7 @@ from cloister.enrolment import KeyFolder, client_context
 from cloister.errors import DataError, PlanError
 from cloister.jobs import JobResult
 from cloister.protocol.plan import Plan
-from cloister.report import write_report
+from cloister.report import listed, write_report
 from cloister.schema import Schema
 from cloister.service.client import Rest, proposal
 from cloister.settings import AnalystSettings, CoordinatorSettings
@@ -106,6 +106,7 @@ def _submit(args: argparse.Namespace, rest: Rest, keys: KeyFolder, out: Output) 
     out.paragraph(plan.describe())
     out.pairs(
         [
+            ("columns", listed(plan.columns)),
             *target_of(plan),
             ("silos", ", ".join(plan.silos)),
             ("profile", plan.profile),

@@ -180,7 +180,10 @@ def add_prepare_arguments(group: argparse._ActionsContainer) -> None:
 
 
 def _names(text: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in text.split(","))
+    names = tuple(name.strip() for name in text.split(","))
+    if not all(names):
+        raise argparse.ArgumentTypeError(f"must be names with commas between, got {text!r}")
+    return names
 
 
 def _shares(text: str) -> list[float]:

@@ -19,7 +19,7 @@ from cloister.cli.run import add_task_arguments, allowed_task, task_options
 from cloister.errors import PlanError
 from cloister.privacy import accounting
 from cloister.protocol.plan import Plan
-from cloister.report import number, odds_sentence
+from cloister.report import listed, number, odds_sentence
 from cloister.schema import Schema
 from cloister.tasks.base import Floats, Table
 
@@ -86,6 +86,7 @@ def _show(plan: Plan, forecast: Mapping[str, Floats], out: Output) -> None:
     out.paragraph(plan.describe())
     out.say()
     lines = [
+        ("columns", listed(plan.columns)),
         *target_of(plan),
         ("silos", ", ".join(plan.silos)),
         ("rounds", str(plan.rounds)),

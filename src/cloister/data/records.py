@@ -41,6 +41,7 @@ class Records:
 
     n_features: int
     _passes: Callable[[], Iterator[Chunk]] = field(repr=False)
+    columns: tuple[str, ...] | None = field(default=None, repr=False)  # of a schema
     _whole: Self | None = field(default=None, repr=False)  # where these are some columns of it
 
     def __iter__(self) -> Iterator[Chunk]:
@@ -117,10 +118,8 @@ def read_source(
     chosen = schema if columns is None else schema.select(columns)
     rules = Rules.of_schema(schema, frac_bits)
     records = _records(open_by_schema(source, schema), rules, chunk_rows, memory_limit)
-    if chosen.names == schema.names:
-        return records
-    wanted = frozenset(chosen.names)
-    return _part(records, [i for i, name in enumerate(schema.names) if name in wanted])
+    records = replace(records, columns=schema.names)
+    return records if chosen.names == schema.names else _part(records, chosen.names)
 
 
 def array_records(
@@ -429,8 +428,10 @@ def _records(table: Table, rules: Rules, chunk_rows: int | None, memory_limit: i
     return Records(table.n_columns, read_again)
 
 
-def _part(records: Records, positions: Sequence[int]) -> Records:
+def _part(records: Records, columns: tuple[str, ...]) -> Records:
     """Return records of which each pass gives some of the columns."""
+    wanted = frozenset(columns)
+    positions = [i for i, name in enumerate(records.columns or ()) if name in wanted]
 
     def passes() -> Iterator[Chunk]:
         for chunk in records:
@@ -438,7 +439,7 @@ def _part(records: Records, positions: Sequence[int]) -> Records:
             part.flags.writeable = False
             yield part
 
-    return Records(len(positions), passes, records)
+    return Records(len(columns), passes, columns, records)
 
 
 def open_by_schema(source: Any, schema: Schema) -> Table:

@@ -23,6 +23,7 @@ from cloister.estimators.tables import (
     check_whole,
     checked_numbers,
     kept_rows,
+    known_columns,
     open_ledger,
     plain_schema,
 )
@@ -351,7 +352,7 @@ def grid_rows(model: Any, X: Any) -> NDArray[np.int32]:
     check_is_fitted(model)
     target: int = model.plan_.task.target
     if isinstance(model.bounds, Schema):
-        values = kept_rows(without_target(model.bounds, target), X)
+        values = kept_rows(without_target(known_columns(model), target), X)
     else:
         values = checked_numbers(model, X, reset=False)
     return with_target(values, target, model.plan_.grid)

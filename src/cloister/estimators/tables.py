@@ -151,8 +151,14 @@ def new_rows(model: Any, X: Any) -> Floats:
         If the schema drops a record.
     """
     if isinstance(model.bounds, Schema):
-        return kept_rows(model.bounds, X)
+        return kept_rows(known_columns(model), X)
     return checked_numbers(model, X, reset=False)
+
+
+def known_columns(model: Any) -> Schema:
+    """Return what the contract of a fitted model says of the columns that the model knows."""
+    schema: Schema = model.bounds
+    return schema.select(model.plan_.columns) if hasattr(model, "plan_") else schema
 
 
 def kept_rows(schema: Schema, X: Any) -> Floats:

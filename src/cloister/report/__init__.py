@@ -10,6 +10,7 @@ from cloister.report.page import render_report, write_report
 from cloister.report.words import (
     as_table,
     between,
+    listed,
     number,
     odds_sentence,
     plus_minus,
@@ -19,6 +20,7 @@ from cloister.report.words import (
 __all__ = [
     "as_table",
     "between",
+    "listed",
     "number",
     "odds_sentence",
     "plus_minus",

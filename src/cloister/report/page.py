@@ -23,6 +23,7 @@ from cloister.report.words import (
     as_table,
     cell_text,
     clean,
+    listed,
     number,
     privacy_statement,
     warnings_of,
@@ -287,7 +288,7 @@ def _plan(plan: Plan) -> str:
     facts = [
         ("plan digest (SHA-256)", plan.digest.hex()),
         ("schema digest (SHA-256)", plan.schema_digest or "none"),
-        ("columns", ", ".join(plan.columns)),
+        ("columns", listed(plan.columns)),
         ("nominal number of records (public)", f"{plan.nominal_n:,}"),
         ("bytes each silo sends", f"{plan.upload_bytes():,}"),
         ("cloister", version("cloister")),

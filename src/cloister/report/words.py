@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,12 +27,19 @@ from cloister.tasks.base import (
 )
 
 _LARGE, _SMALL = 1e7, 1e-4  # beyond these a number is shown with an exponent
+_MOST_NAMES = 30  # of columns; a catalogue has thousands
 _HARDLY_ANY = 0.995  # odds from which on a guarantee is called weak
 
 
 def clean(text: str) -> str:
     """Return text whose unprintable characters, which could steer a terminal, show as such."""
     return "".join(c if c.isprintable() or c == "\n" else "�" for c in text)
+
+
+def listed(names: Sequence[str]) -> str:
+    """Join names; of more than 30 the first ones, and how many more there are."""
+    rest = len(names) - _MOST_NAMES
+    return ", ".join(names[:_MOST_NAMES]) + (f" and {rest:,} more" if rest > 0 else "")
 
 
 def number(value: float) -> str:

@@ -23,7 +23,7 @@ def position(columns: Sequence[PublicColumn], name: str, role: str = "target") -
     Raises
     ------
     PlanError
-        If the schema does not have it; `role` says what it was wanted for.
+        If the job does not use it; `role` says what it was wanted for.
     """
     names = [column.name for column in columns]
     if name not in names:
@@ -31,8 +31,8 @@ def position(columns: Sequence[PublicColumn], name: str, role: str = "target") -
         if len(names) > _FEW:
             few = [*(get_close_matches(str(name), names, cutoff=0.5) or names[:3]), "..."]
         raise PlanError(
-            f"{role} must be a column of the schema, one of {len(names)} ({', '.join(few)}), got "
-            f"{name!r}."
+            f"{role} must be a column of the schema that the job uses, one of {len(names)} "
+            f"({', '.join(few)}), got {name!r}."
         )
     return names.index(name)
 
