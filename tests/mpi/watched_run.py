@@ -27,9 +27,9 @@ def note(kind: str, content: bytes) -> None:
         stream.write(content + b"\n")
 
 
-def watched_read(source, schema, _read=cloister.data.read_source):
+def watched_read(source, schema, *, columns, _read=cloister.data.read_source):
     note("read", os.fsencode(source))
-    return _read(source, schema)
+    return _read(source, schema, columns=columns)
 
 
 def watched_receive(comm, rank, _receive=mpi._receive):
