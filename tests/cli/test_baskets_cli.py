@@ -124,7 +124,7 @@ def test_a_silo_of_a_federation_reads_baskets(shop: Path, values: dict[str, str]
         data = DataSettings.model_validate(values)
 
     schema = Schema.load("shop.toml")
-    site = Site(Settings(), schema, None, None)  # type: ignore[arg-type]
+    site = Site(Settings(), schema, None, None)  # type: ignore[arg-type]  # it only reads
     expected = np.array([[1, 1, -1], [-1, 1, -1], [-1, -1, -1]])
     for chosen in (["milk", "tea", "salt"], ["milk", "salt"]):
         about = {"budget": Budget(1.0, 1e-6), "nominal_n": 10, "columns": chosen}

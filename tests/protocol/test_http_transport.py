@@ -150,7 +150,7 @@ def test_an_answer_of_another_job_is_dropped(federation: Federation) -> None:
         silo.stream.send(Message(Kind.ANSWER, message.number, OTHER, b"forged"))
         return true(message)
 
-    silo._reply = forged_first  # type: ignore[method-assign]
+    silo._reply = forged_first  # type: ignore[method-assign]  # the only place where it can lie
     assert federation.transport().exchange({"a": b"1"}) == {"a": b"|1"}
     assert len(seen) == 1
 
@@ -236,9 +236,14 @@ def test_a_killed_silo_is_noticed_at_once(federation: Federation) -> None:
     assert time.monotonic() - began < PATIENCE / 2, "not at the deadline of the round"
 
 
-def test_a_killed_process_is_noticed_before_any_time_out(federation: Federation) -> None:
-    """SIGKILL of a real process: its kernel closes the connection."""
+def test_a_killed_process_is_noticed_within_a_second(federation: Federation) -> None:
+    """The best of five: a busy machine delays some, a wait for pings or the round delays all."""
     party = federation.ca.issue("a")
+    assert any(seconds_until_noticed(federation, party) < 1 for _ in range(5))
+
+
+def seconds_until_noticed(federation: Federation, party: Path) -> float:
+    """Kill a real process that is waited for: its kernel closes the connection."""
     program = (
         "import ssl, sys, time\n"
         "from cloister.transports.http import StreamClient\n"
@@ -258,8 +263,9 @@ def test_a_killed_process_is_noticed_before_any_time_out(federation: Federation)
     finally:
         process.kill()
     assert wait() == {}
-    assert time.monotonic() - began < PATIENCE / 2, "pings and rounds have longer"
+    seconds = time.monotonic() - began
     process.wait()
+    return seconds
 
 
 def test_a_silo_that_returns_within_grace_is_asked_again(federation: Federation) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
 import ipaddress
+import socket
 import ssl
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, MutableMapping
@@ -348,3 +351,33 @@ def test_a_stranger_is_told_so(service: Service, authority: Authority, tmp_path:
         pytest.raises(TransportError, match="cannot be reached"),
     ):
         rest.jobs()
+
+
+def test_a_loop_that_ends_at_this_moment_takes_no_work_and_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """To ask whether it has ended is not enough: it may end right after."""
+    hub, loop = (
+        Hub(on_connect=lambda _: None, on_decision=lambda *_: None),
+        asyncio.new_event_loop(),
+    )
+    loop.close()
+    monkeypatch.setattr(loop, "is_closed", lambda: False)
+    hub._loop = loop
+
+    async def work() -> dict[str, bytes]:
+        return {}
+
+    with pytest.raises(TransportError, match="was stopped; nothing more is asked"):
+        hub.hand_over(work)
+
+
+def test_a_kept_port_is_ours_alone_and_can_be_listened_at() -> None:
+    port, kept = kept_port()
+    with kept:
+        if sys.platform == "linux":
+            with socket.socket() as other, pytest.raises(OSError, match="in use"):
+                other.bind(("127.0.0.1", port))
+        for _ in range(2):  # a server of ours comes and goes
+            with socket.create_server(("127.0.0.1", port)):
+                pass
