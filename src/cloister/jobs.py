@@ -294,16 +294,7 @@ def run_plan(
     -------
     JobResult
     """
-    if set(silos) != set(plan.silos):
-        raise PlanError(f"silos must be those of the plan, {plan.silos}, got {tuple(silos)}.")
-    for records in silos.values():
-        width = getattr(records, "n_features", len(plan.columns))
-        names = getattr(records, "columns", None) or plan.columns
-        if width != len(plan.columns) or names != plan.columns:
-            raise PlanError(
-                "records must have the columns of the plan; read them with the columns that the "
-                "job was planned with."
-            )
+    _check_records(plan, silos)
     source = noise or DiscreteNoise()
     identities = {name: Identity.new() for name in plan.silos}
     if plan.profile == "pairwise" or plan.fingerprints:  # in one process nobody pins anything
@@ -331,6 +322,14 @@ def run_plan(
             account.close(plan)
     winner = next(client for client in clients.values() if client.finished)
     return result_of(plan, winner.history, survivors, source.label)
+
+
+def _check_records(plan: Plan, silos: SiloRecords) -> None:
+    """Refuse records of others than the plan's silos, or that were not read by its contract."""
+    if set(silos) != set(plan.silos):
+        raise PlanError(f"silos must be those of the plan, {plan.silos}, got {tuple(silos)}.")
+    for records in silos.values():
+        plan.contract.check(records)
 
 
 def result_of(
@@ -405,6 +404,7 @@ def run_job(
     count_plan = make_plan(
         Count, schema, silos, budget=small, nominal_n=1, mechanism=law, **_shared(options)
     )
+    _check_records(rehearsal, silos)
     if account:
         account.reserve(rehearsal, _content(silos))
     try:

@@ -21,7 +21,7 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from cloister.errors import PlanError
-from cloister.hazmat.fixedpoint import Grid
+from cloister.hazmat.fixedpoint import Contract, Grid
 from cloister.tasks.base import PublicColumn
 
 FILL_IN = "FILL IN"  # how a placeholder of `init_schema` begins
@@ -290,6 +290,23 @@ class Schema(_Contract):
         low = tuple(column.min for column in self.columns)
         high = tuple(column.max for column in self.columns)
         return Grid(low=low, high=high, frac_bits=frac_bits)
+
+    def contract(self, frac_bits: int = 16, columns: Iterable[str] | None = None) -> Contract:
+        """Return by what records of the schema, or of some of its columns, are read.
+
+        Raises
+        ------
+        PlanError
+            As :meth:`select`.
+        """
+        chosen = self if columns is None else self.select(columns)
+        return Contract(
+            grid=chosen.grid(frac_bits),
+            columns=chosen.names,
+            unit=self.unit,
+            max_rows=self.max_rows or 1,
+            schema_digest=self.digest(),
+        )
 
     def agreed(self) -> dict[str, Any]:
         """Return the part that all silos share, as plain JSON values."""

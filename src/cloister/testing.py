@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.errors import PlanError, RemoteProtocolError
+from cloister.errors import CloisterError, PlanError, RemoteProtocolError
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.hazmat.ring import Integers
 from cloister.hazmat.signing import Identity
@@ -29,7 +29,7 @@ from cloister.protocol.session import Transport, run_rounds
 from cloister.randomness import new_key
 from cloister.schema import Column, Schema
 from cloister.secagg.masks import GroupMask, NoMask
-from cloister.tasks.base import GridState, Records, Task
+from cloister.tasks.base import GridState, Records, Released, State, Task, inside
 from cloister.tasks.kmeans import FastLloyd
 from cloister.transports.inprocess import InProcess
 
@@ -325,32 +325,82 @@ def check_task(task: Task, records: Iterable[Records], states: Sequence[GridStat
     ----------
     task : Task
     records : iterable of ndarray of shape (n, n_features), int32
-        Tables whose every record is removed in turn; put the worst ones in.
+        Tables whose every record is removed in turn; put the worst ones in. Records outside the
+        box are added to each, which a silo never sums.
     states : sequence of mappings, optional
-        Public states to check at, besides the start.
+        Public states to check at, besides the start; :func:`hostile_states` makes some.
 
     Raises
     ------
     AssertionError
         If a law does not hold.
     """
-    start = {name: round_to_grid(v, task.frac_bits) for name, v in task.start().items()}
+    start = _on_grid(task, task.start())
     for table in records:
+        table = np.concatenate([table, outside_the_box(table.shape[1], task.frac_bits)])
         for state in (start, *states):
             for t in range(task.rounds):
                 _check_round(task, t, state, table)
 
 
+def outside_the_box(n_features: int, frac_bits: int) -> Records:
+    """Return records that no reader makes: a step beyond a wall, far off, and as far as int32 goes.
+
+    Returns
+    -------
+    ndarray of shape (4, n_features), int32
+    """
+    one, last = 1 << frac_bits, np.iinfo(np.int32)
+    table = np.zeros((4, n_features), dtype=np.int32)
+    table[0, 0], table[1], table[2], table[3] = one + 1, -50 * one, last.max, last.min
+    return table
+
+
+def hostile_states(task: Task) -> Iterator[GridState]:
+    """Yield public states that rounds leave whose answers an enemy made up, first rounds first.
+
+    Whoever answers for the aggregator may release any words; what a silo sums next must still keep
+    its bounds. A task may refuse such words with one of our errors.
+
+    Parameters
+    ----------
+    task : Task
+    """
+    rng = np.random.default_rng(0)
+    most = np.iinfo(np.int64).max // 4
+    for make in (
+        lambda shape: np.zeros(shape, dtype=np.int64),
+        lambda shape: np.full(shape, most),
+        lambda shape: np.full(shape, -most),
+        lambda shape: rng.integers(-most, most, shape),
+        lambda shape: rng.integers(-(1 << 30), 1 << 30, shape),
+    ):
+        state = _on_grid(task, task.start())
+        for t in range(task.rounds - 1):
+            answer = {b.name: Released(make(b.shape), 1.0) for b in task.blocks(t)}
+            try:
+                state = _on_grid(task, task.update(t, state, answer))
+            except CloisterError:
+                break
+            yield state
+
+
+def _on_grid(task: Task, state: State) -> GridState:
+    return {name: round_to_grid(value, task.frac_bits) for name, value in state.items()}
+
+
 def _check_round(task: Task, t: int, state: GridState, table: Records) -> None:
-    whole = task.contribute(t, state, table)
+    def added(rows: Records) -> Integers:
+        return task.contribute(t, state, inside(rows, task.frac_bits))
+
+    whole = added(table)
     blocks = task.blocks(t)
     assert whole.dtype == np.int64, "contributions are int64"
     assert whole.shape == (sum(block.size for block in blocks),), "length is the plan's"
     half = len(table) // 2
-    parts = task.contribute(t, state, table[:half]) + task.contribute(t, state, table[half:])
-    assert (whole == parts).all(), "contributions of parts add up to the whole"
+    assert (whole == added(table[:half]) + added(table[half:])).all(), "parts add up to the whole"
     for row in range(len(table)):
-        change = whole - task.contribute(t, state, np.delete(table, row, axis=0))
+        change = whole - added(np.delete(table, row, axis=0))
         offset = 0
         for block in blocks:
             part = [int(v) for v in change[offset : offset + block.size]]

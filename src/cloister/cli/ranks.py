@@ -89,6 +89,7 @@ def _contribute(args: argparse.Namespace, comm: Comm, noise: str) -> None:
 def _play(plan: Plan, silo: str, records: Records, comm: Comm, charge: Charge | None) -> Client:
     """Answer the aggregator to the end, with the ledger as journal; return the client."""
     account = charge.account if charge else None
+    plan.contract.check(records)
     if account:
         account.reserve(plan, records.fingerprint(CONTENT_KEY))
     try:

@@ -19,7 +19,7 @@ from cloister.privacy.events import ComposedEvent, Event, LaplaceEvent
 from cloister.privacy.noise import DiscreteNoise, NoiseSource
 from cloister.randomness import new_nonce
 from cloister.schema import Schema
-from cloister.tasks.base import Floats, Records
+from cloister.tasks.base import Floats, Records, inside
 
 _FINE = 16  # a record counts 2**16, so that the noise is on a fine lattice
 
@@ -103,6 +103,7 @@ def run_method(
             f"unit of privacy must be a row for {method.name!r}, got {schema.describe_unit()}; "
             "use DPKMeans, which protects such units."
         )
+    schema.contract(frac_bits).check(records)
     source = noise or DiscreteNoise()
     whole = Budget(epsilon, default_delta(nominal_n) if delta is None else delta)
     grid = schema.grid(frac_bits)
@@ -123,6 +124,7 @@ def run_method(
         _reserve(account, schema, job, study, (*bought, designed.events()), records)
     try:
         table = np.concatenate([np.zeros((0, grid.n_features), dtype=np.int32), *records])
+        table = inside(table, frac_bits)
         for event in bought:
             counted = _noisy_count(len(table), event, source)
             if account:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -14,6 +14,7 @@ from cloister.data.baskets import Baskets, is_catalogue, open_baskets
 from cloister.data.cells import Floats, Mask, as_codes, as_numbers, decoded, unit_name
 from cloister.data.sources import Raw, SqlQuery, Table, is_path, open_source
 from cloister.errors import DataError, PlanError
+from cloister.hazmat.fixedpoint import Contract
 
 if TYPE_CHECKING:
     from cloister.hazmat.fixedpoint import Grid
@@ -26,7 +27,7 @@ LOCAL_NOTE = "local only: exact counts of the records, not a release"
 _CHUNK_CELLS = 1 << 19
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Records:
     """The records of one silo on the grid; iterate over them as often as you like.
 
@@ -39,13 +40,21 @@ class Records:
         During a pass, if a file that is read again is not what it was at first.
     """
 
-    n_features: int
-    _passes: Callable[[], Iterator[Chunk]] = field(repr=False)
-    columns: tuple[str, ...] | None = field(default=None, repr=False)  # of a schema
-    _whole: Self | None = field(default=None, repr=False)  # where these are some columns of it
+    contract: Contract
+    """By what they were read; a job of another contract refuses them."""
+    _passes: Callable[[], Iterator[Chunk]]
+    _whole: Self | None = None  # where these are some columns of it
 
     def __iter__(self) -> Iterator[Chunk]:
         return self._passes()
+
+    def __repr__(self) -> str:
+        return f"Records(n_features={self.n_features})"
+
+    @property
+    def n_features(self) -> int:
+        """Number of columns."""
+        return self.contract.grid.n_features
 
     def fingerprint(self, key: bytes) -> bytes:
         """Return 32 bytes that only the same records and the same key give, however chunked.
@@ -115,11 +124,11 @@ def read_source(
     record without a unit is dropped. Whether one is kept depends on records of its own unit alone,
     so a unit changes at most ``max_rows`` records.
     """
-    chosen = schema if columns is None else schema.select(columns)
-    rules = Rules.of_schema(schema, frac_bits)
-    records = _records(open_by_schema(source, schema), rules, chunk_rows, memory_limit)
-    records = replace(records, columns=schema.names)
-    return records if chosen.names == schema.names else _part(records, chosen.names)
+    part = schema.contract(frac_bits, columns)  # refuses what is no column before a file is read
+    rules, whole = Rules.of_schema(schema, frac_bits), schema.contract(frac_bits)
+    table = open_by_schema(source, schema)
+    records = _records(table, rules, whole, chunk_rows, memory_limit)
+    return records if part == whole else _part(records, part)
 
 
 def array_records(
@@ -151,7 +160,7 @@ def array_records(
             f"{table.label} has {table.n_columns} columns, but the bounds describe "
             f"{grid.n_features}; give one pair of bounds per column."
         )
-    return _records(table, Rules.of_grid(grid), chunk_rows, memory_limit)
+    return _records(table, Rules.of_grid(grid), Contract(grid), chunk_rows, memory_limit)
 
 
 def read_floats(
@@ -393,7 +402,9 @@ def _rank(codes: NDArray[np.int64]) -> NDArray[np.int64]:
     return rank
 
 
-def _records(table: Table, rules: Rules, chunk_rows: int | None, memory_limit: int) -> Records:
+def _records(
+    table: Table, rules: Rules, contract: Contract, chunk_rows: int | None, memory_limit: int
+) -> Records:
     """Encode a source once; keep the result, or seal a file that is too large to keep."""
     rows = default_rows(table.n_columns) if chunk_rows is None else chunk_rows
     if rows < 1:
@@ -411,7 +422,7 @@ def _records(table: Table, rules: Rules, chunk_rows: int | None, memory_limit: i
             seal.update(_bytes_of(chunk))
     if fits:
         stored = tuple(kept)
-        return Records(table.n_columns, lambda: iter(stored))
+        return Records(contract, lambda: iter(stored))
     expected = seal.digest()
 
     def read_again() -> Iterator[Chunk]:
@@ -425,13 +436,13 @@ def _records(table: Table, rules: Rules, chunk_rows: int | None, memory_limit: i
                 "starts, so start a new job."
             )
 
-    return Records(table.n_columns, read_again)
+    return Records(contract, read_again)
 
 
-def _part(records: Records, columns: tuple[str, ...]) -> Records:
+def _part(records: Records, contract: Contract) -> Records:
     """Return records of which each pass gives some of the columns."""
-    wanted = frozenset(columns)
-    positions = [i for i, name in enumerate(records.columns or ()) if name in wanted]
+    wanted = frozenset(contract.columns)
+    positions = [i for i, name in enumerate(records.contract.columns) if name in wanted]
 
     def passes() -> Iterator[Chunk]:
         for chunk in records:
@@ -439,7 +450,7 @@ def _part(records: Records, columns: tuple[str, ...]) -> Records:
             part.flags.writeable = False
             yield part
 
-    return Records(len(columns), passes, columns, records)
+    return Records(contract, passes, records)
 
 
 def open_by_schema(source: Any, schema: Schema) -> Table:

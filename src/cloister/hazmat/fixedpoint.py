@@ -136,3 +136,67 @@ class Grid:
     def normalise(self, X: ArrayLike) -> NDArray[np.float64]:
         """Map data units to coordinates of ``[-1, 1]`` without clipping or rounding."""
         return (np.asarray(X, dtype=np.float64) - self.centre) / self.half_range
+
+
+@dataclass(frozen=True)
+class Contract:
+    """By what records were read. A plan sums only records that were read by its own contract.
+
+    Sensitivity is proved for records of one lattice, in one box, with so many rows a unit; records
+    that were read by anything else would break the bound without a sign.
+
+    Parameters
+    ----------
+    grid : Grid
+    columns : tuple of str
+        Names in order; empty where records were read by plain bounds, which name none.
+    unit : str
+        Unit of privacy.
+    max_rows : int, >= 1
+        So many rows of one unit were kept at most.
+    schema_digest : str
+        Of the whole schema; empty where there was none.
+    """
+
+    grid: Grid
+    columns: tuple[str, ...] = ()
+    unit: str = "row"
+    max_rows: int = 1
+    schema_digest: str = ""
+
+    def check(self, records: object) -> None:
+        """Refuse records that say they were read by another contract.
+
+        Records that say nothing, such as a list of arrays, are the caller's own: what lies outside
+        the box adds nothing, but how many rows one unit has, nobody can see.
+
+        Raises
+        ------
+        PlanError
+        """
+        found = getattr(records, "contract", None)
+        if not isinstance(found, Contract):
+            return
+        for name, asked, had in (
+            ("columns", *_told(self.columns, found.columns)),
+            ("frac_bits", self.grid.frac_bits, found.grid.frac_bits),
+            ("bounds", _box(self.grid), _box(found.grid)),
+            ("unit", self.unit, found.unit),
+            ("max_rows", self.max_rows, found.max_rows),
+            ("schema_digest", *_told(self.schema_digest, found.schema_digest)),
+        ):
+            if asked != had:
+                raise PlanError(
+                    f"records must be read by the contract of the plan, but their {name} differ: "
+                    f"{had!r} in place of {asked!r}; read them with the schema, the columns and "
+                    "the frac_bits that the job was planned with."
+                )
+
+
+def _told(asked: object, had: object) -> tuple[object, object]:
+    """Return both, or one of them twice where the other is not told."""
+    return (asked, had) if asked and had else (asked, asked)
+
+
+def _box(grid: Grid) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    return grid.low, grid.high

@@ -46,7 +46,7 @@ from cloister.protocol.messages import (
 from cloister.protocol.plan import Plan
 from cloister.protocol.progress import Progress
 from cloister.secagg.masks import Masker
-from cloister.tasks.base import ByClient, BySilo, GridState, Records
+from cloister.tasks.base import ByClient, BySilo, GridState, Records, inside
 
 Source = Iterable[Records] | Callable[[int, GridState], Iterable[Records]]
 """Grid records in chunks, iterable once a round; or a function of round and state that makes them.
@@ -69,7 +69,7 @@ class Client:
     records : iterable of ndarray of shape (n, n_features), int32, or function
         Grid records in chunks; iterated once a round, so it must be iterable again. A function of
         round and public state makes them anew in each round, as code of a silo's own does that
-        trains a model.
+        trains a model. A record outside the plan's box adds nothing.
     masker : Masker, optional
         None if the keys are agreed on with the other silos, as over a network.
     journal : Journal, optional
@@ -106,6 +106,7 @@ class Client:
                 f"silo {silo!r} needs an identity for a plan with fingerprints, and masks for one "
                 "without."
             )
+        plan.contract.check(records)
         self.plan = plan
         self.silo = silo
         self._records = records
@@ -301,9 +302,10 @@ class Client:
             # of no chunk, too: a plan that is not right stops whether there are records or not
             rest = iter(chunks)
             for chunk in chain((next(rest, none),), rest):
-                total += self._whole(t, task.contribute(t, state, chunk))
+                words = task.contribute(t, state, inside(chunk, task.frac_bits))
+                total += self._whole(t, words)
             return total
-        table = np.concatenate(list(chunks) or [none])
+        table = inside(np.concatenate(list(chunks) or [none]), task.frac_bits)
         if task.rate == 1:
             return self._whole(t, task.contribute(t, state, table))
         about = join((self.plan.digest, str(t).encode()))

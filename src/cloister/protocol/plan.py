@@ -18,7 +18,7 @@ from typing import Any, get_args
 
 from cloister.errors import PlanError, RemoteProtocolError
 from cloister.hazmat.discrete import MAX_SCALE
-from cloister.hazmat.fixedpoint import Grid
+from cloister.hazmat.fixedpoint import Contract, Grid
 from cloister.hazmat.ring import RING_BITS, WORD_BYTES, Integers
 from cloister.privacy import accounting
 from cloister.privacy.budget import Budget
@@ -149,6 +149,11 @@ class Plan:
         self._check_task()
         self._check_lattice()
         self._check_clients()
+
+    @property
+    def contract(self) -> Contract:
+        """By what its records must have been read."""
+        return Contract(self.grid, self.columns, self.unit, self.max_rows, self.schema_digest)
 
     def _check_numbers(self) -> None:
         for name in ("nominal_n", "min_silos", "max_rows", "max_silos_per_person"):

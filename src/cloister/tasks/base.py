@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Literal, Protocol, Self, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
 
 Mechanism = Literal["gaussian", "laplace", "none"]
@@ -313,6 +314,34 @@ class Task(Protocol):
     ) -> tuple[Exhibit, ...]:
         """Return the tables and pictures of the report."""
         ...
+
+
+def inside(records: Records, frac_bits: int) -> Records:
+    """Return the records within the box of the grid; one outside it must add nothing to a sum.
+
+    A task proves its bounds for coordinates of at most ``2**frac_bits`` steps. Whoever reads
+    records keeps to that; here it no longer matters whether they did.
+
+    Parameters
+    ----------
+    records : ndarray of shape (n, n_features), int32
+    frac_bits : int
+
+    Raises
+    ------
+    PlanError
+        If the records are no such table.
+    """
+    if records.ndim != 2 or records.dtype != np.int32:
+        raise PlanError(
+            "records must be tables of int32 grid steps with 2 dimensions, got "
+            f"{records.dtype} with {records.ndim}; read them with read_source."
+        )
+    one = 1 << frac_bits
+    if records.size == 0 or (records.max() <= one and records.min() >= -one):
+        return records
+    kept: Records = records[((records <= one) & (records >= -one)).all(axis=1)]
+    return kept
 
 
 def names_within(task: Task) -> tuple[str, ...]:

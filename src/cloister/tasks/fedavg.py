@@ -616,11 +616,17 @@ class ClientUpdates(_Averaging):
     length: int
     model: str
     n_features: int = 1
+    frac_bits: int = NORM.bit_length() - 1  # an update lies in the box of -clip to clip
     clients: str = "silo"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_whole("length", self.length, 1)
+        if 1 << self.frac_bits != NORM:
+            raise PlanError(
+                f"frac_bits of supplied updates must be {NORM.bit_length() - 1}, the lattice that "
+                f"updates are on, got {self.frac_bits}; leave it out."
+            )
         if self.clients != "silo" or self.n_features != 1:
             raise PlanError("a task of supplied updates has silos as clients and one column.")
 
