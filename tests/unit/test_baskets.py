@@ -136,6 +136,9 @@ def test_items_that_are_numbers_are_read_by_their_names() -> None:
     frame = pd.DataFrame({"b": [1, 1, 2], "i": [7, 8, 9]})
     rules = catalogue_schema(["9", "7"], dataset="shop")
     assert table(Baskets(frame, "long", basket="b", item="i"), rules) == [[0, 1], [1, 0]]
+    spelled = frame.assign(b=[f"0{number}.0" for number in frame["b"]])
+    both = pd.concat([frame.astype({"b": str}), spelled])
+    assert table(Baskets(both, "long", basket="b", item="i"), rules) == [[0, 1], [1, 0]]
 
 
 def test_a_one_hot_table_needs_no_word(tmp_path: Path) -> None:

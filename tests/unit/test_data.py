@@ -456,6 +456,29 @@ def test_spellings_of_one_unit_are_one_unit(tmp_path: Path) -> None:
     assert values(read_source(quoted, rules), rules) == [[0], [3]]
 
 
+def test_whole_numbers_as_text_are_one_unit_however_they_are_written(tmp_path: Path) -> None:
+    same = ["7", "7.0", "07", "7\u00a0", "\u200b7", "+7", "0007.00", "\uff17", "\u0667", "7\ufe0f"]
+    others = ["8", "-7", "70", "7.5", "x7", "7 1"]
+    rules = visits(1)
+    frame = pd.DataFrame({"id": [*same, *others], "a": range(len(same) + len(others))})
+    kept = values(read_source(frame, rules), rules)
+    assert kept == [[0], *([len(same) + i] for i in range(len(others)))]
+    report = check_file(frame, rules)
+    # blanks around never made two of one
+    assert (report.beyond_max_rows, report.merged_units) == (len(same) - 1, len(same) - 2)
+    assert 'of these because units such as "7", "07" and "7.0" are one' in str(report)
+    text = write(tmp_path / "t.csv", "id,a\n7,0\n7,1\n07,2\nx,3\n")
+    report = check_file(text, rules)
+    assert (report.used, report.beyond_max_rows, report.merged_units) == (2, 2, 1)
+
+
+def test_words_that_look_alike_are_one_unit_and_none_is_no_unit() -> None:
+    rules = visits(1)
+    words = ["Mu\u0308ller", "M\u00fcller", "M\u00fcl\u00adler", "\u200b", "muller"]
+    frame = pd.DataFrame({"id": words, "a": range(len(words))})
+    assert values(read_source(frame, rules), rules) == [[0], [4]]
+
+
 def test_long_identifiers_are_not_rounded() -> None:
     rules, first = visits(1), 10**17
     frame = pd.DataFrame({"id": [first, first + 1, first], "a": [1, 2, 3]})

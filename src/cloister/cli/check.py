@@ -34,6 +34,7 @@ def run(args: argparse.Namespace) -> int:
             ("items outside the catalogue", f"{report.unknown_items:,}"),
             ("rows without a unit", f"{report.without_unit:,}"),
             ("rows beyond max_rows", f"{report.beyond_max_rows:,}"),
+            ("of these, units written in two ways", f"{report.merged_units:,}"),
         ]
     )
     rows = tuple(

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.data.cells import as_codes, decoded, unit_name
+from cloister.data.cells import as_codes, decoded, one_unit, unit_name
 from cloister.data.sources import (
     BLOCK_BYTES,
     PARQUET_SUFFIXES,
@@ -173,8 +173,9 @@ def _open_long(baskets: Baskets, items: Sequence[str]) -> Table:
 def _numbered(cells: Any, numbers: dict[str, int]) -> NDArray[np.int64]:
     """Return the number of each basket, -1 where a cell names none; new ones get the next."""
     encoded = decoded(cells).dictionary_encode()
-    names = map(unit_name, encoded.dictionary.to_pylist())
-    found = [-1 if name is None else numbers.setdefault(name, len(numbers)) for name in names]
+    written = map(unit_name, encoded.dictionary.to_pylist())
+    names = [one_unit(name) if name else "" for name in written]
+    found = [numbers.setdefault(name, len(numbers)) if name else -1 for name in names]
     place = np.asarray(encoded.indices.fill_null(-1))  # -1 is the last: no basket
     numbered: NDArray[np.int64] = np.array([*found, -1], dtype=np.int64)[place]
     return numbered

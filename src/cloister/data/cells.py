@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+import unicodedata
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from numbers import Real
@@ -18,11 +20,16 @@ _NUMBER = r"\A\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*\z"
 _MISSING = r"(?i)\A\s*(na|n/a|nan|null|none|\?|-)?\s*\z"
 _TRUE = r"(?i)\A\s*(true|t|yes|y)\s*\z"
 _FALSE = r"(?i)\A\s*(false|f|no|n)\s*\z"
+_WHOLE = re.compile(r"([+-]?)(\d+)(?:\.0*)?")
+# characters that show nothing, besides those of the categories Cc and Cf
+_UNSEEN = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\ufe00-\ufe0f\U000e0100-\U000e01ef]"
+)
 _TRUTH = {"false": 0.0, "true": 1.0}
 
 
 def unit_name(value: Any) -> str | None:
-    """Write a unit as text, the same for 7, 7.0, b"7" and " 7 "; None where there is none."""
+    """Write a name as text, the same for 7, 7.0, b"7" and " 7 "; None where there is none."""
     if value is None or _is_na(value):
         return None
     if isinstance(value, bytes):
@@ -35,6 +42,21 @@ def unit_name(value: Any) -> str | None:
             return None
         value = int(value) if value.is_integer() else value
     return str(value).strip() or None
+
+
+def one_unit(name: str) -> str:
+    """Write a unit as its person would be known by: "7", "7.0", "07" and "\u200b7" are one.
+
+    Two people who get one name lose rows; one person who kept two names would lose privacy.
+    """
+    plain = unicodedata.normalize("NFKC", name)
+    seen = "".join(c for c in plain if unicodedata.category(c) not in ("Cc", "Cf"))
+    text = _UNSEEN.sub("", seen).strip()
+    if not (whole := _WHOLE.fullmatch(text)):
+        return text
+    sign, digits = whole.groups()
+    digits = "".join(str(unicodedata.decimal(digit)) for digit in digits).lstrip("0")
+    return f"-{digits}" if sign == "-" and digits else digits or "0"
 
 
 def as_numbers(cells: Any, boolean: bool) -> tuple[Floats, Mask]:

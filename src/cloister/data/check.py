@@ -37,6 +37,7 @@ class CheckReport:
     unknown_items: int  # of baskets, outside the catalogue
     without_unit: int  # rows dropped because the unit column is empty
     beyond_max_rows: int  # rows dropped because their unit has more than max_rows
+    merged_units: int  # of these, rows whose unit is one only because spellings are taken for one
     columns: tuple[ColumnCheck, ...]
 
     def to_dict(self) -> dict[str, Any]:
@@ -50,6 +51,7 @@ class CheckReport:
             (self.unknown_items, "items outside the catalogue"),
             (self.without_unit, "rows without a unit"),
             (self.beyond_max_rows, "rows beyond max_rows of their unit"),
+            (self.merged_units, 'of these because units such as "7", "07" and "7.0" are one'),
         ):
             lines += [f"{count} {what}"] if count else []
         for column in self.columns:
@@ -77,7 +79,7 @@ def check_file(source: Any, schema: Schema) -> CheckReport:
     """
     rules = Rules.of_schema(schema)
     table = open_by_schema(source, schema)
-    limit = UnitLimit(rules.max_rows)
+    limit, as_written = UnitLimit(rules.max_rows), UnitLimit(rules.max_rows, str)
     d = len(schema.names)
     missing, wrong, outside = (np.zeros(d, dtype=np.int64) for _ in range(3))
     lowest, highest = np.full(d, np.inf), np.full(d, -np.inf)
@@ -88,6 +90,7 @@ def check_file(source: Any, schema: Schema) -> CheckReport:
         judged = rules.judge(raw)
         rows += len(judged.values)
         used += int(limit.keep(raw.units, judged.usable).sum())
+        as_written.keep(raw.units, judged.usable)
         missing += (judged.missing & ~judged.wrong).sum(axis=0)
         wrong += judged.wrong.sum(axis=0)
         outside += judged.outside.sum(axis=0)
@@ -114,5 +117,6 @@ def check_file(source: Any, schema: Schema) -> CheckReport:
         unknown_items=unknown_items,
         without_unit=limit.without_unit,
         beyond_max_rows=limit.beyond,
+        merged_units=limit.beyond - as_written.beyond,
         columns=columns,
     )

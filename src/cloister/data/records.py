@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cloister.data.baskets import Baskets, is_catalogue, open_baskets
-from cloister.data.cells import Floats, Mask, as_codes, as_numbers, decoded, unit_name
+from cloister.data.cells import Floats, Mask, as_codes, as_numbers, decoded, one_unit, unit_name
 from cloister.data.sources import Raw, SqlQuery, Table, is_path, open_source
 from cloister.errors import DataError, PlanError
 from cloister.hazmat.fixedpoint import Contract
@@ -362,10 +362,18 @@ class Rules:
 
 
 class UnitLimit:
-    """Keep the first `max_rows` usable records of each unit, through all chunks of one pass."""
+    """Keep the first `max_rows` usable records of each unit, through all chunks of one pass.
 
-    def __init__(self, max_rows: int | None) -> None:
+    Parameters
+    ----------
+    max_rows : int or None
+    known_as : function of str
+        Names for which it returns the same are one unit.
+    """
+
+    def __init__(self, max_rows: int | None, known_as: Callable[[str], str] = one_unit) -> None:
         self._max_rows = max_rows
+        self._known_as = known_as
         self._seen: dict[str, int] = {}
         self.without_unit = self.beyond = 0
 
@@ -374,7 +382,8 @@ class UnitLimit:
         if self._max_rows is None or not len(usable):
             return usable
         encoded = decoded(units).dictionary_encode()
-        names = [unit_name(value) for value in encoded.dictionary.to_pylist()]
+        written = (unit_name(value) for value in encoded.dictionary.to_pylist())
+        names = [self._known_as(name) if name else None for name in written]
         number = {name: i for i, name in enumerate(dict.fromkeys(filter(None, names)))}
         # two spellings of one unit share a number; -1 stands for no unit
         numbers = np.array([number.get(name or "", -1) for name in names] + [-1], dtype=np.int64)
