@@ -21,10 +21,15 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
 @pytest.fixture(scope="session", autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A cache of our own, since a user's may hold environments that change what a command does."""
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A cache and a ledger of our own: what a user's hold would change what a command does.
+
+    A command charges a ledger in the folder of its results, as if each test were a user.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))
+        patch.setenv("CLOISTER_LEDGER", "out/ledger.db")
         yield
 
 

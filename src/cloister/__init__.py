@@ -20,6 +20,7 @@ from cloister.errors import (
     ProtocolError,
     RemoteProtocolError,
     TransportError,
+    UncountedWarning,
 )
 
 if TYPE_CHECKING:
@@ -124,6 +125,7 @@ __all__ = [
     "Schema",
     "Task",
     "TransportError",
+    "UncountedWarning",
     "catalogue_schema",
     "cluster_quality",
     "dp_quantiles",

@@ -59,3 +59,7 @@ class TransportError(CloisterError):
 
 class PrivacyWarning(UserWarning):
     """A result is not private, or is so under conditions the reader should know."""
+
+
+class UncountedWarning(UserWarning):
+    """A release is private, but no ledger adds its cost to that of others."""

@@ -103,7 +103,7 @@ def test_check_reads_baskets_as_it_is_told(
 
 def test_baskets_are_read_only_where_that_is_said(shop: Path, capsys) -> None:
     command = ["run", "lines.txt", "--schema", "shop.toml", "--task", "count", "--epsilon", "9"]
-    command += ["--nominal-n", "3", "--quiet", "--out"]
+    command += ["--nominal-n", "3", "--quiet", "--cap-epsilon", "9", "--out"]
     assert main([*command, "out"]) == 4
     assert "--baskets lines" in capsys.readouterr().err
     assert not Path("out/ledger.db").exists()

@@ -105,7 +105,8 @@ FILES = ["north.csv", "east.parquet", "south.csv", "--schema", "ward.toml"]
 
 
 def cluster(*more: str) -> list[str]:
-    return ["cluster", *FILES, *CLUSTER, "--out", "out", *more]
+    cap = [] if {"--ledger", "--cap-epsilon"} & {*more} else ["--cap-epsilon", "2"]
+    return ["cluster", *FILES, *CLUSTER, *cap, "--out", "out", *more]
 
 
 def document(said: Said) -> dict[str, Any]:
@@ -153,7 +154,7 @@ def test_cluster_tells_people_silos_rounds_budget_and_centres(ward: Path, capsys
     said = capsys.readouterr()
     for word in (
         *("north, east, south", "of 3 silos", "operating system", "spent", "lifetime cap"),
-        *("its lifetime cap for 'ward' is this run's budget", "times in 100", "±", "pressure"),
+        *("with the lifetime cap epsilon=2", "Not counted there", "times in 100", "±", "pressure"),
     ):
         assert word in said.out
     assert said.err == ""  # no bar where nobody watches
@@ -188,7 +189,25 @@ def test_no_record_is_in_anything_that_is_written_or_said(ward: Path, capsys: Sa
     assert all(re.search(needle, planted) for needle in needles[:3])  # they would be found
     assert main(cluster()) == 0
     assert main(cluster("--json")) == 5
-    assert main(["run", *FILES, "--task", "count", "--epsilon", "1", "--out", "counted"]) == 0
+    assert (
+        main(
+            [
+                "run",
+                *FILES,
+                "--task",
+                "count",
+                "--epsilon",
+                "1",
+                "--ledger",
+                "counted.db",
+                "--cap-epsilon",
+                "1",
+                "--out",
+                "counted",
+            ]
+        )
+        == 0
+    )
     assert main(["plan", "--schema", "ward.toml", *CLUSTER]) == 0
     assert main(["schema", "init", "north.csv"]) == 0
     assert main(["check", "north.csv", "--schema", "ward.toml"]) == 0
@@ -451,6 +470,7 @@ def test_run_needs_epsilon_and_takes_only_the_tasks_own_options(ward: Path, caps
     sentence = one_sentence(capsys)
     assert "it has no option 'colour'; its options are n_clusters, rounds, post" in sentence
     more = ["--set", "n_clusters=2", "--set", "post=fold", "--epsilon", "1", "--quiet"]
+    more += ["--cap-epsilon", "1"]
     assert main([*command, *more]) == 0
     assert JobResult.load("out/model.json").plan.to_dict()["task"]["post"] == "fold"
 
@@ -598,7 +618,7 @@ def test_budget_is_shown_exported_and_its_cap_changed(paid: Path, capsys: Said) 
     capsys.readouterr()
     assert main(cluster("--quiet")) == 5
     assert main(["budget", "cap", "out/ledger.db", "ward", "--epsilon", "4"]) == 0
-    assert main(cluster("--quiet")) == 0
+    assert main(cluster("--quiet", "--cap-epsilon", "4")) == 0
     assert main(["budget", "cap", "out/ledger.db", "absent", "--epsilon", "4"]) == 6
 
 

@@ -61,6 +61,7 @@ def test_the_doubt_is_told_before_anything_is_spent(
     assert "epsilon 0.05 is too small for 40 records" in said.err
     assert re.search(r"^target +ill$", said.out, re.MULTILINE)
     classify = ["classify", "a.csv", *asked, "--target", "ill", "--out", "out"]
+    classify += ["--cap-epsilon", "1"]
     assert main([*classify, "--quiet"]) == 0
     assert "epsilon 0.05 is too small for 40 records" in capsys.readouterr().err
 
@@ -75,6 +76,7 @@ def test_nothing_is_said_of_a_number_of_records_that_nobody_gave(
     )
     Path("a.csv").write_text("age\n" + "50\n20\n" * 200)
     asked = ["cluster", "a.csv", "--schema", "ages.toml", "--k", "2", "--epsilon", "2"]
+    asked += ["--cap-epsilon", "9"]
     assert main([*asked, "--out", "bought", "--quiet"]) == 0
     assert "too small" not in capsys.readouterr().err
     assert main([*asked, "--nominal-n", "4", "--out", "given", "--quiet"]) == 0

@@ -17,6 +17,7 @@ from cloister.schema import Schema
 ITEMS = ("bread", "butter", "milk", "tea", "jam, red")
 Said = pytest.CaptureFixture[str]
 OPTIONS = ["--epsilon", "4", "--nominal-n", "1500", "--min-support", "0.05", "--out", "out"]
+OPTIONS += ["--cap-epsilon", "4"]
 
 
 @pytest.fixture

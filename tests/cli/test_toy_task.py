@@ -61,6 +61,7 @@ def test_a_toy_task_runs_from_the_command_line_and_shows_in_the_report(
 ) -> None:
     out = tmp_path / "out"
     command = ["run", *files, "--task", SPEC, "--set", "bins=3", "--epsilon", "8", "--json"]
+    command += ["--ledger", str(out.with_name("ledger.db")), "--cap-epsilon", "8"]
     assert main([*command, "--nominal-n", "10", "--out", str(out)]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["task"] == "toy-histogram"

@@ -30,6 +30,7 @@ from cloister import (
     Schema,
 )
 from cloister.estimators.base import PrivateEstimator
+from cloister.testing import zero_noise
 
 N = 400
 
@@ -343,3 +344,77 @@ def test_a_fit_with_a_bought_count_shows_two_jobs(
     assert len(idle) == 1
     assert idle[0] not in shown
     assert len({job for job in jobs if job in shown}) == 2
+
+
+# --- a record that has no value, and a table without records ---
+
+BOX = ([0.0, -3.0], [100.0, 9.0])
+
+
+def fitted(estimator: Any, X: Any, y: Any) -> Any:
+    return estimator.fit(X, y) if y is not None else estimator.fit(X)
+
+
+def local(name: str) -> tuple[Any, bool]:
+    """Return an estimator on plain bounds without noise, and whether it takes a target."""
+    shared: dict[str, Any] = {"epsilon": 1.0, "bounds": BOX, "nominal_n": 50}
+    match name:
+        case "kmeans":
+            return zero_noise(DPKMeans)(2, **shared, random_state=0), False
+        case "curator":
+            return zero_noise(CuratorKMeans)(2, **shared, algorithm="maxcover"), False
+        case "scaler":
+            return zero_noise(DPStandardScaler)(**shared), False
+        case "bounds":
+            return zero_noise(DPBounds)(**shared), False
+        case "pca":
+            return zero_noise(DPPCA)(1, **shared), False
+        case "outliers":
+            return zero_noise(DPOutlierDetector)(**shared), False
+        case "linear":
+            return zero_noise(DPLinearRegression)(**shared, target_bounds=(0, 1)), True
+        case "logistic":
+            return zero_noise(DPLogisticRegression)(**shared, classes=[0, 1]), True
+        case "forest":
+            forest = {"classes": [0, 1], "random_state": 0}
+            return zero_noise(DPRandomForestClassifier)(**shared, **forest), True
+    return zero_noise(DPNaiveBayes)(**shared, classes=[0, 1]), True
+
+
+LOCAL = (
+    "kmeans curator scaler bounds pca outliers linear logistic forest naive-bayes".split()  # noqa: SIM905
+)
+
+
+@pytest.mark.parametrize("name", LOCAL)
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_record_without_a_value_is_left_out_of_a_fit_as_in_files(name: str, bad: float) -> None:
+    rng = np.random.default_rng(0)
+    X = np.column_stack([rng.uniform(0, 100, 50), rng.uniform(-3, 9, 50)])
+    y = (X[:, 0] > 50).astype(float)
+    spoilt, labels = np.vstack([X, [[bad, 1.0], [50.0, bad]]]), np.append(y, [1.0, 0.0])
+    (one, target), (two, _) = local(name), local(name)
+    fitted(one, X, y if target else None)
+    fitted(two, spoilt, labels if target else None)
+    assert one.result_.results.keys() == two.result_.results.keys() if name != "curator" else True
+    for key in getattr(one.result_, "results", {}):
+        assert np.array_equal(one.result_.results[key], two.result_.results[key]), key
+    if name == "kmeans":
+        assert two.labels_[-2:].tolist() == [-1, -1]
+    if target:
+        missing = np.append(y, [np.nan, np.nan])
+        three = fitted(local(name)[0], np.vstack([X, X[:2]]), missing)
+        for key in one.result_.results:
+            assert np.array_equal(one.result_.results[key], three.result_.results[key]), key
+
+
+@pytest.mark.parametrize("name", LOCAL)
+def test_a_table_without_records_stops_no_fit(name: str) -> None:
+    estimator, target = local(name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # that the model is noise alone
+        fitted(estimator, np.empty((0, 2)), np.empty(0) if target else None)
+    every = np.full((3, 2), np.nan)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        fitted(local(name)[0], every, np.array([0.0, 1.0, 1.0]) if target else None)

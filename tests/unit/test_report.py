@@ -140,7 +140,7 @@ def test_pictures_have_words_tables_have_captions_and_headings_go_down_in_steps(
 
 def test_statement_is_made_from_the_numbers(result: JobResult, html: str) -> None:
     assert "(epsilon 1, delta 1e-06)" in html
-    assert odds_sentence(result.spent).replace("'", "&#x27;") in html
+    assert odds_sentence(result.spent, "row").replace("'", "&#x27;") in html
     assert "The unit of privacy is one row, in one silo only." in html
     assert "2 silos: north, south." in html
     assert result.plan.digest.hex() in html
@@ -357,10 +357,27 @@ def test_an_interval_is_drawn_as_it_is_not_around_its_value() -> None:
     assert lines(drawn) != lines(centred)
 
 
+@pytest.mark.parametrize(
+    ("unit", "who"),
+    [
+        ("row", "whether one row was used"),
+        ("patient", "whether the rows of one patient were used"),
+        ("silo", "whether one silo's records were used"),
+    ],
+)
+def test_the_sentence_on_odds_names_the_unit_of_privacy_and_nobody_else(
+    unit: str, who: str
+) -> None:
+    said = odds_sentence(Budget(1.0, 1e-6), unit)
+    assert who in said
+    assert "person" not in said
+
+
 def test_odds_are_rounded_against_us_and_said_in_hundreds() -> None:
-    assert "at most 74 times in 100" in odds_sentence(Budget(1.0, 1e-6))  # (e + delta) / (e + 1)
-    assert "hardly anybody is protected" in odds_sentence(Budget(8.0, 1e-6))
-    assert "hardly anybody is protected" in odds_sentence(NonPrivateEvent())
+    one = odds_sentence(Budget(1.0, 1e-6), "row")
+    assert "at most 74 times in 100" in one  # (e + delta) / (e + 1)
+    assert "hardly anything is protected" in odds_sentence(Budget(8.0, 1e-6), "row")
+    assert "hardly anything is protected" in odds_sentence(NonPrivateEvent(), "row")
 
 
 def test_strength_says_factor_epsilon_and_delta() -> None:

@@ -103,12 +103,13 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 COMMON = ("--schema", "groups.toml", "--epsilon", "20", "--nominal-n", "2000")
+PAID = ("--ledger", "ledger.db", "--cap-epsilon", "20")
 
 
 def test_the_command_line_chooses_says_why_and_writes_it(
     files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["cluster", "groups.csv", *COMMON, "--k", "auto:2..7", "--out", "out"]) == 0
+    assert main(["cluster", "groups.csv", *COMMON, *PAID, "--k", "auto:2..7", "--out", "out"]) == 0
     said = capsys.readouterr().out
     assert "How many clusters" in said
     assert "4 (chosen)" in said

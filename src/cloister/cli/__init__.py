@@ -27,6 +27,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from importlib import import_module
+from importlib.util import find_spec
 from typing import NoReturn
 
 from cloister.errors import (
@@ -78,6 +79,8 @@ EXIT_CODES: dict[type[CloisterError], int] = {
     TransportError: 7,
 }
 USAGE, UNEXPECTED, INTERRUPTED = 2, 1, 130
+NETWORKED = ("coordinator", "silo", "jobs", "flare", "federation")
+_SERVICE = ("fastapi", "uvicorn", "websockets", "httpx")  # what the extra brings
 
 
 class _Parser(argparse.ArgumentParser):
@@ -134,6 +137,8 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
             name, help=summary, description=f"{summary[0].upper()}{summary[1:]}."
         )
         if name == wanted:
+            if name in NETWORKED and not all(map(find_spec, _SERVICE)):
+                raise PlanError(f"{name!r} works over a network: pip install 'cloister[service]'.")
             module = import_module(f"cloister.cli.{name.replace('-', '_')}")
             module.add_arguments(command)
             command.set_defaults(run=module.run)

@@ -9,7 +9,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from cloister.cli.options import default_ledger
 from cloister.cli.output import Output, add_flags
+from cloister.cli.release import NOT_COUNTED
 from cloister.errors import LedgerError
 from cloister.privacy import accounting
 from cloister.privacy.budget import Budget
@@ -29,7 +31,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     close = actions.add_parser("close", help="end a job that crashed; what left stays charged")
     close.set_defaults(action=_close)
     for action in (show, exported, cap, close):
-        action.add_argument("ledger", type=Path, metavar="LEDGER")
+        optional = action in (show, exported)
+        action.add_argument(
+            "ledger",
+            type=Path,
+            metavar="LEDGER",
+            nargs="?" if optional else None,
+            default=default_ledger() if optional else None,
+            help="default: the one that commands charge" if optional else None,
+        )
         add_flags(action)
     close.add_argument("job", metavar="JOB", help="as 'budget show' names it")
     cap.add_argument("dataset", metavar="DATASET")
@@ -62,6 +72,7 @@ def run(args: argparse.Namespace) -> int:
 def _show(args: argparse.Namespace, ledger: Ledger, out: Output) -> int:
     ledger.verify()
     out.say(f"ledger {args.ledger}: every entry verified, head {ledger.head()}")
+    out.say(NOT_COUNTED)
     for dataset in ledger.datasets():
         cap = ledger.cap(dataset)
         out.say()

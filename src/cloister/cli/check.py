@@ -10,12 +10,16 @@ from cloister.cli.output import Output, add_flags
 from cloister.schema import Schema
 from cloister.tasks.base import Table
 
+FEW_USABLE = 4
+"""Exit code where few rows of the file can be used."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("file", type=Path, metavar="FILE", help="CSV or Parquet")
     parser.add_argument("--schema", type=Path, required=True, help="the agreed data contract")
     add_baskets_argument(parser)
+    parser.epilog = f"exit code {FEW_USABLE} if few rows of the file can be used"
     add_flags(parser)
 
 
@@ -52,4 +56,7 @@ def run(args: argparse.Namespace) -> int:
     out.table(Table("Columns", headings, rows))
     out.say(f"{LOCAL_NOTE.capitalize()}; keep them in this silo.")
     out.document({"command": "check", **report.to_dict()})
+    if report.doubt:
+        out.tell_owner(report.doubt)
+        return FEW_USABLE
     return 0

@@ -6,7 +6,6 @@ import argparse
 import signal
 import tempfile
 import time
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -51,8 +50,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the demonstration; return the exit code."""
-    if find_spec("uvicorn") is None or find_spec("httpx") is None:
-        raise PlanError("the federation needs pip install 'cloister[service]'.")
     victim = args.kill_coordinator_in_round
     if victim is not None and not 1 <= victim <= _ROUNDS:
         raise PlanError(f"kill_coordinator_in_round must be in [1, {_ROUNDS}], got {victim}.")

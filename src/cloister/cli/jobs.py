@@ -128,7 +128,7 @@ def _show(args: argparse.Namespace, site: Site, out: Output) -> None:
     out.say()
     out.paragraph(plan.describe())
     if plan.budget:
-        out.paragraph(odds_sentence(plan.events()))
+        out.paragraph(odds_sentence(plan.events(), plan.unit))
     if consent:
         out.paragraph(CONSENT)
     out.say()

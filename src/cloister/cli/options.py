@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -27,6 +29,22 @@ def _fields_of(task: type[Task]) -> set[str]:
 _ALGORITHMS = tuple(t.name for t in TASKS.values() if t.private and "n_clusters" in _fields_of(t))
 
 
+LEDGER_VARIABLE = "CLOISTER_LEDGER"
+
+
+def default_ledger() -> Path:
+    """Return where commands charge unless told otherwise: one file for everything a user runs.
+
+    A ledger for each run would promise nothing: what was spent before would not be in it.
+    """
+    if given := os.environ.get(LEDGER_VARIABLE):
+        return Path(given)
+    folder = os.environ.get("XDG_DATA_HOME") or Path.home() / (
+        "Library/Application Support" if sys.platform == "darwin" else ".local/share"
+    )
+    return Path(folder) / "cloister" / "ledger.db"
+
+
 def add_job_arguments(parser: argparse.ArgumentParser, *, catalogue: bool = False) -> None:
     """Declare what every job over files takes; `catalogue` allows one in place of a schema."""
     parser.add_argument(
@@ -41,14 +59,16 @@ def add_job_arguments(parser: argparse.ArgumentParser, *, catalogue: bool = Fals
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="for all results")
     group = parser.add_argument_group("budget")
     group.add_argument(
-        "--ledger", type=Path, metavar="PATH", help="where to charge (default: DIR/ledger.db)"
+        "--ledger",
+        type=Path,
+        metavar="PATH",
+        help=f"where to charge (default: {LEDGER_VARIABLE}, or one ledger for all you run)",
     )
     group.add_argument(
         "--cap-epsilon",
         type=float,
         metavar="E",
-        help="lifetime cap of a data set that is new in the ledger; without --ledger, this run's "
-        "budget if not given",
+        help="lifetime cap of a data set that is new in the ledger; asked for at a terminal",
     )
     group.add_argument(
         "--confirm-same-content",

@@ -99,6 +99,10 @@ class Output:
     def warn(self, text: str) -> None:
         """Write a warning to standard error; it is part of the document too."""
         self.warnings.append(text)
+        self.tell_owner(text)
+
+    def tell_owner(self, text: str) -> None:
+        """Write what follows from records to standard error, and into no document."""
         sys.stderr.write(f"cloister: warning: {clean(text)}\n")
 
     def document(self, document: Mapping[str, Any]) -> None:

@@ -99,7 +99,7 @@ def _show(plan: Plan, forecast: Mapping[str, Floats], out: Output) -> None:
     out.pairs(lines)
     if plan.budget:
         out.say()
-        out.paragraph(odds_sentence(plan.events()))
+        out.paragraph(odds_sentence(plan.events(), plan.unit))
         rows = tuple(
             (f"round {cost['round']}", cost["words"], cost["epsilon_alone"])
             for cost in _round_costs(plan)

@@ -75,6 +75,8 @@ def _contribute(args: argparse.Namespace, comm: Comm, noise: str) -> None:
     out = Output.of(args) if writes else Output(quiet=True)
     source = source_of(files[silo], args.baskets)
     records = read_source(source, schema, columns=args.columns)
+    if records.doubt:
+        Output().tell_owner(records.doubt)  # each rank sits at its own file
     prepare_folder(args.out)
     comm.Barrier()  # nothing is reserved for a job in which a file cannot be read
     charge = open_charge(args, schema, plan.budget, out, silo=silo)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import csv
 import os
+import sys
 import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cloister.cli.doubts import doubts, doubts_of_categories
-from cloister.cli.options import plan_of, source_of
+from cloister.cli.options import default_ledger, plan_of, source_of
 from cloister.cli.output import Output
 from cloister.errors import DataError, PlanError
 from cloister.jobs import Account, JobResult, run_job
@@ -29,6 +30,10 @@ from cloister.tasks.pipeline import Pipeline
 if TYPE_CHECKING:
     from cloister.data import Records
 
+NOT_COUNTED = (
+    "Not counted there: what another user, another machine or another ledger spends, and what "
+    "Python code releases without this ledger."
+)
 _LONG_CURVE = 15  # places; more are for the report's picture
 _PACKED = (".gz", ".bz2", ".zst")
 
@@ -90,7 +95,7 @@ def release(
     known = doubts(plan) if args.nominal_n else ()  # else it is a plan for the fewest records
     for doubt in (*known, *doubts_of_categories(plan, schema)):
         out.warn(doubt)
-    records = _read(args, files, schema)
+    records = _read(args, files, schema, out)
     prepare_folder(args.out)
     charge = open_charge(args, schema, plan.budget, out)
     with out.progress() as on_round:
@@ -164,12 +169,17 @@ def finish(
 
 
 def _read(
-    args: argparse.Namespace, files: Mapping[str, Path], schema: Schema
+    args: argparse.Namespace, files: Mapping[str, Path], schema: Schema, out: Output
 ) -> dict[str, Records]:
+    """Read every silo's file; say at once where few rows can be used."""
     from cloister.data import read_source
 
     sources = {name: source_of(path, args.baskets) for name, path in files.items()}
-    return {name: read_source(s, schema, columns=args.columns) for name, s in sources.items()}
+    found = {name: read_source(s, schema, columns=args.columns) for name, s in sources.items()}
+    for records in found.values():
+        if records.doubt:
+            out.tell_owner(records.doubt)
+    return found
 
 
 def open_charge(
@@ -190,9 +200,11 @@ def open_charge(
         if args.ledger or args.cap_epsilon is not None:
             raise PlanError("ledger and cap_epsilon mean nothing for a task that is not private.")
         return None
-    path: Path = args.ledger or args.out / "ledger.db"
+    path: Path = args.ledger or default_ledger()
     if silo is not None:
         path = path.with_stem(f"{path.stem}.{silo}")
+    if not args.ledger:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     ledger = Ledger(path) if path.exists() else None
     known = ledger is not None and schema.dataset in ledger.datasets()
     cap = args.cap_epsilon
@@ -204,35 +216,47 @@ def open_charge(
                 f"got {cap:g}; leave it out, or change it with 'cloister budget cap'."
             )
     else:
-        cap = _new_cap(args, schema, budget, path, out)
+        cap = _new_cap(args, schema, budget, path)
         ledger = ledger or Ledger(path)
         ledger.open_dataset(schema.dataset, cap=Budget(cap, budget.delta), unit=schema.unit)
+        out.say(
+            f"Data set {schema.dataset!r} is new in ledger {path}, with the lifetime cap "
+            f"{Budget(cap, budget.delta)}. {NOT_COUNTED}"
+        )
     account = Account(ledger, schema.dataset, args.confirm_same_content)
     return Charge(account, path, args.study)
 
 
-def _new_cap(
-    args: argparse.Namespace, schema: Schema, budget: Budget, path: Path, out: Output
-) -> float:
+def _new_cap(args: argparse.Namespace, schema: Schema, budget: Budget, path: Path) -> float:
     """Return the lifetime cap of a data set that the ledger does not know yet."""
     cap: float | None = args.cap_epsilon
-    if cap is None and args.ledger:
+    if cap is None and sys.stdin.isatty() and sys.stderr.isatty():
+        cap = _asked_cap(schema.dataset, budget)
+    if cap is None:
         raise PlanError(
             f"cap_epsilon must be given: data set {schema.dataset!r} is new in ledger "
-            f"{os.fspath(path)!r}, and every data set has a lifetime cap."
+            f"{os.fspath(path)!r}, and every data set has a lifetime cap; add --cap-epsilon."
         )
-    if cap is None:
-        out.say(
-            f"New ledger {path}: its lifetime cap for {schema.dataset!r} is this run's budget, "
-            f"{budget}; --cap-epsilon sets another."
-        )
-        return budget.epsilon
     if cap < budget.epsilon:
         raise PlanError(
             f"cap_epsilon must be at least epsilon={budget.epsilon:g}, got {cap:g}; lower one or "
             "raise the other."
         )
     return cap
+
+
+def _asked_cap(dataset: str, budget: Budget) -> float:
+    """Ask whoever sits at the terminal, once: later runs find the cap in the ledger."""
+    sys.stderr.write(
+        f"Data set {dataset!r} is new here. How much may everything that is ever released from it "
+        f"cost together? This run costs epsilon {budget.epsilon:g}.\nLifetime cap, epsilon: "
+    )
+    sys.stderr.flush()
+    answer = sys.stdin.readline().strip()
+    try:
+        return float(answer)
+    except ValueError:
+        raise PlanError(f"cap_epsilon must be a number, got {answer!r}; run it again.") from None
 
 
 def _write(result: JobResult, charge: Charge | None, folder: Path) -> dict[str, Path]:
@@ -294,7 +318,7 @@ def _show(result: JobResult, charge: Charge | None, out: Output) -> None:
         lines += [(f"  {name}", value) for name, value in charge.lines() if name != "ledger"]
     out.pairs(lines)
     if plan.budget and not warnings_of(result):
-        out.paragraph(odds_sentence(result.spent))
+        out.paragraph(odds_sentence(result.spent, plan.unit))
     _show_exhibits(result, out)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cloister.data.doubt import Tally
 from cloister.data.records import LOCAL_NOTE, Rules, UnitLimit, default_rows, open_by_schema
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class CheckReport:
     beyond_max_rows: int  # rows dropped because their unit has more than max_rows
     merged_units: int  # of these, rows whose unit is one only because spellings are taken for one
     columns: tuple[ColumnCheck, ...]
+    doubt: str | None  # why few rows can be used; None if most can
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON, marked as local."""
@@ -82,6 +84,7 @@ def check_file(source: Any, schema: Schema) -> CheckReport:
     limit, as_written = UnitLimit(rules.max_rows), UnitLimit(rules.max_rows, str)
     d = len(schema.names)
     missing, wrong, outside = (np.zeros(d, dtype=np.int64) for _ in range(3))
+    tally = Tally(table.label, schema.names)
     lowest, highest = np.full(d, np.inf), np.full(d, -np.inf)
     rows = used = bad_lines = unknown_items = 0
     for raw in table.chunks(default_rows(d)):
@@ -89,7 +92,10 @@ def check_file(source: Any, schema: Schema) -> CheckReport:
         unknown_items += raw.unknown_items
         judged = rules.judge(raw)
         rows += len(judged.values)
+        unnamed = limit.without_unit
         used += int(limit.keep(raw.units, judged.usable).sum())
+        unnamed = limit.without_unit - unnamed
+        tally.add(raw, judged.wrong, int(judged.usable.sum()) - unnamed)
         as_written.keep(raw.units, judged.usable)
         missing += (judged.missing & ~judged.wrong).sum(axis=0)
         wrong += judged.wrong.sum(axis=0)
@@ -119,4 +125,5 @@ def check_file(source: Any, schema: Schema) -> CheckReport:
         beyond_max_rows=limit.beyond,
         merged_units=limit.beyond - as_written.beyond,
         columns=columns,
+        doubt=tally.doubt(),
     )

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from cloister.data.baskets import Baskets, is_catalogue, open_baskets
 from cloister.data.cells import Floats, Mask, as_codes, as_numbers, decoded, one_unit, unit_name
+from cloister.data.doubt import Tally
 from cloister.data.sources import Raw, SqlQuery, Table, is_path, open_source
 from cloister.errors import DataError, PlanError
 from cloister.hazmat.fixedpoint import Contract
@@ -43,6 +44,8 @@ class Records:
     contract: Contract
     """By what they were read; a job of another contract refuses them."""
     _passes: Callable[[], Iterator[Chunk]]
+    doubt: str | None = None
+    """Why few rows of the source can be used, for its owner alone; None if most can."""
     _whole: Self | None = None  # where these are some columns of it
 
     def __iter__(self) -> Iterator[Chunk]:
@@ -346,12 +349,16 @@ class Rules:
         usable = ~np.asarray(unusable.any(axis=1))
         return _Judged(values, missing, wrong, outside, usable)
 
-    def encode(self, raws: Iterable[Raw]) -> Iterator[Chunk]:
+    def encode(self, raws: Iterable[Raw], tally: Tally | None = None) -> Iterator[Chunk]:
         """Turn the raw chunks of one pass into chunks of the grid, none of them empty."""
         limit = UnitLimit(self.max_rows)
         for raw in raws:
             judged = self.judge(raw)
+            before = limit.without_unit
             keep = limit.keep(raw.units, judged.usable)
+            if tally:
+                unnamed = limit.without_unit - before
+                tally.add(raw, judged.wrong, int(judged.usable.sum()) - unnamed)
             if keep.any():
                 # clipped here already, so that no arithmetic of the grid can overflow
                 chunk = self.grid.encode(
@@ -420,7 +427,8 @@ def _records(
         raise PlanError(f"chunk_rows must be at least 1, got {rows}.")
     kept: list[Chunk] = []
     seal, size, fits = hashlib.blake2b(), 0, True
-    for chunk in rules.encode(table.chunks(rows)):
+    tally = Tally(table.label, contract.columns)
+    for chunk in rules.encode(table.chunks(rows), tally):
         size += chunk.nbytes
         fits = fits and not (table.is_file and size > memory_limit)
         if fits:
@@ -431,7 +439,7 @@ def _records(
             seal.update(_bytes_of(chunk))
     if fits:
         stored = tuple(kept)
-        return Records(contract, lambda: iter(stored))
+        return Records(contract, lambda: iter(stored), tally.doubt())
     expected = seal.digest()
 
     def read_again() -> Iterator[Chunk]:
@@ -445,7 +453,7 @@ def _records(
                 "starts, so start a new job."
             )
 
-    return Records(contract, read_again)
+    return Records(contract, read_again, tally.doubt())
 
 
 def _part(records: Records, contract: Contract) -> Records:
@@ -459,7 +467,7 @@ def _part(records: Records, contract: Contract) -> Records:
             part.flags.writeable = False
             yield part
 
-    return Records(contract, passes, records)
+    return Records(contract, passes, records.doubt, records)
 
 
 def open_by_schema(source: Any, schema: Schema) -> Table:

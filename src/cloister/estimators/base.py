@@ -17,6 +17,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 from cloister.data import Records, array_records, as_silos, header, read_source
 from cloister.errors import DataError, PlanError
 from cloister.estimators.tables import (
+    FIT,
     Floats,
     check_bounds,
     check_schema,
@@ -24,11 +25,11 @@ from cloister.estimators.tables import (
     checked_numbers,
     kept_rows,
     known_columns,
-    open_ledger,
+    open_account,
     plain_schema,
 )
 from cloister.hazmat.fixedpoint import Grid
-from cloister.jobs import Account, JobResult, run_job
+from cloister.jobs import JobResult, run_job
 from cloister.privacy.noise import DiscreteNoise, NoiseSource
 from cloister.protocol.plan import Plan
 from cloister.schema import Column, Schema
@@ -65,7 +66,7 @@ class PrivateEstimator(BaseEstimator):
         self, task: type[Task], schema: Schema, records: dict[str, Records], **options: Any
     ) -> JobResult:
         """Run the job over the silos' records and keep what it released."""
-        found = open_ledger(self, schema)
+        account = open_account(self, schema)
         if steps := getattr(self, "prepare", None):
             task, options = Pipeline, {"steps": [*steps, (task.name, options)]}
         result = run_job(
@@ -76,7 +77,7 @@ class PrivateEstimator(BaseEstimator):
             delta=self.delta,
             nominal_n=None if self.nominal_n is None else int(self.nominal_n),
             noise=type(self)._new_noise(),
-            account=Account(*found) if found else None,
+            account=account,
             frac_bits=int(self.frac_bits),
             **options,
         )
@@ -429,17 +430,19 @@ def _silos_with_labels(model: Any, X: Any, y: Any) -> tuple[list[Floats], list[N
     """Return each silo's table and labels, checked as scikit-learn does."""
     silos = as_silos(X)
     if len(silos) == 1 and not _is_list_of_arrays(y):
-        checked_numbers(model, X)  # says in our words what is not a number
-        table, labels = validate_data(model, X, y, dtype=np.float64, y_numeric=False)
-        return [table], [column_or_1d(labels, warn=True)]
-    if not _is_list_of_arrays(y) or len(y) != len(silos):
-        raise DataError(f"y must be a list of {len(silos)} arrays, one for each silo.")
-    tables = [np.asarray(check_array(silo, dtype=np.float64), dtype=np.float64) for silo in silos]
-    validate_data(model, silos[0], dtype=np.float64)
-    parts = [column_or_1d(part, warn=True) for part in y]
+        tables, parts = [checked_numbers(model, X, **FIT)], [column_or_1d(y, warn=True)]
+    else:
+        if not _is_list_of_arrays(y) or len(y) != len(silos):
+            raise DataError(f"y must be a list of {len(silos)} arrays, one for each silo.")
+        tables = [np.asarray(check_array(silo, dtype=np.float64, **FIT)) for silo in silos]
+        validate_data(model, silos[0], dtype=np.float64, **FIT)
+        parts = [column_or_1d(part, warn=True) for part in y]
     for table, part in zip(tables, parts, strict=True):
         if len(table) != len(part) or table.shape[1] != tables[0].shape[1]:
-            raise DataError("every silo must have one label for each record and the same columns.")
+            raise DataError(
+                "every silo must have one label for each record and the same columns, got "
+                f"{len(table)} records of {table.shape[1]} columns and {len(part)} labels."
+            )
     return tables, parts
 
 
@@ -450,7 +453,7 @@ def _is_list_of_arrays(y: Any) -> bool:
 def _class_column(model: Any, labels: Sequence[NDArray[Any]], classes: Any) -> Column:
     """Return the column of a classifier's target, and set the model's ``classes_``."""
     for part in labels:
-        check_classification_targets(part)
+        check_classification_targets(_known(part))
     if classes is None:
         raise PlanError(
             "classes must be given: the public list of labels, or 'in_y' to state that the set of "
@@ -459,7 +462,7 @@ def _class_column(model: Any, labels: Sequence[NDArray[Any]], classes: Any) -> C
     if isinstance(classes, str):
         if classes != IN_Y:
             raise PlanError(f"classes must be a list of labels or {IN_Y!r}, got {classes!r}.")
-        model.classes_ = np.unique(np.concatenate(labels))
+        model.classes_ = np.unique(_known(np.concatenate(labels)))
     else:
         model.classes_ = np.unique(np.asarray(classes))
     if len(model.classes_) < 2:
@@ -467,6 +470,11 @@ def _class_column(model: Any, labels: Sequence[NDArray[Any]], classes: Any) -> C
     words = tuple(str(label) for label in model.classes_)
     plain = len(set(words)) == len(words) and all(w and w == w.strip() for w in words)
     return _words_column("y", words if plain else _numbered(len(words)))
+
+
+def _known(labels: NDArray[Any]) -> NDArray[Any]:
+    """Return the labels that are there; a record without one is left out later."""
+    return labels[np.isfinite(labels)] if labels.dtype.kind == "f" else labels
 
 
 def _numbered(n_classes: int) -> tuple[str, ...]:

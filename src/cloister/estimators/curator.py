@@ -27,10 +27,9 @@ from cloister.estimators.tables import (
     local_labels,
     nearest_centre,
     new_rows,
-    open_ledger,
+    open_account,
     read_silos,
 )
-from cloister.jobs import Account
 from cloister.privacy.ledger import Ledger
 from cloister.privacy.noise import DiscreteNoise, NoiseSource
 
@@ -163,7 +162,7 @@ class CuratorKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
             check_whole(nominal_n=self.nominal_n)
         check_bounds(self.bounds)
         schema, silos, local = read_silos(self, X, frac_bits=self._frac_bits)
-        ledger = open_ledger(self, schema)
+        account = open_account(self, schema)
         result = run_method(
             METHODS[self.algorithm],
             schema,
@@ -173,7 +172,7 @@ class CuratorKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
             nominal_n=None if self.nominal_n is None else int(self.nominal_n),
             frac_bits=self._frac_bits,
             noise=self._new_noise(),
-            account=Account(*ledger) if ledger else None,
+            account=account,
             n_clusters=int(self.n_clusters),
             public_seed=int(check_random_state(self.random_state).randint(2**31 - 1)),
         )

@@ -21,12 +21,12 @@ from sklearn.base import BaseEstimator, clone, is_regressor
 from sklearn.utils.validation import check_is_fitted
 
 from cloister.errors import DataError, PlanError
+from cloister.estimators.tables import account_of
 from cloister.hazmat.fixedpoint import Grid, from_grid
-from cloister.jobs import Account, JobResult, run_plan
+from cloister.jobs import JobResult, run_plan
 from cloister.privacy import accounting
 from cloister.privacy.budget import Budget, default_delta
 from cloister.privacy.events import ComposedEvent, Event, GaussianEvent, SampledGaussianEvent
-from cloister.privacy.ledger import Ledger
 from cloister.privacy.noise import DiscreteNoise, NoiseSource
 from cloister.protocol.plan import Plan
 from cloister.randomness import public_generator
@@ -265,7 +265,10 @@ class FederatedLearner(BaseEstimator):
             name: supplied(local, data, task) for name, data in zip(names, clients, strict=True)
         }
         self.result_: JobResult = run_plan(
-            plan, updates, noise=type(self)._new_noise(), account=self._account()
+            plan,
+            updates,
+            noise=type(self)._new_noise(),
+            account=account_of(self.ledger, self.dataset),
         )
         self.plan_ = self.result_.plan
         self.spent_ = self.result_.epsilon()
@@ -321,14 +324,6 @@ class FederatedLearner(BaseEstimator):
             collusion=len(names) - 1 if alone else 0,
             unit="silo",
         )
-
-    def _account(self) -> Account | None:
-        if self.ledger is None:
-            return None
-        if self.dataset is None:
-            raise PlanError("dataset must be given with a ledger; it is charged under that name.")
-        ledger = self.ledger if isinstance(self.ledger, Ledger) else Ledger(self.ledger)
-        return Account(ledger, self.dataset)
 
     def _local(self, clients: Sequence[Any]) -> LocalUpdate:
         """Return the training that belongs to the kind of model."""

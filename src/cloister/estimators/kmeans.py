@@ -28,10 +28,10 @@ from cloister.estimators.tables import (
     local_labels,
     nearest_centre,
     new_rows,
-    open_ledger,
+    open_account,
     read_silos,
 )
-from cloister.jobs import Account, JobResult, run_job
+from cloister.jobs import JobResult, run_job
 from cloister.privacy.ledger import Ledger
 from cloister.privacy.noise import DiscreteNoise, NoiseSource
 from cloister.protocol.plan import Plan
@@ -248,7 +248,7 @@ class DPKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
             delta=self.delta,
             nominal_n=None if self.nominal_n is None else int(self.nominal_n),
             noise=self._new_noise(),
-            account=self._account(schema),
+            account=open_account(self, schema),
             **options,
         )
         self._keep(result)
@@ -373,10 +373,6 @@ class DPKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         given = {name: value for name, value in optional.items() if value is not None}
         check_whole(n_clusters=self.n_clusters, frac_bits=self.frac_bits, **given)
         check_bounds(self.bounds)
-
-    def _account(self, schema: Schema) -> Account | None:
-        found = open_ledger(self, schema)
-        return Account(*found) if found else None
 
     def _checked(self, X: ArrayLike) -> Floats:
         check_is_fitted(self)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from cloister.data import Baskets, SqlQuery, as_silos, header, read_source
 from cloister.errors import PlanError
-from cloister.jobs import Account, JobResult, run_job
+from cloister.estimators.tables import account_of
+from cloister.jobs import JobResult, run_job
 from cloister.privacy.ledger import Ledger
 from cloister.protocol.plan import Plan
 from cloister.schema import Schema, catalogue_schema
@@ -188,9 +189,7 @@ def mine_rules(
     """
     silos = as_silos(X)
     schema = _schema(silos, catalogue, dataset)
-    if ledger is not None and dataset is None and not isinstance(catalogue, Schema):
-        raise PlanError("dataset must be given with a ledger; it is charged under that name.")
-    opened = Ledger(ledger) if isinstance(ledger, str | Path) else ledger
+    named = schema.dataset if isinstance(catalogue, Schema) else None
     result = run_job(
         Apriori,
         schema,
@@ -201,7 +200,7 @@ def mine_rules(
         epsilon=epsilon,
         delta=delta,
         nominal_n=nominal_n,
-        account=Account(opened, dataset or schema.dataset) if opened else None,
+        account=account_of(ledger, dataset or named),
         frac_bits=int(frac_bits),
         min_support=min_support,
         max_size=max_size,

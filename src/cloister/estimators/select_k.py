@@ -13,6 +13,7 @@ from sklearn.utils import check_random_state
 
 from cloister.errors import PlanError
 from cloister.estimators.kmeans import DPKMeans
+from cloister.estimators.tables import open_account
 from cloister.jobs import run_job
 from cloister.privacy.ledger import Ledger
 from cloister.protocol.plan import Plan
@@ -124,7 +125,7 @@ def select_k(
         delta=delta,
         nominal_n=None if nominal_n is None else int(nominal_n),
         noise=model._new_noise(),
-        account=model._account(schema),
+        account=open_account(model, schema),
         min_clusters=numbers[0],
         max_clusters=numbers[-1],
         public_seed=int(check_random_state(random_state).randint(2**31 - 1)),

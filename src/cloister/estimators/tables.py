@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
+from functools import cache
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -13,13 +15,20 @@ from sklearn.metrics import pairwise_distances_argmin_min
 from sklearn.utils.validation import validate_data
 
 from cloister.data import array_records, as_silos, header, read_rows, read_source
-from cloister.errors import DataError, PlanError
+from cloister.errors import DataError, PlanError, UncountedWarning
 from cloister.hazmat.fixedpoint import Grid
+from cloister.jobs import Account
 from cloister.privacy.ledger import Ledger
 from cloister.protocol.plan import Plan
 from cloister.schema import Column, Schema
 
 Floats = NDArray[np.float64]
+
+FIT = {"ensure_all_finite": False, "ensure_min_samples": 0}
+"""No record stops a fit, nor does their number: one without a value is left out, as in files.
+
+A fit that fails tells whoever sees it fail something of a record.
+"""
 
 
 def read_silos(
@@ -52,7 +61,7 @@ def read_silos(
         if table:  # read now: what cannot be labelled is refused before it costs anything
             local = read_rows(silos[0], schema)
     elif table:
-        local = checked_numbers(model, silos[0])
+        local = checked_numbers(model, silos[0], **FIT)
         silos = [local]
         names = getattr(model, "feature_names_in_", header(local))
         schema = plain_schema(model.bounds, names, model.dataset)
@@ -110,14 +119,37 @@ def check_whole(**numbers: Any) -> None:
             raise PlanError(f"{name} must be an integer >= 1, got {value!r}.")
 
 
-def open_ledger(model: Any, schema: Schema) -> tuple[Ledger, str] | None:
-    """Return the ledger of an estimator and the name it charges, or None without a ledger."""
-    if model.ledger is None:
+def open_account(model: Any, schema: Schema) -> Account | None:
+    """Return where an estimator is charged, or None without a ledger."""
+    named = schema.dataset if isinstance(model.bounds, Schema) else None
+    return account_of(model.ledger, model.dataset or named)
+
+
+def account_of(ledger: Ledger | str | Path | None, dataset: str | None) -> Account | None:
+    """Return where a release is charged, or None without a ledger, which is said once a process.
+
+    Raises
+    ------
+    PlanError
+        If there is a ledger and no data set.
+    """
+    if ledger is None:
+        say_uncounted()
         return None
-    ledger = model.ledger if isinstance(model.ledger, Ledger) else Ledger(model.ledger)
-    if model.dataset is None and not isinstance(model.bounds, Schema):
+    if dataset is None:
         raise PlanError("dataset must be given with a ledger; it is charged under that name.")
-    return ledger, model.dataset or schema.dataset
+    return Account(ledger if isinstance(ledger, Ledger) else Ledger(ledger), dataset)
+
+
+@cache
+def say_uncounted() -> None:
+    """Warn that a release is in no ledger; once a process, whatever the warning filters are."""
+    warnings.warn(
+        "no ledger was given, so what this release costs is not added to any other; give ledger "
+        "and dataset, and the whole cost of the records is known and limited.",
+        UncountedWarning,
+        stacklevel=2,
+    )
 
 
 def checked_numbers(model: Any, X: Any, **options: Any) -> Floats:

@@ -95,18 +95,32 @@ def cell_texts(exhibit: Heatmap) -> list[list[str]]:
 REAL_NOISE = (DiscreteNoise.label, AGGREGATOR_NOISE, SILOS_NOISE)
 
 
-def odds_sentence(cost: Event | Budget) -> str:
-    """Say what a cost means for an attacker who has to guess whether somebody is in the data."""
+def odds_sentence(cost: Event | Budget, unit: str) -> str:
+    """Say what a cost means for an attacker who has to guess whether one unit is in the data.
+
+    Parameters
+    ----------
+    cost : Event or Budget
+    unit : str
+        Of privacy, as the schema names it. A row is not a person who has several.
+    """
     odds = 1.0 if not isinstance(cost, Budget) and holds(cost, NonPrivateEvent) else None
     odds = attacker_odds(cost) if odds is None else odds
     who = (
-        "Somebody who would otherwise have to toss a coin on whether one person's data were used, "
-        "and who sees everything that was released and knows everything else,"
+        f"Somebody who would otherwise have to toss a coin on whether {_one(unit)} used, and who "
+        "sees everything that was released and knows everything else,"
     )
     if odds >= _HARDLY_ANY:
-        return f"{who} could be right almost every time: at this cost hardly anybody is protected."
+        return f"{who} could be right almost every time: at this cost hardly anything is protected."
     right = math.ceil(100 * odds - 1e-9)
     return f"{who} is right at most {right} times in 100 instead of 50."
+
+
+def _one(unit: str) -> str:
+    """Name one unit of privacy, as the beginning of a passive sentence."""
+    return {"row": "one row was", "silo": "one silo's records were"}.get(
+        unit, f"the rows of one {unit} were"
+    )
 
 
 def strength_sentence(epsilon: float, delta: float) -> str:
@@ -160,7 +174,7 @@ def privacy_statement(result: JobResult) -> tuple[tuple[str, str], ...]:
         silos,
         ("Who is protected?", f"The unit of privacy is {plan.unit_in_words()}."),
         ("How well?", strength),
-        ("What does that mean?", odds_sentence(result.spent)),
+        ("What does that mean?", odds_sentence(result.spent, result.plan.unit)),
         (
             "What is not covered?",
             "The interval beside a value, after ± or in brackets, is the noise added for privacy; "

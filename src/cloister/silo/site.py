@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,8 @@ from cloister.schema import Schema
 from cloister.settings import SiloSettings
 from cloister.silo.policy import Policy, Proposer
 from cloister.silo.store import Store
+
+_log = logging.getLogger("cloister.silo")
 
 
 @dataclass(frozen=True)
@@ -83,4 +86,7 @@ class Site:
     def records(self, plan: Plan) -> Records:
         """Read the columns of a plan, on its grid."""
         source, frac_bits = self.settings.data.source(), plan.grid.frac_bits
-        return read_source(source, self.schema, columns=plan.columns, frac_bits=frac_bits)
+        records = read_source(source, self.schema, columns=plan.columns, frac_bits=frac_bits)
+        if records.doubt:
+            _log.warning("%s", records.doubt)  # the owner's own log, and the job goes on
+        return records

@@ -1,0 +1,91 @@
+"""Why few rows of a source can be used: a word to their owner, at once and nowhere else.
+
+No record may stop a job, so a file that was saved with decimal commas joins one as if it were
+empty. Whoever sits at the file should hear of it before the job is paid for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cloister.data.cells import decoded, is_text
+
+if TYPE_CHECKING:
+    from cloister.data.sources import Raw
+
+_LOOKED_AT = 1000  # rows of a chunk in which a cause is looked for
+_DECIMAL_COMMA = r"\A\s*[+-]?(\d{1,3}(\.\d{3})+|\d+),\d+\s*\z"
+Mask = NDArray[np.bool_]
+
+
+class Tally:
+    """What one pass over a source met; exact counts, which stay in this process.
+
+    Parameters
+    ----------
+    label : str
+        How the source is named to its owner.
+    columns : sequence of str
+        Names of the columns, or none.
+    """
+
+    def __init__(self, label: str, columns: Sequence[str]) -> None:
+        self._label, self._columns = label, columns
+        self._rows = self._usable = self._bad_lines = 0
+        self._cause = ""
+
+    def add(self, raw: Raw, wrong: Mask, usable: int) -> None:
+        """Count a chunk, of which `wrong` are cells of a wrong type and `usable` rows are left."""
+        self._rows += len(wrong) + raw.bad_lines
+        self._bad_lines += raw.bad_lines
+        self._usable += usable
+        if not self._cause and wrong.any():
+            self._cause = self._cause_in(raw.cells, wrong)
+
+    def doubt(self) -> str | None:
+        """Return what to say to the owner; None if half of the rows or more can be used."""
+        if self._rows and 2 * self._usable >= self._rows:
+            return None
+        if not self._rows:
+            return f"{self._label} has no rows."
+        cause = self._cause or "'cloister check' says what its cells break"
+        if 2 * self._bad_lines > self._rows:
+            cause = "most lines have a wrong number of fields, so look at the delimiter"
+        few = "few" if self._usable else "none"
+        return f"{few} of the rows of {self._label} can be used: {cause}."
+
+    def _cause_in(self, cells: Any, wrong: Mask) -> str:
+        """Return what the wrong cells of a chunk have in common; never a cell."""
+        if isinstance(cells, np.ndarray):
+            return ""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        for j in np.flatnonzero(wrong.any(axis=0)):
+            name = f"column {self._columns[j]!r}" if self._columns else f"column {j + 1}"
+            column = decoded(cells[j]) if not isinstance(cells[j], np.ndarray) else None
+            if column is None or not is_text(column.type):
+                continue
+            at = np.flatnonzero(wrong[:, j])[:_LOOKED_AT]
+            texts = column.take(pa.array(at)).cast(pa.large_binary())
+            commas = pc.match_substring_regex(texts, pattern=_DECIMAL_COMMA).fill_null(False)
+            if 2 * pc.sum(commas).as_py() > len(at):
+                return f"{name} has a decimal comma; save its numbers with a decimal point"
+            if 2 * sum(_not_utf8(text) for text in texts.to_pylist()) > len(at):
+                return f"{name} may not be in UTF-8; save the file in that encoding"
+        return ""
+
+
+def _not_utf8(text: bytes | None) -> bool:
+    """Tell a text that was read as Latin-1, so that any byte could be read, and was no UTF-8."""
+    with suppress(UnicodeEncodeError):  # else it was never read so
+        try:
+            (text or b"").decode("utf-8", "replace").encode("latin1").decode()
+        except UnicodeDecodeError:
+            return True
+    return False
