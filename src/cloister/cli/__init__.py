@@ -11,7 +11,8 @@ Exit codes
       a difference that ``schema diff`` found
 2     the command line is wrong
 3     plan, schema or options refused; nothing was spent
-4     a data or model file cannot be used; nothing was spent, unless a file changed meanwhile
+4     a data or model file cannot be used, or few of its rows can, as ``check`` found; nothing was
+      spent, unless a file changed meanwhile
 5     the budget does not allow it
 6     the ledger cannot be used, or does not verify
 7     a party or the network broke the protocol; what left stays charged
