@@ -375,13 +375,14 @@ def hostile_states(task: Task) -> Iterator[GridState]:
     """
     rng = np.random.default_rng(0)
     most = np.iinfo(np.int64).max // 4
-    for make in (
+    makes: tuple[Callable[[tuple[int, ...]], Integers], ...] = (
         lambda shape: np.zeros(shape, dtype=np.int64),
         lambda shape: np.full(shape, most),
         lambda shape: np.full(shape, -most),
         lambda shape: rng.integers(-most, most, shape),
         lambda shape: rng.integers(-(1 << 30), 1 << 30, shape),
-    ):
+    )
+    for make in makes:
         state = _on_grid(task, task.start())
         for t in range(task.rounds - 1):
             answer = {b.name: Released(make(b.shape), 1.0) for b in task.blocks(t)}

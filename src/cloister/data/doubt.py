@@ -66,7 +66,7 @@ class Tally:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        for j in np.flatnonzero(wrong.any(axis=0)):
+        for j in np.flatnonzero(wrong.any(axis=0)).tolist():
             name = f"column {self._columns[j]!r}" if self._columns else f"column {j + 1}"
             column = decoded(cells[j]) if not isinstance(cells[j], np.ndarray) else None
             if column is None or not is_text(column.type):
