@@ -150,6 +150,7 @@ class Jobs:
     _running: dict[str, _Running] = field(default_factory=dict, init=False, repr=False)
     _plans: dict[str, Plan] = field(default_factory=dict, init=False, repr=False)
     _retry_at: dict[str, float] = field(default_factory=dict, init=False, repr=False)
+    _shut_out: dict[str, str] = field(default_factory=dict, init=False, repr=False)
     _closing: threading.Event = field(default_factory=threading.Event, init=False, repr=False)
 
     # The service's life -----------------------------------------------------------------------
@@ -233,7 +234,9 @@ class Jobs:
         job = self._known(plan.run_id)
         for silo in set(self.streams.connected()) & set(job.silos):
             self._offer(silo, job)
-        return job
+        for silo in set(self._shut_out) & set(job.silos):
+            self._without(silo, job.id)
+        return self._known(job.id)
 
     def cancel(self, job: str, by: str) -> bool:
         """End a job for good; return whether it had not ended yet."""
@@ -306,6 +309,7 @@ class Jobs:
 
     def connected(self, silo: str) -> None:
         """Offer a silo that connected its open jobs, and tell it which have ended."""
+        self._shut_out.pop(silo, None)
         for job in self.store.jobs(states=("proposed", "running"), silo=silo):
             if job.state == "proposed" or silo in job.approved:
                 self._offer(silo, job)
@@ -334,6 +338,24 @@ class Jobs:
                 self._too_late(silo, known)
             elif not approved:
                 self._refused(job, silo, f"withdrawn: {reason}")
+
+    def shut_out(self, silo: str, reason: str) -> None:
+        """Decline in the name of a silo whose certificate no longer counts, until it returns.
+
+        A running job goes on: its rounds count the silo as dropped.
+        """
+        if silo in self._shut_out or silo in self.streams.connected():
+            return
+        self._shut_out[silo] = reason
+        for job in self.store.jobs(states=("proposed",), silo=silo):
+            self._without(silo, job.id)
+
+    def _without(self, silo: str, job: str) -> None:
+        reason = self._shut_out.get(silo)
+        with self._lock:
+            if reason is not None and self.store.decide(job, silo, False, reason):
+                self.audit.write("decided", job=job, silo=silo, decision="shut out", reason=reason)
+                self._settle(job)
 
     def _refused(self, job: str, silo: str, reason: str) -> None:
         reason = _shortened(reason)
