@@ -21,6 +21,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    PrivateAttr,
     SecretStr,
     ValidationError,
     ValidationInfo,
@@ -281,6 +282,20 @@ class SiloSettings(_Dialling):
     policy: PolicySettings = PolicySettings()
     peers: dict[str, str] = {}
     analysts: dict[str, str] = {}
+    _file: Path | None = PrivateAttr(default=None)
+
+    def pins(self) -> tuple[Mapping[str, str], Mapping[str, str]]:
+        """Return `peers` and `analysts` as the file has them now: a removed pin counts at once.
+
+        Raises
+        ------
+        PlanError
+            If the file can no longer be read.
+        """
+        now = self if self._file is None else load_settings(self._file)
+        if not isinstance(now, SiloSettings):
+            raise PlanError(f"configuration {str(self._file)!r} is no longer that of a silo.")
+        return now.peers, now.analysts
 
     @field_validator("peers", "analysts")
     @classmethod
@@ -344,11 +359,14 @@ def load_settings(path: str | os.PathLike[str]) -> Settings:
         model = ROLES[role]
         _refuse_placeholders(document)
         values = _with_secrets(document, model.secrets, folder)
-        return model.model_validate(values, context={"folder": folder})
+        settings = model.model_validate(values, context={"folder": folder})
     except ValidationError as error:
         raise PlanError(f"configuration {str(file)!r}: {_sentence(error)}") from None
     except PlanError as error:
         raise PlanError(f"configuration {str(file)!r}: {error}") from None
+    if isinstance(settings, SiloSettings):
+        settings._file = file.resolve()
+    return settings
 
 
 def _refuse_placeholders(document: Mapping[str, Any], prefix: str = "") -> None:
