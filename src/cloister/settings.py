@@ -31,6 +31,7 @@ from pydantic import (
 
 from cloister.data import Baskets, SqlQuery
 from cloister.errors import PlanError
+from cloister.protocol.plan import study_name
 from cloister.schema import FILL_IN
 from cloister.tasks import TASKS
 from cloister.tasks.base import Profile
@@ -132,6 +133,7 @@ class PolicySettings(_Section):
     max_epsilon_per_job: _Epsilon | None = None
     max_epsilon_per_study: _Epsilon | None = None
     max_epsilon_per_year: _Epsilon | None = None
+    studies: tuple[str, ...] | None = Field(default=None, strict=False)
     max_delta: float = Field(default=1e-6, ge=0, lt=1)
     min_other_silos: int = Field(default=2, ge=1)
     columns: tuple[str, ...] | None = Field(default=None, strict=False)
@@ -146,6 +148,32 @@ class PolicySettings(_Section):
         if unknown := [name for name in tasks if name not in TASKS]:
             raise ValueError(f"must be among {sorted(TASKS)}, got {unknown[0]!r}")
         return tasks
+
+    @field_validator("studies")
+    @classmethod
+    def _named(cls, studies: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        try:
+            for name in studies or ():
+                study_name(name)
+        except PlanError as error:
+            raise ValueError(f"must hold names of studies: {error}") from None
+        return studies
+
+
+class QuotaSettings(_Section):
+    """How much of the coordinator one proposer may take; see :class:`cloister.service.jobs.Quotas`.
+
+    Parameters
+    ----------
+    open_jobs, proposals_per_hour, kept_jobs, kept_mib, kept_days
+        Of one proposer; `kept_days` of everybody.
+    """
+
+    open_jobs: int = Field(default=100, ge=1)
+    proposals_per_hour: int = Field(default=600, ge=1)
+    kept_jobs: int = Field(default=1000, ge=1)
+    kept_mib: int = Field(default=100, ge=1)
+    kept_days: float = Field(default=365.0, gt=0, allow_inf_nan=False)
 
 
 class CoordinatorSettings(_Section):
@@ -167,6 +195,7 @@ class CoordinatorSettings(_Section):
     max_message_bytes : int
     audit_log : Path
     log_level : {"debug", "info", "warning", "error"}
+    quotas : QuotaSettings
     """
 
     secrets: ClassVar[Mapping[str, str]] = {"database": "CLOISTER_DATABASE"}
@@ -182,6 +211,7 @@ class CoordinatorSettings(_Section):
     max_message_bytes: int = Field(default=64 * 2**20, ge=4096, le=2**31 - 1)
     audit_log: _File = Path("audit.jsonl")
     log_level: _LogLevel = "info"
+    quotas: QuotaSettings = QuotaSettings()
 
     @field_validator("listen")
     @classmethod
@@ -258,6 +288,8 @@ class SiloSettings(_Dialling):
     log_level : {"debug", "info", "warning", "error"}
     max_message_bytes : int
         The coordinator's limit must be as large.
+    kept_jobs : int
+        Ended jobs that can be listed, and as many declined ones; the ledger forgets none.
     policy : PolicySettings
     peers, analysts : mapping of name to fingerprint
         Whom this silo knows, compared out of band. Its own name may stand among the peers, so that
@@ -279,6 +311,7 @@ class SiloSettings(_Dialling):
     audit_log: _File = Path("audit.jsonl")
     log_level: _LogLevel = "info"
     max_message_bytes: int = Field(default=64 * 2**20, ge=4096, le=2**31 - 1)
+    kept_jobs: int = Field(default=1000, ge=1)
     policy: PolicySettings = PolicySettings()
     peers: dict[str, str] = {}
     analysts: dict[str, str] = {}
