@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,7 +20,7 @@ from cloister.schema import Column, Schema
 from cloister.service import hub as hub_module
 from cloister.service import main
 from cloister.service.client import Rest, proposal
-from cloister.settings import SiloSettings, load_settings
+from cloister.settings import CoordinatorSettings, SiloSettings, load_settings
 from cloister.silo.site import Site
 from cloister.testing import ZeroNoise
 from cloister.transports.http import Stream, StreamClient
@@ -39,7 +38,7 @@ class Real:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         local_federation(folder, silos=SILOS, analysts=("ana",))
-        settings: Any = SimpleNamespace(
+        settings = CoordinatorSettings(
             listen="127.0.0.1:0",
             keys=folder / "coordinator" / "keys",
             database=f"sqlite:///{folder / 'coordinator.db'}",

@@ -187,7 +187,8 @@ def _add_jobs(app: FastAPI, jobs: Jobs) -> None:
     ) -> dict[str, Any]:
         caller = _caller(request)
         silo = caller.name if caller.role == "silo" else None
-        return {"jobs": [jobs.view(job) for job in jobs.store.jobs(silo=silo, limit=limit)]}
+        newest = jobs.store.jobs(silo=silo, limit=limit, brief=True)
+        return {"jobs": [jobs.view(job) for job in newest]}
 
     @app.get("/v1/jobs/{job_id}", summary="A job, its decisions, refusals and progress")
     def show(request: Request, job_id: JobId) -> dict[str, Any]:

@@ -352,7 +352,7 @@ class Hub:
         self._streams[silo] = stream
         self._shut_out.discard(silo)
         if earlier is not None:
-            earlier.end(_REPLACED, f"replaced by a newer stream of {silo!r}.")
+            earlier.end(_REPLACED, f"replaced by a newer stream of {silo!r}; has it two agents?")
         _LOG.info("connected", extra={"silo": silo})
         for exchange in self._exchanges.values():
             if silo in exchange.due:
