@@ -10,6 +10,7 @@ import pytest
 
 from cloister import Ledger
 from cloister.errors import PlanError
+from cloister.jobs import CONTENT_KEY
 from cloister.protocol import plan as plan_module
 from cloister.protocol.plan import MAX_PLAN_MODEL, MAX_STUDY, MAX_TEXT, Plan, study_name
 from cloister.silo.store import State
@@ -187,7 +188,9 @@ def test_the_cap_of_a_study_holds_for_every_spelling_of_it(site: Site) -> None:
 def test_a_ledger_from_before_there_was_a_rule_goes_on_under_its_own_name(site: Site) -> None:
     old = toy_plan(study="Trial A")
     ledger = site.ledger()
-    ledger.reserve(dataset="toy", study="Trial A", job=old.run_id, events=old.events())
+    content = site.read(old).fingerprint(CONTENT_KEY)
+    known = {"dataset": "toy", "study": "Trial A", "job": old.run_id}
+    ledger.reserve(**known, events=old.events(), content=content)
     ledger.dispose()
     site.standing, site.study_epsilon = True, 1.2
     agent = site.agent()
