@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from cloister.service import door as door_module
 from cloister.service import server as server_module
 from cloister.service.client import Rest
-from cloister.service.door import Crowd, Door, descriptors, network_of
+from cloister.service.door import Crowd, Door, descriptors, network_of, room
 from cloister.service.logs import JsonLines, Seldom, _Seldom
 
 from .federation import SILOS
@@ -266,6 +266,13 @@ def test_what_a_stranger_can_repeat_is_logged_once_a_minute() -> None:
             handler.handle(logging.getLogger(name).makeRecord(name, 40, "", 0, message, (), None))
     names = [json.loads(line)["logger"] for line in stream.getvalue().splitlines()]
     assert names == ["asyncio", "uvicorn.error", *3 * ["cloister.jobs"]]
+
+
+def test_both_crowds_leave_most_descriptors_to_parties() -> None:
+    assert room((20_000, 20_000)) == room(None) == ((512, 256), (128, 64))
+    for now in (64, 256, 1024, 4096):
+        (silent, _), (shaking, _) = room((now, 1 << 20))
+        assert 0 < silent + shaking <= now * 3 / 8
 
 
 def test_the_descriptor_limit_is_raised_to_the_most(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -310,6 +310,13 @@ def _policy_checks(settings: SiloSettings) -> Iterator[Check]:
             f"{policy.max_epsilon_per_job:g} is above cap_epsilon={settings.cap_epsilon:g}",
             "the cap decides; lower one, or raise the other on purpose.",
         )
+    if policy.max_epsilon_per_study is not None and policy.studies is None:
+        yield Check(
+            "policy.studies",
+            "warn",
+            "max_epsilon_per_study is given and no studies are, so only 'default' is allowed",
+            "list the studies that may propose jobs, so that nobody renames one to evade its cap.",
+        )
     if not set(policy.profiles) - {"local"}:
         yield Check("policy.profiles", "warn", "no profile of a federation is allowed", way_out)
     others = len(set(settings.peers) - {settings.name})

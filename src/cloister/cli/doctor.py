@@ -38,7 +38,7 @@ from cloister.settings import (
 
 _TIMEOUT = 10.0  # seconds for each step over the network
 _SKEW_WARN, _SKEW_FAIL = 5.0, 300.0  # seconds; certificates are valid from 5 minutes before
-_DESCRIPTORS = 4096  # the crowds before TLS take up to 640, each silo one
+_DESCRIPTORS = 1024  # connections before TLS take up to 640, each silo one
 _DISK_WARN, _DISK_FAIL = 1 << 30, 50 << 20  # bytes
 
 
@@ -102,7 +102,7 @@ def _descriptors() -> Iterator[Check]:
     now, most = limits
     found = f"{most} files and connections at once" + f", now {now}" * (now < most)
     if most < _DESCRIPTORS:
-        way_out = f"raise the limit, with LimitNOFILE=65536 or ulimit -Hn, to {_DESCRIPTORS}."
+        way_out = "raise the hard limit, with LimitNOFILE=65536 in the unit or with ulimit -Hn."
         yield Check("descriptors", "warn", found, way_out)
     else:
         yield Check("descriptors", "ok", found)

@@ -216,6 +216,23 @@ class Door:
             self.shaking.remove(connection)
 
 
+def room(limits: tuple[int, int] | None) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return how large both crowds may be, so that most descriptors are left for parties.
+
+    Parameters
+    ----------
+    limits : (int, int) or None
+        As :func:`descriptors` gives them.
+    """
+    if limits is None:
+        return SILENT, SHAKING
+    now, _ = limits
+    return (
+        (min(SILENT[0], now // 4), min(SILENT[1], now // 8)),
+        (min(SHAKING[0], now // 8), min(SHAKING[1], now // 16)),
+    )
+
+
 def network_of(address: str) -> str:
     """Return whom an address belongs to: itself, or with IPv6 its network of 64 bits."""
     with suppress(ValueError):

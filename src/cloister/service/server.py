@@ -17,7 +17,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from cloister.errors import TransportError
-from cloister.service.door import BACKLOG, Door
+from cloister.service.door import BACKLOG, Door, descriptors, room
 from cloister.transports.http import MAX_MESSAGE_BYTES
 
 _PEER = "peer_certificate"
@@ -129,7 +129,8 @@ class _Uvicorn(uvicorn.Server):
             server_state=self.server_state,
             app_state=self.lifespan.state,
         )
-        self._door = Door(self._listener, self._context, protocol)
+        silent, shaking = room(descriptors())
+        self._door = Door(self._listener, self._context, protocol, silent=silent, shaking=shaking)
         self._door.open()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
