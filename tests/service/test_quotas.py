@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from cloister.errors import PlanError
-from cloister.protocol.plan import MAX_PLAN, Plan
+from cloister.protocol import plan as plan_module
+from cloister.protocol.plan import Plan
 from cloister.service.jobs import Quotas
 from cloister.service.store import Store
 
@@ -81,8 +82,8 @@ def test_the_oldest_ended_jobs_of_a_proposer_make_room_and_no_others(tmp_path: P
 
 
 def long_plan(silos: int) -> Plan:
-    """Return a plan of some 330 bytes a silo."""
-    names = tuple(f"silo {number:04d} {'x' * 240}" for number in range(silos))
+    """Return a plan of some 140 bytes a silo."""
+    names = tuple(f"silo-{number:04d}-{'x' * 54}" for number in range(silos))
     pins = tuple(f"ed25519:{number:064x}" for number in range(silos))
     least = silos // 2 + 1
     fields = {"silos": names, "fingerprints": pins, "min_silos": least}
@@ -91,13 +92,13 @@ def long_plan(silos: int) -> Plan:
 
 def test_long_plans_make_room_for_themselves_or_are_refused(tmp_path: Path) -> None:
     with coordinator(tmp_path, kept_mib=1) as there:
-        fit = (1 << 20) // len(long_plan(100).canonical_json())
-        jobs = [there.submit(long_plan(100)) for _ in range(fit)]
+        fit = (1 << 20) // len(long_plan(300).canonical_json())
+        jobs = [there.submit(long_plan(300)) for _ in range(fit)]
         with pytest.raises(PlanError, match="plans of 'ana' may have 1 MiB together"):
-            there.submit(long_plan(100))
-        there.submit(long_plan(100), by="bob")
+            there.submit(long_plan(300))
+        there.submit(long_plan(300), by="bob")
         there.jobs.cancel(jobs[5], "ana")
-        there.submit(long_plan(100))
+        there.submit(long_plan(300))
         assert jobs[5] not in kept(there)
         assert len(kept(there)) == fit + 1
 
@@ -116,12 +117,18 @@ def test_what_ended_long_ago_is_forgotten_and_what_is_open_never(tmp_path: Path)
         )
 
 
-def test_a_plan_over_a_network_has_a_limited_length(tmp_path: Path) -> None:
+def test_a_plan_over_a_network_has_a_limited_length(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan_module, "MAX_PLAN", 1 << 16)
     with coordinator(tmp_path) as there:
-        large = long_plan(1000)
-        assert len(large.canonical_json()) > MAX_PLAN
-        with pytest.raises(PlanError, match="over a network must have at most 263168 bytes"):
-            there.submit(large)
+        assert len(long_plan(1000).canonical_json()) > (1 << 16) + 2 * 512
+        with pytest.raises(PlanError, match="over a network must have at most 66560 bytes"):
+            there.submit(long_plan(1000))
+        names = ("a", "b", "c" * 65)
+        plan = Plan.from_dict({**network_plan().to_dict(), "silos": names})
+        with pytest.raises(PlanError, match="a silo name must have at most 64 characters"):
+            there.submit(plan)
         assert kept(there) == []
 
 
@@ -169,6 +176,18 @@ def test_a_silo_that_is_shut_out_declines_and_is_asked_again_when_it_returns(
         assert {job for silo, job, _ in there.streams.offers if silo == "c"} == {before, after}
         there.decide(after, c=True, a=True, b=True)
         assert there.ended(after).approved == SILOS
+
+
+def test_a_silo_that_returns_is_not_shown_again_what_it_declined(tmp_path: Path) -> None:
+    with coordinator(tmp_path) as there:
+        first, second = there.submit(), there.submit()
+        there.decide(first, b="no")
+        there.streams.offers.clear()
+        there.jobs.connected("b")
+        assert len(there.streams.offers) == 2, "nobody knows what this silo forgot meanwhile"
+        there.streams.offers.clear()
+        there.jobs.connected("b")
+        assert [job for _, job, _ in there.streams.offers] == [second]
 
 
 def test_nobody_is_shut_out_by_an_old_certificate_while_its_new_one_is_connected(

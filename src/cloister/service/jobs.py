@@ -39,6 +39,7 @@ from cloister.settings import QuotaSettings
 
 PROPOSE = b"cloister/1/propose"  # the label of a proposer's signature over the plan's digest
 MAX_OPEN = 500  # jobs that are proposed or running
+_LONGEST_NAME = 64  # characters of a silo's name in a certificate
 _REASON = 500  # characters of a silo's reason that are kept
 _TICK = 1.0  # seconds between two looks at the clock
 _HOUR, _DAY = 3600.0, 86400.0
@@ -183,7 +184,9 @@ class Jobs:
     _retry_at: dict[str, float] = field(default_factory=dict, init=False, repr=False)
     _shut_out: dict[str, str] = field(default_factory=dict, init=False, repr=False)
     _proposals: dict[str, deque[float]] = field(default_factory=dict, init=False, repr=False)
-    _tidy_at: float = field(default=-_HOUR, init=False, repr=False)
+    _met: set[str] = field(default_factory=set, init=False, repr=False)
+    _all_at: float = field(default=0.0, init=False, repr=False)
+    _tidy_at: float = field(default=0.0, init=False, repr=False)
     _closing: threading.Event = field(default_factory=threading.Event, init=False, repr=False)
 
     # The service's life -----------------------------------------------------------------------
@@ -206,15 +209,18 @@ class Jobs:
 
     def look(self) -> None:
         """Start, decline and resume what is due now."""
-        for job in self.store.jobs(states=("proposed", "running"), brief=True):
-            if job.state == "proposed":
-                self._settle(job.id)
-            elif job.id not in self._running and time.monotonic() >= self._retry_at.get(
-                job.id, 0.0
-            ):
-                self._launch(self._known(job.id))
-        if time.monotonic() >= self._tidy_at + _HOUR:
-            self._tidy_at = time.monotonic()
+        now = time.monotonic()
+        all_of_them = now >= self._all_at  # a decision may have come while the database was away
+        if all_of_them:
+            self._all_at = now + _RETRY
+        for job, state, proposed_at in self.store.open_jobs():
+            if state == "proposed":
+                if all_of_them or time.time() >= proposed_at + self.approval_timeout:
+                    self._settle(job)
+            elif job not in self._running and now >= self._retry_at.get(job, 0.0):
+                self._launch(self._known(job))
+        if now >= self._tidy_at:
+            self._tidy_at = now + _HOUR
             self._forget(self.store.ended_before(time.time() - self.quotas.kept_days * _DAY))
 
     def _watch(self) -> None:
@@ -392,13 +398,19 @@ class Jobs:
     # What silos say ---------------------------------------------------------------------------
 
     def connected(self, silo: str) -> None:
-        """Offer a silo that connected its open jobs, and tell it which have ended."""
-        self._shut_out.pop(silo, None)
-        for job in self.store.jobs(states=("proposed", "running"), silo=silo):
-            if job.state == "proposed" or silo in job.approved:
-                self._offer(silo, job)
-            else:
+        """Offer a silo that connected its open jobs, and tell it which have ended.
+
+        What it declined itself is not offered again while this service runs.
+        """
+        was_shut_out = self._shut_out.pop(silo, None) is not None
+        again = was_shut_out or silo not in self._met
+        declined = frozenset() if again else self.store.declined_by(silo)
+        self._met.add(silo)
+        for job in self.store.jobs(states=("proposed", "running"), silo=silo, brief=True):
+            if job.state == "running" and silo not in job.approved:
                 self._too_late(silo, job)
+            elif job.id not in declined:
+                self._offer(silo, self._known(job.id))
         for job in self.store.jobs(states=ENDED, silo=silo, limit=_RECENT, brief=True):
             self._tell_end(silo, job)
 
@@ -624,6 +636,11 @@ def _network_plan(document: Mapping[str, Any]) -> Plan:
     if bad := [name for name in plan.silos if not name.isprintable()]:
         raise PlanError(f"a silo name must be printable, got {bad[0]!r}.")
     plan.check_network_size()
+    if bad := [name for name in plan.silos if len(name) > _LONGEST_NAME]:
+        raise PlanError(
+            f"a silo name must have at most {_LONGEST_NAME} characters, as in a certificate, got "
+            f"{bad[0][:20]!r} of {len(bad[0])}."
+        )
     if plan.profile == "local":
         raise PlanError("profile 'local' is for one silo in one process; run it there.")
     if not plan.fingerprints:

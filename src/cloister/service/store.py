@@ -436,6 +436,21 @@ class Store:
             rows = connection.execute(query.order_by(_JOBS.c.number.desc()).limit(limit)).all()
         return tuple(_stored(row) for row in rows)
 
+    def open_jobs(self) -> tuple[tuple[str, State, float], ...]:
+        """Return id, state and time of proposal of the jobs that have not ended; that is quick."""
+        query = sa.select(_JOBS.c.id, _JOBS.c.state, _JOBS.c.proposed_at)
+        with self._transaction() as connection:
+            rows = connection.execute(query.where(_JOBS.c.state.in_(("proposed", "running")))).all()
+        return tuple((row.id, row.state, row.proposed_at) for row in rows)
+
+    def declined_by(self, silo: str) -> frozenset[str]:
+        """Return the jobs that a silo declined."""
+        query = sa.select(_DECISIONS.c.job).where(
+            _DECISIONS.c.silo == silo, _DECISIONS.c.approved.is_(False)
+        )
+        with self._transaction() as connection:
+            return frozenset(connection.execute(query).scalars())
+
     def decide(self, job: str, silo: str, approved: bool, reason: str) -> bool:
         """Keep a member's decision while the job waits for it; the last one counts.
 
