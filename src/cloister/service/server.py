@@ -123,12 +123,9 @@ class _Uvicorn(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup([])
-        protocol = partial(
-            self.config.http_protocol_class,
-            config=self.config,
-            server_state=self.server_state,
-            app_state=self.lifespan.state,
-        )
+        http: Callable[..., Any] = self.config.http_protocol_class
+        state = {"server_state": self.server_state, "app_state": self.lifespan.state}
+        protocol = partial(http, config=self.config, **state)
         silent, shaking = room(descriptors())
         self._door = Door(self._listener, self._context, protocol, silent=silent, shaking=shaking)
         self._door.open()
