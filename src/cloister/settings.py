@@ -21,6 +21,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    PrivateAttr,
     SecretStr,
     ValidationError,
     ValidationInfo,
@@ -30,6 +31,7 @@ from pydantic import (
 
 from cloister.data import Baskets, SqlQuery
 from cloister.errors import PlanError
+from cloister.protocol.plan import study_name
 from cloister.schema import FILL_IN
 from cloister.tasks import TASKS
 from cloister.tasks.base import Profile
@@ -131,6 +133,7 @@ class PolicySettings(_Section):
     max_epsilon_per_job: _Epsilon | None = None
     max_epsilon_per_study: _Epsilon | None = None
     max_epsilon_per_year: _Epsilon | None = None
+    studies: tuple[str, ...] | None = Field(default=None, strict=False)
     max_delta: float = Field(default=1e-6, ge=0, lt=1)
     min_other_silos: int = Field(default=2, ge=1)
     columns: tuple[str, ...] | None = Field(default=None, strict=False)
@@ -145,6 +148,32 @@ class PolicySettings(_Section):
         if unknown := [name for name in tasks if name not in TASKS]:
             raise ValueError(f"must be among {sorted(TASKS)}, got {unknown[0]!r}")
         return tasks
+
+    @field_validator("studies")
+    @classmethod
+    def _named(cls, studies: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        try:
+            for name in studies or ():
+                study_name(name)
+        except PlanError as error:
+            raise ValueError(f"must hold names of studies: {error}") from None
+        return studies
+
+
+class QuotaSettings(_Section):
+    """How much of the coordinator one proposer may take; see :class:`cloister.service.jobs.Quotas`.
+
+    Parameters
+    ----------
+    open_jobs, proposals_per_hour, kept_jobs, kept_mib, kept_days
+        Of one proposer; `kept_days` of everybody.
+    """
+
+    open_jobs: int = Field(default=100, ge=1)
+    proposals_per_hour: int = Field(default=600, ge=1)
+    kept_jobs: int = Field(default=1000, ge=1)
+    kept_mib: int = Field(default=100, ge=1)
+    kept_days: float = Field(default=365.0, gt=0, allow_inf_nan=False)
 
 
 class CoordinatorSettings(_Section):
@@ -166,6 +195,7 @@ class CoordinatorSettings(_Section):
     max_message_bytes : int
     audit_log : Path
     log_level : {"debug", "info", "warning", "error"}
+    quotas : QuotaSettings
     """
 
     secrets: ClassVar[Mapping[str, str]] = {"database": "CLOISTER_DATABASE"}
@@ -181,6 +211,7 @@ class CoordinatorSettings(_Section):
     max_message_bytes: int = Field(default=64 * 2**20, ge=4096, le=2**31 - 1)
     audit_log: _File = Path("audit.jsonl")
     log_level: _LogLevel = "info"
+    quotas: QuotaSettings = QuotaSettings()
 
     @field_validator("listen")
     @classmethod
@@ -257,6 +288,8 @@ class SiloSettings(_Dialling):
     log_level : {"debug", "info", "warning", "error"}
     max_message_bytes : int
         The coordinator's limit must be as large.
+    kept_jobs : int
+        Ended jobs that can be listed, and as many declined ones; the ledger forgets none.
     policy : PolicySettings
     peers, analysts : mapping of name to fingerprint
         Whom this silo knows, compared out of band. Its own name may stand among the peers, so that
@@ -278,9 +311,24 @@ class SiloSettings(_Dialling):
     audit_log: _File = Path("audit.jsonl")
     log_level: _LogLevel = "info"
     max_message_bytes: int = Field(default=64 * 2**20, ge=4096, le=2**31 - 1)
+    kept_jobs: int = Field(default=1000, ge=1)
     policy: PolicySettings = PolicySettings()
     peers: dict[str, str] = {}
     analysts: dict[str, str] = {}
+    _file: Path | None = PrivateAttr(default=None)
+
+    def pins(self) -> tuple[Mapping[str, str], Mapping[str, str]]:
+        """Return `peers` and `analysts` as the file has them now: a removed pin counts at once.
+
+        Raises
+        ------
+        PlanError
+            If the file can no longer be read.
+        """
+        now = self if self._file is None else load_settings(self._file)
+        if not isinstance(now, SiloSettings):
+            raise PlanError(f"configuration {str(self._file)!r} is no longer that of a silo.")
+        return now.peers, now.analysts
 
     @field_validator("peers", "analysts")
     @classmethod
@@ -344,11 +392,14 @@ def load_settings(path: str | os.PathLike[str]) -> Settings:
         model = ROLES[role]
         _refuse_placeholders(document)
         values = _with_secrets(document, model.secrets, folder)
-        return model.model_validate(values, context={"folder": folder})
+        settings = model.model_validate(values, context={"folder": folder})
     except ValidationError as error:
         raise PlanError(f"configuration {str(file)!r}: {_sentence(error)}") from None
     except PlanError as error:
         raise PlanError(f"configuration {str(file)!r}: {error}") from None
+    if isinstance(settings, SiloSettings):
+        settings._file = file.resolve()
+    return settings
 
 
 def _refuse_placeholders(document: Mapping[str, Any], prefix: str = "") -> None:

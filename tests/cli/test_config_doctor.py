@@ -755,3 +755,36 @@ def test_a_coordinator_that_is_down_is_told(federation: LocalFederation, capsys:
     assert steps(found) == {"dns": "ok", "tcp": "fail"}
     assert "check that it runs" in found["tcp"][2]
     assert examined(capsys, str(federation.config(COORDINATOR)))["port"][1].endswith("is free")
+
+
+@pytest.mark.parametrize(
+    ("limits", "state", "said"),
+    [
+        ((256, 512), "warn", "512 files and connections at once, now 256"),
+        ((1024, 65536), "ok", "65536 files and connections at once, now 1024"),
+        ((65536, 65536), "ok", "65536 files and connections at once"),
+    ],
+)
+def test_the_doctor_shows_how_many_connections_a_coordinator_may_have(
+    home: Callable[..., str],
+    keys: dict[str, Path],
+    capsys: Said,
+    monkeypatch: pytest.MonkeyPatch,
+    limits: tuple[int, int],
+    state: str,
+    said: str,
+) -> None:
+    monkeypatch.setattr("cloister.service.door.descriptors", lambda: limits)
+    file = Path(home())
+    own = f'role = "coordinator"\nkeys = {str(keys["coordinator"])!r}\nlisten = "127.0.0.1:0"\n'
+    file.write_text(own)
+    assert examined(capsys, str(file))["descriptors"][:2] == (state, said)
+
+
+def test_a_cap_for_a_study_without_studies_is_told(home: Callable[..., str], capsys: Said) -> None:
+    policy = {"tasks": ["count"], "max_epsilon_per_job": 1.0}
+    assert "policy.studies" not in checked(capsys, home(policy=policy))
+    policy |= {"max_epsilon_per_study": 1.0}
+    assert checked(capsys, home(policy=policy))["policy.studies"][0] == "warn"
+    policy |= {"studies": ["default"]}
+    assert "policy.studies" not in checked(capsys, home(policy=policy))

@@ -507,3 +507,13 @@ def spoilt(sqlite_url: str, tmp_path: Path) -> Iterator[TestClient]:
     with TestClient(app, raise_server_exceptions=False) as client:
         yield client
     coordinator.close()
+
+
+def test_who_is_turned_away_again_and_again_has_one_audit_line_a_minute(
+    client: Client, coordinator: Coordinator, tmp_path: Path
+) -> None:
+    for _ in range(50):
+        assert client("mallory").get("/v1/jobs").status_code == 401
+    lines = [json.loads(line) for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
+    assert [line["event"] for line in lines] == ["turned away"]
+    assert lines[0]["more"] == 0

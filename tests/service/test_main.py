@@ -148,11 +148,11 @@ def test_jobs_that_cannot_start_end_the_server(monkeypatch: pytest.MonkeyPatch) 
 PROCESS = """
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from cloister.service.main import run
+from cloister.settings import CoordinatorSettings
 from cloister.testing import SimulatedNoise
 folder, database, listen, life = sys.argv[1:]
-settings = SimpleNamespace(
+settings = CoordinatorSettings(
     listen=listen, keys=Path(folder) / "coordinator" / "keys", database=database,
     round_timeout=120.0, grace=120.0, approval_timeout=600.0, max_message_bytes=2**20,
     audit_log=Path(folder) / "audit.jsonl",

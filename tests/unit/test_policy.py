@@ -353,3 +353,30 @@ def _refuses_another(mine: Schema, theirs: Schema) -> None:
     assert reason is not None
     assert reason.startswith(f"schema_digest must be {mine.digest()}, that of this silo's schema")
     assert theirs.digest() in reason
+
+
+def test_studies_are_allowed_by_name_in_any_spelling() -> None:
+    policy = allowing(studies=("Trial A", "b"))
+    for name in ("Trial A", "trial  a ", "B"):
+        assert Case(policy, asking(study=name)).refusal() is None
+    reason = Case(policy, asking(study="c")).refusal()
+    assert reason == (
+        "study 'c' is not among those allowed here: 'Trial A', 'b'; the owner can add it to "
+        "studies."
+    )
+
+
+def test_with_a_cap_for_a_study_nobody_names_a_new_one() -> None:
+    capped = allowing(max_epsilon_per_study=1.0)
+    assert Case(capped).refusal() is None
+    for name in ("d2", "default2", "x"):
+        reason = Case(capped, asking(study=name)).refusal()
+        assert reason is not None
+        assert "is not among those allowed here: 'default'" in reason
+    assert Case(allowing(), asking(study="d2")).refusal() is None
+
+
+def test_a_study_whose_name_hides_something_is_refused() -> None:
+    reason = Case(plan=asking(study="default\u200b")).refusal()
+    assert reason is not None
+    assert "study must be a name of letters" in reason

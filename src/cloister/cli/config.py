@@ -310,6 +310,13 @@ def _policy_checks(settings: SiloSettings) -> Iterator[Check]:
             f"{policy.max_epsilon_per_job:g} is above cap_epsilon={settings.cap_epsilon:g}",
             "the cap decides; lower one, or raise the other on purpose.",
         )
+    if policy.max_epsilon_per_study is not None and policy.studies is None:
+        yield Check(
+            "policy.studies",
+            "warn",
+            "max_epsilon_per_study is given and no studies are, so only 'default' is allowed",
+            "list the studies that may propose jobs, so that nobody renames one to evade its cap.",
+        )
     if not set(policy.profiles) - {"local"}:
         yield Check("policy.profiles", "warn", "no profile of a federation is allowed", way_out)
     others = len(set(settings.peers) - {settings.name})
@@ -400,6 +407,15 @@ role = "coordinator"
 #audit_log = "audit.jsonl"
 # debug, info, warning or error
 #log_level = "info"
+
+# How much one proposer may take; with more jobs, or MiB of plans, the oldest that ended are
+# forgotten, and everybody's after so many days.
+[quotas]
+#open_jobs = 100
+#proposals_per_hour = 600
+#kept_jobs = 1000
+#kept_mib = 100
+#kept_days = 365.0
 """,
     "silo": f"""\
 # A silo. Paths are relative to this file. Check it with: cloister config check FILE
@@ -416,6 +432,8 @@ cap_epsilon = {json.dumps(f"{FILL_IN}: a number; nothing beyond it is ever relea
 # debug, info, warning or error
 #log_level = "info"
 #max_message_bytes = 67108864
+# So many ended jobs, and as many declined ones, can be listed; the ledger forgets none.
+#kept_jobs = 1000
 
 [data]
 # CSV, Parquet or a folder of Parquet files; or a database and a query, whose URL belongs into a
@@ -434,6 +452,8 @@ file = {json.dumps(f"{FILL_IN}: a path, or use the lines below")}
 # max_epsilon_per_job = 1.0
 # max_epsilon_per_study = 3.0
 # max_epsilon_per_year = 5.0
+# Studies by name; any if not given, but with max_epsilon_per_study "default" alone.
+# studies = ["default"]
 #max_delta = 1e-6
 # So many others must be in every sum that is released.
 #min_other_silos = 2

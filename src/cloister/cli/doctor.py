@@ -38,6 +38,7 @@ from cloister.settings import (
 
 _TIMEOUT = 10.0  # seconds for each step over the network
 _SKEW_WARN, _SKEW_FAIL = 5.0, 300.0  # seconds; certificates are valid from 5 minutes before
+_DESCRIPTORS = 1024  # connections before TLS take up to 640, each silo one
 _DISK_WARN, _DISK_FAIL = 1 << 30, 50 << 20  # bytes
 
 
@@ -69,7 +70,7 @@ def examine(settings: Settings) -> list[Check]:
     checks = [_versions(), *file_checks(settings)]
     match settings:
         case CoordinatorSettings():
-            checks += [_port(settings), _database(settings.database)]
+            checks += [*_descriptors(), _port(settings), _database(settings.database)]
             checks += _disks(settings.audit_log.parent, *_sqlite_folder(settings.database))
         case SiloSettings():
             checks += _disks(settings.ledger.parent, settings.results, settings.audit_log.parent)
@@ -90,6 +91,21 @@ def _versions() -> Check:
     if ssl.HAS_TLSv1_3:
         return Check("versions", "ok", found)
     return Check("versions", "fail", found, "install a Python whose OpenSSL has TLS 1.3.")
+
+
+def _descriptors() -> Iterator[Check]:
+    """Look at how many connections and files the coordinator may have, which raises it itself."""
+    from cloister.service.door import descriptors
+
+    if (limits := descriptors()) is None:
+        return
+    now, most = limits
+    found = f"{most} files and connections at once" + f", now {now}" * (now < most)
+    if most < _DESCRIPTORS:
+        way_out = "raise the hard limit, with LimitNOFILE=65536 in the unit or with ulimit -Hn."
+        yield Check("descriptors", "warn", found, way_out)
+    else:
+        yield Check("descriptors", "ok", found)
 
 
 def _disks(*folders: Path) -> Iterator[Check]:

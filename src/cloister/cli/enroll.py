@@ -132,10 +132,10 @@ def _revoke(args: argparse.Namespace, out: Output) -> None:
     entries = authority.revoke(args.name)
     out.say(f"revoked  {args.name}: {len(entries)} certificate{'s' * (len(entries) > 1)}")
     out.paragraph(
-        f"Copy {authority.path / 'crl.pem'} into the coordinator's keys: it counts from the next "
-        "connection. If the coordinator itself was revoked, copy it into every party's keys. Every "
-        "silo's owner must also take the fingerprint out of their own file: that is what keeps a "
-        "party out of the next job."
+        f"Copy {authority.path / 'crl.pem'} into the coordinator's keys: it counts at once, "
+        "for open connections too. If the coordinator itself was revoked, copy it into every "
+        "party's keys. Every silo's owner must also take the fingerprint out of their own file: "
+        "that is what keeps a party out of the next job."
     )
     out.document({"command": "enroll revoke", "name": args.name, "revoked": entries})
 

@@ -107,6 +107,9 @@ def _list(args: argparse.Namespace, site: Site, out: Output) -> None:
 
 def _show(args: argparse.Namespace, site: Site, out: Output) -> None:
     job = site.store().find(args.job)
+    if "digest" in json.loads(job.plan):
+        _show_in_brief(job, site, out)
+        return
     plan = _plan(job)
     refusal = site.refusal(plan, job.proposer)
     cost = _cost(plan, site, job)
@@ -160,12 +163,40 @@ def _show(args: argparse.Namespace, site: Site, out: Output) -> None:
     )
 
 
+def _show_in_brief(job: Job, site: Site, out: Output) -> None:
+    """Show a job that the policy declined when it came; its plan was not kept."""
+    plan = json.loads(job.plan)
+    out.pairs(
+        [
+            ("job", job.id),
+            ("state", f"{job.state}, decided by {job.decided_by}"),
+            ("because", job.reason),
+            ("received", job.received_at),
+            ("asked by", f"{_asker(job)}  {_pinned(job.proposer, site.settings.analysts)}"),
+            ("task and epsilon", _priced(job)),
+            ("study", plan["study"]),
+            ("plan digest", plan["digest"]),
+        ]
+    )
+    out.document(
+        {
+            "command": "jobs show",
+            "job": job.id,
+            "state": job.state,
+            "reason": job.reason,
+            "decided_by": job.decided_by,
+            "received_at": job.received_at,
+            "proposer": job.proposer,
+            "plan_digest": plan["digest"],
+        }
+    )
+
+
 def _approve(args: argparse.Namespace, site: Site, out: Output) -> None:
     store = site.store()
     job = store.find(args.job)
-    plan = _plan(job)
     if job.state == State.WAITING:
-        _check_approval(args, site, job, plan)
+        _check_approval(args, site, job, _plan(job))
     if not store.move(job.id, State.ACCEPTED, (State.WAITING,), by="owner"):
         raise PlanError(f"job {job.id} is {_now(site, job)} already; only a waiting job can be.")
     out.say(f"accepted  {job.id}")

@@ -10,7 +10,8 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import Mapping
+import unicodedata
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from functools import cached_property
 from math import ceil, isqrt, sqrt
@@ -43,10 +44,13 @@ from cloister.tasks.base import Block, ByClient, Mechanism, Profile, Released, T
 PROTOCOL_VERSION = 1
 MAX_RECORDS = 1 << 32  # per silo: public head-room, not a count
 MAX_ROUNDS, MAX_SILOS, MAX_WORDS = 1000, 1000, 1 << 24  # of a plan that anybody will look at
+MAX_STUDY, MAX_TEXT = 200, 1000  # bytes of the study's name, and of any other text in a plan
+MAX_PLAN, MAX_PLAN_COLUMN, MAX_PLAN_MODEL = 1 << 18, 1 << 9, 1 << 23  # bytes over a network
 _FINE_STEPS = 1 << 8  # the rounding rule: nothing is counted in whole records
 _LEAST_SHARE = 4  # steps: sums of finer shares are not yet like one discrete Gaussian
 _FINGERPRINT = re.compile("ed25519:[0-9a-f]{64}")
 _log = logging.getLogger("cloister.protocol")
+_STUDY = " ._-:/+#()"  # what a study's name may hold besides letters and digits
 _TAILS = 40  # noise beyond so many deviations is less likely than a broken machine
 _ANOTHER_VERSION = "read it with that version, or make it again with this one"
 
@@ -67,6 +71,28 @@ def share_threshold(n_silos: int, collusion: int) -> int:
     Two groups of so many silos have an honest one in common, who gives one kind of share only.
     """
     return (n_silos + collusion) // 2 + 1
+
+
+def study_name(text: str) -> str:
+    """Return the one spelling of a study's name, so that " Default" is no study of its own.
+
+    Compatible characters, upper and lower case, and spaces make no difference (Unicode NFKC with
+    case folding).
+
+    Raises
+    ------
+    PlanError
+        If it holds anything but letters, digits, spaces and ``._-:/+#()``.
+    """
+    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
+    name = " ".join(folded.split())
+    strange = [c for c in name if unicodedata.category(c)[0] not in "LNM" and c not in _STUDY]
+    if not name or strange:
+        raise PlanError(
+            f"study must be a name of letters, digits, spaces and {_STUDY.strip()!r}, got "
+            f"{text[:50]!r}; use another."
+        )
+    return name
 
 
 @dataclass(frozen=True)
@@ -144,6 +170,7 @@ class Plan:
                 least = share_threshold(len(self.silos), self.collusion)
             object.__setattr__(self, "min_silos", least)
         self._check_numbers()
+        self._check_texts()
         self._check_parties()
         self._check_size()
         self._check_task()
@@ -160,6 +187,20 @@ class Plan:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise PlanError(f"{name} must be an integer >= 1, got {value!r}.")
+
+    def _check_texts(self) -> None:
+        if not isinstance(self.study, str) or _bytes(self.study) > MAX_STUDY:
+            raise PlanError(
+                f"study must be a text of at most {MAX_STUDY} bytes, got {str(self.study)[:20]!r} "
+                f"of {_bytes(str(self.study))}; use a shorter name."
+            )
+        for name in ("unit", "schema_digest", "silos", "columns", "fingerprints", "task"):
+            for text in _texts(getattr(self, name)):
+                if _bytes(text) > MAX_TEXT:
+                    raise PlanError(
+                        f"{name} must have texts of at most {MAX_TEXT} bytes, got "
+                        f"{text[:20]!r} of {_bytes(text)}; use shorter names."
+                    )
 
     def _check_parties(self) -> None:
         if not self.silos or len(set(self.silos)) != len(self.silos):
@@ -513,6 +554,29 @@ class Plan:
         """Return the one text of this plan: sorted keys, no spaces, ASCII."""
         return json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"), allow_nan=False)
 
+    def check_network_size(self) -> None:
+        """Refuse a plan that is too long to be sent and kept by every party.
+
+        It has at most 256 KiB, and 512 bytes for each column; where the task carries a model that
+        was released earlier, 8 MiB.
+
+        Raises
+        ------
+        PlanError
+            If it is longer.
+        """
+        carries = any(
+            getattr(task, "released", None) for task in (self.task, *_steps_of(self.task))
+        )
+        most = MAX_PLAN + MAX_PLAN_COLUMN * len(self.columns)
+        most = MAX_PLAN_MODEL if carries else min(most, MAX_PLAN_MODEL)
+        if (length := len(self.canonical_json())) > most:
+            raise PlanError(
+                f"a plan over a network must have at most {most} bytes with {len(self.columns)} "
+                f"columns and {'a' if carries else 'no'} model, got {length}; use shorter names, "
+                "or fewer values."
+            )
+
     @cached_property
     def digest(self) -> bytes:
         """SHA-256 of the canonical JSON; every frame carries it."""
@@ -602,6 +666,27 @@ def _steps_of(task: Task) -> list[Task]:
     """Return the tasks inside a task, at any depth."""
     steps = [step for step in getattr(task, "steps", ()) if isinstance(step, Task)]
     return steps + [inner for step in steps for inner in _steps_of(step)]
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Return every text in a task, in what it is made of, or in a field of a plan."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, part in value.items():
+            yield from _texts(key)
+            yield from _texts(part)
+    elif isinstance(value, tuple | list):
+        for part in value:
+            if not isinstance(part, int | float):  # the numbers of a model are many
+                yield from _texts(part)
+    elif isinstance(value, Task):
+        for one in fields(value):  # type: ignore[arg-type]  # a protocol cannot say that tasks are dataclasses
+            yield from _texts(getattr(value, one.name))
+
+
+def _bytes(text: str) -> int:
+    return len(text.encode(errors="surrogatepass"))
 
 
 def _needs_its_plan(task: Task) -> bool:

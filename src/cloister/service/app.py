@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Annotated, Any, Protocol
 
 from fastapi import FastAPI, HTTPException, Path, Query, Request, WebSocket
@@ -21,9 +22,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
-from cloister.errors import CloisterError, LedgerError, PlanError
+from cloister.errors import CloisterError, LedgerError, PlanError, TransportError
 from cloister.service.jobs import Jobs
-from cloister.service.logs import place_of
+from cloister.service.logs import Seldom, place_of
 from cloister.service.store import StoredJob
 
 MAX_BODY = 8 * 2**20  # bytes of a request's body
@@ -59,6 +60,22 @@ class Caller(Protocol):
     def not_after(self) -> datetime:
         """Return when the certificate expires."""
         ...
+
+
+class NotEnrolled(TransportError):
+    """A genuine certificate no longer counts.
+
+    Parameters
+    ----------
+    peer : Caller
+        Whom it names.
+    why : str
+        As in "was revoked".
+    """
+
+    def __init__(self, peer: Caller, why: str) -> None:
+        super().__init__(f"the certificate of {peer.name!r} {why}; enrol again.")
+        self.peer = peer
 
 
 class StreamServer(Protocol):
@@ -170,7 +187,8 @@ def _add_jobs(app: FastAPI, jobs: Jobs) -> None:
     ) -> dict[str, Any]:
         caller = _caller(request)
         silo = caller.name if caller.role == "silo" else None
-        return {"jobs": [jobs.view(job) for job in jobs.store.jobs(silo=silo, limit=limit)]}
+        newest = jobs.store.jobs(silo=silo, limit=limit, brief=True)
+        return {"jobs": [jobs.view(job) for job in newest]}
 
     @app.get("/v1/jobs/{job_id}", summary="A job, its decisions, refusals and progress")
     def show(request: Request, job_id: JobId) -> dict[str, Any]:
@@ -331,13 +349,15 @@ def _refusal(code: int, sentence: str, headers: Mapping[str, str] | None = None)
 class Gate:
     """Lets through who is enrolled, with a body of bounded size, and counts.
 
-    A body is read whole before anything is parsed.
+    A body is read whole before anything is parsed. Whoever is turned away again and again has one
+    line a minute in the audit file, which says how many times more it was since the line before.
     """
 
     app: Callable[[Scope, Receive, Send], Awaitable[None]]
     identify: Callable[[Scope], Caller]
     jobs: Jobs
     counts: Counter[tuple[str, str, int]] = field(default_factory=Counter)
+    turned_away: Seldom = field(default_factory=Seldom)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a connection."""
@@ -359,9 +379,11 @@ class Gate:
     ) -> None:
         client = scope.get("client") or ("?", 0)
         _LOG.warning("turned away: %s", error)
-        await run_in_threadpool(
-            self.jobs.audit.write, "turned away", address=str(client[0]), reason=str(error)
-        )
+        if (more := self.turned_away.since(str(error))) is not None:
+            line = partial(self.jobs.audit.write, "turned away", more=more)
+            await run_in_threadpool(line, address=str(client[0]), reason=str(error))
+        if isinstance(error, NotEnrolled) and error.peer.role == "silo":
+            await run_in_threadpool(self.jobs.shut_out, error.peer.name, str(error))
         if scope["type"] == "websocket":
             await receive()
             await send({"type": "websocket.close", "code": 1008, "reason": "not enrolled"})
@@ -376,6 +398,11 @@ class Gate:
                 self.counts[_known_method(scope), route, message["status"]] += 1
             await send(message)
 
+        if {b"content-length", b"transfer-encoding"} <= dict(scope["headers"]).keys():
+            # where the request ends is anybody's guess: RFC 9112, section 6.1
+            twice = "a request must have Content-Length or Transfer-Encoding, and not both."
+            await _refusal(400, twice, {"connection": "close"})(scope, receive, counted)
+            return
         try:
             async with asyncio.timeout(BODY_SECONDS):
                 body = await _body(scope, receive)

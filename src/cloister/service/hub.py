@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, MutableMapping
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as NotYet
 from contextlib import suppress
@@ -23,7 +23,7 @@ from typing import Any
 from starlette.responses import JSONResponse
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from cloister.errors import TransportError
+from cloister.errors import CloisterError, TransportError
 from cloister.transports.http import (
     MAX_MESSAGE_BYTES,
     MAX_WORDS,
@@ -40,7 +40,9 @@ _TICK = 0.1  # seconds between two looks at `stop`
 _NUMBERS = 2**32
 _CLOSING = 1.0  # seconds to tell a silo why its stream ends
 _OVERHEAD = 100  # bytes that a waiting message costs besides its own
-_PROTOCOL_ERROR, _TEXT, _TOO_BIG, _TROUBLE, _REPLACED = 1002, 1003, 1009, 1011, 4001
+_LOOK = 1.0  # seconds between two looks at the certificate of an idle stream
+_PROTOCOL_ERROR, _TEXT, _NOT_ENROLLED = 1002, 1003, 1008
+_TOO_BIG, _TROUBLE, _REPLACED = 1009, 1011, 4001
 
 _LOG = logging.getLogger(__name__)
 
@@ -59,6 +61,7 @@ class _Stream:
 
     def __init__(self, websocket: WebSocket, most: int) -> None:
         self._websocket = websocket
+        self.scope = websocket.scope
         self._waiting: deque[tuple[bytes, Callable[[], None]]] = deque()
         self._bytes = 0
         self._most = most
@@ -160,6 +163,12 @@ class Hub:
     on_decision : function of (silo, job, approved, reason)
         Called when a silo has decided. Both are called in a worker thread, for one silo one after
         the other; if they raise, the silo's stream is closed, and it connects and decides again.
+    identify : function of scope
+        Asked again and again of every open stream, and before anything is sent or taken on it;
+        raises :class:`~cloister.errors.TransportError` once its certificate no longer counts, and
+        the stream ends.
+    on_shut_out : function of (silo, reason)
+        Called, likewise, when a silo's stream ended because its certificate no longer counts.
     max_message_bytes : int
         For every message, both ways.
 
@@ -173,12 +182,17 @@ class Hub:
         *,
         on_connect: Callable[[str], None],
         on_decision: Callable[[str, str, bool, str], None],
+        identify: Callable[[MutableMapping[str, Any]], object] = lambda _: None,
+        on_shut_out: Callable[[str, str], None] = lambda *_: None,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
     ) -> None:
         self._on_connect = on_connect
         self._on_decision = on_decision
+        self._identify = identify
+        self._on_shut_out = on_shut_out
         self._max = max_message_bytes
         self._streams: dict[str, _Stream] = {}
+        self._shut_out: set[str] = set()  # not waited for until they connect again
         self._exchanges: dict[int, _Exchange] = {}
         self._numbers = itertools.count(1)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -264,6 +278,7 @@ class Hub:
         parts = (
             asyncio.ensure_future(self._listen(silo, stream)),
             asyncio.ensure_future(stream.write()),
+            asyncio.ensure_future(self._watch(silo, stream)),
             stream.ended,
         )
         self._opened(silo, stream)
@@ -275,6 +290,8 @@ class Hub:
             for part in parts:
                 part.cancel()
             await asyncio.gather(*parts, return_exceptions=True)
+        if silo in self._shut_out:
+            await asyncio.to_thread(self._on_shut_out, silo, str(stream.ended.exception()))
 
     async def _listen(self, silo: str, stream: _Stream) -> None:
         """Take what a silo says until it hangs up."""
@@ -282,6 +299,8 @@ class Hub:
         while (data := await stream.read()) is not None:
             if len(data) > self._max:
                 raise _Ended(_TOO_BIG, f"messages must have at most {self._max} bytes.")
+            if not self._counts(silo, stream):
+                return
             try:
                 message = Message.decode(data)
                 if message.kind == Kind.ANSWER:
@@ -290,6 +309,28 @@ class Hub:
                     await self._said(silo, message)
             except TransportError as error:
                 raise _Ended(_PROTOCOL_ERROR, str(error)) from None
+
+    async def _watch(self, silo: str, stream: _Stream) -> None:
+        """Look at the certificate of a stream until it no longer counts."""
+        while self._counts(silo, stream):
+            await asyncio.sleep(_LOOK)
+
+    def _counts(self, silo: str, stream: _Stream) -> bool:
+        """Whether a stream's certificate still counts; end the stream if it does not.
+
+        A list of revoked certificates that cannot be read says nothing about who is here already.
+        """
+        try:
+            self._identify(stream.scope)
+        except TransportError as error:
+            if self._streams.get(silo) is stream:
+                self._shut_out.add(silo)
+            stream.end(_NOT_ENROLLED, str(error))
+            self._lost(silo, stream)
+            return False
+        except CloisterError as error:
+            _LOG.error("certificates of open streams cannot be looked at: %s", error)
+        return True
 
     async def _said(self, silo: str, message: Message) -> None:
         """Take a decision or a refusal."""
@@ -309,8 +350,9 @@ class Hub:
     def _opened(self, silo: str, stream: _Stream) -> None:
         earlier = self._streams.pop(silo, None)
         self._streams[silo] = stream
+        self._shut_out.discard(silo)
         if earlier is not None:
-            earlier.end(_REPLACED, f"replaced by a newer stream of {silo!r}.")
+            earlier.end(_REPLACED, f"replaced by a newer stream of {silo!r}; has it two agents?")
         _LOG.info("connected", extra={"silo": silo})
         for exchange in self._exchanges.values():
             if silo in exchange.due:
@@ -323,19 +365,29 @@ class Hub:
         _LOG.info("disconnected", extra={"silo": silo})
         for exchange in self._exchanges.values():
             if silo in exchange.due:
-                exchange.give(silo, exchange.grace)
-                exchange.sent(silo)
+                self._wait_for_return(exchange, silo)
+
+    def _wait_for_return(self, exchange: _Exchange, silo: str) -> None:
+        """Give a silo that is absent its time to come back; who was shut out gets none."""
+        exchange.give(silo, 0.0 if silo in self._shut_out else exchange.grace)
+        if silo in exchange.unsent:
+            exchange.sent(silo)
+
+    def _stream(self, silo: str) -> _Stream | None:
+        """Return the open stream of a silo whose certificate counts."""
+        stream = self._streams.get(silo)
+        return stream if stream is not None and self._counts(silo, stream) else None
 
     def _post(self, silo: str, data: bytes) -> None:
-        if silo in self._streams:
-            self._streams[silo].put(data)
+        if stream := self._stream(silo):
+            stream.put(data)
 
     def _ask(self, exchange: _Exchange, silo: str) -> None:
-        if silo in self._streams:
+        if stream := self._stream(silo):
             exchange.give(silo, exchange.patience)
-            self._streams[silo].put(exchange.messages[silo], partial(exchange.sent, silo))
+            stream.put(exchange.messages[silo], partial(exchange.sent, silo))
         else:
-            exchange.give(silo, exchange.grace)
+            self._wait_for_return(exchange, silo)
 
     def _waiting(self, silo: str, message: Message) -> _Exchange | None:
         """Return the exchange that waits for an answer; none does if it is late or repeated."""

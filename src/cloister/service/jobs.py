@@ -18,12 +18,12 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from cloister.errors import CloisterError, LedgerError, PlanError, ProtocolError, TransportError
 from cloister.hazmat.signing import SIGNATURE_BYTES, fingerprint_of, verify
@@ -35,11 +35,14 @@ from cloister.protocol.session import RoundDone, Transport, run_rounds
 from cloister.service.audit import Audit
 from cloister.service.logs import place_of
 from cloister.service.store import ENDED, State, Store, StoredJob
+from cloister.settings import QuotaSettings
 
 PROPOSE = b"cloister/1/propose"  # the label of a proposer's signature over the plan's digest
 MAX_OPEN = 500  # jobs that are proposed or running
+_LONGEST_NAME = 64  # characters of a silo's name in a certificate
 _REASON = 500  # characters of a silo's reason that are kept
 _TICK = 1.0  # seconds between two looks at the clock
+_HOUR, _DAY = 3600.0, 86400.0
 _RETRY = 10.0  # seconds before a job is taken up again whose database was not usable
 _RECENT = 100  # ended jobs of which a silo is told when it connects
 _STOPPING = 5.0  # seconds for running rounds to notice the end of the service
@@ -77,6 +80,33 @@ class Streams(Protocol):
         It may be called in any thread, and more than once.
         """
         ...
+
+
+@dataclass(frozen=True)
+class Quotas:
+    """How much of the coordinator one proposer may take.
+
+    Parameters
+    ----------
+    open_jobs : int
+        Proposed or running at once.
+    proposals_per_hour : int
+    kept_jobs, kept_mib : int
+        With more of them, or longer plans together, the oldest that ended are forgotten.
+    kept_days : float
+        After so many days everybody's ended jobs are forgotten.
+    """
+
+    open_jobs: int = 100
+    proposals_per_hour: int = 600
+    kept_jobs: int = 1000
+    kept_mib: int = 100
+    kept_days: float = 365.0
+
+    @classmethod
+    def of(cls, settings: QuotaSettings) -> Self:
+        """Return the quotas that the coordinator's file writes down."""
+        return cls(**settings.model_dump())
 
 
 @dataclass(frozen=True)
@@ -137,6 +167,7 @@ class Jobs:
         How long a silent silo, an absent silo and an undecided silo are waited for.
     new_noise : function
         Makes the noise of a job under profile "group"; from the operating system by default.
+    quotas : Quotas
     """
 
     store: Store
@@ -146,10 +177,16 @@ class Jobs:
     grace: float = 60.0
     approval_timeout: float = 604800.0
     new_noise: Callable[[], NoiseSource] = DiscreteNoise
+    quotas: Quotas = Quotas()
     _lock: threading.RLock = field(default_factory=threading.RLock, init=False, repr=False)
     _running: dict[str, _Running] = field(default_factory=dict, init=False, repr=False)
     _plans: dict[str, Plan] = field(default_factory=dict, init=False, repr=False)
     _retry_at: dict[str, float] = field(default_factory=dict, init=False, repr=False)
+    _shut_out: dict[str, str] = field(default_factory=dict, init=False, repr=False)
+    _proposals: dict[str, deque[float]] = field(default_factory=dict, init=False, repr=False)
+    _met: set[str] = field(default_factory=set, init=False, repr=False)
+    _all_at: float = field(default=0.0, init=False, repr=False)
+    _tidy_at: float = field(default=0.0, init=False, repr=False)
     _closing: threading.Event = field(default_factory=threading.Event, init=False, repr=False)
 
     # The service's life -----------------------------------------------------------------------
@@ -172,11 +209,19 @@ class Jobs:
 
     def look(self) -> None:
         """Start, decline and resume what is due now."""
-        for job in self.store.jobs(states=("proposed", "running")):
-            if job.state == "proposed":
-                self._settle(job.id)
-            elif time.monotonic() >= self._retry_at.get(job.id, 0.0):
-                self._launch(job)
+        now = time.monotonic()
+        all_of_them = now >= self._all_at  # a decision may have come while the database was away
+        if all_of_them:
+            self._all_at = now + _RETRY
+        for job, state, proposed_at in self.store.open_jobs():
+            if state == "proposed":
+                if all_of_them or time.time() >= proposed_at + self.approval_timeout:
+                    self._settle(job)
+            elif job not in self._running and now >= self._retry_at.get(job, 0.0):
+                self._launch(self._known(job))
+        if now >= self._tidy_at:
+            self._tidy_at = now + _HOUR
+            self._forget(self.store.ended_before(time.time() - self.quotas.kept_days * _DAY))
 
     def _watch(self) -> None:
         while not self._closing.wait(_TICK):
@@ -211,8 +256,10 @@ class Jobs:
         Raises
         ------
         PlanError
-            If the plan cannot be run over a network, or is not signed by who sends it.
+            If the plan cannot be run over a network, is not signed by who sends it, or is more than
+            the quotas allow.
         """
+        self._check_rate(name, fingerprint)
         plan = _network_plan(document)
         _check_proposer(plan, proposer, name, fingerprint)
         self._check_members(plan)
@@ -222,7 +269,10 @@ class Jobs:
                 f"{MAX_OPEN} jobs are open at the coordinator; wait until some have ended, or "
                 "cancel them."
             )
-        if not self.store.propose(plan.run_id, plan.to_dict(), proposer):
+        with self._lock:
+            self._make_room(name, fingerprint, len(plan.canonical_json()))
+            fresh = self.store.propose(plan.run_id, plan.to_dict(), proposer)
+        if not fresh:
             raise PlanError(
                 f"run_id {plan.run_id!r} was used before; leave it out for a fresh one and sign "
                 "the plan again."
@@ -233,7 +283,50 @@ class Jobs:
         job = self._known(plan.run_id)
         for silo in set(self.streams.connected()) & set(job.silos):
             self._offer(silo, job)
-        return job
+        for silo in set(self._shut_out) & set(job.silos):
+            self._without(silo, job.id)
+        return self._known(job.id)
+
+    def _check_rate(self, name: str, fingerprint: str) -> None:
+        """Count a proposal, sound or not, unless its proposer made too many."""
+        now, most = time.monotonic(), self.quotas.proposals_per_hour
+        with self._lock:
+            made = self._proposals.setdefault(fingerprint, deque())
+            while made and made[0] < now - _HOUR:
+                made.popleft()
+            if len(made) >= most:
+                minutes = (made[0] + _HOUR - now) / 60
+                raise PlanError(
+                    f"{name!r} may propose {most} jobs an hour; wait {minutes:.0f} minutes."
+                )
+            made.append(now)
+
+    def _make_room(self, name: str, fingerprint: str, length: int) -> None:
+        """Forget a proposer's oldest jobs for a new one, unless too many of them are open."""
+        kept = self.store.kept(fingerprint)
+        if kept.open >= self.quotas.open_jobs:
+            raise PlanError(
+                f"{name!r} may have {self.quotas.open_jobs} open jobs; wait until some have ended, "
+                "or cancel them."
+            )
+        most, ended = self.quotas.kept_mib << 20, deque(kept.ended)
+        jobs, size, gone = len(kept.bytes) + 1, sum(kept.bytes.values()) + length, []
+        while ended and (jobs > self.quotas.kept_jobs or size > most):
+            gone.append(ended.popleft())
+            jobs, size = jobs - 1, size - kept.bytes[gone[-1]]
+        if size > most:
+            raise PlanError(
+                f"plans of {name!r} may have {self.quotas.kept_mib} MiB together; wait until some "
+                "of them have ended, or cancel them."
+            )
+        self._forget(gone)
+
+    def _forget(self, jobs: Sequence[str]) -> None:
+        if jobs:
+            self.store.forget(jobs)
+            for job in jobs:
+                self._plans.pop(job, None)
+            self.audit.write("forgotten", jobs=list(jobs))
 
     def cancel(self, job: str, by: str) -> bool:
         """End a job for good; return whether it had not ended yet."""
@@ -305,20 +398,27 @@ class Jobs:
     # What silos say ---------------------------------------------------------------------------
 
     def connected(self, silo: str) -> None:
-        """Offer a silo that connected its open jobs, and tell it which have ended."""
-        for job in self.store.jobs(states=("proposed", "running"), silo=silo):
-            if job.state == "proposed" or silo in job.approved:
-                self._offer(silo, job)
-            else:
+        """Offer a silo that connected its open jobs, and tell it which have ended.
+
+        What it declined itself is not offered again while this service runs.
+        """
+        was_shut_out = self._shut_out.pop(silo, None) is not None
+        again = was_shut_out or silo not in self._met
+        declined = frozenset() if again else self.store.declined_by(silo)
+        self._met.add(silo)
+        for job in self.store.jobs(states=("proposed", "running"), silo=silo, brief=True):
+            if job.state == "running" and silo not in job.approved:
                 self._too_late(silo, job)
-        for job in self.store.jobs(states=ENDED, silo=silo, limit=_RECENT):
+            elif job.id not in declined:
+                self._offer(silo, self._known(job.id))
+        for job in self.store.jobs(states=ENDED, silo=silo, limit=_RECENT, brief=True):
             self._tell_end(silo, job)
 
     def decided(self, silo: str, job: str, approved: bool, reason: str) -> None:
         """Take a silo's decision; the last one before the start counts."""
         reason = _shortened(reason)
         with self._lock:
-            known = self.store.job(job)
+            known = self.store.job(job, brief=True)
             if known is None or silo not in known.silos:
                 _LOG.warning("decision on a job that is not the silo's", extra=_ids(job, silo))
                 self._tell(silo, job, "failed", "the coordinator has no such job for this silo.")
@@ -335,6 +435,24 @@ class Jobs:
             elif not approved:
                 self._refused(job, silo, f"withdrawn: {reason}")
 
+    def shut_out(self, silo: str, reason: str) -> None:
+        """Decline in the name of a silo whose certificate no longer counts, until it returns.
+
+        A running job goes on: its rounds count the silo as dropped.
+        """
+        if silo in self._shut_out or silo in self.streams.connected():
+            return
+        self._shut_out[silo] = reason
+        for job in self.store.jobs(states=("proposed",), silo=silo, brief=True):
+            self._without(silo, job.id)
+
+    def _without(self, silo: str, job: str) -> None:
+        reason = self._shut_out.get(silo)
+        with self._lock:
+            if reason is not None and self.store.decide(job, silo, False, reason):
+                self.audit.write("decided", job=job, silo=silo, decision="shut out", reason=reason)
+                self._settle(job)
+
     def _refused(self, job: str, silo: str, reason: str) -> None:
         reason = _shortened(reason)
         self.store.refuse(job, silo, reason)
@@ -346,7 +464,7 @@ class Jobs:
     def _settle(self, job: str) -> None:
         """Start or decline a proposed job if everybody decided or the time is over."""
         with self._lock:
-            known = self._known(job)
+            known = self._known(job, brief=True)
             if known.state != "proposed":
                 return
             decisions = {decision.silo: decision for decision in self.store.decisions(job)}
@@ -377,7 +495,7 @@ class Jobs:
         with self._lock:
             if self._closing.is_set():
                 return
-            if job.id in self._running or self._known(job.id).state != "running":
+            if job.id in self._running or self._known(job.id, brief=True).state != "running":
                 return
             stop = threading.Event()
             name = f"job-{job.id[:8]}"
@@ -463,7 +581,7 @@ class Jobs:
         self.audit.write(event, job=job, reason=reason)
         _LOG.info("%s: %s", event, reason or "all rounds released", extra=_ids(job))
         self._retry_at.pop(job, None)
-        known = self._known(job)
+        known = self._known(job, brief=True)
         for silo in set(self.streams.connected()) & set(known.silos):
             self._tell_end(silo, known)
         return True
@@ -479,8 +597,8 @@ class Jobs:
                     f"{fingerprint}; compare them out of band."
                 )
 
-    def _known(self, job: str) -> StoredJob:
-        known = self.store.job(job)
+    def _known(self, job: str, *, brief: bool = False) -> StoredJob:
+        known = self.store.job(job, brief=brief)
         if known is None:
             raise LedgerError(f"job {job!r} is gone from the database; restore its newest copy.")
         return known
@@ -517,6 +635,12 @@ def _network_plan(document: Mapping[str, Any]) -> Plan:
         ) from error
     if bad := [name for name in plan.silos if not name.isprintable()]:
         raise PlanError(f"a silo name must be printable, got {bad[0]!r}.")
+    plan.check_network_size()
+    if bad := [name for name in plan.silos if len(name) > _LONGEST_NAME]:
+        raise PlanError(
+            f"a silo name must have at most {_LONGEST_NAME} characters, as in a certificate, got "
+            f"{bad[0][:20]!r} of {len(bad[0])}."
+        )
     if plan.profile == "local":
         raise PlanError("profile 'local' is for one silo in one process; run it there.")
     if not plan.fingerprints:

@@ -5,10 +5,15 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import threading
+import time
 import traceback
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 _IDS = ("job", "round", "silo")  # given as `extra`
+_STRANGERS = ("asyncio", "uvicorn.error", "cloister.service.door", "cloister.service.app")
+_KEPT = 1000  # different sentences whose repetitions are counted
 
 
 class JsonLines(logging.Formatter):
@@ -33,6 +38,60 @@ class JsonLines(logging.Formatter):
         return json.dumps(line, allow_nan=False)
 
 
+class Seldom:
+    """Counts what happens again and again: of each kind the first is due, then one a minute.
+
+    Parameters
+    ----------
+    seconds : float
+        From one that is due to the next.
+    clock : function
+        Seconds that only grow.
+    """
+
+    def __init__(self, seconds: float = 60.0, clock: Callable[[], float] = time.monotonic) -> None:
+        self._seconds = seconds
+        self._clock = clock
+        self._last: dict[str, tuple[float, int]] = {}  # when it was due, and how often since
+        self._lock = threading.Lock()
+
+    def since(self, kind: str) -> int | None:
+        """Return how many of a kind were left out since the last that was due, or None if not due.
+
+        Parameters
+        ----------
+        kind : str
+            What is the same for all that count as one; only so many kinds are kept.
+        """
+        now = self._clock()
+        with self._lock:
+            at, left_out = self._last.pop(kind, (-float("inf"), 0))
+            if now - at < self._seconds:
+                self._last[kind] = (at, left_out + 1)
+                return None
+            if len(self._last) >= _KEPT:
+                del self._last[next(iter(self._last))]
+            self._last[kind] = (now, 0)
+            return left_out
+
+
+class _Seldom(logging.Filter):
+    """Lets the same sentence pass once a minute where a stranger could repeat it forever."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seldom = Seldom()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.name not in _STRANGERS:
+            return True
+        message = record.getMessage()
+        left_out = self._seldom.since(f"{record.name} {message.partition(chr(10))[0]}")
+        if left_out:
+            record.msg, record.args = f"{message} (and {left_out} times more since)", None
+        return left_out is not None
+
+
 def place_of(error: BaseException) -> str:
     """Return the class of an exception and the line that raised it, without its message."""
     frames = traceback.extract_tb(error.__traceback__)
@@ -44,4 +103,5 @@ def configure(level: str = "info") -> None:
     """Send everything that this process logs to standard error as JSON lines."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
+    handler.addFilter(_Seldom())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

@@ -8,15 +8,18 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cloister.enrolment import KeyFolder, Peer, peer_of, revoked_serials, server_context
 from cloister.errors import TransportError
 from cloister.privacy.noise import DiscreteNoise, NoiseSource
-from cloister.service.app import Scope, make_app
+from cloister.service.app import NotEnrolled, Scope, make_app
 from cloister.service.audit import Audit
+from cloister.service.door import descriptors
 from cloister.service.hub import Hub
-from cloister.service.jobs import Jobs
+from cloister.service.jobs import Jobs, Quotas
 from cloister.service.logs import place_of
 from cloister.service.server import Server, peer_certificate
 from cloister.service.store import Store
@@ -48,15 +51,19 @@ def run(
     """
     stop = stop or threading.Event()
     sys.setswitchinterval(2e-4)  # a waiting thread gets its turn long before Python's usual 5 ms
+    descriptors(raised=True)
     keys = KeyFolder(settings.keys)
     for warning in keys.expiry_warnings(datetime.now(UTC)):
         _LOG.warning("%s", warning)
     store = Store(settings.database)
     audit = Audit(settings.audit_log)
+    enrolled = Enrolled(keys)
     jobs: Jobs  # the hub reports to it, and it speaks through the hub
     hub = Hub(
         on_connect=lambda silo: jobs.connected(silo),
         on_decision=lambda silo, job, approved, reason: jobs.decided(silo, job, approved, reason),
+        identify=enrolled,
+        on_shut_out=lambda silo, reason: jobs.shut_out(silo, reason),
         max_message_bytes=settings.max_message_bytes,
     )
     jobs = Jobs(
@@ -67,10 +74,11 @@ def run(
         grace=settings.grace,
         approval_timeout=settings.approval_timeout,
         new_noise=DiscreteNoise if noise is None else lambda: noise,
+        quotas=Quotas.of(settings.quotas),
     )
     try:
         server = Server(
-            make_app(jobs, hub, Enrolled(keys)),
+            make_app(jobs, hub, enrolled),
             settings.listen,
             server_context(keys),
             max_message_bytes=settings.max_message_bytes,
@@ -111,19 +119,42 @@ class Enrolled:
     ----------
     keys : KeyFolder
         Of the coordinator; a new revocation list in it counts at once.
+
+    Notes
+    -----
+    It is asked of every open stream each second: a file that did not change is not read again.
     """
 
     def __init__(self, keys: KeyFolder) -> None:
         self._keys = keys
+        self._read: tuple[object, frozenset[int]] | None = None
 
     def __call__(self, scope: Scope) -> Peer:
         """Return the peer of a connection, or raise :class:`TransportError`."""
         certificate = peer_certificate(scope)
         if certificate is None:
             raise TransportError("a client certificate of this federation is needed; enrol first.")
-        peer = peer_of(certificate)
-        if peer.serial in revoked_serials(self._keys):
-            raise TransportError(f"the certificate of {peer.name!r} was revoked; enrol again.")
+        peer = _peer(certificate)
+        if peer.serial in self._revoked():
+            raise NotEnrolled(peer, "was revoked")
         if peer.not_after < datetime.now(UTC):
-            raise TransportError(f"the certificate of {peer.name!r} has expired; enrol again.")
+            raise NotEnrolled(peer, "has expired")
         return peer
+
+    def _revoked(self) -> frozenset[int]:
+        files = tuple(_version(self._keys.path / name) for name in ("crl.pem", "ca.pem"))
+        if self._read is None or self._read[0] != files:
+            self._read = files, revoked_serials(self._keys)
+        return self._read[1]
+
+
+_peer = lru_cache(maxsize=1024)(peer_of)
+
+
+def _version(file: Path) -> object:
+    """Return what changes when a file is written or replaced; None if it is not there."""
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_ino, found.st_size

@@ -9,6 +9,7 @@ import ssl
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import uvicorn
@@ -16,10 +17,15 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from cloister.errors import TransportError
+from cloister.service.door import BACKLOG, Door, descriptors, room
 from cloister.transports.http import MAX_MESSAGE_BYTES
 
 _PEER = "peer_certificate"
 _STOPPING = 2  # seconds for open connections to end
+_IDLE = (
+    10  # seconds for a connection to send the head of a request, after TLS and after each answer
+)
+_MOST_OF_ONE = 64  # open connections of one certificate
 
 
 def peer_certificate(scope: Mapping[str, Any]) -> bytes | None:
@@ -81,12 +87,12 @@ class Server:
             ws_ping_interval=ping_interval,
             ws_ping_timeout=ping_timeout,
             ws_per_message_deflate=False,  # masked vectors do not compress
+            timeout_keep_alive=_IDLE,
             timeout_graceful_shutdown=_STOPPING,
         )
         config.load()
-        config.ssl = ssl_context
-        self._uvicorn = uvicorn.Server(config)
         self._socket = _listening(listen)
+        self._uvicorn = _Uvicorn(config, self._socket, ssl_context)
 
     @property
     def port(self) -> int:
@@ -96,22 +102,67 @@ class Server:
 
     def run(self) -> None:
         """Serve until :meth:`stop`, or SIGTERM or SIGINT if this is the main thread."""
-        with _signals(self.stop):
-            asyncio.run(self._uvicorn._serve([self._socket]))
+        loop = asyncio.SelectorEventLoop  # the door needs one that watches sockets
+        with _signals(self.stop), asyncio.Runner(loop_factory=loop) as runner:
+            runner.run(self._uvicorn._serve())
 
     def stop(self) -> None:
         """Let :meth:`run` return soon; from any thread."""
         self._uvicorn.should_exit = True
 
 
+class _Uvicorn(uvicorn.Server):
+    """Serves whoever comes through the door, in place of asyncio's own way in."""
+
+    def __init__(
+        self, config: uvicorn.Config, listener: socket.socket, context: ssl.SSLContext
+    ) -> None:
+        super().__init__(config)
+        self._listener = listener
+        self._context = context
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup([])
+        http: Callable[..., Any] = self.config.http_protocol_class
+        state = {"server_state": self.server_state, "app_state": self.lifespan.state}
+        protocol = partial(http, config=self.config, **state)
+        silent, shaking = room(descriptors())
+        self._door = Door(self._listener, self._context, protocol, silent=silent, shaking=shaking)
+        self._door.open()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._door.close()
+        await super().shutdown([])
+
+
 class _Http(H11Protocol):
-    """Puts the client's certificate where every scope of the connection has it."""
+    """Puts the client's certificate where every scope of the connection has it.
+
+    A connection that does not send the whole head of a request in time is closed, and so is one
+    that would be too many of its certificate.
+    """
+
+    certificate: bytes | None = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         tls = transport.get_extra_info("ssl_object")
-        certificate = tls.getpeercert(True) if tls is not None else None
-        self.app_state = {**self.app_state, _PEER: certificate}
+        self.certificate = tls.getpeercert(True) if tls is not None else None
+        self.app_state = {**self.app_state, _PEER: self.certificate}
+        others = (getattr(one, "certificate", None) for one in self.connections)
+        if sum(other == self.certificate for other in others) > _MOST_OF_ONE:
+            transport.abort()
+            return
+        self.timeout_keep_alive_task = self.loop.call_later(_IDLE, self.timeout_keep_alive_handler)
+
+    def data_received(self, data: bytes) -> None:
+        # uvicorn would stop the clock at the first byte; here it stops at the end of the head
+        self.conn.receive_data(data)
+        self.handle_events()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._unset_keepalive_if_required()
 
 
 class _WebSocket(WebSocketsSansIOProtocol):
@@ -134,7 +185,7 @@ def _listening(listen: str) -> socket.socket:
     host = host.strip("[]")
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host, int(port)), family=family, backlog=2048)
+        return socket.create_server((host, int(port)), family=family, backlog=BACKLOG)
     except (OSError, ValueError, OverflowError) as error:
         why = getattr(error, "strerror", None) or "it is not HOST:PORT"
         raise TransportError(f"cannot listen at {listen!r}: {why}; choose another.") from None

@@ -97,6 +97,14 @@ _RECORDS = sa.Table(
     sa.Column("request", sa.LargeBinary, nullable=False),
     sa.Column("answer", sa.LargeBinary, nullable=False),
 )
+_BRIEFS = sa.Table(  # what lists and clocks need of a plan, and who has to answer for its length
+    "briefs",
+    _METADATA,
+    sa.Column("job", sa.String(32), primary_key=True),
+    sa.Column("proposer", sa.Text, nullable=False, index=True),  # fingerprint
+    sa.Column("bytes", sa.Integer, nullable=False),
+    sa.Column("plan", sa.Text, nullable=False),
+)
 _PEERS = sa.Table(
     "peers",
     _METADATA,
@@ -109,7 +117,7 @@ _PEERS = sa.Table(
 
 @dataclass(frozen=True)
 class StoredJob:
-    """A job as it is kept."""
+    """A job as it is kept; its plan is whole, or what :func:`in_brief` leaves of it."""
 
     id: str
     plan: Mapping[str, Any]
@@ -134,6 +142,24 @@ class StoredJob:
     def ended(self) -> bool:
         """Whether nothing more can happen to the job."""
         return self.state in ENDED
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What is kept of one proposer's jobs, oldest first.
+
+    Parameters
+    ----------
+    open : int
+        How many have not ended.
+    bytes : mapping of str to int
+        Length of each plan.
+    ended : tuple of str
+    """
+
+    open: int
+    bytes: Mapping[str, int]
+    ended: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -352,12 +378,41 @@ class Store:
             connection.execute(
                 sa.insert(_MEMBERS), [{"job": job, "silo": silo} for silo in plan["silos"]]
             )
+            connection.execute(sa.insert(_BRIEFS), _brief(job, _json(plan), _json(proposer)))
         return True
 
-    def job(self, job: str) -> StoredJob | None:
-        """Return a job, if there is one of that id."""
+    def kept(self, fingerprint: str) -> Kept:
+        """Return what is kept of one proposer's jobs."""
+        query = (
+            sa.select(_JOBS.c.id, _JOBS.c.state, _BRIEFS.c.bytes)
+            .join(_BRIEFS, _BRIEFS.c.job == _JOBS.c.id)
+            .where(_BRIEFS.c.proposer == fingerprint)
+            .order_by(_JOBS.c.number)
+        )
         with self._transaction() as connection:
-            row = connection.execute(sa.select(_JOBS).where(_JOBS.c.id == job)).first()
+            rows = connection.execute(query).all()
+        ended = tuple(row.id for row in rows if row.state in ENDED)
+        return Kept(len(rows) - len(ended), {row.id: int(row.bytes) for row in rows}, ended)
+
+    def ended_before(self, at: float) -> tuple[str, ...]:
+        """Return the jobs that ended before a time, in seconds since 1970."""
+        query = sa.select(_JOBS.c.id).where(_JOBS.c.state.in_(ENDED), _JOBS.c.ended_at < at)
+        with self._transaction() as connection:
+            return tuple(connection.execute(query).scalars())
+
+    def forget(self, jobs: Sequence[str]) -> None:
+        """Delete everything that is kept of jobs that ended; others stay."""
+        with self._transaction() as connection:
+            for job in jobs:
+                if _state(connection, job) in ENDED:
+                    connection.execute(sa.delete(_JOBS).where(_JOBS.c.id == job))
+                    for table in _OF_A_JOB:
+                        connection.execute(sa.delete(table).where(table.c.job == job))
+
+    def job(self, job: str, *, brief: bool = False) -> StoredJob | None:
+        """Return a job, if there is one of that id; with its plan in brief if so asked."""
+        with self._transaction() as connection:
+            row = connection.execute(_query(brief).where(_JOBS.c.id == job)).first()
         return None if row is None else _stored(row)
 
     def jobs(
@@ -366,9 +421,13 @@ class Store:
         states: tuple[State, ...] = STATES,
         silo: str | None = None,
         limit: int = 1000,
+        brief: bool = False,
     ) -> tuple[StoredJob, ...]:
-        """Return the newest jobs in some states, or those of one member, newest first."""
-        query = sa.select(_JOBS).where(_JOBS.c.state.in_(states))
+        """Return the newest jobs in some states, or those of one member, newest first.
+
+        With `brief` they have no results, and of their plans what lists show; that is quick.
+        """
+        query = _query(brief).where(_JOBS.c.state.in_(states))
         if silo is not None:
             query = query.join(_MEMBERS, _MEMBERS.c.job == _JOBS.c.id).where(
                 _MEMBERS.c.silo == silo
@@ -376,6 +435,21 @@ class Store:
         with self._transaction() as connection:
             rows = connection.execute(query.order_by(_JOBS.c.number.desc()).limit(limit)).all()
         return tuple(_stored(row) for row in rows)
+
+    def open_jobs(self) -> tuple[tuple[str, State, float], ...]:
+        """Return id, state and time of proposal of the jobs that have not ended; that is quick."""
+        query = sa.select(_JOBS.c.id, _JOBS.c.state, _JOBS.c.proposed_at)
+        with self._transaction() as connection:
+            rows = connection.execute(query.where(_JOBS.c.state.in_(("proposed", "running")))).all()
+        return tuple((row.id, row.state, row.proposed_at) for row in rows)
+
+    def declined_by(self, silo: str) -> frozenset[str]:
+        """Return the jobs that a silo declined."""
+        query = sa.select(_DECISIONS.c.job).where(
+            _DECISIONS.c.silo == silo, _DECISIONS.c.approved.is_(False)
+        )
+        with self._transaction() as connection:
+            return frozenset(connection.execute(query).scalars())
 
     def decide(self, job: str, silo: str, approved: bool, reason: str) -> bool:
         """Keep a member's decision while the job waits for it; the last one counts.
@@ -516,6 +590,31 @@ _PROGRESS = (
 )
 
 
+_OF_A_JOB = (_MEMBERS, _DECISIONS, _REFUSALS, _ROUNDS, _RECORDS, _BRIEFS)
+_IN_BRIEF = ("silos", "profile", "study", "budget", "publish", "min_silos")
+
+
+def _query(brief: bool) -> sa.Select[Any]:
+    if not brief:
+        return sa.select(_JOBS)
+    light = [column for column in _JOBS.c if column.name not in ("plan", "result")]
+    columns = (*light, _BRIEFS.c.plan, sa.null().label("result"))
+    return sa.select(*columns).join(_BRIEFS, _BRIEFS.c.job == _JOBS.c.id)
+
+
+def _brief(job: str, plan: str, proposer: str) -> dict[str, Any]:
+    """Return the row of a job in the table of briefs, from the texts that are kept of it."""
+    whole = json.loads(plan)
+    kept = {name: whole[name] for name in _IN_BRIEF}
+    kept["task"] = {"name": whole["task"]["name"]}
+    return {
+        "job": job,
+        "proposer": json.loads(proposer).get("fingerprint", ""),
+        "bytes": len(plan),
+        "plan": _json(kept),
+    }
+
+
 def _state(connection: sa.Connection, job: str) -> str | None:
     found: str | None = connection.execute(
         sa.select(_JOBS.c.state).where(_JOBS.c.id == job)
@@ -643,3 +742,9 @@ def _initialise(connection: sa.Connection, name: str) -> None:
             f"database {name!r} has version {found} and this coordinator reads {VERSION}; use "
             f"{'a newer' if found > VERSION else 'an older'} cloister, or another database."
         )
+    _METADATA.create_all(connection)  # a database made before there were briefs
+    without = sa.select(_JOBS.c.id).where(_JOBS.c.id.not_in(sa.select(_BRIEFS.c.job)))
+    for job in connection.execute(without).scalars().all():
+        one = sa.select(_JOBS.c.plan, _JOBS.c.proposer).where(_JOBS.c.id == job)
+        row = connection.execute(one).one()
+        connection.execute(sa.insert(_BRIEFS), _brief(job, row.plan, row.proposer))

@@ -34,10 +34,10 @@ from cloister.privacy.noise import AGGREGATOR_NOISE
 from cloister.protocol.client import Client
 from cloister.protocol.messages import Kind as FrameKind
 from cloister.protocol.messages import decode
-from cloister.protocol.plan import Plan
+from cloister.protocol.plan import MAX_PLAN_MODEL, Plan, study_name
 from cloister.service.audit import Audit
 from cloister.service.logs import place_of
-from cloister.silo.store import GRANTED, OPEN, UNDECIDED, Job, State, Store
+from cloister.silo.store import GRANTED, OPEN, UNDECIDED, Job, State, Store, in_brief
 from cloister.transports.http import Kind, Message, in_json, printable
 
 LOCAL_PROBLEM = "local problem; see the silo's log"
@@ -45,7 +45,8 @@ MODEL = "model.json"
 
 _PROPOSER = ("name", "fingerprint", "public", "signature")
 _MOST_WAITING = 1000  # jobs that a coordinator can make this silo keep undecided
-_MOST_DECLINED = 10_000  # and declined
+_MOST_DECLINED, _A_DAY = 1000, 86400.0  # and declined, within so many seconds
+_ENVELOPE = 4096  # bytes of an offer besides its plan
 
 _log = logging.getLogger("cloister.silo")
 
@@ -78,6 +79,8 @@ class Agent:
         Whether what the policy does not refuse is approved without asking the owner.
     study_epsilon, year_epsilon : float, optional
         Caps that divide the lifetime cap.
+    kept : int
+        Ended jobs that the store keeps, and as many declined ones.
     wait : function of seconds
         Waits for an upload slot; returns whether the agent was told to stop meanwhile.
 
@@ -103,6 +106,7 @@ class Agent:
         standing: bool = False,
         study_epsilon: float | None = None,
         year_epsilon: float | None = None,
+        kept: int = 1000,
         wait: Callable[[float], bool],
     ) -> None:
         self.name = name
@@ -118,12 +122,14 @@ class Agent:
         self._standing = standing
         self._study_epsilon = study_epsilon
         self._year_epsilon = year_epsilon
+        self._kept = kept
         self._wait = wait
         self._plans: dict[str, Plan] = {}
         self._clients: dict[str, Client] = {}
         self._told: dict[str, State | None] = {}  # jobs offered on this connection
         self._noting = threading.Lock()
         self._settle()
+        self._prune()
 
     def __repr__(self) -> str:
         return f"Agent({self.name!r})"
@@ -166,7 +172,10 @@ class Agent:
                 continue
             if told not in GRANTED or known.state not in GRANTED:
                 answers.append(_decision(known))
-            self._told[job] = known.state
+            if known.state in OPEN:
+                self._told[job] = known.state
+            else:
+                del self._told[job]  # nothing more will happen to it
         return answers
 
     # Offers ----------------------------------------------------------------------------------
@@ -179,7 +188,7 @@ class Agent:
             _log.warning("an offer was declined: %s", error, extra={"job": job})
             return [_told_no(job, str(error))]
         known = self._store.get(job)
-        if known is not None and known.plan != plan.canonical_json():
+        if known is not None and known.plan not in (plan.canonical_json(), _brief(plan)):
             self._audit.write("changed plan refused", job=job, silo=self.name)
             return [_told_no(job, "the plan of this job was changed; submit it as a new job.")]
         if known is None and (reason := self._kept_or_reason(plan, proposer)):
@@ -193,17 +202,23 @@ class Agent:
         reason = self._refusal(plan, proposer)
         if reason is None and len(self._store.states((State.WAITING,))) >= _MOST_WAITING:
             reason = f"{_MOST_WAITING} jobs wait for this silo's owner already."
-        state, by = State.WAITING, ""
+        state, by, text = State.WAITING, "", plan.canonical_json()
         if reason is not None:
-            if len(self._store.states((State.DECLINED,))) >= _MOST_DECLINED:
+            if self._store.declined_since(_A_DAY) >= _MOST_DECLINED:
                 return reason
-            state, by = State.DECLINED, "policy"
+            state, by, text = State.DECLINED, "policy", _brief(plan)
         elif self._standing:
             state, by = State.ACCEPTED, "standing rule"
-        self._store.add(
-            plan.run_id, plan.canonical_json(), proposer, state, reason=reason or "", by=by
-        )
+        self._store.add(plan.run_id, text, proposer, state, reason=reason or "", by=by)
+        self._prune()
         return None
+
+    def _prune(self) -> None:
+        """Forget old jobs that ended, but none whose reservation is open in the ledger."""
+        if len(self._store.states()) <= self._kept:
+            return
+        booked = {job.job for job in self._ledger.jobs(self._dataset) if job.is_open}
+        self._store.prune(self._kept, booked)
 
     def _reserve(self, job: str) -> None:
         """Set the whole cost of an accepted job aside; only then may it be called approved."""
@@ -234,19 +249,32 @@ class Agent:
         """Read the records and reserve the job for them, or check that they are still the same."""
         records = self._read(plan)
         content = records.fingerprint(CONTENT_KEY)
-        cap = self._ledger.cap(self._dataset)
+        cap, study = self._ledger.cap(self._dataset), self._study(plan)
         if self._study_epsilon is not None and self._study_epsilon < cap.epsilon:
             study_cap = type(cap)(self._study_epsilon, cap.delta)
-            self._ledger.study_cap(self._dataset, plan.study, study_cap)
+            self._ledger.study_cap(self._dataset, study, study_cap)
         self._ledger.reserve(
             dataset=self._dataset,
-            study=plan.study,
+            study=study,
             job=plan.run_id,
             events=plan.events(),
             content=content,
             year_epsilon=self._year_epsilon,
         )
         return records
+
+    def _study(self, plan: Plan) -> str:
+        """Return under which name the ledger adds up a plan's study.
+
+        It is the one spelling, or an older one under which the ledger knows the study: of several
+        the one that spent most.
+        """
+        name, known = study_name(plan.study), self._ledger.jobs(self._dataset)
+        for job in known:
+            if job.job == plan.run_id:
+                return job.study
+        alike = {job.study for job in known if _same_study(job.study, name)}
+        return max(alike, key=lambda one: self._ledger.spent(self._dataset, one), default=name)
 
     # Frames ----------------------------------------------------------------------------------
 
@@ -403,8 +431,11 @@ def close_job(ledger: Ledger, job: str) -> None:
 def _read_offer(message: Message) -> tuple[Plan, Mapping[str, Any]]:
     """Return plan and proposer of an offer, or say that it cannot be read."""
     try:
+        if len(message.body) > MAX_PLAN_MODEL + _ENVELOPE:
+            raise PlanError(f"it has {len(message.body)} bytes.")
         document = message.words()
         plan = Plan.from_dict(document["plan"])
+        plan.check_network_size()
         given = document.get("proposer") or {}
         if not isinstance(given, dict):
             raise PlanError("proposer must be a table of name, fingerprint, public and signature.")
@@ -416,6 +447,18 @@ def _read_offer(message: Message) -> tuple[Plan, Mapping[str, Any]]:
     if plan.run_id != message.job:
         raise PlanError(f"the plan is of job {plan.run_id}, but was offered as {message.job}.")
     return plan, proposer
+
+
+def _brief(plan: Plan) -> str:
+    return in_brief(plan.to_dict(), plan.digest)
+
+
+def _same_study(kept: str, name: str) -> bool:
+    """Whether a name that the ledger knows, perhaps from before there was a rule, is this study."""
+    try:
+        return study_name(kept) == name
+    except PlanError:
+        return False
 
 
 def _read_end(message: Message) -> tuple[State, str]:

@@ -67,6 +67,7 @@ def open_agent(
         standing=site.policy.standing,
         study_epsilon=site.policy.max_epsilon_per_study,
         year_epsilon=site.policy.max_epsilon_per_year,
+        kept=settings.kept_jobs,
         wait=wait,
     )
 

@@ -12,7 +12,7 @@ from typing import Self
 
 from cloister.errors import PlanError
 from cloister.hazmat.signing import fingerprint_of, verify
-from cloister.protocol.plan import Plan
+from cloister.protocol.plan import Plan, study_name
 from cloister.schema import Schema
 from cloister.settings import PolicySettings
 from cloister.tasks.base import BySilo, Profile, names_within
@@ -60,6 +60,10 @@ class Policy:
     max_epsilon_per_job, max_epsilon_per_study, max_epsilon_per_year : float or None
         None leaves it to the lifetime cap of the ledger, except for a job, where None allows none.
         What earlier jobs of a study or year cost is known to the ledger, which adds it up.
+    studies : tuple of str or None
+        A job may be of these; :func:`~cloister.protocol.plan.study_name` says which spellings are
+        one study. None for any; where `max_epsilon_per_study` is given for "default" alone, since
+        an analyst who may name a new study has no cap for it.
     max_delta : float
         Largest delta of a plan: an epsilon says nothing without one.
     min_other_silos : int
@@ -80,6 +84,7 @@ class Policy:
     max_epsilon_per_job: float | None = None
     max_epsilon_per_study: float | None = None
     max_epsilon_per_year: float | None = None
+    studies: tuple[str, ...] | None = None
     max_delta: float = 1e-6
     min_other_silos: int = 2
     columns: tuple[str, ...] | None = None
@@ -120,6 +125,7 @@ class Policy:
         checks = (
             self._who(plan, silo, fingerprint, peers),
             self._asked_by(plan, proposer, analysts),
+            self._study(plan),
             self._what(plan),
             self._cost(plan),
             self._data(plan, schema),
@@ -174,6 +180,21 @@ class Policy:
             )
         elif not proposer.signed(plan):
             yield f"the signature of {proposer.name!r} is not over this plan; submit it again."
+
+    def _study(self, plan: Plan) -> Iterator[str]:
+        allowed = self.studies
+        if allowed is None and self.max_epsilon_per_study is not None:
+            allowed = ("default",)
+        try:
+            name = study_name(plan.study)
+        except PlanError as error:
+            yield str(error)
+            return
+        if allowed is not None and name not in map(study_name, allowed):
+            yield (
+                f"study {name!r} is not among those allowed here: {_list(allowed)}; the owner can "
+                "add it to studies."
+            )
 
     def _what(self, plan: Plan) -> Iterator[str]:
         for name in names_within(plan.task):

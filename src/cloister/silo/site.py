@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from cloister.data import Records, read_source
 from cloister.enrolment import KeyFolder
+from cloister.errors import PlanError
 from cloister.hazmat.signing import Identity
 from cloister.privacy.budget import Budget
 from cloister.privacy.ledger import Ledger
@@ -72,14 +73,22 @@ class Site:
         return ledger
 
     def refusal(self, plan: Plan, proposer: Mapping[str, Any]) -> str | None:
-        """Return why the policy refuses a job, in one sentence, or None."""
+        """Return why the policy refuses a job, in one sentence, or None.
+
+        Pins are read from the configuration file again each time.
+        """
+        try:
+            peers, analysts = self.settings.pins()
+        except PlanError as error:
+            _log.error("pins cannot be read: %s", error)
+            return "the pins of this silo cannot be read; its owner has to mend them."
         return self.policy.refusal(
             plan,
             silo=self.settings.name,
             schema=self.schema,
             proposer=Proposer(**proposer) if proposer else None,
-            peers=self.settings.peers,
-            analysts=self.settings.analysts,
+            peers=peers,
+            analysts=analysts,
             fingerprint=self.identity.fingerprint,
         )
 

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -71,7 +71,8 @@ class Job:
     ----------
     id : str, 32 hexadecimal digits
     plan : str
-        Canonical JSON of the plan as it was offered first.
+        Canonical JSON of the plan as it was offered first; of a job that the policy declined at
+        once what :func:`in_brief` says.
     proposer : mapping
         Who asked, as the coordinator told it.
     received_at : str
@@ -96,6 +97,13 @@ class Job:
         fields = {**row._mapping, "proposer": json.loads(row.proposer), "state": State(row.state)}
         del fields["seq"], fields["noted"]
         return cls(**fields)
+
+
+def in_brief(plan: Mapping[str, Any], digest: bytes) -> str:
+    """Return what is kept of the plan of a job that was declined: a stranger chose its length."""
+    kept = {key: plan[key] for key in ("budget", "profile", "study")}
+    name = {"name": plan["task"]["name"]}
+    return json.dumps({**kept, "task": name, "digest": digest.hex()}, sort_keys=True)
 
 
 class Store:
@@ -200,7 +208,8 @@ class Store:
                 "see 'cloister jobs list'."
             )
         job = self.get(found[0])
-        assert job is not None  # jobs are never deleted
+        if job is None:
+            raise PlanError(f"job {start!r} was forgotten this very moment; it had ended.")
         return job
 
     def jobs(self) -> tuple[Job, ...]:
@@ -233,6 +242,43 @@ class Store:
         noted = sa.update(_JOBS).where(_JOBS.c.id == job.id).values(noted=job.state)
         with self._transaction() as connection:
             connection.execute(noted)
+
+    def declined_since(self, seconds: float) -> int:
+        """Return how many jobs that came in the last so many seconds are declined."""
+        since = datetime.now(UTC) - timedelta(seconds=seconds)
+        query = sa.select(sa.func.count()).where(
+            _JOBS.c.state == State.DECLINED,
+            _JOBS.c.received_at >= since.isoformat(timespec="seconds"),
+        )
+        with self._transaction(write=False) as connection:
+            return int(connection.execute(query).scalar_one())
+
+    def prune(self, keep: int, spare: Collection[str] = ()) -> int:
+        """Forget all but the newest declined jobs, and all but the newest of others that ended.
+
+        Parameters
+        ----------
+        keep : int
+            So many of each stay.
+        spare : collection of str
+            Jobs that stay in any case.
+
+        Returns
+        -------
+        int
+            How many were forgotten. A job stays until its last state is in the audit file.
+        """
+        ended = [state for state in State if state not in (*OPEN, State.DECLINED)]
+        gone: list[str] = []
+        with self._transaction() as connection:
+            for states in ([State.DECLINED], ended):
+                of_these = sa.and_(_JOBS.c.state.in_(states), _JOBS.c.noted == _JOBS.c.state)
+                old = sa.select(_JOBS.c.id).where(of_these).order_by(_JOBS.c.seq.desc())
+                gone += connection.execute(old.offset(keep)).scalars()
+            gone = [job for job in gone if job not in spare]
+            for job in gone:
+                connection.execute(sa.delete(_JOBS).where(_JOBS.c.id == job))
+        return len(gone)
 
     def _remembered(self, question: Any, read: Callable[[], _Answer]) -> _Answer:
         """Read only if some connection, of this process or another, has written since."""
