@@ -10,6 +10,7 @@ from math import sqrt
 import numpy as np
 
 from cloister.hazmat.fixedpoint import from_grid
+from cloister.randomness import public_generator
 from cloister.tasks.auto_mean import TYPICAL, around
 from cloister.tasks.auto_rounds import (
     carry,
@@ -59,6 +60,7 @@ _UNDER = 0.95
 _PRIOR = 3.0
 _BINS = 10  # of distances, geometric
 _GRAM_BITS = 12
+_LENGTHS, _LENGTHS_TRIED, _MOST_CLIPPED = 1024, 64, 20.0  # a normal cloud, to undo the clipping by
 
 
 @dataclass(frozen=True)
@@ -396,6 +398,21 @@ class PcaRoute:
             **step.shown,
         )
 
+    def spreads(self, state: GridState) -> Floats:
+        """Return the standard deviation in a column of each cluster, the same for all.
+
+        Second moments were clipped; here they are what those of a normal cloud would have been.
+        """
+        d, k = self.n_features, len(state["centres"])
+        within, radius = (
+            float(real(state, name, self.frac_bits)[0]) for name in ("within", "radius")
+        )
+        offsets = real(state, "centres", self.frac_bits) - real(state, "mean", self.frac_bits)
+        between = float(real(state, "counts", self.frac_bits) @ (offsets**2).sum(axis=1))
+        between /= self.nominal_n
+        total = _unclipped(within + between, radius, d)
+        return np.full(k, sqrt(max(total - between, within) / d))
+
     def _refine(self, state: GridState, block: Released) -> State:
         """Nothing was detected: merge one more mean, with public centres around it."""
         radius = float(real(state, "radius", self.frac_bits)[0])
@@ -434,6 +451,15 @@ class PcaRoute:
 
     def _used_axes(self, state: GridState) -> int:
         return min(self._detected(state), self._axes)
+
+
+def _unclipped(clipped: float, radius: float, n_features: int) -> float:
+    """Return the mean squared length of a normal cloud, from that of its clipped vectors."""
+    squares = public_generator(0, "lengths", n_features).chisquare(n_features, _LENGTHS)
+    candidates = clipped * np.geomspace(1, _MOST_CLIPPED, _LENGTHS_TRIED)
+    means = np.minimum(candidates[:, None] * squares / n_features, radius**2).mean(axis=1)
+    place = min(int(np.searchsorted(means, clipped)), _LENGTHS_TRIED - 1)
+    return float(candidates[place])
 
 
 def _edges(n_features: int) -> Floats:
