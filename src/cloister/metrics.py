@@ -86,38 +86,14 @@ def centroid_mse(a: ArrayLike, b: ArrayLike) -> float:
     DataError
         If the shapes differ or a value is not finite.
     """
-    a, b = _tables(a, b)
-    if len(a) != len(b):
-        raise DataError(f"both sets must have as many centres, got {len(a)} and {len(b)}.")
-    first, second = match_centres(a, b)
-    return float(((a[first] - b[second]) ** 2).sum(axis=1).mean())
-
-
-def match_centres(a: ArrayLike, b: ArrayLike) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return which centres of two sets belong together, by the Hungarian method.
-
-    Parameters
-    ----------
-    a : array_like of shape (n_a, n_features)
-    b : array_like of shape (n_b, n_features)
-
-    Returns
-    -------
-    first, second : ndarray of shape (min(n_a, n_b),)
-        Places in `a` and in `b`, under the one-to-one matching whose sum of squared distances is
-        least.
-
-    Raises
-    ------
-    DataError
-        As `nicv`.
-    """
     from scipy.optimize import linear_sum_assignment
     from scipy.spatial.distance import cdist
 
     a, b = _tables(a, b)
-    first, second = linear_sum_assignment(cdist(a, b, "sqeuclidean"))
-    return first, second
+    if len(a) != len(b):
+        raise DataError(f"both sets must have as many centres, got {len(a)} and {len(b)}.")
+    cost = cdist(a, b, "sqeuclidean")
+    return float(cost[linear_sum_assignment(cost)].mean())
 
 
 def empty_clusters(X: ArrayLike, centres: ArrayLike) -> int:

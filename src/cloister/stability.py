@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 from cloister.errors import DataError, PlanError
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.jobs import JobResult
-from cloister.metrics import match_centres
 from cloister.protocol.plan import Plan
 from cloister.randomness import public_generator
 from cloister.tasks.base import Floats, GridState, Integers, Measured, Records, State, Table
@@ -226,10 +225,12 @@ def _centres_of(plan: Plan, results: Mapping[str, Floats]) -> Floats:
 
 def _matched(points: Floats, centres: Floats, again: Floats) -> tuple[Floats, NDArray[np.bool_]]:
     """Return the partner of each centre in a rerun, and whether it has mostly the same records."""
+    from scipy.optimize import linear_sum_assignment
+
     partners, found = centres.copy(), np.zeros(len(centres), dtype=bool)
     if not len(again):
         return partners, found
-    old, new = match_centres(centres, again)
+    old, new = linear_sum_assignment(_squared(centres, again))  # the Hungarian method
     both = np.zeros((len(centres), len(again)))
     np.add.at(both, (_nearest(points, centres), _nearest(points, again)), 1.0)
     union = both.sum(axis=1)[old] + both.sum(axis=0)[new] - both[old, new]
@@ -238,8 +239,13 @@ def _matched(points: Floats, centres: Floats, again: Floats) -> tuple[Floats, ND
 
 
 def _nearest(points: Floats, centres: Floats) -> NDArray[np.int64]:
-    scores: Floats = (centres**2).sum(axis=1) - 2 * points @ centres.T
-    return scores.argmin(axis=1)
+    return _squared(points, centres).argmin(axis=1)
+
+
+def _squared(a: Floats, b: Floats) -> Floats:
+    """Return the squared distance of each row of one table to each of another."""
+    squared: Floats = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1) - 2 * a @ b.T
+    return squared
 
 
 def _between_pairs(places: Floats, was_found: NDArray[np.bool_]) -> Floats:

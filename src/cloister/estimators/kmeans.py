@@ -103,10 +103,11 @@ class DPKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
     rounds : int, optional
         Number of noisy rounds; by default 2 to 7 by the method's error model. Refused by methods
         whose rounds are fixed.
-    relocate_empty : bool
+    relocate_empty : bool, optional
         Whether a centre that noise alone could explain starts again beside the largest cluster;
-        costs nothing. The published methods do not (False). Of no meaning for a method without
-        Lloyd's rounds.
+        costs nothing. By default where the plan's numbers say that it pays: an average cluster has
+        four times the noise of its count. The published methods do not (False). Of no meaning for
+        a method without Lloyd's rounds.
     frac_bits : int in [4, 24]
         Records are rounded to multiples of ``2**-frac_bits`` of half a column's range.
     random_state : int, RandomState or None
@@ -170,7 +171,7 @@ class DPKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         algorithm: str = "auto",
         alpha: float | None = None,
         rounds: int | None = None,
-        relocate_empty: bool = True,
+        relocate_empty: bool | None = None,
         frac_bits: int = 16,
         random_state: Any = None,
     ) -> None:
@@ -235,7 +236,7 @@ class DPKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
             "frac_bits": int(self.frac_bits),
         }
         if "relocate_empty" in _fields_of(ALGORITHMS[self.algorithm]):
-            options["relocate_empty"] = bool(self.relocate_empty)
+            options["relocate_empty"] = self.relocate_empty
         if self.rounds is not None:
             options["rounds"] = int(self.rounds)
         if self.alpha is not None:
@@ -349,7 +350,7 @@ class DPKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
             delta=plan.budget.delta,
             algorithm=algorithm,
             rounds=plan.rounds if "rounds" in _fields_of(type(task)) else None,
-            relocate_empty=getattr(task, "relocate_empty", True),
+            relocate_empty=getattr(task, "relocate_empty", None),
             frac_bits=task.frac_bits,
         )
         model._keep(result)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import floor, isqrt, sqrt
 from typing import Any, ClassVar, Literal, Self
 
@@ -55,6 +55,9 @@ RadiusStrategy = Literal["step", "constant"]
 COUNT_IMPORTANCE = 0.225  # "rho" of [SCLBJ16]_: how much count noise matters against sum noise
 ROUND_ERROR = 0.004  # mean squared error a round may add, [SCLBJ16]_ section 4.2
 MIN_ROUNDS, MAX_ROUNDS = 2, 7
+CLEAR_SHARE = 4.0
+"""An average cluster's count must be so many times its noise for relocation to pay: then it is
+taken for empty in 2 of 100 rounds. Measured by benchmarks/relocation.py."""
 FAR = 8  # a centre outside the box, with post="none", is at most so far from its middle
 _NORMAL_95 = 1.96
 
@@ -126,7 +129,7 @@ class _LloydLoop(ABC):
     relocate_empty : bool
         Whether a centre whose noisy size is within its noise starts again beside the largest
         cluster, but for the last round. Made from released values, so it costs nothing; the
-        published methods leave it.
+        published methods leave it. `design` also takes None: whether it pays by the plan's numbers.
     """
 
     name: ClassVar[str]
@@ -163,6 +166,7 @@ class _LloydLoop(ABC):
         budget: Budget | None,
         n_clusters: int = 1,
         rounds: int | None = None,
+        relocate_empty: bool | None = False,
         **fields: Any,
     ) -> Self:
         """Choose the number of rounds by the method's error model, unless it is given.
@@ -172,7 +176,25 @@ class _LloydLoop(ABC):
         _check_whole(n_clusters=n_clusters, n_features=n_features)
         if rounds is None:
             rounds = cls._best_rounds(n_features, n_clusters, nominal_n, budget)
-        return cls(n_clusters=n_clusters, n_features=n_features, rounds=rounds, **fields)
+        task = cls(n_clusters=n_clusters, n_features=n_features, rounds=rounds, **fields)
+        return task._with_relocation(relocate_empty, nominal_n, budget)
+
+    def _with_relocation(
+        self, relocate_empty: bool | None, nominal_n: int, budget: Budget | None
+    ) -> Self:
+        """Return the task with the choice made: by default where an average cluster stands out."""
+        if relocate_empty is None:
+            payload = self.payload(self.rounds - 1)
+            match self.mechanism:
+                case "gaussian":
+                    noise = _sigma(budget) * sqrt(self.rounds * payload.l2_squared)
+                case "laplace":
+                    noise = sqrt(2) * self.rounds * payload.l1 / _needed(budget).epsilon
+                case "none":
+                    noise = 0.0
+            share = nominal_n / self.n_clusters
+            relocate_empty = share >= CLEAR_SHARE * noise / payload.count_word
+        return replace(self, relocate_empty=relocate_empty)
 
     @staticmethod
     def _best_rounds(d: int, k: int, n: int, budget: Budget | None) -> int:
@@ -465,6 +487,7 @@ class FastLloyd(_LloydLoop):
         alpha: float = 0.8,
         radius_strategy: RadiusStrategy = "step",
         mechanism: Mechanism = "gaussian",
+        relocate_empty: bool | None = False,
         **fields: Any,
     ) -> Self:
         """Choose radii and number of rounds. [DHK24]_ sections 5.3 and 5.4.
@@ -498,7 +521,7 @@ class FastLloyd(_LloydLoop):
             else:
                 variance = (_sigma(budget) * radius) ** 2 * (1 + 1 / root)
                 rounds = _within_limits(allowed / variance)
-        return cls(
+        task = cls(
             n_clusters=n_clusters,
             n_features=n_features,
             rounds=rounds,
@@ -507,6 +530,7 @@ class FastLloyd(_LloydLoop):
             mechanism=mechanism,
             **fields,
         )
+        return task._with_relocation(relocate_empty, nominal_n, budget)
 
     def payload(self, t: int) -> Payload:
         """Return the difference to the centre, at most the radius of round `t`."""

@@ -178,6 +178,7 @@ class KMeansGuaranteeDP(_ZoneLoop):
         rounds: int | None = None,
         alpha: float = 0.8,
         radius_strategy: RadiusStrategy = "step",
+        relocate_empty: bool | None = False,
         **fields: Any,
     ) -> Self:
         """Choose radii and number of rounds as FastLloyd does; other keywords are fields."""
@@ -189,6 +190,7 @@ class KMeansGuaranteeDP(_ZoneLoop):
             rounds=rounds,
             alpha=alpha,
             radius_strategy=radius_strategy,
+            relocate_empty=relocate_empty,
         )
         return cls(
             n_clusters=n_clusters,
@@ -196,6 +198,7 @@ class KMeansGuaranteeDP(_ZoneLoop):
             rounds=lloyd.rounds,
             first_radius=lloyd.first_radius,
             radius=lloyd.radius,
+            relocate_empty=lloyd.relocate_empty,
             **fields,
         )
 
@@ -289,6 +292,7 @@ class SubClusterDP(_ZoneLoop):
         alpha: float = 0.8,
         radius_strategy: RadiusStrategy = "step",
         sub_share: float = 0.4,
+        relocate_empty: bool | None = False,
         **fields: Any,
     ) -> Self:
         """Choose radii and steps by FastLloyd's error model; other keywords are fields."""
@@ -303,6 +307,7 @@ class SubClusterDP(_ZoneLoop):
             rounds=None if rounds is None else max(1, rounds // 2),
             alpha=alpha,
             radius_strategy=radius_strategy,
+            relocate_empty=relocate_empty,
         )
         return cls(
             n_clusters=n_clusters,
@@ -311,6 +316,7 @@ class SubClusterDP(_ZoneLoop):
             first_radius=lloyd.first_radius,
             radius=lloyd.radius,
             sub_share=sub_share,
+            relocate_empty=lloyd.relocate_empty,
             **fields,
         )
 
