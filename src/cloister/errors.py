@@ -13,6 +13,7 @@
     └── TransportError       a frame could not be carried
 
     PrivacyWarning           a result that is not, or is less, private than a reader may think
+    AccuracyWarning          a result that says less of the records than a reader may think
 
 A message is one sentence: the name, the rule, the value, the way out. It never contains a record,
 a key or a value before noise.
@@ -59,3 +60,7 @@ class TransportError(CloisterError):
 
 class PrivacyWarning(UserWarning):
     """A result is not private, or is so under conditions the reader should know."""
+
+
+class AccuracyWarning(UserWarning):
+    """A result is private, but says less of the records than the reader may think."""

@@ -22,7 +22,7 @@ from math import pi, sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.errors import DataError, PlanError
+from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.jobs import JobResult
 from cloister.protocol.plan import Plan
