@@ -5,7 +5,8 @@
 Tables are mixtures of normal clusters with the stated numbers of records, columns and clusters, in
 a box that fits them and in one five times as wide. Each cell is a plan with simulated noise on
 public data; printed is the median over runs of NICV with relocation over NICV without, beside what
-the plan knows: how many times its noise the count of an average cluster is.
+the plan knows: how many times its noise the count of an average cluster is. The summary at the end
+is the table of docs/adr/0027-relocate-where-it-pays.md.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import argparse
 import csv
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 from statistics import median
 
@@ -30,6 +31,7 @@ from cloister.tasks import TASKS
 
 SIZES, CLUSTERS, EPSILONS = (1000, 5000, 20_000), (3, 10, 30, 60), (0.1, 0.5, 1.0, 4.0)
 COLUMNS, WIDTHS = (2, 8), (1.0, 5.0)
+EDGES = (0, 1, 2, 4, 8, 32, np.inf)
 SPREAD = 0.06
 
 
@@ -88,8 +90,19 @@ def cells(method: str, runs: int) -> Iterator[Cell]:
         yield Cell(n, d, k, width, epsilon, clear, *both, median(ratios))
 
 
+def summary(rows: list[Cell]) -> Iterator[str]:
+    """Yield the median, the best and the worst ratio between two places of `clear`."""
+    yield "| average count over its noise | box | cells | median | best | worst |"
+    yield "| --- | --- | --- | --- | --- | --- |"
+    for (low, high), width in product(pairwise(EDGES), WIDTHS):
+        ratios = [row.ratio for row in rows if low <= row.clear < high and row.width == width]
+        box = "fits" if width == 1 else f"{width:g} times as wide"
+        numbers = f"{median(ratios):.2f} | {min(ratios):.2f} | {max(ratios):.2f}"
+        yield f"| {low:g} to {high:g} | {box} | {len(ratios)} | {numbers} |"
+
+
 def main() -> None:
-    """Print a row for each cell as it comes."""
+    """Print a row for each cell as it comes, and a summary."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--method", default="fastlloyd", choices=("fastlloyd", "glloyd", "sulloyd"))
     parser.add_argument("--runs", type=int, default=6)
@@ -97,13 +110,14 @@ def main() -> None:
     args = parser.parse_args()
     rows = []
     for cell in cells(args.method, args.runs):
-        rows.append(asdict(cell))
-        print(*(f"{value:.4g}" for value in rows[-1].values()), flush=True)
+        rows.append(cell)
+        print(*(f"{value:.4g}" for value in asdict(cell).values()), flush=True)
+    print(*summary(rows), sep="\n")
     if args.out:
         with args.out.open("w", newline="") as stream:
-            writer = csv.DictWriter(stream, rows[0])
+            writer = csv.DictWriter(stream, asdict(rows[0]))
             writer.writeheader()
-            writer.writerows(rows)
+            writer.writerows(map(asdict, rows))
 
 
 if __name__ == "__main__":
