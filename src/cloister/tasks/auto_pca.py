@@ -10,7 +10,6 @@ from math import sqrt
 import numpy as np
 
 from cloister.hazmat.fixedpoint import from_grid
-from cloister.randomness import public_generator
 from cloister.tasks.auto_mean import TYPICAL, around
 from cloister.tasks.auto_rounds import (
     carry,
@@ -60,7 +59,6 @@ _UNDER = 0.95
 _PRIOR = 3.0
 _BINS = 10  # of distances, geometric
 _GRAM_BITS = 12
-_LENGTHS, _LENGTHS_TRIED, _MOST_CLIPPED = 1024, 64, 20.0  # a normal cloud, to undo the clipping by
 
 
 @dataclass(frozen=True)
@@ -129,6 +127,7 @@ class PcaRoute:
             "counts": np.zeros(k),
             "counts_std": np.zeros(k),
             "radii": np.zeros(k),
+            "widths": np.zeros(k),
             "mean": np.zeros(d),
             "radius": np.array([TYPICAL * sqrt(d)]),
             "directions": np.zeros((d, self._kept_directions)),
@@ -325,6 +324,7 @@ class PcaRoute:
             places = self._quantize(samples, k)
             labels, _ = nearest(samples, places)
             counts = np.bincount(labels, minlength=k).astype(np.float64) * (n / len(samples))
+            widths = _widths(samples[:, :axes], np.ones(len(samples)), labels, k)
         else:
             places = cluster_weighted(
                 points, weights, k, public_seed=self.public_seed, restarts=_RESTARTS
@@ -332,6 +332,7 @@ class PcaRoute:
             labels, _ = nearest(points, places)
             counts = np.bincount(labels, weights, minlength=k).astype(np.float64)
             cells = np.maximum(np.bincount(labels[weights > 0], minlength=k), 1.0)
+            widths = _widths(points, weights, labels, k)
         directions = real(state, "directions", self.frac_bits)[:, : places.shape[1]]
         centres = real(state, "mean", self.frac_bits) + places @ directions.T
         total = float(real(state, "within", self.frac_bits)[0])
@@ -345,6 +346,7 @@ class PcaRoute:
             counts_std=noise_std * np.sqrt(cells),
             within=np.array([within]),
             radii=np.full(k, self._stretch * sqrt(within)),
+            widths=widths,
             sizes=counts,
             size_half_width=1.96 * noise_std * np.sqrt(cells),
         )
@@ -399,19 +401,8 @@ class PcaRoute:
         )
 
     def spreads(self, state: GridState) -> Floats:
-        """Return the standard deviation in a column of each cluster, the same for all.
-
-        Second moments were clipped; here they are what those of a normal cloud would have been.
-        """
-        d, k = self.n_features, len(state["centres"])
-        within, radius = (
-            float(real(state, name, self.frac_bits)[0]) for name in ("within", "radius")
-        )
-        offsets = real(state, "centres", self.frac_bits) - real(state, "mean", self.frac_bits)
-        between = float(real(state, "counts", self.frac_bits) @ (offsets**2).sum(axis=1))
-        between /= self.nominal_n
-        total = _unclipped(within + between, radius, d)
-        return np.full(k, sqrt(max(total - between, within) / d))
+        """Return the standard deviation in a column of each cluster, along the used axes."""
+        return real(state, "widths", self.frac_bits)
 
     def _refine(self, state: GridState, block: Released) -> State:
         """Nothing was detected: merge one more mean, with public centres around it."""
@@ -453,13 +444,16 @@ class PcaRoute:
         return min(self._detected(state), self._axes)
 
 
-def _unclipped(clipped: float, radius: float, n_features: int) -> float:
-    """Return the mean squared length of a normal cloud, from that of its clipped vectors."""
-    squares = public_generator(0, "lengths", n_features).chisquare(n_features, _LENGTHS)
-    candidates = clipped * np.geomspace(1, _MOST_CLIPPED, _LENGTHS_TRIED)
-    means = np.minimum(candidates[:, None] * squares / n_features, radius**2).mean(axis=1)
-    place = min(int(np.searchsorted(means, clipped)), _LENGTHS_TRIED - 1)
-    return float(candidates[place])
+def _widths(points: Floats, weights: Floats, labels: Integers, n_clusters: int) -> Floats:
+    """Return the standard deviation of weighted points in each cluster, the mean over axes."""
+    sizes = np.maximum(np.bincount(labels, weights, minlength=n_clusters), 1e-9)
+    moments = [
+        np.stack([np.bincount(labels, weights * x**p, minlength=n_clusters) for x in points.T])
+        for p in (1, 2)
+    ]
+    means, squares = (moment / sizes for moment in moments)
+    widths: Floats = np.sqrt(np.maximum(squares - means**2, 0.0).mean(axis=0))
+    return widths
 
 
 def _edges(n_features: int) -> Floats:
