@@ -66,7 +66,7 @@ class Stability:
         centres : ndarray of shape (n_clusters, n_features), data units
         columns : tuple of str
         """
-        rows = tuple(
+        rows: tuple[tuple[str | Measured, ...], ...] = tuple(
             (
                 f"cluster {j}",
                 f"{self.found[j]:.0%}",
@@ -108,11 +108,10 @@ def stability(result: JobResult, n_runs: int = N_RUNS, *, seed: int = 0) -> Stab
 
     Notes
     -----
-    Records are drawn from normal clusters of the released spread where a method has ``spreads``;
-    else from balls that reach halfway to the nearest other cluster, as wide as clusters can be
-    without a record that another centre would win. They are drawn once, as the records of a real
-    rerun are the same, too. The truth may have other shapes than this mixture: take the figures
-    for a forecast and not for a guarantee.
+    Records are drawn from normal clusters: of the released width where a method has ``spreads``,
+    else as wide as halves of one cloud that was cut between two centres. They are drawn once, as
+    the records of a real rerun are the same, too. The truth may have other shapes than this
+    mixture, or no clusters at all: take the figures for a forecast and not for a guarantee.
     """
     if isinstance(n_runs, bool) or not isinstance(n_runs, int) or n_runs < 2:
         raise PlanError(f"n_runs must be an integer >= 2, got {n_runs!r}.")
@@ -208,12 +207,14 @@ def _widest(centres: Floats) -> Floats:
     As if each were half of a normal cloud that was cut between it and the nearest other centre; of
     a single cluster, half the way to the nearest wall.
     """
+    widest: Floats
     if len(centres) == 1:
-        return np.maximum(1 - np.abs(centres).max(axis=1, keepdims=True), 0.0) / 2
+        widest = np.maximum(1 - np.abs(centres).max(axis=1, keepdims=True), 0.0) / 2
+        return widest
     apart = np.linalg.norm(centres[:, None] - centres[None], axis=2)
     np.fill_diagonal(apart, np.inf)
     # half a normal cloud has its mean at sqrt(2 / pi) and the variance 1 - 2 / pi across the cut
-    widest: Floats = sqrt(pi / 2 - 1) * apart.min(axis=1, keepdims=True) / 2
+    widest = sqrt(pi / 2 - 1) * apart.min(axis=1, keepdims=True) / 2
     return widest
 
 
@@ -239,7 +240,8 @@ def _matched(points: Floats, centres: Floats, again: Floats) -> tuple[Floats, ND
 
 
 def _nearest(points: Floats, centres: Floats) -> NDArray[np.int64]:
-    return _squared(points, centres).argmin(axis=1)
+    labels: NDArray[np.int64] = _squared(points, centres).argmin(axis=1)
+    return labels
 
 
 def _squared(a: Floats, b: Floats) -> Floats:
