@@ -120,8 +120,10 @@ class DPKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
     ----------
     cluster_centers_ : ndarray of shape (n_clusters, n_features), data units
     centers_low_, centers_high_ : ndarray of shape (n_clusters, n_features), data units
-        Ends of the 95 % interval of the noise, for the mean before it was shrunk or brought back
-        into the box, so that a centre may lie outside; it does not cover sampling.
+        Ends of the 95 % interval of the noise of the last round, for the mean before it was shrunk
+        or brought back into the box, so that a centre may lie outside; the whole box where the
+        cluster does not stand out of the noise. It covers neither sampling nor the rounds before:
+        what another fit would find is what :meth:`stability` says.
     centers_half_width_ : ndarray of shape (n_clusters, n_features), data units
         Half their distance.
     cluster_sizes_, sizes_half_width_ : ndarray of shape (n_clusters,)

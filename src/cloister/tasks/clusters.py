@@ -68,7 +68,6 @@ def records_left_out(results: Mapping[str, Floats], nominal_n: int) -> str:
     share = min(1 - total / nominal_n, 1.0)
     return (
         f"the noisy sizes sum to {total:,.0f} ± {spread:,.0f}, but nominal_n is {nominal_n:,}: "
-        f"about {share:.0%} of the records are in no cluster, or there are fewer than agreed. A "
-        "start may have failed; another one, more clusters or algorithm 'auto' may find them, and "
-        "is a release of its own."
+        f"about {share:.0%} of the records are in no cluster, or there are fewer than agreed; "
+        "another method, start or number of clusters may find them, and is a release of its own."
     )

@@ -166,7 +166,6 @@ class _LloydLoop(ABC):
         budget: Budget | None,
         n_clusters: int = 1,
         rounds: int | None = None,
-        relocate_empty: bool | None = False,
         **fields: Any,
     ) -> Self:
         """Choose the number of rounds by the method's error model, unless it is given.
@@ -176,14 +175,15 @@ class _LloydLoop(ABC):
         _check_whole(n_clusters=n_clusters, n_features=n_features)
         if rounds is None:
             rounds = cls._best_rounds(n_features, n_clusters, nominal_n, budget)
+        relocate = fields.pop("relocate_empty", False)
         task = cls(n_clusters=n_clusters, n_features=n_features, rounds=rounds, **fields)
-        return task._with_relocation(relocate_empty, nominal_n, budget)
+        return task._with_relocation(relocate, nominal_n, budget)
 
     def _with_relocation(
-        self, relocate_empty: bool | None, nominal_n: int, budget: Budget | None
+        self, relocate: bool | None, nominal_n: int, budget: Budget | None
     ) -> Self:
-        """Return the task with the choice made: by default where an average cluster stands out."""
-        if relocate_empty is None:
+        """Return the task with the choice made; None is yes where an average cluster stands out."""
+        if relocate is None:
             payload = self.payload(self.rounds - 1)
             match self.mechanism:
                 case "gaussian":
@@ -193,8 +193,8 @@ class _LloydLoop(ABC):
                 case "none":
                     noise = 0.0
             share = nominal_n / self.n_clusters
-            relocate_empty = share >= CLEAR_SHARE * noise / payload.count_word
-        return replace(self, relocate_empty=relocate_empty)
+            relocate = share >= CLEAR_SHARE * noise / payload.count_word
+        return replace(self, relocate_empty=relocate)
 
     @staticmethod
     def _best_rounds(d: int, k: int, n: int, budget: Budget | None) -> int:
@@ -487,7 +487,6 @@ class FastLloyd(_LloydLoop):
         alpha: float = 0.8,
         radius_strategy: RadiusStrategy = "step",
         mechanism: Mechanism = "gaussian",
-        relocate_empty: bool | None = False,
         **fields: Any,
     ) -> Self:
         """Choose radii and number of rounds. [DHK24]_ sections 5.3 and 5.4.
@@ -521,6 +520,7 @@ class FastLloyd(_LloydLoop):
             else:
                 variance = (_sigma(budget) * radius) ** 2 * (1 + 1 / root)
                 rounds = _within_limits(allowed / variance)
+        relocate = fields.pop("relocate_empty", False)
         task = cls(
             n_clusters=n_clusters,
             n_features=n_features,
@@ -530,7 +530,7 @@ class FastLloyd(_LloydLoop):
             mechanism=mechanism,
             **fields,
         )
-        return task._with_relocation(relocate_empty, nominal_n, budget)
+        return task._with_relocation(relocate, nominal_n, budget)
 
     def payload(self, t: int) -> Payload:
         """Return the difference to the centre, at most the radius of round `t`."""
@@ -622,7 +622,10 @@ def centre_exhibits(results: Mapping[str, Floats], columns: tuple[str, ...]) -> 
     centres, low, high = results["centres"], results["low"], results["high"]
     sizes, size_half_width = results["sizes"], results["size_half_width"]
     names = tuple(f"cluster {j}" for j in range(len(centres)))
-    noise = "95 % of the noise of the last round; it does not cover sampling."
+    noise = (
+        "95 % of the noise of the last round; it covers neither sampling nor the rounds before, so "
+        "another run may find other clusters."
+    )
     between = f"In brackets: {noise} A centre that was pulled back may lie outside."
     rows: tuple[tuple[str | Measured | Between, ...], ...] = tuple(
         (

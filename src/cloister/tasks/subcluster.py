@@ -178,7 +178,6 @@ class KMeansGuaranteeDP(_ZoneLoop):
         rounds: int | None = None,
         alpha: float = 0.8,
         radius_strategy: RadiusStrategy = "step",
-        relocate_empty: bool | None = False,
         **fields: Any,
     ) -> Self:
         """Choose radii and number of rounds as FastLloyd does; other keywords are fields."""
@@ -190,7 +189,7 @@ class KMeansGuaranteeDP(_ZoneLoop):
             rounds=rounds,
             alpha=alpha,
             radius_strategy=radius_strategy,
-            relocate_empty=relocate_empty,
+            relocate_empty=fields.pop("relocate_empty", False),
         )
         return cls(
             n_clusters=n_clusters,
@@ -292,7 +291,6 @@ class SubClusterDP(_ZoneLoop):
         alpha: float = 0.8,
         radius_strategy: RadiusStrategy = "step",
         sub_share: float = 0.4,
-        relocate_empty: bool | None = False,
         **fields: Any,
     ) -> Self:
         """Choose radii and steps by FastLloyd's error model; other keywords are fields."""
@@ -307,7 +305,7 @@ class SubClusterDP(_ZoneLoop):
             rounds=None if rounds is None else max(1, rounds // 2),
             alpha=alpha,
             radius_strategy=radius_strategy,
-            relocate_empty=relocate_empty,
+            relocate_empty=fields.pop("relocate_empty", False),
         )
         return cls(
             n_clusters=n_clusters,
