@@ -31,7 +31,7 @@ LAYERS = [
     {"transports", "schema", "metrics", "parties"},
     {"data"},
     {"jobs", "enrolment"},
-    {"curator"},
+    {"curator", "stability"},
     {"estimators"},
     {"report", "settings"},
     {"service"},
@@ -61,7 +61,7 @@ ONLY = {
 # Third-party libraries and the modules that may import them; numpy is welcome everywhere.
 LIBRARIES = {
     "cryptography": {"randomness", "hazmat", "enrolment"},
-    "scipy": {"privacy", "metrics", "audit", "experiments"},
+    "scipy": {"privacy", "metrics", "stability", "audit", "experiments"},
     "dp_accounting": {"privacy.accounting"},
     "sqlalchemy": {"privacy.ledger", "privacy.ledger_file", "data", "service.store", "silo.store"},
     "pydantic": {"schema", "settings", "service.app"},

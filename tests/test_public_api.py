@@ -14,6 +14,7 @@ from cloister.errors import CloisterError, PlanError
 NAMES = [
     "TASKS",
     "Account",
+    "AccuracyWarning",
     "Baskets",
     "Budget",
     "BudgetExceeded",
@@ -45,6 +46,7 @@ NAMES = [
     "RemoteProtocolError",
     "RuleSet",
     "Schema",
+    "Stability",
     "Task",
     "TransportError",
     "UncountedWarning",

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from cloister.errors import (
+    AccuracyWarning,
     BudgetExceeded,
     CloisterError,
     DataError,
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from cloister.privacy.ledger import Ledger
     from cloister.protocol.plan import Plan
     from cloister.schema import Column, Schema, catalogue_schema
+    from cloister.stability import Stability
     from cloister.tasks import TASKS, Task
 
 # Loaded when first used, so that a silo without scikit-learn's needs does not pay for it.
@@ -86,6 +88,7 @@ _HOME = {
     "mine_rules": "cloister.estimators.rules",
     "run_job": "cloister.jobs",
     "run_plan": "cloister.jobs",
+    "Stability": "cloister.stability",
     "select_k": "cloister.estimators.select_k",
 }
 
@@ -93,6 +96,7 @@ __all__ = [
     "DPPCA",
     "TASKS",
     "Account",
+    "AccuracyWarning",
     "Baskets",
     "Budget",
     "BudgetExceeded",
@@ -123,6 +127,7 @@ __all__ = [
     "RemoteProtocolError",
     "RuleSet",
     "Schema",
+    "Stability",
     "Task",
     "TransportError",
     "UncountedWarning",

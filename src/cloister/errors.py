@@ -13,6 +13,7 @@
     └── TransportError       a frame could not be carried
 
     PrivacyWarning           a result that is not, or is less, private than a reader may think
+    AccuracyWarning          a result that says less of the records than a reader may think
 
 A message is one sentence: the name, the rule, the value, the way out. It never contains a record,
 a key or a value before noise.
@@ -63,3 +64,7 @@ class PrivacyWarning(UserWarning):
 
 class UncountedWarning(UserWarning):
     """A release is private, but no ledger adds its cost to that of others."""
+
+
+class AccuracyWarning(UserWarning):
+    """A result is private, but says less of the records than the reader may think."""

@@ -6,13 +6,14 @@ noised and bounded as everywhere else here. New code wants :class:`cloister.DPKM
 
 Differences to the published code, all on purpose: the server has no key and the clients no noise;
 exact numbers of unassigned records do not exist, so the third value of ``step`` is None; sums and
-counts are masked and noised independently; a round beyond ``iters`` is refused.
+counts are masked and noised independently; a round beyond ``iters`` is refused. Parties count the
+rounds themselves, so the first may have another radius, and so another noise, than the later ones.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import InitVar, dataclass, field
+from dataclasses import InitVar, dataclass, field, replace
 from functools import cached_property
 from math import ceil, sqrt
 from typing import Literal
@@ -37,7 +38,7 @@ from cloister.randomness import new_key as _new_key_bytes
 from cloister.randomness import new_nonce
 from cloister.secagg.masks import GroupMask, Masker, NoMask
 from cloister.tasks.base import Released
-from cloister.tasks.kmeans import FastLloyd, Post
+from cloister.tasks.kmeans import FastLloyd, Post, RadiusStrategy
 
 Floats = NDArray[np.float64]
 FRAC_BITS = 16
@@ -49,16 +50,21 @@ class Params:
 
     Parameters
     ----------
-    k, dim, num_clients, iters : int, >= 1
+    k, dim, num_clients : int, >= 1
+    iters : int, >= 1
+        Number of rounds: 5, which is near what the error model of `DPKMeans` chooses for some
+        thousand records and a budget of 1.
     dp : {"none", "laplace", "gaussian"}
     epsilon : float, > 0
         For all `iters` rounds together; needed unless `dp` is "none". ``eps=`` is accepted.
     delta : float, optional
         For Gaussian noise; 1e-6 if not given.
     max_dist : float, optional
-        Constant radius in a box of half-width 1. Without it FastLloyd's with `alpha`, the same in
-        every round, since the vectors of this loop do not say which round they are of.
+        Radius in a box of half-width 1. Without it FastLloyd's with `alpha`.
     alpha : float, > 0
+    radius_strategy : {"constant", "step"}
+        Whether all rounds have that radius, or the first looks as far as half the diagonal of the
+        box: more of the starting centres then find records, under more noise.
     post : {"fold", "truncate", "none"}
     bounds : (float, float)
         Public bounds of every column.
@@ -71,12 +77,13 @@ class Params:
     k: int
     dim: int
     num_clients: int
-    iters: int
-    dp: Literal["none", "laplace", "gaussian"]
+    iters: int = 5
+    dp: Literal["none", "laplace", "gaussian"] = "gaussian"
     epsilon: float | None = None
     delta: float | None = None
     max_dist: float | None = None
     alpha: float = 0.8
+    radius_strategy: RadiusStrategy = "constant"
     post: Post = "fold"
     bounds: tuple[float, float] = (-1.0, 1.0)
     seed: int = 0
@@ -115,24 +122,15 @@ class Params:
             n_clusters=self.k,
             rounds=self.iters,
             alpha=self.alpha,
-            radius_strategy="constant",  # vectors carry no round, so all rounds need one noise
+            radius_strategy=self.radius_strategy,
             mechanism="laplace" if self.dp == "laplace" else "gaussian",
             post=self.post,
             public_seed=self.seed,
         )
         if self.max_dist is None:
             return designed
-        return FastLloyd(
-            n_clusters=self.k,
-            n_features=self.dim,
-            rounds=self.iters,
-            frac_bits=FRAC_BITS,
-            first_radius=self.max_dist,
-            radius=self.max_dist,
-            mechanism=designed.mechanism,
-            post=self.post,
-            public_seed=self.seed,
-        )
+        first = designed.first_radius if self.radius_strategy == "step" else self.max_dist
+        return replace(designed, first_radius=first, radius=self.max_dist)
 
     @cached_property
     def grid(self) -> Grid:
@@ -208,6 +206,14 @@ class _Client:
         """Current centres, shape (k, dim), units of the values."""
         return self.params.grid.decode(from_grid(self._state["centres"], FRAC_BITS))
 
+    @property
+    def sizes(self) -> Floats:
+        """Noisy numbers of records near each centre in the last round, shape (k,); 0 before.
+
+        Where they sum to far less than all records, a start has failed: see `centroids`.
+        """
+        return from_grid(self._state["sizes"], FRAC_BITS)
+
     def step(self, params: Params | None = None) -> tuple[Words, Words, None]:
         """Return this round's blinded sums (k, dim) and counts (k,); the same until `update`.
 
@@ -275,7 +281,14 @@ class MaskedClient(_Client):
         From :func:`new_key`, the same for all clients of the run.
     """
 
-    def __init__(self, index: int, values: ArrayLike, params: Params, *, key: GroupKey) -> None:
+    def __init__(
+        self, index: int, values: ArrayLike, params: Params, *, key: GroupKey | None = None
+    ) -> None:
+        if not isinstance(key, GroupKey):
+            raise TypeError(
+                f"key must be the group key of the clients, got {type(key).__name__}; make one "
+                "with parties.new_key() and give it to every client, never to the server."
+            )
         super().__init__(index, values, params, key.join(params.run_id, index))
 
 

@@ -52,7 +52,17 @@ def masked(p: Params, key: GroupKey | None = None) -> list[MaskedClient]:
 
 
 @pytest.mark.parametrize("num_clients", [1, 2, 5])
-@pytest.mark.parametrize("changes", [{}, {"max_dist": 0.5}, {"dp": "laplace"}, {"post": "none"}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"max_dist": 0.5},
+        {"dp": "laplace"},
+        {"post": "none"},
+        {"radius_strategy": "step"},
+        {"radius_strategy": "step", "max_dist": 0.5, "dp": "laplace"},
+    ],
+)
 def test_the_loop_is_the_core_bit_for_bit(num_clients: int, changes: dict[str, Any]) -> None:
     p = params(num_clients=num_clients, **changes)
     shim = loop(masked(p), Server(p, noise=ZeroNoise()), 4)
@@ -258,6 +268,7 @@ def test_reprs_show_no_secret_and_no_value() -> None:
         ({"max_dist": 9.0}, "radius"),
         ({"alpha": 0.0}, "alpha"),
         ({"post": "clip"}, "post"),
+        ({"radius_strategy": "steps"}, "radius_strategy"),
         ({"bounds": (1.0, 1.0)}, "bounds"),
     ],
 )
@@ -293,10 +304,62 @@ def test_max_dist_is_the_constant_radius() -> None:
     assert task.first_radius == task.radius == 0.3
 
 
-def test_all_rounds_have_one_radius_since_vectors_carry_no_round() -> None:
+def test_a_constant_radius_is_that_of_all_rounds() -> None:
     p = params(k=100)
     assert p.task.first_radius == p.task.radius
     assert len({p.noise_scale(t) for t in range(p.iters)}) == 1
+
+
+class Asked(ZeroNoise):
+    """Remembers the scales it was asked for."""
+
+    def __init__(self) -> None:
+        self.scales: list[int] = []
+
+    def draw(self, kind: Any, scale: int, size: int) -> Any:
+        self.scales.append(scale)
+        return super().draw(kind, scale, size)
+
+
+@pytest.mark.parametrize("dp", ["gaussian", "laplace"])
+@pytest.mark.parametrize("max_dist", [None, 0.2])
+def test_step_radius_is_counted_by_both_sides(dp: str, max_dist: float | None) -> None:
+    p = params(radius_strategy="step", dp=dp, max_dist=max_dist)
+    assert p.task.first_radius == sqrt(2)  # half the diagonal of a box of half-width 1
+    assert p.task.radius == max_dist or max_dist is None
+    expected = [p.noise_scale(t) for t in range(p.iters)]
+    assert expected[0] > expected[1] == expected[2]
+    server = Server(p, noise=(noise := Asked()))
+    clients = masked(p)
+    loop(clients, server, p.iters)
+    assert noise.scales == [scale for scale in expected for _ in ("totals", "counts")]
+    # records near a corner of the box are within the first radius only
+    far = np.array([[0.9, 0.9]] * 10)
+    client = UnmaskedClient(0, far, params(num_clients=1, k=1, radius_strategy="step"))
+    assert to_integers(client.step()[1]).sum() > 0
+    near = UnmaskedClient(0, far, params(num_clients=1, k=1, max_dist=0.2))
+    assert to_integers(near.step()[1]).sum() == 0
+
+
+def test_rounds_and_law_have_defaults_but_the_budget_has_none() -> None:
+    p = Params(k=3, dim=2, num_clients=2, epsilon=1.0)
+    assert (p.iters, p.dp) == (5, "gaussian")
+    with pytest.raises(PlanError, match="epsilon must be given"):
+        Params(k=3, dim=2, num_clients=2)
+
+
+def test_a_missing_key_says_where_keys_come_from() -> None:
+    for key in (None, b"x" * 32):
+        with pytest.raises(TypeError, match=r"parties\.new_key\(\)"):
+            MaskedClient(0, VALUES[0], params(), key=key)  # type: ignore[arg-type]
+
+
+def test_clients_tell_the_noisy_sizes() -> None:
+    p = params(num_clients=1, dp="none", epsilon=None)
+    client = UnmaskedClient(0, VALUES[0], p)
+    assert client.sizes.tolist() == [0.0, 0.0, 0.0]
+    loop([client], Server(p), p.iters)
+    assert 0 < client.sizes.sum() <= len(VALUES[0])
 
 
 def test_a_group_key_is_neither_copied_nor_stored() -> None:

@@ -157,7 +157,8 @@ def add_kmeans_arguments(parser: argparse.ArgumentParser, *, required: bool = Tr
     group.add_argument(
         "--keep-empty",
         action="store_true",
-        help="leave empty clusters where they are, as the published methods do",
+        help="leave empty clusters where they are, as the published methods do (default: move "
+        "them where an average cluster stands well out of the noise)",
     )
     group.add_argument(
         "--public-seed", type=int, default=0, help="of the starting centres, known to all"
@@ -288,15 +289,12 @@ def kmeans_options(args: argparse.Namespace) -> dict[str, Any]:
     if args.rounds is not None and "rounds" not in _fields_of(TASKS[args.algorithm]):
         raise PlanError(f"rounds are fixed by the plan of {args.algorithm}; leave them out.")
     given = {"alpha": args.alpha, "rounds": args.rounds}
+    options: dict[str, Any] = {"n_clusters": args.k, "public_seed": args.public_seed}
     if "relocate_empty" in _fields_of(TASKS[args.algorithm]):
-        given["relocate_empty"] = not args.keep_empty
+        options["relocate_empty"] = False if args.keep_empty else None
     elif args.keep_empty:
         raise PlanError(f"keep-empty means nothing for {args.algorithm}; leave it out.")
-    return {
-        "n_clusters": args.k,
-        "public_seed": args.public_seed,
-        **{name: value for name, value in given.items() if value is not None},
-    }
+    return options | {name: value for name, value in given.items() if value is not None}
 
 
 def schema_of_model(path: Path, plan: Plan) -> Schema:

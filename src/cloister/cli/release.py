@@ -8,7 +8,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +23,10 @@ from cloister.privacy.budget import Budget
 from cloister.report import as_table, number, odds_sentence, write_report
 from cloister.report.words import warnings_of
 from cloister.schema import Schema
+from cloister.stability import Stability, stability
 from cloister.tasks.apriori import Apriori
 from cloister.tasks.base import Bars, Curve, Table, Task
+from cloister.tasks.clusters import clusters_above_noise, records_left_out
 from cloister.tasks.pipeline import Pipeline
 
 if TYPE_CHECKING:
@@ -150,19 +152,29 @@ def finish(
     *,
     command: str,
     written: Mapping[str, Path] | None = None,
+    reruns: int | None = None,
 ) -> int:
     """Write model, centres and report, then show what was released and what it cost.
 
-    Files that were `written` before are listed, too.
+    Files that were `written` before are listed, too. The stability of a clustering is worked out
+    from so many `reruns`, if any.
     """
     for warning in warnings_of(result):
         out.warn(warning)
-    files = {**_write(result, charge, folder), **(written or {})}
-    _show(result, charge, out)
+    if left_out := records_left_out(result.results, result.plan.nominal_n):
+        out.warn(left_out)
+    files = _write(result, folder)
+    again = None if reruns is None else stability(result, reruns)
+    files["report"] = folder / "report.html"
+    lines = charge.lines() if charge else ()
+    write_report(result, files["report"], budget_lines=lines, stability=again)
+    files |= written or {}
+    _show(result, charge, out, again)
     out.say()
     for path in files.values():
         out.say(f"written  {path}")
-    out.document(_document(result, charge, files, command))
+    document = _document(result, charge, files, command)
+    out.document(document | ({"stability": asdict(again)} if again else {}))
     if charge:
         charge.account.ledger.dispose()
     return 0
@@ -259,7 +271,7 @@ def _asked_cap(dataset: str, budget: Budget) -> float:
         raise PlanError(f"cap_epsilon must be a number, got {answer!r}; run it again.") from None
 
 
-def _write(result: JobResult, charge: Charge | None, folder: Path) -> dict[str, Path]:
+def _write(result: JobResult, folder: Path) -> dict[str, Path]:
     """Write the model first, so that what was paid for is safe whatever happens later."""
     files = {"model": folder / "model.json"}
     result.save(files["model"])
@@ -268,8 +280,6 @@ def _write(result: JobResult, charge: Charge | None, folder: Path) -> dict[str, 
         _write_centres(result, files["centres"])
     if isinstance(result.plan.task, Apriori):
         files |= _write_rules(result, folder)
-    files["report"] = folder / "report.html"
-    write_report(result, files["report"], budget_lines=charge.lines() if charge else ())
     return files
 
 
@@ -303,7 +313,7 @@ def _write_rules(result: JobResult, folder: Path) -> dict[str, Path]:
     return files
 
 
-def _show(result: JobResult, charge: Charge | None, out: Output) -> None:
+def _show(result: JobResult, charge: Charge | None, out: Output, again: Stability | None) -> None:
     plan = result.plan
     lines = [
         ("silos", ", ".join(plan.silos)),
@@ -320,6 +330,8 @@ def _show(result: JobResult, charge: Charge | None, out: Output) -> None:
     if plan.budget and not warnings_of(result):
         out.paragraph(odds_sentence(result.spent, plan.unit))
     _show_exhibits(result, out)
+    if again is not None:
+        out.table(again.table(result.results["centres"], plan.columns))
 
 
 def show_federated(result: JobResult, out: Output) -> None:
@@ -334,10 +346,14 @@ def show_federated(result: JobResult, out: Output) -> None:
             ("spent", f"epsilon {number(result.epsilon())}, unit of privacy: {plan.unit}"),
         ]
     )
+    if left_out := records_left_out(result.results, plan.nominal_n):
+        out.warn(left_out)
     _show_exhibits(result, out)
 
 
 def _show_exhibits(result: JobResult, out: Output) -> None:
+    if said := clusters_above_noise(result.results):
+        out.paragraph(said)
     for exhibit in result.plan.task.exhibits(result.results, result.plan.columns):
         long = isinstance(exhibit, Curve) and len(exhibit.places) > _LONG_CURVE
         if isinstance(exhibit, Table | Bars | Curve) and not long:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from html import escape
@@ -20,7 +21,7 @@ from sklearn.metrics.pairwise import euclidean_distances
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from cloister.errors import DataError, PlanError
+from cloister.errors import AccuracyWarning, DataError, PlanError
 from cloister.estimators.tables import (
     check_bounds,
     check_schema,
@@ -36,9 +37,11 @@ from cloister.privacy.ledger import Ledger
 from cloister.privacy.noise import DiscreteNoise, NoiseSource
 from cloister.protocol.plan import Plan
 from cloister.schema import Schema
+from cloister.stability import N_RUNS, Stability, stability
 from cloister.tasks import TASKS, Task
 from cloister.tasks.auto import Auto
 from cloister.tasks.balcan import Balcan
+from cloister.tasks.clusters import clusters_above_noise, records_left_out
 from cloister.tasks.dp_em import DPEM
 from cloister.tasks.feddp_init import FedDPInit
 from cloister.tasks.grid_synopsis import EUGkM, Hybrid
@@ -103,10 +106,11 @@ class DPKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
     rounds : int, optional
         Number of noisy rounds; by default 2 to 7 by the method's error model. Refused by methods
         whose rounds are fixed.
-    relocate_empty : bool
+    relocate_empty : bool, optional
         Whether a centre that noise alone could explain starts again beside the largest cluster;
-        costs nothing. The published methods do not (False). Of no meaning for a method without
-        Lloyd's rounds.
+        costs nothing. By default where the plan's numbers say that it pays: an average cluster has
+        four times the noise of its count. The published methods do not (False). Of no meaning for
+        a method without Lloyd's rounds.
     frac_bits : int in [4, 24]
         Records are rounded to multiples of ``2**-frac_bits`` of half a column's range.
     random_state : int, RandomState or None
@@ -116,8 +120,10 @@ class DPKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
     ----------
     cluster_centers_ : ndarray of shape (n_clusters, n_features), data units
     centers_low_, centers_high_ : ndarray of shape (n_clusters, n_features), data units
-        Ends of the 95 % interval of the noise, for the mean before it was shrunk or brought back
-        into the box, so that a centre may lie outside; it does not cover sampling.
+        Ends of the 95 % interval of the noise of the last round, for the mean before it was shrunk
+        or brought back into the box, so that a centre may lie outside; the whole box where the
+        cluster does not stand out of the noise. It covers neither sampling nor the rounds before:
+        what another fit would find is what :meth:`stability` says.
     centers_half_width_ : ndarray of shape (n_clusters, n_features), data units
         Half their distance.
     cluster_sizes_, sizes_half_width_ : ndarray of shape (n_clusters,)
@@ -170,7 +176,7 @@ class DPKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         algorithm: str = "auto",
         alpha: float | None = None,
         rounds: int | None = None,
-        relocate_empty: bool = True,
+        relocate_empty: bool | None = None,
         frac_bits: int = 16,
         random_state: Any = None,
     ) -> None:
@@ -210,6 +216,11 @@ class DPKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
             Before anything is spent.
         BudgetExceeded
             If the ledger refuses.
+
+        Warns
+        -----
+        AccuracyWarning
+            If the noisy sizes sum to far less than `nominal_n`: many records are in no cluster.
         """
         schema, records, local = self._read(X)
         self._release(schema, records)
@@ -235,7 +246,7 @@ class DPKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
             "frac_bits": int(self.frac_bits),
         }
         if "relocate_empty" in _fields_of(ALGORITHMS[self.algorithm]):
-            options["relocate_empty"] = bool(self.relocate_empty)
+            options["relocate_empty"] = self.relocate_empty
         if self.rounds is not None:
             options["rounds"] = int(self.rounds)
         if self.alpha is not None:
@@ -252,6 +263,12 @@ class DPKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
             **options,
         )
         self._keep(result)
+        self._warn()
+
+    def _warn(self, stacklevel: int = 4) -> None:
+        """Warn if the released sizes leave many of the agreed records out."""
+        if said := records_left_out(self.result_.results, self.plan_.nominal_n):
+            warnings.warn(said, AccuracyWarning, stacklevel=stacklevel)
 
     def _keep(self, result: JobResult) -> None:
         """Set the learned attributes from a released result."""
@@ -271,6 +288,29 @@ class DPKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         self._n_features_out = len(self.cluster_centers_)
         if result.plan.columns != tuple(f"x{j}" for j in range(self.n_features_in_)):
             self.feature_names_in_ = np.array(result.plan.columns, dtype=object)
+
+    def stability(self, n_runs: int = N_RUNS, *, random_state: Any = 0) -> Stability:
+        """Forecast what another fit would find, from the released values alone; costs nothing.
+
+        Parameters
+        ----------
+        n_runs : int, >= 2
+            Simulated reruns of the plan.
+        random_state : int, RandomState or None
+            Of the simulation.
+
+        Returns
+        -------
+        Stability
+            How far each centre moves between two reruns, and how often its cluster is found.
+
+        Notes
+        -----
+        :func:`cloister.stability.stability` says what is simulated.
+        """
+        check_is_fitted(self)
+        seed = int(check_random_state(random_state).randint(2**31 - 1))
+        return stability(self.result_, n_runs, seed=seed)
 
     def predict(self, X: ArrayLike) -> NDArray[np.int32]:
         """Return the nearest centre of each record; local, exact for the given X, costs nothing.
@@ -349,7 +389,7 @@ class DPKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
             delta=plan.budget.delta,
             algorithm=algorithm,
             rounds=plan.rounds if "rounds" in _fields_of(type(task)) else None,
-            relocate_empty=getattr(task, "relocate_empty", True),
+            relocate_empty=getattr(task, "relocate_empty", None),
             frac_bits=task.frac_bits,
         )
         model._keep(result)
@@ -435,6 +475,6 @@ def _html(model: DPKMeans) -> str:
     caption = (
         f"DPKMeans ({escape(model.algorithm)}): epsilon {model.spent_:.4g}, "
         f"delta {model.delta_:.2g}; ± and [ , ] are 95 % of the noise; noise from: "
-        f"{escape(model.result_.noise)}"
+        f"{escape(model.result_.noise)}. {clusters_above_noise(model.result_.results)}"
     )
     return f"<table><caption>{caption}</caption><tr><th></th>{head}</tr>{rows}</table>"

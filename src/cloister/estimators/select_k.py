@@ -135,6 +135,7 @@ def select_k(
     k = int(found["k"][0])
     model.n_clusters = k
     model._keep(result)
+    model._warn(stacklevel=3)
     model._label(local)
     curve = GapCurve(
         candidates=np.array(numbers),

@@ -26,9 +26,11 @@ from cloister.report.words import (
     listed,
     number,
     privacy_statement,
+    remarks_of,
     warnings_of,
     who_saw_what,
 )
+from cloister.stability import Stability
 from cloister.tasks.base import Between, Exhibit, Measured, Table
 from cloister.tasks.pipeline import Pipeline
 
@@ -104,6 +106,7 @@ def write_report(
     *,
     budget_lines: Sequence[tuple[str, str]] = (),
     in_process: bool = True,
+    stability: Stability | None = None,
 ) -> None:
     """Write the report of a job as one HTML file.
 
@@ -116,8 +119,12 @@ def write_report(
         What the ledger says of the data set, such as its cap and what is left.
     in_process : bool
         Whether all parties ran in one process, which the report then says.
+    stability : Stability, optional
+        Of a clustering, if the report is to show it.
     """
-    text = render_report(result, budget_lines=budget_lines, in_process=in_process)
+    text = render_report(
+        result, budget_lines=budget_lines, in_process=in_process, stability=stability
+    )
     Path(path).write_text(text, encoding="utf-8")
 
 
@@ -126,6 +133,7 @@ def render_report(
     *,
     budget_lines: Sequence[tuple[str, str]] = (),
     in_process: bool = True,
+    stability: Stability | None = None,
 ) -> str:
     """Return the report of a job as HTML; parameters are those of :func:`write_report`."""
     plan = result.plan
@@ -135,7 +143,7 @@ def render_report(
             _head(result, title),
             "<main>",
             _privacy(result, in_process),
-            _results(result),
+            _results(result, stability),
             _budget(result, budget_lines),
             _plan(plan),
             "</main>",
@@ -193,11 +201,14 @@ def _privacy(result: JobResult, in_process: bool) -> str:
     )
 
 
-def _results(result: JobResult) -> str:
+def _results(result: JobResult, again: Stability | None) -> str:
     exhibits: list[Exhibit] = list(result.plan.task.exhibits(result.results, result.plan.columns))
     if moved := _movement(result):
         exhibits.append(moved)
-    parts = [_exhibit(exhibit, f"x{index}") for index, exhibit in enumerate(exhibits)]
+    if again is not None:
+        exhibits.append(again.table(result.results["centres"], result.plan.columns))
+    parts = [f"<p>{_text(remark)}</p>" for remark in remarks_of(result)]
+    parts += [_exhibit(exhibit, f"x{index}") for index, exhibit in enumerate(exhibits)]
     return _section("Results", "".join(parts) or "<p>This task shows nothing.</p>")
 
 

@@ -25,6 +25,7 @@ from cloister.tasks.base import (
     Scatter,
     Table,
 )
+from cloister.tasks.clusters import clusters_above_noise, records_left_out
 
 _LARGE, _SMALL = 1e7, 1e-4  # beyond these a number is shown with an exponent
 _MOST_NAMES = 30  # of columns; a catalogue has thousands
@@ -147,6 +148,13 @@ def warnings_of(result: JobResult) -> tuple[str, ...]:
             "would guarantee with real noise; this run guarantees nothing."
         )
     return tuple(warnings)
+
+
+def remarks_of(result: JobResult) -> tuple[str, ...]:
+    """Return what the released numbers say of how far to trust them."""
+    left_out = records_left_out(result.results, result.plan.nominal_n)
+    said = (clusters_above_noise(result.results), left_out[:1].upper() + left_out[1:])
+    return tuple(filter(None, said))
 
 
 def privacy_statement(result: JobResult) -> tuple[tuple[str, str], ...]:

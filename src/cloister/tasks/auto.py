@@ -190,11 +190,14 @@ class Auto:
         Returns
         -------
         dict
-            As of the other k-means tasks. The interval is of the last round's mean before it was
+            As of the other k-means tasks, and ``spreads`` of shape (n_clusters, n_features) in
+            data units: about the standard deviation of each cluster in each column, 0 before it is
+            known and where it never is. The interval is of the last round's mean before it was
             shrunk, so a centre may lie outside it.
         """
         shown = ("centres", "low", "high", "sizes", "size_half_width")
-        return centres_in_units({name: state[name] for name in shown}, grid, self.frac_bits)
+        found = centres_in_units({name: state[name] for name in shown}, grid, self.frac_bits)
+        return {**found, "spreads": np.outer(self.route.spreads(state), grid.half_range)}
 
     def exhibits(
         self, results: Mapping[str, Floats], columns: tuple[str, ...]

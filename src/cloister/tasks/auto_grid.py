@@ -146,6 +146,11 @@ class GridRoute:
             **step.shown,
         )
 
+    def spreads(self, state: GridState) -> Floats:
+        """Return the standard deviation in a column of each cluster, as the histogram has it."""
+        radii = real(state, "radii", self.frac_bits)
+        return radii / self._constants.radius / sqrt(self.n_features)
+
     def _bayes(self, sums: Floats, noise_std: float, counts: Floats, radii: Floats) -> Floats:
         mean_square = float((counts * radii**2).sum() / counts.sum())
         return empirical_bayes(

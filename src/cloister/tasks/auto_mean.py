@@ -91,16 +91,23 @@ class MeanRoute:
             **around(mean + offsets, values + offsets, noise_std, n),
         )
 
+    def spreads(self, state: GridState) -> Floats:
+        """Return zeros: nothing is released of it."""
+        return np.zeros(len(state["centres"]))
+
 
 def around(
     centres: Floats, unshrunk: Floats, noise_std: float, nominal_n: int
 ) -> dict[str, Floats]:
-    """Return centres whose sizes are not known, with the interval of the mean they stand around."""
+    """Return centres whose sizes are not known.
+
+    A single one is the mean and has its interval; of several nothing was measured but their mean.
+    """
     k, half = len(centres), size_interval(noise_std)
     return {
         "centres": np.clip(centres, -1, 1),
-        "low": np.clip(unshrunk - half, -1, 1),
-        "high": np.clip(unshrunk + half, -1, 1),
+        "low": np.clip(unshrunk - half, -1, 1) if k == 1 else np.full_like(centres, -1.0),
+        "high": np.clip(unshrunk + half, -1, 1) if k == 1 else np.full_like(centres, 1.0),
         "sizes": np.full(k, nominal_n / k),
         "size_half_width": np.full(k, float(nominal_n)),
     }

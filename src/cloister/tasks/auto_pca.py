@@ -127,6 +127,7 @@ class PcaRoute:
             "counts": np.zeros(k),
             "counts_std": np.zeros(k),
             "radii": np.zeros(k),
+            "widths": np.zeros(k),
             "mean": np.zeros(d),
             "radius": np.array([TYPICAL * sqrt(d)]),
             "directions": np.zeros((d, self._kept_directions)),
@@ -323,6 +324,7 @@ class PcaRoute:
             places = self._quantize(samples, k)
             labels, _ = nearest(samples, places)
             counts = np.bincount(labels, minlength=k).astype(np.float64) * (n / len(samples))
+            widths = _widths(samples[:, :axes], np.ones(len(samples)), labels, k)
         else:
             places = cluster_weighted(
                 points, weights, k, public_seed=self.public_seed, restarts=_RESTARTS
@@ -330,6 +332,7 @@ class PcaRoute:
             labels, _ = nearest(points, places)
             counts = np.bincount(labels, weights, minlength=k).astype(np.float64)
             cells = np.maximum(np.bincount(labels[weights > 0], minlength=k), 1.0)
+            widths = _widths(points, weights, labels, k)
         directions = real(state, "directions", self.frac_bits)[:, : places.shape[1]]
         centres = real(state, "mean", self.frac_bits) + places @ directions.T
         total = float(real(state, "within", self.frac_bits)[0])
@@ -343,6 +346,7 @@ class PcaRoute:
             counts_std=noise_std * np.sqrt(cells),
             within=np.array([within]),
             radii=np.full(k, self._stretch * sqrt(within)),
+            widths=widths,
             sizes=counts,
             size_half_width=1.96 * noise_std * np.sqrt(cells),
         )
@@ -396,6 +400,10 @@ class PcaRoute:
             **step.shown,
         )
 
+    def spreads(self, state: GridState) -> Floats:
+        """Return the standard deviation in a column of each cluster, along the used axes."""
+        return real(state, "widths", self.frac_bits)
+
     def _refine(self, state: GridState, block: Released) -> State:
         """Nothing was detected: merge one more mean, with public centres around it."""
         radius = float(real(state, "radius", self.frac_bits)[0])
@@ -434,6 +442,18 @@ class PcaRoute:
 
     def _used_axes(self, state: GridState) -> int:
         return min(self._detected(state), self._axes)
+
+
+def _widths(points: Floats, weights: Floats, labels: Integers, n_clusters: int) -> Floats:
+    """Return the standard deviation of weighted points in each cluster, the mean over axes."""
+    sizes = np.maximum(np.bincount(labels, weights, minlength=n_clusters), 1e-9)
+    moments = [
+        np.stack([np.bincount(labels, weights * x**p, minlength=n_clusters) for x in points.T])
+        for p in (1, 2)
+    ]
+    means, squares = (moment / sizes for moment in moments)
+    widths: Floats = np.sqrt(np.maximum(squares - means**2, 0.0).mean(axis=0))
+    return widths
 
 
 def _edges(n_features: int) -> Floats:

@@ -327,16 +327,19 @@ class DPEM:
             ``centres`` (the means), ``low``, ``high``, ``half_width`` of shape (n_clusters,
             n_features) in data units; ``sizes`` and ``size_half_width`` of shape (n_clusters,) in
             records; ``weights`` of shape (n_clusters,), which add up to 1; ``covariances`` of shape
-            (n_clusters, n_features, n_features), or of variances (n_clusters, n_features).
+            (n_clusters, n_features, n_features), or of variances (n_clusters, n_features);
+            ``spreads``, the standard deviations in them, of shape (n_clusters, n_features).
         """
         weights = from_grid(state["weights"], self.frac_bits)
         covariances = from_grid(state["covariances"], self.frac_bits)
         units = grid.half_range
+        full = self.covariance == "full"
+        variances = np.diagonal(covariances, axis1=1, axis2=2) if full else covariances
         return {
             **centres_in_units(state, grid, self.frac_bits),
             "weights": weights,
-            "covariances": covariances
-            * (units[:, None] * units if self.covariance == "full" else units**2),
+            "covariances": covariances * (units[:, None] * units if full else units**2),
+            "spreads": np.sqrt(np.maximum(variances, 0.0)) * units,
         }
 
     def exhibits(

@@ -204,9 +204,8 @@ class EUGkM:
             mechanism=self.mechanism,
             origin=centres,
         )
-        # The mean of the records in a cell is at most half a cell from its middle; a centre that
-        # no cell is nearest to, as when two are the same, says nothing.
-        wider = np.where(cells == 0, BOX[1] - BOX[0], 1 / self.cells_per_axis)[:, None]
+        # The mean of the records in a cell is at most half a cell from its middle.
+        wider = 1 / self.cells_per_axis
         return {
             "centres": centres,
             "low": np.maximum(low - wider, BOX[0]),

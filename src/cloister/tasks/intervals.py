@@ -11,6 +11,9 @@ was asked with: the mean of the cluster, before a centre is shrunk, shortened to
 folded into the box. So ``low <= centre <= high`` need not hold for a centre that was. Without
 noise (``noise_std=0``) both ends are the target.
 
+A number of records is at least 0, so a noisy one that is not above its noise says nothing of what
+it divides: its interval is the whole box.
+
 References
 ----------
 .. [F54] Fieller, "Some problems in interval estimation", Journal of the Royal Statistical
@@ -20,6 +23,7 @@ References
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cloister.tasks.base import INTERVAL_95, Floats, Mechanism
 
@@ -59,25 +63,31 @@ def ratio_interval(
     Returns
     -------
     low, high : ndarray of the shape of `sums`
-        ``low <= high``. A set without an end is cut at the wall of the box; one of two pieces is
-        filled between them, and so covers more than 95 %. A set wholly outside the box is the
-        wall nearest to it.
+        ``low <= high``; the whole box for a count that is not above its noise, the nearest wall
+        for a set wholly outside the box.
     """
     divisors = counts[:, None]
     walls = (box[0] - origin, box[1] - origin)
     if mechanism == "gaussian":
         low, high = fieller(sums, divisors, np.square(sum_std), np.square(count_std), walls=walls)
     else:
-        floored = np.maximum(divisors, np.maximum(1.0, count_std))
+        known = above_noise(divisors, INTERVAL_95[mechanism] * np.asarray(count_std))
+        floored = np.where(known, np.maximum(divisors, 1.0), 1.0)
         ratios = sums / floored
         spread = INTERVAL_95[mechanism] * np.hypot(sum_std, ratios * count_std) / floored
-        low, high = np.clip(ratios - spread, *walls), np.clip(ratios + spread, *walls)
+        low = np.where(known, np.clip(ratios - spread, *walls), walls[0])
+        high = np.where(known, np.clip(ratios + spread, *walls), walls[1])
     return origin + low, origin + high
 
 
 def size_interval(count_std: float, mechanism: Mechanism = "gaussian") -> float:
     """Return the half-width of the 95 % interval of a count whose noise has this deviation."""
     return INTERVAL_95[mechanism] * count_std
+
+
+def above_noise(counts: Floats, half_width: float | Floats) -> NDArray[np.bool_]:
+    """Return where a noisy number of records stands out: its 95 % interval lies above 0."""
+    return np.asarray(counts > half_width)
 
 
 def round_up(half_width: Floats, frac_bits: int) -> Floats:
@@ -113,30 +123,28 @@ def fieller(
     Returns
     -------
     low, high : ndarray
-        ``walls[0] <= low <= high <= walls[1]``: the hull of the part of the set between the
-        walls. A set wholly outside them is the wall nearest to it, or, of two pieces, both walls.
+        ``walls[0] <= low <= high <= walls[1]``; both walls where the denominator is not above its
+        noise, the nearest wall where the set lies wholly outside them.
+
+    Notes
+    -----
+    The denominator is a number of records or a product of such, so it is at least 0 without its
+    noise. The set itself does not know that: of a denominator well below 0 it would be narrow.
     """
     given = numerator, denominator, var_numerator, var_denominator, covariance, *walls
     top, below, var_top, var_below, both, left, right = np.broadcast_arrays(
         *(np.asarray(part, dtype=np.float64) for part in given)
     )
     # {r : (top - r below)^2 <= z (var_top - 2 r both + r^2 var_below)}, that is
-    # {r : a r^2 - 2 b r + c <= 0}: an interval if a > 0, else the outside of one or the whole line
+    # {r : a r^2 - 2 b r + c <= 0}, an interval where a > 0
     z = INTERVAL_95["gaussian"] ** 2
     a, b = below**2 - z * var_below, top * below - z * both
+    known = (below > 0) & (a > 0)
     # b^2 - a c, without the terms that cancel
     discriminant = z * (var_top * below**2 + var_below * top**2 - 2 * both * top * below)
     discriminant += z**2 * (both**2 - var_top * var_below)
-    root = np.sqrt(np.maximum(discriminant, 0.0))
-    safe = np.where(a == 0, 1.0, a)
-    first, second = np.sort(((b - root) / safe, (b + root) / safe), axis=0)
-    # outside of (first, second): which of the two pieces has something between the walls
-    two_sided = (a < 0) & (discriminant >= 0)
-    has_left, has_right = first >= left, second <= right
-    low = np.where(two_sided & ~has_left & has_right, second, left)
-    high = np.where(two_sided & ~has_right & has_left, first, right)
-    bounded = a > 0
+    root, a = np.sqrt(np.maximum(discriminant, 0.0)), np.where(known, a, 1.0)
     return (
-        np.clip(np.where(bounded, first, low), left, right),
-        np.clip(np.where(bounded, second, high), left, right),
+        np.where(known, np.clip((b - root) / a, left, right), left),
+        np.where(known, np.clip((b + root) / a, left, right), right),
     )

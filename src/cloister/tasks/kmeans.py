@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import floor, isqrt, sqrt
 from typing import Any, ClassVar, Literal, Self
 
@@ -55,6 +55,9 @@ RadiusStrategy = Literal["step", "constant"]
 COUNT_IMPORTANCE = 0.225  # "rho" of [SCLBJ16]_: how much count noise matters against sum noise
 ROUND_ERROR = 0.004  # mean squared error a round may add, [SCLBJ16]_ section 4.2
 MIN_ROUNDS, MAX_ROUNDS = 2, 7
+CLEAR_SHARE = 4.0
+"""An average cluster's count must be so many times its noise for relocation to pay: then it is
+taken for empty in 2 of 100 rounds. Measured by benchmarks/relocation.py."""
 FAR = 8  # a centre outside the box, with post="none", is at most so far from its middle
 _NORMAL_95 = 1.96
 
@@ -126,7 +129,7 @@ class _LloydLoop(ABC):
     relocate_empty : bool
         Whether a centre whose noisy size is within its noise starts again beside the largest
         cluster, but for the last round. Made from released values, so it costs nothing; the
-        published methods leave it.
+        published methods leave it. `design` also takes None: whether it pays by the plan's numbers.
     """
 
     name: ClassVar[str]
@@ -172,7 +175,26 @@ class _LloydLoop(ABC):
         _check_whole(n_clusters=n_clusters, n_features=n_features)
         if rounds is None:
             rounds = cls._best_rounds(n_features, n_clusters, nominal_n, budget)
-        return cls(n_clusters=n_clusters, n_features=n_features, rounds=rounds, **fields)
+        relocate = fields.pop("relocate_empty", False)
+        task = cls(n_clusters=n_clusters, n_features=n_features, rounds=rounds, **fields)
+        return task._with_relocation(relocate, nominal_n, budget)
+
+    def _with_relocation(
+        self, relocate: bool | None, nominal_n: int, budget: Budget | None
+    ) -> Self:
+        """Return the task with the choice made; None is yes where an average cluster stands out."""
+        if relocate is None:
+            payload = self.payload(self.rounds - 1)
+            match self.mechanism:
+                case "gaussian":
+                    noise = _sigma(budget) * sqrt(self.rounds * payload.l2_squared)
+                case "laplace":
+                    noise = sqrt(2) * self.rounds * payload.l1 / _needed(budget).epsilon
+                case "none":
+                    noise = 0.0
+            share = nominal_n / self.n_clusters
+            relocate = share >= CLEAR_SHARE * noise / payload.count_word
+        return replace(self, relocate_empty=relocate)
 
     @staticmethod
     def _best_rounds(d: int, k: int, n: int, budget: Budget | None) -> int:
@@ -498,7 +520,8 @@ class FastLloyd(_LloydLoop):
             else:
                 variance = (_sigma(budget) * radius) ** 2 * (1 + 1 / root)
                 rounds = _within_limits(allowed / variance)
-        return cls(
+        relocate = fields.pop("relocate_empty", False)
+        task = cls(
             n_clusters=n_clusters,
             n_features=n_features,
             rounds=rounds,
@@ -507,6 +530,7 @@ class FastLloyd(_LloydLoop):
             mechanism=mechanism,
             **fields,
         )
+        return task._with_relocation(relocate, nominal_n, budget)
 
     def payload(self, t: int) -> Payload:
         """Return the difference to the centre, at most the radius of round `t`."""
@@ -598,7 +622,10 @@ def centre_exhibits(results: Mapping[str, Floats], columns: tuple[str, ...]) -> 
     centres, low, high = results["centres"], results["low"], results["high"]
     sizes, size_half_width = results["sizes"], results["size_half_width"]
     names = tuple(f"cluster {j}" for j in range(len(centres)))
-    noise = "95 % of the noise of the last round; it does not cover sampling."
+    noise = (
+        "95 % of the noise of the last round; it covers neither sampling nor the rounds before, so "
+        "another run may find other clusters."
+    )
     between = f"In brackets: {noise} A centre that was pulled back may lie outside."
     rows: tuple[tuple[str | Measured | Between, ...], ...] = tuple(
         (

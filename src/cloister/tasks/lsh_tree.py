@@ -285,10 +285,9 @@ class LSHTree:
             count_std=count_std * np.sqrt(leaves)[:, None],
             mechanism=self.mechanism,
         )
-        none = (leaves == 0)[:, None]  # as when two centres are the same
         return {
-            "low": np.where(none, BOX[0], low),
-            "high": np.where(none, BOX[1], high),
+            "low": low,
+            "high": high,
             "sizes": sizes,
             "size_half_width": size_interval(count_std, self.mechanism) * np.sqrt(leaves),
         }

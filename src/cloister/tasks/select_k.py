@@ -42,7 +42,7 @@ MOST_CLUSTERS = 256
 _CURVE = ("gap", "gap_low", "gap_high", "objective")
 _ROWS = (
     *("centres", "low", "high", "sizes", "size_half_width"),
-    *("counts", "counts_std", "radii", "start"),
+    *("counts", "counts_std", "radii", "widths", "start"),
 )
 """What `auto`'s state holds for each cluster."""
 

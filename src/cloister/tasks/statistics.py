@@ -281,7 +281,7 @@ def _variance(n: float, first: Floats, second: Floats, noise: float) -> Estimate
     slope = second + n / 2  # of the numerator, by the count
     return ratio(
         n * second - first**2 + noise / 2,
-        np.asarray(n**2 - noise),
+        np.asarray(n * abs(n) - noise),  # below 0 with n, so that no interval is believed
         var_numerator=noise * (slope**2 + n**2 / 4 + 4 * first**2),
         var_denominator=noise * 4 * n**2,
         covariance=noise * 2 * n * slope,
@@ -299,7 +299,7 @@ def _covariance(products: Floats, var_square: float, var_product: float) -> Esti
     moved = first[:, None] ** 2 + first[None, :] ** 2 + 2 * same * first**2
     return ratio(
         n * second - np.outer(first, first) + same * var_product,
-        np.asarray(n**2 - var_square),
+        np.asarray(n * abs(n) - var_square),  # below 0 with n, as above
         var_numerator=n**2 * of_second + second**2 * var_square + moved * var_product,
         var_denominator=4 * n**2 * var_square,
         covariance=2 * n * second * var_square,

@@ -189,6 +189,7 @@ class KMeansGuaranteeDP(_ZoneLoop):
             rounds=rounds,
             alpha=alpha,
             radius_strategy=radius_strategy,
+            relocate_empty=fields.pop("relocate_empty", False),
         )
         return cls(
             n_clusters=n_clusters,
@@ -196,6 +197,7 @@ class KMeansGuaranteeDP(_ZoneLoop):
             rounds=lloyd.rounds,
             first_radius=lloyd.first_radius,
             radius=lloyd.radius,
+            relocate_empty=lloyd.relocate_empty,
             **fields,
         )
 
@@ -303,6 +305,7 @@ class SubClusterDP(_ZoneLoop):
             rounds=None if rounds is None else max(1, rounds // 2),
             alpha=alpha,
             radius_strategy=radius_strategy,
+            relocate_empty=fields.pop("relocate_empty", False),
         )
         return cls(
             n_clusters=n_clusters,
@@ -311,6 +314,7 @@ class SubClusterDP(_ZoneLoop):
             first_radius=lloyd.first_radius,
             radius=lloyd.radius,
             sub_share=sub_share,
+            relocate_empty=lloyd.relocate_empty,
             **fields,
         )
 

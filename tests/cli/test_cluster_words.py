@@ -1,0 +1,94 @@
+"""What ``cloister cluster`` says of a clustering as a whole."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cloister.cli import main
+from cloister.cli.demo import patients
+
+MIDDLES = [[-0.6, -0.6], [0.6, -0.6], [0.0, 0.6]]
+COLUMN = '\n[[columns]]\nname = "{}"\ntype = "number"\nmin = {}\nmax = {}\n'
+
+
+@pytest.fixture
+def ward(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    X = np.random.default_rng(1).normal(MIDDLES, 0.1, (2000, 3, 2)).reshape(-1, 2)
+    np.savetxt("ward.csv", X, delimiter=",", header="a,b", comments="")
+    columns = COLUMN.format("a", -1.0, 1.0) + COLUMN.format("b", -1.0, 1.0)
+    Path("ward.toml").write_text('dataset = "ward"\nunit = "row"\n' + columns)
+    return tmp_path
+
+
+def cluster(*options: str) -> list[str]:
+    given = ["--schema", "ward.toml", "--out", "out", "--nominal-n", "6000"]
+    return ["cluster", "ward.csv", *given, *options]
+
+
+def test_a_run_of_noise_says_so(ward: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """60 clusters of 6,000 records at epsilon 0.1: a size is 100, as large as its noise."""
+    assert main(cluster("--k", "60", "--epsilon", "0.1", "--algorithm", "fastlloyd")) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "of 60 clusters stand" in said
+    assert "60 of 60 clusters" not in said
+    assert "of 60 clusters stand" in Path("out/report.html").read_text()
+
+
+def test_records_left_out_are_warned_of_on_standard_error(
+    ward: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A third of the records is beyond every radius of this start; see tests/unit/test_clusters."""
+    start = ["--public-seed", "13", "--rounds", "5", "--keep-empty"]
+    command = cluster("--k", "3", "--epsilon", "1", "--algorithm", "fastlloyd", *start)
+    assert main([*command, "--json"]) == 0
+    said = capsys.readouterr()
+    assert "warning: the noisy sizes sum to" in said.err
+    assert any("in no cluster" in warning for warning in json.loads(said.out)["warnings"])
+    assert "of the records are in no cluster" in Path("out/report.html").read_text()
+
+
+def test_stability_is_shown_when_asked_for(ward: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = cluster("--k", "3", "--epsilon", "2", "--cap-epsilon", "9")
+    assert main([*command, "--json"]) == 0
+    assert "stability" not in json.loads(capsys.readouterr().out)
+    assert "found again" not in Path("out/report.html").read_text()
+    assert main([*command, "--stability", "5", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["stability"]["n_runs"] == 5
+    assert document["stability"]["found"] == [1.0, 1.0, 1.0]
+    assert "found again" in Path("out/report.html").read_text()
+    assert main([*command, "--stability", "2"]) == 0
+    assert "found again" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("reruns", ["1", "x", "-4", "2.5"])
+def test_too_few_reruns_are_refused_before_anything_is_spent(
+    ward: Path, reruns: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(cluster("--k", "3", "--epsilon", "1", "--stability", reruns)) == 2
+    assert "must be an integer >= 2" in capsys.readouterr().err
+    assert not Path("out").exists()
+
+
+def test_a_model_is_written_even_if_its_stability_cannot_be_worked_out(
+    ward: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("cloister.cli.release.stability", fail)
+    main(cluster("--k", "3", "--epsilon", "1", "--stability"))
+    assert Path("out/model.json").is_file()
+
+
+def test_the_demo_says_how_many_clusters_stand_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert len(patients()) == 442
+    assert main(["demo", "--out", str(tmp_path / "out")]) == 0
+    assert "of 3 clusters stand" in capsys.readouterr().out
