@@ -1,4 +1,4 @@
-"""Three seconds of what ``tests/chaos/flood.py`` does for a minute: real processes and strangers."""
+"""Three seconds of what ``tests/chaos/flood.py`` does for a minute, with real processes."""
 
 from __future__ import annotations
 

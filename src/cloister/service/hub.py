@@ -24,6 +24,7 @@ from starlette.responses import JSONResponse
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from cloister.errors import CloisterError, TransportError
+from cloister.service.logs import Seldom
 from cloister.transports.http import (
     MAX_MESSAGE_BYTES,
     MAX_WORDS,
@@ -192,7 +193,8 @@ class Hub:
         self._on_shut_out = on_shut_out
         self._max = max_message_bytes
         self._streams: dict[str, _Stream] = {}
-        self._shut_out: set[str] = set()  # not waited for until they connect again
+        self._shut_out: dict[str, str] = {}  # why; not waited for until they connect again
+        self._unreadable = Seldom()
         self._exchanges: dict[int, _Exchange] = {}
         self._numbers = itertools.count(1)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -290,8 +292,8 @@ class Hub:
             for part in parts:
                 part.cancel()
             await asyncio.gather(*parts, return_exceptions=True)
-        if silo in self._shut_out:
-            await asyncio.to_thread(self._on_shut_out, silo, str(stream.ended.exception()))
+        if (reason := self._shut_out.get(silo)) is not None:
+            await asyncio.to_thread(self._on_shut_out, silo, reason)
 
     async def _listen(self, silo: str, stream: _Stream) -> None:
         """Take what a silo says until it hangs up."""
@@ -324,12 +326,13 @@ class Hub:
             self._identify(stream.scope)
         except TransportError as error:
             if self._streams.get(silo) is stream:
-                self._shut_out.add(silo)
+                self._shut_out[silo] = str(error)
             stream.end(_NOT_ENROLLED, str(error))
             self._lost(silo, stream)
             return False
         except CloisterError as error:
-            _LOG.error("certificates of open streams cannot be looked at: %s", error)
+            if self._unreadable.since(str(error)) is not None:
+                _LOG.error("certificates of open streams cannot be looked at: %s", error)
         return True
 
     async def _said(self, silo: str, message: Message) -> None:
@@ -350,7 +353,7 @@ class Hub:
     def _opened(self, silo: str, stream: _Stream) -> None:
         earlier = self._streams.pop(silo, None)
         self._streams[silo] = stream
-        self._shut_out.discard(silo)
+        self._shut_out.pop(silo, None)
         if earlier is not None:
             earlier.end(_REPLACED, f"replaced by a newer stream of {silo!r}; has it two agents?")
         _LOG.info("connected", extra={"silo": silo})

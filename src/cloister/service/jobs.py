@@ -40,6 +40,7 @@ from cloister.settings import QuotaSettings
 PROPOSE = b"cloister/1/propose"  # the label of a proposer's signature over the plan's digest
 MAX_OPEN = 500  # jobs that are proposed or running
 _LONGEST_NAME = 64  # characters of a silo's name in a certificate
+_READ_PLANS = 50  # kept in memory; one may take megabytes
 _REASON = 500  # characters of a silo's reason that are kept
 _TICK = 1.0  # seconds between two looks at the clock
 _HOUR, _DAY = 3600.0, 86400.0
@@ -362,7 +363,7 @@ class Jobs:
     def _plan(self, job: StoredJob) -> Plan:
         """Return a job's plan, which never changes; it takes milliseconds to check."""
         if job.id not in self._plans:
-            if len(self._plans) > MAX_OPEN:
+            if len(self._plans) >= _READ_PLANS:
                 self._plans.clear()
             self._plans[job.id] = Plan.from_dict(job.plan)
         return self._plans[job.id]
