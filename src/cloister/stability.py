@@ -29,6 +29,7 @@ from cloister.protocol.plan import Plan
 from cloister.randomness import public_generator
 from cloister.tasks.base import Floats, GridState, Integers, Measured, Records, State, Table
 from cloister.tasks.intervals import above_noise
+from cloister.tasks.pipeline import Pipeline
 
 N_RUNS = 50
 """Reruns, unless another number is asked for."""
@@ -46,8 +47,8 @@ class Stability:
     Parameters
     ----------
     moves : ndarray of shape (n_clusters, n_features), data units
-        In 95 of 100 pairs of reruns the two centres of a cluster are at most so far from each
-        other in each column; the width of the column where that cannot be said.
+        In 95 of 100 pairs of reruns that found a cluster its two centres are at most so far from
+        each other in each column; the width of the column where fewer than half found it.
     found : ndarray of shape (n_clusters,), in [0, 1]
         Share of the reruns in which a cluster with mostly the same records stands out of the
         noise. 0 for a cluster that does not do so itself.
@@ -116,7 +117,7 @@ def stability(result: JobResult, n_runs: int = N_RUNS, *, seed: int = 0) -> Stab
     if isinstance(n_runs, bool) or not isinstance(n_runs, int) or n_runs < 2:
         raise PlanError(f"n_runs must be an integer >= 2, got {n_runs!r}.")
     plan, found = result.plan, result.results
-    if not found.keys() >= _NEEDED or found["centres"].shape[1] != plan.grid.n_features:
+    if not found.keys() >= _NEEDED or isinstance(plan.task, Pipeline):
         raise PlanError(
             f"stability needs released centres and sizes in the columns of the plan, and task "
             f"{plan.task.name!r} has none; use a k-means task without steps before it."

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from cloister.tasks.base import INTERVAL_95, Mechanism
 from cloister.tasks.intervals import fieller, ratio_interval, size_interval
+from cloister.tasks.statistics import _variance
 
 Z = INTERVAL_95["gaussian"]
 
@@ -111,6 +112,14 @@ def test_a_count_that_says_nothing_leaves_the_whole_box() -> None:
     assert one(0.1, -0.5) == (-1, 1)
     assert one(0.0, 0.0, sum_std=0.0, count_std=0.0) == (-1, 1)
     assert one(0.0, Z) == (-1, 1)  # where the quadratic becomes a line
+
+
+def test_a_variance_over_a_count_below_zero_is_not_known_either() -> None:
+    """Its denominator is the squared count, which lost the sign."""
+    known = _variance(500.0, np.array([10.0]), np.array([300.0]), noise=25.0)
+    assert known.high[0] - known.low[0] < 0.2
+    unknown = _variance(-500.0, np.array([10.0]), np.array([300.0]), noise=25.0)
+    assert (unknown.low[0], unknown.high[0]) == (0, 1)
 
 
 def test_an_interval_beyond_the_wall_is_the_wall() -> None:

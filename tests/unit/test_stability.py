@@ -9,8 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cloister import DPKMeans, DPNaiveBayes, JobResult, PlanError, Stability
+from cloister import (
+    TASKS,
+    DPKMeans,
+    DPNaiveBayes,
+    JobResult,
+    PlanError,
+    Schema,
+    Stability,
+    run_job,
+)
 from cloister.cli.demo import SCHEMA, patients
+from cloister.data import read_source
 from cloister.report import render_report
 from cloister.stability import stability
 
@@ -121,6 +131,20 @@ def test_a_result_without_clusters_is_refused() -> None:
     model.fit(rng.uniform(-1, 1, (100, 2)), np.arange(100) % 2)
     with pytest.raises(PlanError, match="needs released centres"):
         stability(model.result_, 3)
+
+
+def test_a_clustering_behind_other_steps_is_refused() -> None:
+    """Its centres are in the columns that the steps made, and records of those cannot be rerun."""
+    schema = Schema(
+        dataset="ward",
+        unit="row",
+        columns=[{"name": name, "type": "number", "min": -1, "max": 1} for name in ("a", "b")],
+    )
+    steps = [("standardise", {}), ("fastlloyd", {"n_clusters": 3})]
+    records = {"silo-0": read_source(CLEAR, schema)}
+    result = run_job(TASKS["pipeline"], schema, records, epsilon=4.0, nominal_n=3000, steps=steps)
+    with pytest.raises(PlanError, match="without steps before it"):
+        stability(result, 3)
 
 
 def test_the_figure_is_frozen_and_shown_when_asked_for() -> None:
