@@ -17,7 +17,7 @@ import os
 import re
 import ssl
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -37,7 +37,13 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from cloister.errors import DataError, LocalProtocolError, PlanError, TransportError
+from cloister.errors import (
+    CloisterError,
+    DataError,
+    LocalProtocolError,
+    PlanError,
+    TransportError,
+)
 from cloister.hazmat.signing import Identity, fingerprint_of, verify
 
 Role = Literal["coordinator", "silo", "analyst"]
@@ -51,6 +57,7 @@ _SCHEME = "cloister:"
 _PARTY = re.compile(rf"{_SCHEME}({'|'.join(ROLES)}):({_NAME.pattern})")
 _FINGERPRINT = re.compile(rf"{_SCHEME}(ed25519:[0-9a-f]{{64}})")
 _CLOCKS_DIFFER = timedelta(minutes=5)
+_OF_TLS = ("tls.pem", "tls.key")
 _AUTHORITY_YEARS, _CERTIFICATE_DAYS, _CRL_DAYS = 10, 365, 3650
 _WARN_DAYS = (1, 7, 30)
 
@@ -307,14 +314,25 @@ def install(keys: str | os.PathLike[str], grant: Mapping[str, Any]) -> Peer:
 
 
 def _check_same_authority(folder: Path, ca_pem: bytes) -> None:
+    """Refuse another authority; the same one may have renewed its certificate."""
     path = folder / "ca.pem"
     with _using(path):
-        if not path.is_file() or path.read_bytes() == ca_pem:
+        if not path.is_file() or _authority_of(path.read_bytes()) == _authority_of(ca_pem):
             return
     raise PlanError(
         f"grant is of another authority than ca.pem in {str(folder)!r}; if the federation has a "
         "new one, which its owner must tell you, move ca.pem and crl.pem away first."
     )
+
+
+def _authority_of(ca_pem: bytes) -> object:
+    """Return what makes an authority the one that it is: its name and its key."""
+    try:
+        certificate = x509.load_pem_x509_certificate(ca_pem)
+        key = certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    except (ValueError, UnsupportedAlgorithm):
+        return ca_pem
+    return certificate.subject, key
 
 
 def _has_newer_list(folder: Path, crl: x509.CertificateRevocationList) -> bool:
@@ -373,21 +391,7 @@ class Authority:
             raise PlanError(f"name of the federation must have 1 to 64 characters, got {name!r}.")
         _make_folder(folder)
         key = ec.generate_private_key(ec.SECP256R1())
-        subject = _subject(name)
-        now = datetime.now(UTC)
-        certificate = (
-            x509.CertificateBuilder()
-            .subject_name(subject)
-            .issuer_name(subject)
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - _CLOCKS_DIFFER)
-            .not_valid_after(now + timedelta(days=365 * _AUTHORITY_YEARS))
-            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-            .add_extension(_key_usage(signs=True), critical=True)
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False)
-            .sign(key, hashes.SHA256())
-        )
+        certificate = _own_certificate(_subject(name), key)
         pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         _write_secret(folder / "ca.key", pem)
         _write_public(folder / "ca.pem", certificate.public_bytes(Encoding.PEM))
@@ -395,6 +399,16 @@ class Authority:
         authority._write_issued([])
         authority._write_crl([])
         return authority
+
+    def renew(self) -> None:
+        """Give the authority another certificate for the same key, valid from now on.
+
+        Certificates that it issued stay valid under both. A party gets the new one with its next
+        grant, so all must renew theirs before the old one ends. The revocation list is made anew.
+        """
+        self._certificate = _own_certificate(self._certificate.subject, self._key)
+        _write_public(self.path / "ca.pem", self._certificate.public_bytes(Encoding.PEM))
+        self._write_crl(self.issued())
 
     def issued(self) -> list[dict[str, Any]]:
         """Return what was issued: role, name, fingerprint, serial, dates, and whether revoked."""
@@ -511,6 +525,24 @@ class Authority:
         _write_public(self.path / "crl.pem", crl.public_bytes(Encoding.PEM))
 
 
+def _own_certificate(subject: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.Certificate:
+    """Return an authority's certificate of itself."""
+    now = datetime.now(UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _CLOCKS_DIFFER)
+        .not_valid_after(now + timedelta(days=365 * _AUTHORITY_YEARS))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_key_usage(signs=True), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False)
+        .sign(key, hashes.SHA256())
+    )
+
+
 def request_fingerprint(request: Mapping[str, Any]) -> str:
     """Return the fingerprint that two people compare before a request is approved.
 
@@ -591,10 +623,53 @@ def local_federation(
 
 
 def server_context(folder: KeyFolder) -> ssl.SSLContext:
-    """Return what the coordinator listens with: TLS 1.3, certificates of the federation only."""
+    """Return what the coordinator listens with: TLS 1.3, certificates of the federation only.
+
+    A certificate or an authority that is installed later counts from the next handshake on, so that
+    a server need not stop to renew them.
+    """
+    context = _listening(folder)
+    newest = _Newest(folder, context)
+
+    def answer(connection: ssl.SSLSocket | ssl.SSLObject, *_: object) -> None:
+        connection.context = newest()
+
+    context.sni_callback = answer  # is asked in every handshake, also where no name is sent
+    return context
+
+
+def _listening(folder: KeyFolder) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.verify_mode = ssl.CERT_REQUIRED
     return _loaded(context, folder)
+
+
+class _Newest:
+    """The context of the files that a folder has now; of those before while they do not fit."""
+
+    def __init__(self, folder: KeyFolder, context: ssl.SSLContext) -> None:
+        self._folder, self._context = folder, context
+        self._seen = self._files()
+
+    def __call__(self) -> ssl.SSLContext:
+        """Return the context for the next connection."""
+        files = self._files()
+        if files != self._seen:
+            with suppress(CloisterError):  # an installation writes one file after another
+                self._context, self._seen = _listening(self._folder), files
+        return self._context
+
+    def _files(self) -> tuple[object, ...]:
+        return tuple(version_of(self._folder.path / name) for name in ("ca.pem", *_OF_TLS))
+
+
+def version_of(file: Path) -> object:
+    """Return what changes when a file is written or replaced; None if it is not there."""
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_ino, found.st_size
 
 
 def client_context(folder: KeyFolder) -> ssl.SSLContext:

@@ -16,9 +16,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     init = actions.add_parser("init", help="make an authority in a new folder")
     init.add_argument("--name", required=True, metavar="NAME", help="of the federation")
     init.set_defaults(action=_init)
+    renewed = actions.add_parser("renew", help="another certificate for the same key")
+    renewed.set_defaults(action=_renew)
     shown = actions.add_parser("list", help="what it issued, and what is revoked")
     shown.set_defaults(action=_list)
-    for action in (init, shown):
+    for action in (init, renewed, shown):
         action.add_argument("folder", type=Path, metavar="DIR")
         add_flags(action)
 
@@ -38,6 +40,17 @@ def _init(args: argparse.Namespace, out: Output) -> None:
         "pinned themselves."
     )
     out.document({"command": "ca init", "folder": authority.path, "name": args.name})
+
+
+def _renew(args: argparse.Namespace, out: Output) -> None:
+    authority = Authority(args.folder)
+    authority.renew()
+    out.say(f"renewed  {authority.path}")
+    out.paragraph(
+        "Certificates that it issued stay valid. Each party gets the new one with its next grant: "
+        "let all of them renew theirs before the old one ends."
+    )
+    out.document({"command": "ca renew", "folder": authority.path})
 
 
 def _list(args: argparse.Namespace, out: Output) -> None:

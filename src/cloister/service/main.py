@@ -9,10 +9,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cloister.enrolment import KeyFolder, Peer, peer_of, revoked_serials, server_context
+from cloister.enrolment import KeyFolder, Peer, peer_of, revoked_serials, server_context, version_of
 from cloister.errors import TransportError
 from cloister.privacy.noise import DiscreteNoise, NoiseSource
 from cloister.service.app import NotEnrolled, Scope, make_app
@@ -142,19 +141,10 @@ class Enrolled:
         return peer
 
     def _revoked(self) -> frozenset[int]:
-        files = tuple(_version(self._keys.path / name) for name in ("crl.pem", "ca.pem"))
+        files = tuple(version_of(self._keys.path / name) for name in ("crl.pem", "ca.pem"))
         if self._read is None or self._read[0] != files:
             self._read = files, revoked_serials(self._keys)
         return self._read[1]
 
 
 _peer = lru_cache(maxsize=1024)(peer_of)
-
-
-def _version(file: Path) -> object:
-    """Return what changes when a file is written or replaced; None if it is not there."""
-    try:
-        found = file.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_ino, found.st_size

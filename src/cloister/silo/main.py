@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 
 from cloister.data import Records
 from cloister.enrolment import KeyFolder, client_context
+from cloister.errors import PlanError, TransportError
 from cloister.privacy.noise import DiscreteNoise, NoiseSource
 from cloister.protocol.client import Client
 from cloister.protocol.plan import Plan
@@ -18,7 +19,7 @@ from cloister.settings import SiloSettings
 from cloister.silo.agent import Agent
 from cloister.silo.connection import serve
 from cloister.silo.site import Site
-from cloister.transports.http import StreamClient
+from cloister.transports.http import Stream, StreamClient
 
 _log = logging.getLogger("cloister.silo")
 
@@ -85,10 +86,18 @@ def run(
     keys = KeyFolder(settings.keys)
     for warning in keys.expiry_warnings(datetime.now(UTC)):
         _log.warning("%s", warning)
-    dial = StreamClient(
-        settings.coordinator,
-        client_context(keys),
-        settings.proxy,
-        max_message_bytes=settings.max_message_bytes,
-    )
-    serve(agent, dial.connect, stop, where=settings.coordinator)
+
+    def dial() -> Stream:
+        """Dial with the certificate that the folder has now: a renewed one needs no restart."""
+        try:
+            context = client_context(keys)
+        except PlanError as error:  # in the middle of an installation
+            raise TransportError(str(error)) from None
+        limit = settings.max_message_bytes
+        client = StreamClient(
+            settings.coordinator, context, settings.proxy, max_message_bytes=limit
+        )
+        return client.connect()
+
+    client_context(keys)  # a folder without keys is told at once
+    serve(agent, dial, stop, where=settings.coordinator)
