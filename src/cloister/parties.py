@@ -299,6 +299,12 @@ class Server:
     ----------
     params : Params
         Public values; there is no key to give it.
+
+    Notes
+    -----
+    Vectors do not say which round they are of: the first question is taken for that of the first
+    round, and each other one for that of the next. Under ``radius_strategy="step"`` the first round
+    has more noise than the later ones, so ask a server nothing but what the clients' `step` gave.
     """
 
     def __init__(self, params: Params, *, noise: NoiseSource | None = None) -> None:
@@ -313,7 +319,7 @@ class Server:
         counts: Sequence[Words],
         params: Params | None = None,
     ) -> tuple[Words, Words]:
-        """Return the noised sums of one round; the same answer to the same vectors.
+        """Return the noised sums of one round; the same answer to the same vectors, in any order.
 
         Parameters
         ----------
@@ -333,7 +339,10 @@ class Server:
             )
         sums = [_words(total, (k, dim)) for total in totals]
         sizes = [_words(count, (k,)) for count in counts]
-        asked = b"".join(vector.tobytes() for vector in (*sums, *sizes))
+        # In any order, so that vectors which come again are never taken for those of a later round.
+        asked = b"".join(
+            sorted(a.tobytes() + b.tobytes() for a, b in zip(sums, sizes, strict=True))
+        )
         if self._last is None or self._last[0] != asked:
             if self._round >= self.params.iters:
                 raise LocalProtocolError(
