@@ -672,6 +672,8 @@ def _texts(value: Any) -> Iterator[str]:
     """Return every text in a task, in what it is made of, or in a field of a plan."""
     if isinstance(value, str):
         yield value
+    elif value is None or isinstance(value, int | float):
+        return
     elif isinstance(value, Mapping):
         for key, part in value.items():
             yield from _texts(key)
