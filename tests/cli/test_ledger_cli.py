@@ -84,7 +84,7 @@ def test_migrating_twice_is_migrating_once(file: Path, capsys: Said) -> None:
     (trigger,) = connection.execute(
         "SELECT sql FROM sqlite_master WHERE name = 'owner_update'"
     ).fetchone()
-    for table in ("answers", "secrets", "peers", "own_heads"):
+    for table in ("answers", "secrets", "statements", "claims", "own_heads"):
         connection.execute(f"DROP TABLE {table}")
     connection.execute("DROP TRIGGER owner_update")
     connection.execute("UPDATE owner SET format = 1")

@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -24,7 +24,7 @@ import sqlalchemy as sa
 from sqlalchemy.pool import QueuePool
 
 from cloister.errors import LedgerError, LocalProtocolError
-from cloister.privacy.chain import BEFORE_FIRST, SignedHead
+from cloister.privacy.chain import BEFORE_FIRST, SignedStatement, Statement
 from cloister.privacy.events import Event
 from cloister.protocol.plan import Plan
 
@@ -308,17 +308,23 @@ class Store:
         """Return the head of an empty chain: only ledgers of silos have heads."""
         return BEFORE_FIRST
 
-    def check_head(self, expected: str) -> None:
-        """Refuse every head but that of an empty chain."""
-        if expected != BEFORE_FIRST:
-            raise LedgerError("the coordinator's store has no chain; its head cannot be checked.")
+    def statement(self, job: str, plan: str, events: Event) -> Statement:
+        """Refuse: an aggregator says nothing of a ledger."""
+        raise LocalProtocolError(f"the coordinator has no ledger to speak of in job {job!r}.")
 
-    def peer_heads(self) -> Mapping[str, SignedHead]:
-        """Return no heads: silos remember those of their peers, the coordinator need not."""
-        return {}
+    def remember(self, statements: Iterable[SignedStatement]) -> None:
+        """Forget them: silos remember those of their peers, the coordinator need not."""
 
-    def remember_head(self, peer: SignedHead) -> None:
-        """Forget it, as :meth:`peer_heads` says."""
+    def remembered(self, fingerprint: str, above: int = -1) -> tuple[SignedStatement, ...]:
+        """Return none, as :meth:`remember` says."""
+        return ()
+
+    def seen_by(self, fingerprint: str) -> int:
+        """Return 0: nobody signs the head of an empty chain."""
+        return 0
+
+    def check_statements(self, shown: Iterable[SignedStatement]) -> None:
+        """Pass: nothing was ever signed of an empty chain."""
 
     def countersigned(self, head: str, signatures: Mapping[str, bytes]) -> None:
         """Forget it: an empty chain needs no witness."""
