@@ -44,6 +44,7 @@ class State(StrEnum):
 UNDECIDED = (State.WAITING, State.ACCEPTED)
 GRANTED = (State.APPROVED, State.RUNNING, State.FINISHED)
 OPEN = UNDECIDED + GRANTED
+_BEFORE_FRAMES = ("", *UNDECIDED, State.APPROVED, State.DECLINED)  # a running job is noted at once
 
 _Answer = TypeVar("_Answer")
 _METADATA = sa.MetaData()
@@ -217,6 +218,12 @@ class Store:
                 return {row.id: State(row.state) for row in connection.execute(chosen)}
 
         return dict(self._remembered(tuple(among), read))
+
+    def ran(self) -> frozenset[str]:
+        """Return the jobs of which a frame may have left, by what was noted of them."""
+        query = sa.select(_JOBS.c.id).where(_JOBS.c.noted.not_in(_BEFORE_FRAMES))
+        with self._transaction(write=False) as connection:
+            return frozenset(connection.execute(query).scalars())
 
     def unnoted(self) -> tuple[Job, ...]:
         """Return the jobs whose state changed since :meth:`note`, oldest first."""
