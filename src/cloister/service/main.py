@@ -49,6 +49,7 @@ def run(
     stop = stop or threading.Event()
     sys.setswitchinterval(2e-4)  # a waiting thread gets its turn long before Python's usual 5 ms
     keys = KeyFolder(settings.keys)
+    keys.check_private()
     for warning in keys.expiry_warnings(datetime.now(UTC)):
         _LOG.warning("%s", warning)
     store = Store(settings.database)

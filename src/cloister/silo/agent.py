@@ -24,6 +24,7 @@ from cloister.data import Records
 from cloister.errors import (
     BudgetExceeded,
     CloisterError,
+    LedgerError,
     PlanError,
     ProtocolError,
     TransportError,
@@ -480,7 +481,12 @@ class Agent:
 
     def _plan(self, job: Job) -> Plan:
         if job.id not in self._plans:
-            self._plans[job.id] = Plan.from_dict(json.loads(job.plan))
+            try:
+                self._plans[job.id] = Plan.from_dict(json.loads(job.plan))
+            except (ValueError, PlanError) as error:
+                raise LedgerError(
+                    f"the plan of job {job.id} was changed in the file of jobs; restore its copy."
+                ) from error
         return self._plans[job.id]
 
     def _tell_locally(self, what: str, job: str, error: Exception) -> None:
