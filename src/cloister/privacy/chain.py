@@ -246,8 +246,8 @@ class Job:
 class State:
     """The chain, replayed: a pure function of its entries.
 
-    ``seq``, ``head`` and ``at`` are the number, hash and time of the last entry; ``heads`` has the
-    number of every hash so far. ``height`` counts entries and passes every statement that the
+    ``seq``, ``head`` and ``at`` are the number, hash and time of the last entry, ``latest`` is the
+    latest time of all; ``heads`` has the number of every hash so far. ``height`` counts entries and passes every statement that the
     chain has taken in again, as a Lamport clock does: so a later statement has a larger one, also
     after entries were lost. ``heights`` has that of each hash of the chain and those statements.
     """
@@ -255,7 +255,7 @@ class State:
     def __init__(self) -> None:
         self.seq = 0
         self.head = BEFORE_FIRST
-        self.at = ""
+        self.at = self.latest = ""
         self.heads: dict[str, int] = {}
         self.height = 0
         self.heights: dict[str, int] = {}
@@ -311,6 +311,7 @@ class State:
             fields = entry.fields
             self.at = fields.pop("at")
             datetime.fromisoformat(self.at)
+            self.latest = max(self.latest, self.at)
             getattr(self, f"_apply_{fields.pop('kind')}")(**fields)
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             raise LedgerError(f"entry {self.seq + 1} could not have been written.") from error

@@ -1001,12 +1001,12 @@ class Ledger:
                 self._put_head_beside(self._state.head)
 
     def _checked_now(self) -> datetime:
-        """Return the time, unless it is before the last entry."""
+        """Return the time, unless it is before that of an entry."""
         now = ledger_file.utc_now()
-        if ledger_file.text_of(now) < self._state.at:
+        if ledger_file.text_of(now) < self._state.latest:
             raise LedgerError(
                 f"the clock of this machine shows {ledger_file.text_of(now)}, and the last entry "
-                f"of {self._told} is of {self._state.at}; set the clock, then try again."
+                f"of {self._told} is of {self._state.latest}; set the clock, then try again."
             )
         return now
 

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -1096,6 +1096,30 @@ def test_a_head_that_cannot_be_written_beside_is_not_countersigned(
         ledger.countersigned(ledger.head(), {"ed25519:aa": b"a"})
     assert ledger.export()["countersigned"] == []
     assert list(path.parent.glob(".*.new")) == []
+
+
+# Clocks ---------------------------------------------------------------------------------------
+
+
+def test_nothing_is_reserved_by_a_clock_that_is_before_the_last_entry(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A year would else come again; what is reserved already may go on, and be closed."""
+    reserve(ledger, "a", 1)
+    head, now = ledger.head(), datetime.now(UTC)
+    for back in (timedelta(seconds=2), timedelta(days=400)):
+        monkeypatch.setattr(ledger_file, "utc_now", lambda back=back: now - back)
+        with pytest.raises(LedgerError, match="set the clock"):
+            reserve(ledger, "b", 1)
+    assert ledger.head() == head
+    reserve(ledger, "a", 1)  # to resume costs nothing
+    ledger.commit(job="a", round=0, event=ROUND, frame=b"x")
+    ledger.close("a")
+    monkeypatch.setattr(ledger_file, "utc_now", lambda: now - timedelta(days=300))
+    with pytest.raises(LedgerError, match="set the clock"):
+        reserve(ledger, "b", 1)  # what was written meanwhile does not make the past the present
+    monkeypatch.setattr(ledger_file, "utc_now", lambda: now + timedelta(seconds=2))
+    reserve(ledger, "b", 1)
 
 
 # The cap of a year ----------------------------------------------------------------------------
