@@ -247,9 +247,10 @@ class State:
     """The chain, replayed: a pure function of its entries.
 
     ``seq``, ``head`` and ``at`` are the number, hash and time of the last entry, ``latest`` is the
-    latest time of all; ``heads`` has the number of every hash so far. ``height`` counts entries and passes every statement that the
-    chain has taken in again, as a Lamport clock does: so a later statement has a larger one, also
-    after entries were lost. ``heights`` has that of each hash of the chain and those statements.
+    latest time of all; ``heads`` has the number of every hash so far. ``height`` counts entries and
+    passes every statement that the chain has taken in again, as a Lamport clock does: so a later
+    statement has a larger one, also after entries were lost. ``heights`` has that of each hash of
+    the chain and of those statements.
     """
 
     def __init__(self) -> None:
