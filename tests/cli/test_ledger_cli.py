@@ -171,3 +171,10 @@ def test_what_is_no_file_of_statements_is_said(lost: Path, capsys: Said, content
     recover = ["ledger", "recover", "ledger.db", "--keys", "keys", "--from", "for-a.json"]
     assert main(recover) == 6
     assert "is no file of 'cloister ledger statements'" in capsys.readouterr().err
+
+
+def test_the_owner_notes_that_the_clock_is_right(file: Path, capsys: Said) -> None:
+    assert main(["ledger", "clock", "ledger.db", "--json"]) == 0
+    at = json.loads(capsys.readouterr().out)["at"]
+    ledger = Ledger(file)
+    assert ledger.entries()[-1].fields == {"kind": "clock", "at": at}

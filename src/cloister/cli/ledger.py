@@ -53,7 +53,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="files of peers, besides what they showed in jobs",
     )
     recover.set_defaults(action=_recover, behind=True)
-    for action in (backup, exported, verify, older, told, recover):
+    clock = actions.add_parser("clock", help="say that the clock is right, and was ahead before")
+    clock.set_defaults(action=_clock)
+    for action in (backup, exported, verify, older, told, recover, clock):
         action.add_argument("ledger", type=Path, metavar="FILE")
         add_flags(action)
 
@@ -109,6 +111,14 @@ def _recover(args: argparse.Namespace, ledger: Ledger, out: Output) -> int:
         out.say(f"taken in  {job}, at the full price of its reservation")
     out.say(f"ledger {args.ledger} is behind nothing that is known: {len(jobs)} jobs were missing")
     out.document({"command": "ledger recover", "ledger": args.ledger, "jobs": jobs})
+    return 0
+
+
+def _clock(args: argparse.Namespace, ledger: Ledger, out: Output) -> int:
+    ledger.confirm_clock()
+    at = ledger.entries()[-1].fields["at"]
+    out.say(f"noted  the clock is right at {at}; entries of a later time were written too early")
+    out.document({"command": "ledger clock", "ledger": args.ledger, "at": at})
     return 0
 
 

@@ -246,11 +246,11 @@ class Job:
 class State:
     """The chain, replayed: a pure function of its entries.
 
-    ``seq``, ``head`` and ``at`` are the number, hash and time of the last entry, ``latest`` is the
-    latest time of all; ``heads`` has the number of every hash so far. ``height`` counts entries and
-    passes every statement that the chain has taken in again, as a Lamport clock does: so a later
-    statement has a larger one, also after entries were lost. ``heights`` has that of each hash of
-    the chain and of those statements.
+    ``seq``, ``head`` and ``at`` are the number, hash and time of the last entry; ``latest`` is the
+    latest time of all, or of those since the owner set the clock right; ``heads`` has the number of
+    every hash so far. ``height`` counts entries and passes every statement that the chain has taken
+    in again, as a Lamport clock does: so a later statement has a larger one, also after entries
+    were lost. ``heights`` has that of each hash of the chain and of those statements.
     """
 
     def __init__(self) -> None:
@@ -392,6 +392,10 @@ class State:
         known.spend_all()
         self.height = max(self.height, said.height)
         self.heights[said.head] = said.height
+
+    def _apply_clock(self) -> None:
+        # Entries of a later time were written by a clock that was wrong, says the owner.
+        self.latest = self.at
 
     def _apply_copied(self) -> None:
         # What the original commits after this is unknown here, so all that it may commit is spent.

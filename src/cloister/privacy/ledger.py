@@ -794,6 +794,17 @@ class Ledger:
             "entries": [{"seq": e.seq, "hash": e.hash, "entry": e.fields} for e in entries],
         }
 
+    # Clock -----------------------------------------------------------------------------------
+
+    def confirm_clock(self) -> None:
+        """Say that the clock is right now, and was ahead when later entries were written.
+
+        The owner's word is an entry like any other. Nothing that was charged changes, nor the
+        year in which it counts.
+        """
+        with self._transaction() as connection:
+            self._append(connection, "clock")
+
     # Copies ----------------------------------------------------------------------------------
 
     def backup(self, copy: str | os.PathLike[str]) -> None:
@@ -1006,7 +1017,8 @@ class Ledger:
         if ledger_file.text_of(now) < self._state.latest:
             raise LedgerError(
                 f"the clock of this machine shows {ledger_file.text_of(now)}, and the last entry "
-                f"of {self._told} is of {self._state.latest}; set the clock, then try again."
+                f"of {self._told} is of {self._state.latest}; set the clock, or, if it was wrong "
+                "then, run 'cloister ledger clock'."
             )
         return now
 

@@ -630,10 +630,10 @@ def _decode_confirmations(plan: Plan, body: bytes) -> tuple[tuple[Confirmation, 
         end = place + _CONFIRMATION.size
         if len(body) < end:
             raise RemoteProtocolError("list of confirmations is cut.")
-        index, *vouched, size = _CONFIRMATION.unpack_from(body, place)
+        index, said, mac, signature, size = _CONFIRMATION.unpack_from(body, place)
         place = end + size
         statement = body[end:place]
-        confirmations.append(Confirmation(_silo(plan, index), *vouched, statement))
+        confirmations.append(Confirmation(_silo(plan, index), said, mac, signature, statement))
     if len(body) < place:
         raise RemoteProtocolError("list of confirmations is cut.")
     if len({c.silo for c in confirmations}) != len(confirmations):

@@ -1122,6 +1122,25 @@ def test_nothing_is_reserved_by_a_clock_that_is_before_the_last_entry(
     reserve(ledger, "b", 1)
 
 
+def test_an_owner_may_say_that_the_clock_was_ahead(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = datetime.now(UTC)
+    monkeypatch.setattr(ledger_file, "utc_now", lambda: now + timedelta(days=4000))
+    reserve(ledger, "a", 1)
+    monkeypatch.setattr(ledger_file, "utc_now", lambda: now)
+    spent = ledger.spent("adult")
+    with pytest.raises(LedgerError, match="ledger clock"):
+        reserve(ledger, "b", 1)
+    ledger.confirm_clock()
+    assert ledger.spent("adult") == spent
+    reserve(ledger, "b", 1)
+    monkeypatch.setattr(ledger_file, "utc_now", lambda: now - timedelta(days=1))
+    with pytest.raises(LedgerError, match="set the clock"):
+        reserve(ledger, "c", 1)
+    ledger.verify()
+
+
 # The cap of a year ----------------------------------------------------------------------------
 
 
