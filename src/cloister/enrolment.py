@@ -149,6 +149,25 @@ class KeyFolder:
             )
         return path
 
+    def check_private(self) -> None:
+        """Check that nobody else can read the keys or put others in their place.
+
+        Raises
+        ------
+        PlanError
+            If somebody else can: as ssh, a party does not use such keys.
+        """
+        if is_open_to_others(self.path, 0o022):
+            raise PlanError(
+                f"others may write into the folder of keys {str(self.path)!r}; chmod 700 it."
+            )
+        for name in ("identity.key", "tls.key"):
+            if is_open_to_others(self.file(name)):
+                raise PlanError(
+                    f"others may read the key {str(self.file(name))!r}; chmod 600 it, and make new "
+                    "keys if others had an account here."
+                )
+
     def identity(self) -> Identity:
         """Return the signing key."""
         return _identity(self.file("identity.key"))
@@ -832,6 +851,17 @@ def _write_public(path: Path, content: bytes) -> None:
     with _using(path):
         fresh.write_bytes(content)
         os.replace(fresh, path)
+
+
+def is_open_to_others(path: Path, mode: int = 0o077) -> bool:
+    """Return whether a file of this account gives others one of the rights in `mode`.
+
+    What another account owns is that one's to guard, and systems without such rights have others.
+    """
+    if os.name != "posix" or not path.exists():
+        return False
+    status = path.stat()
+    return status.st_uid == os.geteuid() and bool(status.st_mode & mode)
 
 
 @contextmanager

@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from cloister.cli import main
+from cloister.enrolment import KeyFolder
+from cloister.privacy.accounting import epsilon
 from cloister.privacy.budget import Budget
 from cloister.privacy.events import GaussianEvent, RepeatedEvent
-from cloister.privacy.ledger import Ledger
+from cloister.privacy.ledger import Ledger, SignedStatement
 
 Said = pytest.CaptureFixture[str]
 ROUND = GaussianEvent(20.0)
@@ -84,7 +86,7 @@ def test_migrating_twice_is_migrating_once(file: Path, capsys: Said) -> None:
     (trigger,) = connection.execute(
         "SELECT sql FROM sqlite_master WHERE name = 'owner_update'"
     ).fetchone()
-    for table in ("answers", "secrets", "peers", "own_heads"):
+    for table in ("answers", "secrets", "statements", "claims", "own_heads"):
         connection.execute(f"DROP TABLE {table}")
     connection.execute("DROP TRIGGER owner_update")
     connection.execute("UPDATE owner SET format = 1")
@@ -108,3 +110,71 @@ def test_a_missing_ledger_is_an_error_and_is_not_made(
     assert main(["ledger", action, "absent.db", *more]) == 6
     assert "does not exist" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+# A copy that was put back -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A silo's ledger that is an older copy, its keys, and the ledger of its peer."""
+    monkeypatch.chdir(tmp_path)
+    asked = ["enroll", "request", "--role", "silo", "--name", "a"]
+    assert main([*asked, "--keys", "keys", "--out", "a.json"]) == 0
+    me = KeyFolder(Path("keys")).identity()
+    ledger, peer = Ledger("ledger.db"), Ledger("peer.db")
+    ledger.open_dataset("ward", cap=Budget(1.0, 1e-6))
+    ledger.reserve(dataset="ward", study="s", job="kept", events=ROUND)
+    ledger.close("kept")
+    ledger.backup("copy.db")
+    ledger.reserve(dataset="ward", study="s", job="gone", events=RepeatedEvent(ROUND, 2))
+    ledger.commit(job="gone", round=0, event=ROUND, frame=b"frame")
+    said = ledger.statement("gone", "a" * 64, RepeatedEvent(ROUND, 2))
+    peer.remember([SignedStatement.of(said, me)])
+    for book in (ledger, peer):
+        book.dispose()
+    for name in ("ledger.db", "ledger.db-wal", "ledger.db-shm"):
+        Path(name).unlink(missing_ok=True)
+    Path("copy.db").rename("ledger.db")
+    Path("fingerprint").write_text(me.fingerprint)
+    return tmp_path
+
+
+def test_an_older_copy_takes_in_what_its_peers_wrote_for_it(lost: Path, capsys: Said) -> None:
+    assert main(["ledger", "verify", "ledger.db"]) == 6
+    assert "ledger recover" in capsys.readouterr().err
+    recover = ["ledger", "recover", "ledger.db", "--keys", "keys"]
+    assert main(recover) == 6
+    assert "is behind the head" in capsys.readouterr().err
+    print_of = Path("fingerprint").read_text()
+    written = ["ledger", "statements", "peer.db", "--of", print_of, "--out", "for-a.json"]
+    assert main(written) == 0
+    assert main(written) == 6  # nothing is written over
+    assert main(["ledger", "statements", "peer.db", "--of", "ed25519:aa", "--out", "no.json"]) == 6
+    capsys.readouterr()
+    assert main([*recover, "--from", "for-a.json", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["jobs"] == ["gone"]
+    assert main([*recover, "--from", "for-a.json"]) == 0
+    assert "0 jobs were missing" in capsys.readouterr().out
+    ledger = Ledger("ledger.db")
+    assert ledger.spent("ward") == epsilon(RepeatedEvent(ROUND, 2), 1e-6)
+    assert [job.is_open for job in ledger.jobs()] == [False, False]
+    ledger.dispose()
+    assert main(["ledger", "verify", "ledger.db"]) == 0
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{}", "[]", '{"format": "cloister-statements/1", "statements": [1]}', "\xff"]
+)
+def test_what_is_no_file_of_statements_is_said(lost: Path, capsys: Said, content: str) -> None:
+    Path("for-a.json").write_text(content, encoding="latin-1")
+    recover = ["ledger", "recover", "ledger.db", "--keys", "keys", "--from", "for-a.json"]
+    assert main(recover) == 6
+    assert "is no file of 'cloister ledger statements'" in capsys.readouterr().err
+
+
+def test_the_owner_notes_that_the_clock_is_right(file: Path, capsys: Said) -> None:
+    assert main(["ledger", "clock", "ledger.db", "--json"]) == 0
+    at = json.loads(capsys.readouterr().out)["at"]
+    ledger = Ledger(file)
+    assert ledger.entries()[-1].fields == {"kind": "clock", "at": at}

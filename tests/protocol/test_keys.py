@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unittest.mock
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,6 @@ import pytest
 
 from cloister.errors import (
     CloisterError,
-    LedgerError,
     LocalProtocolError,
     RemoteProtocolError,
 )
@@ -96,7 +96,7 @@ def test_a_coordinator_that_relays_other_keys_is_caught(profile: str) -> None:
     assert all("another identity than the plan names" in str(error) for error in refusals)
 
 
-@pytest.mark.parametrize("what", ["box", "pair", "commitments", "head", "remembered"])
+@pytest.mark.parametrize("what", ["box", "pair", "commitments", "head", "time", "seen"])
 def test_no_part_of_a_silos_keys_can_be_changed_on_the_way(what: str) -> None:
     plan, identities = toy_federation(3)
 
@@ -104,18 +104,15 @@ def test_no_part_of_a_silos_keys_can_be_changed_on_the_way(what: str) -> None:
         if isinstance(message, Roster):
             first = message.keys[0]
             value = getattr(first, what)
-            changed = b"\1" * 32 if isinstance(value, bytes) else (b"\1" * 32,) * len(value)
-            if what == "remembered":
-                return message  # nothing is remembered before a first job
+            changed: object = {plan.silos[1]: 1} if what == "seen" else value
+            if what == "time":
+                changed = value + 1
+            elif what != "seen":
+                is_one = isinstance(value, bytes)
+                changed = b"\1" * 32 if is_one else (b"\1" * 32,) * len(value)
             return Roster((replace(first, **{what: changed}), *message.keys[1:]))
         return message
 
-    if what == "remembered":
-        keys = own_keys(plan, plan.silos[0], identities[plan.silos[0]])
-        check_keys(plan, keys)
-        with pytest.raises(RemoteProtocolError, match="not signed"):
-            check_keys(plan, replace(keys, remembered=(), head=bytes(31) + b"x"))
-        return
     refusals = lied_to(plan, identities, lie)
     assert all("not signed by it" in str(error) for error in refusals)
 
@@ -246,7 +243,8 @@ def test_keys_are_the_same_after_a_restart_and_others_in_another_job() -> None:
     plan, identities = toy_federation(3)
     silo, journal = plan.silos[0], MemoryJournal()
     lives = [KeyAgreement(plan, silo, identities[silo], journal).keys() for _ in range(2)]
-    assert lives[0] == lives[1]
+    timeless = [replace(keys, time=0, signature=b"") for keys in lives]
+    assert timeless[0] == timeless[1]
     other = replace(plan, run_id="0" * 32)
     assert KeyAgreement(other, silo, identities[silo], journal).keys().box != lives[0].box
     public = {*lives[0].pair, lives[0].box}
@@ -340,73 +338,6 @@ def test_no_second_noise_is_drawn_for_a_round_that_was_answered() -> None:
     assert Counting.drawn == before + plan.rounds - 1
 
 
-# --- Heads of ledgers -----------------------------------------------------------------------------
-
-
-def ledgers(folder: Path, plan: Plan) -> dict[str, Ledger]:
-    found = {}
-    for silo in plan.silos:
-        found[silo] = Ledger(folder / f"{silo}.db")
-        found[silo].open_dataset("toy", cap=Budget(10.0, 1e-6))
-    return found
-
-
-def reserve(ledger: Ledger, plan: Plan) -> None:
-    ledger.reserve(dataset="toy", study="s", job=plan.run_id, events=plan.events())
-
-
-@pytest.mark.parametrize("profile", PROFILES)
-def test_a_ledger_behind_the_head_that_peers_remember_is_refused(
-    profile: str, tmp_path: Path
-) -> None:
-    plan, identities = toy_federation(3, profile)
-    books = ledgers(tmp_path, plan)
-    victim = plan.silos[1]
-    books[victim].dispose()
-    copy = (tmp_path / f"{victim}.db").read_bytes()  # a snapshot, to be restored later
-    books[victim] = Ledger(tmp_path / f"{victim}.db")
-    for silo in plan.silos:
-        reserve(books[silo], plan)
-    Wire(plan, identities=identities, journals=books).run()
-    for silo in plan.silos:
-        heads = books[silo].peer_heads()
-        assert set(heads) == set(plan.fingerprints) - {identities[silo].fingerprint}
-    for book in books.values():
-        book.close(plan.run_id)
-
-    books[victim].dispose()
-    for leftover in tmp_path.glob(f"{victim}.db*"):
-        leftover.unlink()
-    (tmp_path / f"{victim}.db").write_bytes(copy)
-    books[victim] = Ledger(tmp_path / f"{victim}.db")
-    later = replace(plan, run_id="1" * 32)
-    for silo in plan.silos:
-        reserve(books[silo], later)
-    wire = Wire(later, identities=identities, journals=books)
-    with pytest.raises(LedgerError, match="rolled back or replaced"):
-        wire.run()
-
-
-def test_a_head_that_a_peer_invents_stops_nobody() -> None:
-    """Only a head that this silo signed itself counts against its ledger."""
-    plan, identities = toy_federation(3)
-    invented = bytes(range(32))
-
-    class Inventive(MemoryJournal):
-        def peer_heads(self):  # type: ignore[no-untyped-def]
-            from cloister.privacy.chain import SignedHead
-
-            victim = identities[plan.silos[1]]
-            return {
-                victim.fingerprint: SignedHead(
-                    victim.fingerprint, invented.hex(), bytes(64), victim.public
-                )
-            }
-
-    wire = Wire(plan, identities=identities, journals={plan.silos[0]: Inventive()})
-    assert len(wire.run()) == 3
-
-
 # --- Machines that round differently --------------------------------------------------------------
 
 
@@ -471,12 +402,50 @@ def test_the_coordinator_cannot_read_a_sealed_state() -> None:
 
 
 def test_an_invitation_is_answered_with_the_same_keys_for_ever(tmp_path: Path) -> None:
-    """Even after the head of the ledger has moved on."""
+    """Even after the head of the ledger, and the clock, have moved on."""
     plan, identities = toy_federation(3)
     silo = plan.silos[0]
-    ledger = ledgers(tmp_path, plan)[silo]
-    reserve(ledger, plan)
+    ledger = Ledger(tmp_path / "ledger.db")
+    ledger.open_dataset("toy", cap=Budget(10.0, 1e-6))
+    ledger.reserve(dataset="toy", study="s", job=plan.run_id, events=plan.events())
     ask = encode(plan, Invite())
     first = Client(plan, silo, [], journal=ledger, identity=identities[silo]).handle(ask)
     ledger.open_dataset("other", cap=Budget(1.0, 1e-6))
-    assert Client(plan, silo, [], journal=ledger, identity=identities[silo]).handle(ask) == first
+    with unittest.mock.patch("time.time", return_value=1e9):
+        assert (
+            Client(plan, silo, [], journal=ledger, identity=identities[silo]).handle(ask) == first
+        )
+
+
+# --- Clocks ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("minutes", [-11, -9, 9, 11])
+def test_a_silo_whose_clock_is_far_from_its_peers_leaves_before_anything_is_spent(
+    profile: str, minutes: int
+) -> None:
+    plan, identities = toy_federation(5, profile, min_silos=3)
+    wire = Wire(plan, identities=identities)
+    victim, told = plan.silos[1], []
+
+    class Watched(InProcess):
+        def exchange(self, frames: Mapping[str, bytes]) -> dict[str, bytes]:
+            answers = {}
+            for silo, frame in frames.items():
+                now = 1e9 + (60 * minutes if silo == victim else 0)
+                with unittest.mock.patch("time.time", return_value=now):
+                    try:
+                        answers[silo] = wire.clients[silo].handle(frame)
+                    except CloisterError as error:
+                        told.append((silo, str(error)))
+            return answers
+
+    wire.transport = Watched({s: c.handle for s, c in wire.clients.items()})
+    if abs(minutes) < 10:
+        assert len(wire.run()) == 5
+        return
+    assert len(wire.run()) == 4, "the others go on without it"
+    assert {silo for silo, _ in told} == {victim}
+    assert "the clock of" in told[0][1]
+    assert wire.clients[victim]._uploads == 0

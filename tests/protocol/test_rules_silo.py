@@ -90,9 +90,10 @@ class Failing(MemoryJournal):
 def confirmation(wire: Wire, silo: str, t: int, digest: bytes) -> Confirmation:
     """Return what a dishonest silo can say of any answer: a word under its own keys."""
     client = wire.clients[silo]
-    said = confirmed(wire.plan, t, silo, digest)
+    told = client._statement()
+    said = confirmed(wire.plan, t, silo, digest, told)
     mac = client._masker.tag(Usage.CONFIRM, *said)
-    return Confirmation(silo, digest, mac, wire.identities[silo].sign(CONFIRM_LABEL, *said))
+    return Confirmation(silo, digest, mac, wire.identities[silo].sign(CONFIRM_LABEL, *said), told)
 
 
 def played(silos: int = 3, profile: str = "pairwise", **journals: MemoryJournal) -> Changing:

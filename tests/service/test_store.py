@@ -174,10 +174,9 @@ def test_the_coordinator_has_neither_secrets_nor_heads(sqlite_url: str) -> None:
     with pytest.raises(LocalProtocolError, match="no secret"):
         store.secret("a")
     assert store.head() == BEFORE_FIRST
-    assert store.peer_heads() == {}
-    store.check_head(BEFORE_FIRST)
-    with pytest.raises(LedgerError):
-        store.check_head("1" * 64)
+    with pytest.raises(LocalProtocolError, match="no ledger to speak of"):
+        store.statement("a", "0" * 64, EVENT)
+    assert (store.remembered("ed25519:aa"), store.seen_by("ed25519:aa")) == ((), 0)
     store.close()
 
 

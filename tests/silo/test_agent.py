@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import sqlite3
 import subprocess
 import sys
 import textwrap
-from collections.abc import Mapping
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,7 +21,10 @@ import numpy as np
 import pytest
 
 from cloister import Budget, JobResult
-from cloister.errors import RemoteProtocolError
+from cloister.errors import LedgerError, RemoteProtocolError
+from cloister.privacy import ledger_file
+from cloister.privacy.chain import composed
+from cloister.privacy.events import mechanism_counts
 from cloister.protocol.aggregator import Aggregator
 from cloister.protocol.client import Client
 from cloister.protocol.messages import Open, Upload, decode, encode
@@ -595,3 +603,198 @@ def test_the_upload_is_what_the_client_made(site: Site, plan: Plan) -> None:
     assert upload.sender == site.name
     assert site.ledger().frame(plan.run_id, 0) == answer.body
     assert Budget(1.0, 1e-6) == plan.budget
+
+
+# --- Older copies that were put back --------------------------------------------------------------
+
+
+def spent_whole(site: Site) -> bool:
+    (job,) = site.ledger().jobs()
+    return not job.is_open and job.charged == composed(Counter(mechanism_counts(job.events)))
+
+
+def copied(site: Site, *names: str) -> dict[str, bytes]:
+    """Return files as they are now; the log of the database is in it."""
+    for name in names:
+        connection = sqlite3.connect(site.folder / name)
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        connection.close()
+    return {name: (site.folder / name).read_bytes() for name in names}
+
+
+def put_back(site: Site, copy: Mapping[str, bytes]) -> Site:
+    """Return the silo on a machine where some files are older copies, without the head beside."""
+    there = replace(site, folder=site.folder / "restored", audit=None)
+    there.folder.mkdir()
+    if (site.folder / "results").exists():
+        shutil.copytree(site.folder / "results", there.folder / "results")
+    for name, content in {**copied(site, "ledger.db", "ledger.jobs.db"), **copy}.items():
+        (there.folder / name).write_bytes(content)
+        (there.folder / name).chmod(0o600)
+    return there
+
+
+def test_of_a_job_that_is_done_by_its_own_file_nothing_is_returned(site: Site, plan: Plan) -> None:
+    agent = approved(site, plan)
+    copy = copied(site, "ledger.db")  # the reservation, and no round
+    Carrier(site, agent, plan).run()
+    agent.on_message(end(plan))
+    true = site.ledger().spent("toy")
+    site = put_back(site, copy)
+    site.agent()
+    assert state(site, plan) == State.DONE
+    assert site.ledger().spent("toy") >= true
+    assert spent_whole(site)
+
+
+@pytest.mark.parametrize("status", ["done", "failed", "cancelled"])
+def test_of_a_job_that_ran_before_a_restart_nothing_is_returned(
+    site: Site, plan: Plan, status: str
+) -> None:
+    agent = approved(site, plan)
+    agent.on_message(opened(plan))
+    copy = copied(site, "ledger.db", "ledger.jobs.db")
+    site = put_back(site, copy)
+    site.agent().on_message(end(plan, status))
+    assert spent_whole(site)
+
+
+def test_of_a_job_that_the_coordinator_calls_done_nothing_is_returned(
+    site: Site, plan: Plan
+) -> None:
+    agent = approved(site, plan)
+    copy = copied(site, "ledger.db", "ledger.jobs.db")  # approved, and never asked for a frame
+    Carrier(site, agent, plan).run()
+    site = put_back(site, copy)
+    again = site.agent()
+    assert state(site, plan) == State.APPROVED
+    again.on_message(end(plan))
+    assert spent_whole(site)
+
+
+def test_of_a_job_whose_result_lies_there_nothing_is_returned(site: Site, plan: Plan) -> None:
+    agent = approved(site, plan)
+    copy = copied(site, "ledger.db", "ledger.jobs.db")
+    Carrier(site, agent, plan).run()
+    site = put_back(site, copy)
+    site.agent().on_message(end(plan, "failed"))
+    assert spent_whole(site)
+
+
+def test_a_job_that_never_ran_here_is_returned_whole(site: Site, plan: Plan) -> None:
+    """So a silo that was away while the others went on keeps its budget."""
+    approved(site, plan).on_message(end(plan))
+    assert site.ledger().spent("toy") == 0
+    other = toy_plan()
+    agent = site.agent()
+    agent.on_message(offer(other))
+    approve(site, other)
+    agent.look()
+    site.agent().on_message(end(other, "declined", "the job started without it."))
+    assert site.ledger().spent("toy") == 0
+
+
+# --- Disks that are full for a while --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("end_first", [False, True])
+def test_a_result_that_cannot_be_written_is_kept_until_it_can(
+    site: Site, plan: Plan, monkeypatch: pytest.MonkeyPatch, restarted: bool, end_first: bool
+) -> None:
+    agent = approved(site, plan)
+    model = site.folder / "results" / plan.run_id / "model.json"
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full_for(site.folder / "results"))
+        Carrier(site, agent, plan).run()  # nobody else is held up
+        assert state(site, plan) == State.RUNNING
+        if end_first:
+            agent.on_message(end(plan))
+            agent.look()
+            assert state(site, plan) == State.RUNNING
+            assert site.ledger().frame(plan.run_id, 0) is not None, "nothing is forgotten"
+        assert not model.is_file()
+        if restarted:
+            agent = site.agent()
+            agent.look()
+            assert not model.is_file()
+    agent.look()
+    assert model.is_file()
+    if restarted or not end_first:
+        agent.on_message(end(plan))  # which the coordinator says again on a new connection
+    assert state(site, plan) == State.DONE
+    assert not site.ledger().jobs()[0].is_open
+
+
+def full_for(folder: Path) -> Callable[[int], None]:
+    """Return an ``fsync`` that finds no space for files of one folder."""
+    true = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        if str(folder) in os.readlink(f"/proc/self/fd/{descriptor}"):
+            raise OSError(28, "No space left on device")
+        true(descriptor)
+
+    return fsync
+
+
+@pytest.mark.parametrize("where", ["_store", "_ledger", "_audit"])
+@pytest.mark.parametrize("status", ["done", "failed"])
+def test_no_reservation_stays_open_after_a_full_disk_has_space_again(
+    site: Site, plan: Plan, monkeypatch: pytest.MonkeyPatch, where: str, status: str
+) -> None:
+    agent = approved(site, plan)
+    if status == "done":
+        Carrier(site, agent, plan).run()
+    else:
+        agent.on_message(opened(plan))
+
+    def full(*_: object, **__: object) -> None:
+        raise LedgerError("the disk is full.")
+
+    names = {"_store": ("move",), "_ledger": ("close", "forget_frames"), "_audit": ("write",)}
+    for name in names[where]:
+        with monkeypatch.context() as patched:
+            patched.setattr(getattr(agent, where), name, full)
+            with pytest.raises(LedgerError, match="full"):
+                agent.on_message(end(plan, status))
+            with pytest.raises(LedgerError, match="full"):
+                agent.look()
+        agent.look()
+        assert not site.ledger().jobs()[0].is_open
+        assert state(site, plan) == (State.DONE if status == "done" else State.FAILED)
+        break
+
+
+# --- Clocks ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ahead", [-86_400.0, -601.0, 601.0, 60 * 86_400.0])
+def test_nothing_is_booked_by_a_clock_far_from_the_coordinators(
+    site: Site, plan: Plan, ahead: float
+) -> None:
+    site.standing = True
+    agent = site.agent()
+    (answer,) = agent.on_message(offer(plan, time=time.time() - ahead))
+    ((decision, reason),) = said([answer])
+    assert decision == "declined"
+    assert "the clock of 'silo-0' is" in reason
+    assert site.ledger().jobs() == ()
+    agent.connected()
+    other = toy_plan()
+    assert said(agent.on_message(offer(other, time=time.time() - 550))) == [("approved", "")]
+
+
+def test_nothing_is_booked_by_a_clock_that_went_back(
+    site: Site, plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.standing = True
+    agent = site.agent()
+    then = datetime.now(UTC) - timedelta(hours=1)
+    monkeypatch.setattr(ledger_file, "utc_now", lambda: then)
+    assert said(agent.on_message(offer(plan))) == [("declined", LOCAL_PROBLEM)]
+    assert site.ledger().jobs() == ()

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloister.errors import RemoteProtocolError
+from cloister.errors import LedgerError, RemoteProtocolError
+from cloister.hazmat.signing import Identity
+from cloister.privacy.chain import SignedStatement, Statement, canonical
 from cloister.protocol.messages import (
     Adopt,
     Adopted,
@@ -26,7 +30,6 @@ from cloister.protocol.messages import (
     Message,
     Open,
     Ready,
-    Remembered,
     Reply,
     Roster,
     SealedState,
@@ -35,7 +38,9 @@ from cloister.protocol.messages import (
     Unmask,
     Upload,
     decode,
+    decode_statement,
     encode,
+    encode_statement,
 )
 from cloister.protocol.plan import Plan
 from cloister.testing import toy_plan
@@ -55,30 +60,101 @@ def same(left: Message, right: Message) -> bool:
     return type(left) is type(right) and mine == theirs and np.array_equal(*words)
 
 
+def statement(number: int) -> bytes:
+    said = Statement(
+        dataset="ages",
+        study="default",
+        job=PLAN.run_id,
+        plan=PLAN.digest.hex(),
+        events=PLAN.events(),
+        head=bytes([number + 151] * 32).hex(),
+        height=number + 7,
+    )
+    return encode_statement(said, bytes([number + 150] * 64))
+
+
+def test_a_statement_has_the_text_of_the_vector_and_is_signed_under_its_label() -> None:
+    case, identity = FRAMES["statement"], Identity.new()
+    said = Statement.read(case["text"])
+    assert said.text == case["text"]
+    signed = SignedStatement.of(said, identity)
+    assert signed.genuine
+    public = Ed25519PublicKey.from_public_bytes(identity.public)
+    public.verify(signed.signature, bytes.fromhex(case["signed"]))
+    assert not replace(signed, text=case["text"].replace("7", "8")).genuine
+    assert not replace(signed, public=Identity.new().public).genuine
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"height": -1},
+        {"height": 2**63},
+        {"height": True},
+        {"height": 1.0},
+        {"head": "ab"},
+        {"plan": "x" * 64},
+        {"job": 3},
+        {"events": {"event": "gaussian"}},
+        {"events": []},
+        {"more": 1},
+    ],
+)
+def test_what_is_no_statement_cannot_be_read(change: dict) -> None:
+    fields = json.loads(FRAMES["statement"]["text"])
+    for text in (canonical({**fields, **change}), "", "{", "[" * 100_000):
+        with pytest.raises(LedgerError, match="cannot be read"):
+            Statement.read(text)
+
+
+def flipped(data: bytes, place: int) -> bytes:
+    return data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
+
+
+def test_a_statement_is_taken_for_its_silo_and_its_job_alone() -> None:
+    identity, other = Identity.new(), Identity.new()
+    said = Statement.read(FRAMES["statement"]["text"])
+    said = replace(said, job=PLAN.run_id, plan=PLAN.digest.hex(), events=PLAN.events())
+    data = encode_statement(said, SignedStatement.of(said, identity).signature)
+    assert decode_statement(PLAN, identity.public, data).said == said
+    elsewhere = Plan.from_dict({**PLAN.to_dict(), "run_id": "0" * 32})
+    for plan, public, told in (
+        (PLAN, other.public, data),
+        (elsewhere, identity.public, data),
+        (PLAN, identity.public, data + b"x"),
+        (PLAN, identity.public, data[:-1]),
+        (PLAN, identity.public, data[:50]),
+        (PLAN, identity.public, b""),
+        *(
+            (PLAN, identity.public, data[:i] + bytes([data[i] ^ 1]) + data[i + 1 :])
+            for i in range(len(data))
+        ),
+    ):
+        with pytest.raises(RemoteProtocolError, match="statement"):
+            decode_statement(plan, public, told)
+
+
 def message(case: dict) -> Message:
     """Build the message a vector describes."""
     fields, silos = case["fields"], PLAN.silos
     confirmations = tuple(
-        Confirmation(silos[i], bytes([i] * 32), bytes([i + 100] * 32), bytes([i + 200] * 64))
+        Confirmation(
+            silos[i],
+            bytes([i] * 32),
+            bytes([i + 100] * 32),
+            bytes([i + 200] * 64),
+            b"" if i % 2 else statement(i),
+        )
         for i in fields.get("confirmations", ())
     )
     opened = {silos[i]: bytes([i + 50] * 32) for i in fields.get("opened", ())}
     t = 1 if confirmations or case["kind"] in ("reply", "done") else 0
 
     def keys(i: int) -> Keys:
-        seen = Remembered(silos[2 - i], bytes([4] * 32), bytes([5] * 64))
-        head, signed = bytes([3] * 32), bytes([3] * 64)
-        return Keys(
-            silos[i],
-            bytes([i] * 32),
-            bytes([2] * 32),
-            (),
-            (),
-            head,
-            signed,
-            (seen,),
-            bytes([6] * 64),
-        )
+        head, seen = bytes([3] * 32), {silos[2 - i]: 9}
+        key = bytes([i] * 32)
+        signed = bytes([6] * 64)
+        return Keys(silos[i], key, bytes([2] * 32), (), (), head, 1_750_000_000, seen, signed)
 
     match case["kind"]:
         case "open":
@@ -94,7 +170,7 @@ def message(case: dict) -> Message:
         case "deal":
             return Deal(tuple(silos[i] for i in fields["cohort"]), (b"one", b"two"))
         case "ready":
-            return Ready("south", TAG, TAG[::-1], TAG * 2)
+            return Ready("south", TAG, TAG[::-1], TAG * 2, statement(0))
         case "unmask":
             return Unmask(1, confirmations)
         case "shares":
@@ -114,7 +190,8 @@ def message(case: dict) -> Message:
         case "reply":
             return Reply(t, tuple(silos[i] for i in fields["survivors"]), WORDS)
         case "confirm":
-            return Confirm(t, fields["sender"], TAG, TAG[::-1], TAG * 2)
+            told = statement(0) if "statement" in fields else b""
+            return Confirm(t, fields["sender"], TAG, TAG[::-1], TAG * 2, told)
         case _:
             return Done(t, fields["sender"])
 

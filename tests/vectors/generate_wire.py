@@ -282,9 +282,19 @@ def survivors(numbers: list[int]) -> bytes:
     return b"".join(number.to_bytes(2, "big") for number in [len(numbers), *numbers])
 
 
+def statement(number: int) -> bytes:
+    """A silo's statement: signature, head, height, length of the data set's name, both names."""
+    fixed = (
+        bytes([number + 150] * 64) + bytes([number + 151] * 32) + (number + 7).to_bytes(8, "big")
+    )
+    return fixed + (4).to_bytes(2, "big") + b"ages" + b"default"
+
+
 def confirmation(number: int) -> bytes:
+    """A confirmation; only that of an even number has a statement."""
     said = bytes([number] * 32) + bytes([number + 100] * 32) + bytes([number + 200] * 64)
-    return number.to_bytes(2, "big") + said
+    told = b"" if number % 2 else statement(number)
+    return number.to_bytes(2, "big") + said + len(told).to_bytes(2, "big") + told
 
 
 def confirmations(numbers: list[int]) -> bytes:
@@ -300,9 +310,10 @@ def listed(*parts: bytes) -> bytes:
 
 
 def keys(number: int) -> bytes:
-    """Keys under a group mask: identity, box key, head with signature, one remembered head."""
-    remembered = (2 - number).to_bytes(2, "big") + bytes([4] * 32) + bytes([5] * 64)
-    return bytes([number] * 32) + bytes([2] * 32) + bytes([3] * 96) + remembered + bytes([6] * 64)
+    """Keys under a group mask: identity, box key, head, time, and what one peer signed last."""
+    seen = (2 - number).to_bytes(2, "big") + (9).to_bytes(8, "big")
+    time = (1_750_000_000).to_bytes(8, "big")
+    return bytes([number] * 32) + bytes([2] * 32) + bytes([3] * 32) + time + seen + bytes([6] * 64)
 
 
 def frame_vectors() -> dict[str, Any]:
@@ -319,6 +330,11 @@ def frame_vectors() -> dict[str, Any]:
         ("upload", frame(2, 0, SILOS[2], tag + words(WORDS)), {"sender": SILOS[2]}),
         ("reply", frame(3, 1, "", survivors([0, 2]) + words(WORDS)), {"survivors": [0, 2]}),
         ("confirm", frame(4, 0, "north", tag + tag[::-1] + tag * 2), {"sender": "north"}),
+        (
+            "confirm",
+            frame(4, 0, "north", tag + tag[::-1] + tag * 2 + statement(0)),
+            {"sender": "north", "statement": True},
+        ),
         ("close", frame(5, 1, "", confirmations([1])), {"confirmations": [1]}),
         ("done", frame(6, 1, "north", b""), {"sender": "north"}),
         ("invite", frame(7, 0, "", b""), {}),
@@ -330,7 +346,11 @@ def frame_vectors() -> dict[str, Any]:
         ),
         ("secrets", frame(10, 0, "south", listed(b"one", b"", b"three")), {"sender": "south"}),
         ("deal", frame(11, 0, "", survivors([0, 2]) + listed(b"one", b"two")), {"cohort": [0, 2]}),
-        ("ready", frame(12, 0, "south", tag + tag[::-1] + tag * 2), {"sender": "south"}),
+        (
+            "ready",
+            frame(12, 0, "south", tag + tag[::-1] + tag * 2 + statement(0)),
+            {"sender": "south", "statement": True},
+        ),
         ("unmask", frame(13, 1, "", confirmations([0, 2])), {"confirmations": [0, 2]}),
         ("shares", frame(14, 1, "north", bytes(66) + bytes([7] * 66)), {"sender": "north"}),
         ("askstate", frame(15, 1, "", b""), {}),
@@ -342,7 +362,25 @@ def frame_vectors() -> dict[str, Any]:
         "plan": plan_vectors()[0]["text"],
         "words": [f"{word:016x}" for word in WORDS],
         "frames": [{"kind": kind, "fields": f, "frame": data.hex()} for kind, data, f in frames],
+        "statement": signed_text(),
     }
+
+
+def signed_text() -> dict[str, str]:
+    """What the signature of a statement is over: a label and the statement's one JSON text."""
+    text = canonical(
+        {
+            "dataset": "ages",
+            "study": "Größe",
+            "job": SESSION,
+            "plan": "ab" * 32,
+            "events": {"event": "gaussian", "noise_multiplier": 5.5},
+            "head": "cd" * 32,
+            "height": 7,
+        }
+    )
+    signed = joined(b"cloister/1/statement", text.encode("ascii"))
+    return {"text": text, "signed": signed.hex()}
 
 
 def bad_frames() -> dict[str, tuple[bytes, str]]:
@@ -388,11 +426,16 @@ def bad_frames() -> dict[str, tuple[bytes, str]]:
             "silo number must be below 3",
         ),
         "confirm_short": (frame(4, 0, "north", bytes(127)), "a hash, a tag"),
+        "statement_cut": (frame(1, 1, "", confirmations([0])[:-1]), "cut"),
         "confirmation_twice": (frame(1, 1, "", confirmations([1, 1])), "listed twice"),
         "confirmations_cut": (frame(1, 1, "", confirmations([1])[:-1]), "cut"),
         "opened_twice": (frame(1, 1, "", confirmations([]) + opened([1, 1])), "listed twice"),
         "opened_cut": (frame(1, 1, "", confirmations([]) + opened([1])[:-1]), "cut"),
         "keys_cut": (frame(8, 0, "north", keys(0)[:-1]), "cut"),
+        "keys_seen_twice": (
+            frame(8, 0, "north", keys(0)[:104] + 2 * keys(0)[104:114] + bytes(64)),
+            "listed twice",
+        ),
         "roster_of_rosters": (frame(9, 0, "", listed(frame(9, 0, "", b""))), "does not fit"),
         "secrets_cut": (frame(10, 0, "south", listed(b"one")[:-1]), "cut"),
         "shares_half": (frame(14, 1, "north", bytes(67)), "does not fit"),

@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     """Open the ledger, which must exist, and run the action; return the exit code."""
     if not args.ledger.is_file():
         raise LedgerError(f"ledger {os.fspath(args.ledger)!r} does not exist; check its path.")
-    ledger = Ledger(args.ledger)
+    ledger = Ledger(args.ledger, behind=getattr(args, "behind", False))
     try:
         code: int = args.action(args, ledger, Output.of(args))
     finally:

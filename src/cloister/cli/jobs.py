@@ -226,6 +226,9 @@ def _deny(args: argparse.Namespace, site: Site, out: Output) -> None:
 
 def _withdraw(args: argparse.Namespace, site: Site, out: Output) -> None:
     job = _decide(args, site, out, State.WITHDRAWN, OPEN, args.reason)
+    if job.id in site.store().ran():  # only the agent knows whether it has seen all of the job
+        out.say("Nothing more leaves for it; what left stays charged, the agent frees the rest.")
+        return
     if site.settings.ledger.exists():
         ledger = site.ledger()
         close_job(ledger, job.id)

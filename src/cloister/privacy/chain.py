@@ -12,9 +12,10 @@ import json
 from collections import Counter
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, Self
 
 from cloister.errors import LedgerError
+from cloister.hazmat.signing import Identity, fingerprint_of, verify
 from cloister.privacy.budget import Budget
 from cloister.privacy.events import (
     ComposedEvent,
@@ -25,8 +26,10 @@ from cloister.privacy.events import (
     mechanism_counts,
 )
 
-FORMAT = 2  # 1 had no answers, secrets and heads of peers; the entries are the same
+# 1 had no answers, secrets and heads of peers; 2 had no statements and no recovered jobs.
+FORMAT = 3
 BEFORE_FIRST = "0" * 64
+STATEMENT_LABEL = b"cloister/1/statement"
 
 
 @dataclass(frozen=True)
@@ -54,22 +57,91 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class SignedHead:
-    """The head of a party's ledger, signed by that party.
+class Statement:
+    """What a silo says of its ledger in a job: where it stands, and what the job may cost.
 
     Parameters
     ----------
-    fingerprint : str
-        Of the party's identity: ``ed25519:`` and 64 hexadecimal digits.
+    dataset, study, job : str
+    plan : str, 64 hexadecimal digits
+        Digest of the job's plan.
+    events : Event
+        The whole reservation of the job.
     head : str, 64 hexadecimal digits
-    signature, public : bytes
-        The signature, and the public key that verifies it. Nothing is verified here.
+        The last entry when this was said.
+    height : int, >= 0
+        Puts the statements of a silo in order: see :class:`State`.
     """
 
-    fingerprint: str
+    dataset: str
+    study: str
+    job: str
+    plan: str
+    events: Event
     head: str
+    height: int
+
+    @property
+    def text(self) -> str:
+        """The one JSON text that is signed."""
+        return canonical({**vars(self), "events": self.events.to_dict()})
+
+    @classmethod
+    def read(cls, text: str) -> Self:
+        """Return the statement with this text.
+
+        Raises
+        ------
+        LedgerError
+            If it is the text of no statement.
+        """
+        try:
+            fields = json.loads(text)
+            said = cls(**{**fields, "events": event_from_dict(fields["events"])})
+            words = (said.dataset, said.study, said.job, said.plan, said.head)
+            heads = (bytes.fromhex(said.plan), bytes.fromhex(said.head))
+            if not all(isinstance(word, str) for word in words) or type(said.height) is not int:
+                raise ValueError("names are texts, a height is a number")
+            if {len(head) for head in heads} != {32} or not 0 <= said.height < 2**63:
+                raise ValueError("a digest has 32 bytes, a height is below 2^63")
+            if said.text != text:
+                raise ValueError("a statement has one text")
+        except Exception as error:  # whatever a stranger's text does to the reader
+            raise LedgerError("a statement cannot be read; ask for it again.") from error
+        return said
+
+
+@dataclass(frozen=True)
+class SignedStatement:
+    """The text of a statement, and the signature of the silo that made it.
+
+    Nothing is verified before :meth:`genuine` is asked.
+    """
+
+    text: str
     signature: bytes
     public: bytes
+
+    @classmethod
+    def of(cls, said: Statement, identity: Identity) -> Self:
+        """Sign a statement."""
+        signature = identity.sign(STATEMENT_LABEL, said.text.encode())
+        return cls(said.text, signature, identity.public)
+
+    @property
+    def genuine(self) -> bool:
+        """Whether the owner of the key signed the text."""
+        return verify(self.public, self.signature, STATEMENT_LABEL, self.text.encode())
+
+    @property
+    def fingerprint(self) -> str:
+        """The fingerprint of the key."""
+        return fingerprint_of(self.public)
+
+    @property
+    def said(self) -> Statement:
+        """The statement; raises LedgerError if the text is that of none."""
+        return Statement.read(self.text)
 
 
 @dataclass(frozen=True)
@@ -151,6 +223,12 @@ class Job:
         """What counts as spent: all of it while the job is open, then what was committed."""
         return self.spent + self.unspent if self.is_open else self.spent
 
+    def spend_all(self) -> None:
+        """End the job with all that was reserved counted as spent."""
+        self.is_open = False
+        self.spent.update(self.unspent)
+        self.unspent.clear()
+
     def record(self) -> JobRecord:
         """Return the job as a frozen value."""
         return JobRecord(
@@ -168,15 +246,20 @@ class Job:
 class State:
     """The chain, replayed: a pure function of its entries.
 
-    ``seq``, ``head`` and ``at`` are the number, hash and time of the last entry; ``heads`` has the
-    number of every hash so far.
+    ``seq``, ``head`` and ``at`` are the number, hash and time of the last entry; ``latest`` is the
+    latest time of all, or of those since the owner set the clock right; ``heads`` has the number of
+    every hash so far. ``height`` counts entries and passes every statement that the chain has taken
+    in again, as a Lamport clock does: so a later statement has a larger one, also after entries
+    were lost. ``heights`` has that of each hash of the chain and of those statements.
     """
 
     def __init__(self) -> None:
         self.seq = 0
         self.head = BEFORE_FIRST
-        self.at = ""
+        self.at = self.latest = ""
         self.heads: dict[str, int] = {}
+        self.height = 0
+        self.heights: dict[str, int] = {}
         self.datasets: dict[str, Dataset] = {}
         self.jobs: dict[str, Job] = {}
         self._totals: dict[tuple[str, str], Counter[Mechanism]] = {}
@@ -229,11 +312,14 @@ class State:
             fields = entry.fields
             self.at = fields.pop("at")
             datetime.fromisoformat(self.at)
+            self.latest = max(self.latest, self.at)
             getattr(self, f"_apply_{fields.pop('kind')}")(**fields)
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             raise LedgerError(f"entry {self.seq + 1} could not have been written.") from error
         self.seq, self.head = entry.seq, entry.hash
         self.heads[entry.hash] = entry.seq
+        self.height += 1
+        self.heights[entry.hash] = self.height
 
     def _apply_ledger(self, format: int, nonce: str) -> None:
         if self.seq or not 1 <= format <= FORMAT or len(nonce) != 32:
@@ -278,12 +364,38 @@ class State:
         known.unspent.subtract(mechanism_counts(done))
         known.spent.update(mechanism_counts(done))
 
-    def _apply_close(self, job: str) -> None:
+    def _apply_close(self, job: str, whole: bool = False) -> None:
         known = self.jobs[job]
         if not known.is_open:
             raise ValueError("a job is closed once")
+        if whole:
+            known.spend_all()
+            return
         known.is_open = False
         self._totals[known.dataset, known.study].subtract(known.unspent)
+
+    def _apply_recover(self, statement: str, signature: str, public: str) -> None:
+        if not SignedStatement(statement, bytes.fromhex(signature), bytes.fromhex(public)).genuine:
+            raise ValueError("only what the silo signed is recovered")
+        said = Statement.read(statement)
+        counts = Counter(mechanism_counts(said.events))
+        known = self.jobs.get(said.job)
+        if known is None:
+            self.dataset(said.dataset)
+            known = Job(said.job, said.dataset, said.study, said.events, None, self.at, counts)
+            self.jobs[said.job] = known
+            self._totals.setdefault((said.dataset, said.study), Counter()).update(counts)
+        elif known.dataset != said.dataset or Counter(mechanism_counts(known.events)) != counts:
+            raise ValueError("a job has one reservation")
+        elif not known.is_open:  # what it did not use was returned
+            self._totals[known.dataset, known.study].update(known.unspent)
+        known.spend_all()
+        self.height = max(self.height, said.height)
+        self.heights[said.head] = said.height
+
+    def _apply_clock(self) -> None:
+        # Entries of a later time were written by a clock that was wrong, says the owner.
+        self.latest = self.at
 
     def _apply_copied(self) -> None:
         # What the original commits after this is unknown here, so all that it may commit is spent.
@@ -291,9 +403,7 @@ class State:
             raise ValueError("only a ledger can be copied")
         for job in self.jobs.values():
             if job.is_open:
-                job.is_open = False
-                job.spent.update(job.unspent)
-                job.unspent.clear()
+                job.spend_all()
 
 
 def composed(counts: Counter[Mechanism]) -> ComposedEvent:

@@ -14,13 +14,15 @@ Frames lie beside the chain, which holds only a keyed tag of each, so that they 
 a job is over. So do the job's secret and its answers to other requests. Nothing in an entry is a
 record or is computed from one without the owner's key.
 
-Peers sign the heads of each other's chains. Theirs are kept here; the newest of ours that they
-signed is kept here and in a small file beside the ledger, so that a ledger restored from a copy is
-refused.
+Peers sign the heads of each other's chains. In a job over a network each silo also signs, again
+and again, where its own ledger stands and what the job may cost; its peers keep the newest such
+*statement* of each job. The newest head lies in a small file beside the ledger, too. So a ledger
+that was put back to an older copy is refused, until :meth:`Ledger.recover` has taken every job that
+it lacks from what its owner signed.
 
-A file of format 1 has the same entries and fewer tables. It is refused until
+A file of an older format has fewer tables. It is refused until
 :func:`cloister.privacy.ledger_file.migrate` has added them, in one transaction: never as a side
-effect of opening, because a program that only knows format 1 cannot use the file afterwards.
+effect of opening, because a program that only knows the older one cannot use the file afterwards.
 """
 
 from __future__ import annotations
@@ -31,8 +33,9 @@ import math
 import os
 import sqlite3
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -48,14 +51,21 @@ from cloister.privacy.chain import (
     Entry,
     Job,
     JobRecord,
-    SignedHead,
+    SignedStatement,
     State,
+    Statement,
     canonical,
 )
-from cloister.privacy.events import ComposedEvent, Event, NonPrivateEvent, holds
+from cloister.privacy.events import (
+    ComposedEvent,
+    Event,
+    NonPrivateEvent,
+    holds,
+    mechanism_counts,
+)
 from cloister.randomness import KEY_BYTES, new_key
 
-__all__ = ["Entry", "JobRecord", "Ledger", "SignedHead"]
+__all__ = ["Entry", "JobRecord", "Ledger", "SignedStatement", "Statement"]
 
 # Rounding slack when a cost is compared with a cap: three events of a third each must fit in one.
 SLACK = 1e-9
@@ -69,12 +79,15 @@ class Ledger:
     path : path-like or None
         SQLite file, made with mode 0600 if it does not exist; on a local disk, never a network
         one. None keeps the ledger in memory and forgets it with the process.
+    behind : bool
+        Open it also if it is behind what was written or signed before, to look at it and to
+        :meth:`recover`. It takes no job and no round until it has caught up.
 
     Raises
     ------
     LedgerError
-        If the file is not a ledger, has an older format, or its chain does not verify or lacks
-        the newest head that peers counter-signed.
+        If the file is not a ledger, is damaged, has an older format, its chain does not verify,
+        or it lacks the newest head beside it or a statement that peers showed.
 
     Notes
     -----
@@ -83,8 +96,8 @@ class Ledger:
     light of earlier results: Gaussian DP composes so. [ST22]_ The ledger serves several threads
     and several processes at once. It survives SIGKILL and, as far as the disk keeps its promises,
     power loss (WAL, ``synchronous=FULL``). It does not survive being deleted, and whoever owns
-    the file can forge a whole chain: :meth:`check_head` finds both if peers kept a head. The newest
-    counter-signed head also lies beside it, in a file named as the ledger and ``.head``.
+    the file can forge a whole chain: :meth:`check_head` finds both if peers kept a head. The head
+    after the newest charge also lies beside it, in a file named as the ledger and ``.head``.
 
     References
     ----------
@@ -92,7 +105,7 @@ class Ledger:
        arXiv:2210.17520.
     """
 
-    def __init__(self, path: str | os.PathLike[str] | None) -> None:
+    def __init__(self, path: str | os.PathLike[str] | None, *, behind: bool = False) -> None:
         self._path = None if path is None else Path(os.path.abspath(path))
         if self._path is not None and not self._path.exists():
             ledger_file.create(self._path)
@@ -105,9 +118,11 @@ class Ledger:
             with self._guarded(), self._engine.begin() as connection:
                 if self._path is None:
                     ledger_file.initialise(connection)
+                ledger_file.check_pages(connection, self._told)
                 self._key = ledger_file.owner_key(connection, self._path)
                 self._catch_up(connection)
-                self._check_countersigned(connection)
+                if not behind:
+                    self._check_newest(connection)
         except LedgerError:
             self._engine.dispose()
             raise
@@ -243,8 +258,9 @@ class Ledger:
             the lifetime cap, the cap of the study or that of the year; or if an event has no
             noise.
         LedgerError
-            If the data set is unknown, the job is known with other values or closed, or the
-            content belongs to another data set.
+            If the data set is unknown, the job is known with other values or closed, the content
+            belongs to another data set, the clock is behind the last entry, or this ledger is
+            behind a statement of its owner.
 
         Notes
         -----
@@ -260,6 +276,7 @@ class Ledger:
         tag = None if content is None else self.content_tag(content).hex()
         with self._transaction() as connection:
             known = self._state.dataset(dataset)
+            self._check_newest(connection)
             if job in self._state.jobs:
                 _check_resumed(self._state.jobs[job], dataset, study, events, tag)
                 return
@@ -275,7 +292,7 @@ class Ledger:
                 cap = Budget(known.study_epsilons[study], known.cap.delta)
                 so_far = self._state.charged(dataset, study)
                 _check_cap(f"study {study!r}", "cap", job, events, so_far, cap)
-            now = ledger_file.utc_now()
+            now = self._checked_now()
             if year_epsilon is not None:
                 cap = Budget(year_epsilon, known.cap.delta)
                 so_far = self._state.charged_in(now.year, dataset)
@@ -320,12 +337,17 @@ class Ledger:
         BudgetExceeded
             If the reservation does not cover the event.
         LedgerError
-            If the job is unknown or closed, the round was committed with another event, or the
-            request was answered with something else.
+            If the job is unknown or closed, the round was committed with another event, the
+            request was answered with something else, or this ledger is behind a statement of its
+            owner.
         """
         if isinstance(round, bool) or not isinstance(round, int) or round < 0:
             raise LedgerError(f"round must be an integer of at least 0, got {round!r}.")
-        frame, request = bytes(frame), bytes(request)
+        kept = self._commit(job, round, event, bytes(frame), bytes(request))
+        self._note_head()
+        return kept
+
+    def _commit(self, job: str, round: int, event: Event, frame: bytes, request: bytes) -> bytes:
         with self._transaction() as connection:
             known = self._state.job(job)
             if round in known.rounds:
@@ -345,6 +367,7 @@ class Ledger:
                     f"round {round} of job {job!r} is not covered by what is left of its "
                     "reservation; reserve a new job with all its events."
                 )
+            self._check_newest(connection)
             self._append(
                 connection,
                 "charge",
@@ -461,11 +484,19 @@ class Ledger:
                 connection.execute(ledger_file.INSERT_SECRET, {"job": job, "secret": secret})
         return secret
 
-    def close(self, job: str) -> None:
-        """End a job: what it committed stays spent, the rest of its reservation is returned."""
+    def close(self, job: str, *, whole: bool = False) -> None:
+        """End a job: what it committed stays spent, the rest of its reservation is returned.
+
+        Parameters
+        ----------
+        job : str
+        whole : bool
+            Return nothing: rounds may have left that this file does not know, because an older
+            copy of it was put back.
+        """
         with self._transaction() as connection:
             if self._state.job(job).is_open:
-                self._append(connection, "close", job=job)
+                self._append(connection, "close", job=job, **({"whole": True} if whole else {}))
 
     def forget_frames(self, job: str) -> None:
         """Delete the frames, answers and secret of a closed job, from the log file too.
@@ -484,27 +515,106 @@ class Ledger:
                 connection.execute(sa.delete(table).where(table.c.job == job))
         self._empty_log()
 
-    # Heads -----------------------------------------------------------------------------------
+    # Statements and heads --------------------------------------------------------------------
 
-    def peer_heads(self) -> Mapping[str, SignedHead]:
-        """Return the newest head of each peer that was remembered, by fingerprint."""
-        with self._transaction() as connection:
-            rows = connection.execute(ledger_file.ALL_PEERS)
-            return {
-                row.fingerprint: SignedHead(row.fingerprint, row.head, row.signature, row.public)
-                for row in rows
-            }
+    def statement(self, job: str, plan: str, events: Event) -> Statement:
+        """Return what to sign of this ledger in a job; `plan` is the digest of the job's plan."""
+        with self._transaction():
+            known, state = self._state.job(job), self._state
+            return Statement(
+                known.dataset, known.study, job, plan, events, state.head, state.height
+            )
 
-    def remember_head(self, peer: SignedHead) -> None:
-        """Keep the head that a peer signed, in place of its earlier one; verify it before."""
-        row = {
-            "fingerprint": peer.fingerprint,
-            "head": peer.head,
-            "signature": bytes(peer.signature),
-            "public": bytes(peer.public),
-        }
+    def remember(self, statements: Iterable[SignedStatement]) -> None:
+        """Keep what peers signed, the newest of each in each job; verify it before."""
         with self._transaction() as connection:
-            connection.execute(ledger_file.PUT_PEER, row)
+            for one in statements:
+                said = one.said
+                row = (one.fingerprint, said.job, said.height, one.text, one.signature, one.public)
+                ledger_file.run(connection, ledger_file.PUT_STATEMENT, row)
+
+    def remembered(self, fingerprint: str, above: int = -1) -> tuple[SignedStatement, ...]:
+        """Return the newest statement of a peer in each job, those of a greater height."""
+        with self._transaction() as connection:
+            query = ledger_file.STATEMENTS_ABOVE
+            return ledger_file.read_statements(connection, query, (fingerprint, above))
+
+    def seen_by(self, fingerprint: str) -> int:
+        """Return the height of the newest head of this ledger that a peer signed, or 0."""
+        with self._transaction() as connection:
+            rows = connection.execute(ledger_file.HEADS_SIGNED_BY, {"by": fingerprint})
+            return max((self._state.heights.get(row.head, 0) for row in rows), default=0)
+
+    def check_statements(self, shown: Iterable[SignedStatement]) -> None:
+        """Check that this ledger is not behind what its owner signed, as peers show it.
+
+        What it lacks is kept, for :meth:`recover`. Statements that nobody signed, and those of a
+        data set that is not in this ledger, are ignored.
+
+        Parameters
+        ----------
+        shown : iterable of SignedStatement
+            By the owner's key; the caller knows it.
+
+        Raises
+        ------
+        LedgerError
+            If it is behind: the file was rolled back, restored from a copy, or replaced.
+        """
+        with self._transaction() as connection:
+            self._claim(connection, shown)
+        with self._transaction() as connection:
+            self._check_claims(connection)
+
+    def recover(
+        self, public: bytes, statements: Iterable[SignedStatement] = ()
+    ) -> tuple[Statement, ...]:
+        """Take in every job that this ledger lacks and its owner signed for, at its full price.
+
+        Parameters
+        ----------
+        public : bytes of length 32
+            The owner's public key; what another key signed is ignored.
+        statements : iterable of SignedStatement
+            From peers, besides those that they showed in a job.
+
+        Returns
+        -------
+        tuple of Statement
+            What was taken in, oldest first. No cap is asked: what is spent is spent.
+
+        Raises
+        ------
+        LedgerError
+            If the head beside the ledger is newer than all of them, or a statement does not fit
+            the job of that name.
+        """
+        with self._transaction() as connection:
+            self._claim(connection, statements)
+        taken: list[Statement] = []
+        while True:  # an entry at a time: a crash leaves the rest for the next call
+            with self._transaction() as connection:
+                lacking = [one for one in self._lacking(connection) if one.public == public]
+                if not lacking:
+                    break
+                first = min(lacking, key=lambda one: one.said.height)
+                self._check_recoverable(first.said)
+                self._append(
+                    connection,
+                    "recover",
+                    statement=first.text,
+                    signature=first.signature.hex(),
+                    public=first.public.hex(),
+                )
+                taken.append(first.said)
+        with self._transaction() as connection:
+            ledger_file.run(connection, ledger_file.FORGET_CLAIMS, ())
+            head, height = self._head_beside() or ("", 0)
+            newest = max((h for s, h in self._state.heights.items() if not self._own(s)), default=0)
+            if head not in self._state.heights and newest >= max(height, 1):
+                self._put_head_beside(self._state.head)
+            self._check_newest(connection)
+        return tuple(taken)
 
     def countersigned(self, head: str, signatures: Mapping[str, bytes]) -> None:
         """Keep what peers signed over a head of this ledger; verify the signatures before.
@@ -532,7 +642,8 @@ class Ledger:
                     ledger_file.INSERT_OWN_HEAD, {**row, "signature": bytes(signature)}
                 )
             # Beside the ledger first: the head is durable already, and other writers wait.
-            if signatures and self._state.heads.get(self._head_beside() or "", 0) < seq:
+            beside, _ = self._head_beside() or ("", 0)
+            if signatures and self._state.heads.get(beside, 0) < seq:
                 self._put_head_beside(head)
 
     # Reading ---------------------------------------------------------------------------------
@@ -634,7 +745,10 @@ class Ledger:
                     self._check_frame(name, round, frame, charge.frame_tag)
             if stored:
                 raise LedgerError(f"{self._told} holds a frame that was never charged.")
-            self._check_countersigned(connection)
+            self._check_newest(connection)
+            for one in ledger_file.read_statements(connection, ledger_file.ALL_STATEMENTS):
+                if not one.genuine:
+                    raise LedgerError(f"a peer's statement in {self._told} was changed.")
             for (job,) in connection.execute(ledger_file.JOBS_WITH_ANSWERS).all():
                 state.job(job)
                 for _ in self._read_answers(connection, job):
@@ -654,7 +768,7 @@ class Ledger:
             own_heads = [
                 dict(row._mapping) for row in connection.execute(ledger_file.ALL_OWN_HEADS)
             ]
-        peers = self.peer_heads().values()
+            peers = ledger_file.read_statements(connection, ledger_file.ALL_STATEMENTS)
         return {
             "format": f"cloister-ledger/{FORMAT}",
             "head": entries[-1].hash,
@@ -671,7 +785,7 @@ class Ledger:
             "peers": [
                 {
                     "fingerprint": peer.fingerprint,
-                    "head": peer.head,
+                    "statement": peer.text,
                     "signature": peer.signature.hex(),
                     "public": peer.public.hex(),
                 }
@@ -679,6 +793,17 @@ class Ledger:
             ],
             "entries": [{"seq": e.seq, "hash": e.hash, "entry": e.fields} for e in entries],
         }
+
+    # Clock -----------------------------------------------------------------------------------
+
+    def confirm_clock(self) -> None:
+        """Say that the clock is right now, and was ahead when later entries were written.
+
+        The owner's word is an entry like any other. Nothing that was charged changes, nor the
+        year in which it counts.
+        """
+        with self._transaction() as connection:
+            self._append(connection, "clock")
 
     # Copies ----------------------------------------------------------------------------------
 
@@ -790,42 +915,112 @@ class Ledger:
                 "back or replaced; restore the newest file, or leave all jobs and tell peers."
             )
 
-    def _check_countersigned(self, connection: sa.Connection) -> None:
-        """Check that the newest counter-signed heads, here and beside the file, are ours."""
+    def _own(self, head: str) -> bool:
+        return head in self._state.heads
+
+    def _lacking(self, connection: sa.Connection) -> list[SignedStatement]:
+        """Return the claims that this chain does not hold."""
+        claims = ledger_file.read_statements(connection, ledger_file.ALL_CLAIMS)
+        return [one for one in claims if self._is_lacking(one)]
+
+    def _is_lacking(self, one: SignedStatement) -> bool:
+        if not one.genuine:
+            return False
+        said = one.said
+        return said.dataset in self._state.datasets and said.head not in self._state.heights
+
+    def _claim(self, connection: sa.Connection, shown: Iterable[SignedStatement]) -> None:
+        for one in filter(self._is_lacking, shown):
+            row = (one.said.head, one.said.job, one.text, one.signature, one.public)
+            ledger_file.run(connection, ledger_file.INSERT_CLAIM, row)
+
+    def _check_claims(self, connection: sa.Connection) -> None:
+        if lacking := self._lacking(connection):
+            raise LedgerError(
+                f"{self._told} is behind {len(lacking)} statements that its owner signed and peers "
+                "hold, so it was rolled back or replaced; run 'cloister ledger recover' on it, or "
+                "restore the newest file."
+            )
+
+    def _check_recoverable(self, said: Statement) -> None:
+        known = self._state.jobs.get(said.job)
+        same = known is None or (known.dataset, mechanism_counts(known.events)) == (
+            said.dataset,
+            mechanism_counts(said.events),
+        )
+        if not same:
+            raise LedgerError(
+                f"{self._told} has job {said.job!r} with another reservation than its owner "
+                "signed for; restore the newest file."
+            )
+
+    def _check_newest(self, connection: sa.Connection) -> None:
+        """Check that the newest heads, here and beside the file, and our statements are here."""
         last = connection.execute(ledger_file.LAST_OWN_HEAD).first()
         if last is not None and self._state.heads.get(last.head) != last.seq:
             raise LedgerError(
                 f"{self._told} has lost entries that peers counter-signed; restore the newest file."
             )
+        self._check_claims(connection)
         beside = self._head_beside()
-        if beside is not None and beside not in self._state.heads:
+        if beside is not None and beside[0] not in self._state.heights:
             raise LedgerError(
-                f"{self._told} is behind the head that its peers counter-signed, kept in "
+                f"{self._told} is behind the head that was written last, kept in "
                 f"{str(self._beside)!r}, so it was rolled back or replaced; restore the newest "
-                "file, or remove that one if all later spending is lost for good."
+                "file, or run 'cloister ledger recover' with what its peers hold, or remove that "
+                "file if all later spending is lost for good."
             )
 
     @property
     def _beside(self) -> Path:
-        """Where the newest counter-signed head lies."""
+        """Where the newest head lies."""
         path = self._path or Path(os.devnull)
         return path.with_name(f"{path.name}.head")
 
-    def _head_beside(self) -> str | None:
+    def _head_beside(self) -> tuple[str, int] | None:
+        """Return the head beside the ledger and its height, 0 if it is not told."""
         if self._path is None:
             return None
         try:
-            return self._beside.read_text(encoding="ascii", errors="replace").strip()
+            text = self._beside.read_text(encoding="ascii", errors="replace")
         except FileNotFoundError:
             return None
         except OSError as error:
             raise LedgerError(
                 f"{str(self._beside)!r} cannot be read: {error.strerror}; give back the right to."
             ) from error
+        head, _, height = text.strip().partition(" ")
+        return head, int(height) if height.isascii() and height.isdigit() else 0
 
     def _put_head_beside(self, head: str) -> None:
         if self._path is not None:
-            ledger_file.replace_file(self._beside, f"{head}\n".encode())
+            line = f"{head} {self._state.heights[head]}\n"
+            ledger_file.replace_file(self._beside, line.encode())
+
+    def _note_head(self) -> None:
+        """Write the last head beside the ledger.
+
+        After the commit of its entry, so that a crash between the two leaves a head that the
+        ledger has; under the lock of writers, so that an older one never replaces a newer.
+        """
+        if self._path is None:
+            return
+        with self._transaction() as connection:
+            self._check_newest(connection)
+            beside, _ = self._head_beside() or ("", 0)
+            if beside != self._state.head:
+                self._put_head_beside(self._state.head)
+
+    def _checked_now(self) -> datetime:
+        """Return the time, unless it is before that of an entry."""
+        now = ledger_file.utc_now()
+        if ledger_file.text_of(now) < self._state.latest:
+            raise LedgerError(
+                f"the clock of this machine shows {ledger_file.text_of(now)}, and the last entry "
+                f"of {self._told} is of {self._state.latest}; set the clock, or, if it was wrong "
+                "then, run 'cloister ledger clock'."
+            )
+        return now
 
     def _record_frame(
         self, connection: sa.Connection, job: str, request: bytes, round: int, frame: bytes

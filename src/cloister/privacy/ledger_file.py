@@ -17,7 +17,15 @@ import sqlalchemy as sa
 from sqlalchemy.pool import StaticPool
 
 from cloister.errors import LedgerError
-from cloister.privacy.chain import BEFORE_FIRST, FORMAT, Entry, State, canonical, entry_hash
+from cloister.privacy.chain import (
+    BEFORE_FIRST,
+    FORMAT,
+    Entry,
+    SignedStatement,
+    State,
+    canonical,
+    entry_hash,
+)
 from cloister.randomness import new_key, new_nonce
 
 BUSY_SECONDS = 30
@@ -56,11 +64,24 @@ SECRETS = sa.Table(
     sa.Column("job", sa.Text, primary_key=True),
     sa.Column("secret", sa.LargeBinary, nullable=False),
 )
-PEERS = sa.Table(
-    "peers",
+# What peers said of their ledgers: the newest word of each in each job.
+STATEMENTS = sa.Table(
+    "statements",
     METADATA,
     sa.Column("fingerprint", sa.Text, primary_key=True),
-    sa.Column("head", sa.Text, nullable=False),
+    sa.Column("job", sa.Text, primary_key=True),
+    sa.Column("height", sa.Integer, nullable=False),
+    sa.Column("text", sa.Text, nullable=False),
+    sa.Column("signature", sa.LargeBinary, nullable=False),
+    sa.Column("public", sa.LargeBinary, nullable=False),
+)
+# What the owner signed and this ledger lacks, as peers showed it.
+CLAIMS = sa.Table(
+    "claims",
+    METADATA,
+    sa.Column("head", sa.Text, primary_key=True),
+    sa.Column("job", sa.Text, primary_key=True),
+    sa.Column("text", sa.Text, nullable=False),
     sa.Column("signature", sa.LargeBinary, nullable=False),
     sa.Column("public", sa.LargeBinary, nullable=False),
 )
@@ -127,10 +148,25 @@ JOBS_WITH_ANSWERS = sa.select(ANSWERS.c.job).distinct()
 ONE_SECRET = sa.select(SECRETS.c.secret).where(SECRETS.c.job == sa.bindparam("of_job"))
 INSERT_SECRET = sa.insert(SECRETS)
 ALL_SECRETS = sa.select(SECRETS)
-ALL_PEERS = sa.select(PEERS).order_by(PEERS.c.fingerprint)
-PUT_PEER = sa.insert(PEERS).prefix_with("OR REPLACE")
+STATEMENTS_ABOVE = (
+    "SELECT text, signature, public FROM statements WHERE fingerprint = ? AND height > ? "
+    "ORDER BY height, job"
+)
+ALL_STATEMENTS = "SELECT text, signature, public FROM statements ORDER BY fingerprint, height, job"
+PUT_STATEMENT = (
+    "INSERT INTO statements (fingerprint, job, height, text, signature, public) "
+    "VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (fingerprint, job) DO UPDATE SET "
+    "height = excluded.height, text = excluded.text, signature = excluded.signature, "
+    "public = excluded.public WHERE excluded.height > statements.height"
+)
+ALL_CLAIMS = "SELECT text, signature, public FROM claims ORDER BY job, head"
+INSERT_CLAIM = (
+    "INSERT OR IGNORE INTO claims (head, job, text, signature, public) VALUES (?, ?, ?, ?, ?)"
+)
+FORGET_CLAIMS = "DELETE FROM claims"
 ALL_OWN_HEADS = sa.select(OWN_HEADS).order_by(OWN_HEADS.c.seq, OWN_HEADS.c.fingerprint)
 LAST_OWN_HEAD = ALL_OWN_HEADS.order_by(None).order_by(OWN_HEADS.c.seq.desc()).limit(1)
+HEADS_SIGNED_BY = sa.select(OWN_HEADS.c.head).where(OWN_HEADS.c.fingerprint == sa.bindparam("by"))
 INSERT_OWN_HEAD = sa.insert(OWN_HEADS).prefix_with("OR IGNORE")
 TRIGGER_NAMES = sa.text("SELECT name FROM sqlite_master WHERE type = 'trigger'")
 OF_JOBS = (FRAMES, ANSWERS, SECRETS)  # what lies beside the chain until a job is over
@@ -146,7 +182,32 @@ def run(connection: sa.Connection, statement: str, values: tuple[Any, ...]) -> s
 
 def read_entries(connection: sa.Connection, first: int = 1) -> Iterator[Entry]:
     """Read the chain from an entry on, in order."""
-    return (Entry(*row) for row in run(connection, ENTRIES_FROM, (first,)))
+    for seq, body, found in run(connection, ENTRIES_FROM, (first,)):
+        _check_types((seq, int), (body, str), (found, str))
+        yield Entry(seq, body, found)
+
+
+def read_statements(
+    connection: sa.Connection, query: str, values: tuple[Any, ...] = ()
+) -> tuple[SignedStatement, ...]:
+    """Read the statements that a query finds."""
+    found = run(connection, query, values).fetchall()
+    for text, signature, public in found:
+        _check_types((text, str), (signature, bytes), (public, bytes))
+    return tuple(SignedStatement(*row) for row in found)
+
+
+def _check_types(*values: tuple[Any, type]) -> None:
+    """Refuse what this version never wrote: SQLite keeps any value in any column."""
+    if not all(type(value) is wanted for value, wanted in values):
+        raise LedgerError("the file was changed: a value is of another kind; restore its copy.")
+
+
+def check_pages(connection: sa.Connection, name: str) -> None:
+    """Let SQLite look for damage in a file before anything is read from it."""
+    told = run(connection, "PRAGMA quick_check(1)", ()).fetchone()
+    if told != ("ok",):
+        raise LedgerError(f"{name} is damaged ({told and told[0]}); restore its newest copy.")
 
 
 def insert_entry(
@@ -230,7 +291,7 @@ def explained(name: str) -> Iterator[None]:
     """Turn what SQLite says into our own error."""
     try:
         yield
-    except (sa.exc.SQLAlchemyError, sqlite3.Error) as error:
+    except (sa.exc.SQLAlchemyError, sqlite3.Error, UnicodeDecodeError) as error:
         cause = getattr(error, "orig", None) or error
         raise LedgerError(
             f"{name} cannot be read or written ({cause}), so nothing may be released; "
@@ -318,7 +379,8 @@ def migrate(path: str | os.PathLike[str]) -> bool:
 
     Notes
     -----
-    From format 1: tables are added, and no entry changes. Earlier versions refuse the file then.
+    Tables are added, and no entry changes. Earlier versions refuse the file then. Heads of peers
+    that format 2 kept are not asked for any more; the peers' next statements stand in for them.
     """
     file = Path(os.path.abspath(path))
     if not file.is_file():

@@ -349,7 +349,9 @@ class Aggregator:
     def _confirm(self, t: int, message: Confirm | Ready) -> None:
         """Keep a confirmation for the others; whether it is a good one is theirs to say."""
         silo = message.sender
-        said = Confirmation(silo, message.result_hash, message.mac, message.signature)
+        said = Confirmation(
+            silo, message.result_hash, message.mac, message.signature, message.statement
+        )
         if self._confirmations.get(silo, said) != said:
             raise RemoteProtocolError(f"silo {silo!r} confirmed two different sums in round {t}.")
         self._confirmations[silo] = said

@@ -13,6 +13,7 @@ from cloister.hazmat import kex
 from cloister.hazmat.prg import PadContext, Usage, derive, join, stream
 from cloister.hazmat.ring import Integers, from_bytes, to_integers, to_words
 from cloister.hazmat.signing import Identity, fingerprint_of, verify
+from cloister.privacy.chain import SignedStatement
 from cloister.privacy.noise import NoiseSource, ShareNoise
 from cloister.protocol.journal import Journal, MemoryJournal
 from cloister.protocol.keys import KeyAgreement
@@ -40,7 +41,9 @@ from cloister.protocol.messages import (
     Upload,
     confirmed,
     decode,
+    decode_statement,
     encode,
+    encode_statement,
     result_hash,
 )
 from cloister.protocol.plan import Plan
@@ -230,8 +233,7 @@ class Client:
         masker, said = self._keys.masker(deal), self._keys.digest
         self._keep_to(BEFORE, said)
         self._given_masker, self._members = masker, self._keys.cohort
-        mac, signature = self._vouch(BEFORE, said)
-        return Ready(self.silo, said, mac, signature)
+        return Ready(self.silo, said, *self._vouch(BEFORE, said))
 
     @property
     def _masker(self) -> Masker:
@@ -413,13 +415,33 @@ class Client:
 
     # Confirmations ---------------------------------------------------------------------------
 
-    def _vouch(self, t: int, digest: bytes) -> tuple[bytes, bytes]:
-        """Return tag and signature by which this silo says what it was told."""
-        said = confirmed(self.plan, t, self.silo, digest)
+    def _vouch(self, t: int, digest: bytes) -> tuple[bytes, bytes, bytes]:
+        """Return tag and signature by which this silo says what it was told, and its statement."""
+        statement = self._statement()
+        said = confirmed(self.plan, t, self.silo, digest, statement)
         mac = self._masker.tag(Usage.CONFIRM, *said)
         if self._agreement is None or self._identity is None:
-            return mac, NO_SIGNATURE
-        return mac, self._identity.sign(CONFIRM_LABEL, *said)
+            return mac, NO_SIGNATURE, statement
+        return mac, self._identity.sign(CONFIRM_LABEL, *said), statement
+
+    def _statement(self) -> bytes:
+        """Return what this silo signs of its ledger; nothing where all parties are one process."""
+        if self._agreement is None or self._identity is None:
+            return b""
+        plan = self.plan
+        said = self._journal.statement(plan.run_id, plan.digest.hex(), plan.events())
+        return encode_statement(said, SignedStatement.of(said, self._identity).signature)
+
+    def _keep_statements(self, confirmations: Sequence[Confirmation], among: Sequence[str]) -> None:
+        """Keep what peers signed of their ledgers, before anything of this silo leaves."""
+        if self._agreement is None:
+            return
+        kept = [
+            decode_statement(self.plan, self._agreement.identity_of(c.silo), c.statement)
+            for c in confirmations
+            if c.silo in among and c.silo != self.silo
+        ]
+        self._journal.remember(kept)
 
     def _check_confirmations(
         self, t: int, confirmations: Sequence[Confirmation], digest: bytes, among: Sequence[str]
@@ -427,7 +449,7 @@ class Client:
         """Check that enough silos, this one included, were told the same in round `t`.
 
         Of those that say the same no more are checked than are needed; one that says something
-        else is always checked, and ends the job.
+        else is always checked, and ends the job. What all sign of their ledgers is kept.
         """
         if self._agreed == t:
             return
@@ -436,7 +458,7 @@ class Client:
             silo, other = confirmation.silo, confirmation.result_hash
             if other == digest and len(agree) >= self._quorum:
                 continue
-            said = confirmed(self.plan, t, silo, other)
+            said = confirmed(self.plan, t, silo, other, confirmation.statement)
             genuine = self._masker.verify(Usage.CONFIRM, confirmation.mac, *said)
             if genuine and self._agreement:
                 public = self._agreement.identity_of(silo)
@@ -459,6 +481,7 @@ class Client:
                 f"round {t} has {len(agree)} confirmations, needs {self._quorum}; "
                 "nothing is unmasked."
             )
+        self._keep_statements(confirmations, among)
         self._agreed, self._witnesses = t, tuple(checked)
 
     def _check_ready(self, confirmations: Sequence[Confirmation]) -> None:

@@ -9,11 +9,11 @@ inside one process, where a crash ends the run for everybody.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from cloister.errors import LedgerError, LocalProtocolError
-from cloister.privacy.chain import BEFORE_FIRST, SignedHead
+from cloister.privacy.chain import BEFORE_FIRST, SignedStatement, Statement
 from cloister.privacy.events import Event
 from cloister.randomness import new_key
 
@@ -63,16 +63,24 @@ class Journal(Protocol):
         """Return the hash that stands for everything that was ever charged here."""
         ...
 
-    def check_head(self, expected: str) -> None:
-        """Check that a head that a peer saw is in the past of this journal."""
+    def statement(self, job: str, plan: str, events: Event) -> Statement:
+        """Return what to sign of this journal in a job, by the digest and the cost of its plan."""
         ...
 
-    def peer_heads(self) -> Mapping[str, SignedHead]:
-        """Return the newest head of each peer, by fingerprint."""
+    def remember(self, statements: Iterable[SignedStatement]) -> None:
+        """Keep what peers signed, the newest of each in each job."""
         ...
 
-    def remember_head(self, peer: SignedHead) -> None:
-        """Keep the head that a peer signed."""
+    def remembered(self, fingerprint: str, above: int = -1) -> tuple[SignedStatement, ...]:
+        """Return the newest statement of a peer in each job, those of a greater height."""
+        ...
+
+    def seen_by(self, fingerprint: str) -> int:
+        """Return the height of the newest head of this journal that a peer signed, or 0."""
+        ...
+
+    def check_statements(self, shown: Iterable[SignedStatement]) -> None:
+        """Check that what its owner signed, as peers show it, is in the past of this journal."""
         ...
 
     def countersigned(self, head: str, signatures: Mapping[str, bytes]) -> None:
@@ -87,7 +95,7 @@ class MemoryJournal:
         self._secrets: dict[str, bytes] = {}
         self._frames: dict[tuple[str, int], bytes] = {}
         self._answers: dict[str, dict[bytes, bytes]] = {}
-        self._peers: dict[str, SignedHead] = {}
+        self._peers: dict[str, dict[str, SignedStatement]] = {}
 
     def secret(self, job: str) -> bytes:
         """Return the job's secret."""
@@ -131,18 +139,32 @@ class MemoryJournal:
         """Return the head of an empty chain: nothing is charged here."""
         return BEFORE_FIRST
 
-    def check_head(self, expected: str) -> None:
-        """Refuse every head but that of an empty chain."""
-        if expected != BEFORE_FIRST:
+    def statement(self, job: str, plan: str, events: Event) -> Statement:
+        """Return that of an empty chain."""
+        return Statement("", "", job, plan, events, BEFORE_FIRST, 0)
+
+    def remember(self, statements: Iterable[SignedStatement]) -> None:
+        """Keep what peers signed, the newest of each in each job."""
+        for one in statements:
+            kept = self._peers.setdefault(one.fingerprint, {})
+            earlier = kept.get(one.said.job)
+            if earlier is None or earlier.said.height < one.said.height:
+                kept[one.said.job] = one
+
+    def remembered(self, fingerprint: str, above: int = -1) -> tuple[SignedStatement, ...]:
+        """Return the newest statement of a peer in each job, those of a greater height."""
+        kept = self._peers.get(fingerprint, {}).values()
+        newest = sorted(kept, key=lambda one: (one.said.height, one.said.job))
+        return tuple(one for one in newest if one.said.height > above)
+
+    def seen_by(self, fingerprint: str) -> int:
+        """Return 0: nobody signs an empty chain."""
+        return 0
+
+    def check_statements(self, shown: Iterable[SignedStatement]) -> None:
+        """Refuse every statement but those of an empty chain."""
+        if any(one.genuine and one.said.head != BEFORE_FIRST for one in shown):
             raise LedgerError("a journal in memory has no past; use a ledger with a path.")
-
-    def peer_heads(self) -> Mapping[str, SignedHead]:
-        """Return the newest head of each peer, by fingerprint."""
-        return dict(self._peers)
-
-    def remember_head(self, peer: SignedHead) -> None:
-        """Keep the head that a peer signed."""
-        self._peers[peer.fingerprint] = peer
 
     def countersigned(self, head: str, signatures: Mapping[str, bytes]) -> None:
         """Forget it: an empty chain needs no witness."""

@@ -4,35 +4,48 @@ Every silo shows its public keys, signed by the identity whose fingerprint stand
 it has seen the signed keys of the others it seals to each a part of the group key and, under
 pairwise masks, a share of every secret that may have to be opened. The group key is made from the
 parts of all silos whose boxes arrived: the *cohort*. Everything a silo sends here is a function of
-the plan, of its secret of the job and of what it was sent, so it never says two things.
+the plan, of its secret of the job and of what it was sent, so it never says two things; where its
+ledger and its clock come in, the first answer is kept and given again.
+
+The box for a silo also holds what that silo signed of its own ledger in earlier jobs, so that it
+notices when an older copy of the ledger was put back, and can take in what the copy lacks. No
+coordinator can take such a statement out of a box.
 """
 
 from __future__ import annotations
 
 import hashlib
+import time
+from collections.abc import Sequence
 from dataclasses import replace
+from statistics import median_low
 
 from cloister.errors import LocalProtocolError, RemoteProtocolError
 from cloister.hazmat import kex
 from cloister.hazmat.prg import KEY_BYTES, Usage, derive, join
 from cloister.hazmat.shamir import SHARE_BYTES
-from cloister.hazmat.signing import Identity, fingerprint_of, verify
-from cloister.privacy.chain import SignedHead
+from cloister.hazmat.signing import SIGNATURE_BYTES, Identity, fingerprint_of, verify
+from cloister.privacy.chain import SignedStatement
 from cloister.protocol.journal import Journal
 from cloister.protocol.messages import (
     Deal,
     Keys,
-    Remembered,
     Roster,
     Secrets,
+    decode_list,
     encode,
+    encode_list,
     keys_signed,
 )
 from cloister.protocol.plan import Plan, share_threshold
 from cloister.secagg.dropout import RoundKeys, commitment, share_secret
 from cloister.secagg.masks import GroupMask, Masker, PairwiseMask
 
-_KEYS, _HEAD = b"cloister/1/keys", b"cloister/1/ledger-head"
+CLOCK_SECONDS = 600
+"""How far a silo's clock may be from those of its peers and of the coordinator."""
+
+_KEYS = b"cloister/1/keys"
+_DIGEST_BYTES = 32
 
 
 class KeyAgreement:
@@ -45,7 +58,7 @@ class KeyAgreement:
     silo : str
     identity : Identity
     journal : Journal
-        Gives the secret of the job and the head of the ledger, and keeps the heads of peers.
+        Gives the secret of the job and the head of the ledger, and keeps the statements of peers.
     """
 
     def __init__(self, plan: Plan, silo: str, identity: Identity, journal: Journal) -> None:
@@ -61,24 +74,18 @@ class KeyAgreement:
 
     def keys(self) -> Keys:
         """Return this silo's signed public keys."""
-        plan, head = self._plan, bytes.fromhex(self._journal.head())
-        peers = self._journal.peer_heads()
-        known = [
-            (s, peers[f])
-            for s, f in zip(plan.silos, plan.fingerprints, strict=True)
-            if f in peers and s != self._silo
-        ]
+        plan = self._plan
+        prints = zip(plan.silos, plan.fingerprints, strict=True)
+        seen = {s: self._journal.seen_by(f) for s, f in prints if s != self._silo}
         unsigned = Keys(
             sender=self._silo,
             identity=self._identity.public,
             box=kex.public_of(self._derived(Usage.BOX_KEY)),
             pair=tuple(kex.public_of(key) for key in self._per_round(Usage.PAIR_KEY)),
             commitments=tuple(commitment(seed) for seed in self._per_round(Usage.SELF_SEED)),
-            head=head,
-            head_signature=self._identity.sign(_HEAD, head),
-            remembered=tuple(
-                Remembered(silo, bytes.fromhex(peer.head), peer.signature) for silo, peer in known
-            ),
+            head=bytes.fromhex(self._journal.head()),
+            time=int(time.time()),
+            seen={silo: height for silo, height in seen.items() if height},
         )
         signature = self._identity.sign(_KEYS, *keys_signed(plan, unsigned))
         return replace(unsigned, signature=signature)
@@ -89,9 +96,8 @@ class KeyAgreement:
         Raises
         ------
         RemoteProtocolError
-            If a key is not signed by the identity in the plan, or another roster came before.
-        LedgerError
-            If a peer remembers a head that this silo's ledger no longer has.
+            If a key is not signed by the identity in the plan, another roster came before, or this
+            silo's clock is far from those of its peers.
         """
         if self._roster is not None and self._roster != roster:
             raise RemoteProtocolError("a second roster of silos came; a job has one.")
@@ -101,8 +107,12 @@ class KeyAgreement:
         shares = self._shares(len(roster.keys))
         boxes = []
         for place, peer in enumerate(roster.keys):
-            plain = part + b"".join(of_secret[place] for of_secret in shares)
-            boxes.append(kex.seal(self._box_key(self._silo, peer, sent=True), plain))
+            told = b"" if peer.sender == self._silo else self._said_by(peer)
+            plain = part + b"".join(of_secret[place] for of_secret in shares) + told
+            # A key seals one box, and what is told of a ledger is not the same at all times.
+            digest = hashlib.sha256(told).digest()
+            key = self._box_key(self._silo, peer, digest, sent=True)
+            boxes.append(digest + kex.seal(key, plain))
         return Secrets(self._silo, tuple(boxes))
 
     def masker(self, deal: Deal) -> Masker:
@@ -112,6 +122,8 @@ class KeyAgreement:
         ------
         RemoteProtocolError
             If a box was not sealed by its silo for this one, or too few silos are left.
+        LedgerError
+            If a peer shows a statement of this silo that its ledger no longer knows.
         """
         roster, plan = self._roster, self._plan
         if roster is None:
@@ -133,6 +145,9 @@ class KeyAgreement:
             silo: self._open(self._keys_of(silo), box)
             for silo, box in zip(deal.cohort, deal.boxes, strict=True)
         }
+        size = KEY_BYTES + 2 * self._held_rounds * SHARE_BYTES
+        told = (one for plain in opened.values() for one in decode_list(plain[size:]))
+        self._journal.check_statements([one for one in map(self._own_statement, told) if one])
         self._deal = deal
         parts = join(opened[silo][:KEY_BYTES] for silo in deal.cohort)
         root = hashlib.sha256(parts).digest()
@@ -144,7 +159,7 @@ class KeyAgreement:
             public=round_keys(roster, deal.cohort),
             pair_keys=self._per_round(Usage.PAIR_KEY),
             seeds=self._per_round(Usage.SELF_SEED),
-            held={silo: self._held(plain[KEY_BYTES:]) for silo, plain in opened.items()},
+            held={silo: self._held(plain[KEY_BYTES:size]) for silo, plain in opened.items()},
             group=group,
         )
 
@@ -187,22 +202,39 @@ class KeyAgreement:
         own = next(keys for keys in roster.keys if keys.sender == self._silo)
         if own.box != kex.public_of(self._derived(Usage.BOX_KEY)):
             raise RemoteProtocolError("roster shows other keys of this silo than it sent.")
-        for keys in roster.keys:
-            for seen in keys.remembered:
-                if seen.silo == self._silo and verify(
-                    self._identity.public, seen.signature, _HEAD, seen.head
-                ):
-                    self._journal.check_head(seen.head.hex())
-        for keys in roster.keys:
-            if keys is not own:
-                self._journal.remember_head(_signed_head(keys))
+        self._check_clock(own.time, [keys.time for keys in roster.keys if keys is not own])
+
+    def _check_clock(self, own: int, others: Sequence[int]) -> None:
+        """Refuse a job if most peers were asked for their keys at quite another time."""
+        far = median_low(abs(own - other) for other in others) if others else 0
+        if far > CLOCK_SECONDS:
+            raise RemoteProtocolError(
+                f"the clock of {self._silo!r} is {far} s from those of its peers, more than "
+                f"{CLOCK_SECONDS} s; set it and start a new job."
+            )
+
+    def _said_by(self, peer: Keys) -> bytes:
+        """Return what a peer signed of its ledger since the newest head that this silo signed."""
+        above = peer.seen.get(self._silo, 0)
+        kept = self._journal.remembered(fingerprint_of(peer.identity), above)
+        return encode_list(one.signature + one.text.encode() for one in kept)
+
+    def _own_statement(self, told: bytes) -> SignedStatement | None:
+        """Read what a peer says that this silo signed; None if it did not."""
+        signature, text = told[:SIGNATURE_BYTES], told[SIGNATURE_BYTES:]
+        one = SignedStatement(text.decode(errors="replace"), signature, self._identity.public)
+        return one if one.genuine else None
 
     def _derived(self, usage: Usage, context: bytes = b"") -> bytes:
         return derive(self._secret, usage, join((self._plan.digest, context)))
 
     def _per_round(self, usage: Usage) -> tuple[bytes, ...]:
-        rounds = self._plan.rounds if self._plan.profile == "pairwise" else 0
-        return tuple(self._derived(usage, str(t).encode()) for t in range(rounds))
+        return tuple(self._derived(usage, str(t).encode()) for t in range(self._held_rounds))
+
+    @property
+    def _held_rounds(self) -> int:
+        """For how many rounds silos hold shares of each other's secrets."""
+        return self._plan.rounds if self._plan.profile == "pairwise" else 0
 
     def _shares(self, holders: int) -> list[list[bytes]]:
         """Return, for each round's seed and then key, one share for each holder."""
@@ -227,17 +259,18 @@ class KeyAgreement:
         parts = [plain[i : i + SHARE_BYTES] for i in range(0, len(plain), SHARE_BYTES)]
         return tuple((parts[2 * t], parts[2 * t + 1]) for t in range(pairs))
 
-    def _box_key(self, sender: str, peer: Keys, *, sent: bool) -> bytes:
+    def _box_key(self, sender: str, peer: Keys, told: bytes, *, sent: bool) -> bytes:
         """Return the key of the one box from `sender`, made with the keys of `peer`."""
         assert self._roster is not None
         receiver = peer.sender if sent else self._silo
         roster = hashlib.sha256(encode(self._plan, self._roster)).digest()
-        context = join((self._plan.digest, roster, sender.encode(), receiver.encode()))
+        context = join((self._plan.digest, roster, sender.encode(), receiver.encode(), told))
         return kex.agree(self._derived(Usage.BOX_KEY), peer.box, Usage.BOX, context)
 
     def _open(self, peer: Keys, box: bytes) -> bytes:
-        plain = kex.unseal(self._box_key(peer.sender, peer, sent=False), box)
-        if len(plain) < KEY_BYTES:
+        told, sealed = box[:_DIGEST_BYTES], box[_DIGEST_BYTES:]
+        plain = kex.unseal(self._box_key(peer.sender, peer, told, sent=False), sealed)
+        if len(plain) < KEY_BYTES + 2 * self._held_rounds * SHARE_BYTES:
             raise RemoteProtocolError(f"the sealed box of {peer.sender!r} is cut.")
         return plain
 
@@ -247,15 +280,6 @@ class KeyAgreement:
             if keys.sender == silo:
                 return keys
         raise RemoteProtocolError(f"silo {silo!r} is not in the roster.")
-
-
-def _signed_head(keys: Keys) -> SignedHead:
-    return SignedHead(
-        fingerprint=fingerprint_of(keys.identity),
-        head=keys.head.hex(),
-        signature=keys.head_signature,
-        public=keys.identity,
-    )
 
 
 def check_keys(plan: Plan, keys: Keys) -> None:
@@ -272,8 +296,7 @@ def check_keys(plan: Plan, keys: Keys) -> None:
             f"keys of {keys.sender!r} are from another identity than the plan names; "
             "somebody stands between the silos."
         )
-    signed = verify(keys.identity, keys.signature, _KEYS, *keys_signed(plan, keys))
-    if not signed or not verify(keys.identity, keys.head_signature, _HEAD, keys.head):
+    if not verify(keys.identity, keys.signature, _KEYS, *keys_signed(plan, keys)):
         raise RemoteProtocolError(f"keys of {keys.sender!r} are not signed by it.")
 
 

@@ -19,6 +19,7 @@ from cloister.hazmat.prg import KEY_BYTES
 from cloister.hazmat.ring import RING_BITS, Words, from_bytes, to_bytes
 from cloister.hazmat.shamir import SHARE_BYTES
 from cloister.hazmat.signing import SIGNATURE_BYTES
+from cloister.privacy.chain import SignedStatement, Statement
 from cloister.protocol.plan import PROTOCOL_VERSION, Plan
 
 BEFORE = -1
@@ -37,9 +38,12 @@ _MAGIC = b"CLST"
 _HEADER = struct.Struct(">4sHB16s32sIIBBBI")
 _KIND_AT = 6  # place of the kind in the header
 _HASH_BYTES = 32
-_CONFIRMATION = struct.Struct(f">H{_HASH_BYTES}s{_HASH_BYTES}s{SIGNATURE_BYTES}s")
+_VOUCHED = struct.Struct(f">{_HASH_BYTES}s{_HASH_BYTES}s{SIGNATURE_BYTES}s")
+_CONFIRMATION = struct.Struct(f">H{_HASH_BYTES}s{_HASH_BYTES}s{SIGNATURE_BYTES}sH")
 _OPENED = struct.Struct(f">H{KEY_BYTES}s")
-_REMEMBERED = struct.Struct(f">H{_HASH_BYTES}s{SIGNATURE_BYTES}s")
+_SEEN = struct.Struct(">HQ")
+_TIME = struct.Struct(">Q")
+_STATEMENT = struct.Struct(f">{SIGNATURE_BYTES}s{_HASH_BYTES}sQH")
 NO_SIGNATURE = bytes(SIGNATURE_BYTES)
 
 
@@ -82,12 +86,16 @@ class Confirmation:
         Under the group key.
     signature : bytes of length 64
         By the silo's identity; zeros where all parties are in one process.
+    statement : bytes
+        What the silo signed of its ledger, see :func:`encode_statement`; empty where all parties
+        are in one process. Tag and signature cover it.
     """
 
     silo: str
     result_hash: bytes
     mac: bytes = field(repr=False)
     signature: bytes = field(default=NO_SIGNATURE, repr=False)
+    statement: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True)
@@ -141,6 +149,7 @@ class Confirm:
     result_hash: bytes
     mac: bytes = field(repr=False)
     signature: bytes = field(default=NO_SIGNATURE, repr=False)
+    statement: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True)
@@ -173,17 +182,8 @@ class Invite:
 
 
 @dataclass(frozen=True)
-class Remembered:
-    """The head that a peer showed in an earlier job, with the peer's own signature."""
-
-    silo: str
-    head: bytes
-    signature: bytes = field(repr=False)
-
-
-@dataclass(frozen=True)
 class Keys:
-    """A silo's public keys for one job, and the heads of ledgers that it knows.
+    """A silo's public keys for one job, and where its ledger and its clock stand.
 
     Parameters
     ----------
@@ -194,10 +194,13 @@ class Keys:
         X25519 public key for sealed boxes.
     pair, commitments : tuple of bytes of length 32
         Under pairwise masks one for each round, otherwise empty.
-    head, head_signature : bytes of length 32 and 64
+    head : bytes of length 32
         The last entry of its ledger.
-    remembered : tuple of Remembered
-        What peers said of theirs in earlier jobs.
+    time : int
+        Seconds since 1970 by its clock, when it was first asked.
+    seen : mapping of silo to int
+        The height of the newest head of its ledger that a peer signed in an earlier job: of later
+        statements of this silo that peer shows all it has.
     signature : bytes of length 64
         By the identity, over all of this under the plan.
     """
@@ -209,8 +212,8 @@ class Keys:
     pair: tuple[bytes, ...]
     commitments: tuple[bytes, ...]
     head: bytes
-    head_signature: bytes = field(repr=False)
-    remembered: tuple[Remembered, ...]
+    time: int
+    seen: Mapping[str, int]
     signature: bytes = field(default=NO_SIGNATURE, repr=False)
     round: int = 0
 
@@ -255,6 +258,7 @@ class Ready:
     result_hash: bytes
     mac: bytes = field(repr=False)
     signature: bytes = field(repr=False)
+    statement: bytes = field(default=b"", repr=False)
     round: int = 0
 
 
@@ -414,9 +418,48 @@ def result_hash(plan: Plan, reply: Reply) -> bytes:
     return hashlib.sha256(encode(plan, reply)).digest()
 
 
-def confirmed(plan: Plan, t: int, silo: str, digest: bytes) -> tuple[bytes, ...]:
+def confirmed(plan: Plan, t: int, silo: str, digest: bytes, statement: bytes) -> tuple[bytes, ...]:
     """Return the parts that a silo's tag and signature vouch for in round `t`."""
-    return (plan.digest, str(t).encode(), silo.encode(), digest)
+    return (plan.digest, str(t).encode(), silo.encode(), digest, statement)
+
+
+def encode_statement(said: Statement, signature: bytes) -> bytes:
+    """Return a signed statement as confirmations carry it.
+
+    Signature, head, height, length of the data set's name, that name and the study's. What else
+    was signed (job, digest of the plan and the events) stands in the plan.
+    """
+    head, dataset = bytes.fromhex(said.head), said.dataset.encode()
+    fixed = _STATEMENT.pack(signature, head, said.height, len(dataset))
+    return fixed + dataset + said.study.encode()
+
+
+def decode_statement(plan: Plan, public: bytes, data: bytes) -> SignedStatement:
+    """Return what the owner of `public` signed of its ledger in the job of `plan`.
+
+    Raises
+    ------
+    RemoteProtocolError
+        If it did not, or of another job.
+    """
+    try:
+        signature, head, height, size = _STATEMENT.unpack_from(data)
+        names = data[_STATEMENT.size :]
+        said = Statement(
+            dataset=names[:size].decode(),
+            study=names[size:].decode(),
+            job=plan.run_id,
+            plan=plan.digest.hex(),
+            events=plan.events(),
+            head=head.hex(),
+            height=height,
+        )
+    except (struct.error, ValueError) as error:
+        raise RemoteProtocolError("the statement of a silo's ledger is cut.") from error
+    signed = SignedStatement(said.text, signature, public)
+    if size > len(names) or height >= 2**63 or not signed.genuine:
+        raise RemoteProtocolError("the statement of a silo's ledger is not signed by it.")
+    return signed
 
 
 def keys_signed(plan: Plan, keys: Keys) -> tuple[bytes, ...]:
@@ -439,15 +482,15 @@ def _encode_body(plan: Plan, message: Message) -> bytes:
         case Reply():
             return _encode_names(plan, message.survivors) + to_bytes(message.words)
         case Confirm() | Ready():
-            return message.result_hash + message.mac + message.signature
+            return message.result_hash + message.mac + message.signature + message.statement
         case Keys():
             return _encode_keys(plan, message) + message.signature
         case Roster():
-            return _encode_list(encode(plan, keys) for keys in message.keys)
+            return encode_list(encode(plan, keys) for keys in message.keys)
         case Secrets():
-            return _encode_list(message.boxes)
+            return encode_list(message.boxes)
         case Deal():
-            return _encode_names(plan, message.cohort) + _encode_list(message.boxes)
+            return _encode_names(plan, message.cohort) + encode_list(message.boxes)
         case Shares():
             return b"".join(message.shares)
         case SealedState():
@@ -477,25 +520,22 @@ def _decode_body(plan: Plan, kind: int, t: int, sender: str, body: bytes) -> Mes
             survivors, rest = _decode_names(plan, body)
             return Reply(t, survivors, from_bytes(rest, plan.length(t)))
         case Kind.CONFIRM | Kind.READY:
-            if len(body) != 2 * _HASH_BYTES + SIGNATURE_BYTES:
+            if not _VOUCHED.size <= len(body) < _VOUCHED.size + 2**16:
                 raise RemoteProtocolError("confirmation must hold a hash, a tag and a signature.")
-            said, mac = body[:_HASH_BYTES], body[_HASH_BYTES : 2 * _HASH_BYTES]
-            signature = body[2 * _HASH_BYTES :]
-            if kind == Kind.CONFIRM:
-                return Confirm(t, sender, said, mac, signature)
-            return Ready(sender, said, mac, signature)
+            parts = *_VOUCHED.unpack_from(body), body[_VOUCHED.size :]
+            return Confirm(t, sender, *parts) if kind == Kind.CONFIRM else Ready(sender, *parts)
         case Kind.KEYS:
             return _decode_keys(plan, sender, body)
         case Kind.ROSTER:
-            frames = _decode_list(body)
+            frames = decode_list(body)
             if all(frame[_KIND_AT : _KIND_AT + 1] == bytes([Kind.KEYS]) for frame in frames):
                 keys = (decode(plan, frame) for frame in frames)
                 return Roster(tuple(k for k in keys if isinstance(k, Keys)))
         case Kind.SECRETS:
-            return Secrets(sender, _decode_list(body))
+            return Secrets(sender, decode_list(body))
         case Kind.DEAL:
             cohort, rest = _decode_names(plan, body)
-            return Deal(cohort, _decode_list(rest))
+            return Deal(cohort, decode_list(rest))
         case Kind.SHARES:
             if len(body) % SHARE_BYTES == 0:
                 shares = (body[i : i + SHARE_BYTES] for i in range(0, len(body), SHARE_BYTES))
@@ -531,11 +571,13 @@ def _decode_names(plan: Plan, body: bytes) -> tuple[tuple[str, ...], bytes]:
     return tuple(_silo(plan, place) for place in places), body[end:]
 
 
-def _encode_list(parts: Iterable[bytes]) -> bytes:
+def encode_list(parts: Iterable[bytes]) -> bytes:
+    """Return each part with its length before it."""
     return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
 
 
-def _decode_list(body: bytes) -> tuple[bytes, ...]:
+def decode_list(body: bytes) -> tuple[bytes, ...]:
+    """Return the parts of a list; raises RemoteProtocolError if it is cut."""
     parts, place = [], 0
     while place < len(body):
         end = place + 4 + int.from_bytes(body[place : place + 4], "big")
@@ -547,53 +589,56 @@ def _decode_list(body: bytes) -> tuple[bytes, ...]:
 
 
 def _encode_keys(plan: Plan, keys: Keys) -> bytes:
-    remembered = b"".join(
-        _REMEMBERED.pack(plan.silos.index(r.silo), r.head, r.signature) for r in keys.remembered
-    )
+    seen = b"".join(_SEEN.pack(plan.silos.index(s), height) for s, height in keys.seen.items())
     per_round = b"".join(keys.pair) + b"".join(keys.commitments)
-    return keys.identity + keys.box + keys.head + keys.head_signature + per_round + remembered
+    return keys.identity + keys.box + keys.head + _TIME.pack(keys.time) + per_round + seen
 
 
 def _decode_keys(plan: Plan, sender: str, body: bytes) -> Keys:
     rounds = plan.rounds if plan.profile == "pairwise" else 0
-    sizes = [32, 32, _HASH_BYTES, SIGNATURE_BYTES, *[32] * (2 * rounds)]
+    sizes = [32, 32, _HASH_BYTES, _TIME.size, *[32] * (2 * rounds)]
     fixed, place = [], 0
     for size in sizes:
         fixed.append(body[place : place + size])
         place += size
     rest, signature = body[place:-SIGNATURE_BYTES], body[-SIGNATURE_BYTES:]
-    if len(body) < place + SIGNATURE_BYTES or len(rest) % _REMEMBERED.size:
+    if len(body) < place + SIGNATURE_BYTES or len(rest) % _SEEN.size:
         raise RemoteProtocolError("keys of a silo are cut.")
-    remembered = tuple(
-        Remembered(_silo(plan, index), head, signed)
-        for index, head, signed in _REMEMBERED.iter_unpack(rest)
-    )
-    identity, box, head, head_signature = fixed[:4]
+    seen = {_silo(plan, index): height for index, height in _SEEN.iter_unpack(rest)}
+    if len(seen) * _SEEN.size != len(rest):
+        raise RemoteProtocolError("a silo is listed twice among the keys of a silo.")
+    identity, box, head, time = fixed[:4]
     pair, commitments = tuple(fixed[4 : 4 + rounds]), tuple(fixed[4 + rounds :])
-    return Keys(
-        sender, identity, box, pair, commitments, head, head_signature, remembered, signature
-    )
+    (seconds,) = _TIME.unpack(time)
+    return Keys(sender, identity, box, pair, commitments, head, seconds, seen, signature)
 
 
 def _encode_confirmations(plan: Plan, confirmations: tuple[Confirmation, ...]) -> bytes:
     return len(confirmations).to_bytes(2, "big") + b"".join(
-        _CONFIRMATION.pack(plan.silos.index(c.silo), c.result_hash, c.mac, c.signature)
+        _CONFIRMATION.pack(
+            plan.silos.index(c.silo), c.result_hash, c.mac, c.signature, len(c.statement)
+        )
+        + c.statement
         for c in confirmations
     )
 
 
 def _decode_confirmations(plan: Plan, body: bytes) -> tuple[tuple[Confirmation, ...], bytes]:
     """Read confirmations; return them and the rest."""
-    end = 2 + _CONFIRMATION.size * int.from_bytes(body[:2], "big")
-    if len(body) < max(2, end):
+    confirmations, place = [], 2
+    for _ in range(int.from_bytes(body[:2], "big")):
+        end = place + _CONFIRMATION.size
+        if len(body) < end:
+            raise RemoteProtocolError("list of confirmations is cut.")
+        index, said, mac, signature, size = _CONFIRMATION.unpack_from(body, place)
+        place = end + size
+        statement = body[end:place]
+        confirmations.append(Confirmation(_silo(plan, index), said, mac, signature, statement))
+    if len(body) < place:
         raise RemoteProtocolError("list of confirmations is cut.")
-    confirmations = tuple(
-        Confirmation(_silo(plan, index), result_hash, mac, signature)
-        for index, result_hash, mac, signature in _CONFIRMATION.iter_unpack(body[2:end])
-    )
     if len({c.silo for c in confirmations}) != len(confirmations):
         raise RemoteProtocolError("a silo is listed twice among the confirmations.")
-    return confirmations, body[end:]
+    return tuple(confirmations), body[place:]
 
 
 def _decode_opened(plan: Plan, body: bytes) -> dict[str, bytes]:

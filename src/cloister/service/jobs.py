@@ -606,7 +606,8 @@ class Jobs:
 
     def _offer(self, silo: str, job: StoredJob) -> None:
         with suppress(TransportError):  # it is offered again when the silo returns
-            document = {"plan": dict(job.plan), "proposer": dict(job.proposer)}
+            # the time lets the silo notice that its own clock is wrong
+            document = {"plan": dict(job.plan), "proposer": dict(job.proposer), "time": time.time()}
             self.streams.offer(silo, job.id, document)
 
     def _tell(self, silo: str, job: str, status: str, reason: str) -> None:

@@ -52,6 +52,7 @@ def run(
     sys.setswitchinterval(2e-4)  # a waiting thread gets its turn long before Python's usual 5 ms
     descriptors(raised=True)
     keys = KeyFolder(settings.keys)
+    keys.check_private()
     for warning in keys.expiry_warnings(datetime.now(UTC)):
         _LOG.warning("%s", warning)
     store = Store(settings.database)

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal, get_args
@@ -24,7 +25,7 @@ import sqlalchemy as sa
 from sqlalchemy.pool import QueuePool
 
 from cloister.errors import LedgerError, LocalProtocolError
-from cloister.privacy.chain import BEFORE_FIRST, SignedHead
+from cloister.privacy.chain import BEFORE_FIRST, SignedStatement, Statement
 from cloister.privacy.events import Event
 from cloister.protocol.plan import Plan
 
@@ -334,17 +335,23 @@ class Store:
         """Return the head of an empty chain: only ledgers of silos have heads."""
         return BEFORE_FIRST
 
-    def check_head(self, expected: str) -> None:
-        """Refuse every head but that of an empty chain."""
-        if expected != BEFORE_FIRST:
-            raise LedgerError("the coordinator's store has no chain; its head cannot be checked.")
+    def statement(self, job: str, plan: str, events: Event) -> Statement:
+        """Refuse: an aggregator says nothing of a ledger."""
+        raise LocalProtocolError(f"the coordinator has no ledger to speak of in job {job!r}.")
 
-    def peer_heads(self) -> Mapping[str, SignedHead]:
-        """Return no heads: silos remember those of their peers, the coordinator need not."""
-        return {}
+    def remember(self, statements: Iterable[SignedStatement]) -> None:
+        """Forget them: silos remember those of their peers, the coordinator need not."""
 
-    def remember_head(self, peer: SignedHead) -> None:
-        """Forget it, as :meth:`peer_heads` says."""
+    def remembered(self, fingerprint: str, above: int = -1) -> tuple[SignedStatement, ...]:
+        """Return none, as :meth:`remember` says."""
+        return ()
+
+    def seen_by(self, fingerprint: str) -> int:
+        """Return 0: nobody signs the head of an empty chain."""
+        return 0
+
+    def check_statements(self, shown: Iterable[SignedStatement]) -> None:
+        """Pass: nothing was ever signed of an empty chain."""
 
     def countersigned(self, head: str, signatures: Mapping[str, bytes]) -> None:
         """Forget it: an empty chain needs no witness."""
@@ -638,21 +645,24 @@ def _record(connection: sa.Connection, job: str, request: bytes, answer: bytes) 
 
 
 def _stored(row: Any) -> StoredJob:
-    return StoredJob(
-        id=row.id,
-        plan=json.loads(row.plan),
-        proposer=json.loads(row.proposer),
-        state=row.state,
-        reason=row.reason,
-        approved=tuple(json.loads(row.approved)),
-        rounds=row.rounds,
-        rounds_done=row.rounds_done,
-        survivors=tuple(json.loads(row.survivors)),
-        proposed_at=row.proposed_at,
-        started_at=row.started_at,
-        ended_at=row.ended_at,
-        result=None if row.result is None else json.loads(row.result),
-    )
+    try:
+        return StoredJob(
+            id=row.id,
+            plan=json.loads(row.plan),
+            proposer=json.loads(row.proposer),
+            state=row.state,
+            reason=row.reason,
+            approved=tuple(json.loads(row.approved)),
+            rounds=row.rounds,
+            rounds_done=row.rounds_done,
+            survivors=tuple(json.loads(row.survivors)),
+            proposed_at=row.proposed_at,
+            started_at=row.started_at,
+            ended_at=row.ended_at,
+            result=None if row.result is None else json.loads(row.result),
+        )
+    except (TypeError, ValueError) as error:  # a bit of the file was flipped
+        raise LedgerError("a job in the database was changed; restore its newest copy.") from error
 
 
 def _json(value: Any) -> str:
@@ -680,6 +690,8 @@ def _engine(url: str) -> sa.Engine:
         raise sa.exc.ArgumentError(f"{kind!r} is not supported")
     if kind == "sqlite" and address.database in (None, "", ":memory:"):
         raise sa.exc.ArgumentError("a coordinator in memory would forget what it released")
+    if kind == "sqlite":
+        _keep_private(str(address.database))
     engine = sa.create_engine(
         address,
         poolclass=QueuePool,
@@ -696,6 +708,16 @@ def _engine(url: str) -> sa.Engine:
     if kind == "sqlite":
         sa.event.listen(engine, "begin", _begin_at_once)
     return engine
+
+
+def _keep_private(path: str) -> None:
+    """Make the file, or close it to others: SQLite gives its log the same mode."""
+    with suppress(OSError):  # what is wrong with it, SQLite says
+        if not os.path.exists(path):  # to open and close it would take its locks from a store
+            os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+        for file in (path, f"{path}-wal", f"{path}-shm"):
+            if os.path.exists(file):
+                os.chmod(file, os.stat(file).st_mode & 0o700)
 
 
 def _open_sqlite(connection: Any, _record: Any) -> None:
@@ -731,7 +753,11 @@ def _open_postgresql(connection: Any, _record: Any) -> None:
 
 
 def _initialise(connection: sa.Connection, name: str) -> None:
-    """Make the tables of an empty database, or check that they are ours to use."""
+    """Make the tables of an empty database, or check that they are sound and ours to use."""
+    if connection.dialect.name == "sqlite":
+        told = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar()
+        if told != "ok":
+            raise LedgerError(f"database {name!r} is damaged ({told}); restore its newest copy.")
     if not sa.inspect(connection).has_table(_VERSION.name):
         _METADATA.create_all(connection)
         connection.execute(sa.insert(_VERSION), {"version": VERSION})

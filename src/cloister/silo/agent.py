@@ -24,6 +24,7 @@ from cloister.data import Records
 from cloister.errors import (
     BudgetExceeded,
     CloisterError,
+    LedgerError,
     PlanError,
     ProtocolError,
     TransportError,
@@ -32,6 +33,7 @@ from cloister.jobs import CONTENT_KEY, JobResult
 from cloister.privacy.ledger import Ledger
 from cloister.privacy.noise import AGGREGATOR_NOISE
 from cloister.protocol.client import Client
+from cloister.protocol.keys import CLOCK_SECONDS
 from cloister.protocol.messages import Kind as FrameKind
 from cloister.protocol.messages import decode
 from cloister.protocol.plan import MAX_PLAN_MODEL, Plan, study_name
@@ -128,6 +130,15 @@ class Agent:
         self._clients: dict[str, Client] = {}
         self._told: dict[str, State | None] = {}  # jobs offered on this connection
         self._noting = threading.Lock()
+        self._ending = threading.RLock()
+        self._ends: dict[str, tuple[State, str]] = {}  # told, and not yet acted on
+        self._over: dict[str, bool] = {}  # to close in the ledger, and whether as a whole
+        self._unsaved: set[str] = set()  # results that could not be written yet
+        self._clock_error: float | None = None  # seconds ahead of the coordinator
+        # Of these jobs another life of this silo may have sent what no file here knows any more,
+        # because older copies were put back.
+        self._granted_before = frozenset(store.states(GRANTED))
+        self._ran_before = store.ran()
         self._settle()
         self._prune()
 
@@ -137,6 +148,7 @@ class Agent:
     def connected(self) -> None:
         """Forget what was told on an earlier connection."""
         self._told.clear()
+        self._clock_error = None
 
     def takes_part(self, job: str) -> bool:
         """Return whether frames of a job are answered."""
@@ -161,7 +173,11 @@ class Agent:
             client.prepare()
 
     def look(self) -> list[Message]:
-        """Act on what was decided since the last look; return what the coordinator must know."""
+        """Act on what was decided since the last look; return what the coordinator must know.
+
+        What could not be done before, because a disk was full, is tried again.
+        """
+        self._catch_up()
         for job in self._store.states((State.ACCEPTED,)):
             self._reserve(job)
         self._note()
@@ -183,10 +199,11 @@ class Agent:
     def _offered(self, message: Message) -> list[Message]:
         job = message.job
         try:
-            plan, proposer = _read_offer(message)
+            plan, proposer, asked_at = _read_offer(message)
         except PlanError as error:
             _log.warning("an offer was declined: %s", error, extra={"job": job})
             return [_told_no(job, str(error))]
+        self._compare_clocks(asked_at)
         known = self._store.get(job)
         if known is not None and known.plan not in (plan.canonical_json(), _brief(plan)):
             self._audit.write("changed plan refused", job=job, silo=self.name)
@@ -227,6 +244,8 @@ class Agent:
         plan = self._plan(known)
         reason, by = self._refusal(plan, known.proposer), "policy"
         if reason is None:
+            reason, by = self._wrong_clock(), "clock"
+        if reason is None:
             reason, by = self._book_or_reason(plan), "ledger"
         if reason is not None:
             self._store.move(job, State.DECLINED, UNDECIDED, reason=reason, by=by)
@@ -234,6 +253,23 @@ class Agent:
             reason = "withdrawn meanwhile"
         if reason is not None:
             self._forget(job)
+
+    def _compare_clocks(self, coordinators: float | None) -> None:
+        """Note how far our clock is ahead; what an offer waited here only makes it look more."""
+        if coordinators is None:
+            return
+        ahead = time.time() - coordinators
+        if self._clock_error is None or abs(ahead) < abs(self._clock_error):
+            self._clock_error = ahead
+
+    def _wrong_clock(self) -> str | None:
+        """Return why nothing is booked by this clock, or None."""
+        if self._clock_error is None or abs(self._clock_error) <= CLOCK_SECONDS:
+            return None
+        return (
+            f"the clock of {self.name!r} is {self._clock_error:+.0f} s from the coordinator's, "
+            f"more than {CLOCK_SECONDS} s; one of them must be set before a job is booked."
+        )
 
     def _book_or_reason(self, plan: Plan) -> str | None:
         try:
@@ -332,17 +368,34 @@ class Agent:
         return known
 
     def _finish(self, client: Client) -> None:
-        """Keep the result; what was sent stays until the coordinator ends the job."""
+        """Keep the result; what was sent stays until the coordinator ends the job.
+
+        A result that cannot be written now is written at a later look: until then the job runs.
+        """
         plan = client.plan
-        if self._store.state(plan.run_id) != State.RUNNING:
-            return
-        history = tuple(plan.task.results(state, plan.grid) for state in client.history)
-        noise = self._noise_label if plan.profile == "pairwise" else AGGREGATOR_NOISE
-        result = JobResult(
-            plan, history[-1], history, plan.events(), noise, tuple(client.survivors)
-        )
-        _save(result, self._results / plan.run_id)
-        self._store.move(plan.run_id, State.FINISHED, (State.RUNNING,))
+        with self._ending:
+            if self._store.state(plan.run_id) != State.RUNNING:
+                return
+            history = tuple(plan.task.results(state, plan.grid) for state in client.history)
+            noise = self._noise_label if plan.profile == "pairwise" else AGGREGATOR_NOISE
+            result = JobResult(
+                plan, history[-1], history, plan.events(), noise, tuple(client.survivors)
+            )
+            try:
+                _save(result, self._results / plan.run_id)
+            except OSError as error:
+                if plan.run_id not in self._unsaved:
+                    self._unsaved.add(plan.run_id)
+                    _log.error(
+                        "the result cannot be written (%s) and is kept until it can: make room in "
+                        "%r",
+                        error.strerror,
+                        str(self._results),
+                        extra={"job": plan.run_id},
+                    )
+                return
+            self._unsaved.discard(plan.run_id)
+            self._store.move(plan.run_id, State.FINISHED, (State.RUNNING,))
 
     def _stopped_before_slot(self, job: str, frame: bytes, asked_at: float) -> bool:
         """Hold an upload back to a multiple of the plan's slot, whatever it took to make."""
@@ -360,35 +413,82 @@ class Agent:
 
     def _ended(self, message: Message) -> None:
         """Take the coordinator's word that nobody will ask for this job again."""
-        job = message.job
-        known = self._store.get(job)
-        if known is None or known.state not in OPEN:
-            return
-        final, reason = _read_end(message)
-        if final == State.DONE:
-            with suppress(Exception):  # a crash came between the last answer and its result
-                client = self._client(job)
-                if client.finished:
-                    self._finish(client)
-            if self._store.state(job) != State.FINISHED:
-                final = State.FAILED
-                reason = "the job is done, but not all of it reached this silo."
-        self._store.move(job, final, OPEN, reason=reason, by=known.decided_by or "coordinator")
-        self._forget(job)
+        self._ends[message.job] = _read_end(message)
+        self._end(message.job)
+
+    def _end(self, job: str) -> None:
+        with self._ending:
+            known = self._store.get(job)
+            if known is None or known.state not in OPEN:
+                self._ends.pop(job, None)
+                return
+            final, reason = self._ends[job]
+            whole = self._has_result(job)
+            if final == State.DONE:
+                # Not if this very process approved it, and was never asked for a frame.
+                whole = known.state != State.APPROVED or job in self._granted_before
+                if self._is_unsaved(job):
+                    return
+                if self._store.state(job) != State.FINISHED:
+                    final = State.FAILED
+                    reason = "the job is done, but not all of it reached this silo."
+            self._store.move(job, final, OPEN, reason=reason, by=known.decided_by or "coordinator")
+            del self._ends[job]
+            self._forget(job, whole=whole)
         self._note()
 
-    def _forget(self, job: str) -> None:
-        """Return what the job did not use and delete what it could have sent again."""
+    def _is_unsaved(self, job: str) -> bool:
+        """Return whether there is a result that still cannot be written."""
+        client = None
+        with suppress(Exception):  # a crash came between the last answer and its result
+            client = self._client(job)
+        if client is None or not client.finished:
+            return False
+        self._finish(client)
+        return self._store.state(job) == State.RUNNING
+
+    def _has_result(self, job: str) -> bool:
+        return (self._results / job / MODEL).is_file()
+
+    def _forget(self, job: str, *, whole: bool = False) -> None:
+        """Delete what a job could have sent again; return what it did not use, but for `whole`.
+
+        Nothing is returned of a job of which rounds may have left that the ledger does not know.
+        """
         self._clients.pop(job, None)
         self._plans.pop(job, None)
-        close_job(self._ledger, job)
+        self._unsaved.discard(job)
+        self._over[job] = whole or job in self._ran_before
+        self._close_over()
+
+    def _close_over(self) -> None:
+        """Close jobs that are over in the ledger; those that a full disk leaves open, later."""
+        for job, whole in list(self._over.items()):
+            close_job(self._ledger, job, whole=whole)
+            self._over.pop(job, None)
+
+    def _catch_up(self) -> None:
+        """Do what could not be done when it was due."""
+        for client in list(self._clients.values()):
+            if client.finished:
+                self._finish(client)
+        for job in list(self._ends):
+            self._end(job)
+        self._close_over()
 
     def _settle(self) -> None:
         """Finish what a crash interrupted: no job that is over keeps a reservation."""
         states = self._store.states()
         for record in self._ledger.jobs(self._dataset):
-            if record.is_open and states.get(record.job) not in (None, *OPEN):
-                close_job(self._ledger, record.job)
+            state = states.get(record.job)
+            if record.is_open and state not in (None, *OPEN):
+                self._over[record.job] = record.job in self._ran_before
+            elif record.is_open and state == State.RUNNING:
+                known = self._store.get(record.job)
+                assert known is not None
+                if len(record.rounds) == self._plan(known).rounds:
+                    self._is_unsaved(record.job)
+        self._close_over()
         self._note()
 
     def _note(self) -> None:
@@ -409,7 +509,12 @@ class Agent:
 
     def _plan(self, job: Job) -> Plan:
         if job.id not in self._plans:
-            self._plans[job.id] = Plan.from_dict(json.loads(job.plan))
+            try:
+                self._plans[job.id] = Plan.from_dict(json.loads(job.plan))
+            except (ValueError, PlanError) as error:
+                raise LedgerError(
+                    f"the plan of job {job.id} was changed in the file of jobs; restore its copy."
+                ) from error
         return self._plans[job.id]
 
     def _tell_locally(self, what: str, job: str, error: Exception) -> None:
@@ -418,18 +523,18 @@ class Agent:
         _log.error("%s: %s", what, why, extra={"job": job})
 
 
-def close_job(ledger: Ledger, job: str) -> None:
-    """End a job in the ledger if it is there; what left stays charged."""
+def close_job(ledger: Ledger, job: str, *, whole: bool = False) -> None:
+    """End a job in the ledger if it is there; what left stays charged, or the `whole` of it."""
     if any(record.job == job for record in ledger.jobs()):
-        ledger.close(job)
+        ledger.close(job, whole=whole)
         ledger.forget_frames(job)
 
 
 # Messages ----------------------------------------------------------------------------------------
 
 
-def _read_offer(message: Message) -> tuple[Plan, Mapping[str, Any]]:
-    """Return plan and proposer of an offer, or say that it cannot be read."""
+def _read_offer(message: Message) -> tuple[Plan, Mapping[str, Any], float | None]:
+    """Return plan, proposer and time of an offer, or say that it cannot be read."""
     try:
         if len(message.body) > MAX_PLAN_MODEL + _ENVELOPE:
             raise PlanError(f"it has {len(message.body)} bytes.")
@@ -440,13 +545,14 @@ def _read_offer(message: Message) -> tuple[Plan, Mapping[str, Any]]:
         if not isinstance(given, dict):
             raise PlanError("proposer must be a table of name, fingerprint, public and signature.")
         proposer = {name: printable(given.get(name, "")) for name in _PROPOSER} if given else {}
+        asked_at = None if document.get("time") is None else float(document["time"])
     except PlanError as error:
         raise PlanError(f"the plan cannot be read: {error}") from None
     except Exception:  # whatever a stranger's document does to the reader
         raise PlanError("the plan cannot be read; use the same version at every party.") from None
     if plan.run_id != message.job:
         raise PlanError(f"the plan is of job {plan.run_id}, but was offered as {message.job}.")
-    return plan, proposer
+    return plan, proposer, asked_at
 
 
 def _brief(plan: Plan) -> str:

@@ -7,10 +7,11 @@ import sys
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 
 from cloister.data import Records
-from cloister.enrolment import KeyFolder, client_context
-from cloister.errors import PlanError, TransportError
+from cloister.enrolment import KeyFolder, client_context, is_open_to_others
+from cloister.errors import LedgerError, PlanError, TransportError
 from cloister.privacy.noise import DiscreteNoise, NoiseSource
 from cloister.protocol.client import Client
 from cloister.protocol.plan import Plan
@@ -46,7 +47,11 @@ def open_agent(
     PlanError, DataError, LedgerError, TransportError
         If settings, schema, ledger or keys cannot be used.
     """
+    KeyFolder(settings.keys).check_private()
     site = Site.of(settings)
+    for file in (*_parts(settings.ledger), *_parts(site.store_path)):
+        if is_open_to_others(file):
+            raise LedgerError(f"others may read or write {str(file)!r}; chmod 600 it.")
     ledger = site.ledger()
 
     def join(plan: Plan, records: Records) -> Client:
@@ -71,6 +76,11 @@ def open_agent(
         kept=settings.kept_jobs,
         wait=wait,
     )
+
+
+def _parts(database: Path) -> list[Path]:
+    """Return the files of a database, and the head beside a ledger."""
+    return [database.with_name(database.name + end) for end in ("", "-wal", "-shm", ".head")]
 
 
 def run(

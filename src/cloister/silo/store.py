@@ -44,6 +44,7 @@ class State(StrEnum):
 UNDECIDED = (State.WAITING, State.ACCEPTED)
 GRANTED = (State.APPROVED, State.RUNNING, State.FINISHED)
 OPEN = UNDECIDED + GRANTED
+_BEFORE_FRAMES = ("", *UNDECIDED, State.APPROVED, State.DECLINED)  # a running job is noted at once
 
 _Answer = TypeVar("_Answer")
 _METADATA = sa.MetaData()
@@ -61,6 +62,15 @@ _JOBS = sa.Table(
     sa.Column("noted", sa.Text, nullable=False),  # the last state that is in the audit file
 )
 _STATES = sa.select(_JOBS.c.id, _JOBS.c.state).order_by(_JOBS.c.seq)
+
+
+_CHANGED = "the file of jobs was changed: a value is of another kind; restore its newest copy."
+
+
+def _state(value: Any) -> State:
+    if value not in tuple(State):
+        raise LedgerError(_CHANGED)
+    return State(value)
 
 
 @dataclass(frozen=True)
@@ -94,7 +104,18 @@ class Job:
 
     @classmethod
     def _of(cls, row: sa.Row[Any]) -> Self:
-        fields = {**row._mapping, "proposer": json.loads(row.proposer), "state": State(row.state)}
+        try:
+            proposer = json.loads(row.proposer)
+            fields = {**row._mapping, "proposer": proposer, "state": _state(row.state)}
+            texts = {
+                name: value for name, value in fields.items() if name not in ("seq", "proposer")
+            }
+            if not isinstance(proposer, dict) or not all(
+                isinstance(t, str) for t in texts.values()
+            ):
+                raise ValueError("texts, and a table of the proposer")
+        except (TypeError, ValueError) as error:  # SQLite keeps any value in any column
+            raise LedgerError(_CHANGED) from error
         del fields["seq"], fields["noted"]
         return cls(**fields)
 
@@ -125,6 +146,12 @@ class Store:
             os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
             self._engine = _engine(self.path)
             with self._engine.begin() as connection:
+                told = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar()
+                if told != "ok":
+                    raise LedgerError(
+                        f"the file of jobs {str(self.path)!r} is damaged ({told}); restore its "
+                        "newest copy."
+                    )
                 _METADATA.create_all(connection)
             self._watch = self._engine.raw_connection()
         self._lock = threading.Lock()
@@ -223,9 +250,15 @@ class Store:
 
         def read() -> dict[str, State]:
             with self._transaction(write=False) as connection:
-                return {row.id: State(row.state) for row in connection.execute(chosen)}
+                return {row.id: _state(row.state) for row in connection.execute(chosen)}
 
         return dict(self._remembered(tuple(among), read))
+
+    def ran(self) -> frozenset[str]:
+        """Return the jobs of which a frame may have left, by what was noted of them."""
+        query = sa.select(_JOBS.c.id).where(_JOBS.c.noted.not_in(_BEFORE_FRAMES))
+        with self._transaction(write=False) as connection:
+            return frozenset(connection.execute(query).scalars())
 
     def unnoted(self) -> tuple[Job, ...]:
         """Return the jobs whose state changed since :meth:`note`, oldest first."""
@@ -300,7 +333,7 @@ class Store:
     def _guarded(self) -> Iterator[None]:
         try:
             yield
-        except (OSError, sa.exc.SQLAlchemyError, sqlite3.Error) as error:
+        except (OSError, sa.exc.SQLAlchemyError, sqlite3.Error, UnicodeDecodeError) as error:
             cause = getattr(error, "orig", None) or error
             raise LedgerError(
                 f"the file of jobs {str(self.path)!r} cannot be read or written ({cause}); check "

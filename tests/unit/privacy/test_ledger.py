@@ -13,12 +13,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from cloister.errors import BudgetExceeded, LedgerError, PlanError
+from cloister.hazmat.signing import Identity
 from cloister.privacy import ledger_file
 from cloister.privacy.accounting import epsilon
 from cloister.privacy.budget import Budget
@@ -31,7 +32,7 @@ from cloister.privacy.events import (
     RepeatedEvent,
     mechanism_counts,
 )
-from cloister.privacy.ledger import Ledger, SignedHead
+from cloister.privacy.ledger import Ledger, SignedStatement, Statement
 from cloister.privacy.ledger_file import migrate
 
 CAP = Budget(1.0, 1e-6)
@@ -502,8 +503,8 @@ def test_other_databases_and_other_formats_are_refused(path: Path, tmp_path: Pat
     sqlite3.connect(other).execute("CREATE TABLE t (x)")
     with pytest.raises(LedgerError, match="is not a ledger"):
         Ledger(other)
-    tamper(path, "DROP TRIGGER owner_update", "UPDATE owner SET format = 3")
-    with pytest.raises(LedgerError, match="has format 3"):
+    tamper(path, "DROP TRIGGER owner_update", "UPDATE owner SET format = 9")
+    with pytest.raises(LedgerError, match="has format 9"):
         Ledger(path)
 
 
@@ -755,6 +756,9 @@ def test_a_rolled_back_file_is_found_by_its_signed_head(path: Path, tmp_path: Pa
     ledger.check_head(signed)
     ledger.dispose()
     shutil.copy(backup, path)
+    with pytest.raises(LedgerError, match="rolled back or replaced"):
+        Ledger(path)
+    path.with_name("owner.ledger.head").unlink()  # as if it had been put back, too
     restored = Ledger(path)
     restored.verify()  # a copy is a valid ledger, only an old one
     restored.check_head(old)
@@ -984,16 +988,36 @@ def test_what_was_promised_cannot_be_rewritten(path: Path, statement: str) -> No
 # Heads ----------------------------------------------------------------------------------------
 
 
-def test_the_newest_head_of_each_peer_is_remembered(path: Path) -> None:
+ALICE, BOB = Identity.new(), Identity.new()
+
+
+def stated(
+    who: Identity, job: str, height: int, *, head: str = "", dataset: str = "adult", count: int = 4
+) -> SignedStatement:
+    """Return what somebody says of a ledger."""
+    head = head or hashlib.sha256(f"{job} {height}".encode()).hexdigest()
+    events = RepeatedEvent(ROUND, count)
+    return SignedStatement.of(Statement(dataset, "s", job, "a" * 64, events, head, height), who)
+
+
+def test_the_newest_statement_of_each_peer_in_each_job_is_remembered(path: Path) -> None:
     ledger = Ledger(path)
-    old = SignedHead("ed25519:aa", "0" * 64, b"signature", b"public")
-    new = SignedHead("ed25519:aa", "1" * 64, b"another", b"public")
-    other = SignedHead("ed25519:bb", "2" * 64, b"signature", b"public of bb")
-    for peer in (old, other, new):
-        ledger.remember_head(peer)
-    assert Ledger(path).peer_heads() == {"ed25519:aa": new, "ed25519:bb": other}
-    exported = ledger.export()["peers"]
-    assert [peer["head"] for peer in exported] == ["1" * 64, "2" * 64]
+    for job, height in (("a", 3), ("a", 7), ("b", 5), ("a", 6), ("a", 7), ("b", 4)):
+        ledger.remember([stated(ALICE, job, height)])  # two jobs at once, in any order
+    ledger.remember([stated(BOB, "a", 2)])
+    again = Ledger(path)
+    heights = [(one.said.job, one.said.height) for one in again.remembered(ALICE.fingerprint)]
+    assert heights == [("b", 5), ("a", 7)]
+    assert [one.said.job for one in again.remembered(ALICE.fingerprint, 5)] == ["a"]
+    assert again.remembered(ALICE.fingerprint, 7) == ()
+    assert again.remembered(BOB.fingerprint) == (stated(BOB, "a", 2),)
+    assert [peer["fingerprint"] for peer in again.export()["peers"]] == sorted(
+        [ALICE.fingerprint] * 2 + [BOB.fingerprint]
+    )
+    again.verify()
+    tamper(path, "UPDATE statements SET text = replace(text, 'adult', 'other')")
+    with pytest.raises(LedgerError, match=r"statement in .* was changed"):
+        Ledger(path).verify()
 
 
 def countersign(path: Path) -> str:
@@ -1038,11 +1062,11 @@ def test_a_ledger_restored_alone_is_refused_by_the_head_beside_it(
     ledger.dispose()
     signed = countersign(path)
     beside = tmp_path / "owner.ledger.head"
-    assert beside.read_text() == signed + "\n"
+    assert beside.read_text() == f"{signed} 6\n"
     assert stat.S_IMODE(beside.stat().st_mode) == 0o600
     newest = path.read_bytes()
     shutil.copy(tmp_path / "copy", path)
-    with pytest.raises(LedgerError, match="is behind the head that its peers counter-signed"):
+    with pytest.raises(LedgerError, match="is behind the head that was written last"):
         Ledger(path)
     path.write_bytes(newest)
     Ledger(path).check_head(signed)
@@ -1055,13 +1079,14 @@ def test_the_head_beside_the_ledger_never_goes_back(path: Path, tmp_path: Path) 
     new = ledger.head()
     for head in (new, old):
         ledger.countersigned(head, {"ed25519:aa": b"a"})
-        assert (tmp_path / "owner.ledger.head").read_text() == new + "\n"
+        assert (tmp_path / "owner.ledger.head").read_text() == f"{new} 6\n"
 
 
 def test_a_head_that_cannot_be_written_beside_is_not_countersigned(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ledger = Ledger(path)
+    ledger.change_cap("adult", Budget(2.0, 1e-6))  # an entry that is not written beside
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
@@ -1071,6 +1096,49 @@ def test_a_head_that_cannot_be_written_beside_is_not_countersigned(
         ledger.countersigned(ledger.head(), {"ed25519:aa": b"a"})
     assert ledger.export()["countersigned"] == []
     assert list(path.parent.glob(".*.new")) == []
+
+
+# Clocks ---------------------------------------------------------------------------------------
+
+
+def test_nothing_is_reserved_by_a_clock_that_is_before_the_last_entry(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A year would else come again; what is reserved already may go on, and be closed."""
+    reserve(ledger, "a", 1)
+    head, now = ledger.head(), datetime.now(UTC)
+    for back in (timedelta(seconds=2), timedelta(days=400)):
+        monkeypatch.setattr(ledger_file, "utc_now", lambda back=back: now - back)
+        with pytest.raises(LedgerError, match="set the clock"):
+            reserve(ledger, "b", 1)
+    assert ledger.head() == head
+    reserve(ledger, "a", 1)  # to resume costs nothing
+    ledger.commit(job="a", round=0, event=ROUND, frame=b"x")
+    ledger.close("a")
+    monkeypatch.setattr(ledger_file, "utc_now", lambda: now - timedelta(days=300))
+    with pytest.raises(LedgerError, match="set the clock"):
+        reserve(ledger, "b", 1)  # what was written meanwhile does not make the past the present
+    monkeypatch.setattr(ledger_file, "utc_now", lambda: now + timedelta(seconds=2))
+    reserve(ledger, "b", 1)
+
+
+def test_an_owner_may_say_that_the_clock_was_ahead(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = datetime.now(UTC)
+    monkeypatch.setattr(ledger_file, "utc_now", lambda: now + timedelta(days=4000))
+    reserve(ledger, "a", 1)
+    monkeypatch.setattr(ledger_file, "utc_now", lambda: now)
+    spent = ledger.spent("adult")
+    with pytest.raises(LedgerError, match="ledger clock"):
+        reserve(ledger, "b", 1)
+    ledger.confirm_clock()
+    assert ledger.spent("adult") == spent
+    reserve(ledger, "b", 1)
+    monkeypatch.setattr(ledger_file, "utc_now", lambda: now - timedelta(days=1))
+    with pytest.raises(LedgerError, match="set the clock"):
+        reserve(ledger, "c", 1)
+    ledger.verify()
 
 
 # The cap of a year ----------------------------------------------------------------------------
@@ -1085,24 +1153,24 @@ def test_a_year_has_its_own_cap_by_the_utc_calendar(
         monkeypatch.setattr(ledger_file, "utc_now", lambda: at)
         ledger.reserve(dataset="adult", study="s", job=job, events=ROUND, year_epsilon=two)
 
-    december = datetime(2025, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
+    december = datetime(2125, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
     one("a", december)
     one("b", december)
     head = ledger.head()
-    with pytest.raises(BudgetExceeded, match=r"data set 'adult' in 2025.*cap for a year of"):
+    with pytest.raises(BudgetExceeded, match=r"data set 'adult' in 2125.*cap for a year of"):
         one("c", december)
     assert ledger.head() == head
     one("a", december)  # to resume costs nothing
-    one("c", datetime(2026, 1, 1, tzinfo=UTC))
-    assert [job.reserved_at[:10] for job in ledger.jobs()] == ["2025-12-31"] * 2 + ["2026-01-01"]
-    assert ledger.jobs()[2].reserved_at == "2026-01-01T00:00:00+00:00"
+    one("c", datetime(2126, 1, 1, tzinfo=UTC))
+    assert [job.reserved_at[:10] for job in ledger.jobs()] == ["2125-12-31"] * 2 + ["2126-01-01"]
+    assert ledger.jobs()[2].reserved_at == "2126-01-01T00:00:00+00:00"
     assert ledger.spent("adult") == epsilon(RepeatedEvent(ROUND, 3), 1e-6)
 
 
 def test_a_year_counts_what_closed_jobs_committed_and_every_study(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    at = datetime(2025, 6, 30, tzinfo=UTC)  # no year ends while this runs
+    at = datetime(2125, 6, 30, tzinfo=UTC)  # no year ends while this runs
     monkeypatch.setattr(ledger_file, "utc_now", lambda: at)
     ledger.open_dataset("birch", cap=CAP)
     reserve(ledger, "elsewhere", dataset="birch")
@@ -1297,6 +1365,25 @@ def test_a_file_of_the_first_format_is_refused_until_it_is_migrated(old: Path) -
     ledger.verify()
 
 
+def test_a_file_of_the_second_format_is_migrated_and_takes_statements(path: Path) -> None:
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.executescript(
+        "DROP TABLE statements; DROP TABLE claims; DROP TRIGGER owner_update;"
+        "CREATE TABLE peers (fingerprint TEXT NOT NULL PRIMARY KEY, head TEXT NOT NULL,"
+        " signature BLOB NOT NULL, public BLOB NOT NULL);"
+        "UPDATE owner SET format = 2;"
+    )
+    connection.execute(ledger_file.TRIGGERS["owner_update"])
+    connection.close()
+    with pytest.raises(LedgerError, match=r"has format 2.*'cloister ledger migrate'"):
+        Ledger(path)
+    assert migrate(path)
+    ledger = Ledger(path)
+    ledger.remember([stated(ALICE, "j", 3)])
+    assert len(ledger.remembered(ALICE.fingerprint)) == 1
+    ledger.verify()
+
+
 def test_a_migrated_file_has_the_triggers_of_a_new_one(old: Path, path: Path) -> None:
     migrate(old)
     wanted = "sqlite_master WHERE type = 'trigger' ORDER BY name"
@@ -1321,7 +1408,7 @@ def test_only_a_sound_ledger_is_migrated(old: Path, path: Path, tmp_path: Path) 
     with pytest.raises(LedgerError, match="does not exist"):
         migrate(tmp_path / "absent")
     assert not (tmp_path / "absent").exists()
-    tamper(path, "DROP TRIGGER owner_update", "UPDATE owner SET format = 3")
+    tamper(path, "DROP TRIGGER owner_update", "UPDATE owner SET format = 9")
     with pytest.raises(LedgerError, match="use a newer version"):
         migrate(path)
 
@@ -1338,7 +1425,7 @@ def uses(ledger: Ledger) -> dict[str, Callable[[], object]]:
         "reserve": lambda: ledger.reserve(
             dataset="adult", study="s" * 100_000, job="more", events=ComposedEvent(())
         ),
-        "head": lambda: ledger.remember_head(SignedHead("f", "0" * 64, big, b"")),
+        "statement": lambda: ledger.remember([stated(ALICE, "j" * 100_000, 1)]),
     }
 
 
@@ -1347,7 +1434,7 @@ def check_untouched_and_working(ledger: Ledger, head: str) -> None:
     assert ledger.frame("j", 2) is None
     assert ledger.frame("j", 1) == b"\x01" * 100
     assert ledger.recorded("j") == ()
-    assert ledger.peer_heads() == {}
+    assert ledger.remembered(ALICE.fingerprint) == ()
     ledger.verify()
     assert ledger.commit(job="j", round=2, event=ROUND, frame=b"y", request=b"ask") == b"y"
     assert ledger.recorded("j") == ((b"ask", b"y"),)
@@ -1405,7 +1492,7 @@ def test_a_full_disk_loses_nothing_and_charges_nothing(path: Path, tiny: Path) -
     assert ledger.export()["countersigned"] == []
     check_untouched_and_working(ledger, head)
     ledger.dispose()
-    assert sorted(file.name for file in tiny.iterdir()) == ["owner.ledger"]
+    assert sorted(file.name for file in tiny.iterdir()) == ["owner.ledger", "owner.ledger.head"]
 
 
 HOLD = """
