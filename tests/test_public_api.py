@@ -45,6 +45,7 @@ NAMES = [
     "RemoteProtocolError",
     "RuleSet",
     "Schema",
+    "Split",
     "Task",
     "TransportError",
     "catalogue_schema",

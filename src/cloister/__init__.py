@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from cloister.estimators.select_k import KSelection, select_k
     from cloister.jobs import Account, JobResult, make_plan, run_job, run_plan
     from cloister.privacy.budget import Budget
+    from cloister.privacy.filter import Split
     from cloister.privacy.ledger import Ledger
     from cloister.protocol.plan import Plan
     from cloister.schema import Column, Schema, catalogue_schema
@@ -75,6 +76,7 @@ _HOME = {
     "RuleSet": "cloister.estimators.rules",
     "Schema": "cloister.schema",
     "TASKS": "cloister.tasks",
+    "Split": "cloister.privacy.filter",
     "Task": "cloister.tasks",
     "cluster_quality": "cloister.estimators.evaluate",
     "dp_quantiles": "cloister.estimators.prepare",
@@ -122,6 +124,7 @@ __all__ = [
     "RemoteProtocolError",
     "RuleSet",
     "Schema",
+    "Split",
     "Task",
     "TransportError",
     "catalogue_schema",

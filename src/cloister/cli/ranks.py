@@ -77,7 +77,7 @@ def _contribute(args: argparse.Namespace, comm: Comm, noise: str) -> None:
     records = read_source(source, schema, columns=args.columns)
     prepare_folder(args.out)
     comm.Barrier()  # nothing is reserved for a job in which a file cannot be read
-    charge = open_charge(args, schema, plan.budget, out, silo=silo)
+    charge = open_charge(args, schema, plan, out, silo=silo)
     client = _play(plan, silo, records, comm, charge)
     if writes:
         result = result_of(plan, client.history, client.survivors, noise)

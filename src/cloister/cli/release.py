@@ -19,6 +19,7 @@ from cloister.cli.output import Output
 from cloister.errors import DataError, PlanError
 from cloister.jobs import Account, JobResult, run_job
 from cloister.privacy.budget import Budget
+from cloister.privacy.filter import Split
 from cloister.report import as_table, number, odds_sentence, write_report
 from cloister.report.words import warnings_of
 from cloister.schema import Schema
@@ -28,6 +29,7 @@ from cloister.tasks.pipeline import Pipeline
 
 if TYPE_CHECKING:
     from cloister.data import Records
+    from cloister.protocol.plan import Plan
 
 _LONG_CURVE = 15  # places; more are for the report's picture
 _PACKED = (".gz", ".bz2", ".zst")
@@ -92,7 +94,7 @@ def release(
         out.warn(doubt)
     records = _read(args, files, schema)
     prepare_folder(args.out)
-    charge = open_charge(args, schema, plan.budget, out)
+    charge = open_charge(args, schema, plan, out)
     with out.progress() as on_round:
         result = run_job(
             task,
@@ -175,17 +177,20 @@ def _read(
 def open_charge(
     args: argparse.Namespace,
     schema: Schema,
-    budget: Budget | None,
+    plan: Plan,
     out: Output,
     *,
     silo: str | None = None,
 ) -> Charge | None:
     """Open the ledger, and the data set in it if that is new; refuses before it changes a file.
 
+    A data set whose cap is the budget of this plan is opened with the limits that suit the plan.
+
     A ledger of one `silo` has its name in the file's name.
     """
     from cloister.privacy.ledger import Ledger
 
+    budget = plan.budget
     if budget is None:
         if args.ledger or args.cap_epsilon is not None:
             raise PlanError("ledger and cap_epsilon mean nothing for a task that is not private.")
@@ -203,10 +208,21 @@ def open_charge(
                 f"cap_epsilon of data set {schema.dataset!r} is {before.epsilon:g} in the ledger, "
                 f"got {cap:g}; leave it out, or change it with 'cloister budget cap'."
             )
+        split = Split.given(before, args.pure_share, args.failure_share)
+        if split not in (None, ledger.limits(schema.dataset).split):
+            raise PlanError(
+                f"the limits of data set {schema.dataset!r} are those of "
+                f"{ledger.limits(schema.dataset).split} in the ledger, got {split}; leave "
+                "pure_share and failure_share out."
+            )
     else:
         cap = _new_cap(args, schema, budget, path, out)
+        whole = Budget(cap, budget.delta)
+        split = Split.given(whole, args.pure_share, args.failure_share)
+        if split is None and whole == budget:
+            split = Split.fitting(plan.events(), whole)
         ledger = ledger or Ledger(path)
-        ledger.open_dataset(schema.dataset, cap=Budget(cap, budget.delta), unit=schema.unit)
+        ledger.open_dataset(schema.dataset, cap=whole, unit=schema.unit, split=split)
     account = Account(ledger, schema.dataset, args.confirm_same_content)
     return Charge(account, path, args.study)
 
