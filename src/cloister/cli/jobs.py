@@ -34,6 +34,8 @@ CONSENT = (
     "can check."
 )
 
+_BEYOND = "refuses it: beyond the lifetime cap, or the limits it is cut into for each law of noise"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
@@ -120,6 +122,7 @@ def _show(args: argparse.Namespace, site: Site, out: Output) -> None:
             ("columns", listed(plan.columns)),
             *target_of(plan),
             ("policy", "allows it" if refusal is None else f"refuses it: {refusal}"),
+            ("ledger", "allows it" if cost.get("fits", True) else _BEYOND),
         ]
     )
     out.say()
@@ -181,7 +184,8 @@ def _check_approval(args: argparse.Namespace, site: Site, job: Job, plan: Plan) 
     if not cost.get("fits", True):
         raise BudgetExceeded(
             f"job {job.id} would bring the data set to epsilon={cost['after']:.4g}, above its "
-            f"lifetime cap of {cost['cap']:.6g} or the limits it is cut into; deny it."
+            f"lifetime cap of {cost['cap']:.6g} or the limits it is cut into for each law of "
+            "noise; deny it."
         )
 
 

@@ -16,10 +16,10 @@ import numpy as np
 from cloister.cli.doubts import doubts, doubts_of_categories
 from cloister.cli.options import plan_of, source_of
 from cloister.cli.output import Output
-from cloister.errors import DataError, PlanError
+from cloister.errors import BudgetExceeded, DataError, PlanError
 from cloister.jobs import Account, JobResult, run_job
 from cloister.privacy.budget import Budget
-from cloister.privacy.filter import Split
+from cloister.privacy.filter import Cost, Limits, Split, cheapest
 from cloister.report import as_table, number, odds_sentence, write_report
 from cloister.report.words import warnings_of
 from cloister.schema import Schema
@@ -218,13 +218,24 @@ def open_charge(
     else:
         cap = _new_cap(args, schema, budget, path, out)
         whole = Budget(cap, budget.delta)
-        split = Split.given(whole, args.pure_share, args.failure_share)
-        if split is None and whole == budget:
-            split = Split.fitting(plan.events(), whole)
+        split = _new_split(args, plan, whole)
         ledger = ledger or Ledger(path)
         ledger.open_dataset(schema.dataset, cap=whole, unit=schema.unit, split=split)
     account = Account(ledger, schema.dataset, args.confirm_same_content)
     return Charge(account, path, args.study)
+
+
+def _new_split(args: argparse.Namespace, plan: Plan, cap: Budget) -> Split:
+    """Return the limits of a new data set, which are fixed from then on, so its first job fits."""
+    events, fitting = plan.events(), Split.fitting(plan.events(), cap)
+    default = fitting if cap == plan.budget else Split.default(cap)
+    split = Split.given(cap, args.pure_share, args.failure_share) or default
+    if cheapest(events, [(Limits(cap, split), Cost())]) is None:
+        raise BudgetExceeded(
+            f"the limits of a cap of {cap} with {split} do not hold this job; give --pure-share "
+            f"{fitting.pure:g} --failure-share {fitting.failure:g}, or a larger cap."
+        )
+    return split
 
 
 def _new_cap(

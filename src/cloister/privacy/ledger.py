@@ -717,6 +717,9 @@ class Ledger:
                 name: {
                     "unit": self.unit(name),
                     "cap": _fields(self.cap(name)),
+                    "split": asdict(self.limits(name).split),
+                    "limits": asdict(self.limits(name).room),
+                    "charged": asdict(self.cost(name)),
                     "spent_epsilon": self.spent(name),
                     "remaining_epsilon": self.remaining(name),
                 }
