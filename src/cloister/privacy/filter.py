@@ -73,7 +73,13 @@ class Split:
     pure : float in [0, 1]
         Part of epsilon for pure mechanisms (Laplace noise) and for jobs priced as a whole.
     failure : float in [0, 1]
-        Part of delta for jobs priced as a whole: mixed laws, sampled clients, max cover.
+        Part of delta for jobs priced as a whole: mixed laws, sampled clients, max cover. They
+        take of both, so it is 0 where `pure` is.
+
+    Raises
+    ------
+    PlanError
+        If a share is not a part, or there is one for failure alone.
 
     Notes
     -----
@@ -89,6 +95,11 @@ class Split:
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
                 raise PlanError(f"the {name} share of a cap must be in [0, 1], got {value!r}.")
             object.__setattr__(self, name, float(value))
+        if self.failure and not self.pure:
+            raise PlanError(
+                f"the failure share of a cap must be 0 where its pure share is, got "
+                f"{self.failure:g}: a job charged as a whole takes of both."
+            )
 
     def __str__(self) -> str:
         return f"pure share {self.pure:g}, failure share {self.failure:g}"
@@ -329,7 +340,7 @@ def _whole(events: Event, room: Cost) -> Tariff | None:
 def _part(value: float, limit: float) -> float:
     if value == 0:
         return 0.0
-    return value / limit if limit else math.inf
+    return value / limit if limit and math.isfinite(value) else math.inf
 
 
 def _gaussian_delta(cap: Budget, split: Split) -> float:
@@ -340,4 +351,4 @@ def _gaussian_delta(cap: Budget, split: Split) -> float:
 def _room(cap: Budget, split: Split) -> Cost:
     gaussian_epsilon, gaussian_delta = (1 - split.pure) * cap.epsilon, _gaussian_delta(cap, split)
     mu = gdp_mu_for(gaussian_epsilon, gaussian_delta) if gaussian_epsilon and gaussian_delta else 0
-    return Cost(split.pure * cap.epsilon, mu**2, split.failure * cap.delta)
+    return Cost(split.pure * cap.epsilon, mu * mu, split.failure * cap.delta)

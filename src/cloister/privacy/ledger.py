@@ -719,8 +719,8 @@ class Ledger:
                     "cap": _fields(self.cap(name)),
                     "split": asdict(self.limits(name).split),
                     "limits": asdict(self.limits(name).room),
-                    "charged": asdict(self.cost(name)),
-                    "spent_epsilon": self.spent(name),
+                    "charged": {k: _finite(v) for k, v in asdict(self.cost(name)).items()},
+                    "spent_epsilon": _finite(self.spent(name)),
                     "remaining_epsilon": self.remaining(name),
                 }
                 for name in self.datasets()
@@ -1010,6 +1010,11 @@ def _check_resumed(known: Job, dataset: str, study: str, events: Event, tag: str
 
 def _shown(cost: float) -> str:
     return f"{cost:.4g}" if math.isfinite(cost) else "infinity"
+
+
+def _finite(value: float) -> float | None:
+    """Return a number as JSON has it: infinity, of an old ledger with a max cover, is null."""
+    return value if math.isfinite(value) else None
 
 
 def _check_name(what: str, name: str) -> None:

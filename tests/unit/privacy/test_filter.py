@@ -46,7 +46,7 @@ from cloister.privacy.ledger import Ledger
 Floats = NDArray[np.float64]
 CAP = Budget(1.0, 1e-6)
 MU = gdp_mu_for(CAP.epsilon, CAP.delta)
-SPLITS = [Split(), Split(0.3), Split(0.5, 0.5), Split(0.0, 0.5), Split(1.0), Split(1.0, 1.0)]
+SPLITS = [Split(), Split(0.3), Split(0.5, 0.5), Split(0.2, 0.8), Split(1.0), Split(1.0, 1.0)]
 
 # An analyst who chooses each job in the light of the ones before ----------------------------------
 
@@ -236,6 +236,9 @@ def test_sampled_clients_tell_less_than_the_same_noise_without_coins(
     assert sampled <= accounting.gdp_delta(1 / multiplier, epsilon) * 1.01 + 1e-9
 
 
+PLAIN = LaplaceEvent(1e-4)  # whose cover has no finite mu
+
+
 def test_mechanisms_go_to_the_limits_of_their_law() -> None:
     mixed = ComposedEvent((GaussianEvent(2.0), RepeatedEvent(LaplaceEvent(10.0), 3)))
     assert Tariff("apart").cost(mixed) == Cost(pytest.approx(0.3), 0.25)
@@ -245,13 +248,13 @@ def test_mechanisms_go_to_the_limits_of_their_law() -> None:
     assert whole.cost(ComposedEvent(())) == Cost()
 
 
-@pytest.mark.parametrize("event", [NonPrivateEvent(), CoverEvent(0.01)])
-def test_what_is_neither_pure_nor_gaussian_is_charged_without_end(event: Event) -> None:
-    for kind in ("apart", "covered"):
-        assert not Limits(Budget(1e9, 0.5), Split(0.5, 0.5)).admits(
-            Cost(),
-            Tariff(kind).cost(event),  # type: ignore[arg-type]
-        )
+@pytest.mark.parametrize("tariff", [Tariff("apart"), Tariff("covered")])
+@pytest.mark.parametrize("event", [NonPrivateEvent(), CoverEvent(0.01), GaussianEvent(1e-200)])
+def test_what_has_no_finite_cost_is_beyond_all_limits(event: Event, tariff: Tariff) -> None:
+    for epsilon in (1e9, 1e308):
+        for split in (Split(), Split(0.5, 0.5)):
+            assert not Limits(Budget(epsilon, 0.5), split).admits(Cost(), tariff.cost(event))
+    assert not Limits(Budget(1e308, 0.5), Split()).admits(Cost(), Tariff("covered").cost(PLAIN))
 
 
 @given(st.lists(mechanisms, min_size=1, max_size=3), st.floats(0.1, 5.0))
@@ -311,6 +314,8 @@ def test_a_share_is_a_part(share: float) -> None:
     for given_ in ((share, 0.0), (0.0, share)):
         with pytest.raises(PlanError, match=r"share of a cap must be in \[0, 1\]"):
             Split(*given_)
+    with pytest.raises(PlanError, match="takes of both"):
+        Split(0.0, 0.1)
     with pytest.raises(PlanError, match="tariff"):
         Tariff("free")  # type: ignore[arg-type]
 

@@ -1495,6 +1495,7 @@ def test_what_an_old_ledger_holds_is_kept_and_above_the_limits_it_accepts_nothin
             reserve(ledger, "new", 2)
             continue
         assert ledger.remaining("adult") == 0
+        json.dumps(ledger.export(), allow_nan=False)
         for more in (GaussianEvent(1e6), LaplaceEvent(1e6)):
             with pytest.raises(BudgetExceeded):
                 ledger.reserve(dataset="adult", study="s", job="new", events=more)
