@@ -289,6 +289,13 @@ class SiloSettings(_Dialling):
     peers: dict[str, str] = {}
     analysts: dict[str, str] = {}
 
+    @field_validator("failure_share")
+    @classmethod
+    def _of_both(cls, share: float | None, info: ValidationInfo) -> float | None:
+        if share and not info.data.get("pure_share"):
+            raise ValueError("must be 0 where pure_share is, since a whole job takes of both")
+        return share
+
     @property
     def cap(self) -> Budget:
         """The lifetime cap."""

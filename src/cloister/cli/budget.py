@@ -131,6 +131,8 @@ def _cap(args: argparse.Namespace, ledger: Ledger, out: Output) -> int:
     after = Budget(args.epsilon, before.delta if args.delta is None else args.delta)
     ledger.change_cap(args.dataset, after)
     out.say(f"lifetime cap of {args.dataset}: {before} -> {after}")
+    if after.epsilon > before.epsilon or after.delta > before.delta:
+        out.say("What is promised is the larger one now, also for all that was released before.")
     out.document(
         {
             "command": "budget cap",

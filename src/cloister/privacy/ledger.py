@@ -613,8 +613,8 @@ class Ledger:
     def spent(self, dataset: str, study: str | None = None) -> float:
         """Return the epsilon, at the data set's delta, of a cap whose limits are :meth:`cost`.
 
-        It never passes the cap. For jobs that were planned beforehand it is a guarantee of its own.
-        For jobs that were chosen in the light of results, what is guaranteed is the cap.
+        For jobs that were planned beforehand it is a guarantee of its own. For jobs that were
+        chosen in the light of results, what is guaranteed is the cap.
         """
         return self.limits(dataset).epsilon(self.cost(dataset, study))
 
