@@ -2,17 +2,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from itertools import count
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
 
 from cloister.errors import BudgetExceeded, LedgerError, PlanError
-from cloister.privacy import accounting
+from cloister.privacy import accounting, ledger_file
 from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import (
     cover_pick_epsilon,
@@ -347,8 +348,9 @@ def test_what_is_left_of_limits_can_be_spent_and_no_more(
     elif left > 1e-6:
         job = GaussianEvent(gaussian_noise_multiplier(left, delta))
         assert cheapest(job, [(limits, so_far)]) == Tariff("apart")
-        more = GaussianEvent(gaussian_noise_multiplier(left * 1.001, delta))
-        assert cheapest(more, [(limits, so_far)]) is None
+    rest, room = limits.left(so_far).mu_squared, limits.room.mu_squared
+    if rest > 1e-3 * room:  # else a thousandth of it is within the slack
+        assert cheapest(GaussianEvent(1 / (1.001 * math.sqrt(rest))), [(limits, so_far)]) is None
 
 
 @given(st.lists(mechanisms, max_size=5), st.sampled_from(SPLITS))
@@ -378,6 +380,9 @@ FAMILIES: dict[str, Event] = {
         (LaplaceEvent(50.0), GaussianEvent(gaussian_noise_multiplier(0.98, 1e-6)))
     ),
 }
+
+
+JUNE = datetime(2025, 6, 30, tzinfo=UTC)  # no year ends while this runs
 
 
 def book(ledger: Ledger, job: str, events: Event, **other: object) -> None:
@@ -434,10 +439,15 @@ def test_a_refusal_by_limits_that_do_not_suit_the_job_names_those_that_do(name: 
         max_size=25,
     ),
 )
-@settings(max_examples=40, deadline=None)
+@settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],  # it sets the same each time
+)
 def test_no_interleaving_of_jobs_passes_the_limits_or_lowers_what_was_done(
-    split: Split, steps: list[tuple[str, int, Event]]
+    monkeypatch: pytest.MonkeyPatch, split: Split, steps: list[tuple[str, int, Event]]
 ) -> None:
+    monkeypatch.setattr(ledger_file, "utc_now", lambda: JUNE)
     ledger, rounds = Ledger(None), count()
     ledger.open_dataset("d", cap=CAP, split=split)
     limits, done = ledger.limits("d"), Cost()
@@ -477,7 +487,8 @@ def test_a_whole_job_that_began_stays_charged_and_one_that_did_not_is_free() -> 
         assert ledger.cost("d") == (reserved if rounds else Cost())
 
 
-def test_study_and_year_caps_are_limits_cut_alike() -> None:
+def test_study_and_year_caps_are_limits_cut_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger_file, "utc_now", lambda: JUNE)
     ledger = Ledger(None)
     ledger.open_dataset("d", cap=Budget(4.0, 1e-6), split=Split(1.0, 1.0))
     ledger.study_cap("d", "s", CAP)
