@@ -46,6 +46,7 @@ NAMES = [
     "RemoteProtocolError",
     "RuleSet",
     "Schema",
+    "Split",
     "Stability",
     "Task",
     "TransportError",

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from cloister.estimators.select_k import KSelection, select_k
     from cloister.jobs import Account, JobResult, make_plan, run_job, run_plan
     from cloister.privacy.budget import Budget
+    from cloister.privacy.filter import Split
     from cloister.privacy.ledger import Ledger
     from cloister.protocol.plan import Plan
     from cloister.schema import Column, Schema, catalogue_schema
@@ -78,6 +79,7 @@ _HOME = {
     "RuleSet": "cloister.estimators.rules",
     "Schema": "cloister.schema",
     "TASKS": "cloister.tasks",
+    "Split": "cloister.privacy.filter",
     "Task": "cloister.tasks",
     "cluster_quality": "cloister.estimators.evaluate",
     "dp_quantiles": "cloister.estimators.prepare",
@@ -127,6 +129,7 @@ __all__ = [
     "RemoteProtocolError",
     "RuleSet",
     "Schema",
+    "Split",
     "Stability",
     "Task",
     "TransportError",

@@ -31,6 +31,8 @@ from pydantic import (
 
 from cloister.data import Baskets, SqlQuery
 from cloister.errors import PlanError
+from cloister.privacy.budget import Budget
+from cloister.privacy.filter import Split
 from cloister.protocol.plan import study_name
 from cloister.schema import FILL_IN
 from cloister.tasks import TASKS
@@ -282,6 +284,9 @@ class SiloSettings(_Dialling):
         Its own, on a local disk.
     cap_epsilon, cap_delta : float
         Lifetime cap of the data set; mandatory.
+    pure_share, failure_share : float or None
+        How the cap is cut into limits when the ledger is made, see
+        :class:`cloister.privacy.filter.Split`; None leaves all of it to Gaussian noise.
     results : Path
         Folder of released results.
     audit_log : Path
@@ -307,6 +312,8 @@ class SiloSettings(_Dialling):
     ledger: _File = Path("ledger.db")
     cap_epsilon: _Epsilon
     cap_delta: float = Field(default=1e-6, ge=0, lt=1)
+    pure_share: float | None = Field(default=None, ge=0, le=1)
+    failure_share: float | None = Field(default=None, ge=0, le=1)
     results: _File = Path("results")
     audit_log: _File = Path("audit.jsonl")
     log_level: _LogLevel = "info"
@@ -329,6 +336,23 @@ class SiloSettings(_Dialling):
         if not isinstance(now, SiloSettings):
             raise PlanError(f"configuration {str(self._file)!r} is no longer that of a silo.")
         return now.peers, now.analysts
+
+    @field_validator("failure_share")
+    @classmethod
+    def _of_both(cls, share: float | None, info: ValidationInfo) -> float | None:
+        if share and not info.data.get("pure_share"):
+            raise ValueError("must be 0 where pure_share is, since a whole job takes of both")
+        return share
+
+    @property
+    def cap(self) -> Budget:
+        """The lifetime cap."""
+        return Budget(self.cap_epsilon, self.cap_delta)
+
+    @property
+    def split(self) -> Split | None:
+        """How the cap is cut into limits, or None if that is left to the ledger."""
+        return Split.given(self.cap, self.pure_share, self.failure_share)
 
     @field_validator("peers", "analysts")
     @classmethod

@@ -34,6 +34,7 @@ from cloister.enrolment import (
 )
 from cloister.local import COORDINATOR, LocalFederation
 from cloister.privacy.events import GaussianEvent
+from cloister.privacy.filter import Split
 from cloister.settings import ROLES
 
 Said = pytest.CaptureFixture[str]
@@ -409,6 +410,17 @@ def test_another_lifetime_cap_than_the_ledgers_is_told(
         state, _, way_out = examined(capsys, home(**changes))["lifetime cap"]
         assert state == "fail"
         assert "cloister budget cap" in way_out
+
+
+def test_other_limits_than_the_ledgers_are_told(home: Callable[..., str], capsys: Said) -> None:
+    ledger = Ledger(Path(home()).with_name("ledger.db"))
+    ledger.open_dataset("ward", cap=Budget(3.0, 1e-6), split=Split(0.5))
+    ledger.dispose()
+    assert "limits" not in examined(capsys, home())
+    assert "limits" not in examined(capsys, home(pure_share=0.5))
+    for changes in ({"pure_share": 0.4}, {"pure_share": 0.5, "failure_share": 0.1}):
+        state, found, _ = examined(capsys, home(**changes))["limits"]
+        assert (state, "pure share 0.5, failure share 0 in the ledger" in found) == ("fail", True)
 
 
 def test_columns_that_the_data_lack_are_found_without_a_record(

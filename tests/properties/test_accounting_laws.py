@@ -10,8 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cloister.privacy import accounting
-from cloister.privacy.budget import Budget
-from cloister.privacy.calibration import epsilon_left, gaussian_noise_multiplier
+from cloister.privacy.calibration import gaussian_noise_multiplier
 from cloister.privacy.events import (
     ComposedEvent,
     Event,
@@ -147,12 +146,3 @@ def test_a_calibrated_schedule_stays_within_its_budget(
     sigma = gaussian_noise_multiplier(eps, delta) * math.sqrt(rounds)
     spent = accounting.epsilon(RepeatedEvent(GaussianEvent(sigma), rounds), delta)
     assert eps * (1 - 1e-3) <= spent <= eps
-
-
-@exact
-@given(gaussian_events, st.floats(0.01, 20.0), deltas)
-def test_what_is_left_can_be_spent(event: Event, eps: float, delta: float) -> None:
-    left = epsilon_left(event, Budget(eps, delta))
-    if left > 1e-6:
-        more = GaussianEvent(gaussian_noise_multiplier(left, delta))
-        assert accounting.epsilon(ComposedEvent((event, more)), delta) <= eps * (1 + 1e-9)

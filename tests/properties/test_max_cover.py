@@ -30,11 +30,8 @@ from cloister.curator.cover import (
 from cloister.errors import PlanError
 from cloister.privacy import accounting
 from cloister.privacy.accounting import cover_delta
-from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import (
     cover_pick_epsilon,
-    epsilon_left,
-    gaussian_noise_multiplier,
 )
 from cloister.privacy.events import (
     ComposedEvent,
@@ -404,11 +401,3 @@ def test_nothing_is_pure_about_a_cover_and_too_much_is_infinite() -> None:
     assert accounting.pure_epsilon(CoverEvent(0.1)) == math.inf
     assert accounting.epsilon(CoverEvent(5000.0), 1e-6) == math.inf
     assert accounting.delta(CoverEvent(5000.0), 1.0) == 1.0
-
-
-def test_what_a_cover_leaves_of_a_cap_can_be_spent() -> None:
-    cap = Budget(2.0, 1e-6)
-    left = epsilon_left(CoverEvent(0.1), cap)
-    assert cap.epsilon - accounting.epsilon(CoverEvent(0.1), 1e-6) < left < cap.epsilon
-    more = GaussianEvent(gaussian_noise_multiplier(left, 1e-6))
-    assert accounting.epsilon(ComposedEvent((CoverEvent(0.1), more)), 1e-6) <= cap.epsilon

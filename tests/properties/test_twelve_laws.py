@@ -31,6 +31,7 @@ from cloister.hazmat.ring import to_bytes, to_integers, to_words
 from cloister.metrics import nicv
 from cloister.parties import MaskedClient, Params, Server, UnmaskedClient, new_key
 from cloister.privacy import accounting
+from cloister.privacy.filter import Split
 from cloister.privacy.noise import DiscreteNoise
 from cloister.protocol.messages import Reply, decode
 from cloister.protocol.plan import Plan
@@ -519,7 +520,9 @@ def test_law_09_the_ledgers_total_is_the_composition_of_the_mechanisms(
 @pytest.mark.parametrize("name", PRIVATE)
 def test_law_09_a_second_run_beyond_the_budget_is_refused(name: str) -> None:
     ledger = Ledger(None)
-    ledger.open_dataset("d", cap=Budget(1.0, 1e-6))
+    cap = Budget(1.0, 1e-6)
+    suits = Split.fitting(toy_plan(task(name), budget=cap).events(), cap)
+    ledger.open_dataset("d", cap=cap, split=suits)
     account = Account(ledger, "d", confirm_same_content=True)
 
     def once(epsilon: float) -> None:

@@ -17,14 +17,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cloister import Budget, Ledger, Schema
+from cloister import Budget, Ledger, Schema, Split
 from cloister.cli import main
 from cloister.enrolment import KeyFolder, local_federation
 from cloister.hazmat.signing import Identity
 from cloister.jobs import JobResult
 from cloister.protocol.plan import Plan
+from cloister.settings import load_settings
 from cloister.silo.agent import AGGREGATOR_NOISE
 from cloister.silo.policy import PROPOSE_LABEL, Proposer
+from cloister.silo.site import Site
 from cloister.silo.store import State, Store
 from cloister.tasks import TASKS
 from cloister.testing import toy_plan
@@ -220,6 +222,28 @@ def test_what_the_budget_does_not_allow_cannot_be_approved(
     assert code == 5
     assert "lifetime cap of 0.5" in error
     assert home.store.state(job) == State.WAITING
+
+
+def test_the_limits_of_the_settings_decide_and_are_those_of_the_ledger(
+    home: Home, shown: Shown, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = Path(home.config)
+    path.write_text(path.read_text().replace("cap_epsilon = 2.0", "cap_epsilon = 1.0"))
+    settings = path.read_text()
+    design = {"n_features": 2, "nominal_n": 300, "budget": Budget(1.0, 1e-6), "n_clusters": 2}
+    job = home.receive(home.plan(task=TASKS["sulloyd"].design(**design), profile="group"))
+    assert shown("show", job)["cost"]["fits"] is False
+    assert main(["jobs", "show", "--config", home.config, job]) == 0
+    assert "refuses it: beyond the lifetime cap, or the limits" in capsys.readouterr().out
+    path.write_text(settings.replace("cap_epsilon", "pure_share = 1\ncap_epsilon"))
+    assert shown("show", job)["cost"]["fits"] is True
+    ledger = Site.of(load_settings(path)).ledger()  # type: ignore[arg-type]
+    assert ledger.limits("toy").split == Split(1.0)
+    assert shown("show", job)["cost"]["fits"] is True
+    path.write_text(settings.replace("cap_epsilon", "pure_share = 0.5\ncap_epsilon"))
+    assert refused(home, capsys, "show", job)[0] == 6
+    path.write_text(settings)  # what is left out is as it is in the ledger
+    assert shown("show", job)["cost"]["fits"] is True
 
 
 def test_denied_once_is_denied(

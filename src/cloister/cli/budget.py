@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import sys
 from pathlib import Path
@@ -15,9 +16,12 @@ from cloister.cli.release import NOT_COUNTED
 from cloister.errors import LedgerError
 from cloister.privacy import accounting
 from cloister.privacy.budget import Budget
+from cloister.privacy.filter import Cost, Limits
 from cloister.privacy.ledger import Ledger
 from cloister.report import number
 from cloister.tasks.base import Table
+
+_CHARGED = {"apart": "by each noise", "covered": "as Gaussian", "whole": "as a whole"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -74,15 +78,18 @@ def _show(args: argparse.Namespace, ledger: Ledger, out: Output) -> int:
     out.say(f"ledger {args.ledger}: every entry verified, head {ledger.head()}")
     out.say(NOT_COUNTED)
     for dataset in ledger.datasets():
-        cap = ledger.cap(dataset)
+        cap, limits = ledger.cap(dataset), ledger.limits(dataset)
+        left = limits.left(ledger.cost(dataset))
         out.say()
         out.pairs(
             [
                 ("data set", dataset),
                 ("unit of privacy", ledger.unit(dataset)),
                 ("lifetime cap", str(cap)),
+                ("its limits", _by_law(limits, limits.room)),
                 ("spent", f"epsilon {number(ledger.spent(dataset))}, all jobs composed"),
                 ("left for one more job", f"epsilon {number(ledger.remaining(dataset))}"),
+                ("left of its limits", _by_law(limits, left)),
             ]
         )
         rows = tuple(
@@ -91,16 +98,30 @@ def _show(args: argparse.Namespace, ledger: Ledger, out: Output) -> int:
                 job.study,
                 "open: all reserved" if job.is_open else "closed",
                 len(job.rounds),
+                _CHARGED[job.tariff.kind],
                 accounting.epsilon(job.charged, cap.delta),
             )
             for job in ledger.jobs(dataset)
             if job.is_open or job.rounds  # else it held a place while a count was bought
         )
-        headings = ("job", "study", "state", "rounds", "epsilon if it were alone")
+        headings = ("job", "study", "state", "rounds", "charged", "epsilon if it were alone")
         out.table(Table("Jobs; costs compose, so they do not add up", headings, rows))
     totals = {name: value for name, value in ledger.export().items() if name != "entries"}
     out.document({"command": "budget show", "ledger": args.ledger, **totals})
     return 0
+
+
+def _by_law(limits: Limits, cost: Cost) -> str:
+    """Return a part of the limits as what it is worth to jobs of each law."""
+    words = []
+    if limits.room.mu_squared:
+        gaussian = accounting.gdp_epsilon(math.sqrt(cost.mu_squared), limits.cap.delta)
+        words.append(f"epsilon {number(gaussian)} for Gaussian noise")
+    if limits.room.pure_epsilon:
+        words.append(f"epsilon {number(cost.pure_epsilon)} for other noise")
+    if limits.room.failure_delta:
+        words.append(f"delta {cost.failure_delta:.2g} for jobs charged as a whole")
+    return ", ".join(words)
 
 
 def _export(args: argparse.Namespace, ledger: Ledger, out: Output) -> int:
@@ -121,6 +142,8 @@ def _cap(args: argparse.Namespace, ledger: Ledger, out: Output) -> int:
     after = Budget(args.epsilon, before.delta if args.delta is None else args.delta)
     ledger.change_cap(args.dataset, after)
     out.say(f"lifetime cap of {args.dataset}: {before} -> {after}")
+    if after.epsilon > before.epsilon or after.delta > before.delta:
+        out.say("What is promised is the larger one now, also for all that was released before.")
     out.document(
         {
             "command": "budget cap",

@@ -427,6 +427,9 @@ role = "silo"
 #ledger = "ledger.db"
 cap_epsilon = {json.dumps(f"{FILL_IN}: a number; nothing beyond it is ever released")}
 #cap_delta = 1e-6
+# Parts of epsilon and delta for tasks without Gaussian noise, fixed from the first start on.
+# pure_share = 0.0
+# failure_share = 0.0
 #results = "results"
 #audit_log = "audit.jsonl"
 # debug, info, warning or error

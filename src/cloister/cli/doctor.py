@@ -25,7 +25,6 @@ from cloister.cli.config import Check, file_checks, show, verdict
 from cloister.cli.output import Output, add_flags
 from cloister.enrolment import KeyFolder, client_context, peer_of
 from cloister.errors import CloisterError
-from cloister.privacy.budget import Budget
 from cloister.privacy.ledger import Ledger
 from cloister.protocol.plan import PROTOCOL_VERSION
 from cloister.schema import Schema
@@ -156,7 +155,7 @@ def _ledger(settings: SiloSettings) -> Iterator[Check]:
 
 
 def _cap(ledger: Ledger, settings: SiloSettings) -> Iterator[Check]:
-    """Compare what stops an agent that starts: cap and unit of the data set."""
+    """Compare what stops an agent that starts: cap, limits and unit of the data set."""
     try:
         schema = Schema.load(settings.schema_file)
     except CloisterError:
@@ -164,7 +163,12 @@ def _cap(ledger: Ledger, settings: SiloSettings) -> Iterator[Check]:
     if schema.dataset not in ledger.datasets():
         return
     has = (str(ledger.cap(schema.dataset)), ledger.unit(schema.dataset))
-    wants = (str(Budget(settings.cap_epsilon, settings.cap_delta)), schema.unit)
+    wants = (str(settings.cap), schema.unit)
+    split = ledger.limits(schema.dataset).split
+    if settings.split not in (None, split):
+        found = f"{split} in the ledger; {settings.split} here"
+        way_out = "mend pure_share and failure_share; the ledger's were fixed when it was made."
+        yield Check("limits", "fail", found, way_out)
     if has != wants:
         found = f"{has[0]}, unit {has[1]!r} in the ledger; {wants[0]}, unit {wants[1]!r} here"
         way_out = "mend cap_epsilon and cap_delta, or change the cap with 'cloister budget cap'."

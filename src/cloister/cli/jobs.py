@@ -18,9 +18,7 @@ from cloister.cli.release import show_federated
 from cloister.errors import BudgetExceeded, DataError, PlanError
 from cloister.jobs import JobResult
 from cloister.privacy import accounting
-from cloister.privacy.budget import Budget
-from cloister.privacy.calibration import epsilon_left
-from cloister.privacy.events import ComposedEvent
+from cloister.privacy.filter import Cost, cheapest, tariffs
 from cloister.privacy.noise import AGGREGATOR_NOISE
 from cloister.protocol.plan import Plan
 from cloister.report import listed, number, odds_sentence, write_report
@@ -35,7 +33,8 @@ CONSENT = (
     "Profile 'group': the guarantee rests on the aggregator really adding the noise, which no silo "
     "can check."
 )
-_ROUNDING = 1e-9  # as in the ledger
+
+_BEYOND = "refuses it: beyond the lifetime cap, or the limits it is cut into for each law of noise"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -126,6 +125,7 @@ def _show(args: argparse.Namespace, site: Site, out: Output) -> None:
             ("columns", listed(plan.columns)),
             *target_of(plan),
             ("policy", "allows it" if refusal is None else f"refuses it: {refusal}"),
+            ("ledger", "allows it" if cost.get("fits", True) else _BEYOND),
         ]
     )
     out.say()
@@ -212,10 +212,11 @@ def _check_approval(args: argparse.Namespace, site: Site, job: Job, plan: Plan) 
     if plan.profile == "group" and not args.accept_aggregator_noise:
         raise PlanError(f"{CONSENT} Give --accept-aggregator-noise to accept that.")
     cost = _cost(plan, site, job)
-    if cost["after"] > cost["cap"] * (1 + _ROUNDING):
+    if not cost.get("fits", True):
         raise BudgetExceeded(
             f"job {job.id} would bring the data set to epsilon={cost['after']:.4g}, above its "
-            f"lifetime cap of {cost['cap']:.6g}; deny it."
+            f"lifetime cap of {cost['cap']:.6g} or the limits it is cut into for each law of "
+            "noise; deny it."
         )
 
 
@@ -327,39 +328,29 @@ def _members(plan: Plan, site: Site) -> list[dict[str, str]]:
     return members
 
 
-def _cost(plan: Plan, site: Site, job: Job) -> dict[str, float]:
+def _cost(plan: Plan, site: Site, job: Job) -> dict[str, Any]:
     """Return what a job costs here: alone, and with all that was spent or reserved before."""
-    cap = Budget(site.settings.cap_epsilon, site.settings.cap_delta)
-    events = plan.events()
-    so_far = ComposedEvent(())
+    events, limits, so_far, booked = plan.events(), site.limits, Cost(), False
     if site.settings.ledger.exists():
         ledger = site.ledger()
         booked = any(record.job == job.id for record in ledger.jobs())
-        so_far = ledger.charged(site.schema.dataset)
+        limits, so_far = ledger.limits(site.schema.dataset), ledger.cost(site.schema.dataset)
         ledger.dispose()
-        if booked:  # its cost is in what was spent
-            spent = accounting.epsilon(so_far, cap.delta)
-            left = epsilon_left(so_far, cap)
-            return {
-                "alone": accounting.epsilon(events, cap.delta),
-                "cap": cap.epsilon,
-                "delta": cap.delta,
-                "after": spent,
-                "left_after": left,
-            }
-    after = ComposedEvent((so_far, events))
-    return {
-        "alone": accounting.epsilon(events, cap.delta),
-        "cap": cap.epsilon,
-        "delta": cap.delta,
-        "before": accounting.epsilon(so_far, cap.delta),
-        "left_before": epsilon_left(so_far, cap),
-        "after": accounting.epsilon(after, cap.delta),
-        "left_after": epsilon_left(after, cap),
+    cost: dict[str, Any] = {
+        "alone": accounting.epsilon(events, limits.cap.delta),
+        "cap": limits.cap.epsilon,
+        "delta": limits.cap.delta,
     }
+    after = so_far
+    if not booked:  # else its cost is in what was spent
+        cost["before"] = limits.epsilon(so_far)
+        cost["left_before"] = limits.epsilon_left(so_far)
+        after = so_far + tariffs(events, [limits])[0].cost(events)
+        cost["fits"] = cheapest(events, [(limits, so_far)]) is not None
+    return {**cost, "after": limits.epsilon(after), "left_after": limits.epsilon_left(after)}
 
 
-def _cost_lines(cost: Mapping[str, float]) -> list[tuple[str, str]]:
+def _cost_lines(cost: Mapping[str, Any]) -> list[tuple[str, str]]:
     words = {
         "alone": "this job alone",
         "before": "spent before it",

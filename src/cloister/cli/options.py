@@ -70,6 +70,14 @@ def add_job_arguments(parser: argparse.ArgumentParser, *, catalogue: bool = Fals
         metavar="E",
         help="lifetime cap of a data set that is new in the ledger; asked for at a terminal",
     )
+    for name, of in (("pure", "epsilon"), ("failure", "delta")):
+        group.add_argument(
+            f"--{name}-share",
+            type=float,
+            metavar="PART",
+            help=f"part of a new cap's {of} for jobs without Gaussian noise, fixed from then on "
+            "(default: what suits this run if the cap is its budget, else 0)",
+        )
     group.add_argument(
         "--confirm-same-content",
         action="store_true",

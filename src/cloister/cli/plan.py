@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
+from math import isfinite
 from typing import Any
 
 from cloister.cli.doubts import doubts, doubts_of_categories, forecast_of, is_of_centres
@@ -18,6 +19,7 @@ from cloister.cli.output import Output, add_flags
 from cloister.cli.run import add_task_arguments, allowed_task, task_options
 from cloister.errors import PlanError
 from cloister.privacy import accounting
+from cloister.privacy.filter import Limits, Split, Tariff
 from cloister.protocol.plan import Plan
 from cloister.report import listed, number, odds_sentence
 from cloister.schema import Schema
@@ -100,6 +102,9 @@ def _show(plan: Plan, forecast: Mapping[str, Floats], out: Output) -> None:
     if plan.budget:
         out.say()
         out.paragraph(odds_sentence(plan.events(), plan.unit))
+        if limits := _limits(plan):
+            out.say()
+            out.paragraph(_limits_in_words(plan, limits))
         rows = tuple(
             (f"round {cost['round']}", cost["words"], cost["epsilon_alone"])
             for cost in _round_costs(plan)
@@ -107,6 +112,28 @@ def _show(plan: Plan, forecast: Mapping[str, Floats], out: Output) -> None:
         note = "Cost of each round; costs compose, so they do not add up"
         out.table(Table(note, ("", "words", "epsilon if it were alone"), rows))
     _show_forecast(plan, forecast, out)
+
+
+def _limits(plan: Plan) -> dict[str, Any] | None:
+    """Return what a ledger needs to accept the plan, if the default limits of its price do not."""
+    if plan.budget is None:
+        return None
+    events, cap = plan.events(), plan.budget
+    default, fitting = Split.default(cap), Split.fitting(events, cap)
+    if fitting == default:
+        return None
+    least = Limits(cap, default).epsilon(Tariff("covered").cost(events))
+    return {"pure_share": fitting.pure, "failure_share": fitting.failure, "default_cap": least}
+
+
+def _limits_in_words(plan: Plan, limits: Mapping[str, float]) -> str:
+    least = limits["default_cap"]
+    needed = f"a cap of at least epsilon {number(least)}" if isfinite(least) else "another ledger"
+    return (
+        f"A data set whose lifetime cap is just {plan.budget} must be opened for this plan: with "
+        f"--pure-share {limits['pure_share']:g} --failure-share {limits['failure_share']:g}. With "
+        f"the default limits, which are for Gaussian noise, it needs {needed}."
+    )
 
 
 def _round_costs(plan: Plan) -> list[dict[str, Any]]:
@@ -149,5 +176,6 @@ def _document(plan: Plan, forecast: Mapping[str, Floats]) -> dict[str, Any]:
         "round_costs": _round_costs(plan),
         "upload_bytes_per_silo": plan.upload_bytes(),
         "forecast": forecast,
+        "limits": _limits(plan),
         "attacker_odds": accounting.attacker_odds(plan.events()) if plan.budget else 1.0,
     }

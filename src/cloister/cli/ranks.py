@@ -79,7 +79,7 @@ def _contribute(args: argparse.Namespace, comm: Comm, noise: str) -> None:
         Output().tell_owner(records.doubt)  # each rank sits at its own file
     prepare_folder(args.out)
     comm.Barrier()  # nothing is reserved for a job in which a file cannot be read
-    charge = open_charge(args, schema, plan.budget, out, silo=silo)
+    charge = open_charge(args, schema, plan, out, silo=silo)
     client = _play(plan, silo, records, comm, charge)
     if writes:
         result = result_of(plan, client.history, client.survivors, noise)

@@ -17,9 +17,10 @@ import numpy as np
 from cloister.cli.doubts import doubts, doubts_of_categories
 from cloister.cli.options import default_ledger, plan_of, source_of
 from cloister.cli.output import Output
-from cloister.errors import DataError, PlanError
+from cloister.errors import BudgetExceeded, DataError, PlanError
 from cloister.jobs import Account, JobResult, run_job
 from cloister.privacy.budget import Budget
+from cloister.privacy.filter import Cost, Limits, Split, cheapest
 from cloister.report import as_table, number, odds_sentence, write_report
 from cloister.report.words import warnings_of
 from cloister.schema import Schema
@@ -31,6 +32,7 @@ from cloister.tasks.pipeline import Pipeline
 
 if TYPE_CHECKING:
     from cloister.data import Records
+    from cloister.protocol.plan import Plan
 
 NOT_COUNTED = (
     "Not counted there: what another user, another machine or another ledger spends, and what "
@@ -99,7 +101,7 @@ def release(
         out.warn(doubt)
     records = _read(args, files, schema, out)
     prepare_folder(args.out)
-    charge = open_charge(args, schema, plan.budget, out)
+    charge = open_charge(args, schema, plan, out)
     with out.progress() as on_round:
         result = run_job(
             task,
@@ -197,17 +199,20 @@ def _read(
 def open_charge(
     args: argparse.Namespace,
     schema: Schema,
-    budget: Budget | None,
+    plan: Plan,
     out: Output,
     *,
     silo: str | None = None,
 ) -> Charge | None:
     """Open the ledger, and the data set in it if that is new; refuses before it changes a file.
 
+    A data set whose cap is the budget of this plan is opened with the limits that suit the plan.
+
     A ledger of one `silo` has its name in the file's name.
     """
     from cloister.privacy.ledger import Ledger
 
+    budget = plan.budget
     if budget is None:
         if args.ledger or args.cap_epsilon is not None:
             raise PlanError("ledger and cap_epsilon mean nothing for a task that is not private.")
@@ -227,16 +232,38 @@ def open_charge(
                 f"cap_epsilon of data set {schema.dataset!r} is {before.epsilon:g} in the ledger, "
                 f"got {cap:g}; leave it out, or change it with 'cloister budget cap'."
             )
+        split = Split.given(before, args.pure_share, args.failure_share)
+        if split not in (None, ledger.limits(schema.dataset).split):
+            raise PlanError(
+                f"the limits of data set {schema.dataset!r} are those of "
+                f"{ledger.limits(schema.dataset).split} in the ledger, got {split}; leave "
+                "pure_share and failure_share out."
+            )
     else:
         cap = _new_cap(args, schema, budget, path)
+        whole = Budget(cap, budget.delta)
+        split = _new_split(args, plan, whole)
         ledger = ledger or Ledger(path)
-        ledger.open_dataset(schema.dataset, cap=Budget(cap, budget.delta), unit=schema.unit)
+        ledger.open_dataset(schema.dataset, cap=whole, unit=schema.unit, split=split)
         out.say(
-            f"Data set {schema.dataset!r} is new in ledger {path}, with the lifetime cap "
-            f"{Budget(cap, budget.delta)}. {NOT_COUNTED}"
+            f"Data set {schema.dataset!r} is new in ledger {path}, with the lifetime cap {whole}. "
+            f"{NOT_COUNTED}"
         )
     account = Account(ledger, schema.dataset, args.confirm_same_content)
     return Charge(account, path, args.study)
+
+
+def _new_split(args: argparse.Namespace, plan: Plan, cap: Budget) -> Split:
+    """Return the limits of a new data set, which are fixed from then on, so its first job fits."""
+    events, fitting = plan.events(), Split.fitting(plan.events(), cap)
+    default = fitting if cap == plan.budget else Split.default(cap)
+    split = Split.given(cap, args.pure_share, args.failure_share) or default
+    if cheapest(events, [(Limits(cap, split), Cost())]) is None:
+        raise BudgetExceeded(
+            f"the limits of a cap of {cap} with {split} do not hold this job; give --pure-share "
+            f"{fitting.pure:g} --failure-share {fitting.failure:g}, or a larger cap."
+        )
+    return split
 
 
 def _new_cap(args: argparse.Namespace, schema: Schema, budget: Budget, path: Path) -> float:

@@ -8,22 +8,15 @@ from collections.abc import Callable, Sequence
 
 from cloister.errors import PlanError
 from cloister.privacy.accounting import (
-    NUMERICAL,
     cover_delta,
     gdp_delta,
-    gdp_epsilon,
-    gdp_mu,
-    pure_epsilon,
 )
 from cloister.privacy.accounting import epsilon as priced
 from cloister.privacy.budget import Budget
 from cloister.privacy.events import (
     ComposedEvent,
-    Event,
-    GaussianEvent,
     RepeatedEvent,
     SampledGaussianEvent,
-    mechanism_counts,
 )
 
 # Added to every Gaussian multiplier; it covers all rounding of the search itself.
@@ -234,41 +227,6 @@ def cover_pick_epsilon(epsilon: float, delta: float) -> float:
         )
 
     return _last_true(allowed)
-
-
-def epsilon_left(spent: Event, cap: Budget) -> float:
-    """Return the largest epsilon, at ``cap.delta``, of one more release that stays within ``cap``.
-
-    Parameters
-    ----------
-    spent : Event
-        Everything done so far.
-    cap : Budget
-
-    Returns
-    -------
-    float, >= 0, rounded down
-        For a Gaussian release, or a Laplace one if ``cap.delta`` is 0. Since costs compose, it is
-        more than ``cap.epsilon - epsilon(spent)``.
-    """
-    if cap.delta == 0:
-        return max(0.0, cap.epsilon - pure_epsilon(spent))
-    if not math.isfinite(priced(spent, cap.delta)):
-        return 0.0
-    mu_cap = gdp_mu_for(cap.epsilon, cap.delta)
-    if not any(isinstance(mechanism, NUMERICAL) for mechanism in mechanism_counts(spent)):
-        mu = math.sqrt(max(0.0, mu_cap**2 - gdp_mu(spent) ** 2))
-        return gdp_epsilon(mu, cap.delta)
-
-    def fits(step: int) -> bool:
-        more = ComposedEvent((spent, GaussianEvent(1024 / (step * mu_cap)))) if step else spent
-        return priced(more, cap.delta) <= cap.epsilon
-
-    low, high = 0, 1025  # in steps of mu_cap / 1024; every try is a numerical composition
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return gdp_epsilon(low * mu_cap / 1024, cap.delta)
 
 
 def _last_true(predicate: Callable[[float], bool]) -> float:

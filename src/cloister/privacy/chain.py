@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections import Counter
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -25,6 +26,7 @@ from cloister.privacy.events import (
     event_from_dict,
     mechanism_counts,
 )
+from cloister.privacy.filter import Cost, Limits, Split, Tariff, total
 
 # 1 had no answers, secrets and heads of peers; 2 had no statements and no recovered jobs.
 FORMAT = 3
@@ -160,6 +162,10 @@ class JobRecord:
     is_open : bool
     reserved_at : str
         When, in UTC, as ISO 8601 text by the owner's clock.
+    tariff : Tariff
+        How its mechanisms are charged to the limits of the data set.
+    cost : Cost
+        What it is charged.
     """
 
     job: str
@@ -170,6 +176,8 @@ class JobRecord:
     charged: ComposedEvent
     is_open: bool
     reserved_at: str
+    tariff: Tariff
+    cost: Cost
 
 
 def canonical(value: Any) -> str:
@@ -184,11 +192,21 @@ def entry_hash(previous: str, body: str) -> str:
 
 @dataclass
 class Dataset:
-    """A data set, its unit of privacy and its caps."""
+    """A data set, its unit of privacy, its caps and how they are cut into limits."""
 
     unit: str
     cap: Budget
+    split: Split
     study_epsilons: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def tariff(self) -> Tariff:
+        """By what a job is charged of which nobody chose a tariff before it began."""
+        return Tariff("apart" if self.split.pure else "covered")
+
+    def limits(self, epsilon: float = math.inf) -> Limits:
+        """Return the limits of the lifetime cap, or of a smaller cap that is a part of it."""
+        return Limits(Budget(min(epsilon, self.cap.epsilon), self.cap.delta), self.split)
 
 
 @dataclass(frozen=True)
@@ -209,6 +227,8 @@ class Job:
     events: Event
     content: str | None
     reserved_at: str
+    tariff: Tariff
+    cost: Cost
     unspent: Counter[Mechanism]
     spent: Counter[Mechanism] = field(default_factory=Counter)
     rounds: dict[int, Charge] = field(default_factory=dict)
@@ -228,6 +248,7 @@ class Job:
         self.is_open = False
         self.spent.update(self.unspent)
         self.unspent.clear()
+        self.cost = self.tariff.cost(self.events)
 
     def record(self) -> JobRecord:
         """Return the job as a frozen value."""
@@ -240,6 +261,8 @@ class Job:
             charged=composed(self.charged),
             is_open=self.is_open,
             reserved_at=self.reserved_at,
+            tariff=self.tariff,
+            cost=self.cost,
         )
 
 
@@ -285,13 +308,16 @@ class State:
                 total.update(counts)
         return composed(total)
 
-    def charged_in(self, year: int, dataset: str) -> ComposedEvent:
-        """Return what counts as spent on a data set by the jobs reserved in a calendar year."""
-        total: Counter[Mechanism] = Counter()
-        for job in self.jobs.values():
-            if job.dataset == dataset and job.reserved_at.startswith(f"{year:04d}-"):
-                total.update(job.charged)
-        return composed(total)
+    def cost(self, dataset: str, study: str | None = None, year: int | None = None) -> Cost:
+        """Return what a data set's jobs are charged: all, or those of a study or calendar year."""
+        at = "" if year is None else f"{year:04d}-"
+        return total(
+            job.cost
+            for job in self.jobs.values()
+            if job.dataset == dataset
+            and study in (None, job.study)
+            and job.reserved_at.startswith(at)
+        )
 
     def other_owner(self, tag: str | None, dataset: str) -> str | None:
         """Return another data set that has this content, unless ``dataset`` has it too."""
@@ -325,10 +351,19 @@ class State:
         if self.seq or not 1 <= format <= FORMAT or len(nonce) != 32:
             raise ValueError("the first entry, and no other, names the format and a nonce")
 
-    def _apply_dataset(self, dataset: str, unit: str, cap: dict[str, float]) -> None:
+    def _apply_dataset(
+        self,
+        dataset: str,
+        unit: str,
+        cap: dict[str, float],
+        split: dict[str, float] | None = None,
+    ) -> None:
         if not self.seq or dataset in self.datasets:
             raise ValueError("a data set is opened once, after the first entry")
-        self.datasets[dataset] = Dataset(unit, Budget(**cap))
+        budget = Budget(**cap)
+        # An entry that was written before there were limits has no split.
+        cut = Split.default(budget) if split is None else Split(**split)
+        self.datasets[dataset] = Dataset(unit, budget, cut)
 
     def _apply_cap(self, dataset: str, cap: dict[str, float]) -> None:
         self.datasets[dataset].cap = Budget(**cap)
@@ -344,12 +379,17 @@ class State:
         events: dict[str, Any],
         content: str | None,
         confirmed: bool,
+        tariff: dict[str, Any] | None = None,
     ) -> None:
         if job in self.jobs or dataset not in self.datasets:
             raise ValueError("a job is reserved once, on a known data set")
         event = event_from_dict(events)
         counts = Counter(mechanism_counts(event))
-        self.jobs[job] = Job(job, dataset, study, event, content, self.at, counts)
+        # without one it was written before there were limits: its history is kept all the same
+        by = self.datasets[dataset].tariff if tariff is None else Tariff.from_dict(tariff)
+        self.jobs[job] = Job(
+            job, dataset, study, event, content, self.at, by, by.cost(event), counts
+        )
         self._totals.setdefault((dataset, study), Counter()).update(counts)
         if content is not None:
             owners = self._contents.setdefault(content, [])
@@ -372,6 +412,7 @@ class State:
             known.spend_all()
             return
         known.is_open = False
+        known.cost = known.tariff.cost(composed(known.spent))
         self._totals[known.dataset, known.study].subtract(known.unspent)
 
     def _apply_recover(self, statement: str, signature: str, public: str) -> None:
@@ -381,8 +422,19 @@ class State:
         counts = Counter(mechanism_counts(said.events))
         known = self.jobs.get(said.job)
         if known is None:
-            self.dataset(said.dataset)
-            known = Job(said.job, said.dataset, said.study, said.events, None, self.at, counts)
+            # not by what is cheapest now: who chooses a tariff after the job passes the cap
+            by = self.dataset(said.dataset).tariff
+            known = Job(
+                said.job,
+                said.dataset,
+                said.study,
+                said.events,
+                None,
+                self.at,
+                by,
+                by.cost(said.events),
+                counts,
+            )
             self.jobs[said.job] = known
             self._totals.setdefault((said.dataset, said.study), Counter()).update(counts)
         elif known.dataset != said.dataset or Counter(mechanism_counts(known.events)) != counts:

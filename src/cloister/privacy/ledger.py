@@ -35,17 +35,16 @@ import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import sqlalchemy as sa
 
 from cloister.errors import BudgetExceeded, LedgerError, PlanError
 from cloister.privacy import ledger_file
-from cloister.privacy.accounting import epsilon
 from cloister.privacy.budget import Budget
-from cloister.privacy.calibration import epsilon_left
 from cloister.privacy.chain import (
     FORMAT,
     Entry,
@@ -63,12 +62,12 @@ from cloister.privacy.events import (
     holds,
     mechanism_counts,
 )
+from cloister.privacy.filter import Cost, Limits, Split, cheapest, tariffs
 from cloister.randomness import KEY_BYTES, new_key
 
 __all__ = ["Entry", "JobRecord", "Ledger", "SignedStatement", "Statement"]
 
-# Rounding slack when a cost is compared with a cap: three events of a third each must fit in one.
-SLACK = 1e-9
+_Bound: TypeAlias = tuple[str, str, Limits, Cost]  # whose, which cap, its limits, charged so far
 
 
 class Ledger:
@@ -92,17 +91,14 @@ class Ledger:
     Notes
     -----
     Costs are keyed by (data set, study) and composed over the whole life of a data set, then
-    converted once at the data set's delta; epsilons are never added up. Jobs may be chosen in the
-    light of earlier results: Gaussian DP composes so. [ST22]_ The ledger serves several threads
+    converted once at the data set's delta; epsilons of Gaussian jobs are never added up. Jobs may
+    be chosen in the light of earlier results, whatever their laws, because the limits of a cap
+    are fixed when the data set is opened (docs/proofs/ledger.md). The ledger serves several threads
     and several processes at once. It survives SIGKILL and, as far as the disk keeps its promises,
     power loss (WAL, ``synchronous=FULL``). It does not survive being deleted, and whoever owns
     the file can forge a whole chain: :meth:`check_head` finds both if peers kept a head. The head
     after the newest charge also lies beside it, in a file named as the ledger and ``.head``.
 
-    References
-    ----------
-    .. [ST22] Smith, Thakurta, "Fully Adaptive Composition for Gaussian Differential Privacy",
-       arXiv:2210.17520.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None, *, behind: bool = False) -> None:
@@ -153,7 +149,9 @@ class Ledger:
 
     # Caps ------------------------------------------------------------------------------------
 
-    def open_dataset(self, dataset: str, *, cap: Budget, unit: str = "row") -> None:
+    def open_dataset(
+        self, dataset: str, *, cap: Budget, unit: str = "row", split: Split | None = None
+    ) -> None:
         """Declare a data set with its lifetime cap; saying the same again changes nothing.
 
         Parameters
@@ -164,18 +162,30 @@ class Ledger:
             For everything that is ever released from this data set.
         unit : str
             Unit of privacy: "row", or the column whose values name the protected units.
+        split : Split, optional
+            How the cap is cut into limits, which is fixed from now on. By default all of it is
+            for Gaussian noise, or for Laplace noise if ``cap.delta`` is 0.
+            :meth:`Split.fitting` returns the split of a data set that is opened for one job.
 
         Raises
         ------
         LedgerError
-            If the data set is known with another cap or unit.
+            If the data set is known with another cap, unit or split.
         """
         _check_name("dataset", dataset)
         _check_name("unit", unit)
         with self._transaction() as connection:
             known = self._state.datasets.get(dataset)
             if known is None:
-                self._append(connection, "dataset", dataset=dataset, unit=unit, cap=_fields(cap))
+                cut = Split.default(cap) if split is None else split
+                self._append(
+                    connection,
+                    "dataset",
+                    dataset=dataset,
+                    unit=unit,
+                    cap=_fields(cap),
+                    split=asdict(cut),
+                )
             elif known.unit != unit:
                 raise LedgerError(
                     f"data set {dataset!r} has the unit of privacy {known.unit!r}, got {unit!r}; "
@@ -186,9 +196,18 @@ class Ledger:
                     f"data set {dataset!r} has the lifetime cap ({known.cap}), got ({cap}); "
                     "use change_cap to change it."
                 )
+            elif split not in (None, known.split):
+                raise LedgerError(
+                    f"data set {dataset!r} has the limits of {known.split}, got {split}; they are "
+                    "fixed when a data set is opened."
+                )
 
     def change_cap(self, dataset: str, cap: Budget) -> None:
-        """Give a data set another lifetime cap; the change is an entry like any other."""
+        """Give a data set another lifetime cap; the change is an entry like any other.
+
+        The limits follow, cut as before. What holds for the data set is then the largest cap that
+        it ever had: a promise of its owner, who must not raise it because of results.
+        """
         with self._transaction() as connection:
             if self._state.dataset(dataset).cap != cap:
                 self._append(connection, "cap", dataset=dataset, cap=_fields(cap))
@@ -249,14 +268,15 @@ class Ledger:
             budget of its own.
         year_epsilon : float or None
             A cap for the data set's jobs reserved in the current calendar year (UTC, by this
-            machine's clock), composed at the data set's delta. It never adds to the other caps.
+            machine's clock), at the data set's delta and cut into limits as the lifetime cap is.
+            It never adds to the other caps.
 
         Raises
         ------
         BudgetExceeded
-            If all that was ever committed, all open reservations and this one, composed, exceed
-            the lifetime cap, the cap of the study or that of the year; or if an event has no
-            noise.
+            If all that was ever committed, all open reservations and this one together exceed the
+            limits of the lifetime cap, of the cap of the study or of that of the year; or if an
+            event has no noise.
         LedgerError
             If the data set is unknown, the job is known with other values or closed, the content
             belongs to another data set, the clock is behind the last entry, or this ledger is
@@ -286,18 +306,30 @@ class Ledger:
                     f"data set {dataset!r} has the same content as {other!r}; use that name, or "
                     "confirm that the same records get a second budget."
                 )
-            lifetime = self._state.charged(dataset)
-            _check_cap(f"data set {dataset!r}", "lifetime cap", job, events, lifetime, known.cap)
-            if study in known.study_epsilons:
-                cap = Budget(known.study_epsilons[study], known.cap.delta)
-                so_far = self._state.charged(dataset, study)
-                _check_cap(f"study {study!r}", "cap", job, events, so_far, cap)
             now = self._checked_now()
+            bounds = [
+                (
+                    f"data set {dataset!r}",
+                    "lifetime cap",
+                    known.limits(),
+                    self._state.cost(dataset),
+                )
+            ]
+            if study in known.study_epsilons:
+                limits = known.limits(known.study_epsilons[study])
+                so_far = self._state.cost(dataset, study)
+                bounds.append((f"study {study!r}", "cap", limits, so_far))
             if year_epsilon is not None:
-                cap = Budget(year_epsilon, known.cap.delta)
-                so_far = self._state.charged_in(now.year, dataset)
-                whose = f"data set {dataset!r} in {now.year}"
-                _check_cap(whose, "cap for a year", job, events, so_far, cap)
+                limits, so_far = (
+                    known.limits(year_epsilon),
+                    self._state.cost(dataset, year=now.year),
+                )
+                bounds.append(
+                    (f"data set {dataset!r} in {now.year}", "cap for a year", limits, so_far)
+                )
+            tariff = cheapest(events, [(limits, so_far) for _, _, limits, so_far in bounds])
+            if tariff is None:
+                raise BudgetExceeded(_refusal(job, events, bounds))
             self._append(
                 connection,
                 "reserve",
@@ -308,6 +340,7 @@ class Ledger:
                 events=events.to_dict(),
                 content=tag,
                 confirmed=other is not None,
+                tariff=tariff.to_dict(),
             )
 
     def commit(
@@ -486,6 +519,8 @@ class Ledger:
 
     def close(self, job: str, *, whole: bool = False) -> None:
         """End a job: what it committed stays spent, the rest of its reservation is returned.
+
+        Nothing is returned of a job that is priced as a whole, unless it committed no round.
 
         Parameters
         ----------
@@ -671,19 +706,39 @@ class Ledger:
             self._state.dataset(dataset)
             return self._state.charged(dataset, study)
 
+    def limits(self, dataset: str, study: str | None = None) -> Limits:
+        """Return the limits of the lifetime cap, or of the cap that holds for one study."""
+        with self._transaction():
+            known = self._state.dataset(dataset)
+            return known.limits(known.study_epsilons.get(study or "", math.inf))
+
+    def cost(self, dataset: str, study: str | None = None) -> Cost:
+        """Return what everything committed or reserved on a data set, or by one study, is charged.
+
+        This is what is compared with the limits.
+        """
+        with self._transaction():
+            self._state.dataset(dataset)
+            return self._state.cost(dataset, study)
+
     def spent(self, dataset: str, study: str | None = None) -> float:
-        """Return the epsilon of :meth:`charged` at the data set's delta."""
-        return epsilon(self.charged(dataset, study), self.cap(dataset).delta)
+        """Return the epsilon, at the data set's delta, of a cap whose limits are :meth:`cost`.
+
+        For jobs that were planned beforehand it is a guarantee of its own. For jobs that were
+        chosen in the light of results, what is guaranteed is the cap.
+        """
+        return self.limits(dataset).epsilon(self.cost(dataset, study))
 
     def remaining(self, dataset: str, study: str | None = None) -> float:
         """Return the largest epsilon of one more job at the data set's delta.
 
-        For a Gaussian job, or a Laplace one if that delta is 0. Costs compose, so this is more
-        than the cap less :meth:`spent`.
+        For a Gaussian job, or for a pure or whole one if the limits leave more for that. Costs of
+        Gaussian jobs compose, so this is more than the cap less :meth:`spent`.
         """
-        left = epsilon_left(self.charged(dataset), self.cap(dataset))
+        left = self.limits(dataset).epsilon_left(self.cost(dataset))
         if study is not None:
-            left = min(left, epsilon_left(self.charged(dataset, study), self.cap(dataset, study)))
+            limits = self.limits(dataset, study)
+            left = min(left, limits.epsilon_left(self.cost(dataset, study)))
         return left
 
     def jobs(self, dataset: str | None = None) -> tuple[JobRecord, ...]:
@@ -776,7 +831,10 @@ class Ledger:
                 name: {
                     "unit": self.unit(name),
                     "cap": _fields(self.cap(name)),
-                    "spent_epsilon": self.spent(name),
+                    "split": asdict(self.limits(name).split),
+                    "limits": asdict(self.limits(name).room),
+                    "charged": {k: _finite(v) for k, v in asdict(self.cost(name)).items()},
+                    "spent_epsilon": _finite(self.spent(name)),
                     "remaining_epsilon": self.remaining(name),
                 }
                 for name in self.datasets()
@@ -1111,14 +1169,22 @@ class Ledger:
         return hmac.digest(self._key, f"cloister ledger {label}\0".encode() + message, "sha256")
 
 
-def _check_cap(whose: str, what: str, job: str, events: Event, so_far: Event, cap: Budget) -> None:
-    cost = epsilon(ComposedEvent((so_far, events)), cap.delta)
-    if cost <= cap.epsilon * (1 + SLACK):
-        return
-    raise BudgetExceeded(
-        f"job {job!r} would bring {whose} to epsilon={_shown(cost)} at delta={cap.delta:.3g}, "
-        f"above its {what} of {cap.epsilon:.6g}; {epsilon_left(so_far, cap):.4g} is left for "
-        "one more job, so lower its epsilon or close open jobs."
+def _refusal(job: str, events: Event, bounds: Sequence[_Bound]) -> str:
+    """Say which cap refuses a job, at the tariff that comes nearest, and what is left of it."""
+    nearest = tariffs(events, [limits for _, _, limits, _ in bounds])[0].cost(events)
+    whose, what, limits, so_far = max(bounds, key=lambda bound: bound[2].share(bound[3] + nearest))
+    cap, fitting = limits.cap, Split.fitting(events, limits.cap)
+    if not limits.admits(Cost(), nearest) and cheapest(events, [(Limits(cap, fitting), Cost())]):
+        return (
+            f"job {job!r} by itself is within the {what} of {cap.epsilon:.6g} of {whose}, but not "
+            f"within its limits ({limits.split}), which are fixed when a data set is opened; they "
+            f"would have to be those of {fitting} for a job with such noise."
+        )
+    return (
+        f"job {job!r} would bring {whose} to epsilon={_shown(limits.epsilon(so_far + nearest))} at "
+        f"delta={cap.delta:.3g}, above its {what} of {cap.epsilon:.6g}; "
+        f"{limits.epsilon_left(so_far):.4g} is left for one more job, so lower its epsilon or "
+        "close open jobs."
     )
 
 
@@ -1139,6 +1205,11 @@ def _check_resumed(known: Job, dataset: str, study: str, events: Event, tag: str
 
 def _shown(cost: float) -> str:
     return f"{cost:.4g}" if math.isfinite(cost) else "infinity"
+
+
+def _finite(value: float) -> float | None:
+    """Return a number as JSON has it: infinity, of an old ledger with a max cover, is null."""
+    return value if math.isfinite(value) else None
 
 
 def _check_name(what: str, name: str) -> None:

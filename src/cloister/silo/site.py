@@ -12,7 +12,7 @@ from cloister.data import Records, read_source
 from cloister.enrolment import KeyFolder
 from cloister.errors import PlanError
 from cloister.hazmat.signing import Identity
-from cloister.privacy.budget import Budget
+from cloister.privacy.filter import Limits, Split
 from cloister.privacy.ledger import Ledger
 from cloister.protocol.plan import Plan
 from cloister.schema import Schema
@@ -65,12 +65,19 @@ class Site:
         Raises
         ------
         LedgerError
-            If the ledger knows another cap or unit.
+            If the ledger knows another cap or unit, or another split than one that is given.
         """
-        ledger = Ledger(self.settings.ledger)
-        cap = Budget(self.settings.cap_epsilon, self.settings.cap_delta)
-        ledger.open_dataset(self.schema.dataset, cap=cap, unit=self.schema.unit)
+        ledger, settings = Ledger(self.settings.ledger), self.settings
+        ledger.open_dataset(
+            self.schema.dataset, cap=settings.cap, unit=self.schema.unit, split=settings.split
+        )
         return ledger
+
+    @property
+    def limits(self) -> Limits:
+        """The limits that a ledger made from these settings has."""
+        cap = self.settings.cap
+        return Limits(cap, self.settings.split or Split.default(cap))
 
     def refusal(self, plan: Plan, proposer: Mapping[str, Any]) -> str | None:
         """Return why the policy refuses a job, in one sentence, or None.

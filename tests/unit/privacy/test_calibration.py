@@ -6,20 +6,16 @@ import mpmath
 import pytest
 
 from cloister.errors import PlanError
-from cloister.privacy.accounting import epsilon, gdp_delta, gdp_epsilon
-from cloister.privacy.budget import Budget
+from cloister.privacy.accounting import epsilon, gdp_delta
 from cloister.privacy.calibration import (
     MARGIN,
-    epsilon_left,
     gaussian_noise_multiplier,
     gdp_mu_for,
     laplace_noise_multiplier,
 )
 from cloister.privacy.events import (
-    ComposedEvent,
     GaussianEvent,
     LaplaceEvent,
-    NonPrivateEvent,
     RepeatedEvent,
 )
 
@@ -118,42 +114,6 @@ def test_calibration_refuses_a_meaningless_epsilon(eps: float) -> None:
 def test_laplace_noise_is_one_over_epsilon() -> None:
     assert laplace_noise_multiplier(0.25) == 4.0
     assert epsilon(LaplaceEvent(laplace_noise_multiplier(0.25)), 0.0) == 0.25
-
-
-def test_all_is_left_of_an_untouched_budget() -> None:
-    assert epsilon_left(ComposedEvent(()), Budget(1.0, 1e-6)) == pytest.approx(1.0)
-    assert epsilon_left(ComposedEvent(()), Budget(1.0, 0.0)) == 1.0
-
-
-def test_what_is_left_of_a_gaussian_budget_is_left_in_mu_squared() -> None:
-    cap = Budget(1.0, 1e-6)
-    spent = GaussianEvent(5 / 3 / gdp_mu_for(1.0, 1e-6))  # 0.6 of mu, so 0.8 is left
-    left = epsilon_left(spent, cap)
-    assert left == pytest.approx(gdp_epsilon(0.8 * gdp_mu_for(1.0, 1e-6), 1e-6))
-    assert left > 1.0 - epsilon(spent, 1e-6)
-
-
-@pytest.mark.parametrize(
-    "spent",
-    [
-        GaussianEvent(6.0),
-        LaplaceEvent(4.0),
-        ComposedEvent((LaplaceEvent(8.0), GaussianEvent(9.0))),
-    ],
-)
-def test_what_is_left_fits_and_a_little_more_does_not(spent: GaussianEvent) -> None:
-    cap = Budget(1.0, 1e-6)
-    left = epsilon_left(spent, cap)
-    for factor, fits in ((1.0, True), (1.01, False)):
-        more = GaussianEvent(gaussian_noise_multiplier(left * factor, cap.delta))
-        assert (epsilon(ComposedEvent((spent, more)), cap.delta) <= cap.epsilon) is fits
-
-
-def test_nothing_is_left_of_a_broken_budget() -> None:
-    assert epsilon_left(NonPrivateEvent(), Budget(1.0, 1e-6)) == 0
-    assert epsilon_left(GaussianEvent(1.0), Budget(1.0, 1e-6)) == 0
-    assert epsilon_left(GaussianEvent(1.0), Budget(1.0, 0.0)) == 0
-    assert epsilon_left(LaplaceEvent(0.5), Budget(1.0, 1e-6)) == 0
 
 
 def test_gdp_delta_has_its_limits() -> None:

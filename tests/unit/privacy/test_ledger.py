@@ -26,12 +26,14 @@ from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import gaussian_noise_multiplier
 from cloister.privacy.events import (
     ComposedEvent,
+    CoverEvent,
     GaussianEvent,
     LaplaceEvent,
     NonPrivateEvent,
     RepeatedEvent,
     mechanism_counts,
 )
+from cloister.privacy.filter import Limits, Split
 from cloister.privacy.ledger import Ledger, SignedStatement, Statement
 from cloister.privacy.ledger_file import migrate
 
@@ -200,10 +202,12 @@ def test_equal_shares_of_a_pure_budget_fit_exactly() -> None:
         ledger.reserve(dataset="adult", study="s", job="more", events=LaplaceEvent(1e6))
 
 
-def test_mixed_schedules_are_composed_by_their_loss_distribution(ledger: Ledger) -> None:
+def test_mixed_schedules_are_charged_to_the_limits_and_what_is_left_follows(
+    ledger: Ledger,
+) -> None:
     mixed = ComposedEvent((RepeatedEvent(LaplaceEvent(40.0), 9), RepeatedEvent(ROUND, 2)))
     ledger.reserve(dataset="adult", study="s", job="a", events=mixed)
-    assert ledger.spent("adult") == epsilon(mixed, 1e-6)
+    assert epsilon(mixed, 1e-6) < ledger.spent("adult") < 1.1 * epsilon(mixed, 1e-6)
     assert 0 < ledger.remaining("adult") < 1
     with pytest.raises(BudgetExceeded, match="is left for one more job"):
         reserve(ledger, "b", 3)
@@ -1538,3 +1542,49 @@ print(*sorted({{"scipy", "dp_accounting", "pandas"}} & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
+
+
+def test_what_an_old_ledger_holds_is_kept_and_above_the_limits_it_accepts_nothing_more(
+    tmp_path: Path,
+) -> None:
+    """An entry without limits has the default ones; a reservation without a tariff is covered."""
+    pure = RepeatedEvent(LaplaceEvent(8.0), 4)  # 0.5 by itself, and was accepted beside others
+    for name, events, fits in (
+        ("gaussian", RepeatedEvent(ROUND, 2), True),
+        ("laplace", pure, False),
+        ("cover", CoverEvent(0.02), False),
+    ):
+        ledger = Ledger(tmp_path / name)
+        with ledger._transaction() as connection:
+            ledger._append(
+                connection,
+                "dataset",
+                dataset="adult",
+                unit="row",
+                cap={"epsilon": 1.0, "delta": 1e-6},
+            )
+        with ledger._transaction() as connection:
+            ledger._append(
+                connection,
+                "reserve",
+                dataset="adult",
+                study="s",
+                job="old",
+                events=events.to_dict(),
+                content=None,
+                confirmed=False,
+            )
+        ledger.verify()
+        assert ledger.limits("adult") == Limits(CAP, Split())
+        assert mechanism_counts(ledger.jobs()[0].charged) == mechanism_counts(events)
+        assert ledger.spent("adult") >= epsilon(events, 1e-6) * (1 - 1e-9)
+        if fits:
+            reserve(ledger, "new", 2)
+            continue
+        assert ledger.remaining("adult") == 0
+        json.dumps(ledger.export(), allow_nan=False)
+        for more in (GaussianEvent(1e6), LaplaceEvent(1e6)):
+            with pytest.raises(BudgetExceeded):
+                ledger.reserve(dataset="adult", study="s", job="new", events=more)
+        ledger.open_dataset("adult", cap=CAP)  # nothing else about it has changed
+        ledger.dispose()
