@@ -47,6 +47,7 @@ def ward(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def cluster(algorithm: str, *more: str) -> list[str]:
     job = ["--schema", "ward.toml", "--k", "2", "--epsilon", "1", "--algorithm", algorithm]
+    job += [] if "--cap-epsilon" in more else ["--cap-epsilon", "1"]
     return ["cluster", "ward.csv", *job, "--out", "out", *more]
 
 
