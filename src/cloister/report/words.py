@@ -269,8 +269,8 @@ def cell_text(cell: Cell) -> str:
 def _with_population(table: Table) -> Table:
     """Return a table with a column of population intervals behind each that has any."""
     wide = [
-        any(isinstance(row[j], Between) and row[j].population for row in table.rows)
-        for j in range(len(table.headings))
+        any(isinstance(cell, Between) and cell.population for cell in cells)
+        for cells in zip(*table.rows, strict=True)
     ]
     if not any(wide):
         return table

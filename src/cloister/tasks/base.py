@@ -9,7 +9,7 @@ line, report) is done for it. To add one, write a class with these members in on
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import log, prod, sqrt
 from typing import Any, ClassVar, Literal, Protocol, Self, runtime_checkable
 
@@ -123,7 +123,7 @@ class Between:
     value: float
     low: float
     high: float
-    population: tuple[float, float] | None = None
+    population: tuple[float, float] | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,7 @@ from cloister.tasks.base import (
 )
 from cloister.tasks.columns import categories_of, codes, in_batches, position
 from cloister.tasks.evaluated import (
+    COLUMNS,
     FINE,
     NOTE,
     SINGLE,
@@ -48,6 +49,7 @@ from cloister.tasks.evaluated import (
     check_source,
     first_layer,
     moved,
+    named,
     noted,
     plain,
     table_of,
@@ -158,8 +160,8 @@ class Evaluation:
         """Choose the bins from budget and nominal number; see :func:`~.scores.number_of_bins`."""
         if model is not None and not isinstance(model, Classifier):
             raise PlanError(
-                f"model must be a classifier, got the task {model.name!r}; 'regression-evaluation' "
-                "is for one that tells a number."
+                f"model must be a classifier of ours, got {named(model)}; 'regression-evaluation' "
+                "is for one that tells a number, and a model of others is not part of a plan."
             )
         if model is None and truth is None:
             raise PlanError("truth must name the column of the true class where there is no model.")
@@ -213,9 +215,9 @@ class Evaluation:
         what += [f"how many records of each class have scores in each of {self.n_bins} bins"] * (
             self.heads > 0
         )
-        source = "A released model is applied to the records of each silo, there. " * (
-            self.model is not None
-        )
+        source = COLUMNS
+        if self.model is not None:
+            source = "A released model is applied to the records of each silo, there. "
         return (
             f"{source}Silos count {' and '.join(what)}; the sums are released with noise, and "
             "accuracy, area under the curve and other measures are made from them."

@@ -17,6 +17,11 @@ FINE = 16
 NOTE = (
     "[ , ] are 95 % of the noise; how well the test records stand for a population is not in them."
 )
+COLUMNS = (
+    "Predictions and scores are columns that each silo made; the guarantee assumes that it made "
+    "each from its own record alone. "
+)
+"""What a plan without a model says."""
 Numbers = Mapping[str, Any]
 """Released results as plain numbers: arrays, or tuples of tuples of numbers."""
 
@@ -45,6 +50,11 @@ SINGLE = (
     "r2",
 )
 """Measures of a whole model; one number each, but for the area of each of several classes."""
+
+
+def named(model: Any) -> str:
+    """Return what a refused model is called."""
+    return f"the task {model.name!r}" if isinstance(model, Task) else f"a {type(model).__name__}"
 
 
 def check_source(
