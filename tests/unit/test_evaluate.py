@@ -81,7 +81,10 @@ def test_measures_have_intervals_pictures_and_a_table() -> None:
     kinds = {type(exhibit) for exhibit in found.exhibits()}
     assert {Heatmap, Curve} <= kinds
     frame = found.to_frame()
-    assert list(frame.columns) == ["value", "low", "high"]
+    assert list(frame.columns) == ["value", "low", "high", "population_low", "population_high"]
+    wide = found["auc"].population
+    assert wide is not None
+    assert wide[0] < found["auc"].low < found["auc"].high < wide[1]
     assert {"auc", "precision[1]"} <= set(frame.index)
     assert found.spent <= 4.0
     with pytest.raises(KeyError):

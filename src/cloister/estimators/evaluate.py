@@ -26,6 +26,8 @@ from cloister.tasks.base import Between, Classifier, Exhibit, Regressor, Task
 from cloister.tasks.cluster_quality import ClusterQuality
 from cloister.tasks.evaluate import Evaluation
 from cloister.tasks.evaluate_regression import RegressionEvaluation
+from cloister.tasks.evaluated import between
+from cloister.tasks.population import ENDS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -69,7 +71,7 @@ class Measures:
         found = self.result.results
         if name not in found or f"{name}{_LOW}" not in found or found[name].size != 1:
             raise KeyError(name)
-        return Between(*(float(found[name + end].item()) for end in ("", _LOW, _HIGH)))
+        return between(found, name, 0)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -103,15 +105,21 @@ class Measures:
         )
 
     def to_frame(self) -> pd.DataFrame:
-        """Return every measure as a row: value, low, high; one row for each class or silo."""
+        """Return every measure as a row; one row for each class or silo.
+
+        Columns are value, low and high of the noise, ``population_low`` and ``population_high``.
+        """
         import pandas as pd
 
         found, rows = self.result.results, []
         for name in self.names:
-            parts = [found[name + end].ravel() for end in ("", _LOW, _HIGH)]
-            for i, (value, low, high) in enumerate(zip(*parts, strict=True)):
-                rows.append((name if len(parts[0]) == 1 else f"{name}[{i}]", value, low, high))
-        return pd.DataFrame(rows, columns=["measure", "value", "low", "high"]).set_index("measure")
+            values = found[name].ravel()
+            nothing = np.full(len(values), np.nan)
+            parts = [found.get(name + end, nothing).ravel() for end in (_LOW, _HIGH, *ENDS)]
+            for i, cells in enumerate(zip(values, *parts, strict=True)):
+                rows.append((name if len(values) == 1 else f"{name}[{i}]", *cells))
+        heads = ["measure", "value", *(end[1:] for end in (_LOW, _HIGH, *ENDS))]
+        return pd.DataFrame(rows, columns=heads).set_index("measure")
 
 
 class _Reader(PrivateEstimator):

@@ -160,7 +160,8 @@ def aligned(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     raw = np.zeros(size + _ALIGNED, dtype=np.uint8)
     first = -raw.ctypes.data % _ALIGNED
-    return raw[first : first + size].view(dtype).reshape(shape)
+    found: NDArray[Any] = raw[first : first + size].view(dtype).reshape(shape)
+    return found
 
 
 # The classes that are known -----------------------------------------------------------------------

@@ -344,7 +344,7 @@ class Evaluation:
         rows = {
             f"silo_{key}": np.concatenate([part[key] for part in each])
             for key in each[0]
-            if key.removesuffix("_low").removesuffix("_high") in SINGLE
+            if key.removesuffix("_low").removesuffix("_high").removesuffix("_population") in SINGLE
         }
         return {**pooled, **rows}
 
@@ -374,7 +374,7 @@ class Evaluation:
         areas = _stacked([scores.area(head)[0] for head in heads])
         measures = {"auc": areas}
         if len(heads) > 1:
-            measures["macro_auc"] = scores.mean_of(areas)
+            measures["macro_auc"] = scores.mean_of(areas, same_records=True)
             measures["log_loss"] = scores.multiclass_log_loss(heads, self._told)
         elif self.probability:
             measures |= scores.probability_measures(heads[0], self._told)
@@ -506,7 +506,9 @@ def _stacked(parts: Sequence[scores.Estimate]) -> scores.Estimate:
     values, lows, highs = (
         np.stack([getattr(part, end) for part in parts]) for end in ("value", "low", "high")
     )
-    return scores.Estimate(values, lows, highs)
+    ends = [part.population for part in parts if part.population is not None]
+    wide = (np.stack([low for low, _ in ends]), np.stack([high for _, high in ends]))
+    return scores.Estimate(values, lows, highs, population=wide)
 
 
 def _in_words(results: Mapping[str, Floats], name: str, i: int) -> str:

@@ -20,6 +20,11 @@ from cloister.tasks.base import INTERVAL_95, Floats
 
 ENDS = ("_population_low", "_population_high")
 """What a result's name ends with where it is an end of a population interval."""
+POPULATION_NOTE = (
+    "A population interval also holds the chance that brought these records here, as if each were "
+    "drawn by itself."
+)
+"""What a report says beside population intervals."""
 
 
 def population_interval(
