@@ -8,6 +8,8 @@ variance of the sample. Results that have one hold ``NAME_population_low`` and
 
 References
 ----------
+.. [AC98] Agresti and Coull, "Approximate is better than exact for interval estimation of binomial
+   proportions", The American Statistician 52, 1998.
 .. [Z08] Zou and Donner, "Construction of confidence limits about effect measures", Statistics in
    Medicine 27, 2008: limits of a sum of independent errors from the limits of each.
 """
@@ -58,3 +60,24 @@ def population_interval(
         np.clip(middle - np.hypot(middle - low, spread), *walls),
         np.clip(middle + np.hypot(high - middle, spread), *walls),
     )
+
+
+def share_variance(share: Floats, whole: Floats) -> Floats:
+    """Return the sampling variance of a share of a whole, as if each record were drawn by itself.
+
+    Parameters
+    ----------
+    share : ndarray, in [0, 1]
+    whole : ndarray that broadcasts to `share`
+        Number of records; below one counts as one.
+
+    Returns
+    -------
+    ndarray
+        ``p (1 - p) / m`` with two records more on either side, ``m = n + 4``, so that a share of 0
+        or 1 is not taken for a sure one [AC98]_.
+    """
+    n = np.maximum(whole, 1.0)
+    mended = (share * n + 2) / (n + 4)
+    variance: Floats = mended * (1 - mended) / (n + 4)
+    return variance
