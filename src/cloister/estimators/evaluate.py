@@ -489,11 +489,11 @@ class _Asked:
         if type(model) is DPSiloEnsemble:
             return cls(True, *_of_ensemble(model))
         if code := row_code(model):
-            rows = partial(_rows, code.n_features)
+            rows, classes = partial(_rows, code.n_features), getattr(model, "classes_", ())
             return cls(
                 True,
                 (lambda table: code(rows(table))[:, 1]) if proba else None,
-                lambda table: np.asarray(model.classes_)[code.labels(rows(table))],
+                lambda table: np.asarray(classes)[code.labels(rows(table))],
                 lambda table: code(rows(table))[:, 0],
             )
         return cls(

@@ -98,14 +98,15 @@ class Apriori:
 
     Notes
     -----
-    A released support of a level is ``factor * sum over baskets of w(basket)``, over all baskets
-    that hold the set. With "weight", a basket of load ``l`` has the weight ``min(1, sqrt(B / l))``;
-    the load is its number of candidates, those far from the minimum for less. With "truncate" it is
-    1 or 0. The factor is one public number for each level, which makes up for the weights; it is
-    made from a noisy histogram of loads. Intervals are of this support: they hold the noise, and
-    not that sets which are mostly in large baskets lose more than others.
+    With "weight", a basket of load ``l`` has the weight ``min(1, sqrt(B / l))`` in the supports of
+    what it holds; the load is its number of candidates, those far from the minimum for less. With
+    "truncate" it is 1 or 0. What baskets beyond the limit add is summed a second time by itself,
+    and a public factor for each level, made from a noisy histogram of loads, makes up for their
+    weights. So intervals are of the exact support, also of sets that large baskets hold
+    (:func:`~cloister.tasks.supports.mended`).
 
-    For each size there are two blocks of L2 norm 1: supports and loads. The bound ``B`` is public
+    For each size there are three blocks of L2 norm 1: supports, those in heavy baskets, and loads.
+    The bound ``B`` is public
     state, but a basket's words are scaled to norm 1 whatever it is, so the sensitivity is the
     plan's.
     """
@@ -478,7 +479,7 @@ class Apriori:
             ``baskets``, the noisy number of baskets, shape (1,); ``sets`` of shape (n_sets,
             max_size), items by number, -1 behind a smaller set; and for each set ``support``, the
             best estimate; ``counted``, the noisy support as counted, and ``half_width``, that of
-            its 95 % noise interval.
+            its 95 % interval.
         """
         now = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
         baskets = max(float(now["baskets"][0]), 1.0)

@@ -253,7 +253,7 @@ class Evaluation:
         """Return the counts of some records, in fine units; with `silos`, those of the first."""
         k, b = len(self.classes), self.n_bins
         truth = codes(records[:, self.truth], k, self.frac_bits)
-        answers = in_batches(self._answers, records)
+        answers = in_batches(self._answers, records)  # guards against the table's length only
         parts = []
         if self.predicts:
             parts.append(np.bincount(truth * k + answers[:, -1], minlength=k * k))

@@ -184,6 +184,7 @@ class RegressionEvaluation:
     def _predicted(self, records: Records) -> Floats:
         if self.model is not None:
             model, released = self.model, self._arrays
+            # guards against the table's length only
             return in_batches(lambda part: model.predict(released, part), records)
         assert self.prediction is not None
         unit = records[:, self.prediction] / (1 << self.frac_bits)
