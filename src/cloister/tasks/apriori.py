@@ -327,7 +327,8 @@ class Apriori:
         law = self._law(size, released["loads"])
         now["baskets"] = (t * now["baskets"] + law.sum()) / size
         noise = released["loads"].noise_std / (1 << _FINE) * sqrt(len(load_edges(self.slots(size))))
-        now["baskets_std"] = np.hypot(t * now["baskets_std"], noise) / size
+        misfit = law.sum() - released["loads"].values.sum() / (1 << _FINE)
+        now["baskets_std"] = np.hypot(t * now["baskets_std"], np.hypot(noise, misfit)) / size
         now["levels"] = np.array([float(size)])
         units = now[f"unit_{size}"]
         live = units > 0
@@ -363,11 +364,12 @@ class Apriori:
         heavy = np.where(loads > bound, law * kept, 0.0)
         counted, whole = float(heavy.sum()), float(law @ kept)
         if not (counted > 0 and whole > 0):
-            return Heavy(1.0, 0.0, 0.0)
+            return Heavy(1.0, 0.0, 0.0, 0.0)
         up = loads / np.maximum(kept, 1e-12)  # what makes up for the weight
         factor = float(heavy @ up) / counted
         variance = float(heavy @ (up - factor) ** 2) / counted
-        return Heavy(factor, sqrt(max(variance, 0.0)), counted / whole)
+        baskets = float(law[loads > bound].sum())
+        return Heavy(factor, sqrt(max(variance, 0.0)), counted / whole, baskets)
 
     def _repaired(self, now: State, size: int, guess: Floats) -> Floats:
         """Return supports none of which is above that of a part of its set."""

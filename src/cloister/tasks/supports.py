@@ -112,11 +112,14 @@ class Heavy:
         Deviation of what makes up for the weight of one of them.
     share : float in [0, 1]
         Their part in the sum of all weighted supports.
+    baskets : float, >= 0
+        How many there are.
     """
 
     factor: float
     spread: float
     share: float
+    baskets: float
 
 
 def mended(
@@ -142,13 +145,15 @@ def mended(
     (sums, std), (own, own_std) = weighed, in_heavy
     more = heavy.factor - 1
     counted = sums + more * own
-    # the mean of a set's heavy baskets is within one deviation of theirs; half is the usual error
-    uneven = heavy.spread / 2 * np.maximum(own, 0.0)
+    # the mean over a part p of them is within sqrt((1 - p) / p) deviations of that over all
+    # (Cauchy-Schwarz); of a small part one deviation is taken, of a large one a half
+    part = np.clip(heavy.factor * own / max(heavy.baskets, 1.0), 0.5, 0.8)
+    away = heavy.spread * np.sqrt((1 - part) / part)
+    uneven = away * np.maximum(own + own_std, 0.0)
     # by moments over all sets: how far the part in heavy baskets is from the usual one
     noise = own_std**2 + (heavy.share * std) ** 2
-    away = float(((own - heavy.share * sums) ** 2 - noise).sum())
-    total = away + float(noise.sum())
-    trust = max(away, 0.0) / total if away > 0 and total > 0 else 0.0
+    apart = float(((own - heavy.share * sums) ** 2 - noise).sum())
+    trust = apart / (apart + float(noise.sum())) if apart > 0 else 0.0
     usual = 1 + more * (1 - trust) * heavy.share
     return {
         "counted": counted,
