@@ -71,6 +71,7 @@ LIBRARIES = {
         "experiments",
         "estimators.evaluate",
         "estimators.prepare",
+        "estimators.row_code",
         "estimators.rules",
     },
     "polars": {"data"},

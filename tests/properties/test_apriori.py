@@ -78,10 +78,24 @@ def test_a_large_basket_nearly_reaches_the_bound_so_no_noise_is_wasted(limit: st
     full = np.full((1, ITEMS), 1 << 16, dtype=np.int32)
     for state in states(task):
         for t in range(task.rounds):
-            supports, loads = task.blocks(t)
+            supports, heavy, loads = task.blocks(t)
             added = task.contribute(t, state, full).astype(object)
-            assert (added[: supports.size] ** 2).sum() > 0.75 * supports.l2_squared
-            assert (added[supports.size :] ** 2).sum() == loads.l2_squared
+            first, last = supports.size, supports.size + heavy.size
+            assert (added[:first] ** 2).sum() > 0.75 * supports.l2_squared
+            assert (added[first:last] ** 2).sum() > 0.75 * heavy.l2_squared
+            assert (added[last:] ** 2).sum() == loads.l2_squared
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_a_basket_within_the_limit_adds_nothing_to_the_supports_of_heavy_ones(limit: str) -> None:
+    task = task_of(limit)
+    table = baskets(200)
+    state = {name: round_to_grid(v, 16) for name, v in task.start().items()}
+    sizes = (table > 0).sum(axis=1)
+    for rows, none in ((table[sizes <= 2], True), (table[sizes > 2], False)):
+        parts = task.contribute(0, state, rows)
+        every, heavy = parts[:ITEMS], parts[ITEMS : 2 * ITEMS]
+        np.testing.assert_array_equal(heavy, 0 * every if none else every)
 
 
 def test_weighing_down_a_large_basket_loses_less_than_leaving_out_candidates() -> None:

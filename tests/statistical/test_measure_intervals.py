@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.metrics import roc_auc_score
 
 from cloister import Budget, Schema, make_plan
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.protocol.plan import Plan
-from cloister.tasks import ClusterQuality, Evaluation, Outliers, RegressionEvaluation
+from cloister.tasks import ClusterQuality, Evaluation, Outliers, RegressionEvaluation, scores
 from cloister.tasks.base import Released
 
 RUNS = 400
@@ -86,6 +87,7 @@ def scored(n: int, classes: int = 2) -> Any:
 
 THREE = schema(("truth", "a b c"), ("told", "a b c"), ("score", 0.0, 1.0))
 TWO = schema(("truth", "no yes"), ("told", "no yes"), ("score", 0.0, 1.0))
+TWO_SCORES = schema(("truth", "no yes"), ("score", 0.0, 1.0))
 
 
 @pytest.mark.parametrize(("n", "epsilon"), [(400, 1.0), (5000, 0.5), (30_000, 1.0)])
@@ -144,3 +146,54 @@ def test_places_and_spreads_of_columns_are_covered(method: str) -> None:
     covered = coverage(runs(plan, plan.grid.encode(table), RUNS))
     # what they are made of has laws of its own, and other cells in each run
     assert {name: covered[name] for name in ("location", "spread") if covered[name] < LEAST} == {}
+
+
+# The area of the scores themselves ----------------------------------------------------------------
+
+
+def logit_scores(n: int, offset: float) -> Any:
+    """Truth and probability of a logistic model; the larger the offset, the fewer are positive."""
+    rng = np.random.default_rng(8)
+    signal = rng.normal(size=(n, 3)) @ [1.0, 0.6, 0.0] - offset
+    return np.column_stack([rng.random(n) < 1 / (1 + np.exp(-signal)), 1 / (1 + np.exp(-signal))])
+
+
+def areas(table: Any, epsilon: float, noises: int) -> tuple[float, float, float]:
+    """Return how often the area of the scores is covered, also by the interval of the bins alone.
+
+    The third number is the mean error.
+    """
+    exact = roc_auc_score(*table.T)
+    plan = planned(Evaluation, TWO_SCORES, len(table), epsilon, truth="truth", score="score")
+    task: Any = plan.task
+    words = task.contribute(0, {}, plan.grid.encode(table)) / 2.0**16
+    rng, found = np.random.default_rng(12), []
+    for _ in range(noises):
+        noisy, noise, at = {}, {}, 0
+        for block in task.blocks(0):
+            std = plan.noise_std(block) / 2.0**16
+            noisy[block.name] = words[at : at + block.size].reshape(block.shape[1:])
+            noisy[block.name] = noisy[block.name] + rng.normal(0, std, block.shape[1:])
+            noise[block.name] = std
+            at += block.size
+        (head,), _, _ = task._made_consistent(noisy, noise)
+        area, bins = scores.area(head)[0], scores._pairs_area(head, 0.0)
+        inside = [part.low <= exact <= part.high for part in (area, bins)]
+        found.append((*inside, area.value - exact))
+    return tuple(np.mean(found, axis=0).tolist())
+
+
+@pytest.mark.parametrize("epsilon", [0.3, 1.0, 4.0])
+@pytest.mark.parametrize(("n", "offset"), [(1500, 3.0), (1500, 0.0), (20_000, 2.2)])
+def test_the_area_of_the_scores_is_covered_however_few_are_positive(
+    n: int, offset: float, epsilon: float
+) -> None:
+    table = logit_scores(n, offset)
+    covered, _, _ = areas(table, epsilon, 500)
+    assert covered >= 0.94
+
+
+def test_pairs_in_a_bin_make_the_interval_of_the_bins_alone_too_low() -> None:
+    covered, by_bins, error = areas(logit_scores(1500, 0.0), 4.0, 400)
+    assert by_bins < 0.92 < 0.94 < covered
+    assert abs(error) < 0.002

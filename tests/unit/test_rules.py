@@ -269,7 +269,8 @@ def test_expected_error_is_told_before_anything_is_spent() -> None:
     plan = make_plan(Apriori, SCHEMA, ["a"], budget=Budget(1.0, 1e-6), nominal_n=4000, max_size=1)
     told = plan.task.forecast(plan.noise_std(plan.task.blocks(0)[0]), 4000, plan.grid)
     found = released(epsilon=1.0, max_size=1).result.results
-    assert told["half_width"][0] == pytest.approx(found["half_width"][0], rel=0.1)
+    rare = found["half_width"].min()  # where the noise in the number of baskets does not matter
+    assert told["half_width"][0] == pytest.approx(rare, rel=0.1)
 
 
 def test_less_budget_makes_smaller_baskets_count_in_full() -> None:

@@ -23,8 +23,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("evaluation")
     group.add_argument("--model", type=Path, metavar="MODEL", help="model.json of a job")
     group.add_argument("--truth", metavar="COLUMN", help="default: the model's target")
-    group.add_argument("--prediction", metavar="COLUMN", help="where there is no model")
-    group.add_argument("--score", metavar="COLUMN", help="where there is no model")
+    group.add_argument(
+        "--prediction",
+        metavar="COLUMN",
+        help="where there is no model; each told from its own record alone",
+    )
+    group.add_argument(
+        "--score",
+        metavar="COLUMN",
+        help="where there is no model; each told from its own record alone",
+    )
     group.add_argument(
         "--set",
         action="append",

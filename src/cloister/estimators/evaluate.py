@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 
-from cloister.data import Records, array_records
-from cloister.errors import DataError, PlanError
-from cloister.estimators.base import PrivateEstimator, read_labelled
+from cloister.data import read_floats, read_source
+from cloister.errors import DataError, PlanError, PrivacyWarning
+from cloister.estimators.base import PrivateEstimator, grid_rows, read_labelled
+from cloister.estimators.ensemble import DPSiloEnsemble, combined_probabilities
+from cloister.estimators.forest import best_class
+from cloister.estimators.row_code import frame_by_frame, one_by_one, row_code
 from cloister.estimators.tables import Floats, read_silos
 from cloister.jobs import JobResult
 from cloister.privacy.ledger import Ledger
@@ -21,11 +26,16 @@ from cloister.tasks.base import Between, Classifier, Exhibit, Regressor, Task
 from cloister.tasks.cluster_quality import ClusterQuality
 from cloister.tasks.evaluate import Evaluation
 from cloister.tasks.evaluate_regression import RegressionEvaluation
+from cloister.tasks.evaluated import between
+from cloister.tasks.population import ENDS
 
 if TYPE_CHECKING:
     import pandas as pd
 
 _LOW, _HIGH = "_low", "_high"
+_ASSUMED = (
+    "The guarantee assumes that the model's answer to a record is a function of that record alone."
+)
 
 
 @dataclass(frozen=True)
@@ -35,6 +45,11 @@ class Measures:
     Parameters
     ----------
     result : JobResult
+    scored_by : {"plan", "row code", "assumed"}
+        Who told what each record is. "plan": the silos, with a model of ours that the plan holds.
+        "row code": our own code for a model whose class we know, a function of each record by
+        itself. "assumed": the model's own code, asked about one record at a time; that it is a
+        function of the record is assumed, and so is the guarantee.
 
     Examples
     --------
@@ -43,6 +58,7 @@ class Measures:
     """
 
     result: JobResult
+    scored_by: Literal["plan", "row code", "assumed"] = "plan"
 
     def __getitem__(self, name: str) -> Between:
         """Return a measure of the whole model.
@@ -55,7 +71,7 @@ class Measures:
         found = self.result.results
         if name not in found or f"{name}{_LOW}" not in found or found[name].size != 1:
             raise KeyError(name)
-        return Between(*(float(found[name + end].item()) for end in ("", _LOW, _HIGH)))
+        return between(found, name, 0)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -80,18 +96,30 @@ class Measures:
 
     def exhibits(self) -> tuple[Exhibit, ...]:
         """Return the tables and pictures: confusion matrix, ROC curve, calibration."""
-        return self.plan.task.exhibits(self.result.results, self.plan.columns)
+        shown = self.plan.task.exhibits(self.result.results, self.plan.columns)
+        if self.scored_by != "assumed":
+            return shown
+        return tuple(
+            replace(exhibit, note=f"{exhibit.note} {_ASSUMED}") if i == 0 else exhibit
+            for i, exhibit in enumerate(shown)
+        )
 
     def to_frame(self) -> pd.DataFrame:
-        """Return every measure as a row: value, low, high; one row for each class or silo."""
+        """Return every measure as a row; one row for each class or silo.
+
+        Columns are value, low and high of the noise, ``population_low`` and ``population_high``.
+        """
         import pandas as pd
 
         found, rows = self.result.results, []
         for name in self.names:
-            parts = [found[name + end].ravel() for end in ("", _LOW, _HIGH)]
-            for i, (value, low, high) in enumerate(zip(*parts, strict=True)):
-                rows.append((name if len(parts[0]) == 1 else f"{name}[{i}]", value, low, high))
-        return pd.DataFrame(rows, columns=["measure", "value", "low", "high"]).set_index("measure")
+            values = found[name].ravel()
+            nothing = np.full(len(values), np.nan)
+            parts = [found.get(name + end, nothing).ravel() for end in (_LOW, _HIGH, *ENDS)]
+            for i, cells in enumerate(zip(values, *parts, strict=True)):
+                rows.append((name if len(values) == 1 else f"{name}[{i}]", *cells))
+        heads = ["measure", "value", *(end[1:] for end in (_LOW, _HIGH, *ENDS))]
+        return pd.DataFrame(rows, columns=heads).set_index("measure")
 
 
 class _Reader(PrivateEstimator):
@@ -127,6 +155,10 @@ def evaluate(
     epsilon: float,
     classes: Sequence[Any] | None = None,
     target_bounds: tuple[float, float] | None = None,
+    bounds: Schema | None = None,
+    target: str | None = None,
+    unit: str | None = None,
+    max_rows: int | None = None,
     nominal_n: int | None = None,
     delta: float | None = None,
     ledger: Ledger | str | Path | None = None,
@@ -138,19 +170,32 @@ def evaluate(
 
     Parameters
     ----------
-    model : estimator
+    model : estimator or None
         A fitted classifier or regressor of ours, which is put into the plan; or any other fitted
-        one with `predict_proba` or `predict`, which is public or at least known to every silo.
+        one with `predict_proba` or `predict`, which is public or at least known to every silo. Its
+        answer to a record must be a function of that record alone: see `scored_by` of
+        :class:`~cloister.Measures`, and :func:`~.estimators.row_code.row_code` for the classes
+        of which that is proven.
     X : array_like of shape (n_samples, n_features), DataFrame, path, or list of these
-        Records held back; a list is one silo each.
+        Records held back; a list is one silo each. A path for a model of ours only. Without a
+        model, predictions: an array of shape (n_samples,), or a list of these.
     y : array_like of shape (n_samples,), list of these, or None
-        The truth. None where the bounds of the model are a schema and X holds its target.
+        The truth. None where X holds it in the column `target`.
     epsilon : float, > 0
         Privacy budget of the evaluation. There is no default.
     classes : sequence, optional
         Public labels; those of a classifier of ours unless given. Of another one, its ``classes_``.
     target_bounds : (low, high), optional
-        Public bounds of the truth of a regressor; those of a model of ours unless given.
+        Public bounds of the truth of a regressor; those of a model of ours or of the schema unless
+        given.
+    bounds : Schema, optional
+        The contract of X, with its unit of privacy; that of a model of ours unless given.
+    target : str, optional
+        The column of X that holds the truth; that of a model of ours unless given.
+    unit, max_rows : str, int, optional
+        For a model that is not ours, where there is no schema: the column of a DataFrame that says
+        whose a record is, and how many records of one count at each silo, the first ones. One
+        record by default.
     nominal_n, delta, ledger, dataset, frac_bits
         As for :class:`~cloister.DPKMeans`.
     options
@@ -167,6 +212,11 @@ def evaluate(
         Before anything is spent.
     BudgetExceeded
         If the ledger refuses.
+
+    Warns
+    -----
+    PrivacyWarning
+        If the model is of a class that we do not know.
 
     Examples
     --------
@@ -191,12 +241,20 @@ def evaluate(
     }
     task = getattr(getattr(model, "plan_", None), "task", None)
     if isinstance(task, Classifier | Regressor):
-        return _evaluate_ours(model, task, X, y, classes, target_bounds, payer, options)
+        if unit is not None or max_rows is not None:
+            raise PlanError(
+                "unit and max_rows of a model of ours are those of its schema; give one as bounds."
+            )
+        given = {"bounds": bounds, "target": target}
+        return _evaluate_ours(model, task, X, y, classes, target_bounds, given, payer, options)
+    if model is None:
+        model, X = _told(X, classes)
     if not hasattr(model, "predict"):
         raise PlanError(
             f"model must be a fitted classifier or regressor, got {type(model).__name__}."
         )
-    return _evaluate_other(model, X, y, classes, target_bounds, payer, options)
+    contract = _Contract(bounds, target, unit, max_rows)
+    return _evaluate_other(model, X, y, classes, target_bounds, contract, payer, options)
 
 
 def _evaluate_ours(
@@ -206,13 +264,18 @@ def _evaluate_ours(
     y: Any,
     classes: Any,
     target_bounds: Any,
+    given: dict[str, Any],
     payer: dict[str, Any],
     options: dict[str, Any],
 ) -> Measures:
     """Put a released model into the plan; the silos apply it."""
     payer = {**payer, "frac_bits": task.frac_bits}
     payer["dataset"] = payer["dataset"] or getattr(model, "dataset", None)
-    reader = _Reader(bounds=model.bounds, target=getattr(model, "target", None), **payer)
+    about: dict[str, Any] = {
+        name: getattr(model, name, None) if value is None else value
+        for name, value in given.items()
+    }
+    reader = _Reader(**about, **payer)
     reader._check_parameters()
     classifies = isinstance(task, Classifier)
     if classifies:
@@ -240,69 +303,272 @@ def _evaluate_other(
     y: Any,
     classes: Any,
     target_bounds: Any,
+    contract: _Contract,
     payer: dict[str, Any],
     options: dict[str, Any],
 ) -> Measures:
-    """Let each silo apply a model that everybody has, and read its column of answers."""
-    tables, truths = _parts(X, y)
-    if target_bounds is not None or not hasattr(model, "classes_"):
+    """Let each silo score its records with a model that everybody has, and read the scores."""
+    silos = contract.silos(model, X, y)
+    if target_bounds is None and not hasattr(model, "classes_"):
+        target_bounds = contract.target_bounds()
+    asked = _Asked.of(model)
+    if target_bounds is not None or getattr(model, "classes_", None) is None:
         if target_bounds is None:
-            raise PlanError("target_bounds must be given: two public numbers around the truth.")
+            raise PlanError(
+                "target_bounds must be given: two public numbers around the truth; or classes, "
+                "where it is a label."
+            )
         low, high = (float(bound) for bound in target_bounds)
         columns = tuple(
             Column(name=name, type="number", min=low, max=high) for name in ("truth", "prediction")
         )
-        answers = [np.asarray(model.predict(table), dtype=np.float64) for table in tables]
-        silos = [
-            np.column_stack([t.astype(np.float64), a]) for t, a in zip(truths, answers, strict=True)
-        ]
+        cells = [(silo.truth.astype(np.float64), asked.numbers(silo.table)) for silo in silos]
         kind: type[Task] = RegressionEvaluation
-        options = {**options, "truth": "truth", "prediction": "prediction"}
     else:
         labels = np.asarray(model.classes_ if classes is None else classes)
-        words = tuple(f"{label}".strip() or f"class {i}" for i, label in enumerate(labels))
+        words = _words(labels)
         truth = Column(
             name="truth", type="category", categories=words, min=0.0, max=len(words) - 1.0
         )
-        numbers = [_numbers(part, labels) for part in truths]
+        truths = [_worded(silo.truth, labels, words) for silo in silos]
         kind = Evaluation
-        if len(labels) == 2 and hasattr(model, "predict_proba"):
-            scored = [np.asarray(model.predict_proba(table))[:, 1] for table in tables]
+        if len(labels) == 2 and asked.scores:
             columns = (truth, Column(name="score", type="number", min=0.0, max=1.0))
-            options = {**options, "truth": "truth", "score": "score"}
+            told = [asked.scores(silo.table) for silo in silos]
         else:
-            scored = [_numbers(np.asarray(model.predict(table)), labels) for table in tables]
             columns = (truth, truth.model_copy(update={"name": "prediction"}))
-            options = {**options, "truth": "truth", "prediction": "prediction"}
-        silos = [np.column_stack(pair) for pair in zip(numbers, scored, strict=True)]
-    schema = Schema(dataset=payer["dataset"] or "unnamed", unit="row", columns=columns)
+            told = [_worded(asked.labels(silo.table), labels, words) for silo in silos]
+        cells = list(zip(truths, told, strict=True))
+    schema = contract.schema(columns, payer["dataset"])
     reader = _Reader(bounds=schema, **payer)
     reader._check_parameters()
-    grid = schema.grid(int(payer["frac_bits"]))
-    records: dict[str, Records] = {
-        f"silo-{i}": array_records(table, grid) for i, table in enumerate(silos)
+    frac_bits = int(payer["frac_bits"])
+    records = {
+        f"silo-{i}": read_source(_frame(schema, pair, silo.units), schema, frac_bits=frac_bits)
+        for i, (pair, silo) in enumerate(zip(cells, silos, strict=True))
     }
-    return Measures(reader._release(kind, schema, records, **options))
+    if not asked.own:
+        warnings.warn(
+            f"model is a {type(model).__name__}, of which it cannot be proven that its answer to a "
+            "record is a function of that record alone; the guarantee assumes it.",
+            PrivacyWarning,
+            stacklevel=3,
+        )
+    names = {"truth": schema.names[0], columns[1].name: schema.names[1]}
+    result = reader._release(kind, schema, records, **names, **options)
+    return Measures(result, "row code" if asked.own else "assumed")
 
 
-def _parts(X: Any, y: Any) -> tuple[list[Any], list[np.ndarray]]:
-    """Return tables and truths of each silo."""
-    if y is None:
-        raise DataError("y must be given for a model that is not ours.")
-    many = isinstance(X, list) and all(np.ndim(part) == 2 for part in X)
-    tables = list(X) if many else [X]
-    truths = [np.asarray(part) for part in (y if many else [y])]
-    if len(tables) != len(truths) or any(
-        len(table) != len(truth) for table, truth in zip(tables, truths, strict=False)
-    ):
-        raise DataError("every silo must have one label for each record.")
-    return tables, truths
+@dataclass(frozen=True)
+class _Predictions:
+    """The model of a table whose one column holds what a model has told already."""
+
+    classes_: Any
+
+    def predict(self, table: Any) -> Any:
+        """Return the column."""
+        return table[:, 0]
 
 
-def _numbers(labels: np.ndarray, classes: np.ndarray) -> Floats:
-    """Return the number of each label's class; NaN for an unknown one, so that it is dropped."""
-    found = labels[:, None] == classes[None, :]
-    return np.where(found.any(axis=1), found.argmax(axis=1).astype(np.float64), np.nan)
+def _told(predictions: Any, classes: Any) -> tuple[_Predictions, Any]:
+    """Return predictions that are there already as a model and its tables."""
+    many = isinstance(predictions, list) and all(np.ndim(part) == 1 for part in predictions)
+    tables = [np.asarray(part)[:, None] for part in (predictions if many else [predictions])]
+    return _Predictions(classes), tables if many else tables[0]
+
+
+@dataclass(frozen=True)
+class _Silo:
+    """What a silo has: a table for the model, the truth, and whose each record is."""
+
+    table: Any
+    truth: np.ndarray
+    units: Any = None
+
+
+@dataclass(frozen=True)
+class _Contract:
+    """What is agreed of records that a model of others is measured on."""
+
+    bounds: Schema | None
+    target: str | None
+    unit: str | None
+    max_rows: int | None
+
+    def __post_init__(self) -> None:
+        if self.bounds is not None and not isinstance(self.bounds, Schema):
+            raise PlanError(f"bounds must be a Schema, got {type(self.bounds).__name__}.")
+        if self.bounds is not None and (self.unit is not None or self.max_rows is not None):
+            raise PlanError("unit and max_rows are those of the schema; leave them out.")
+        self.schema([Column(name="truth", type="boolean", min=0.0, max=1.0)], None)  # or refuses
+
+    @property
+    def unit_column(self) -> str | None:
+        """The column that says whose a record is."""
+        if self.bounds is not None:
+            return self.bounds.unit_column
+        return None if self.unit == "row" else self.unit
+
+    def target_bounds(self) -> tuple[float, float] | None:
+        """Return the public bounds of a target of numbers that the schema has."""
+        columns = self.bounds.columns if self.bounds else ()
+        column = next((c for c in columns if c.name == self.target), None)
+        return None if column is None or column.categories else (column.min, column.max)
+
+    def silos(self, model: Any, X: Any, y: Any) -> list[_Silo]:
+        """Return what each silo has; tables hold what the model looks at."""
+        many = isinstance(X, list) and all(np.ndim(part) == 2 for part in X)
+        tables = list(X) if many else [X]
+        if any(np.ndim(table) != 2 for table in tables):
+            raise DataError(
+                "X must be a table in memory, or a list of these, for a model that is not ours; "
+                "read a file with pandas."
+            )
+        truths = [None] * len(tables) if y is None else list(y) if many else [y]
+        if len(tables) != len(truths):
+            raise DataError("every silo must have one label for each record.")
+        return [self._silo(model, *pair) for pair in zip(tables, truths, strict=True)]
+
+    def _silo(self, model: Any, table: Any, truth: Any) -> _Silo:
+        named = hasattr(table, "columns")
+        beside = [name for name in (self.unit_column, self.target) if name is not None]
+        if not named and (beside or self.bounds is not None):
+            raise DataError(
+                "X must be a DataFrame where unit, target or a schema name its columns."
+            )
+        absent = [name for name in beside if named and name not in table.columns]
+        if absent and (truth is None or absent != [self.target]):
+            raise DataError(f"X has no column {absent[0]!r}; name one that it has.")
+        if truth is None and self.target is None:
+            raise DataError(
+                "y must be given for a model that is not ours, or target with a table that has it."
+            )
+        truth = np.asarray(table[self.target] if truth is None else truth)
+        if len(truth) != len(table):
+            raise DataError("every silo must have one label for each record.")
+        units = None if self.unit_column is None else table[self.unit_column]
+        if named:
+            table = table[self._features(model, list(table.columns), beside)]
+        return _Silo(table, truth, units)
+
+    def _features(self, model: Any, columns: list[str], beside: list[str]) -> list[str]:
+        """Return the columns that the model looks at."""
+        known = getattr(model, "feature_names_in_", None)
+        wanted = self.bounds.names if self.bounds else columns
+        names = [n for n in wanted if n not in beside] if known is None else [str(n) for n in known]
+        if absent := [name for name in names if name not in columns]:
+            raise DataError(f"X has no column {absent[0]!r}, which the model looks at; add it.")
+        return names
+
+    def schema(self, columns: Sequence[Column], dataset: str | None) -> Schema:
+        """Return the contract of the columns that are read: truth and answer."""
+        unit = self.unit_column
+        columns = [
+            c.model_copy(update={"name": f"the {c.name}"}) if c.name == unit else c for c in columns
+        ]
+        common: dict[str, Any] = {"columns": tuple(columns)}
+        if self.bounds is None:
+            common |= {"unit": self.unit or "row", "max_rows": self.max_rows}
+            return Schema(dataset=dataset or "unnamed", **common)
+        return Schema(**{**dict(self.bounds), **common})
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """How the answers of a model are got; each function takes a table."""
+
+    own: bool  # by our own code
+    scores: Callable[[Any], Floats] | None  # of the last of two classes
+    labels: Callable[[Any], np.ndarray]
+    numbers: Callable[[Any], Floats]
+
+    @classmethod
+    def of(cls, model: Any) -> Self:
+        """Take our own code where the class of the model is known, else ask record by record."""
+        proba = hasattr(model, "predict_proba")
+        if type(model) is DPSiloEnsemble:
+            return cls(True, *_of_ensemble(model))
+        if code := row_code(model):
+            rows, classes = partial(_rows, code.n_features), getattr(model, "classes_", ())
+            return cls(
+                True,
+                (lambda table: code(rows(table))[:, 1]) if proba else None,
+                lambda table: np.asarray(classes)[code.labels(rows(table))],
+                lambda table: code(rows(table))[:, 0],
+            )
+        return cls(
+            False,
+            (lambda table: _ask(model.predict_proba, table, (0, 2))[:, 1]) if proba else None,
+            lambda table: _ask(model.predict, table, (0,)),
+            lambda table: _ask(model.predict, table, (0,)).astype(np.float64).reshape(-1),
+        )
+
+
+def _rows(n_features: int, table: Any) -> Floats:
+    """Return a table as numbers, NaN where a cell holds none."""
+    rows = read_floats(table if hasattr(table, "shape") else np.asarray(table))
+    if rows.shape[1] != n_features:
+        raise DataError(f"X must have the model's {n_features} columns, got {rows.shape[1]}.")
+    return rows
+
+
+def _ask(answer: Callable[[Any], Any], table: Any, nothing: tuple[int, ...]) -> np.ndarray:
+    """Return a model's answers, asked about one record a call."""
+    if not len(table):
+        return np.zeros(nothing)
+    if hasattr(table, "columns"):
+        return frame_by_frame(answer, table)
+    rows = np.asarray(table)
+    # the type of an array may tell of other records: the longest text, a gap among whole numbers
+    return one_by_one(answer, rows.astype(np.float64 if rows.dtype.kind in "biuf" else object))
+
+
+def _of_ensemble(model: DPSiloEnsemble) -> tuple[Callable[[Any], Any], ...]:
+    """Return scores and labels of an ensemble of ours, asked about one record a call."""
+    first, k = model.models_[0], len(model.classes_)
+
+    def shares(record: Any) -> Floats:
+        return combined_probabilities(
+            [part.result_ for part in model.models_],
+            record,
+            weights=model.weights_.tolist(),
+            combine=model.combine,
+        )
+
+    def each(answer: Callable[[Any], Any], nothing: tuple[int, ...], table: Any) -> np.ndarray:
+        records = grid_rows(first, table)
+        return one_by_one(answer, records) if len(records) else np.zeros(nothing)
+
+    def labels(table: Any) -> np.ndarray:
+        best = each(lambda record: best_class(shares(record), model.costs), (0,), table)
+        return np.asarray(model.classes_)[best.astype(np.int64)]
+
+    return lambda table: each(shares, (0, k), table)[:, 1], labels, labels
+
+
+def _words(labels: np.ndarray) -> tuple[str, ...]:
+    """Return the word that a schema has for each label."""
+    words = tuple(f"{label}".strip() for label in labels)
+    plain = len(set(words)) == len(words) and all(words)
+    return words if plain else tuple(f"class {i}" for i in range(len(labels)))
+
+
+def _worded(told: np.ndarray, labels: np.ndarray, words: tuple[str, ...]) -> np.ndarray:
+    """Return the word of each label; None for an unknown one, so that its record is dropped."""
+    found = told[:, None] == labels[None, :]
+    named = np.array([*words, None], dtype=object)
+    at: np.ndarray = np.where(found.any(axis=1), found.argmax(axis=1), len(words))
+    return np.asarray(named[at])
+
+
+def _frame(schema: Schema, pair: tuple[Any, Any], units: Any) -> Any:
+    """Return truths and answers as a table that the schema reads."""
+    import pandas as pd
+
+    found = dict(zip(schema.names, pair, strict=True))
+    if units is not None:
+        found[schema.unit] = np.asarray(units)
+    return pd.DataFrame(found)
 
 
 def cluster_quality(

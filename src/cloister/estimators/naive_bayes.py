@@ -69,6 +69,9 @@ class DPNaiveBayes(PrivateClassifier):
         Means and standard deviations of the columns with a normal law; absent without them.
     word_prob_, word_prob_low_, word_prob_high_ : ndarray of shape (n_classes, n_columns)
         Shares of the columns of counts; absent without them.
+    class_prior_population_low_, class_prior_population_high_, and so on
+        Ends of population intervals of ``class_prior_``, ``feature_prob_`` and ``theta_``: noise
+        and sampling together, as if each record were drawn by itself.
     spent_, delta_ : float
     plan_ : Plan
     result_ : JobResult
@@ -78,7 +81,8 @@ class DPNaiveBayes(PrivateClassifier):
     Notes
     -----
     Neighbouring data sets differ by one record (or one unit of the schema) added or removed; its
-    class is as private as all else. Intervals have 95 % of the noise; they do not cover sampling.
+    class is as private as all else. Intervals have 95 % of the noise, population intervals
+    that and sampling.
 
     References
     ----------
@@ -185,13 +189,19 @@ _ATTRIBUTES = {
     "class_prior_": "class_prior",
     "class_prior_low_": "class_prior_low",
     "class_prior_high_": "class_prior_high",
+    "class_prior_population_low_": "class_prior_population_low",
+    "class_prior_population_high_": "class_prior_population_high",
     "feature_log_prob_": "log_cells",
     "feature_prob_": "cells",
     "feature_prob_low_": "cells_low",
     "feature_prob_high_": "cells_high",
+    "feature_prob_population_low_": "cells_population_low",
+    "feature_prob_population_high_": "cells_population_high",
     "theta_": "means",
     "theta_low_": "means_low",
     "theta_high_": "means_high",
+    "theta_population_low_": "means_population_low",
+    "theta_population_high_": "means_population_high",
     "std_": "stds",
     "word_prob_": "words",
     "word_prob_low_": "words_low",

@@ -19,6 +19,7 @@ from cloister.jobs import JobResult
 from cloister.privacy.ledger import Ledger
 from cloister.tasks import PCA, Bounds, Quantiles, Standardise, Statistics
 from cloister.tasks.base import Exhibit, Task, Transformer
+from cloister.tasks.population import ENDS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -184,6 +185,8 @@ class DPStandardScaler(_Preparing):
         smaller.
     mean_interval_, scale_interval_ : ndarray of shape (n_used, 2)
         Ends of the 95 % intervals of the noise in mean and deviation.
+    mean_population_interval_ : ndarray of shape (n_used, 2)
+        Ends of the 95 % intervals of noise and sampling: of the mean where the records came from.
     result_, plan_, spent_, delta_, n_features_in_, feature_names_in_
 
     Examples
@@ -246,6 +249,8 @@ class DPStandardScaler(_Preparing):
             np.stack([results[f"{name}_low"], results[f"{name}_high"]], axis=1)
             for name in ("mean", "deviation")
         )
+        wide = [results[f"mean{end}"] for end in ENDS]
+        self.mean_population_interval_ = np.stack(wide, axis=1)
 
     def inverse_transform(self, X: Any) -> Floats:
         """Return data units for columns in deviations; other columns stay as they are."""

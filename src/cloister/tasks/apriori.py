@@ -43,7 +43,7 @@ from cloister.tasks.base import (
 )
 from cloister.tasks.columns import position
 from cloister.tasks.rules import Limits, exhibits_of
-from cloister.tasks.supports import load_edges, load_law, shrink
+from cloister.tasks.supports import Heavy, load_edges, load_law, mended, shrink
 
 Limit = Literal["weight", "truncate"]
 Sets = tuple[tuple[int, ...], ...]
@@ -52,6 +52,7 @@ _FINE = 20  # a basket's norm is 2**20, so that the noise is on a fine lattice
 _WHOLE = 16  # parts in which a candidate is counted; squares of parts are the unit of a load
 _LEAST_UNIT = 8
 _LOAD_SHARE = 0.03  # of the budget, for the histogram of loads of one level
+_HEAVY_SHARE = 0.15  # of what supports of a level have, for those in baskets beyond the limit
 _LEVEL_SHARES = {1: (1.0,), 2: (0.2, 0.8), 3: (0.15, 0.5, 0.35)}  # of the rest, for supports
 _BASKET_SIZES = (2, 12)  # limits of the first round that are chosen
 _FIRST_NOISE = 0.35  # of an item's count, as a part of the minimum
@@ -97,14 +98,15 @@ class Apriori:
 
     Notes
     -----
-    A released support of a level is ``factor * sum over baskets of w(basket)``, over all baskets
-    that hold the set. With "weight", a basket of load ``l`` has the weight ``min(1, sqrt(B / l))``;
-    the load is its number of candidates, those far from the minimum for less. With "truncate" it is
-    1 or 0. The factor is one public number for each level, which makes up for the weights; it is
-    made from a noisy histogram of loads. Intervals are of this support: they hold the noise, and
-    not that sets which are mostly in large baskets lose more than others.
+    With "weight", a basket of load ``l`` has the weight ``min(1, sqrt(B / l))`` in the supports of
+    what it holds; the load is its number of candidates, those far from the minimum for less. With
+    "truncate" it is 1 or 0. What baskets beyond the limit add is summed a second time by itself,
+    and a public factor for each level, made from a noisy histogram of loads, makes up for their
+    weights. So intervals are of the exact support, also of sets that large baskets hold
+    (:func:`~cloister.tasks.supports.mended`).
 
-    For each size there are two blocks of L2 norm 1: supports and loads. The bound ``B`` is public
+    For each size there are three blocks of L2 norm 1: supports, those in heavy baskets, and loads.
+    The bound ``B`` is public
     state, but a basket's words are scaled to norm 1 whatever it is, so the sensitivity is the
     plan's.
     """
@@ -207,7 +209,7 @@ class Apriori:
 
     def _affordable(self, nominal_n: int, budget: Budget) -> int:
         """Return a limit of the first round whose noise is a small part of the minimum."""
-        items, _ = self.blocks(0)
+        items = self.blocks(0)[0]
         multiplier = gaussian_noise_multiplier(budget.epsilon, budget.delta) / sqrt(items.weight)
         size = (_FIRST_NOISE * self.min_support * nominal_n / multiplier) ** 2
         return int(np.clip(ceil(size), *_BASKET_SIZES))
@@ -242,38 +244,41 @@ class Apriori:
         """Return the state before the first round: every item is a candidate."""
         state: dict[str, Floats] = {
             "baskets": np.zeros(1),
+            "baskets_std": np.zeros(1),
             "levels": np.zeros(1),
             "bound": np.full(self.max_size, float(self.basket_size * _WHOLE**2)),
         }
         for size in range(1, self.max_size + 1):
             slots = self.slots(size)
             state[f"sets_{size}"] = np.full((slots, size), -1.0)
-            for name in ("unit", "expected", "count", "std", "support"):
+            for name in ("unit", "expected", "count", "std", "support", "counted", "error"):
                 state[f"{name}_{size}"] = np.zeros(slots)
         state["sets_1"] = np.arange(self.n_features, dtype=np.float64)[:, None]
         state["unit_1"] = np.full(self.n_features, float(_WHOLE))
         return state
 
     def blocks(self, t: int) -> tuple[Block, ...]:
-        """Return supports and the histogram of loads; both have norm 1 for every basket."""
+        """Return supports, those in heavy baskets, and loads; each has norm 1 for every basket."""
         one, slots = 1 << _FINE, self.slots(t + 1)
         share = (1 - self.max_size * _LOAD_SHARE) * _LEVEL_SHARES[self.max_size][t]
+        l1, heavy = isqrt(slots * one**2) + 1, _HEAVY_SHARE * share
         return (
-            Block("supports", (slots,), isqrt(slots * one**2) + 1, one**2, share),
+            Block("supports", (slots,), l1, one**2, share - heavy),
+            Block("heavy", (slots,), l1, one**2, heavy),
             Block("loads", (len(load_edges(slots)) - 1,), one, one**2, _LOAD_SHARE),
         )
 
     # --- What a basket adds -----------------------------------------------------------------------
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
-        """Return supports of the candidates and the histogram of loads, in fine units."""
+        """Return supports of the candidates, in all and in heavy baskets, and the loads."""
         size, slots = t + 1, self.slots(t + 1)
         units = state[f"unit_{size}"] >> self.frac_bits
         live = units > 0
         sets = (state[f"sets_{size}"] >> self.frac_bits)[live]
         bound = int(state["bound"][t] >> self.frac_bits)
         edges = load_edges(slots)
-        supports = np.zeros(slots, dtype=np.int64)
+        supports, in_heavy = np.zeros(slots, dtype=np.int64), np.zeros(slots, dtype=np.int64)
         loads = np.zeros(len(edges) - 1, dtype=np.int64)
         rows = max(1, _CHUNK_CELLS // max(1, len(sets)))
         for first in range(0, len(records), rows):
@@ -281,12 +286,15 @@ class Apriori:
             held = np.logical_and.reduce([baskets[items] for items in sets.T])
             load = held.T.astype(np.float64) @ (units[live] ** 2).astype(np.float64)
             loads += _histogram(load, edges)
+            heavy = load > bound
             if self.limit == "truncate" and len(sets):
                 held &= self._kept(baskets, held, units[live], bound)
                 load = np.minimum(load, bound)
             words = _words(load.astype(np.int64), bound)
             supports[live] += (held @ words.astype(np.float64)).astype(np.int64) * units[live]
-        return np.concatenate([supports, loads])
+            words = np.where(heavy, words, 0)
+            in_heavy[live] += (held @ words.astype(np.float64)).astype(np.int64) * units[live]
+        return np.concatenate([supports, in_heavy, loads])
 
     def _kept(
         self, baskets: NDArray[np.bool_], held: NDArray[np.bool_], units: Integers, bound: int
@@ -318,24 +326,29 @@ class Apriori:
         now = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
         law = self._law(size, released["loads"])
         now["baskets"] = (t * now["baskets"] + law.sum()) / size
+        noise = released["loads"].noise_std / (1 << _FINE) * sqrt(len(load_edges(self.slots(size))))
+        misfit = law.sum() - released["loads"].values.sum() / (1 << _FINE)
+        now["baskets_std"] = np.hypot(t * now["baskets_std"], np.hypot(noise, misfit)) / size
         now["levels"] = np.array([float(size)])
         units = now[f"unit_{size}"]
         live = units > 0
         bound = float(now["bound"][t])
         # what one basket that counts in full adds to each, in fine units
         full = np.where(live, units, 1.0) * float(_words(np.zeros(1, np.int64), int(bound))[0])
-        factor = self._factor(law, bound / _WHOLE**2)
-        supports = released["supports"]
-        count = np.where(live, factor * supports.values / full, 0.0)
-        std = np.where(live, factor * supports.noise_std / full, 0.0)
-        now[f"count_{size}"], now[f"std_{size}"] = count, std
+        weighed, in_heavy = (
+            (np.where(live, part.values / full, 0.0), np.where(live, part.noise_std / full, 0.0))
+            for part in (released["supports"], released["heavy"])
+        )
+        found = mended(weighed, in_heavy, self._heavy(law, bound / _WHOLE**2))
+        now |= {f"{name}_{size}": part for name, part in found.items()}
+        count, std = found["count"], found["std"]
         sets = now[f"sets_{size}"].astype(np.int64)
         guess = count.copy()
         if size > 1:
             guess[live] = shrink(count[live], std[live], now[f"expected_{size}"][live], sets[live])
         now[f"support_{size}"] = self._repaired(now, size, np.maximum(guess, 0.0))
         if size < self.max_size:
-            now |= self._candidates(size + 1, now, supports.noise_std)
+            now |= self._candidates(size + 1, now, released["supports"].noise_std)
         return now
 
     def _law(self, size: int, loads: Released) -> Floats:
@@ -344,12 +357,19 @@ class Apriori:
         edges = load_edges(self.slots(size))
         return load_law(loads.values / scale, edges, loads.noise_std / scale)
 
-    def _factor(self, law: Floats, bound: float) -> float:
-        """Return what makes up for baskets that do not count in full, on average."""
+    def _heavy(self, law: Floats, bound: float) -> Heavy:
+        """Return what is known of baskets that do not count in full, by what they hold."""
         loads = np.arange(len(law), dtype=np.float64)
         kept = np.minimum(loads, bound if self.limit == "truncate" else np.sqrt(loads * bound))
-        whole, counted = float(law @ loads), float(law @ kept)
-        return max(1.0, whole / counted) if counted > 0 else 1.0
+        heavy = np.where(loads > bound, law * kept, 0.0)
+        counted, whole = float(heavy.sum()), float(law @ kept)
+        if not (counted > 0 and whole > 0):
+            return Heavy(1.0, 0.0, 0.0, 0.0)
+        up = loads / np.maximum(kept, 1e-12)  # what makes up for the weight
+        factor = float(heavy @ up) / counted
+        variance = float(heavy @ (up - factor) ** 2) / counted
+        baskets = float(law[loads > bound].sum())
+        return Heavy(factor, sqrt(max(variance, 0.0)), counted / whole, baskets)
 
     def _repaired(self, now: State, size: int, guess: Floats) -> Floats:
         """Return supports none of which is above that of a part of its set."""
@@ -461,7 +481,7 @@ class Apriori:
             ``baskets``, the noisy number of baskets, shape (1,); ``sets`` of shape (n_sets,
             max_size), items by number, -1 behind a smaller set; and for each set ``support``, the
             best estimate; ``counted``, the noisy support as counted, and ``half_width``, that of
-            its 95 % noise interval.
+            its 95 % interval.
         """
         now = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
         baskets = max(float(now["baskets"][0]), 1.0)
@@ -470,19 +490,21 @@ class Apriori:
             sets = np.pad(
                 now[f"sets_{size}"], ((0, 0), (0, self.max_size - size)), constant_values=-1.0
             )
-            values = (now[f"{name}_{size}"] for name in ("support", "count", "std"))
+            values = (now[f"{name}_{size}"] for name in ("support", "counted", "error"))
             table = np.column_stack([sets, *values])
             shown = (now[f"unit_{size}"] > 0) & ~self._is_sensitive(sets)
             if self.min_count:
-                shown &= now[f"count_{size}"] >= self.min_count
+                shown &= now[f"counted_{size}"] >= self.min_count
             parts.append(table[shown])
         table = np.concatenate([np.zeros((0, self.max_size + 3)), *parts])
+        counted = table[:, -2] / baskets
+        error = np.hypot(table[:, -1], counted * float(now["baskets_std"][0]))
         return {
             "baskets": now["baskets"],
             "sets": table[:, : self.max_size],
             "support": np.clip(table[:, -3] / baskets, 0.0, 1.0),
-            "counted": table[:, -2] / baskets,
-            "half_width": INTERVAL_95["gaussian"] * table[:, -1] / baskets,
+            "counted": counted,
+            "half_width": INTERVAL_95["gaussian"] * error / baskets,
         }
 
     def _is_sensitive(self, sets: Floats) -> NDArray[np.bool_]:

@@ -9,7 +9,7 @@ line, report) is done for it. To add one, write a class with these members in on
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import log, prod, sqrt
 from typing import Any, ClassVar, Literal, Protocol, Self, runtime_checkable
 
@@ -115,14 +115,16 @@ class Measured:
 
 @dataclass(frozen=True)
 class Between:
-    """A value with both ends of its interval; shown as ``value [low, high]``.
+    """A value with both ends of its noise interval; shown as ``value [low, high]``.
 
-    The value may lie outside its interval, as a centre that was shrunk does.
+    The value may lie outside its interval, as a centre that was shrunk does. `population` has both
+    ends of the interval that includes sampling, where there is one; tables give it a column.
     """
 
     value: float
     low: float
     high: float
+    population: tuple[float, float] | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True)

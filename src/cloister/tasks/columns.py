@@ -105,7 +105,11 @@ def in_batches(answer: Callable[[Records], NDArray[Any]], records: Records) -> N
     Floating-point products of matrices may round a row differently in tables of different lengths.
     What one record adds to a sum would then depend on how many others there are, and its removal
     could move another one to the next bin. Tables of one length, filled up with zeros, take the
-    same path through the arithmetic, so that a row's answer is a function of the row alone.
+    same path through the arithmetic.
+
+    This guards against length only. A row still has a place in its table, and that a product
+    rounds it alike in every place is what BLAS libraries do, not what they promise. It is for
+    models of ours, whose arithmetic we know; others are asked about one record a call.
     """
     rows = -(-max(len(records), 1) // _BATCH) * _BATCH
     padded = np.zeros((rows, records.shape[1]), dtype=records.dtype)

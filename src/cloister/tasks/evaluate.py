@@ -40,6 +40,7 @@ from cloister.tasks.base import (
 )
 from cloister.tasks.columns import categories_of, codes, in_batches, position
 from cloister.tasks.evaluated import (
+    COLUMNS,
     FINE,
     NOTE,
     SINGLE,
@@ -48,6 +49,7 @@ from cloister.tasks.evaluated import (
     check_source,
     first_layer,
     moved,
+    named,
     noted,
     plain,
     table_of,
@@ -158,8 +160,8 @@ class Evaluation:
         """Choose the bins from budget and nominal number; see :func:`~.scores.number_of_bins`."""
         if model is not None and not isinstance(model, Classifier):
             raise PlanError(
-                f"model must be a classifier, got the task {model.name!r}; 'regression-evaluation' "
-                "is for one that tells a number."
+                f"model must be a classifier of ours, got {named(model)}; 'regression-evaluation' "
+                "is for one that tells a number, and a model of others is not part of a plan."
             )
         if model is None and truth is None:
             raise PlanError("truth must name the column of the true class where there is no model.")
@@ -213,9 +215,9 @@ class Evaluation:
         what += [f"how many records of each class have scores in each of {self.n_bins} bins"] * (
             self.heads > 0
         )
-        source = "A released model is applied to the records of each silo, there. " * (
-            self.model is not None
-        )
+        source = COLUMNS
+        if self.model is not None:
+            source = "A released model is applied to the records of each silo, there. "
         return (
             f"{source}Silos count {' and '.join(what)}; the sums are released with noise, and "
             "accuracy, area under the curve and other measures are made from them."
@@ -251,7 +253,7 @@ class Evaluation:
         """Return the counts of some records, in fine units; with `silos`, those of the first."""
         k, b = len(self.classes), self.n_bins
         truth = codes(records[:, self.truth], k, self.frac_bits)
-        answers = in_batches(self._answers, records)
+        answers = in_batches(self._answers, records)  # guards against the table's length only
         parts = []
         if self.predicts:
             parts.append(np.bincount(truth * k + answers[:, -1], minlength=k * k))
@@ -342,7 +344,7 @@ class Evaluation:
         rows = {
             f"silo_{key}": np.concatenate([part[key] for part in each])
             for key in each[0]
-            if key.removesuffix("_low").removesuffix("_high") in SINGLE
+            if key.removesuffix("_low").removesuffix("_high").removesuffix("_population") in SINGLE
         }
         return {**pooled, **rows}
 
@@ -372,7 +374,7 @@ class Evaluation:
         areas = _stacked([scores.area(head)[0] for head in heads])
         measures = {"auc": areas}
         if len(heads) > 1:
-            measures["macro_auc"] = scores.mean_of(areas)
+            measures["macro_auc"] = scores.mean_of(areas, same_records=True)
             measures["log_loss"] = scores.multiclass_log_loss(heads, self._told)
         elif self.probability:
             measures |= scores.probability_measures(heads[0], self._told)
@@ -504,7 +506,9 @@ def _stacked(parts: Sequence[scores.Estimate]) -> scores.Estimate:
     values, lows, highs = (
         np.stack([getattr(part, end) for part in parts]) for end in ("value", "low", "high")
     )
-    return scores.Estimate(values, lows, highs)
+    ends = [part.population for part in parts if part.population is not None]
+    wide = (np.stack([low for low, _ in ends]), np.stack([high for _, high in ends]))
+    return scores.Estimate(values, lows, highs, population=wide)
 
 
 def _in_words(results: Mapping[str, Floats], name: str, i: int) -> str:

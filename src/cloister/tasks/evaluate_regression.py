@@ -31,12 +31,14 @@ from cloister.tasks.base import (
 )
 from cloister.tasks.columns import in_batches, position
 from cloister.tasks.evaluated import (
+    COLUMNS,
     FINE,
     NOTE,
     Numbers,
     check_source,
     first_layer,
     moved,
+    named,
     noted,
     plain,
     table_of_measures,
@@ -122,8 +124,8 @@ class RegressionEvaluation:
         """Choose half the range of the target as `bound`, unless it is given."""
         if model is not None and not isinstance(model, Regressor):
             raise PlanError(
-                f"model must tell a number, got the task {model.name!r}; 'evaluation' is for "
-                "classifiers."
+                f"model must be a regressor of ours, got {named(model)}; 'evaluation' is for "
+                "classifiers, and a model of others is not part of a plan."
             )
         if model is None and truth is None:
             raise PlanError("truth must name the column of the true number if there is no model.")
@@ -147,10 +149,11 @@ class RegressionEvaluation:
 
     def describe(self) -> str:
         """Say in plain words what is summed and what is released."""
+        source = COLUMNS if self.model is None else ""
         return (
-            f"Silos sum how far predictions are from the truth, at most {self.bound:g} of each "
-            "record, and the squares of that; the sums are released with noise, and mean errors "
-            "are made from them."
+            f"{source}Silos sum how far predictions are from the truth, at most {self.bound:g} of "
+            "each record, and the squares of that; the sums are released with noise, and mean "
+            "errors are made from them."
             + f" Each of {len(self.silos)} silos has sums of its own."
             * bool(self.silos)
         )
@@ -181,6 +184,7 @@ class RegressionEvaluation:
     def _predicted(self, records: Records) -> Floats:
         if self.model is not None:
             model, released = self.model, self._arrays
+            # guards against the table's length only
             return in_batches(lambda part: model.predict(released, part), records)
         assert self.prediction is not None
         unit = records[:, self.prediction] / (1 << self.frac_bits)

@@ -11,12 +11,16 @@ import numpy as np
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid, round_to_grid
 from cloister.tasks.base import Between, Block, Floats, Integers, Released, State, Table, Task
+from cloister.tasks.population import ENDS, POPULATION_NOTE
 
 FINE = 16
 """A record counts ``2**16``, so that the noise is on a fine lattice."""
-NOTE = (
-    "[ , ] are 95 % of the noise; how well the test records stand for a population is not in them."
+NOTE = f"[ , ] are 95 % of the noise, about these records. {POPULATION_NOTE}"
+COLUMNS = (
+    "Predictions and scores are columns that each silo made; the guarantee assumes that it made "
+    "each from its own record alone. "
 )
+"""What a plan without a model says."""
 Numbers = Mapping[str, Any]
 """Released results as plain numbers: arrays, or tuples of tuples of numbers."""
 
@@ -45,6 +49,11 @@ SINGLE = (
     "r2",
 )
 """Measures of a whole model; one number each, but for the area of each of several classes."""
+
+
+def named(model: Any) -> str:
+    """Return what a refused model is called."""
+    return f"the task {model.name!r}" if isinstance(model, Task) else f"a {type(model).__name__}"
 
 
 def check_source(
@@ -117,7 +126,8 @@ def _spoken(name: str) -> str:
 def between(results: Mapping[str, Floats], name: str, i: int) -> Between:
     """Return the i-th value of a measure with both ends of its interval."""
     ends = (results[key].ravel()[i] for key in (name, f"{name}_low", f"{name}_high"))
-    return Between(*map(float, ends))
+    wide = [float(results[name + end].ravel()[i]) for end in ENDS if name + end in results]
+    return Between(*map(float, ends), population=(wide[0], wide[1]) if wide else None)
 
 
 def table_of(

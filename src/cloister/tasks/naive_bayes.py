@@ -54,6 +54,7 @@ from cloister.tasks.class_tables import (
 )
 from cloister.tasks.columns import categories_of, codes, position
 from cloister.tasks.intervals import fieller, ratio_interval, size_interval
+from cloister.tasks.population import ENDS, population_interval, share_variance
 
 Numbers = Literal["binned", "gaussian", "counts"]
 """How columns of numbers are modelled."""
@@ -396,6 +397,8 @@ class NaiveBayes:
         dict
             ``class_counts`` and ``class_count_half_width`` in records, ``class_prior`` with
             ``class_prior_low`` and ``class_prior_high``; all of shape (n_classes,).
+            ``class_prior``, ``cells`` and ``means`` also have the ends of population intervals,
+            ``..._population_low`` and ``..._population_high``.
 
             For tables, of shape (n_classes, sum of cells): ``cells``, the noisy share of each cell
             in its class, with ``cells_low`` and ``cells_high``; ``log_cells``, the logarithm of the
@@ -423,6 +426,7 @@ class NaiveBayes:
             "class_prior": priors,
             "class_prior_low": low[0],
             "class_prior_high": high[0],
+            **_ends("class_prior", priors, low[0], high[0], share_variance(priors, sizes.sum())),
             **(
                 self._fit_tables(values["tables"], counts, priors, noise_std)
                 if self._tables
@@ -453,10 +457,13 @@ class NaiveBayes:
             if self.kinds[j] == "binned":
                 groups = merge_bins(noisy, noise, priors)
             fitted = fitted_shares(noisy, groups, noise, priors, self.smoothing)
+            shares = np.clip(excess / sizes + even, 0, 1)
+            wide = _ends("cells", shares, low, high, share_variance(shares, sizes))
             for name, value in (
-                ("cells", np.clip(excess / sizes + even, 0, 1)),
+                ("cells", shares),
                 ("cells_low", low),
                 ("cells_high", high),
+                *wide.items(),
                 ("log_cells", np.log(fitted)),
                 ("groups", groups.astype(np.float64)),
             ):
@@ -480,7 +487,10 @@ class NaiveBayes:
         floor = np.maximum(noise * np.hypot(0.5, 2 * means) / sizes, _LEAST_VARIANCE)
         stds = np.sqrt(np.clip(squares - means**2, floor, 1.0))
         units = self._units(self._normal)
+        own = np.maximum(counts, np.maximum(1.0, self._noise(noise_std)))[:, None]
+        wide = _ends("means", means, low, high, stds**2 / own, walls=(-1.0, 1.0))
         return {
+            **{name: _in_units(part, *units) for name, part in wide.items()},
             "means": _in_units(means, *units),
             "means_low": _in_units(low, *units),
             "means_high": _in_units(high, *units),
@@ -595,6 +605,10 @@ class NaiveBayes:
                     float(results["class_prior"][k]),
                     float(results["class_prior_low"][k]),
                     float(results["class_prior_high"][k]),
+                    population=(
+                        float(results["class_prior_population_low"][k]),
+                        float(results["class_prior_population_high"][k]),
+                    ),
                 ),
             )
             for k, (name, spread) in enumerate(
@@ -655,6 +669,19 @@ class NaiveBayes:
 
 
 _NOTE = "[ , ] and ± are 95 % of the noise."
+
+
+def _ends(
+    name: str,
+    value: Floats,
+    low: Floats,
+    high: Floats,
+    variance: Floats,
+    walls: tuple[float, float] = (0.0, 1.0),
+) -> dict[str, Floats]:
+    """Return both ends of a population interval, under the names that results give them."""
+    ends = population_interval(value, low, high, variance, walls=walls)
+    return {name + end: part for end, part in zip(ENDS, ends, strict=True)}
 
 
 def _kinds_of(

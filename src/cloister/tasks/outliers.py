@@ -298,6 +298,7 @@ class Outliers:
         counting = bool(self.count_share) and t == self.rounds - 1
         counts: Integers
         if not counting and t == self.usual.rounds:
+            # guards against the table's length only
             cells = in_batches(lambda part: self._cells_of(results, part), records)
             counts = np.concatenate([np.bincount(c, minlength=self._cells) for c in cells.T])
             return counts.astype(np.int64) << _FINE
@@ -459,6 +460,7 @@ class Outliers:
             cells are than the average cell, as a power of two, on average over pictures [P16]_; the
             cutoff is `threshold` deviations above the median of the released scores.
         """
+        # guards against the table's length only
         return in_batches(lambda part: self._scores(results, part), records)
 
     def _scores(self, results: Mapping[str, Floats], records: Records) -> Floats:

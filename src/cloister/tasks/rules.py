@@ -1,7 +1,7 @@
 """Association rules and their measures from released supports of itemsets; all post-processing.
 
 Measures are of the estimates of the supports; their intervals are those of the same measures of
-the supports as counted, from the noise alone.
+the supports as counted.
 
 References
 ----------
@@ -27,8 +27,8 @@ _Z = INTERVAL_95["gaussian"]
 _MOST_ROWS = 60  # of a table in the report; the result has all
 _MOST_EDGES = 24
 _NOTE = (
-    "Parts of all baskets. The intervals are 95 % of the noise in the support as it was counted; "
-    "the estimate also uses the supports of the parts of a set, so it may lie outside."
+    "Parts of all baskets. The 95 % intervals are of the exact support, also of sets in large "
+    "baskets; the estimate also uses the supports of the parts of a set, so it may lie outside."
 )
 
 
@@ -51,7 +51,8 @@ class Itemset:
     support : float in [0, 1]
         The best estimate, as a part of all baskets.
     counted, half_width : float
-        The noisy support as counted, and the half-width of its 95 % noise interval.
+        The noisy support as counted, and the half-width of its 95 % interval: noise, and what is
+        not known of the large baskets that hold the set.
     """
 
     items: tuple[str, ...]

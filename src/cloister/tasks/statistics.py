@@ -43,6 +43,7 @@ from cloister.tasks.moments import (
     sum_products,
     unpack_products,
 )
+from cloister.tasks.population import ENDS, POPULATION_NOTE
 from cloister.tasks.quantiles import numbers_but
 from cloister.tasks.scores import Estimate, ratio
 
@@ -179,7 +180,8 @@ class Statistics:
         -------
         dict
             ``count`` and ``count_half_width`` of shape (1,); ``mean``, ``variance`` and
-            ``deviation``, each with ``_low`` and ``_high``, of shape (n_used,); if asked for,
+            ``deviation``, each with ``_low`` and ``_high``, of shape (n_used,), the mean with the
+            ends of its population interval, ``_population_low`` and ``_high``; if asked for,
             ``covariance`` and ``correlation``, each with ``_low`` and ``_high``, of shape
             (n_used, n_used).
 
@@ -196,7 +198,8 @@ class Statistics:
             products = unpack_products(real["sums"], d + 1)
             n = float(products[d, d])
             var_square, var_product = (noise / SQUARE) ** 2, (noise / PRODUCT) ** 2
-            mean = _mean(products[:d, d], n, var_product, var_square)
+            second = np.diag(products)[:d]
+            mean = _mean(products[:d, d], n, second, var_product, var_square)
             both = _covariance(products, var_square, var_product)
             found = _matrices(both, half)
             variance = Estimate(*(np.diag(part) for part in _parts(both)))
@@ -207,13 +210,13 @@ class Statistics:
                 real["sums"][d + 1 :],
             )
             found = {}
-            mean = _mean(first, n, noise**2, noise**2)
+            mean = _mean(first, n, (second + n) / 2, noise**2, noise**2)
             variance = _variance(n, first, (second + n) / 2, noise**2)
         positive = [np.maximum(part, 0.0) for part in _parts(variance)]
         return {
             "count": np.array([n]),
             "count_half_width": self._count_half_width(noise),
-            **Estimate(*(centre + half * part for part in _parts(mean))).named("mean"),
+            **mean.mapped(lambda part: centre + half * part).named("mean"),
             **Estimate(*(half**2 * part for part in positive)).named("variance"),
             **Estimate(*(half * np.sqrt(part) for part in positive)).named("deviation"),
             **found,
@@ -224,7 +227,7 @@ class Statistics:
     ) -> tuple[Exhibit, ...]:
         """Return a table of means and deviations, and the correlations."""
         names = tuple(columns[j] for j in self.used)
-        note = "[ , ] and ± are 95 % of the noise."
+        note = f"[ , ] and ± are 95 % of the noise. {POPULATION_NOTE}"
         rows: list[tuple[str | Measured | Between, ...]] = [
             (name, _between(results, "mean", i), _between(results, "deviation", i))
             for i, name in enumerate(names)
@@ -266,10 +269,18 @@ def _parts(estimate: Estimate) -> tuple[Floats, Floats, Floats]:
     return estimate.value, estimate.low, estimate.high
 
 
-def _mean(sums: Floats, n: float, var_sum: float, var_count: float) -> Estimate:
-    box = (-1.0, 1.0)
-    count = np.asarray(n)
-    return ratio(sums, count, var_numerator=var_sum, var_denominator=var_count, box=box)
+def _mean(sums: Floats, n: float, squares: Floats, var_sum: float, var_count: float) -> Estimate:
+    """Return means; `squares` are the sums of squares, for the variance of sampling."""
+    box, size = (-1.0, 1.0), np.maximum(n, 1.0)
+    least = sums**2 / size  # no sum of squares is smaller
+    return ratio(
+        sums,
+        np.asarray(n),
+        var_numerator=var_sum,
+        var_denominator=var_count,
+        sampling=(np.maximum(squares, least), size, sums),
+        box=box,
+    )
 
 
 def _variance(n: float, first: Floats, second: Floats, noise: float) -> Estimate:
@@ -335,4 +346,6 @@ def _matrices(entries: Estimate, half: Floats) -> dict[str, Floats]:
 
 
 def _between(results: Mapping[str, Floats], name: str, i: int) -> Between:
-    return Between(*(float(results[f"{name}{end}"][i]) for end in ("", "_low", "_high")))
+    wide = [float(results[name + end][i]) for end in ENDS if name + end in results]
+    ends = (float(results[f"{name}{end}"][i]) for end in ("", "_low", "_high"))
+    return Between(*ends, population=(wide[0], wide[1]) if wide else None)

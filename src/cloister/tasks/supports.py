@@ -5,6 +5,8 @@ All of it is post-processing of released counts.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from cloister.tasks.base import Floats, Integers
@@ -13,6 +15,7 @@ from cloister.tasks.base import Floats, Integers
 # bins did so by chance in one run of forty, and baskets that nobody has weighed more than all.
 _STANDS_OUT = 5.0
 _MISFIT = 0.1  # part of a bin by which the law of the tail may be wrong
+_STEEPEST = 3.0  # rise of a logarithm within a bin
 _POWERS = np.linspace(-2.0, 4.0, 25)
 _N_SCALES = 30
 _PRIOR = (1.0, 0.3, 0.2)  # deviations of the level, of the slope, of each item; in log support
@@ -46,9 +49,10 @@ def load_law(histogram: Floats, edges: tuple[int, ...], noise_std: float) -> Flo
 
     Notes
     -----
-    A bin that stands out of its noise counts as it is. The others follow the law of the best fit
-    whose numbers fall off as ``load**a * exp(-load / b)``: the few baskets of many items, which
-    weigh most, are lost in noise bin by bin.
+    A bin that stands out of its noise counts as it is; within it, numbers rise or fall as its
+    neighbours say. The others follow the law of the best fit whose numbers fall off as
+    ``load**a * exp(-load / b)``: the few baskets of many items, which weigh most, are lost in noise
+    bin by bin.
     """
     loads = np.arange(1, edges[-1])
     bins = np.searchsorted(edges, loads, side="right") - 2
@@ -58,8 +62,24 @@ def load_law(histogram: Floats, edges: tuple[int, ...], noise_std: float) -> Flo
     fitted = np.bincount(bins, shape, len(counts))
     inside = np.where(fitted[bins] > 0, shape / np.where(fitted > 0, fitted, 1)[bins], 0.0)
     inside = np.where(fitted[bins] > 0, inside, 1 / width[bins])
-    found = np.where(counts >= _STANDS_OUT * noise_std, counts, fitted)
-    return np.concatenate([np.maximum(histogram[:1], 0.0), found[bins] * inside])
+    clear = counts >= _STANDS_OUT * noise_std
+    found = np.where(clear, counts, fitted)
+    tilted = np.exp(_slopes(found, width, max(noise_std, 1.0))[bins] * loads)
+    tilted /= np.bincount(bins, tilted, len(counts))[bins]
+    return np.concatenate(
+        [np.maximum(histogram[:1], 0.0), found[bins] * np.where(clear[bins], tilted, inside)]
+    )
+
+
+def _slopes(found: Floats, width: Integers, least: float) -> Floats:
+    """Return how the logarithm of the number at a load rises within each bin, by its neighbours."""
+    logs = np.log(np.maximum(found, least) / width)
+    middles = np.cumsum(width) - width / 2
+    rise = np.zeros(len(found))
+    if len(found) > 1:
+        rise = np.gradient(logs, middles)
+    slopes: Floats = np.clip(rise, -_STEEPEST / width, _STEEPEST / width)
+    return slopes
 
 
 def _best_shape(counts: Floats, loads: Integers, bins: Integers, noise_std: float) -> Floats:
@@ -78,6 +98,69 @@ def _best_shape(counts: Floats, loads: Integers, bins: Integers, noise_std: floa
         if losses[at] < least:
             least, best = float(losses[at]), heights[at] * laws[at]
     return best
+
+
+@dataclass(frozen=True)
+class Heavy:
+    """Baskets that do not count in full, as a law of loads has them.
+
+    Parameters
+    ----------
+    factor : float, >= 1
+        What makes up for their weights, on average over all that they hold.
+    spread : float, >= 0
+        Deviation of what makes up for the weight of one of them.
+    share : float in [0, 1]
+        Their part in the sum of all weighted supports.
+    baskets : float, >= 0
+        How many there are.
+    """
+
+    factor: float
+    spread: float
+    share: float
+    baskets: float
+
+
+def mended(
+    weighed: tuple[Floats, Floats], in_heavy: tuple[Floats, Floats], heavy: Heavy
+) -> dict[str, Floats]:
+    """Make up for the weights of heavy baskets, set by set.
+
+    Parameters
+    ----------
+    weighed, in_heavy : (ndarray, ndarray), each of shape (n_sets,)
+        Noisy weighted supports, and the deviation of their noise: in all baskets, and in heavy ones
+        alone.
+    heavy : Heavy
+
+    Returns
+    -------
+    dict
+        ``counted``, what all baskets hold, ``error``, its deviation: noise, and that a set may be
+        in heavier or lighter ones of the heavy baskets than others. ``count`` and ``std``: an
+        estimate of smaller error, which takes the part of a set in heavy baskets to be as large as
+        others' as far as the noise makes it so.
+    """
+    (sums, std), (own, own_std) = weighed, in_heavy
+    more = heavy.factor - 1
+    counted = sums + more * own
+    # the mean over a part p of them is within sqrt((1 - p) / p) deviations of that over all
+    # (Cauchy-Schwarz); of a small part one deviation is taken, of a large one a half
+    part = np.clip(heavy.factor * own / max(heavy.baskets, 1.0), 0.5, 0.8)
+    away = heavy.spread * np.sqrt((1 - part) / part)
+    uneven = away * np.maximum(own + own_std, 0.0)
+    # by moments over all sets: how far the part in heavy baskets is from the usual one
+    noise = own_std**2 + (heavy.share * std) ** 2
+    apart = float(((own - heavy.share * sums) ** 2 - noise).sum())
+    trust = apart / (apart + float(noise.sum())) if apart > 0 else 0.0
+    usual = 1 + more * (1 - trust) * heavy.share
+    return {
+        "counted": counted,
+        "error": np.sqrt(std**2 + (more * own_std) ** 2 + uneven**2),
+        "count": usual * sums + more * trust * own,
+        "std": np.hypot(usual * std, more * trust * own_std),
+    }
 
 
 def shrink(counts: Floats, stds: Floats, expected: Floats, members: Integers) -> Floats:
