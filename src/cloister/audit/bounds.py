@@ -22,7 +22,7 @@ from cloister.privacy import accounting
 from cloister.privacy.events import Event
 from cloister.tasks.base import Floats
 
-PARTS = (1.0, 0.5, 0.2, 0.05)
+PARTS = (1.0, 0.2, 0.05)
 """Parts of delta(0) at which a curve is looked at: where noise hides little of it."""
 
 ENOUGH = 0.1
@@ -111,12 +111,12 @@ def best_at_95(checks: Iterable[Check]) -> list[tuple[Check, float]]:
 
 
 def points(event: Event) -> list[tuple[float, float]]:
-    """Return four points (epsilon, delta) of the curve of what was claimed to be done.
+    """Return three points (epsilon, delta) of the curve of what was claimed to be done.
 
     Returns
     -------
     list of (float, float)
-        Where delta is all, a half, a fifth and a twentieth of delta(0).
+        Where delta is all, a fifth and a twentieth of delta(0).
     """
     whole = accounting.delta(event, 0.0)
     found = [accounting.epsilon(event, part * whole) if part < 1 else 0.0 for part in PARTS]

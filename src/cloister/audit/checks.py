@@ -205,7 +205,7 @@ def audit_task(
     """
     if not task.private:
         raise PlanError(f"task {task.name!r} says itself that it is not private; nothing to audit.")
-    case = _case(task, n_features, n_clusters, options, schema)
+    case = case_of(task, n_features, n_clusters, options, schema)
     contract = schema or schema_of(case.columns)
     plan = make_plan(task, contract, ["silo"], budget=budget, nominal_n=nominal_n, **case.options)
     replayed = check_replay(plan, make_noise=make_noise)
@@ -317,7 +317,10 @@ def audit_plan(
     best = int(np.argmax([pilot.reach for pilot in pilots]))
     pair = tried[best]
     without, with_it = (scores(plan, pair, world, runs, noise) for world in ("without", "with"))
-    excess = max(found.excess for found in (*pilots, *searches, without, with_it))
+    excess = max(
+        *(found.excess for found in searches),
+        *(found.excess for found in (*pilots, without, with_it)),
+    )
     if drawn is not None:
         words = np.concatenate([without.noise, with_it.noise])
         kept = words[: max(_KEPT // words.shape[1], 1)]
@@ -350,7 +353,7 @@ def told(checks: tuple[Check, ...], pair: str, reach: float) -> Finding:
 # One run with canaries ----------------------------------------------------------------------------
 
 
-def _case(
+def case_of(
     task: type[Task],
     n_features: int,
     n_clusters: int,
@@ -386,7 +389,7 @@ def _canary_case(
                 **case.options,
             )
             return case
-    return _case(task, n_features, 2, options, schema)
+    return case_of(task, n_features, 2, options, schema)
 
 
 def _expected(canaries: int) -> int:

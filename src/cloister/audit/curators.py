@@ -2,29 +2,37 @@
 
 A method that is not a sum shows no scores. So half of the runs on either neighbour are used to look
 for the event that tells the two worlds apart best, and the other half to bound its probabilities.
+
+Max cover draws balls before it adds any noise. What is drawn in its releases is scored by itself,
+with the exact likelihood ratio of the exponential mechanism, on neighbours for which the claim of
+the draws nearly binds.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 
 import numpy as np
 
-from cloister.audit.bounds import Check, points
-from cloister.audit.checks import ALPHA, Audit, Finding, drawn_curve, told
+from cloister.audit.bounds import Check, attainable, compare, points
+from cloister.audit.checks import ALPHA, DISTINGUISHING, Audit, Finding, drawn_curve, told
 from cloister.audit.pairs import Pair, entered
 from cloister.audit.runs import MakeNoise, system_noise
 from cloister.curator.base import CuratorMethod
+from cloister.curator.cover import Cover
+from cloister.curator.max_cover import MAX_EPSILON, MaxCover
 from cloister.errors import PrivacyWarning
+from cloister.privacy import accounting
 from cloister.privacy.budget import Budget
-from cloister.privacy.events import Event, NonPrivateEvent
+from cloister.privacy.events import CoverEvent, Event, NonPrivateEvent
+from cloister.privacy.noise import NoiseSource
 from cloister.schema import schema_of
-from cloister.tasks.base import Floats, Records
+from cloister.tasks.base import Floats, Integers, Records
 from cloister.tasks.examples import numbers
 
 Outputs = Callable[[], Floats]
@@ -104,15 +112,17 @@ def audit_method(
         ).events()
         curve = points(event)
     tried = black_box_pairs(n_features, nominal_n)
-    pilot = max(runs // 10, 20)
+    cover = issubclass(method, MaxCover)  # its draws are looked at by themselves
+    outside = max(runs // 4, 20) if cover else runs
+    pilot = max(outside // 10, 20)
     gaps = [
         max(check.seen - check.delta for check in _two_worlds(release, pair, curve, pilot))
         for pair in tried
     ]
     pair = tried[int(np.argmax(gaps))]
-    checks = tuple(_two_worlds(release, pair, curve, runs))
+    checks = tuple(_two_worlds(release, pair, curve, outside))
     same = _same(release, pair.table) if method.private else ()
-    return Audit(
+    audit = Audit(
         method=method.name,
         budget=budget,
         event=event,
@@ -124,7 +134,96 @@ def audit_method(
         reach=math.nan,
         epsilon_seen=math.nan,
         false_alarm=ALPHA,
+        possible=_possible(event, checks) if method.private else 0.0,
     )
+    return _with_picks(audit, method, source, runs) if cover else audit
+
+
+def _possible(event: Event, checks: Iterable[Check]) -> float:
+    return attainable(partial(accounting.delta, event), checks)
+
+
+# Balls that are drawn -----------------------------------------------------------------------------
+
+
+def _with_picks(audit: Audit, method: type[MaxCover], noise: NoiseSource, runs: int) -> Audit:
+    """Return an audit whose two worlds are the draws of releases, held to their own claim."""
+    balls: list[Integers] = []
+
+    def picks(self: MaxCover, projected: Integers) -> Integers:
+        balls.append(method.picks(self, projected))
+        return balls[-1]
+
+    watched = type(method.__name__, (method,), {"picks": picks})
+    designed = _loud(watched, audit.budget)
+    event = CoverEvent(designed.pick_epsilon)
+    grid = schema_of(numbers(1)).grid(16)
+    place = np.zeros(1)
+    tried = [entered(grid, f"beside {n}", np.zeros((n, 1)), place) for n in (0, 1)]
+
+    def scores(pair: Pair, table: Records, times: int) -> Floats:
+        found = []
+        for _ in range(times):
+            balls.clear()
+            designed.release(table, noise)
+            found.append(pick_score(designed, pair, balls[0]))
+        return np.array(found)
+
+    pilots = [abs(scores(pair, pair.more, 20)).mean() for pair in tried]
+    pair = tried[int(np.argmax(pilots))]
+    half = max(runs // 2, 20)
+    without, with_it = (scores(pair, table, half) for table in (pair.table, pair.more))
+    checks = tuple(compare(points(event), without, with_it, ALPHA))
+    outside = replace(audit.findings[0], check="from outside")
+    return replace(
+        audit,
+        details=f"{audit.details}; balls of releases at epsilon {designed.pick_epsilon:.3g} a draw",
+        findings=(told(checks, f"one record {pair.name}", math.nan), outside, *audit.findings[1:]),
+        checks=checks,
+        curve=drawn_curve(event, checks),
+        pair=f"one record {pair.name}",
+        false_alarm=2 * audit.false_alarm,
+        possible=_possible(event, checks),
+    )
+
+
+def _loud(method: type[MaxCover], budget: Budget) -> MaxCover:
+    """Return a method on one column each of whose draws has the epsilon of two worlds."""
+    loud = budget
+    while True:
+        designed = method.design(
+            n_clusters=4,
+            n_features=1,
+            nominal_n=200,
+            budget=loud,
+            frac_bits=16,
+            public_seed=0,
+        )
+        if designed.pick_epsilon >= DISTINGUISHING or 2 * loud.epsilon > MAX_EPSILON:
+            return designed
+        loud = Budget(2 * loud.epsilon, budget.delta)
+
+
+def pick_score(method: MaxCover, pair: Pair, balls: Integers) -> float:
+    """Return the logarithm of the likelihood ratio of drawn balls, with the record over without.
+
+    A ball has probability in proportion to ``exp(pick_epsilon c / 2)``, where c is the number of
+    records in it that no ball drawn before holds.
+    """
+    half, score, place = method.pick_epsilon / 2, 0.0, 0
+    worlds = [method.project(records) for records in (pair.table, pair.more)]
+    for grid in method.grids:
+        covers = [Cover(grid, points) for points in worlds]
+        for _ in range(method.n_clusters):
+            for sign, cover in zip((-1, 1), covers, strict=True):
+                held = cover.histogram()
+                whole = math.log(float(held @ np.exp(half * np.arange(len(held)))))
+                inside = int(grid.holds(cover.points, balls[place]).sum())
+                score += sign * (half * inside - whole)
+                cover.remove(balls[place])
+            place += 1
+        worlds = [cover.points for cover in covers]
+    return score
 
 
 def _two_worlds(

@@ -102,9 +102,8 @@ def ties(left: Integers, right: Integers, one: int) -> list[Integers]:
     whole = sum(q * q - p * p for p, q in zip(a, b, strict=True))
     middle = [(p + q) // 2 for p, q in zip(a, b, strict=True)]
     found = []
-    if len(a) == 1:
-        if apart[0] and whole % apart[0] == 0:
-            found.append([whole // apart[0]])
+    if len(a) == 1 and apart[0] and whole % apart[0] == 0:
+        found.append([whole // apart[0]])
     for i, j in islice(combinations(range(len(a)), 2), 6):
         left_over = whole - sum(apart[k] * middle[k] for k in range(len(a)) if k not in (i, j))
         for x, y in _two_unknowns(apart[i], apart[j], left_over, middle[i]):
@@ -149,10 +148,11 @@ def jumps(adds: Adds, start: Integers, end: Integers) -> Iterator[tuple[Integers
     length = int(np.abs(end - start).max())
 
     def at(place: int) -> Integers:
-        return start + np.rint((end - start) * (place / max(length, 1))).astype(np.int64)
+        point: Integers = start + np.rint((end - start) * (place / max(length, 1))).astype(np.int64)
+        return point
 
     def words(place: int) -> bytes:
-        return (adds(at(place)) != 0).tobytes()
+        return _pattern(adds(at(place)))
 
     places = [length * cut // _CUTS for cut in range(_CUTS + 1)]
     seen = [words(place) for place in places]
@@ -163,6 +163,11 @@ def jumps(adds: Adds, start: Integers, end: Integers) -> Iterator[tuple[Integers
             middle = (low + high) // 2
             low, high = (middle, high) if words(middle) == one else (low, middle)
         yield at(low), at(high)
+
+
+def _pattern(words: Integers) -> bytes:
+    """Return to which words a record adds."""
+    return np.asarray(words != 0).tobytes()
 
 
 def edge(adds: Adds, point: Integers, one: int, rng: np.random.Generator) -> Iterator[Integers]:
@@ -179,7 +184,7 @@ def edge(adds: Adds, point: Integers, one: int, rng: np.random.Generator) -> Ite
     end = point.copy()
     end[i] = towards[i] * one
     for inside, outside in jumps(adds, point + towards, end):
-        first = (adds(inside) != 0).tobytes()
+        first = _pattern(adds(inside))
         near, far = (int(((x - point) ** 2).sum()) for x in (inside, outside))
         if near >= far:
             continue
@@ -195,7 +200,7 @@ def edge(adds: Adds, point: Integers, one: int, rng: np.random.Generator) -> Ite
         low, high = 0, len(rows)
         while high - low > 1:
             middle = (low + high) // 2
-            same = (adds(rows[middle]) != 0).tobytes() == first
+            same = _pattern(adds(rows[middle])) == first
             low, high = (middle, high) if same else (low, middle)
         yield rows[max(0, low - 2) : low + 3]
         return

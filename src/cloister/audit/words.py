@@ -274,7 +274,7 @@ def _apart(table: Floats, lag: int) -> float:
     own = np.diag(products).copy()
     np.fill_diagonal(found, 0.0)  # a word and its own later values are no two independent vectors
     n, words = before.shape
-    p_value = words**2 * correlated(float(found.max()), n)
+    p_value = float(words**2) * correlated(float(found.max()), n)
     return min(2 * p_value, 2 * words * float(_drift(own, squares[0], n).min()))
 
 
@@ -338,7 +338,7 @@ def _same_as_before(drawn: Drawn) -> float:
     equal = (drawn.words[1:] == drawn.words[:-1]).sum(axis=0)
     again = len(drawn.words) - 1
     # given the first, the second is equal with at most the chance of the commonest value
-    p_words = stats.binom.sf(equal - 1, again, np.minimum(1.0, 1 / (2 * drawn.scales)))
+    p_words = np.asarray(stats.binom.sf(equal - 1, again, np.minimum(1.0, 1 / (2 * drawn.scales))))
     whole = float(np.log(np.maximum(1.0, 2 * drawn.scales)).sum())
     rows = int((drawn.words[1:] == drawn.words[:-1]).all(axis=1).sum())
     p_rows = again * exp(-min(whole, 700.0)) if rows else 1.0
