@@ -48,7 +48,7 @@ from cloister.audit.words import (
     repeats,
     summary,
 )
-from cloister.errors import PlanError
+from cloister.errors import PlanError, RemoteProtocolError
 from cloister.jobs import make_plan, run_job, run_plan
 from cloister.privacy import accounting
 from cloister.privacy.budget import Budget
@@ -441,17 +441,20 @@ def find_canaries(
     there = rng.random(canaries) < 0.5
     present = canary[there]
     silos = {f"silo-{i}": [present[i::3]] for i in range(3)}
-    done = run_job(
-        watched(task, log, finish=True),
-        schema,
-        silos,
-        epsilon=budget.epsilon,
-        delta=budget.delta,
-        nominal_n=_expected(canaries),
-        noise=make_noise() if make_noise else None,
-        profile=_profile(task, profile),
-        **case.options,
-    )
+    try:
+        done = run_job(
+            watched(task, log, finish=True),
+            schema,
+            silos,
+            epsilon=budget.epsilon,
+            delta=budget.delta,
+            nominal_n=_expected(canaries),
+            noise=make_noise() if make_noise else None,
+            profile=_profile(task, profile),
+            **case.options,
+        )
+    except RemoteProtocolError as error:  # as where states depend on records
+        return Finding("canaries", True, f"a job with three silos was stopped: {error}"), 0.0
     estimate = _estimate(done.plan, log, canary)
     order = np.argsort(-np.abs(estimate))
     right = (estimate > 0) == there
@@ -563,7 +566,10 @@ def check_fresh(plan: Plan, *, make_noise: MakeNoise | None = None) -> tuple[Fin
     for profile in sorted(plan.task.profiles):
         if (other := in_profile(plan, profile)) is None:
             continue
-        jobs = [whole_job(other, make_noise) for _ in range(1 + again)]
+        try:
+            jobs = [whole_job(other, make_noise) for _ in range(1 + again)]
+        except RemoteProtocolError as error:
+            return (Finding("two runs", True, f"a job under {profile!r} was stopped: {error}"),)
         same = sum(int((jobs[0].noise == job.noise).sum()) for job in jobs[1:])
         most = 1 / noise_of(other).scales.min()
         p_values.append(float(stats.binom.sf(same - 1, again * scale.size, most)))

@@ -45,7 +45,7 @@ World = Literal["without", "with"]
 MakeNoise = Callable[[], NoiseSource]
 
 _SEARCHES = 16  # runs to look for a record in: one that adds most to a single run may add little
-_WALKS = 4  # of them in which walls are looked for, too
+_WALKS = 3  # of them in which walls are looked for, too
 
 
 @dataclass(frozen=True)

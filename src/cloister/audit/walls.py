@@ -20,6 +20,7 @@ _POINTS = 12  # of a state, at most
 _PAIRS = 24  # of points whose ties are looked for
 _LINES = 6  # on which walls are looked for
 _WALLS = 16  # that are found on them, at most
+_CLOSER = 4  # times that a distance is looked for between the last ones inside and outside
 _CUTS = 8  # parts of a line; in each at most one wall is found
 _LEVELS = 12  # whole numbers of a column that are all tried, such as categories
 _GRID = 64  # records on special values of every column, at most
@@ -58,7 +59,7 @@ def hard_records(plan: Plan, t: int, state: GridState, rng: np.random.Generator)
     walls = (wall for line in _lines(points, d, one, rng) for wall in jumps(adds, *line))
     for inside, outside in islice(walls, _WALLS):
         found += [inside + steps, outside + steps]
-    for point in rng.permutation(points)[:2]:
+    for point in rng.permutation(points)[:1]:
         found += list(edge(adds, point, one, rng))
     records = np.concatenate(found)
     inside_box = records[(np.abs(records) <= one).all(axis=1)]
@@ -173,34 +174,41 @@ def _pattern(words: Integers) -> bytes:
 def edge(adds: Adds, point: Integers, one: int, rng: np.random.Generator) -> Iterator[Integers]:
     """Yield records of the largest distance to a point that still add what nearer ones do.
 
-    A line gives the distance to about a step; among the pairs of whole numbers whose squares add
-    up to nearly that, the last one inside and the first one outside are found.
+    A line gives the distance to about a step. Among pairs of whole numbers whose squares add up to
+    nearly that, the last one inside and the first one outside are found.
     """
-    d = len(point)
-    if d < 2:
+    if len(point) < 2:
         return
-    i, j = rng.permutation(d)[:2]
+    i, j = rng.permutation(len(point))[:2]
     towards = np.where(point > 0, -1, 1)
-    end = point.copy()
+    start, end = point + towards, point + towards
     end[i] = towards[i] * one
-    for inside, outside in jumps(adds, point + towards, end):
-        first = _pattern(adds(inside))
+    for inside, outside in jumps(adds, start, end):
         near, far = (int(((x - point) ** 2).sum()) for x in (inside, outside))
-        if near >= far:
-            continue
-        x = np.arange(isqrt(far) + 1)
-        y = np.sqrt((far - x**2).astype(np.float64)).astype(np.int64)
-        squares = x**2 + y**2
-        order = np.flatnonzero((squares >= near) & (squares <= far))
-        order = order[np.argsort(squares[order], kind="stable")]
-        rows = np.repeat(point[None], len(order), axis=0)
-        rows[:, i] += towards[i] * x[order]
-        rows[:, j] += towards[j] * y[order]
-        rows = rows[(np.abs(rows) <= one).all(axis=1)]
-        low, high = 0, len(rows)
-        while high - low > 1:
-            middle = (low + high) // 2
-            same = _pattern(adds(rows[middle])) == first
-            low, high = (middle, high) if same else (low, middle)
-        yield rows[max(0, low - 2) : low + 3]
-        return
+        lost = (adds(inside) != 0) & (adds(outside) == 0)
+        for _ in range(_CLOSER if near < far and lost.any() else 0):
+            rows, squares = _at_distance(point, i, j, towards, near, far, one)
+            low, high = 0, len(rows)
+            while high - low > 1:
+                middle = (low + high) // 2
+                held = bool(adds(rows[middle])[lost].any())
+                low, high = (middle, high) if held else (low, middle)
+            yield rows[max(0, low - 2) : low + 3]
+            near = int(squares[low]) if len(rows) else near
+            far = int(squares[high]) if high < len(rows) else far
+
+
+def _at_distance(
+    point: Integers, i: int, j: int, towards: Integers, near: int, far: int, one: int
+) -> tuple[Integers, Integers]:
+    """Return records, and their squared distances to a point, in order, from near to far."""
+    x = np.arange(isqrt(far) + 1)
+    y = np.sqrt((far - x**2).astype(np.float64)).astype(np.int64)
+    squares = x**2 + y**2
+    x, y, squares = (v[(squares >= near) & (squares <= far)] for v in (x, y, squares))
+    rows = np.repeat(point[None], len(x), axis=0)
+    rows[:, i] += towards[i] * x
+    rows[:, j] += towards[j] * y
+    fits = (np.abs(rows) <= one).all(axis=1)
+    order = np.argsort(squares[fits], kind="stable")
+    return rows[fits][order], squares[fits][order]

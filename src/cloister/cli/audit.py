@@ -143,6 +143,7 @@ def _described(audit: Audit) -> dict[str, object]:
         "verdict": verdict(audit),
         "epsilon": audit.budget.epsilon,
         "delta": audit.budget.delta,
+        "details": audit.details,
         "pair": audit.pair,
         "reach": audit.reach,
         "epsilon_seen": audit.epsilon_seen,
