@@ -59,7 +59,7 @@ def hard_records(plan: Plan, t: int, state: GridState, rng: np.random.Generator)
     walls = (wall for line in _lines(points, d, one, rng) for wall in jumps(adds, *line))
     for inside, outside in islice(walls, _WALLS):
         found += [inside + steps, outside + steps]
-    for point in rng.permutation(points)[:1]:
+    for point in rng.permutation(points)[:2]:
         found += list(edge(adds, point, one, rng))
     records = np.concatenate(found)
     inside_box = records[(np.abs(records) <= one).all(axis=1)]
@@ -180,7 +180,7 @@ def edge(adds: Adds, point: Integers, one: int, rng: np.random.Generator) -> Ite
     if len(point) < 2:
         return
     i, j = rng.permutation(len(point))[:2]
-    towards = np.where(point > 0, -1, 1)
+    towards = rng.choice((-1, 1), len(point))
     start, end = point + towards, point + towards
     end[i] = towards[i] * one
     for inside, outside in jumps(adds, start, end):
