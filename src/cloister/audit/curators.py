@@ -14,17 +14,17 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from itertools import count
 
 import numpy as np
 
 from cloister.audit.bounds import Check, attainable, compare, points
-from cloister.audit.checks import ALPHA, DISTINGUISHING, Audit, Finding, drawn_curve, told
+from cloister.audit.checks import ALPHA, Audit, Finding, drawn_curve, told
 from cloister.audit.pairs import Pair, entered
 from cloister.audit.runs import MakeNoise, system_noise
 from cloister.curator.base import CuratorMethod
-from cloister.curator.cover import Cover
+from cloister.curator.cover import BallGrid, Cover
 from cloister.curator.max_cover import MAX_EPSILON, MaxCover
 from cloister.errors import PrivacyWarning
 from cloister.privacy import accounting
@@ -37,6 +37,9 @@ from cloister.tasks.examples import numbers
 
 Outputs = Callable[[], Floats]
 """Makes one more run and returns what it put out, as one row of numbers."""
+
+_ALONE = "one record, and nobody else"
+_DRAW = 1.5  # epsilon of a draw, at least; far above it what is claimed hides twice as much
 
 _QUANTILES = np.linspace(0.02, 0.98, 25)
 
@@ -155,40 +158,54 @@ def _with_picks(audit: Audit, method: type[MaxCover], noise: NoiseSource, runs: 
         return balls[-1]
 
     watched = type(method.__name__, (method,), {"picks": picks})
-    designed = _loud(watched, audit.budget)
+    designed = loud_cover(watched, audit.budget)
+
+    def draw(table: Records) -> Integers:
+        balls.clear()
+        designed.release(table, noise)
+        return balls[0]
+
+    finding, checks = check_picks(designed, draw, 2 * runs)
     event = CoverEvent(designed.pick_epsilon)
-    grid = schema_of(numbers(1)).grid(16)
-    place = np.zeros(1)
-    tried = [entered(grid, f"beside {n}", np.zeros((n, 1)), place) for n in (0, 1)]
-
-    def scores(pair: Pair, table: Records, times: int) -> Floats:
-        found = []
-        for _ in range(times):
-            balls.clear()
-            designed.release(table, noise)
-            found.append(pick_score(designed, pair, balls[0]))
-        return np.array(found)
-
-    pilots = [abs(scores(pair, pair.more, 20)).mean() for pair in tried]
-    pair = tried[int(np.argmax(pilots))]
-    half = max(runs // 2, 20)
-    without, with_it = (scores(pair, table, half) for table in (pair.table, pair.more))
-    checks = tuple(compare(points(event), without, with_it, ALPHA))
     outside = replace(audit.findings[0], check="from outside")
     return replace(
         audit,
         details=f"{audit.details}; balls of releases at epsilon {designed.pick_epsilon:.3g} a draw",
-        findings=(told(checks, f"one record {pair.name}", math.nan), outside, *audit.findings[1:]),
+        findings=(finding, outside, *audit.findings[1:]),
         checks=checks,
         curve=drawn_curve(event, checks),
-        pair=f"one record {pair.name}",
+        pair=_ALONE,
         false_alarm=2 * audit.false_alarm,
         possible=_possible(event, checks),
     )
 
 
-def _loud(method: type[MaxCover], budget: Budget) -> MaxCover:
-    """Return a method on one column each of whose draws has the epsilon of two worlds."""
+def check_picks(
+    method: MaxCover, draw: Callable[[Records], Integers], runs: int
+) -> tuple[Finding, tuple[Check, ...]]:
+    """Compare balls that are drawn for nobody and for one record with the claim of the draws.
+
+    Parameters
+    ----------
+    method : MaxCover
+        On one column.
+    draw : function
+        From records to the balls of one release.
+    runs : int
+        In each world.
+    """
+    grid = schema_of(numbers(1)).grid(method.frac_bits)
+    pair = entered(grid, _ALONE, np.zeros((0, 1)), np.zeros(1))
+    without, with_it = (
+        np.array([pick_score(method, pair, draw(table)) for _ in range(runs)])
+        for table in (pair.table, pair.more)
+    )
+    checks = tuple(compare(points(CoverEvent(method.pick_epsilon)), without, with_it, ALPHA))
+    return told(checks, _ALONE, math.nan), checks
+
+
+def loud_cover(method: type[MaxCover], budget: Budget) -> MaxCover:
+    """Return a method on one column whose draws cost so much that a mistake in them shows."""
     loud = budget
     while True:
         designed = method.design(
@@ -199,7 +216,7 @@ def _loud(method: type[MaxCover], budget: Budget) -> MaxCover:
             frac_bits=16,
             public_seed=0,
         )
-        if designed.pick_epsilon >= DISTINGUISHING or 2 * loud.epsilon > MAX_EPSILON:
+        if designed.pick_epsilon >= _DRAW or 2 * loud.epsilon > MAX_EPSILON:
             return designed
         loud = Budget(2 * loud.epsilon, budget.delta)
 
@@ -213,17 +230,23 @@ def pick_score(method: MaxCover, pair: Pair, balls: Integers) -> float:
     half, score, place = method.pick_epsilon / 2, 0.0, 0
     worlds = [method.project(records) for records in (pair.table, pair.more)]
     for grid in method.grids:
-        covers = [Cover(grid, points) for points in worlds]
-        for _ in range(method.n_clusters):
-            for sign, cover in zip((-1, 1), covers, strict=True):
-                held = cover.histogram()
+        for centre in balls[place : place + method.n_clusters]:
+            for number, sign in enumerate((-1, 1)):
+                points = worlds[number]
+                held = _held(grid, points.shape[1], points.tobytes())
                 whole = math.log(float(held @ np.exp(half * np.arange(len(held)))))
-                inside = int(grid.holds(cover.points, balls[place]).sum())
-                score += sign * (half * inside - whole)
-                cover.remove(balls[place])
-            place += 1
-        worlds = [cover.points for cover in covers]
+                inside = grid.holds(points, centre)
+                score += sign * (half * int(inside.sum()) - whole)
+                worlds[number] = points[~inside]
+        place += method.n_clusters
     return score
+
+
+@lru_cache(maxsize=1024)
+def _held(grid: BallGrid, n_axes: int, points: bytes) -> Integers:
+    """Return how many balls hold 0, 1, 2, ... of some points."""
+    table = np.frombuffer(points, dtype=np.int64).reshape(-1, n_axes)
+    return Cover(grid, table).histogram()
 
 
 def _two_worlds(
