@@ -274,8 +274,9 @@ def _apart(table: Floats, lag: int) -> float:
     own = np.diag(products).copy()
     np.fill_diagonal(found, 0.0)  # a word and its own later values are no two independent vectors
     n, words = before.shape
-    p_value = float(words**2) * correlated(float(found.max()), n)
-    return min(2 * p_value, 2 * words * float(_drift(own, squares[0], n).min()))
+    among_all = words**2 * correlated(float(found.max()), n)
+    own_later = words * float(_drift(own, squares[0], n).min())
+    return 2 * float(min(among_all, own_later))
 
 
 def _lags(sequence: Floats) -> float:
