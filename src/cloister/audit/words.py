@@ -31,6 +31,7 @@ from typing import Literal
 import numpy as np
 from scipy import special, stats
 
+from cloister.audit.bounds import uniform_fit
 from cloister.tasks.base import Floats, Integers
 
 Law = Literal["gaussian", "laplace"]
@@ -111,6 +112,8 @@ def law(drawn: Drawn, scores: Floats) -> list[Test]:
     """Test the law of all words, of blocks, of positions and of rows."""
     jobs = len(scores)
     tests = [Test(f"{name} of all words", p) for name, p in _fits(scores.reshape(-1, 1))]
+    places = np.clip(special.ndtr(scores.ravel()), 1e-300, 1 - 1e-16)
+    tests.append(Test("bins of all words", uniform_fit(places)["bins"]))
     for number, block in enumerate(drawn.blocks):
         part = scores[:, block]
         found = [Test(f"{name} of block {number + 1}", p) for name, p in _fits(part.reshape(-1, 1))]
