@@ -115,8 +115,8 @@ def audit_method(
         ).events()
         curve = points(event)
     tried = black_box_pairs(n_features, nominal_n)
-    cover = issubclass(method, MaxCover)  # its draws are looked at by themselves
-    outside = max(runs // 4, 20) if cover else runs
+    # draws of max cover are looked at by themselves
+    outside = max(runs // 4, 20) if issubclass(method, MaxCover) else runs
     pilot = max(outside // 10, 20)
     gaps = [
         max(check.seen - check.delta for check in _two_worlds(release, pair, curve, pilot))
@@ -139,7 +139,7 @@ def audit_method(
         false_alarm=ALPHA,
         possible=_possible(event, checks) if method.private else 0.0,
     )
-    return _with_picks(audit, method, source, runs) if cover else audit
+    return _with_picks(audit, method, source, runs) if issubclass(method, MaxCover) else audit
 
 
 def _possible(event: Event, checks: Iterable[Check]) -> float:

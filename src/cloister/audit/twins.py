@@ -183,7 +183,8 @@ def two_draws_before(words: Integers, scale: int, before: Earlier) -> Integers:
     if len(before) % 3 != 2:
         return words
     earlier, size = before[-2]
-    return np.rint(earlier * (scale / size)).astype(np.int64)
+    scaled: Integers = np.rint(earlier * (scale / size)).astype(np.int64)
+    return scaled
 
 
 def turned_from_the_job_before(words: Integers, scale: int, before: Earlier) -> Integers:
@@ -252,6 +253,7 @@ class FirstOfMany(FastLloyd):
 
 
 _KEPT: dict[str, Integers] = {}
+_SEEN: dict[str, Records] = {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -277,8 +279,8 @@ class RemembersJobs(FastLloyd):
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         """Return sums and counts of the records, and of one of another job."""
-        earlier = _KEPT.get("record", records[:0])
-        _KEPT["record"] = records[:1]
+        earlier = _SEEN.get("record", records[:0])
+        _SEEN["record"] = records[:1]
         return super().contribute(t, state, np.concatenate([records, earlier]))
 
 
