@@ -2,8 +2,8 @@
 
 False alarms. What runs on fresh noise of the operating system may fail by chance: an audit of a
 task with probability at most ``6 ALPHA``, one of a curator's method with ``2 ALPHA``, and each
-attack on a system or a method with ``ALPHA = 1e-8``. ``test_false_alarm_rates_sum_to_the_budget`` adds
-them up for this file; the sum is at most 4e-6. Twins run on fixed seeds, or
+attack on a system or a method with ``ALPHA = 1e-8``. ``test_false_alarm_rates_sum_to_the_budget``
+adds them up for this file; the sum is at most 4e-6. Twins run on fixed seeds, or
 have a defect that every key and every draw shows, so they are caught each time. Max cover draws its
 balls with fresh bytes; its twin is caught with some ten deviations to spare.
 """

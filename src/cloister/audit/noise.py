@@ -149,10 +149,10 @@ class Job:
 
 
 def whole_job(plan: Plan, make_noise: MakeNoise | None) -> Job:
-    """Run a job with clients, masks, frames and an aggregator over a few records."""
+    """Run a job with clients, masks, frames and an aggregator over no records."""
     log = Log()
     watched = watched_plan(plan, log)
-    table = np.zeros((3, plan.grid.n_features), dtype=np.int32)
+    table = np.zeros((0, plan.grid.n_features), dtype=np.int32)
     recorded = _Recorded(make_noise)
     rounds = range(plan.rounds)
     if plan.profile == "pairwise":

@@ -331,7 +331,7 @@ def watched(task: type[Task], log: Log, *, finish: bool = False) -> type[Task]:
     def contribute(self: Any, t: int, state: GridState, records: Records) -> Integers:
         words = task.contribute(self, t, state, records)
         log.states[t] = state
-        log.sums[t] = log.sums[t] + words if t in log.sums else words
+        log.sums[t] = log.sums.get(t, 0) + words  # new words: a silo adds its noise to its own
         return words
 
     def update(self: Any, t: int, state: GridState, released: Mapping[str, Released]) -> State:
