@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from cloister.cli import main
 
 SMALL = ["--runs", "40", "--nominal-n", "40"]
 TOY = Path(__file__).parent / "toy_task.py"
+OWN = Path(__file__).parent / "own_tasks.py"
 
 
 def test_a_sound_method_passes_and_its_report_is_written(
@@ -41,10 +43,48 @@ def test_a_task_of_your_own_is_audited_too(capsys: pytest.CaptureFixture[str]) -
     assert not any(finding["alarms"] for finding in audit["findings"])
 
 
+def audited(argv: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any]]:
+    code = main(["audit", *argv, "--json"])
+    (audit,) = json.loads(capsys.readouterr().out)["audits"]
+    return code, audit
+
+
+def test_a_task_whose_fields_have_no_default_is_audited_with_options(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, audit = audited([f"{OWN}:OwnLloyd", *SMALL, "--set", "rounds=2"], capsys)
+    assert code == 0
+    assert audit["verdict"] == "passes"
+    assert "2 rounds" in audit["details"]
+
+
+def test_a_task_that_needs_an_option_of_the_schemas_columns_is_audited(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    schema = tmp_path / "schema.json"
+    age = {"name": "age", "type": "integer", "min": 0, "max": 100, "measure": "years"}
+    smokes = {"name": "smokes", "type": "boolean"}
+    schema.write_text(json.dumps({"dataset": "clinic", "unit": "row", "columns": [age, smokes]}))
+    chosen = ["--schema", str(schema), "--set", "row=smokes", "--set", "rounds=1"]
+    code, audit = audited([f"{OWN}:Needy", *SMALL, *chosen], capsys)
+    assert code == 0
+    assert "row smokes" in audit["details"]
+
+
+def test_runs_that_show_nothing_of_a_claim_are_no_pass(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = [f"{OWN}:Silent", "--runs", "200", "--set", "rounds=1"]
+    code, audit = audited(argv, capsys)
+    assert audit["verdict"] == "no power"
+    assert code == 8, "neither the code of a pass nor that of a refuted claim"
+
+
 @pytest.mark.parametrize(
     "argv",
     [
         [],
+        ["--all", "--set", "rounds=2"],
+        ["maxcover", "--set", "n_clusters=2"],
+        ["count", "--set", "epsilon=2"],
         ["count", "--all"],
         ["nothing-of-the-kind"],
         ["lloyd"],

@@ -1,10 +1,11 @@
 """Every private method withstands its audit, and every broken twin is caught by one.
 
 False alarms. What runs on fresh noise of the operating system may fail by chance: an audit of a
-task with probability at most ``6 ALPHA``, one of a curator's method with ``ALPHA``, and each attack
-on a system or a method with ``ALPHA = 1e-8``. ``test_false_alarm_rates_sum_to_the_budget`` adds
-them up for this file; the sum is at most 4e-6. Twins run on fixed seeds, or
-have a defect that every key and every draw shows, so they are caught each time.
+task with probability at most ``6 ALPHA``, one of a curator's method with ``2 ALPHA``, and each
+attack on a system or a method with ``ALPHA = 1e-8``. ``test_false_alarm_rates_sum_to_the_budget``
+adds them up for this file; the sum is at most 4e-6. Twins run on fixed seeds, or
+have a defect that every key and every draw shows, so they are caught each time. Max cover draws its
+balls with fresh bytes; its twin is caught with some ten deviations to spare.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ def test_private_k_means_withstands_every_attack_on_a_method() -> None:
 
 def test_false_alarm_rates_sum_to_the_budget() -> None:
     attacks = 2 * len(SYSTEM_ATTACKS) + len(METHOD_ATTACKS)
-    assert (6 * len(PRIVATE) + len(CURATORS) + attacks) * ALPHA <= ALARMS
+    assert (6 * len(PRIVATE) + 2 * len(CURATORS) + attacks) * ALPHA <= ALARMS
 
 
 # --- what is broken is caught
@@ -274,5 +275,5 @@ def test_the_report_names_every_method_its_verdict_and_its_picture(tmp_path: obj
         assert f"(audit-{audit.method}.png)" in text
         assert verdict(audit) in text
     assert verdict(good) == "passes"
-    assert verdict(bad) == "ALARM: price"
+    assert verdict(bad) == "FAILS: price"
     assert markdown([good]).count("passes") == 1

@@ -12,8 +12,8 @@ References
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import stats
@@ -22,8 +22,11 @@ from cloister.privacy import accounting
 from cloister.privacy.events import Event
 from cloister.tasks.base import Floats
 
-PARTS = (0.5, 0.2, 0.05)
+PARTS = (1.0, 0.2, 0.05)
 """Parts of delta(0) at which a curve is looked at: where noise hides little of it."""
+
+ENOUGH = 0.1
+"""Part of a claim that runs must show, or they are said to have no power."""
 
 THRESHOLDS = (1.0, 0.6, 0.25)
 """Of a score, as parts of epsilon. At epsilon a worst case attains the claim; where the noise is r
@@ -113,11 +116,42 @@ def points(event: Event) -> list[tuple[float, float]]:
     Returns
     -------
     list of (float, float)
-        Where delta is a half, a fifth and a twentieth of delta(0).
+        Where delta is all, a fifth and a twentieth of delta(0).
     """
     whole = accounting.delta(event, 0.0)
-    found = [accounting.epsilon(event, part * whole) for part in PARTS]
+    found = [accounting.epsilon(event, part * whole) if part < 1 else 0.0 for part in PARTS]
     return [(epsilon, accounting.delta(event, epsilon)) for epsilon in found]
+
+
+def shown_part(checks: Iterable[Check]) -> float:
+    """Return the largest lower bound at 95 %, as a part of what is claimed at its point."""
+    return max((least / max(check.delta, 1e-12) for check, least in best_at_95(checks)), default=0)
+
+
+def attainable(delta_at: Callable[[float], float], checks: Iterable[Check]) -> float:
+    """Return what :func:`shown_part` would be about, if a pair attained the claim.
+
+    Parameters
+    ----------
+    delta_at : function
+        The claimed curve.
+    checks : iterable of Check
+        Points, runs and numbers of checks.
+
+    Notes
+    -----
+    Where a pair attains a curve, the event that attains ``delta(epsilon)`` has the probability
+    ``-delta'(epsilon) exp(-epsilon)`` in the world in which it is rare.
+    """
+    attained = []
+    for check in checks:
+        step = 0.02
+        slope = (delta_at(check.epsilon + step) - delta_at(check.epsilon)) / step
+        rare = min(1.0, max(0.0, -slope) * math.exp(-check.epsilon))
+        likely = min(1.0, check.delta + math.exp(check.epsilon) * rare)
+        expected = (round(p * check.runs) for p in (likely, rare))
+        attained.append(replace(check, **dict(zip(("likely", "rare"), expected, strict=True))))
+    return shown_part(attained)
 
 
 def compare(

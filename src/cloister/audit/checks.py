@@ -6,10 +6,10 @@ records are, as long as the claim is true.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from functools import partial
 from math import ceil, sqrt
 from typing import Any
 
@@ -17,36 +17,48 @@ import numpy as np
 from scipy import stats
 
 from cloister.audit.bounds import (
+    ENOUGH,
     Check,
+    attainable,
     best_at_95,
     compare,
-    correlation,
     guesses_epsilon,
     guesses_p_value,
     points,
-    uniform_fit,
+    shown_part,
 )
+from cloister.audit.noise import drawn_by, in_profile, noise_of, whole_job
 from cloister.audit.pairs import pairs
 from cloister.audit.runs import (
     Log,
     MakeNoise,
     scores,
+    search,
     system_noise,
     watched,
     watched_plan,
     word_scales,
-    worst_record,
 )
-from cloister.errors import PlanError
+from cloister.audit.words import (
+    Drawn,
+    Test,
+    independence,
+    law,
+    normal_scores,
+    repeats,
+    summary,
+)
+from cloister.errors import PlanError, RemoteProtocolError
 from cloister.jobs import make_plan, run_job, run_plan
 from cloister.privacy import accounting
 from cloister.privacy.budget import Budget
 from cloister.privacy.events import Event, NonPrivateEvent, holds
 from cloister.protocol.plan import Plan
+from cloister.protocol.replay import replay, replay_elsewhere, shown, written
 from cloister.randomness import new_nonce, public_generator
-from cloister.schema import schema_of
-from cloister.tasks.base import Floats, Integers, Profile, Records, Task
-from cloister.tasks.examples import Example, example_of
+from cloister.schema import Schema, schema_of
+from cloister.tasks.base import Floats, Profile, Records, Task
+from cloister.tasks.examples import EXAMPLES, Example, example_of
 
 ALPHA = 1e-8
 """How often each check of an audit may alarm on a true claim."""
@@ -55,6 +67,11 @@ PILOT = 12  # runs on each pair, to find the one to audit
 MOST_FOR_CANARIES = 0.2
 """Epsilon of the run with canaries, at most: a larger one allows nearly all guesses to be right."""
 
+DISTINGUISHING = 4.0
+"""Epsilon of the two worlds, at least: where noise hides a record, it hides most mistakes too."""
+
+_KEPT = 500_000  # words of noise of the two worlds that are tested, at most
+_REPLAYED = 60  # records of a job that is followed again
 _SIZES = (16, 8, 4)  # columns and clusters of that run: more words hold more canaries apart
 _SHARES = (0.1, 0.3, 0.5, 1.0)  # parts of the canaries that are guessed, the surest first
 _DELTAS = (1e-7, 1e-9, 1e-11, 1e-13)  # of points of the curve where one run can say something
@@ -104,6 +121,8 @@ class Audit:
         Largest epsilon that one run with canaries shows at 95 %; NaN where none were made.
     false_alarm : float
         Bound on the probability of any alarm if the claim is true.
+    possible : float
+        Part of the claim that so many runs would show at 95 % if a pair attained it.
     """
 
     method: str
@@ -117,6 +136,7 @@ class Audit:
     reach: float
     epsilon_seen: float
     false_alarm: float
+    possible: float = 0.0
 
     @property
     def claims(self) -> bool:
@@ -128,6 +148,11 @@ class Audit:
         """The findings that refute the claim."""
         return tuple(finding for finding in self.findings if finding.alarms)
 
+    @property
+    def no_power(self) -> bool:
+        """Whether runs that could have shown something of the claim show under a tenth of it."""
+        return self.possible >= 2 * ENOUGH and shown_part(self.checks) < ENOUGH
+
 
 def audit_task(
     task: type[Task],
@@ -138,9 +163,10 @@ def audit_task(
     nominal_n: int = 200,
     runs: int = 2000,
     canaries: int = 200,
-    words: int = 2000,
+    words: int = 20_000,
     make_noise: MakeNoise | None = None,
     options: Mapping[str, Any] | None = None,
+    schema: Schema | None = None,
 ) -> Audit:
     """Audit a private task.
 
@@ -149,8 +175,9 @@ def audit_task(
     task : type
         Of ``TASKS``, or your own.
     budget : Budget
-        What it is to claim. A larger epsilon shows more: where noise hides a record entirely,
-        nothing can be seen to be wrong.
+        What it is to claim. The two worlds run at epsilon 4 if this is less, since where noise
+        hides a record entirely, nothing can be seen to be wrong; the price, the noise and the
+        replay are those of this budget.
     n_features, n_clusters, nominal_n : int, >= 1
         Small ones make one record weigh most. Columns are those of the task's own example, where
         it has one.
@@ -159,11 +186,13 @@ def audit_task(
     canaries : int, >= 1
         Records of the one run with canaries.
     words : int, >= 1
-        Of noise that are tested.
+        Of noise that are drawn by jobs, beside that of the two worlds.
     make_noise : function, optional
         Makes the source of noise of each job; the product's own unless given.
     options : mapping, optional
         The task's own, instead of those of its example.
+    schema : Schema, optional
+        Columns and unit of privacy, instead of those of the example.
 
     Returns
     -------
@@ -176,44 +205,65 @@ def audit_task(
     """
     if not task.private:
         raise PlanError(f"task {task.name!r} says itself that it is not private; nothing to audit.")
-    case = _case(task, n_features, n_clusters, options)
-    plan = make_plan(
-        task,
-        schema_of(case.columns),
-        ["silo"],
-        budget=budget,
-        nominal_n=nominal_n,
-        **case.options,
+    case = case_of(task, n_features, n_clusters, options, schema)
+    contract = schema or schema_of(case.columns)
+    plan = make_plan(task, contract, ["silo"], budget=budget, nominal_n=nominal_n, **case.options)
+    replayed = check_replay(plan, make_noise=make_noise)
+    drawn: list[Drawn] = []
+    louder = _louder(plan, contract, case)
+    two_worlds, checks, pair, reach = audit_plan(
+        louder, runs=runs, make_noise=make_noise, drawn=drawn
     )
-    two_worlds, checks, pair, reach = audit_plan(plan, runs=runs, make_noise=make_noise)
+    small = Budget(min(budget.epsilon, MOST_FOR_CANARIES), budget.delta)
     seen, epsilon_seen = find_canaries(
         task,
-        Budget(min(budget.epsilon, MOST_FOR_CANARIES), budget.delta),
+        small,
         canaries=canaries,
         make_noise=make_noise,
-        case=_canary_case(task, budget, canaries, n_features, options),
+        case=_canary_case(task, budget, canaries, n_features, options, schema),
+        schema=schema,
     )
-    fit = check_noise(plan, words=words, make_noise=make_noise)
+    noise = check_noise(plan, words=words, make_noise=make_noise, seen=drawn)
     fresh = check_fresh(plan, make_noise=make_noise)
-    findings = (price(plan), *two_worlds, seen, *fit, *fresh)
+    findings = (price(plan), *two_worlds, seen, replayed, *noise, *fresh)
+    event = louder.events()
     return Audit(
         method=task.name,
         budget=budget,
-        event=plan.events(),
+        event=event,
         details=f"{plan.grid.n_features} columns, nominal_n {nominal_n}, {plan.rounds} rounds"
         + "".join(
             f", {name} {value}"
             for name, value in case.options.items()
             if isinstance(value, str | int | float)
-        ),
+        )
+        + (f", two worlds at epsilon {DISTINGUISHING:g}" if louder is not plan else ""),
         findings=findings,
         checks=checks,
-        curve=drawn_curve(plan.events(), checks),
+        curve=drawn_curve(event, checks),
         pair=pair,
         reach=reach,
         epsilon_seen=epsilon_seen,
-        false_alarm=ALPHA * (1 + 1 + len(fit) + len(fresh)),
+        false_alarm=ALPHA * (1 + 1 + len(noise) + len(fresh)),
+        possible=attainable(partial(accounting.delta, event), checks),
     )
+
+
+def _louder(plan: Plan, schema: Schema, case: Example) -> Plan:
+    """Return the plan of the two worlds: at a large epsilon a mistake shows."""
+    assert plan.budget is not None
+    if plan.budget.epsilon >= DISTINGUISHING:
+        return plan
+    with suppress(PlanError):
+        return make_plan(
+            type(plan.task),
+            schema,
+            plan.silos,
+            budget=Budget(DISTINGUISHING, plan.budget.delta),
+            nominal_n=plan.nominal_n,
+            **case.options,
+        )
+    return plan
 
 
 def drawn_curve(event: Event, checks: tuple[Check, ...]) -> tuple[tuple[float, float], ...]:
@@ -235,9 +285,22 @@ def price(plan: Plan) -> Finding:
 
 
 def audit_plan(
-    plan: Plan, *, runs: int, make_noise: MakeNoise | None = None
+    plan: Plan,
+    *,
+    runs: int,
+    make_noise: MakeNoise | None = None,
+    drawn: list[Drawn] | None = None,
 ) -> tuple[tuple[Finding, Finding], tuple[Check, ...], str, float]:
-    """Look for a worst pair of neighbours, check sensitivity on all, and compare two worlds on it.
+    """Look for worst records, check sensitivity on all, and compare two worlds on the worst pair.
+
+    Parameters
+    ----------
+    plan : Plan
+    runs : int, >= 1
+    make_noise : function, optional
+        Makes the one source of all runs.
+    drawn : list of Drawn, optional
+        The noise of the two worlds is added to it.
 
     Returns
     -------
@@ -248,19 +311,29 @@ def audit_plan(
     The pair is chosen by runs that are not counted afterwards, so the choice costs no confidence.
     """
     noise = (make_noise or system_noise)()
-    tried = [*pairs(plan), *(worst_record(plan, table, noise) for table in ("groups", "pile"))]
+    searches = [search(plan, table, noise) for table in ("groups", "pile")]
+    tried = [*pairs(plan), *(found.pair for found in searches)]
     pilots = [scores(plan, pair, "with", PILOT, noise) for pair in tried]
-    excess = max(pilot.excess for pilot in pilots)
     best = int(np.argmax([pilot.reach for pilot in pilots]))
     pair = tried[best]
     without, with_it = (scores(plan, pair, world, runs, noise) for world in ("without", "with"))
-    excess = max(excess, without.excess, with_it.excess)
+    excess = max(
+        *(found.excess for found in searches),
+        *(found.excess for found in (*pilots, without, with_it)),
+    )
+    if drawn is not None:
+        words = np.concatenate([without.noise, with_it.noise])
+        kept = words[: max(_KEPT // words.shape[1], 1)]
+        drawn.append(replace(noise_of(plan), name="two worlds", words=kept))
     reach = (without.reach + with_it.reach) / 2
     checks = tuple(compare(points(plan.events()), without.scores, with_it.scores, ALPHA))
+    adds_up = all(found.adds_up for found in searches)
     sensitivity = Finding(
         "sensitivity",
-        excess > 1,
-        f"a record added at most {excess:.4g} of the bound of a block, in {len(tried)} pairs",
+        excess > 1 or not adds_up,
+        f"a record added at most {excess:.4g} of the bound of a block, in {len(tried)} pairs and "
+        f"among {sum(found.tried for found in searches)} records at states of runs"
+        + ("" if adds_up else "; a table does NOT add what its records add"),
     )
     return (sensitivity, told(checks, pair.name, reach)), checks, pair.name, reach
 
@@ -280,11 +353,18 @@ def told(checks: tuple[Check, ...], pair: str, reach: float) -> Finding:
 # One run with canaries ----------------------------------------------------------------------------
 
 
-def _case(
-    task: type[Task], n_features: int, n_clusters: int, options: Mapping[str, Any] | None
+def case_of(
+    task: type[Task],
+    n_features: int,
+    n_clusters: int,
+    options: Mapping[str, Any] | None,
+    schema: Schema | None,
 ) -> Example:
     """Return columns and options; those of the caller stand in for the example's."""
     case = example_of(task, n_features, n_clusters)
+    if schema is not None:  # options of an example are about its own columns
+        own = {} if task.name in EXAMPLES else case.options
+        case = Example(schema.public, own)
     return case if options is None else replace(case, options=options)
 
 
@@ -294,9 +374,10 @@ def _canary_case(
     canaries: int,
     n_features: int,
     options: Mapping[str, Any] | None,
+    schema: Schema | None,
 ) -> Example:
     """Return columns and options of the run with canaries: the largest that the task takes."""
-    for size in _SIZES if options is None else ():
+    for size in _SIZES if options is None and schema is None else ():
         case = example_of(task, size, size)
         with suppress(PlanError):
             make_plan(
@@ -308,7 +389,7 @@ def _canary_case(
                 **case.options,
             )
             return case
-    return _case(task, n_features, 2, options)
+    return case_of(task, n_features, 2, options, schema)
 
 
 def _expected(canaries: int) -> int:
@@ -324,6 +405,7 @@ def find_canaries(
     make_noise: MakeNoise | None = None,
     profile: Profile = "group",
     coins: int | str | None = None,
+    schema: Schema | None = None,
 ) -> tuple[Finding, float]:
     """Throw a coin for each of many records, run one job with three silos, guess the coins.
 
@@ -337,6 +419,8 @@ def find_canaries(
         Masks of the job.
     coins : int or str, optional
         Public seed of the coins, for tests; fresh ones unless given.
+    schema : Schema, optional
+        Instead of that of the case's columns.
 
     Returns
     -------
@@ -348,7 +432,7 @@ def find_canaries(
     plan's noise. They need not be good for the bound to hold. [SNJ23]_
     """
     log = Log()
-    schema, n_features = schema_of(case.columns), len(case.columns)
+    schema, n_features = schema or schema_of(case.columns), len(case.columns)
     rng = public_generator("audit", "coins", new_nonce() if coins is None else coins)
     one = 1 << 16
     table = rng.integers(-one, one + 1, (canaries, n_features))
@@ -357,17 +441,20 @@ def find_canaries(
     there = rng.random(canaries) < 0.5
     present = canary[there]
     silos = {f"silo-{i}": [present[i::3]] for i in range(3)}
-    done = run_job(
-        watched(task, log, finish=True),
-        schema,
-        silos,
-        epsilon=budget.epsilon,
-        delta=budget.delta,
-        nominal_n=_expected(canaries),
-        noise=make_noise() if make_noise else None,
-        profile=_profile(task, profile),
-        **case.options,
-    )
+    try:
+        done = run_job(
+            watched(task, log, finish=True),
+            schema,
+            silos,
+            epsilon=budget.epsilon,
+            delta=budget.delta,
+            nominal_n=_expected(canaries),
+            noise=make_noise() if make_noise else None,
+            profile=_profile(task, profile),
+            **case.options,
+        )
+    except RemoteProtocolError as error:  # as where states depend on records
+        return Finding("canaries", True, f"a job with three silos was stopped: {error}"), 0.0
     estimate = _estimate(done.plan, log, canary)
     order = np.argsort(-np.abs(estimate))
     right = (estimate > 0) == there
@@ -426,114 +513,153 @@ def _estimate(plan: Plan, log: Log, table: Records) -> Floats:
 
 
 def check_noise(
-    plan: Plan, *, words: int, make_noise: MakeNoise | None = None, jobs: int = 400
-) -> tuple[Finding, Finding]:
-    """Test whether the noise of real jobs has the plan's law and is drawn afresh.
+    plan: Plan, *, words: int, make_noise: MakeNoise | None = None, seen: Sequence[Drawn] = ()
+) -> tuple[Finding, Finding, Finding]:
+    """Test whether the noise of jobs has the plan's law and is drawn afresh, under each profile.
 
     Parameters
     ----------
     plan : Plan
     words : int, >= 1
-        So much noise is looked at, if `jobs` jobs have so much.
+        So much noise is drawn, a third for each profile, and at least one job for each hundred.
     make_noise : function, optional
-    jobs : int, >= 2
+    seen : sequence of Drawn, optional
+        More noise of the plan, to be looked at as well.
 
     Returns
     -------
-    (law, independence)
+    (law, independence, what comes again)
     """
+    samples = [*seen, *_samples(plan, words, make_noise)]
     rng = public_generator("audit", "places", new_nonce())
-    per_job = sum(plan.length(t) for t in range(plan.rounds))
-    count = min(jobs, max(4, ceil(words / per_job)))
-    records = np.zeros((0, plan.grid.n_features), dtype=np.int32)
-    rows = []
-    for _ in range(count):
-        log = Log()
-        seen = watched_plan(plan, log)
-        run_plan(
-            seen,
-            {silo: [records] for silo in plan.silos},
-            noise=make_noise() if make_noise else None,
-        )
-        rows.append([_places(plan, t, log.noise(t), rng) for t in range(plan.rounds)])
-    places = np.array([np.concatenate(row) for row in rows])
-    tests = uniform_fit(places.ravel())
-    p_law = min(1.0, 3 * min(tests.values()))
-    normal = stats.norm.ppf(places)
-    half = len(normal) // 2
-    between = correlation(normal[:half].ravel(), normal[half : 2 * half].ravel())
-    sizes = [plan.length(t) for t in range(plan.rounds)]
-    p_pairs = [between]
-    for t, (one, other) in enumerate(pairwise(sizes)):
-        at, width = sum(sizes[:t]), min(one, other)
-        left, right = normal[:, at : at + width], normal[:, at + one : at + one + width]
-        p_pairs.append(correlation(left.ravel(), right.ravel()))
-    p_fresh = min(1.0, len(p_pairs) * min(p_pairs))
+    found = [(drawn, normal_scores(drawn, rng)) for drawn in samples]
+    if len(found) > 1:
+        found.append(_together(found))
+    laws, ties = [], []
+    for drawn, normal in found:
+        laws += [_named(drawn, test) for test in law(drawn, normal)]
+        ties += [_named(drawn, test) for test in independence(normal, rng)]
+    looked = sum(drawn.words.size for drawn in samples)
+    jobs = sum(len(drawn.words) for drawn in samples)
+    drawn_in = ", ".join(drawn.name for drawn in samples)
     return (
-        Finding(
-            "law of the noise",
-            p_law < ALPHA,
-            f"{places.size} words of noise of {count} jobs against the plan's scales: p {p_law:.2g}"
-            f" ({', '.join(f'{name} {value:.2g}' for name, value in tests.items())})",
-        ),
-        Finding(
-            "independence of the noise",
-            p_fresh < ALPHA,
-            f"correlation between jobs and between rounds: p {p_fresh:.2g}",
-        ),
+        _of("law of the noise", laws, f"{looked} words of {jobs} jobs ({drawn_in})"),
+        _of("independence of the noise", ties, "words of a job, a round, a silo and other jobs"),
+        _of("repeats of the noise", repeats(samples), "vectors, words and values"),
     )
+
+
+def _of(check: str, tests: Sequence[Test], of_what: str) -> Finding:
+    p_value, in_words = summary(tests)
+    return Finding(check, p_value < ALPHA, f"{of_what}: {in_words}")
 
 
 def check_fresh(plan: Plan, *, make_noise: MakeNoise | None = None) -> tuple[Finding]:
-    """Run one plan several times over the same records: equal answers mean seeded noise."""
-    records = np.zeros((3, plan.grid.n_features), dtype=np.int32)
+    """Run whole jobs over the same records, under each profile: clients, masks, an aggregator.
+
+    Equal answers mean seeded noise, and the noise in them must be exactly what was drawn.
+    """
     scale = np.concatenate([word_scales(plan, t) for t in range(plan.rounds)])
     # two draws are equal with probability at most 1 / scale; so many jobs that all can be
-    again = max(1, ceil(-np.log(ALPHA / 2) / np.log(scale).sum()))
-    answers = []
-    for _ in range(1 + again):
-        log = Log()
-        run_plan(
-            watched_plan(plan, log),
-            {silo: [records] for silo in plan.silos},
-            noise=make_noise() if make_noise else None,
-        )
-        answers.append(np.concatenate([log.noise(t) for t in range(plan.rounds)]))
-    equal = sum(int((answers[0] == answer).sum()) for answer in answers[1:])
-    words = again * scale.size
-    p_value = float(stats.binom.sf(equal - 1, words, 1 / scale.min()))
+    again = max(1, ceil(-np.log(ALPHA / 6) / np.log(scale).sum()))
+    p_values, equal, added = [], 0, True
+    for profile in sorted(plan.task.profiles):
+        if (other := in_profile(plan, profile)) is None:
+            continue
+        try:
+            jobs = [whole_job(other, make_noise) for _ in range(1 + again)]
+        except RemoteProtocolError as error:
+            return (Finding("two runs", True, f"a job under {profile!r} was stopped: {error}"),)
+        same = sum(int((jobs[0].noise == job.noise).sum()) for job in jobs[1:])
+        most = 1 / noise_of(other).scales.min()
+        p_values.append(float(stats.binom.sf(same - 1, again * scale.size, most)))
+        equal += same
+        added &= all(job.drawn is None or np.array_equal(job.drawn, job.noise) for job in jobs)
+    p_value = min(1.0, len(p_values) * min(p_values))
+    words = len(p_values) * again * scale.size
     return (
         Finding(
             "two runs",
-            p_value < ALPHA,
-            f"{equal} of {words} words of noise are the same in {1 + again} runs of one plan",
+            p_value < ALPHA or not added,
+            f"{equal} of {words} words of noise are the same in {1 + again} whole jobs of one plan "
+            f"under each profile, p {p_value:.2g}; what was added is "
+            f"{'exactly' if added else 'NOT'} what was drawn",
         ),
     )
 
 
-def _places(plan: Plan, t: int, noise: Integers, rng: np.random.Generator) -> Floats:
-    """Return where draws lie in their law: uniform in (0, 1) if it is the plan's.
+def _samples(plan: Plan, words: int, make_noise: MakeNoise | None) -> list[Drawn]:
+    """Draw noise as jobs of every profile do."""
+    found = []
+    for profile in sorted(plan.task.profiles):
+        if (other := in_profile(plan, profile)) is not None:
+            per_job = noise_of(other).scales.size
+            jobs = max(ceil(words / 3 / per_job), words // 100, 4)
+            found.append(drawn_by(other, jobs, make_noise))
+    return found
 
-    A discrete law has steps; a draw gets a random place on its own.
+
+def _together(found: Sequence[tuple[Drawn, Floats]]) -> tuple[Drawn, Floats]:
+    """Return all jobs, and all silos of jobs, as rows of one table: what is small adds up."""
+    width = min(drawn.words.shape[1] for drawn, _ in found)
+    rows = np.concatenate([normal.reshape(-1, width) for _, normal in found])
+    words = np.concatenate([drawn.words.reshape(-1, width) for drawn, _ in found])
+    scales = np.min([drawn.scales.reshape(-1, width).min(axis=0) for drawn, _ in found], axis=0)
+    blocks = tuple(block for block in found[0][0].blocks if block.stop <= width)
+    return Drawn("all together", words, scales, found[0][0].law, blocks), rows
+
+
+def _named(drawn: Drawn, test: Test) -> Test:
+    return replace(test, name=f"{test.name} ({drawn.name})")
+
+
+# What is made of the answers ----------------------------------------------------------------------
+
+
+def check_replay(plan: Plan, *, make_noise: MakeNoise | None = None) -> Finding:
+    """Follow a job again from its plan and what it released, where its records never were.
+
+    Once in a fresh interpreter, and once in this one, after a job over other records: a task that
+    remembers records, or earlier jobs, comes to other states, results or sums somewhere.
     """
-    scale = word_scales(plan, t)
-    if plan.task.mechanism == "laplace":
-        ratio = np.exp(-1 / scale)
-        size = np.abs(noise).astype(np.float64)
-        beyond = ratio ** (size + 1) / (1 + ratio)  # P(Z > size)
-        own = ratio**size * (1 - ratio) / (1 + ratio)
-        above = beyond + rng.random(size.size) * own
-        tail = np.where(noise >= 0, 1 - above, above)
-        return _inside(tail)
-    if plan.profile == "pairwise":
-        blocks = plan.task.blocks(t)
-        scale = np.concatenate([np.full(b.size, plan.noise_std(b)) for b in blocks])
-    # P(z - 1/2 < sigma N < z + 1/2) is P(Z = z), but for 1 / (24 sigma^2) of it
-    place = stats.norm.cdf((noise + rng.random(noise.size) - 0.5) / scale)
-    return _inside(place)
+    rng = public_generator("audit", "replay", new_nonce())
+    one, d = plan.grid.one, plan.grid.n_features
+    tables = [rng.integers(-one, one + 1, (_REPLAYED, d)).astype(np.int32) for _ in range(2)]
+    silo, log = plan.silos[0], Log()
+    done = run_plan(
+        watched_plan(plan, log, finish=True),
+        {silo: [tables[0]]},
+        noise=make_noise() if make_noise else None,
+    )
+    run_plan(plan, {silo: [tables[1]]})
+    first = {
+        "states": [written(log.states[t]) for t in range(plan.rounds)],
+        "results": [written(results) for results in done.history],
+        "exhibits": shown(plan, done.results),
+        "sums": [written({"words": log.sums[t]}) for t in range(plan.rounds)],
+    }
+    released = [log.answer(t) for t in range(plan.rounds)]
+    there = replay_elsewhere(plan, released, tables[0])
+    differ = {
+        place: [part for part, value in first.items() if not _same(value, trace.get(part))]
+        for place, trace in (
+            ("a fresh interpreter", there),
+            ("this one after other records", replay(plan, released, tables[0])),
+        )
+        if trace is not None
+    }
+    wrong = [f"{', '.join(parts)} in {place}" for place, parts in differ.items() if parts]
+    return Finding(
+        "replay",
+        bool(wrong),
+        f"from plan and released sums alone, {' and '.join(differ)}: "
+        + (f"DIFFERENT {'; '.join(wrong)}" if wrong else "the same to the last bit")
+        + ("" if there is not None else " (the task's class cannot be imported elsewhere)"),
+    )
 
 
-def _inside(places: Floats) -> Floats:
-    """Keep what floats rounded to 0 or 1 where it has a normal score."""
-    kept: Floats = np.clip(places, 1e-300, 1 - 1e-16)
-    return kept
+def _same(first: Any, other: Any) -> bool:
+    """Compare two traces; a replay has one state more, after the last round."""
+    if isinstance(first, list) and isinstance(other, list):
+        return bool(first == other[: len(first)])
+    return bool(first == other)

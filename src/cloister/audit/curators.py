@@ -2,33 +2,44 @@
 
 A method that is not a sum shows no scores. So half of the runs on either neighbour are used to look
 for the event that tells the two worlds apart best, and the other half to bound its probabilities.
+
+Max cover draws balls before it adds any noise. What is drawn in its releases is scored by itself,
+with the exact likelihood ratio of the exponential mechanism, on neighbours for which the claim of
+the draws nearly binds.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from itertools import count
 
 import numpy as np
 
-from cloister.audit.bounds import Check, points
+from cloister.audit.bounds import Check, attainable, compare, points
 from cloister.audit.checks import ALPHA, Audit, Finding, drawn_curve, told
 from cloister.audit.pairs import Pair, entered
 from cloister.audit.runs import MakeNoise, system_noise
 from cloister.curator.base import CuratorMethod
+from cloister.curator.cover import BallGrid, Cover
+from cloister.curator.max_cover import MAX_EPSILON, MaxCover
 from cloister.errors import PrivacyWarning
+from cloister.privacy import accounting
 from cloister.privacy.budget import Budget
-from cloister.privacy.events import Event, NonPrivateEvent
+from cloister.privacy.events import CoverEvent, Event, NonPrivateEvent
+from cloister.privacy.noise import NoiseSource
 from cloister.schema import schema_of
-from cloister.tasks.base import Floats, Records
+from cloister.tasks.base import Floats, Integers, Records
 from cloister.tasks.examples import numbers
 
 Outputs = Callable[[], Floats]
 """Makes one more run and returns what it put out, as one row of numbers."""
+
+_ALONE = "one record, and nobody else"
+_DRAW = 1.5  # epsilon of a draw, at least; far above it what is claimed hides twice as much
 
 _QUANTILES = np.linspace(0.02, 0.98, 25)
 
@@ -104,15 +115,17 @@ def audit_method(
         ).events()
         curve = points(event)
     tried = black_box_pairs(n_features, nominal_n)
-    pilot = max(runs // 10, 20)
+    # draws of max cover are looked at by themselves
+    outside = max(runs // 4, 20) if issubclass(method, MaxCover) else runs
+    pilot = max(outside // 10, 20)
     gaps = [
         max(check.seen - check.delta for check in _two_worlds(release, pair, curve, pilot))
         for pair in tried
     ]
     pair = tried[int(np.argmax(gaps))]
-    checks = tuple(_two_worlds(release, pair, curve, runs))
+    checks = tuple(_two_worlds(release, pair, curve, outside))
     same = _same(release, pair.table) if method.private else ()
-    return Audit(
+    audit = Audit(
         method=method.name,
         budget=budget,
         event=event,
@@ -124,7 +137,116 @@ def audit_method(
         reach=math.nan,
         epsilon_seen=math.nan,
         false_alarm=ALPHA,
+        possible=_possible(event, checks) if method.private else 0.0,
     )
+    return _with_picks(audit, method, source, runs) if issubclass(method, MaxCover) else audit
+
+
+def _possible(event: Event, checks: Iterable[Check]) -> float:
+    return attainable(partial(accounting.delta, event), checks)
+
+
+# Balls that are drawn -----------------------------------------------------------------------------
+
+
+def _with_picks(audit: Audit, method: type[MaxCover], noise: NoiseSource, runs: int) -> Audit:
+    """Return an audit whose two worlds are the draws of releases, held to their own claim."""
+    balls: list[Integers] = []
+
+    def picks(self: MaxCover, projected: Integers) -> Integers:
+        balls.append(method.picks(self, projected))
+        return balls[-1]
+
+    watched = type(method.__name__, (method,), {"picks": picks})
+    designed = loud_cover(watched, audit.budget)
+
+    def draw(table: Records) -> Integers:
+        balls.clear()
+        designed.release(table, noise)
+        return balls[0]
+
+    finding, checks = check_picks(designed, draw, 2 * runs)
+    event = CoverEvent(designed.pick_epsilon)
+    outside = replace(audit.findings[0], check="from outside")
+    return replace(
+        audit,
+        details=f"{audit.details}; balls of releases at epsilon {designed.pick_epsilon:.3g} a draw",
+        findings=(finding, outside, *audit.findings[1:]),
+        checks=checks,
+        curve=drawn_curve(event, checks),
+        pair=_ALONE,
+        false_alarm=2 * audit.false_alarm,
+        possible=_possible(event, checks),
+    )
+
+
+def check_picks(
+    method: MaxCover, draw: Callable[[Records], Integers], runs: int
+) -> tuple[Finding, tuple[Check, ...]]:
+    """Compare balls that are drawn for nobody and for one record with the claim of the draws.
+
+    Parameters
+    ----------
+    method : MaxCover
+        On one column.
+    draw : function
+        From records to the balls of one release.
+    runs : int
+        In each world.
+    """
+    grid = schema_of(numbers(1)).grid(method.frac_bits)
+    pair = entered(grid, _ALONE, np.zeros((0, 1)), np.zeros(1))
+    without, with_it = (
+        np.array([pick_score(method, pair, draw(table)) for _ in range(runs)])
+        for table in (pair.table, pair.more)
+    )
+    checks = tuple(compare(points(CoverEvent(method.pick_epsilon)), without, with_it, ALPHA))
+    return told(checks, _ALONE, math.nan), checks
+
+
+def loud_cover(method: type[MaxCover], budget: Budget) -> MaxCover:
+    """Return a method on one column whose draws cost so much that a mistake in them shows."""
+    loud = budget
+    while True:
+        designed = method.design(
+            n_clusters=4,
+            n_features=1,
+            nominal_n=200,
+            budget=loud,
+            frac_bits=16,
+            public_seed=0,
+        )
+        if designed.pick_epsilon >= _DRAW or 2 * loud.epsilon > MAX_EPSILON:
+            return designed
+        loud = Budget(2 * loud.epsilon, budget.delta)
+
+
+def pick_score(method: MaxCover, pair: Pair, balls: Integers) -> float:
+    """Return the logarithm of the likelihood ratio of drawn balls, with the record over without.
+
+    A ball has probability in proportion to ``exp(pick_epsilon c / 2)``, where c is the number of
+    records in it that no ball drawn before holds.
+    """
+    half, score, place = method.pick_epsilon / 2, 0.0, 0
+    worlds = [method.project(records) for records in (pair.table, pair.more)]
+    for grid in method.grids:
+        for centre in balls[place : place + method.n_clusters]:
+            for number, sign in enumerate((-1, 1)):
+                points = worlds[number]
+                held = _held(grid, points.shape[1], points.tobytes())
+                whole = math.log(float(held @ np.exp(half * np.arange(len(held)))))
+                inside = grid.holds(points, centre)
+                score += sign * (half * int(inside.sum()) - whole)
+                worlds[number] = points[~inside]
+        place += method.n_clusters
+    return score
+
+
+@lru_cache(maxsize=1024)
+def _held(grid: BallGrid, n_axes: int, points: bytes) -> Integers:
+    """Return how many balls hold 0, 1, 2, ... of some points."""
+    table = np.frombuffer(points, dtype=np.int64).reshape(-1, n_axes)
+    return Cover(grid, table).histogram()
 
 
 def _two_worlds(

@@ -62,7 +62,7 @@ def tables(plan: Plan) -> dict[str, Floats]:
 def pairs(plan: Plan) -> tuple[Pair, ...]:
     """Return the built-in neighbours: alone, far, outside the box, a copy, beside empty clusters.
 
-    Those whose record is looked for are added by :func:`cloister.audit.runs.worst_record`.
+    Those whose record is looked for are added by :func:`cloister.audit.runs.search`.
     """
     beside = tables(plan)
     corner = np.ones(plan.grid.n_features)

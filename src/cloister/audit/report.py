@@ -70,9 +70,11 @@ def summary(audits: Iterable[Audit]) -> Table:
 
 
 def verdict(audit: Audit) -> str:
-    """Return ``passes``, or which checks alarm."""
+    """Return ``passes``; ``no power`` if runs show nothing; or ``FAILS`` and which checks alarm."""
     names = ", ".join(dict.fromkeys(finding.check for finding in audit.alarms))
-    return f"ALARM: {names}" if names else "passes"
+    if names:
+        return f"FAILS: {names}"
+    return "no power" if audit.no_power else "passes"
 
 
 def findings(audit: Audit) -> Table:
@@ -149,8 +151,10 @@ def _caught(twins: Mapping[Twin, Finding | None]) -> Table:
 
 
 def _passed(audits: Sequence[Audit]) -> str:
-    good = sum(not audit.alarms for audit in audits)
-    return f"{good} of {len(audits)} private methods pass."
+    good = sum(verdict(audit) == "passes" for audit in audits)
+    unseen = sum(verdict(audit) == "no power" for audit in audits)
+    more = f"; of {unseen} runs show less than a tenth of the claim" * (unseen > 0)
+    return f"{good} of {len(audits)} private methods pass{more}."
 
 
 def _rows(table: Table) -> list[str]:

@@ -23,18 +23,29 @@ from typing import Any, Literal
 import numpy as np
 
 from cloister.audit.pairs import Pair, candidates, neighbours, tables
-from cloister.hazmat.ring import to_words
+from cloister.audit.walls import hard_records
+from cloister.hazmat.ring import to_integers, to_words
 from cloister.privacy.noise import DiscreteNoise, NoiseSource
+from cloister.protocol.aggregator import Aggregator
 from cloister.protocol.plan import Plan
 from cloister.protocol.progress import Progress
 from cloister.randomness import new_nonce, public_generator
-from cloister.tasks.base import Floats, GridState, Integers, Records, Released, State, Task
+from cloister.tasks.base import (
+    ByClient,
+    Floats,
+    GridState,
+    Integers,
+    Records,
+    Released,
+    State,
+    Task,
+)
 
 World = Literal["without", "with"]
 MakeNoise = Callable[[], NoiseSource]
 
-_WORDS = 1 << 22  # of noise drawn at a time
 _SEARCHES = 16  # runs to look for a record in: one that adds most to a single run may add little
+_WALKS = 3  # of them in which walls are looked for, too
 
 
 @dataclass(frozen=True)
@@ -51,11 +62,14 @@ class Scores:
     excess : float
         Largest norm of what the record added to a block, over the block's bound; more than 1
         refutes the proof of sensitivity by itself.
+    noise : ndarray of shape (runs, words), int64
+        What was drawn: all rounds of a run in one row.
     """
 
     scores: Floats
     reach: float
     excess: float
+    noise: Integers
 
 
 def scores(plan: Plan, pair: Pair, world: World, runs: int, noise: NoiseSource) -> Scores:
@@ -73,24 +87,22 @@ def scores(plan: Plan, pair: Pair, world: World, runs: int, noise: NoiseSource) 
 
     Notes
     -----
-    Rounds go through the task's own ``contribute``, the plan's noise scales and the product's
-    :class:`~cloister.protocol.progress.Progress`, without the frames and masks that carry them. The
-    answer of the last round is scored but not worked out: it is post-processing. A test compares
-    such runs with jobs of real clients and an aggregator, bit for bit.
+    Rounds go through the task's own ``contribute``, the noise of the product's own aggregator, one
+    vector a round and run, and the product's :class:`~cloister.protocol.progress.Progress`, without
+    the frames and masks that carry them. The answer of the last round is scored but not worked out:
+    it is post-processing, and :mod:`cloister.audit.replay` is for that. A test compares such runs
+    with jobs of real clients and an aggregator, bit for bit.
     """
     audited = _Audited(plan, pair)
-    found, reach, excess = np.zeros(runs), 0.0, 0.0
-    words = sum(plan.length(t) for t in range(plan.rounds))
-    batch = max(1, min(runs, _WORDS // words))
-    for first in range(0, runs, batch):
-        size = min(batch, runs - first)
-        drawn = [audited.draw(t, noise, size) for t in range(plan.rounds)]
-        for run in range(size):
-            scored = audited.run(world, [of_round[run] for of_round in drawn])
-            found[first + run] = scored.score
-            reach += scored.reach / runs
-            excess = max(excess, scored.excess)
-    return Scores(found, reach, excess)
+    found, reach, excess, kept = np.zeros(runs), 0.0, 0.0, []
+    for run in range(runs):
+        drawn = [audited.draw(t, noise, 1)[0] for t in range(plan.rounds)]
+        scored = audited.run(world, drawn)
+        found[run] = scored.score
+        reach += scored.reach / runs
+        excess = max(excess, scored.excess)
+        kept.append(np.concatenate(drawn))
+    return Scores(found, reach, excess, np.array(kept))
 
 
 @dataclass(frozen=True)
@@ -105,6 +117,8 @@ class _Audited:
 
     def __init__(self, plan: Plan, pair: Pair) -> None:
         self.plan, self._pair = plan, pair
+        self._rate = plan.rate  # looked up once: it asks what kind of task this is
+        self._alone = isinstance(plan.task, ByClient) and plan.task.clients != "row"
         self._laplace = plan.task.mechanism == "laplace"
         self._blocks = [plan.task.blocks(t) for t in range(plan.rounds)]
         self._scales = [word_scales(plan, t) for t in range(plan.rounds)]
@@ -113,14 +127,9 @@ class _Audited:
         self._whole = sum(self._cost_of_bounds(t) for t in range(plan.rounds))
 
     def draw(self, t: int, noise: NoiseSource, runs: int) -> Integers:
-        """Draw a round's noise for many runs, block by block; shape (runs, words)."""
-        kind = self.plan.task.mechanism
-        assert kind != "none"  # a private task adds noise
-        parts = [
-            noise.draw(kind, self.plan.noise_scale(block), runs * block.size).reshape(runs, -1)
-            for block in self._blocks[t]
-        ]
-        return np.concatenate(parts, axis=1)
+        """Draw a round's noise as an aggregator does, for each run anew; shape (runs, words)."""
+        aggregator = Aggregator(self.plan, noise)
+        return np.array([to_integers(aggregator._draw(t)) for _ in range(runs)])
 
     def run(self, world: World, noise: list[Integers]) -> _Run:
         """Run once and score what was released."""
@@ -128,12 +137,12 @@ class _Audited:
         score, reach, excess = 0.0, 0.0, 0.0
         for t in range(plan.rounds):
             shared, extra = self._added(t, progress.state)
-            there = world == "with" and self._coins.random() < plan.rate
+            there = world == "with" and self._coins.random() < self._rate
             unshared = noise[t] + extra if there else noise[t]
             one = log_ratio(unshared, extra, self._scales[t], laplace=self._laplace)
-            score += one if plan.rate == 1 else _mixed(one, plan.rate)
-            reach += self._cost(extra, self._scales[t])
-            excess = max(excess, self._excess(t, extra))
+            score += one if self._rate == 1 else _mixed(one, self._rate)
+            reach += self.cost(t, extra)
+            excess = max(excess, self.excess(t, extra))
             if t < plan.rounds - 1:
                 progress.receive(to_words(shared + unshared), plan.silos)
         return _Run(score, reach / self._whole, excess)
@@ -144,13 +153,21 @@ class _Audited:
             return self._first
         task = self.plan.task
         shared = task.contribute(t, state, self._pair.table)
-        both = shared, task.contribute(t, state, self._pair.more) - shared
+        if self._alone:  # the neighbour has one client more, not a client with more rows
+            both = shared, task.contribute(t, state, self._pair.extra)
+        else:
+            both = shared, task.contribute(t, state, self._pair.more) - shared
         if t == 0:
             self._first = both
         return both
 
-    def _cost(self, extra: Integers, scale: Floats) -> float:
-        ratio = np.abs(extra) / scale
+    def shared(self, t: int, state: GridState) -> Integers:
+        """Return the sum without the record."""
+        return self._added(t, state)[0]
+
+    def cost(self, t: int, extra: Integers) -> float:
+        """Return what a record uses of the noise of a round: norm over noise, or its square."""
+        ratio = np.abs(extra) / self._scales[t]
         return float(ratio.sum() if self._laplace else (ratio**2).sum())
 
     def _cost_of_bounds(self, t: int) -> float:
@@ -163,17 +180,26 @@ class _Audited:
                 total += group**2 * block.l2_squared / scale**2
         return total
 
-    def _excess(self, t: int, extra: Integers) -> float:
-        """Return the largest norm in a block over its bound, in exact integers until the end."""
+    def excess(self, t: int, extra: Integers) -> float:
+        """Return the largest norm in a block over its bound, in exact integers where it is near."""
         worst, offset, group = 0.0, 0, self.plan.group_size
         for block in self._blocks[t]:
-            part = [int(v) for v in extra[offset : offset + block.size] if v]
+            part = extra[offset : offset + block.size]
             offset += block.size
+            floats = np.abs(part).astype(np.float64)
             if self._laplace:
-                worst = max(worst, sum(map(abs, part)) / (group * block.l1))
+                bound, size = group * block.l1, float(floats.sum())
             else:
-                square = sum(v * v for v in part)
-                worst = max(worst, (square / (group**2 * block.l2_squared)) ** 0.5)
+                bound, size = group**2 * block.l2_squared, float(floats @ floats)
+            if size >= 0.999 * bound:
+                exact = [abs(int(v)) for v in part if v]
+                whole = sum(exact) if self._laplace else sum(v * v for v in exact)
+                # a quotient of large numbers may be rounded to 1: what is above it must stay so
+                size = whole / bound
+                size = max(size, 1 + 1e-15) if whole > bound else min(size, 1.0)
+            else:
+                size /= bound
+            worst = max(worst, size if self._laplace else size**0.5)
         return worst
 
 
@@ -196,8 +222,30 @@ def _mixed(score: float, rate: float) -> float:
     return float(np.logaddexp(np.log1p(-rate), np.log(rate) + score))
 
 
-def worst_record(plan: Plan, beside: str, noise: NoiseSource) -> Pair:
-    """Look for the record that adds most to runs over a table.
+@dataclass(frozen=True)
+class Search:
+    """What a search for worst records over a table found.
+
+    Parameters
+    ----------
+    pair : Pair
+        With the record that added most in the mean of some runs; an adversary may choose it.
+    excess : float
+        Largest norm of what any record added to a block at any state, over the block's bound.
+    tried : int
+        How many records were tried in how many states, in all.
+    adds_up : bool
+        Whether what a table adds was always the sum of what its records add.
+    """
+
+    pair: Pair
+    excess: float
+    tried: int
+    adds_up: bool
+
+
+def search(plan: Plan, beside: str, noise: NoiseSource) -> Search:
+    """Look for the records that add most, at the states of runs over a table.
 
     Parameters
     ----------
@@ -208,25 +256,40 @@ def worst_record(plan: Plan, beside: str, noise: NoiseSource) -> Pair:
 
     Returns
     -------
-    Pair
-        The worst of some 200 candidates in the mean of a few runs; an adversary may choose it.
+    Search
+
+    Notes
+    -----
+    In every run some 200 records are tried at every state; in the first runs also those of
+    :func:`~cloister.audit.walls.hard_records`, which the state itself suggests.
     """
     table = tables(plan)[beside]
-    tried = candidates(plan)
-    audited = _Audited(plan, neighbours(plan, "", table, tried[0]))
-    records = plan.grid.encode(plan.grid.centre + tried * plan.grid.half_range)
-    total = np.zeros(len(tried))
-    for _ in range(_SEARCHES):
+    fixed = candidates(plan)
+    audited = _Audited(plan, neighbours(plan, "", table, fixed[0]))
+    records = plan.grid.encode(plan.grid.centre + fixed * plan.grid.half_range)
+    rng = public_generator("audit", "walls", new_nonce())
+    total, excess, tried, adds_up = np.zeros(len(fixed)), 0.0, 0, True
+    by_row = not isinstance(plan.task, ByClient) or plan.task.clients == "row"
+    for walk in range(_SEARCHES):
         progress = Progress(plan)
         for t in range(plan.rounds):
-            scale = word_scales(plan, t)
-            for row, record in enumerate(records):
-                added = plan.task.contribute(t, progress.state, record[None])
-                total[row] += audited._cost(added, scale)
-            shared, _ = audited._added(t, progress.state)
+            state = progress.state
+            hard = hard_records(plan, t, state, rng) if walk < _WALKS else records[:0]
+            every = np.concatenate([records, hard])
+            added = [plan.task.contribute(t, state, record[None]) for record in every]
+            total += [audited.cost(t, words) for words in added[: len(records)]]
+            # the rows of one unit may all be alike
+            most = max(audited.excess(t, plan.group_size * words) for words in added)
+            excess, tried = max(excess, most), tried + len(every)
+            if len(hard) and by_row:
+                twice = np.concatenate([every, every[-3:]])
+                whole = plan.task.contribute(t, state, twice)
+                adds_up &= bool((whole == sum(added) + sum(added[-3:])).all())
+            drawn = audited.draw(t, noise, 1)[0]
             if t < plan.rounds - 1:
-                progress.receive(to_words(shared + audited.draw(t, noise, 1)[0]), plan.silos)
-    return neighbours(plan, f"the worst beside {beside}", table, tried[int(total.argmax())])
+                progress.receive(to_words(audited.shared(t, state) + drawn), plan.silos)
+    pair = neighbours(plan, f"the worst beside {beside}", table, fixed[int(total.argmax())])
+    return Search(pair, excess, tried, adds_up)
 
 
 # Real jobs ----------------------------------------------------------------------------------------
@@ -240,10 +303,13 @@ class Log:
     sums: dict[int, Integers] = field(default_factory=dict)
     released: dict[int, dict[str, Released]] = field(default_factory=dict)
 
+    def answer(self, t: int) -> Integers:
+        """Return all words of the answer of round `t`."""
+        return np.concatenate([part.values.ravel() for part in self.released[t].values()])
+
     def noise(self, t: int) -> Integers:
         """Return all noise that was in the answer of round `t`."""
-        values = np.concatenate([part.values.ravel() for part in self.released[t].values()])
-        return values - self.sums[t]
+        return self.answer(t) - self.sums[t]
 
 
 def watched(task: type[Task], log: Log, *, finish: bool = False) -> type[Task]:
@@ -265,7 +331,7 @@ def watched(task: type[Task], log: Log, *, finish: bool = False) -> type[Task]:
     def contribute(self: Any, t: int, state: GridState, records: Records) -> Integers:
         words = task.contribute(self, t, state, records)
         log.states[t] = state
-        log.sums[t] = log.sums[t] + words if t in log.sums else words
+        log.sums[t] = log.sums.get(t, 0) + words  # new words: a silo adds its noise to its own
         return words
 
     def update(self: Any, t: int, state: GridState, released: Mapping[str, Released]) -> State:
@@ -279,12 +345,12 @@ def watched(task: type[Task], log: Log, *, finish: bool = False) -> type[Task]:
     return type(task.__name__, (task,), {"contribute": contribute, "update": update})
 
 
-def watched_plan(plan: Plan, log: Log) -> Plan:
-    """Return the same plan with a watched task."""
+def watched_plan(plan: Plan, log: Log, *, finish: bool = False) -> Plan:
+    """Return the same plan with a watched task, see :func:`watched`."""
     kind = type(plan.task)
     names = [f.name for f in fields(kind) if f.init]  # type: ignore[arg-type]  # tasks are dataclasses
     values = {name: getattr(plan.task, name) for name in names}
-    return replace(plan, task=watched(kind, log)(**values))
+    return replace(plan, task=watched(kind, log, finish=finish)(**values))
 
 
 def system_noise() -> NoiseSource:

@@ -30,9 +30,11 @@ from cloister.audit.checks import (
     audit_plan,
     check_fresh,
     check_noise,
+    check_replay,
     find_canaries,
 )
-from cloister.audit.curators import audit_method
+from cloister.audit.curators import audit_method, check_picks, loud_cover
+from cloister.curator.max_cover import MaxCover
 from cloister.curator.published import KMeansGuarantee, SubCluster
 from cloister.hazmat.discrete import discrete_gaussian, discrete_laplace
 from cloister.hazmat.fixedpoint import Grid
@@ -40,12 +42,12 @@ from cloister.hazmat.prg import PadContext
 from cloister.hazmat.ring import Integers, Words
 from cloister.jobs import make_plan
 from cloister.privacy.budget import Budget
-from cloister.privacy.noise import NoiseKind
+from cloister.privacy.noise import NoiseKind, NoiseSource
 from cloister.protocol.plan import Plan
 from cloister.randomness import new_key, public_generator
 from cloister.schema import schema_of
 from cloister.secagg.masks import GroupMask
-from cloister.tasks.base import Block, Floats, Records, Task
+from cloister.tasks.base import Block, Floats, GridState, Records, Released, State, Task
 from cloister.tasks.examples import example_of, numbers
 from cloister.tasks.kmeans import FastLloyd, GLloyd, Payload
 from cloister.transports.inprocess import InProcess
@@ -121,7 +123,173 @@ class _RepeatsRounds(FixedNoise):
         return FixedNoise(self._seed).draw(kind, scale, size)
 
 
+Earlier = list[tuple[Integers, int]]
+"""Words and scale of each draw before."""
+
+
+class BentNoise(FixedNoise):
+    """Right in law before a function of what was drawn, and drawn before, bends it.
+
+    Parameters
+    ----------
+    seed : int or str
+    bend : function
+        From words, their scale and earlier draws to the words that are given out.
+    before : list
+        Of earlier draws; sources that share it know of each other's.
+    """
+
+    def __init__(
+        self, seed: int | str, bend: Callable[[Integers, int, Earlier], Integers], before: Earlier
+    ) -> None:
+        super().__init__(seed)
+        self._bend, self._before = bend, before
+
+    def draw(self, kind: NoiseKind, scale: int, size: int) -> Integers:
+        """Return `size` integers, bent."""
+        words = self._bend(super().draw(kind, scale, size), scale, self._before)
+        self._before.append((words, scale))
+        return words
+
+
+def one_clusters_noise(words: Integers, scale: int, before: Earlier) -> Integers:
+    """Give the noise of the first cluster to both."""
+    return np.tile(words[: words.size // 2], 2)
+
+
+def halves_that_cancel(words: Integers, scale: int, before: Earlier) -> Integers:
+    """Give the second half the noise of the first, with the sign turned."""
+    return np.concatenate([words[: words.size // 2], -words[: words.size // 2]])
+
+
+def a_sum_without_noise(words: Integers, scale: int, before: Earlier) -> Integers:
+    """Make the last word such that it and a sum of all others have no noise."""
+    rest = np.rint(words[:-1].sum() / (words.size - 1) ** 0.5).astype(np.int64)
+    return np.concatenate([words[:-1], [-rest]])
+
+
+def a_bare_word(words: Integers, scale: int, before: Earlier) -> Integers:
+    """Leave the last word without noise."""
+    return np.concatenate([words[:-1], [0]])
+
+
+def a_low_word(words: Integers, scale: int, before: Earlier) -> Integers:
+    """Give one word seven tenths of its noise."""
+    return np.where(np.arange(words.size) == 1, np.rint(0.7 * words), words).astype(np.int64)
+
+
+def two_draws_before(words: Integers, scale: int, before: Earlier) -> Integers:
+    """Repeat the draw before the last in every third, at its own scale."""
+    if len(before) % 3 != 2:
+        return words
+    earlier, size = before[-2]
+    scaled: Integers = np.rint(earlier * (scale / size)).astype(np.int64)
+    return scaled
+
+
+def turned_from_the_job_before(words: Integers, scale: int, before: Earlier) -> Integers:
+    """Repeat in every second job the draws of the job before, with the sign turned."""
+    here = len(before) // _ROUNDS % 2
+    return -before[-_ROUNDS][0] if here else words
+
+
+def one_share_for_all(words: Integers, scale: int, before: Earlier) -> Integers:
+    """Give the silos of a job one share."""
+    return before[-1][0] if len(before) % 3 else words
+
+
+_ROUNDS = 3
+
+
+def _bent(
+    bend: Callable[[Integers, int, Earlier], Integers], *, shared: bool = False
+) -> Sequence[Finding]:
+    """Check noise of which every job bends its own, or all jobs together."""
+    seeds, memory = count(), list[tuple[Integers, int]]()
+
+    def make_noise() -> NoiseSource:
+        return BentNoise(next(seeds), bend, memory if shared else [])
+
+    return check_noise(plan_of(FastLloyd, rounds=_ROUNDS), words=6000, make_noise=make_noise)
+
+
 # Tasks --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class TieTwice(FastLloyd):
+    """FastLloyd that gives a record on a tie to every centre that is nearest."""
+
+    def contribute(self, t: int, state: GridState, records: Records) -> Integers:
+        """Return sums and counts, with records on ties in each."""
+        payload = self.payload(t)
+        apart = records[:, None].astype(np.int64) - state["centres"]
+        squares = (apart**2).sum(axis=2)
+        near = (squares == squares.min(axis=1, keepdims=True)) & (squares <= payload.radius_squared)
+        sums = (apart * near[:, :, None]).sum(axis=0)
+        return np.column_stack([sums, near.sum(axis=0) * payload.count_word]).ravel()
+
+
+@dataclass(frozen=True, kw_only=True)
+class EdgeTwice(FastLloyd):
+    """FastLloyd that counts a record within a step of the radius twice."""
+
+    def contribute(self, t: int, state: GridState, records: Records) -> Integers:
+        """Return sums and counts, with records at the radius counted twice."""
+        apart = records[:, None].astype(np.int64) - state["centres"]
+        nearest = np.sqrt((apart**2).sum(axis=2).min(axis=1).astype(np.float64))
+        edge = np.abs(nearest - self.payload(t).radius_squared ** 0.5) < 1
+        return super().contribute(t, state, np.concatenate([records, records[edge]]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstOfMany(FastLloyd):
+    """FastLloyd that counts the first record of a table of more than a hundred twice."""
+
+    def contribute(self, t: int, state: GridState, records: Records) -> Integers:
+        """Return sums and counts."""
+        again = records[: int(len(records) > 100)]
+        return super().contribute(t, state, np.concatenate([records, again]))
+
+
+_KEPT: dict[str, Integers] = {}
+_SEEN: dict[str, Records] = {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemembersLast(FastLloyd):
+    """FastLloyd whose last update uses the exact sums, which it kept."""
+
+    def contribute(self, t: int, state: GridState, records: Records) -> Integers:
+        """Return sums and counts, and keep them."""
+        _KEPT["exact"] = super().contribute(t, state, records)
+        return _KEPT["exact"]
+
+    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+        """Return the next state, the last one from exact sums."""
+        if t == self.rounds - 1 and "exact" in _KEPT:
+            exact = _KEPT["exact"].reshape(self.n_clusters, -1)
+            released = {"sums": Released(exact, released["sums"].noise_std)}
+        return super().update(t, state, released)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemembersJobs(FastLloyd):
+    """FastLloyd whose sums have a record of an earlier job in them."""
+
+    def contribute(self, t: int, state: GridState, records: Records) -> Integers:
+        """Return sums and counts of the records, and of one of another job."""
+        earlier = _SEEN.get("record", records[:0])
+        _SEEN["record"] = records[:1]
+        return super().contribute(t, state, np.concatenate([records, earlier]))
+
+
+class LoudCover(MaxCover):
+    """MaxCover that draws with ``exp(epsilon c)``, without the half."""
+
+    def picks(self, projected: Integers) -> Integers:
+        """Draw the balls."""
+        return MaxCover.picks(replace(self, pick_epsilon=2 * self.pick_epsilon), projected)
 
 
 class _AnyRadius:
@@ -295,6 +463,11 @@ def _tried(
     return (attack(lambda values: method(values, rng), Budget(1.0, 1e-5)),)
 
 
+def _picked() -> Sequence[Finding]:
+    cover = loud_cover(LoudCover, CLAIM)
+    return check_picks(cover, lambda table: cover.picks(cover.project(table)), 4000)[:1]
+
+
 def _published(method: type[KMeansGuarantee] | type[SubCluster]) -> Sequence[Finding]:
     noise = FixedNoise(method.name)
     return audit_method(method, Budget(1.0, 1e-5), runs=400, make_noise=lambda: noise).findings
@@ -312,6 +485,51 @@ TWINS: tuple[Twin, ...] = (
         lambda: check_noise(plan_of(FastLloyd), words=3000, make_noise=new_seeds(0.9)),
     ),
     Twin(
+        "a twentieth less noise",
+        "FastLloyd whose noise has 0.95 of the plan's sigma",
+        lambda: check_noise(plan_of(FastLloyd), words=30_000, make_noise=new_seeds(0.95)),
+    ),
+    Twin(
+        "one cluster's noise",
+        "noise that is the same in every cluster: their difference is exact",
+        lambda: _bent(one_clusters_noise),
+    ),
+    Twin(
+        "halves that cancel",
+        "noise of the second half of a vector is minus that of the first",
+        lambda: _bent(halves_that_cancel),
+    ),
+    Twin(
+        "a sum without noise",
+        "one word is minus the sum of all others, scaled: no two words are alike",
+        lambda: _bent(a_sum_without_noise),
+    ),
+    Twin(
+        "a word without noise",
+        "the last count of each vector is exact",
+        lambda: _bent(a_bare_word),
+    ),
+    Twin(
+        "a word with little noise",
+        "one word of each vector has seven tenths of the plan's sigma",
+        lambda: _bent(a_low_word),
+    ),
+    Twin(
+        "noise of two rounds before",
+        "the third round has the noise of the first, at its own scale",
+        lambda: _bent(two_draws_before),
+    ),
+    Twin(
+        "noise of the job before",
+        "every second job has the noise of the job before, with the sign turned",
+        lambda: _bent(turned_from_the_job_before, shared=True),
+    ),
+    Twin(
+        "one share for all silos",
+        "silos that should each add noise of their own add the same",
+        lambda: _bent(one_share_for_all),
+    ),
+    Twin(
         "half the sensitivity",
         "FastLloyd that states half of what a record adds",
         lambda: _worlds(plan_of(understated(FastLloyd, 0.5)), "understated"),
@@ -325,6 +543,36 @@ TWINS: tuple[Twin, ...] = (
         "no radius, by its bound",
         "the same, seen without noise: a record adds more than is paid for",
         lambda: _sensitivity(plan_of(NoRadius), "radius"),
+    ),
+    Twin(
+        "a tie counts twice",
+        "a record as far from one centre as from another is added to both",
+        lambda: _sensitivity(plan_of(TieTwice, rounds=2), "tie"),
+    ),
+    Twin(
+        "the edge counts twice",
+        "a record within a step of the radius is added twice",
+        lambda: _sensitivity(plan_of(EdgeTwice, rounds=2), "edge"),
+    ),
+    Twin(
+        "the first of many counts twice",
+        "in a table of more than a hundred records the first one is added twice",
+        lambda: _sensitivity(plan_of(FirstOfMany, rounds=2), "first"),
+    ),
+    Twin(
+        "a result from memory",
+        "the last update uses the exact sums, which the task kept",
+        lambda: (check_replay(plan_of(RemembersLast, rounds=2)),),
+    ),
+    Twin(
+        "a record of an earlier job",
+        "sums have a record in them that was seen in another job",
+        lambda: (check_replay(plan_of(RemembersJobs, rounds=2)),),
+    ),
+    Twin(
+        "max cover without the half",
+        "balls are drawn with exp(epsilon c) in place of exp(epsilon c / 2)",
+        _picked,
     ),
     Twin(
         "unclipped records",

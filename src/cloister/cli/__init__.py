@@ -16,6 +16,7 @@ Exit codes
 5     the budget does not allow it
 6     the ledger cannot be used, or does not verify
 7     a party or the network broke the protocol; what left stays charged
+8     an audit refuted nothing, but could not have: its runs showed nothing
 130   interrupted; what left stays charged
 ====  ==============================================================================
 """

@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
 from cloister.audit import Audit, audit_method, audit_task
-from cloister.audit.report import summary, write_report
+from cloister.audit.checks import case_of
+from cloister.audit.report import summary, verdict, write_report
 from cloister.audit.twins import TWINS
 from cloister.cli.output import Output, add_flags
-from cloister.cli.run import load_task
+from cloister.cli.run import add_set_argument, load_task, task_options
 from cloister.curator import METHODS
 from cloister.errors import PlanError
 from cloister.privacy.budget import Budget
+from cloister.schema import Schema
 from cloister.tasks import TASKS
 from cloister.tasks.base import Table
 
-ALARM = 1
-"""Exit code if a claim is refuted, or a broken twin is not."""
+ALARM, NO_POWER = 1, 8
+"""Exit codes if a claim is refuted, or a broken twin is not; and if nothing could be seen where
+something should have been."""
 
 _METHODS = (*(name for name, task in TASKS.items() if task.private), *METHODS)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.epilog = f"exit code {ALARM} if a claim is refuted"
+    parser.epilog = (
+        f"exit code {ALARM} if a claim is refuted, {NO_POWER} if none is but runs showed nothing "
+        "where they could have"
+    )
     add = parser.add_argument
     shipped = ", ".join(_METHODS)
     add(
@@ -39,6 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--columns", type=int, default=2, metavar="D", help="default: 2")
     add("--k", type=int, default=2, help="clusters; default: 2")
     add("--nominal-n", type=int, default=200, metavar="N", help="default: 200")
+    add("--schema", type=Path, help="columns and unit of privacy, instead of made-up ones")
+    add_set_argument(parser)
     add("--out", type=Path, metavar="DIR", help="for audit.md and a picture of each method")
     add_flags(parser)
 
@@ -57,6 +66,8 @@ def run(args: argparse.Namespace) -> int:
         )
     if args.runs < 20 or min(args.columns, args.k, args.nominal_n) < 1:
         raise PlanError("runs must be at least 20, columns, k and nominal-n at least 1.")
+    if (args.set or args.schema) and (args.all or args.method in METHODS):
+        raise PlanError("--set and --schema go with one METHOD that is a task.")
     out, audits = Output.of(args), []
     for audit in _audited(args):
         audits.append(audit)
@@ -73,6 +84,9 @@ def run(args: argparse.Namespace) -> int:
         out.say(f"{len(files)} files are in {args.out}")
     refuted = [audit.method for audit in audits if audit.alarms]
     missed = [twin.name for twin, finding in caught.items() if finding is None]
+    powerless = [audit.method for audit in audits if audit.no_power and not audit.alarms]
+    for method in powerless:
+        out.warn(f"the audit of {method} has no power: runs show under a tenth of its claim")
     for method in refuted:
         out.warn(f"the claim of {method} is refuted")
     for name in missed:
@@ -85,7 +99,9 @@ def run(args: argparse.Namespace) -> int:
             "files": [str(file) for file in files],
         }
     )
-    return ALARM if refuted or missed else 0
+    if refuted or missed:
+        return ALARM
+    return NO_POWER if powerless else 0
 
 
 def _audited(args: argparse.Namespace) -> Iterator[Audit]:
@@ -103,7 +119,14 @@ def _audited(args: argparse.Namespace) -> Iterator[Audit]:
         if name in METHODS:
             yield audit_method(METHODS[name], Budget(args.epsilon, args.delta), **sizes)
         else:
-            yield audit_task(load_task(name), Budget(args.epsilon, args.delta), **sizes)
+            task = load_task(name)
+            schema = Schema.load(args.schema) if args.schema else None
+            options = None
+            if args.set:  # on top of those of the task's own example
+                example = case_of(task, args.columns, args.k, None, schema)
+                options = {**example.options, **task_options(args.set)}
+            budget = Budget(args.epsilon, args.delta)
+            yield audit_task(task, budget, options=options, schema=schema, **sizes)
 
 
 def _say(audit: Audit, out: Output) -> None:
@@ -117,8 +140,10 @@ def _described(audit: Audit) -> dict[str, object]:
     """Return an audit as JSON-able values."""
     return {
         "method": audit.method,
+        "verdict": verdict(audit),
         "epsilon": audit.budget.epsilon,
         "delta": audit.budget.delta,
+        "details": audit.details,
         "pair": audit.pair,
         "reach": audit.reach,
         "epsilon_seen": audit.epsilon_seen,
@@ -139,4 +164,5 @@ def _command(args: argparse.Namespace) -> str:
     words += [f"--{flag}" for flag in ("all", "twins") if getattr(args, flag)]
     claim = f"--epsilon {args.epsilon:g} --delta {args.delta:g}"
     size = f"--columns {args.columns} --k {args.k} --nominal-n {args.nominal_n} --runs {args.runs}"
-    return " ".join([*words, claim, size])
+    own = [f"--schema {args.schema.name}"] if args.schema else []
+    return " ".join([*words, claim, size, *own, *(f"--set {shlex.quote(s)}" for s in args.set)])

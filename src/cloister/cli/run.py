@@ -32,15 +32,20 @@ def add_task_arguments(parser: argparse.ArgumentParser, *, required: bool = True
         metavar="NAME|FILE.py:CLASS",
         help="a task of 'cloister tasks', or a class in a file of yours, which is executed",
     )
+    add_set_argument(parser)
+    parser.add_argument(
+        "--not-private", action="store_true", help="allow a task whose release is not private"
+    )
+
+
+def add_set_argument(parser: argparse.ArgumentParser) -> None:
+    """Declare how a task is given options of its own."""
     parser.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="NAME=VALUE",
         help="an option of the task's own, such as n_clusters=3; may be repeated",
-    )
-    parser.add_argument(
-        "--not-private", action="store_true", help="allow a task whose release is not private"
     )
 
 
@@ -91,7 +96,8 @@ def load_task(name: str) -> type[Task]:
     task = getattr(_execute(Path(path)), cls, None)
     if not isinstance(task, type):
         raise PlanError(f"task {name!r} is not there: the file has no class {cls!r}.")
-    if missing := [member for member in _MEMBERS if not hasattr(task, member)]:
+    public = getattr(task, "__dataclass_fields__", {})  # those without default are no attributes
+    if missing := [m for m in _MEMBERS if not hasattr(task, m) and m not in public]:
         raise PlanError(
             f"task {cls!r} does not follow the protocol of tasks: it has no {missing[0]!r}."
         )

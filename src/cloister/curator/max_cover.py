@@ -177,11 +177,8 @@ class MaxCover:
         noise : NoiseSource
             Of counts and means. Balls are drawn with bytes of the operating system.
         """
-        projected = self._recovery.projection(records)
-        balls = pick_centres(
-            projected, self.grids, self.n_clusters, self.pick_epsilon, SecretStream()
-        )
-        points = self._group(projected, np.array(list(balls)) / ONE, noise)
+        projected = self.project(records)
+        points = self._group(projected, self.picks(projected) / ONE, noise)
         centres = np.zeros((self.n_clusters, self.n_features))
         for step, multiplier in enumerate((self.mean_multiplier, self.lloyd_multiplier)):
             block = self._recovery.block(step)
@@ -192,6 +189,22 @@ class MaxCover:
             released = Released(words.reshape(block.shape), float(sigma))
             centres = self._recovery.update(step, points, state, released)["centres"]
         return from_grid(round_to_grid(centres, self.frac_bits), self.frac_bits)
+
+    def project(self, records: Records) -> Integers:
+        """Return the points that balls are to hold, in steps of ``1 / ONE``."""
+        return self._recovery.projection(records)
+
+    def picks(self, projected: Integers) -> Integers:
+        """Draw the balls of all radii; shape (n_radii * n_clusters, n_axes), steps of ``1 / ONE``.
+
+        Parameters
+        ----------
+        projected : ndarray of shape (n_samples, n_axes), int64, steps of ``1 / ONE``
+        """
+        balls = pick_centres(
+            projected, self.grids, self.n_clusters, self.pick_epsilon, SecretStream()
+        )
+        return np.array(list(balls))
 
     @property
     def grids(self) -> tuple[BallGrid, ...]:

@@ -1,0 +1,172 @@
+"""Noise as jobs draw it, under each profile of trust: through the product's own parties."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from cloister.audit.runs import Log, MakeNoise, system_noise, watched_plan, word_scales
+from cloister.audit.words import Drawn
+from cloister.errors import PlanError
+from cloister.hazmat.ring import Integers, to_integers
+from cloister.hazmat.signing import Identity
+from cloister.privacy.noise import NoiseKind
+from cloister.protocol.aggregator import Aggregator
+from cloister.protocol.client import Client
+from cloister.protocol.plan import Plan
+from cloister.protocol.session import run_rounds
+from cloister.randomness import new_key
+from cloister.secagg.masks import GroupMask, NoMask
+from cloister.tasks.base import ByClient, BySilo, Profile, Records
+from cloister.transports.inprocess import InProcess
+
+_SILOS = 3  # of a job that is not local
+
+
+def in_profile(plan: Plan, profile: Profile) -> Plan | None:
+    """Return the plan as another profile would have it; None if the task cannot be run so."""
+    if profile == plan.profile:
+        return plan
+    task = plan.task
+    if isinstance(task, BySilo) and task.silos:  # its layers are those of the plan's silos
+        return None
+    silos = tuple(f"silo-{i}" for i in range(1 if profile == "local" else _SILOS))
+    alone = isinstance(task, ByClient) and task.alone and profile == "pairwise"
+    try:
+        return replace(
+            plan,
+            silos=silos,
+            profile=profile,
+            min_silos=_SILOS if alone else 0,
+            collusion=_SILOS - 1 if alone else 0,
+            fingerprints=(),
+        )
+    except PlanError:
+        return None
+
+
+def noise_of(plan: Plan) -> Drawn:
+    """Return what a job of a plan draws, without any: scales, and what is drawn at once.
+
+    Under "pairwise" every silo draws; its share must be enough with those of other honest silos.
+    """
+    blocks = [block for t in range(plan.rounds) for block in plan.task.blocks(t)]
+    if plan.profile == "pairwise":
+        scales = np.concatenate([np.full(b.size, float(plan.share_scale(b))) for b in blocks])
+    else:
+        scales = np.concatenate([word_scales(plan, t) for t in range(plan.rounds)])
+    drawers = len(plan.silos) if plan.profile == "pairwise" else 1
+    ends = np.cumsum([block.size for block in blocks] * drawers)
+    starts = np.concatenate([[0], ends[:-1]])
+    return Drawn(
+        plan.profile,
+        np.zeros((0, drawers * scales.size), dtype=np.int64),
+        np.tile(scales, drawers),
+        "laplace" if plan.task.mechanism == "laplace" else "gaussian",
+        tuple(slice(int(a), int(b)) for a, b in zip(starts, ends, strict=True)),
+    )
+
+
+def drawn_by(plan: Plan, jobs: int, make_noise: MakeNoise | None) -> Drawn:
+    """Let parties of new jobs draw their noise, round by round.
+
+    Parameters
+    ----------
+    plan : Plan
+    jobs : int, >= 1
+    make_noise : function, optional
+        Makes the source of each job; the product's own unless given.
+    """
+    draw = _shares if plan.profile == "pairwise" else _of_aggregator
+    rows = [draw(plan, make_noise) for _ in range(jobs)]
+    return replace(noise_of(plan), words=np.array(rows))
+
+
+def _of_aggregator(plan: Plan, make_noise: MakeNoise | None) -> Integers:
+    aggregator = Aggregator(plan, (make_noise or system_noise)())
+    return np.concatenate([to_integers(aggregator._draw(t)) for t in range(plan.rounds)])
+
+
+def _shares(plan: Plan, make_noise: MakeNoise | None) -> Integers:
+    """Return the shares of all silos, one silo after the other."""
+    table = np.zeros((0, plan.grid.n_features), dtype=np.int32)
+    clients = _signing(plan, make_noise, table)
+    rows = [[client._share_of_noise(t) for client in clients] for t in range(plan.rounds)]
+    return np.concatenate([part for of_silo in zip(*rows, strict=True) for part in of_silo])
+
+
+def _signing(plan: Plan, make_noise: MakeNoise | None, table: Records) -> list[Client]:
+    """Return the silos of a job under pairwise masks."""
+    identities = [Identity.new() for _ in plan.silos]
+    signed = replace(plan, fingerprints=tuple(key.fingerprint for key in identities))
+    noise = make_noise() if make_noise else None
+    return [
+        Client(signed, silo, [table], identity=identity, noise=noise)
+        for silo, identity in zip(plan.silos, identities, strict=True)
+    ]
+
+
+class _Recorded:
+    """A source that keeps what it gave out."""
+
+    label = "recorded"
+
+    def __init__(self, make_noise: MakeNoise | None) -> None:
+        self._source = (make_noise or system_noise)()
+        self.words: list[Integers] = []
+
+    def draw(self, kind: NoiseKind, scale: int, size: int) -> Integers:
+        """Return what the source returns."""
+        words = self._source.draw(kind, scale, size)
+        self.words.append(words.copy())
+        return words
+
+
+class _Watched:
+    """A silo whose shares of noise are looked at before it sends them."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.shares = {t: client._share_of_noise(t).copy() for t in range(client.plan.rounds)}
+
+
+@dataclass(frozen=True)
+class Job:
+    """Noise of one whole job.
+
+    Parameters
+    ----------
+    noise : ndarray of shape (words,), int64
+        What was in the answers beyond the sums of records.
+    drawn : ndarray of shape (words,), int64, or None
+        What the source, or the silos together, drew. None where clients are sampled, whose sums
+        nobody knows.
+    """
+
+    noise: Integers
+    drawn: Integers | None
+
+
+def whole_job(plan: Plan, make_noise: MakeNoise | None) -> Job:
+    """Run a job with clients, masks, frames and an aggregator over no records."""
+    log = Log()
+    watched = watched_plan(plan, log)
+    table = np.zeros((0, plan.grid.n_features), dtype=np.int32)
+    recorded = _Recorded(make_noise)
+    rounds = range(plan.rounds)
+    if plan.profile == "pairwise":
+        silos = [_Watched(client) for client in _signing(watched, make_noise, table)]
+        clients = [silo.client for silo in silos]
+    else:
+        masker = GroupMask(new_key()) if plan.profile == "group" else NoMask()
+        clients = [Client(watched, silo, [table], masker) for silo in plan.silos]
+    aggregator = Aggregator(clients[0].plan, recorded)
+    for _ in run_rounds(aggregator, InProcess({c.silo: c.handle for c in clients})):
+        pass
+    noise = np.concatenate([log.noise(t) for t in rounds])
+    if plan.rate < 1:
+        return Job(noise, None)
+    if plan.profile == "pairwise":
+        return Job(noise, np.concatenate([sum(s.shares[t] for s in silos) for t in rounds]))
+    return Job(noise, np.concatenate(recorded.words))

@@ -1,0 +1,40 @@
+"""Tasks of a user's own, as files that `cloister audit` is given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from cloister.tasks.base import GridState, Integers, Records
+from cloister.tasks.kmeans import FastLloyd
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnLloyd(FastLloyd):
+    """An ordinary subclass: its rounds are a field without a default."""
+
+    name: ClassVar[str] = "own-lloyd"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Needy(FastLloyd):
+    """Has an option that must be given: the name of a column."""
+
+    name: ClassVar[str] = "needy"
+    row: int
+
+    @classmethod
+    def design(cls, *, row: str, columns: Any, **options: Any) -> Self:
+        return super().design(row=[c.name for c in columns].index(row), **options)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Silent(FastLloyd):
+    """Adds nothing, whatever it is paid for."""
+
+    name: ClassVar[str] = "silent"
+
+    def contribute(self, t: int, state: GridState, records: Records) -> Integers:
+        return np.zeros(self.n_clusters * (self.n_features + 1), dtype=np.int64)
