@@ -27,7 +27,8 @@ def ward(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def cluster(*options: str) -> list[str]:
     given = ["--schema", "ward.toml", "--out", "out", "--nominal-n", "6000"]
-    return ["cluster", "ward.csv", *given, *options]
+    cap = [] if "--cap-epsilon" in options else ["--cap-epsilon", "9"]
+    return ["cluster", "ward.csv", *given, *cap, *options]
 
 
 def test_a_run_of_noise_says_so(ward: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -745,16 +745,19 @@ def test_a_silo_that_was_revoked_is_told_and_the_others_are_not(
     assert set(steps(examined(capsys, str(federation.config("a")))).values()) == {"ok"}
 
 
-def test_a_coordinator_that_still_shows_its_old_certificate_is_told_to_restart(
+def test_a_coordinator_shows_its_new_certificate_and_one_of_another_folder_is_told(
     federation: LocalFederation, capsys: Said
 ) -> None:
     keys = federation.keys[COORDINATOR]
+    moved = shutil.copytree(keys, federation.folder / "moved" / "keys")
     request = make_request(keys, "coordinator", COORDINATOR, ("localhost", "127.0.0.1"))
     install(keys, Authority(federation.folder / "ca").approve(request))
-    state, _, way_out = examined(capsys, str(federation.config(COORDINATOR)))["port"]
-    assert (state, way_out[:7]) == ("warn", "restart")
+    assert examined(capsys, str(federation.config(COORDINATOR)))["port"][0] == "ok"
     other = federation.config("a").parent.parent / "other.toml"
     text = federation.config(COORDINATOR).read_text()
+    other.write_text(f"keys = {json.dumps(str(moved))}\n{text}")
+    state, _, way_out = examined(capsys, str(other))["port"]
+    assert (state, way_out[:7]) == ("warn", "restart")
     strangers = local_federation(federation.folder / "strangers", ("a",))
     other.write_text(f"keys = {json.dumps(str(strangers[COORDINATOR]))}\n{text}")
     assert examined(capsys, str(other))["port"][0] == "fail"  # another federation's coordinator
