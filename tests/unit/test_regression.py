@@ -194,6 +194,9 @@ def test_units_of_a_column_only_scale_its_coefficient_and_interval(k: int, power
         wanted = value.copy()
         if name.startswith("coef"):
             wanted[..., 0] /= 2.0**power
+        if name.endswith("covariance"):
+            wanted[0] /= 2.0**power
+            wanted[:, 0] /= 2.0**power
         np.testing.assert_allclose(scaled[name], wanted, rtol=1e-9, err_msg=name)
         if name.endswith("_low"):
             assert (scaled[name] < scaled[name.replace("_low", "_high")]).all()
@@ -205,7 +208,10 @@ def test_units_of_the_target_scale_all_of_a_linear_model(power: int) -> None:
     scaled = in_units(0, power, "y", SimulatedNoise(5)).results
     assert scaled["residual_std"] > 0
     for name, value in plain.items():
-        np.testing.assert_allclose(scaled[name], value * 2.0**power, rtol=1e-9, err_msg=name)
+        times = {"covariance": 2.0 ** (2 * power), "drowned": 1.0}.get(
+            name.removeprefix("sampling_"), 2.0**power
+        )
+        np.testing.assert_allclose(scaled[name], value * times, rtol=1e-9, err_msg=name)
 
 
 @pytest.mark.parametrize("k", [0, 2])

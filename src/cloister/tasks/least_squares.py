@@ -155,12 +155,15 @@ def curvature_of(
     Notes
     -----
     Entries off the diagonal are drawn to 0 as far as they are noise [LW04]_. On it, the sum over
-    whole rows stands where it is well above its noise. A column drowns where neither is.
+    whole rows stands where it is well above its noise. A column drowns where neither is, the
+    part that is one with the constant left out.
     """
     diagonal = np.diag(products)
     known = squares > _KNOWN * squares_std
     drowned = (squares < _DROWNED * squares_std) & (squares_std < np.inf)
-    drowned &= diagonal < _DROWNED * sqrt(2) * noise_std
+    drowned[-1] = False
+    apart = diagonal - products[-1] ** 2 / max(diagonal[-1], noise_std, 1e-300)  # of their mean
+    drowned &= apart < _DROWNED * sqrt(2) * noise_std
     off = products[np.triu_indices(len(products), 1)]
     real = max(float(np.mean(off**2)) - noise_std**2, 0.0) if off.size else 0.0
     kept = real / max(real + noise_std**2, 1e-300)

@@ -54,9 +54,10 @@ from cloister.tasks.least_squares import (
 )
 from cloister.tasks.population import population_interval
 
-SUMS_SHARE, PRODUCTS_SHARE, SIZES_SHARE, GRADIENT_SHARE, SQUARES_SHARE = 0.08, 0.43, 0.14, 0.32, 0.03
+SUMS_SHARE, PRODUCTS_SHARE, SIZES_SHARE, GRADIENT_SHARE, SQUARES_SHARE = 0.08, 0.42, 0.14, 0.31, 0.05
 """Parts of the budget: where columns lie, products, sizes of gradients, the gradient, residuals."""
 
+_SQUARE_BITS = 24  # of squared residuals
 _LENGTH = 16.0  # of rows in integers; their unit is a public or released length
 _TARGET_LENGTH = 0.7  # of the target in a row of products, for rows of length 1
 _FARTHEST_TARGET = 3.0  # deviations at which a target is cut in the products alone
@@ -286,6 +287,7 @@ class Linear:
             return (self._frame.products_block(PRODUCTS_SHARE),)
         if t == 2:
             return (Block("sizes", (len(EDGES),), one, one**2, SIZES_SHARE),)
+        one = 1 << _SQUARE_BITS
         squares = Block("residual_square", (1,), one, one**2, SQUARES_SHARE)
         return (self._model.row_block(GRADIENT_SHARE), squares)
 
@@ -325,7 +327,8 @@ class Linear:
         cut = self._cut(from_grid(state["cut"], self.frac_bits))
         factor = residuals / np.maximum(sizes, cut)
         gradient = self._model.sum_rows(model, self._model.times(rows, _LENGTH * factor))
-        squares = np.trunc(np.minimum((residuals / cut) ** 2, 1.0) * (1 << SUM_BITS))
+        reach = self._reach({name: from_grid(v, self.frac_bits) for name, v in state.items()})
+        squares = np.trunc(np.minimum((residuals / reach) ** 2, 1.0) * (1 << _SQUARE_BITS))
         return np.append(gradient, np.int64(squares.sum()))
 
     def _model_state(self, state: Mapping[str, Integers]) -> GridState:
@@ -335,6 +338,12 @@ class Linear:
     def _cut(self, place: Floats) -> float:
         """Return the size to which gradients are shortened."""
         return float(EDGES[int(np.clip(place[0], 0, len(EDGES) - 1))])
+
+    def _reach(self, now: Mapping[str, Floats]) -> float:
+        """Return the residual above which squares are cut: of a usual row at the cut."""
+        curvature = np.diag(self._curvature(now).matrix)
+        length = sqrt(max(float(curvature.sum() / max(curvature[-1], 1.0)), 1.0))
+        return self._cut(now["cut"]) / min(length, 64.0)
 
     def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
         """Place the rows; fit a first model; choose where gradients end; keep the gradient."""
@@ -352,7 +361,7 @@ class Linear:
             cut, influence = cut_of(counts, noise_std, n, price)
             return {**now, "cut": np.array([float(cut)]), "influence": np.array([influence])}
         gradient, squares = released["gradient"], released["residual_square"]
-        unit, one = _LENGTH * (1 << 20), 1 << SUM_BITS  # in sizes of the cut
+        unit, one = _LENGTH * (1 << 20), 1 << _SQUARE_BITS  # in sizes of the cut
         return {
             **now,
             "gradient": gradient.values / unit,
@@ -443,10 +452,10 @@ class Linear:
 
     def _residual(self, now: Mapping[str, Floats], fit: Fit) -> Floats:
         """Return the variance of residuals and both ends of its interval, in row units."""
-        cut, n = self._cut(now["cut"]), max(float(now["squares"][-1]), 1.0)
+        reach, n = self._reach(now), max(float(now["squares"][-1]), 1.0)
         moved = fit.weights - now["weights"]
         gained = float(moved @ self._curvature(now).matrix @ moved) / n
-        unit = cut**2 / n
+        unit = reach**2 / n
         value = float(now["residual_square"][0]) * unit - gained
         spread = INTERVAL_95["gaussian"] * float(now["residual_square_std"][0]) * unit
         spread = float(np.hypot(spread, gained))
