@@ -26,6 +26,7 @@ EDGES = 2.0 ** (np.arange(-64, 65) / 4)
 """Upper ends of the classes in which sizes of gradients are counted, four to an octave."""
 _OCTAVE = 4
 _WINDOW = 2 * _OCTAVE  # classes above one that are counted together
+_FEW = 0.02  # of the records, which may be shortened in the first model
 _SURE = 3.0  # deviations above which a count is relied on
 _FLATTEST, _STEEPEST = 1.3, 6.0  # powers of a tail
 _FARTHEST = 4 * _OCTAVE
@@ -83,6 +84,25 @@ def cut_of(counts: Floats, noise_std: float, n: float, price: float) -> tuple[in
     total = EDGES[places] * np.hypot(price, influence)
     best = int(total.argmin())
     return int(places[best]), float(influence[best])
+
+
+def usual_length(counts: Floats, noise_std: float, n: float) -> int:
+    """Return the edge below which nearly all lengths lie, from noisy counts of their classes.
+
+    Parameters
+    ----------
+    counts : ndarray of shape (len(EDGES),)
+    noise_std : float
+        Of each count.
+    n : float
+        Noisy number of records.
+    """
+    reached = np.cumsum(counts)
+    place = int(np.argmax(reached > n / 2))
+    few = max(_FEW * n, 2 * noise_std * sqrt(_WINDOW))
+    while place + 1 < len(counts) and counts[place + 1 : place + 1 + _WINDOW].sum() > few:
+        place += 1
+    return place
 
 
 def sum_zero_basis(levels: Sequence[int]) -> Floats:

@@ -51,16 +51,19 @@ from cloister.tasks.least_squares import (
     curvature_of,
     cut_of,
     step,
+    usual_length,
 )
 from cloister.tasks.population import population_interval
 
-SUMS_SHARE, PRODUCTS_SHARE, SIZES_SHARE, GRADIENT_SHARE, SQUARES_SHARE = 0.08, 0.42, 0.14, 0.31, 0.05
-"""Parts of the budget: where columns lie, products, sizes of gradients, the gradient, residuals."""
+SUMS_SHARE, LENGTHS_SHARE, PRODUCTS_SHARE = 0.08, 0.04, 0.4
+SIZES_SHARE, GRADIENT_SHARE, SQUARES_SHARE = 0.14, 0.29, 0.05
+"""Parts of the budget: where columns lie, how long rows are, their products; how long gradients
+are, their sum, and that of squared residuals."""
 
 _SQUARE_BITS = 24  # of squared residuals
 _LENGTH = 16.0  # of rows in integers; their unit is a public or released length
 _TARGET_LENGTH = 0.7  # of the target in a row of products, for rows of length 1
-_FARTHEST_TARGET = 3.0  # deviations at which a target is cut in the products alone
+_LENGTHS = ("length", "target_length")
 _TYPICAL, _NOISY, _SHORTEST, _LONG = 1.2, 0.0012, 0.4, 26.0
 
 NOTE = (
@@ -109,7 +112,7 @@ class Linear:
     private: ClassVar[bool] = True
     profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
     mechanism: ClassVar[Mechanism] = "gaussian"
-    rounds: ClassVar[int] = 4
+    rounds: ClassVar[int] = 5
 
     n_features: int
     target: int
@@ -238,25 +241,21 @@ class Linear:
         """Levels of the columns of the model."""
         return tuple(level for j, level in enumerate(self.levels) if j != self.target)
 
-    @property
-    def _unit(self) -> float:
-        """What a row of products is multiplied by, so that with its target it has the length."""
-        return _LENGTH / (self.clip * sqrt(1 + _TARGET_LENGTH**2))
-
-    @property
-    def _target_unit(self) -> float:
-        """What a target is multiplied by besides."""
-        return _TARGET_LENGTH * self.clip / _FARTHEST_TARGET
+    def _units(self, now: Mapping[str, Floats]) -> tuple[float, float]:
+        """Return what rows of products are multiplied by to have the length, and their target."""
+        length = min(self.clip, _edge(now["length"]))
+        unit = _LENGTH / (length * sqrt(1 + _TARGET_LENGTH**2))
+        return unit, _TARGET_LENGTH * length / _edge(now["target_length"])
 
     def describe(self) -> str:
         """Say in plain words what is summed and what is released."""
         return (
             f"Linear regression on {self._model.width - 1} columns of a design. One noisy sum "
-            "tells where columns lie and how far they spread; one their products with each other "
-            f"and with the target, each record's row shortened to length {self.clip:.3g} first; "
-            "one counts the sizes of residuals times rows at the model that follows; and the last "
-            "sums these, shortened where the counts end, and the squares of residuals. The "
-            "coefficients are made from these sums."
+            "tells where columns lie and how far they spread; one counts how long rows are; one "
+            "holds their products with each other and with the target, each row shortened to a "
+            f"length of at most {self.clip:.3g} first; one counts how long rows times residuals "
+            "are at the model that follows; and the last sums these, shortened where the counts "
+            "end, and the squares of residuals. The coefficients are made from these sums."
         )
 
     def start(self) -> State:
@@ -267,6 +266,8 @@ class Linear:
             "scale": np.ones(p),
             "squares": np.zeros(p),
             "squares_std": np.zeros(p),
+            "length": np.zeros(1),
+            "target_length": np.zeros(1),
             "products": np.zeros(p * (p + 1) // 2),
             "products_std": np.zeros(1),
             "weights": np.zeros(p - 1),
@@ -279,13 +280,16 @@ class Linear:
         }
 
     def blocks(self, t: int) -> tuple[Block, ...]:
-        """Return sums of columns; products of rows; counts of sizes; or a gradient and squares."""
+        """Return sums of columns; lengths; products; sizes; or a gradient and squares."""
         one = 1 << SUM_BITS
         if t == 0:
             return (self._frame.sums_block(SUMS_SHARE),)
         if t == 1:
-            return (self._frame.products_block(PRODUCTS_SHARE),)
+            shape = (2, len(EDGES))  # of rows and of targets: a record counts in each
+            return (Block("lengths", shape, 2 * one, 2 * one**2, LENGTHS_SHARE),)
         if t == 2:
+            return (self._frame.products_block(PRODUCTS_SHARE),)
+        if t == 3:
             return (Block("sizes", (len(EDGES),), one, one**2, SIZES_SHARE),)
         one = 1 << _SQUARE_BITS
         squares = Block("residual_square", (1,), one, one**2, SQUARES_SHARE)
@@ -298,21 +302,24 @@ class Linear:
         words = np.zeros(sum(block.size for block in self.blocks(t)), dtype=np.int64)
         for _, whole in self._frame.whole(state, records):
             if t == 1:
-                words += self._frame.sum_row_products(state, self._with_target(whole))
+                target = np.abs(whole.numbers[self._at])
+                words += np.append(_counts(whole.length(self._at)), _counts(target))
+            elif t == 2:
+                words += self._frame.sum_row_products(state, self._with_target(state, whole))
             else:
                 words += self._residual_words(t, state, whole)
         return words
 
-    def _with_target(self, whole: Whole) -> Rows:
+    def _with_target(self, state: GridState, whole: Whole) -> Rows:
         """Return rows for products: shortened by their own length, the target by its bound."""
+        now = {name: from_grid(state[name], self.frac_bits) for name in _LENGTHS}
+        unit, target_unit = self._units(now)
+        most = _edge(now["target_length"])
         numbers = whole.numbers.copy()
-        numbers[self._at] = self._target_unit * np.clip(
-            numbers[self._at], -_FARTHEST_TARGET, _FARTHEST_TARGET
-        )
-        factor = np.minimum(1.0, self.clip / np.maximum(whole.length(self._at), 1.0))
-        return self._frame.times(
-            Whole(numbers, whole.categories, whole.fixed), self._unit * factor
-        )
+        numbers[self._at] = target_unit * np.clip(numbers[self._at], -most, most)
+        length = min(self.clip, _edge(now["length"]))
+        factor = unit * np.minimum(1.0, length / np.maximum(whole.length(self._at), 1.0))
+        return self._frame.times(Whole(numbers, whole.categories, whole.fixed), factor)
 
     def _residual_words(self, t: int, state: GridState, whole: Whole) -> Integers:
         """Return counts of gradients by their size; or their sum and that of squared residuals."""
@@ -321,10 +328,9 @@ class Linear:
         weights = from_grid(state["weights"], self.frac_bits)
         residuals = whole.numbers[self._at] - self._model.told(model, rows, weights)
         sizes = rows.length() * np.abs(residuals)
-        if t == 2:
-            found = np.minimum(np.searchsorted(EDGES, sizes), len(EDGES) - 1)
-            return np.bincount(found, minlength=len(EDGES)).astype(np.int64) << SUM_BITS
-        cut = self._cut(from_grid(state["cut"], self.frac_bits))
+        if t == 3:
+            return _counts(sizes)
+        cut = _edge(from_grid(state["cut"], self.frac_bits))
         factor = residuals / np.maximum(sizes, cut)
         gradient = self._model.sum_rows(model, self._model.times(rows, _LENGTH * factor))
         reach = self._reach({name: from_grid(v, self.frac_bits) for name, v in state.items()})
@@ -335,28 +341,32 @@ class Linear:
         """Return centre and scale of rows without the target."""
         return {name: state[name][self._others] for name in ("centre", "scale")}
 
-    def _cut(self, place: Floats) -> float:
-        """Return the size to which gradients are shortened."""
-        return float(EDGES[int(np.clip(place[0], 0, len(EDGES) - 1))])
-
     def _reach(self, now: Mapping[str, Floats]) -> float:
         """Return the residual above which squares are cut: of a usual row at the cut."""
         curvature = np.diag(self._curvature(now).matrix)
         length = sqrt(max(float(curvature.sum() / max(curvature[-1], 1.0)), 1.0))
-        return self._cut(now["cut"]) / min(length, 64.0)
+        return _edge(now["cut"]) / min(length, 64.0)
 
     def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
         """Place the rows; fit a first model; choose where gradients end; keep the gradient."""
         now = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
         if t == 0:
             return {**now, **self._placed(released["sums"])}
+        n = float(now["squares"][-1])
         if t == 1:
-            now.update(self._products(released["products"]))
-            return {**now, "weights": np.clip(self._first(now).weights, -1e6, 1e6)}
+            counts = from_grid(released["lengths"].values, SUM_BITS)
+            noise_std = released["lengths"].noise_std / (1 << SUM_BITS)
+            found = (usual_length(each, noise_std, n) for each in counts)
+            return {
+                **now,
+                **{k: np.array([float(v)]) for k, v in zip(_LENGTHS, found, strict=True)},
+            }
         if t == 2:
-            block, n = released["sizes"], float(now["squares"][-1])
-            counts = from_grid(block.values, SUM_BITS)
-            noise_std = block.noise_std / (1 << SUM_BITS)
+            now.update(self._products(now, released["products"]))
+            return {**now, "weights": np.clip(self._first(now).weights, -1e6, 1e6)}
+        if t == 3:
+            counts = from_grid(released["sizes"].values, SUM_BITS)
+            noise_std = released["sizes"].noise_std / (1 << SUM_BITS)
             price = INTERVAL_95["gaussian"] * noise_std * sqrt(SIZES_SHARE / GRADIENT_SHARE)
             cut, influence = cut_of(counts, noise_std, n, price)
             return {**now, "cut": np.array([float(cut)]), "influence": np.array([influence])}
@@ -385,15 +395,15 @@ class Linear:
         squares[-1], std[-1] = n, noise_std
         return {**placed, "squares": squares, "squares_std": np.minimum(std, 1e9)}
 
-    def _products(self, block: Released) -> dict[str, Floats]:
+    def _products(self, now: Mapping[str, Floats], block: Released) -> dict[str, Floats]:
         """Return the products of rows, of whole ones where nothing was shortened."""
         frame = self._frame
         matrix, noise_std = frame.unpack(block)
-        unit = np.full(frame.width, self._unit)
-        unit[self._place] *= self._target_unit
-        matrix = matrix / np.outer(unit, unit)
-        packed = matrix[np.triu_indices(frame.width)]
-        return {"products": packed, "products_std": np.array([noise_std / self._unit**2])}
+        unit, target_unit = self._units(now)
+        units = np.full(frame.width, unit)
+        units[self._place] *= target_unit
+        packed = (matrix / np.outer(units, units))[np.triu_indices(frame.width)]
+        return {"products": packed, "products_std": np.array([noise_std / unit**2])}
 
     def _matrix(self, now: Mapping[str, Floats]) -> Floats:
         p = self._frame.width
@@ -430,13 +440,13 @@ class Linear:
             self._used,
             self._penalty(now),
             target,
-            noise_std=noise_std / self._target_unit,
+            noise_std=noise_std / self._units(now)[1],
             spread=self._spread,
         )
 
     def _last(self, now: Mapping[str, Floats]) -> Fit:
         """Return the model one step from it, where the gradient of whole rows vanishes."""
-        cut = self._cut(now["cut"])
+        cut = _edge(now["cut"])
         n, place = max(float(now["squares"][-1]), 1.0), self._place
         return step(
             self._curvature(now),
@@ -581,3 +591,14 @@ class Linear:
             columns[self.target],
         )
         return (table, bars)
+
+
+def _counts(sizes: Floats) -> Integers:
+    """Return how many sizes are in each class, in words of the first round's fineness."""
+    found = np.minimum(np.searchsorted(EDGES, sizes), len(EDGES) - 1)
+    return np.bincount(found, minlength=len(EDGES)).astype(np.int64) << SUM_BITS
+
+
+def _edge(place: Floats) -> float:
+    """Return the upper end of a class, whatever number is given for it."""
+    return float(EDGES[int(np.clip(place[0], 0, len(EDGES) - 1))])
