@@ -26,7 +26,7 @@ EDGES = 2.0 ** (np.arange(-64, 65) / 4)
 """Upper ends of the classes in which sizes of gradients are counted, four to an octave."""
 _OCTAVE = 4
 _WINDOW = 2 * _OCTAVE  # classes above one that are counted together
-_FEW = 0.02  # of the records, which may be shortened in the first model
+_FEW = 0.01  # of the records, which may be shortened in the first model
 _SURE = 3.0  # deviations above which a count is relied on
 _FLATTEST, _STEEPEST = 1.3, 6.0  # powers of a tail
 _FARTHEST = 4 * _OCTAVE
@@ -86,8 +86,8 @@ def cut_of(counts: Floats, noise_std: float, n: float, price: float) -> tuple[in
     return int(places[best]), float(influence[best])
 
 
-def usual_length(counts: Floats, noise_std: float, n: float) -> int:
-    """Return the edge below which nearly all lengths lie, from noisy counts of their classes.
+def usual_length(counts: Floats, noise_std: float, n: float) -> tuple[int, float]:
+    """Return the edge below which nearly all lengths lie, and the squared length that is beyond.
 
     Parameters
     ----------
@@ -96,13 +96,21 @@ def usual_length(counts: Floats, noise_std: float, n: float) -> int:
         Of each count.
     n : float
         Noisy number of records.
+
+    Returns
+    -------
+    place : int
+    lost : float
+        Noisy sum of what squared lengths are above the edge's.
     """
     reached = np.cumsum(counts)
     place = int(np.argmax(reached > n / 2))
     few = max(_FEW * n, 2 * noise_std * sqrt(_WINDOW))
     while place + 1 < len(counts) and counts[place + 1 : place + 1 + _WINDOW].sum() > few:
         place += 1
-    return place
+    above = slice(place + 1, place + 1 + _WINDOW)
+    lost = counts[above] @ (EDGES[above] ** 2 * 2**-0.25 - EDGES[place] ** 2)
+    return place, max(float(lost), 0.0)
 
 
 def sum_zero_basis(levels: Sequence[int]) -> Floats:
@@ -157,7 +165,12 @@ class Curvature:
 
 
 def curvature_of(
-    products: Floats, noise_std: float, squares: Floats, squares_std: Floats, levels: Sequence[int]
+    products: Floats,
+    noise_std: float,
+    squares: Floats,
+    squares_std: Floats,
+    lost: float,
+    levels: Sequence[int],
 ) -> Curvature:
     """Return what products of shortened rows say of those of whole ones.
 
@@ -169,6 +182,8 @@ def curvature_of(
         Of an entry off the diagonal; of one on it sqrt(2) times as much.
     squares, squares_std : ndarray of shape (width,)
         Noisy sums of squares of whole rows, and their noise; infinite noise where unknown.
+    lost : float
+        Noisy sum of what rows were shortened by, squared.
     levels : sequence of int
         Of each column of the model.
 
@@ -193,15 +208,14 @@ def curvature_of(
         part = slice(place, place + (level or 1))
         matrix[part, part] = products[part, part]
         place += level or 1
-    whole = np.where(known, np.maximum(squares, diagonal), diagonal)
+    beyond = min(lost / max(diagonal[:-1].sum(), noise_std, 1e-300), 1.0)
+    spread = np.append(np.full(len(diagonal) - 1, 1 + beyond), 1.0)
+    whole = np.where(known, np.maximum(squares, diagonal), diagonal * spread)
     safe = np.maximum(diagonal, 2 * noise_std)
     longer = np.sqrt(np.clip(np.where(known, whole / np.maximum(safe, 1e-300), 1.0), 1.0, 4.0))
     matrix *= np.outer(longer, longer)
     matrix[np.diag_indices(len(matrix))] = np.maximum(whole, noise_std)
-    lost = np.maximum(whole - diagonal, 0.0)[known].sum() / max(diagonal[known].sum(), 1e-300)
-    return Curvature(
-        matrix, noise_std * sqrt(max(kept, 0.1)), _DOUBT + min(float(lost), 1.0), drowned
-    )
+    return Curvature(matrix, noise_std * sqrt(max(kept, 0.1)), _DOUBT + beyond, drowned)
 
 
 @dataclass(frozen=True)

@@ -63,6 +63,7 @@ are, their sum, and that of squared residuals."""
 _SQUARE_BITS = 24  # of squared residuals
 _LENGTH = 16.0  # of rows in integers; their unit is a public or released length
 _TARGET_LENGTH = 0.7  # of the target in a row of products, for rows of length 1
+_FARTHER = 2  # classes of targets: half as long again
 _LENGTHS = ("length", "target_length")
 _TYPICAL, _NOISY, _SHORTEST, _LONG = 1.2, 0.0012, 0.4, 26.0
 
@@ -268,6 +269,7 @@ class Linear:
             "squares_std": np.zeros(p),
             "length": np.zeros(1),
             "target_length": np.zeros(1),
+            "lost": np.zeros(1),
             "products": np.zeros(p * (p + 1) // 2),
             "products_std": np.zeros(1),
             "weights": np.zeros(p - 1),
@@ -356,11 +358,10 @@ class Linear:
         if t == 1:
             counts = from_grid(released["lengths"].values, SUM_BITS)
             noise_std = released["lengths"].noise_std / (1 << SUM_BITS)
-            found = (usual_length(each, noise_std, n) for each in counts)
-            return {
-                **now,
-                **{k: np.array([float(v)]) for k, v in zip(_LENGTHS, found, strict=True)},
-            }
+            rows, lost = usual_length(counts[0], noise_std, n)
+            target, _ = usual_length(counts[1], noise_std, n)
+            found = {"length": rows, "target_length": target + _FARTHER, "lost": lost}
+            return {**now, **{name: np.array([float(v)]) for name, v in found.items()}}
         if t == 2:
             now.update(self._products(now, released["products"]))
             return {**now, "weights": np.clip(self._first(now).weights, -1e6, 1e6)}
@@ -419,6 +420,7 @@ class Linear:
             float(now["products_std"][0]),
             now["squares"][others],
             np.where(std < 1e9, std, np.inf),
+            float(now["lost"][0]),
             self._used,
         )
 
