@@ -410,9 +410,7 @@ class Frame:
         """Return the products of whole rows with weights, entry by entry; shape (n_samples,)."""
         told = np.zeros(len(whole.fixed))
         tables = self._tables(state)
-        for (_, part), table, found in zip(
-            self._categories, tables, whole.categories, strict=True
-        ):
+        for (_, part), table, found in zip(self._categories, tables, whole.categories, strict=True):
             told += (table / (1 << _TABLE) * weights[part]).sum(axis=1)[found]
         for values, place in zip(whole.numbers, self._places, strict=True):
             told += values * weights[place]

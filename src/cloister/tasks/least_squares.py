@@ -26,7 +26,7 @@ EDGES = 2.0 ** (np.arange(-64, 65) / 4)
 """Upper ends of the classes in which sizes of gradients are counted, four to an octave."""
 _OCTAVE = 4
 _WINDOW = 2 * _OCTAVE  # classes above one that are counted together
-_FEW = 0.01  # of the records, which may be shortened in the first model
+_SEEN = 2.0  # deviations from which lengths are taken to be there
 _SURE = 3.0  # deviations above which a count is relied on
 _FLATTEST, _STEEPEST = 1.3, 6.0  # powers of a tail
 _FARTHEST = 4 * _OCTAVE
@@ -37,7 +37,8 @@ SPREAD = 2.0
 NO_SHRINKAGE = 1e6
 _DOUBT = 0.2  # of the last step: how far the curvature may be wrong
 _HIDDEN = 0.5  # correlation that a column which drowns may have with what is left
-_KNOWN, _DROWNED = 10.0, 4.0  # deviations
+_LEAST_NOISE = 0.25  # of its variance, which products drawn toward their diagonal keep
+_DROWNED = 4.0  # deviations
 
 
 def cut_of(counts: Floats, noise_std: float, n: float, price: float) -> tuple[int, float]:
@@ -105,10 +106,10 @@ def usual_length(counts: Floats, noise_std: float, n: float) -> tuple[int, float
     """
     reached = np.cumsum(counts)
     place = int(np.argmax(reached > n / 2))
-    few = max(_FEW * n, 2 * noise_std * sqrt(_WINDOW))
+    few = _SEEN * noise_std * sqrt(_WINDOW)
     while place + 1 < len(counts) and counts[place + 1 : place + 1 + _WINDOW].sum() > few:
         place += 1
-    above = slice(place + 1, place + 1 + _WINDOW)
+    above = slice(place + 1, place + 1 + _OCTAVE)
     lost = counts[above] @ (EDGES[above] ** 2 * 2**-0.25 - EDGES[place] ** 2)
     return place, max(float(lost), 0.0)
 
@@ -181,7 +182,8 @@ def curvature_of(
     noise_std : float
         Of an entry off the diagonal; of one on it sqrt(2) times as much.
     squares, squares_std : ndarray of shape (width,)
-        Noisy sums of squares of whole rows, and their noise; infinite noise where unknown.
+        Noisy sums of squares of columns less their mean, and their noise; infinite where
+        unknown.
     lost : float
         Noisy sum of what rows were shortened by, squared.
     levels : sequence of int
@@ -189,12 +191,11 @@ def curvature_of(
 
     Notes
     -----
-    Entries off the diagonal are drawn to 0 as far as they are noise [LW04]_. On it, the sum over
-    whole rows stands where it is well above its noise. A column drowns where neither is, the
-    part that is one with the constant left out.
+    Entries off the diagonal are drawn to 0 as far as they are noise [LW04]_, and all are made
+    longer by what rows were shortened. A column drowns where neither its squares nor its products
+    are well above their noise, the part that is one with the constant left out.
     """
     diagonal = np.diag(products)
-    known = squares > _KNOWN * squares_std
     drowned = (squares < _DROWNED * squares_std) & (squares_std < np.inf)
     drowned[-1] = False
     apart = diagonal - products[-1] ** 2 / max(diagonal[-1], noise_std, 1e-300)  # of their mean
@@ -208,14 +209,11 @@ def curvature_of(
         part = slice(place, place + (level or 1))
         matrix[part, part] = products[part, part]
         place += level or 1
+    matrix[np.diag_indices(len(matrix))] = np.maximum(diagonal, noise_std)
     beyond = min(lost / max(diagonal[:-1].sum(), noise_std, 1e-300), 1.0)
-    spread = np.append(np.full(len(diagonal) - 1, 1 + beyond), 1.0)
-    whole = np.where(known, np.maximum(squares, diagonal), diagonal * spread)
-    safe = np.maximum(diagonal, 2 * noise_std)
-    longer = np.sqrt(np.clip(np.where(known, whole / np.maximum(safe, 1e-300), 1.0), 1.0, 4.0))
+    longer = np.append(np.full(len(diagonal) - 1, sqrt(1 + beyond)), 1.0)
     matrix *= np.outer(longer, longer)
-    matrix[np.diag_indices(len(matrix))] = np.maximum(whole, noise_std)
-    return Curvature(matrix, noise_std * sqrt(max(kept, 0.1)), _DOUBT + beyond, drowned)
+    return Curvature(matrix, noise_std * sqrt(max(kept, _LEAST_NOISE)), _DOUBT + beyond, drowned)
 
 
 @dataclass(frozen=True)
