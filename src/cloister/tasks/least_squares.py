@@ -30,14 +30,14 @@ _SEEN = 2.0  # deviations from which lengths are taken to be there
 _SURE = 3.0  # deviations above which a count is relied on
 _FLATTEST, _STEEPEST = 1.3, 6.0  # powers of a tail
 _FARTHEST = 4 * _OCTAVE
-_SAME_WAY = 0.7  # of what is cut off, how much pulls in one direction
+_SAME_WAY = 1.0  # of what is cut off, how much pulls in one direction
 
 SPREAD = 2.0
 """Deviation of weights before any data, columns and target in their standard deviations."""
 NO_SHRINKAGE = 1e6
-_DOUBT = 0.2  # of the last step: how far the curvature may be wrong
+_DOUBT = 0.3  # of the last step: how far the curvature may be wrong
 _HIDDEN = 0.5  # correlation that a column which drowns may have with what is left
-_LEAST_NOISE = 0.25  # of its variance, which products drawn toward their diagonal keep
+_LEAST_NOISE = 0.5  # of its variance, which products drawn toward their diagonal keep
 _DROWNED = 4.0  # deviations
 
 
