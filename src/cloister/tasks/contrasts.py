@@ -8,6 +8,7 @@ categories share cancels, and the noise that pulls them apart counts twice.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import sqrt
 
 import numpy as np
 
@@ -35,7 +36,7 @@ def combination(
     Between
     """
     value = float(weights @ values)
-    spread = INTERVAL_95["gaussian"] * float(np.sqrt(max(weights @ noise @ weights, 0.0)))
+    spread = INTERVAL_95["gaussian"] * sqrt(max(float(weights @ noise @ weights), 0.0))
     low, high = value - spread, value + spread
     if sampling is None:
         return Between(value, low, high)
