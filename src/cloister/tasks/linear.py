@@ -65,7 +65,7 @@ _LENGTH = 16.0  # of rows in integers; their unit is a public or released length
 _TARGET_LENGTH = 0.7  # of the target in a row of products, for rows of length 1
 _FARTHER = 2  # classes of targets: half as long again
 _LENGTHS = ("length", "target_length")
-_TYPICAL, _NOISY, _SHORTEST, _LONG = 1.8, 0.0012, 0.4, 26.0
+_TYPICAL, _NOISY, _SHORTEST, _LONG = 1.8, 0.0012, 0.55, 26.0
 
 NOTE = (
     "[ , ] are 95 % of the noise, about least squares on the same records without it; a population "
