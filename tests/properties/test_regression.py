@@ -55,6 +55,10 @@ def states(task: Task, seed: int = 0) -> list[dict[str, np.ndarray]]:
         state["centre"] = np.append(rng.uniform(-1, 1, len(state["centre"]) - 1), 0)
         state["scale"] = rng.choice([1.0, 16.0], len(state["scale"]))
         state["weights"] = rng.normal(0, size, state["weights"].shape)
+        for name in {"length", "target_length", "cut"} & state.keys():  # numbers of classes
+            state[name] = rng.choice([-5.0, 40.0, 64.0, 500.0], 1)
+        if "products" in state:
+            state["products"] = rng.normal(0, size, state["products"].shape)
         found.append({name: round_to_grid(v, task.frac_bits) for name, v in state.items()})
     return found
 

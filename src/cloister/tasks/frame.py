@@ -58,6 +58,33 @@ class Rows:
 
 
 @dataclass(frozen=True)
+class Whole:
+    """Some records as rows before they are shortened.
+
+    Parameters
+    ----------
+    numbers : ndarray of shape (n_numbers, n_samples)
+        Entries of columns of numbers; the constant 1 is the last.
+    categories : tuple of ndarray of shape (n_samples,), int64
+        Numbers of the categories.
+    fixed : ndarray of shape (n_samples,), int64
+        Squared length of the entries of categories, in steps of ``2**-6``.
+    """
+
+    numbers: Floats
+    categories: tuple[Integers, ...]
+    fixed: Integers
+
+    def length(self, without: int | None = None) -> Floats:
+        """Return the lengths of the rows, one of their numbers left out if wanted."""
+        squared = self.fixed / 4.0**_TABLE
+        for at, values in enumerate(self.numbers):  # one by one, whoever else is there
+            if at != without:
+                squared = squared + values * values
+        return np.asarray(np.sqrt(squared))
+
+
+@dataclass(frozen=True)
 class Frame:
     """Centre, scale and length of the rows of a table with numbers and categories.
 
@@ -351,10 +378,77 @@ class Frame:
 
         The sums are of rows, so the matrix without noise has no negative part.
         """
-        raw = unpack_products(from_grid(released.values, self.products_bits), self.width)
+        raw, noise_std = self.unpack(released)
         values, vectors = np.linalg.eigh(raw)
         matrix = (vectors * np.maximum(values, 0)) @ vectors.T
-        return matrix, released.noise_std / (1 << self.products_bits) / PRODUCT
+        return matrix, noise_std
+
+    def unpack(self, released: Released) -> tuple[Floats, float]:
+        """Return the matrix of products as released, and its noise off the diagonal."""
+        raw = unpack_products(from_grid(released.values, self.products_bits), self.width)
+        return raw, released.noise_std / (1 << self.products_bits) / PRODUCT
+
+    # rows as they are, shortened by a factor of each record's own
+
+    def whole(self, state: GridState, records: Records) -> Iterator[tuple[slice, Whole]]:
+        """Yield parts of the records as rows that are not shortened, with where they are."""
+        one = 1 << self.frac_bits
+        scale, tables = from_grid(state["scale"], self.frac_bits), self._tables(state)
+        for first in range(0, len(records), _CHUNK):
+            where = slice(first, first + _CHUNK)
+            part = records[where]
+            numbers = np.ones((len(self._numbers) + 1, len(part)))
+            for at, (j, place) in enumerate(self._numbers):
+                numbers[at] = (part[:, j] - state["centre"][place]) * (scale[place] / one)
+            found = tuple(codes(part[:, j], self.levels[j], self.frac_bits) for j in self._cats)
+            fixed = np.zeros(len(part), dtype=np.int64)
+            for table, codes_ in zip(tables, found, strict=True):
+                fixed += (table**2).sum(axis=1)[codes_]
+            yield where, Whole(numbers, found, fixed)
+
+    def told(self, state: GridState, whole: Whole, weights: Floats) -> Floats:
+        """Return the products of whole rows with weights, entry by entry; shape (n_samples,)."""
+        told = np.zeros(len(whole.fixed))
+        tables = self._tables(state)
+        for (_, part), table, found in zip(self._categories, tables, whole.categories, strict=True):
+            told += (table / (1 << _TABLE) * weights[part]).sum(axis=1)[found]
+        for values, place in zip(whole.numbers, self._places, strict=True):
+            told += values * weights[place]
+        return told
+
+    def times(self, whole: Whole, factor: Floats) -> Rows:
+        """Return rows times real factors as integers; one that is longer than `clip` becomes 0."""
+        steps = np.trunc((1 << _FACTOR) * factor)
+        numbers = np.trunc(whole.numbers * (steps * (1 << (_ROW - _FACTOR))))
+        # the law, in exact integers, after a bound that keeps them exact
+        limit = float(self.clip * (1 << _ROW) + 1)
+        small = (np.abs(numbers) <= limit).all(axis=0) & (np.abs(steps) <= limit)
+        numbers, steps = numbers * small, steps * small
+        whole_steps = steps.astype(np.int64)
+        norms = (numbers.astype(np.int64) ** 2).sum(axis=0) + whole_steps**2 * whole.fixed
+        keep = norms <= self.norm_squared
+        return Rows(steps * keep, numbers * keep, whole.categories)
+
+    @property
+    def _places(self) -> list[int]:
+        """Entries of a row that hold `Whole.numbers`."""
+        return [*(place for _, place in self._numbers), self.width - 1]
+
+    def row_block(self, weight: float) -> Block:
+        """Return the block of sums of rows that :meth:`times` made."""
+        l2_squared = self.norm_squared
+        return Block("gradient", (self.width,), _l1(self.width, l2_squared), l2_squared, weight)
+
+    def sum_rows(self, state: GridState, rows: Rows) -> Integers:
+        """Return the exact sum of rows, in steps of ``2**-20``."""
+        total = np.zeros(self.width, dtype=np.int64)
+        total[self._places] = rows.numbers.sum(axis=1).astype(np.int64)
+        for (j, part), table, found in zip(
+            self._categories, self._tables(state), rows.categories, strict=True
+        ):
+            by = np.bincount(found, weights=rows.factor, minlength=self.levels[j])
+            total[part] = by.astype(np.int64) @ table
+        return total
 
     # back to the users' units
 
