@@ -43,7 +43,7 @@ def combination(
     ends = population_interval(
         np.array(value), np.array(low), np.array(high), float(weights @ sampling @ weights)
     )
-    return Between(value, low, high, (float(ends[0]), float(ends[1])))
+    return Between(value, low, high, population=(float(ends[0]), float(ends[1])))
 
 
 def difference(names: Sequence[str], level: str, reference: str) -> Floats:
