@@ -35,6 +35,7 @@ _FACTOR = _ROW - _TABLE  # of a row's shortening: times a table it is on the lat
 SUM_BITS = 16
 """Fineness of the first round."""
 _SHOWN = 20
+_RATIO, CROWD = 1.1, 2.0
 _CHUNK = 1 << 14  # rows at a time: they stay in the cache, and sums stay below 2**53
 
 
@@ -50,11 +51,17 @@ class Rows:
         Entries of columns of numbers, times ``2**20``; the constant 1 is the last.
     categories : tuple of ndarray of shape (n_samples,), int64
         Numbers of the categories.
+    whole : ndarray of shape (n_numbers, n_samples)
+        Entries of columns of numbers before the row was shortened: real numbers.
+    squared : ndarray of shape (n_samples,)
+        Squared length before the row was shortened.
     """
 
     factor: Floats
     numbers: Floats
     categories: tuple[Integers, ...]
+    whole: Floats
+    squared: Floats
 
 
 @dataclass(frozen=True)
@@ -206,13 +213,16 @@ class Frame:
         squared = fixed / 4.0**_TABLE
         for values in numbers:  # one by one: the sum of a record must not depend on the others
             squared += values * values
-        factor = np.floor((1 << _FACTOR) * np.minimum(1, self.clip / np.sqrt(squared)))
-        numbers = np.trunc(numbers * (factor * (1 << (_ROW - _FACTOR))))
+        # in units of a released length, where the state has one: those rows are of length `clip`
+        length = from_grid(state["length"], self.frac_bits) if "length" in state else self.clip
+        longest = np.sqrt(np.maximum(squared, np.maximum(length, self.clip) ** 2))
+        factor = np.floor((1 << _FACTOR) * np.minimum(1, self.clip / longest))
+        whole, numbers = numbers, np.trunc(numbers * (factor * (1 << (_ROW - _FACTOR))))
         # the law, in exact integers: what is still too long counts as nothing
         integers, shortened = numbers.astype(np.int64), factor.astype(np.int64)
         norms = (integers**2).sum(axis=0) + shortened**2 * fixed
         keep = norms <= self.norm_squared
-        return Rows(factor * keep, numbers * keep, categories)
+        return Rows(factor * keep, numbers * keep, categories, whole, squared)
 
     @property
     def norm_squared(self) -> int:
@@ -233,7 +243,7 @@ class Frame:
         return tables
 
     def margins(self, state: GridState, rows: Rows, weights: Floats) -> Floats:
-        """Return the products of rows with weights; shape (n_outputs, n_samples).
+        """Return the products of whole rows with weights; shape (n_outputs, n_samples).
 
         Entry by entry, so that the margin of a record does not depend on the others.
 
@@ -251,9 +261,8 @@ class Frame:
                 self._categories, tables, rows.categories, strict=True
             ):
                 margin += (table / (1 << _TABLE) * row[part]).sum(axis=1)[found]
-            margin *= rows.factor / (1 << _FACTOR)
-            for values, place in zip(rows.numbers, places, strict=True):
-                margin += values * (row[place] / (1 << _ROW))
+            for values, place in zip(rows.whole, places, strict=True):
+                margin += values * row[place]
         return margins
 
     # rows times residuals
@@ -318,18 +327,93 @@ class Frame:
         size = n_products(self.width)
         return Block("products", (size,), _l1(size, l2_squared), l2_squared, weight)
 
-    def sum_row_products(self, state: GridState, rows: Rows) -> Integers:
-        """Return the exact sums of products ``i <= j``, packed as in :mod:`.moments`."""
+    def curvature_block(self, outputs: int, bound: float, weight: float) -> Block:
+        """Return the block of weighted products; a record's weights have at most norm `bound`."""
+        down = 2 * (_ROW - self.products_bits // 2)
+        down = 2 * _ROW - self.products_bits
+        largest = ceil((bound * (1 << _RESIDUAL)) ** 2)  # of whole weights squared and summed
+        l2_squared = SQUARE**2 * (
+            -(-largest * self.norm_squared**2 // 4 ** (down + _RESIDUAL))
+        )
+        size = outputs * n_products(self.width)
+        shape = (outputs, n_products(self.width))
+        return Block("curvature", shape, _l1(size, l2_squared), l2_squared, weight)
+
+    def sum_curvature(
+        self, state: GridState, rows: Rows, weights: Floats, bound: float
+    ) -> Integers:
+        """Return the exact sums of products times each weight; shape (n_outputs, n_products).
+
+        Parameters
+        ----------
+        state : mapping
+        rows : Rows
+        weights : ndarray of shape (n_outputs, n_samples), >= 0
+        bound : float
+            Records whose weights are longer count as nothing.
+        """
+        whole = np.trunc(weights * (1 << _RESIDUAL))
+        whole *= (whole**2).sum(axis=0) <= ceil((bound * (1 << _RESIDUAL)) ** 2)
+        sums = [self.sum_row_products(state, rows, weight) for weight in whole]
+        return np.stack(sums)
+
+    def undone(self, state: GridState, rows: Rows, most: float) -> Floats:
+        """Return how many times a row was longer before it was shortened, at most `most`."""
+        length = np.maximum(from_grid(state["length"], self.frac_bits), self.clip)
+        undone: Floats = np.clip(np.sqrt(rows.squared) / length, 1.0, most)
+        return undone
+
+    def read_curvature(self, released: Released, unit: float) -> tuple[Floats, float]:
+        """Return matrices of products of rows, and the noise of their entries."""
+        raw = unpack_products(from_grid(released.values, self.products_bits), self.width)
+        std = released.noise_std / (1 << self.products_bits) / PRODUCT
+        return raw / unit**2, std / unit**2
+
+    # how long rows are
+
+    @property
+    def _edges(self) -> Floats:
+        first = 0.5 * sqrt(1 + _OF_CATEGORY * len(self._categories) + len(self._numbers))
+        n = ceil(np.log(LONGEST / first) / np.log(_RATIO))
+        return np.minimum(first * _RATIO ** np.arange(n + 1), LONGEST)
+
+    def lengths_block(self, weight: float) -> Block:
+        one = 1 << SUM_BITS
+        return Block("lengths", (len(self._edges),), one, one**2, weight)
+
+    def count_lengths(self, rows: Rows) -> Integers:
+        at = np.searchsorted(self._edges[:-1], np.sqrt(rows.squared))
+        return np.bincount(at, minlength=len(self._edges)).astype(np.int64) << SUM_BITS
+
+    def choose_length(self, released: Released) -> float:
+        """Return the length above which hardly a row is seen."""
+        seen = released.values > CROWD * released.noise_std
+        at = int(released.values.argmax())
+        while at + 1 < len(seen) and seen[at + 1 : at + 3].any():
+            at += 1
+        return float(self._edges[at])
+
+    def sum_row_products(
+        self, state: GridState, rows: Rows, weights: Floats | None = None
+    ) -> Integers:
+        """Return the exact sums of products ``i <= j``, packed as in :mod:`.moments`.
+
+        Each record's products are multiplied by its weight, an integer on the lattice of residuals.
+        """
         down = 0.5 ** (2 * _ROW - self.products_bits)
+        numbers, factor = rows.numbers, rows.factor
+        if weights is not None:  # cut once more, so that products stay below 2**53
+            numbers = np.trunc(numbers * (weights * 0.5**_RESIDUAL))
+            factor = np.trunc(factor * (weights * 0.5**_RESIDUAL))
         total = np.zeros((self.width, self.width), dtype=np.int64)
         places = [*self.number_places, self.width - 1]
         for a, left in enumerate(places):
             for b, right in enumerate(places[a:], a):
-                entry = np.trunc(rows.numbers[a] * (rows.numbers[b] * down)).sum()
+                entry = np.trunc(rows.numbers[a] * (numbers[b] * down)).sum()
                 total[left, right] = total[right, left] = int(entry)
         tables = self._tables(state)
-        squared = np.trunc(rows.factor * (rows.factor * down))
-        mixed = [np.trunc(rows.factor * (values * down)) for values in rows.numbers]
+        squared = np.trunc(rows.factor * (factor * down))
+        mixed = [np.trunc(rows.factor * (values * down)) for values in numbers]
         for a, (j, part) in enumerate(self._categories):
             found, levels = rows.categories[a], self.levels[j]
             for values, place in zip(mixed, places, strict=True):

@@ -16,11 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from math import ceil, hypot, isfinite, log, sqrt
 from typing import ClassVar, Literal, Self
 
 import numpy as np
+from scipy.special import ndtri
 
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
@@ -54,9 +55,15 @@ from cloister.tasks.frame import (
     solve,
 )
 from cloister.tasks.intervals import round_up
+from cloister.tasks.shrinkage import james_stein
 
-SUMS_SHARE, PRODUCTS_SHARE = 0.08, 0.3
-"""Parts of the budget of the first two sums; the gradients have the rest, in equal parts."""
+SUMS_SHARE, LENGTHS_SHARE, PRODUCTS_SHARE, CURVATURE_SHARE = 0.06, 0.04, 0.12, 0.18
+"""Parts of the budget of all sums but the gradients, which have the rest."""
+GROWTH, REFRESH, DRIFT, LEFT = 1.5, 0.6, 0.25, 0.25
+_STRETCH = 1.5
+STEPS = 12
+FLAT = 0.3
+FARTHEST = 1.5
 
 _KEPT = 0.7  # weight of the gradients before, against that of a new one
 _FLATTEST = 0.2  # curvature is never taken for less of its bound, so that no step goes too far
@@ -113,7 +120,8 @@ class Logistic:
     low: tuple[float, ...]
     high: tuple[float, ...]
     rounds: int
-    clip: float
+    clip: float | None = None
+    first_length: float = 1.0
     penalty: float = 1.0
     class_weight: tuple[float, ...] | Literal["balanced"] = ()
     shrinkage: bool = True
@@ -195,8 +203,6 @@ class Logistic:
         encoding = Encoding(levels, frac_bits, (at,))
         noise = noise_of_mean(encoding.width, budget, nominal_n)
         n_categories = sum(levels[j] > 0 for j in encoding.used)
-        if clip is None:
-            clip = row_length(n_categories, len(encoding.used) - n_categories, noise)
         if rounds is None:
             rounds = 1 + min(max(ceil(-log(2.5 * noise)), 2), 13)
         return cls(
@@ -208,7 +214,8 @@ class Logistic:
             low=tuple(c.low for c in columns),
             high=tuple(c.high for c in columns),
             rounds=rounds,
-            clip=float(clip),
+            clip=None if clip is None else float(clip),
+            first_length=row_length(n_categories, len(encoding.used) - n_categories, noise),
             penalty=1 / C,
             class_weight=_class_weights(classes, class_weight),
             shrinkage=bool(shrinkage),
@@ -217,12 +224,23 @@ class Logistic:
 
     @cached_property
     def _frame(self) -> Frame:
-        return Frame(self.levels, self.frac_bits, (self.target,), float(self.clip))
+        # rows of a released length are in its units
+        return Frame(self.levels, self.frac_bits, (self.target,), float(self.clip or 1.0))
 
     @property
     def _outputs(self) -> int:
         """One for two classes, as in scikit-learn, else one for each class."""
         return 1 if len(self.classes) == 2 else len(self.classes)
+
+    @cached_property
+    def _pairs(self) -> tuple[Integers, Integers]:
+        """The pairs of classes, each with a curvature of its own."""
+        return np.triu_indices(len(self.classes), 1)
+
+    @property
+    def _refresh(self) -> int:
+        """The round that asks for the curvature at the model it has then."""
+        return int(round(self.rounds * REFRESH))
 
     def _residual_squared(self, t: int) -> float:
         """Return a bound on a record's squared residuals: all classes are even at the start."""
@@ -231,14 +249,19 @@ class Logistic:
             return 0.25 if k == 2 else 1 - 1 / k
         return 1.0 if k == 2 else 2.0
 
+    def _curvature_bound(self, t: int) -> tuple[int, float]:
+        """Return the number of a record's curvatures in a round, and a bound on their norm."""
+        if t == 1:  # all classes are even, and so are all pairs
+            return 1, _STRETCH / len(self.classes) ** 2
+        return len(self._pairs[0]), _STRETCH / 4
+
     def describe(self) -> str:
         """Say in plain words what is summed and what is released."""
         return (
             f"Logistic regression for {len(self.classes)} classes over "
             f"{self._frame.width - 1} columns of a design. One noisy sum tells where columns lie "
-            "and how far they spread, one their products, and "
-            f"{self.rounds - 1} the gradient of the likelihood at a public model; each record's "
-            f"row is shortened to length {self.clip:.3g} first. The coefficients are made from "
+            "and how far they spread, one how long rows are, two the curvature of the likelihood, and "
+            f"{self.rounds - 1} its gradient at a public model. The coefficients are made from "
             "these sums."
         )
 
@@ -251,24 +274,41 @@ class Logistic:
         return {
             "centre": np.zeros(p),
             "scale": np.ones(p),
+            "length": np.array([self.clip or self.first_length]),
             "class_sizes": np.ones(len(self.classes)),
             "class_weight": np.array(weights) / max(weights),
             "products": np.zeros(p * (p + 1) // 2),
-            "target": np.zeros((k, p)),
-            "target_std": np.zeros(1),
-            "target_weight": np.zeros(1),
+            "curvature": np.zeros((len(self._pairs[0]), p * (p + 1) // 2)),
+            "gradient": np.zeros((k, p)),
+            "gradient_std": np.zeros(1),
             "weights": np.zeros((k, p)),
             "half_width": np.zeros((k, p)),
         }
+
+    def _shares(self) -> Floats:
+        """Return the share of the budget of each gradient."""
+        left = 1 - SUMS_SHARE - PRODUCTS_SHARE - CURVATURE_SHARE
+        if self.clip is None:
+            left -= LENGTHS_SHARE
+        grow = GROWTH ** np.arange(self.rounds - 1)
+        return left * grow / grow.sum()
 
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return sums of columns; products and a gradient; or a gradient."""
         if t == 0:
             return (self._frame.sums_block(SUMS_SHARE, len(self.classes)),)
-        share = (1 - SUMS_SHARE - PRODUCTS_SHARE) / (self.rounds - 1)
+        share = float(self._shares()[t - 1])
         gradient = self._frame.gradient_block(self._outputs, self._residual_squared(t), share)
         if t == 1:
-            return (gradient, self._frame.products_block(PRODUCTS_SHARE))
+            curvature = self._frame.curvature_block(*self._curvature_bound(t), PRODUCTS_SHARE)
+            if self.clip is None:
+                return (gradient, curvature, self._frame.lengths_block(LENGTHS_SHARE))
+            return (gradient, curvature)
+        if t == self._refresh:
+            return (
+                gradient,
+                self._frame.curvature_block(*self._curvature_bound(t), CURVATURE_SHARE),
+            )
         return (gradient,)
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
@@ -279,50 +319,52 @@ class Logistic:
             return self._frame.sum_columns(records, labels, k)
         weights = from_grid(state["weights"], self.frac_bits)
         of_class = np.minimum(from_grid(state["class_weight"], self.frac_bits), 1.0)
-        gradient = np.zeros((self._outputs, self._frame.width), dtype=np.int64)
-        products = np.zeros(self._frame.products_block(1.0).size * (t == 1), dtype=np.int64)
+        totals = [np.zeros(block.shape, dtype=np.int64) for block in self.blocks(t)]
         squared = self._residual_squared(t)
         for where, rows in self._frame.rows(state, records):
-            residuals = self._residuals(state, rows, weights, labels[where])
-            residuals *= of_class[labels[where]]
-            gradient += self._frame.sum_gradients(state, rows, residuals, squared)
-            if t == 1:
-                products += self._frame.sum_row_products(state, rows)
-        return np.concatenate([gradient.ravel(), products])
+            told = self._told(state, rows, weights)
+            counts = of_class[labels[where]]
+            residuals = told.copy()
+            residuals[labels[where], np.arange(len(counts))] -= 1
+            residuals = residuals[-self._outputs :] * counts
+            totals[0] += self._frame.sum_gradients(state, rows, residuals, squared)
+            if t in (1, self._refresh):
+                n_pairs, bound = self._curvature_bound(t)
+                pairs = told[self._pairs[0]][:n_pairs] * told[self._pairs[1]][:n_pairs]
+                pairs *= counts * self._frame.undone(state, rows, _STRETCH)
+                totals[1] += self._frame.sum_curvature(state, rows, pairs, bound)
+            if t == 1 and self.clip is None:
+                totals[2] += self._frame.count_lengths(rows)
+        return np.concatenate([total.ravel() for total in totals])
 
-    def _residuals(self, state: GridState, rows: Rows, weights: Floats, labels: Integers) -> Floats:
-        """Return the probability of each output less what happened; shape (n_outputs, n)."""
+    def _told(self, state: GridState, rows: Rows, weights: Floats) -> Floats:
+        """Return the probability of each class; shape (n_classes, n)."""
         margins = self._frame.margins(state, rows, weights)
         if self._outputs == 1:
-            return _sigmoid(margins) - labels
-        told = _softmax(margins)
-        told[labels, np.arange(len(labels))] -= 1
-        return told
+            return np.stack([_sigmoid(-margins[0]), _sigmoid(margins[0])])
+        return _softmax(margins)
 
     def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
         """Place the rows; or average what all gradients say of the solution, and solve for it."""
         now = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
         if t == 0:
             return {**now, **self._placed(released["sums"], now)}
-        if t == 1:
-            matrix, _ = self._frame.read_products(released["products"])
-            now["products"] = matrix[np.triu_indices(self._frame.width)]
+        unit = self._frame.clip / float(now["length"][0])  # in which rows were summed
+        if "curvature" in released:
+            now |= self._bent(t, released["curvature"], unit, now)
         block = released["gradient"]
-        unit = 1 << self._frame.gradient_bits(sqrt(self._residual_squared(t)))
+        unit *= 1 << self._frame.gradient_bits(sqrt(self._residual_squared(t)))
         gradient, noise_std = block.values / unit, block.noise_std / unit
         if self._outputs > 1:  # the exact gradients of all classes sum to 0
             gradient = gradient - gradient.mean(axis=0)
-        products, bends = self._matrix(now), self._bends(now)
-        target = bends @ now["weights"] @ products - gradient
-        weight = 1 / self._residual_squared(t)
         if t > 1:  # what was said before counts less, since the model was farther away
-            before = _KEPT * float(now["target_weight"][0])
-            part = weight / (before + weight)
-            target = part * target + (1 - part) * now["target"]
-            noise_std = hypot(part * noise_std, (1 - part) * float(now["target_std"][0]))
-            weight += before
-        now["target_weight"] = np.array([weight])
-        return {**now, **self._solved(now, products, bends, target, noise_std)}
+            before = float(now["gradient_std"][0])
+            part = before**2 / max(before**2 + noise_std**2, 1e-300)
+            gradient = part * gradient + (1 - part) * now["gradient"]
+            noise_std = hypot(part * noise_std, (1 - part) * before)
+        if "lengths" in released:
+            now["length"] = np.array([self._frame.choose_length(released["lengths"])])
+        return {**now, **self._solved(now, gradient, noise_std)}
 
     def _placed(self, block: Released, now: State) -> State:
         """Return centre, scale, number of records, and the classes' weights."""
@@ -338,46 +380,100 @@ class Logistic:
         placed["class_sizes"] = sizes
         return placed
 
-    def _bends(self, now: State) -> Floats:
-        """Return how the curvature couples outputs; it is this times the products of rows.
+    def _bent(self, t: int, block: Released, unit: float, now: State) -> State:
+        """Return the curvature of each pair of classes, as far as it stands out of its noise."""
+        matrices, noise_std = self._frame.read_curvature(block, unit)
+        if t == 1:
+            even = self._rows_products(matrices[0], noise_std, now) * len(self.classes) ** 2
+            return {
+                "products": even[np.triu_indices(self._frame.width)],
+                "curvature": np.zeros_like(now["curvature"]),
+            }
+        model = self._normal_curvature(self._normal(now, now["weights"]))
+        told = james_stein(matrices - model, noise_std)
+        return {"curvature": told[:, *np.triu_indices(self._frame.width)]}
 
-        It is the mean of what margins have, taken for normal, with the mean and variance that the
-        products give them. By [B92]_ it is at most 1/4, or 1/2 for more than two classes.
+    def _rows_products(self, matrix: Floats, noise_std: float, now: State) -> Floats:
+        """Return products of rows, where columns that are not seen to go together do not."""
+        apart = np.diag(np.maximum(np.diag(matrix), noise_std))
+        found = apart + james_stein(matrix - apart, noise_std)
+        values, vectors = np.linalg.eigh(found)
+        positive: Floats = (vectors * np.maximum(values, noise_std)) @ vectors.T
+        return positive
+
+    def _normal(self, now: State, weights: Floats) -> tuple[Floats, Floats, Floats]:
+        """Return what rows would be at some margins, if they were normal.
+
+        Returns
+        -------
+        told : ndarray of shape (n_classes, n_points)
+            Probabilities at margins that stand for equally many rows each.
+        rows : ndarray of shape (n_points, width)
+            Mean row at each, times the square root of how many rows it stands for.
+        left : ndarray of shape (width, width)
+            Products of what is left of rows, for all of them.
         """
-        products, weights = self._matrix(now), now["weights"]
+        products = self._unpacked(now["products"])
         n = max(float(products[-1, -1]), 1.0)
-        mean = weights @ products[:, -1] / n
-        spread = weights @ products @ weights.T / n - np.outer(mean, mean)
-        values, vectors = np.linalg.eigh(spread)
-        noise = public_generator(0, "margins").normal(size=(_SAMPLES, self._outputs))
-        root = (vectors * np.sqrt(np.maximum(values, 0))) @ vectors.T  # whatever a vector's sign is
-        margins = (mean + noise @ root).T
+        mean = products[-1] / n
+        spread = products / n - np.outer(mean, mean)
+        couple = weights @ spread
+        values, vectors = np.linalg.eigh(couple @ weights.T)
+        root = np.sqrt(np.maximum(values, 0))
+        safe = np.where(root > 1e-6, root, np.inf)
+        towards = couple.T @ (vectors / safe)  # of a row, for one step of a margin's direction
+        points = _points(self._outputs)
+        margins = (mean @ weights.T + points @ (vectors * root).T).T
+        rows = (mean + points @ towards.T) * sqrt(n / len(points))
+        told = _softmax(margins)
         if self._outputs == 1:
-            told = _sigmoid(margins)
-            least, mixed = 0.25, (told * (1 - told)).mean(axis=1, keepdims=True)
-        else:
-            told = _softmax(margins)
-            least, mixed = 1 / self._outputs, np.diag(told.mean(axis=1)) - told @ told.T / _SAMPLES
-        values, vectors = np.linalg.eigh(mixed)
-        floored = np.maximum(values, _FLATTEST * least)
-        bends: Floats = (vectors * floored) @ vectors.T * self._mean_weight(now)
-        return bends
+            told = np.stack([_sigmoid(-margins[0]), _sigmoid(margins[0])])
+        return told, rows, n * (spread - towards @ towards.T)
 
-    def _mean_weight(self, now: State) -> float:
-        sizes = now["class_sizes"]
-        return float(sizes @ now["class_weight"] / sizes.sum())
+    def _normal_gradient(self, normal: tuple[Floats, Floats, Floats]) -> Floats:
+        """Return the sum of normal rows times their probabilities; shape (n_outputs, width)."""
+        told, rows, _ = normal
+        return told[-self._outputs :] @ (rows * rows[0, -1])
 
-    def _matrix(self, now: State) -> Floats:
-        """Return the products as a symmetric matrix."""
+    def _normal_curvature(self, normal: tuple[Floats, Floats, Floats]) -> Floats:
+        """Return the curvature of each pair of classes that normal rows have."""
+        told, rows, left = normal
+        pairs = told[self._pairs[0]] * told[self._pairs[1]]
+        found: Floats = np.einsum("qs,si,sj->qij", pairs, rows, rows, optimize=True)
+        return found + pairs.mean(axis=1)[:, None, None] * left
+
+    def _unpacked(self, packed: Floats) -> Floats:
+        """Return symmetric matrices."""
         upper = np.triu_indices(self._frame.width)
-        matrix = np.zeros((self._frame.width, self._frame.width))
-        matrix[upper] = now["products"]
-        return np.triu(matrix, 1).T + matrix
+        matrix = np.zeros((*packed.shape[:-1], self._frame.width, self._frame.width))
+        matrix[..., upper[0], upper[1]] = packed
+        matrix[..., upper[1], upper[0]] = packed
+        return matrix
 
-    def _solved(
-        self, now: State, products: Floats, bends: Floats, target: Floats, noise_std: float
-    ) -> State:
-        """Solve for the weights, along each direction of the outputs by itself."""
+    def _nearer(self, before: Floats, after: Floats, now: State) -> Floats:
+        """Return weights on the way, where margins would change too much."""
+        step = after - before
+        products = self._unpacked(now["products"])
+        change = sqrt(max(np.einsum("ki,ij,kj", step, products, step), 0) / max(products[-1, -1], 1))
+        return np.clip(before + step * min(1, FARTHEST / max(change, 1e-9)), -_LARGEST, _LARGEST)
+
+    def _system(self, pairs: Floats) -> Floats:
+        """Return the curvature of all outputs from that of pairs of classes."""
+        if self._outputs == 1:
+            return pairs[0]
+        apart = self._basis[self._pairs[0]] - self._basis[self._pairs[1]]
+        system = np.einsum("qa,qij,qb->aibj", apart, pairs, apart, optimize=True)
+        size = apart.shape[1] * self._frame.width
+        return system.reshape(size, size)
+
+    @cached_property
+    def _basis(self) -> Floats:
+        """Directions of outputs in which they differ: the same for all changes no probability."""
+        k = self._outputs
+        return np.ones((1, 1)) if k == 1 else np.linalg.svd(np.eye(k) - 1 / k)[0][:, : k - 1]
+
+    def _solved(self, now: State, gradient: Floats, noise_std: float) -> State:
+        """Solve for the weights, in each part of the curvature by itself."""
         spread = np.full(self._frame.width, _SPREAD_CATEGORY)
         spread[self._frame.number_places] = _SPREAD_NUMBER
         spread[-1] = _SPREAD_CONSTANT
@@ -387,20 +483,35 @@ class Logistic:
         penalty[-1] = 0.0
         # in half boxes: the state is rounded to the grid
         back = self._frame.to_half_boxes(now, np.array(self.low), np.array(self.high))
-        values, vectors = np.linalg.eigh(bends)
-        weights, variance = np.zeros_like(target), np.zeros_like(target)
-        for bend, vector in zip(values, vectors.T, strict=True):
-            if self._outputs > 1 and abs(vector.sum()) > 0.5 * sqrt(len(vector)):
-                continue  # the same for all classes: it changes no probability
-            mean, left = solve(bend * products, penalty, (vector @ target)[None], noise_std, spread)
-            weights += np.outer(vector, mean[0])
-            variance += np.outer(vector**2, np.einsum("ij,jk,ik->i", back, left, back))
+        before, p, basis = now["weights"], self._frame.width, self._basis
+        m = basis.shape[1]
+        more = self._system(self._unpacked(now["curvature"]))
+        at = self._normal(now, before)
+        first = self._system(self._normal_curvature(at))
+        more = _positive(first, more) - first
+        start, weights, after = self._normal_gradient(at), before, gradient
+        for _ in range(STEPS):
+            system = _positive(self._system(self._normal_curvature(at)) , more)
+            target = system @ (basis.T @ weights).ravel() - (basis.T @ after).ravel()
+            mean, left = solve(
+                system, np.tile(penalty, m), target[None], noise_std, np.tile(spread, m)
+            )
+            weights = self._nearer(weights, basis @ mean[0].reshape(m, p), now)
+            at = self._normal(now, weights)
+            moved = (basis.T @ (weights - before)).ravel()
+            after = gradient + self._normal_gradient(at) - start
+            after = after + basis @ (more @ moved).reshape(m, p)
+        variance = np.einsum(
+            "ka,ji,aibl,jl,kb->kj", basis, back, left.reshape(m, p, m, p), back, basis,
+            optimize=True,
+        )
         half_width = INTERVAL_95["gaussian"] * np.sqrt(np.maximum(variance, 0))
         # a solution that still moves is not yet where the gradients vanish
-        moved = (weights - now["weights"]) @ back.T
+        moved = LEFT * INTERVAL_95["gaussian"] * (weights - before) @ back.T
+        drift = DRIFT * float(np.sqrt(np.mean((after - gradient) ** 2)))
         return {
-            "target": target,
-            "target_std": np.array([noise_std]),
+            "gradient": after,
+            "gradient_std": np.array([hypot(noise_std, drift)]),
             "weights": np.clip(weights, -_LARGEST, _LARGEST),
             "half_width": round_up(np.hypot(half_width, moved), self.frac_bits),
         }
@@ -458,6 +569,7 @@ class Logistic:
             "intercept_low": low[:, -1],
             "intercept_high": high[:, -1],
             "grid_coef": now["weights"] @ unit.T,
+            "length": now["length"],
         }
 
     def decision(self, results: Mapping[str, Floats], records: Records) -> Floats:
@@ -514,6 +626,26 @@ def _class_weights(
         return tuple(float(weight) for weight in given)
     except (TypeError, ValueError):
         raise PlanError(f"class_weight must be numbers, got {given!r}.") from None
+
+
+def _positive(model: Floats, more: Floats) -> Floats:
+    """Return the sum of two curvatures, nowhere below a part of the first."""
+    values, vectors = np.linalg.eigh(model)
+    root = vectors * np.sqrt(np.maximum(values, 1e-9 * max(values[-1],1e-9)))
+    inverse = vectors / np.sqrt(np.maximum(values, 1e-9 * max(values[-1],1e-9)))
+    ratio, turned = np.linalg.eigh(inverse.T @ more @ inverse)
+    turned = root @ turned
+    return model + (turned * np.maximum(ratio, FLAT - 1)) @ turned.T
+
+
+@cache
+def _points(n: int) -> Floats:
+    """Return points that stand for a normal law of `n` dimensions; shape (n_points, n)."""
+    if n == 1:
+        return ndtri((np.arange(_SAMPLES) + 0.5) / _SAMPLES)[:, None]
+    half = public_generator(0, "margins").normal(size=(_SAMPLES, n))
+    points = np.concatenate([half, -half])
+    return points @ np.linalg.inv(np.linalg.cholesky(points.T @ points / len(points))).T
 
 
 def _sigmoid(margins: Floats) -> Floats:
