@@ -35,7 +35,7 @@ _FACTOR = _ROW - _TABLE  # of a row's shortening: times a table it is on the lat
 SUM_BITS = 16
 """Fineness of the first round."""
 _SHOWN = 20
-_RATIO, CROWD = 1.1, 2.0
+_RATIO, CROWD, RARE, STRETCH99 = 1.1, 2.0, 0.01, 1.35
 _CHUNK = 1 << 14  # rows at a time: they stay in the cache, and sums stay below 2**53
 
 
@@ -387,11 +387,14 @@ class Frame:
 
     def choose_length(self, released: Released) -> float:
         """Return the length above which hardly a row is seen."""
-        seen = released.values > CROWD * released.noise_std
-        at = int(released.values.argmax())
-        while at + 1 < len(seen) and seen[at + 1 : at + 3].any():
-            at += 1
-        return float(self._edges[at])
+        counts = released.values
+        seen = counts > CROWD * released.noise_std
+        last = int(counts.argmax())
+        while last + 1 < len(seen) and seen[last + 1 : last + 3].any():
+            last += 1
+        beyond = np.cumsum(counts[last::-1])[::-1] - counts[: last + 1]
+        usual = int(np.argmax(beyond <= RARE * counts[: last + 1].sum()))
+        return float(min(self._edges[last], STRETCH99 * self._edges[usual]))
 
     def sum_row_products(
         self, state: GridState, rows: Rows, weights: Floats | None = None

@@ -450,12 +450,11 @@ class Logistic:
         matrix[..., upper[1], upper[0]] = packed
         return matrix
 
-    def _nearer(self, before: Floats, after: Floats, now: State) -> Floats:
-        """Return weights on the way, where margins would change too much."""
-        step = after - before
+    def _nearer(self, step: Floats, now: State) -> Floats:
+        """Return a step by which margins change little enough for their curvature to hold."""
         products = self._unpacked(now["products"])
-        change = sqrt(max(np.einsum("ki,ij,kj", step, products, step), 0) / max(products[-1, -1], 1))
-        return np.clip(before + step * min(1, FARTHEST / max(change, 1e-9)), -_LARGEST, _LARGEST)
+        squared = np.einsum("ki,ij,kj", step, products, step) / max(products[-1, -1], 1.0)
+        return step * min(1.0, FARTHEST / sqrt(max(squared, 1e-18)))
 
     def _system(self, pairs: Floats) -> Floats:
         """Return the curvature of all outputs from that of pairs of classes."""
@@ -487,20 +486,20 @@ class Logistic:
         m = basis.shape[1]
         more = self._system(self._unpacked(now["curvature"]))
         at = self._normal(now, before)
-        first = self._system(self._normal_curvature(at))
-        more = _positive(first, more) - first
-        start, weights, after = self._normal_gradient(at), before, gradient
+        weights, after = before, gradient
         for _ in range(STEPS):
-            system = _positive(self._system(self._normal_curvature(at)) , more)
+            system = _positive(self._system(self._normal_curvature(at)), more)
             target = system @ (basis.T @ weights).ravel() - (basis.T @ after).ravel()
             mean, left = solve(
                 system, np.tile(penalty, m), target[None], noise_std, np.tile(spread, m)
             )
-            weights = self._nearer(weights, basis @ mean[0].reshape(m, p), now)
-            at = self._normal(now, weights)
-            moved = (basis.T @ (weights - before)).ravel()
-            after = gradient + self._normal_gradient(at) - start
-            after = after + basis @ (more @ moved).reshape(m, p)
+            step = self._nearer(basis @ mean[0].reshape(m, p) - weights, now)
+            from_here, at = at, self._normal(now, weights + step)
+            # normal rows say how the curvature changes on the way
+            extra = system - self._system(self._normal_curvature(from_here))
+            change = self._normal_gradient(at) - self._normal_gradient(from_here)
+            after = after + change + basis @ (extra @ (basis.T @ step).ravel()).reshape(m, p)
+            weights = weights + step
         variance = np.einsum(
             "ka,ji,aibl,jl,kb->kj", basis, back, left.reshape(m, p, m, p), back, basis,
             optimize=True,
