@@ -62,6 +62,8 @@ SUMS_SHARE, LENGTHS_SHARE, PRODUCTS_SHARE, CURVATURE_SHARE = 0.06, 0.04, 0.12, 0
 GROWTH, REFRESH, DRIFT, LEFT = 1.5, 0.6, 0.25, 0.25
 _STRETCH = 1.5
 STEPS = 12
+RHO = 0.3
+EB = 1.0
 FLAT = 0.3
 FARTHEST = 1.5
 
@@ -390,7 +392,13 @@ class Logistic:
                 "curvature": np.zeros_like(now["curvature"]),
             }
         model = self._normal_curvature(self._normal(now, now["weights"]))
-        told = james_stein(matrices - model, noise_std)
+        # each entry between two directions of the model's curvature by itself
+        values, vectors = np.linalg.eigh(model)
+        values = np.maximum(values, 1e-9 * np.abs(values).max())
+        turned = vectors.transpose(0, 2, 1) @ (matrices - model) @ vectors
+        usual = RHO**2 * values[:, :, None] * values[:, None, :]
+        turned *= usual / (usual + noise_std**2)
+        told = vectors @ turned @ vectors.transpose(0, 2, 1)
         return {"curvature": told[:, *np.triu_indices(self._frame.width)]}
 
     def _rows_products(self, matrix: Floats, noise_std: float, now: State) -> Floats:
@@ -421,19 +429,15 @@ class Logistic:
         values, vectors = np.linalg.eigh(couple @ weights.T)
         root = np.sqrt(np.maximum(values, 0))
         safe = np.where(root > 1e-6, root, np.inf)
-        towards = couple.T @ (vectors / safe)  # of a row, for one step of a margin's direction
+        # symmetric, so that points move smoothly with the weights
+        towards = couple.T @ (vectors / safe) @ vectors.T  # of a row, for one step of a point
         points = _points(self._outputs)
-        margins = (mean @ weights.T + points @ (vectors * root).T).T
+        margins = (mean @ weights.T + points @ ((vectors * root) @ vectors.T)).T
         rows = (mean + points @ towards.T) * sqrt(n / len(points))
         told = _softmax(margins)
         if self._outputs == 1:
             told = np.stack([_sigmoid(-margins[0]), _sigmoid(margins[0])])
         return told, rows, n * (spread - towards @ towards.T)
-
-    def _normal_gradient(self, normal: tuple[Floats, Floats, Floats]) -> Floats:
-        """Return the sum of normal rows times their probabilities; shape (n_outputs, width)."""
-        told, rows, _ = normal
-        return told[-self._outputs :] @ (rows * rows[0, -1])
 
     def _normal_curvature(self, normal: tuple[Floats, Floats, Floats]) -> Floats:
         """Return the curvature of each pair of classes that normal rows have."""
@@ -478,33 +482,37 @@ class Logistic:
         spread[-1] = _SPREAD_CONSTANT
         if not self.shrinkage:
             spread *= _NO_SHRINKAGE
+        before, p, basis = now["weights"], self._frame.width, self._basis
+        # weights that are seen to be large are not held to be small
+        spread = spread * max(1.0, EB * float(np.sqrt(np.mean((before / spread) ** 2, axis=1).max())))
         penalty = self.penalty * now["scale"] ** 2 / self._divisor(now)
         penalty[-1] = 0.0
         # in half boxes: the state is rounded to the grid
         back = self._frame.to_half_boxes(now, np.array(self.low), np.array(self.high))
-        before, p, basis = now["weights"], self._frame.width, self._basis
         m = basis.shape[1]
         more = self._system(self._unpacked(now["curvature"]))
         at = self._normal(now, before)
         weights, after = before, gradient
+        system = _positive(self._system(self._normal_curvature(at)), more)
         for _ in range(STEPS):
-            system = _positive(self._system(self._normal_curvature(at)), more)
             target = system @ (basis.T @ weights).ravel() - (basis.T @ after).ravel()
             mean, left = solve(
                 system, np.tile(penalty, m), target[None], noise_std, np.tile(spread, m)
             )
             step = self._nearer(basis @ mean[0].reshape(m, p) - weights, now)
-            from_here, at = at, self._normal(now, weights + step)
-            # normal rows say how the curvature changes on the way
-            extra = system - self._system(self._normal_curvature(from_here))
-            change = self._normal_gradient(at) - self._normal_gradient(from_here)
-            after = after + change + basis @ (extra @ (basis.T @ step).ravel()).reshape(m, p)
-            weights = weights + step
+            at = self._normal(now, weights + step)
+            # the curvature changes on the way as that of normal rows does
+            ahead = _positive(self._system(self._normal_curvature(at)), more)
+            change = (system + ahead) / 2 @ (basis.T @ step).ravel()
+            after = after + basis @ change.reshape(m, p)
+            weights, system = weights + step, ahead
         variance = np.einsum(
             "ka,ji,aibl,jl,kb->kj", basis, back, left.reshape(m, p, m, p), back, basis,
             optimize=True,
         )
         half_width = INTERVAL_95["gaussian"] * np.sqrt(np.maximum(variance, 0))
+        drawn = left @ ((basis.T @ weights) / spread**2).ravel()
+        half_width = np.hypot(half_width, basis @ drawn.reshape(m, p) @ back.T)
         # a solution that still moves is not yet where the gradients vanish
         moved = LEFT * INTERVAL_95["gaussian"] * (weights - before) @ back.T
         drift = DRIFT * float(np.sqrt(np.mean((after - gradient) ** 2)))
