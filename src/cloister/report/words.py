@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -26,8 +26,11 @@ from cloister.tasks.base import (
     Table,
 )
 
+Cell = str | float | Measured | Between
+"""What may stand in a table."""
 _LARGE, _SMALL = 1e7, 1e-4  # beyond these a number is shown with an exponent
 _MOST_NAMES = 30  # of columns; a catalogue has thousands
+_POPULATION = "population 95 %"
 _HARDLY_ANY = 0.995  # odds from which on a guarantee is called weak
 
 
@@ -250,7 +253,7 @@ def _who_saw_pairwise(
     return parties, tuple(remarks)
 
 
-def cell_text(cell: str | float | Measured | Between) -> str:
+def cell_text(cell: Cell) -> str:
     """Return what stands in a cell of a table."""
     match cell:
         case str():
@@ -263,11 +266,44 @@ def cell_text(cell: str | float | Measured | Between) -> str:
             return number(float(cell))
 
 
+def _with_population(table: Table) -> Table:
+    """Return a table with a column of population intervals behind each that has any."""
+    wide = [
+        any(isinstance(row[j], Between) and row[j].population for row in table.rows)
+        for j in range(len(table.headings))
+    ]
+    if not any(wide):
+        return table
+
+    def cells(row: Sequence[Cell]) -> Iterator[Cell]:
+        for cell, extra in zip(row, wide, strict=True):
+            yield cell
+            if extra:
+                yield _span(cell.population) if isinstance(cell, Between) else ""
+
+    headings = (
+        text
+        for heading, extra in zip(table.headings, wide, strict=True)
+        for text in (heading, *((_POPULATION,) if extra else ()))
+    )
+    return replace(
+        table, headings=tuple(headings), rows=tuple(tuple(cells(row)) for row in table.rows)
+    )
+
+
+def _span(ends: tuple[float, float] | None) -> str:
+    """Return ``[low, high]``, or nothing."""
+    if ends is None:
+        return ""
+    low, high = ends
+    return between((low + high) / 2, low, high).partition(" ")[2] or number(low)
+
+
 def as_table(exhibit: Exhibit) -> Table:
     """Return the numbers of any exhibit as a table."""
     match exhibit:
         case Table():
-            return exhibit
+            return _with_population(exhibit)
         case Heatmap():
             texts = zip(exhibit.rows, cell_texts(exhibit), strict=True)
             rows = tuple((name, *cells) for name, cells in texts)

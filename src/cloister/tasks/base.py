@@ -114,14 +114,16 @@ class Measured:
 
 @dataclass(frozen=True)
 class Between:
-    """A value with both ends of its interval; shown as ``value [low, high]``.
+    """A value with both ends of its noise interval; shown as ``value [low, high]``.
 
-    The value may lie outside its interval, as a centre that was shrunk does.
+    The value may lie outside its interval, as a centre that was shrunk does. `population` has both
+    ends of the interval that includes sampling, where there is one; tables give it a column.
     """
 
     value: float
     low: float
     high: float
+    population: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ _FACTOR = _ROW - _TABLE  # of a row's shortening: times a table it is on the lat
 SUM_BITS = 16
 """Fineness of the first round."""
 _SHOWN = 20
-_RATIO, CROWD, RARE, STRETCH99 = 1.1, 2.0, 0.01, 1.35
+_RATIO, _SEEN, _MORE = 1.07, 2.0, 1.25
 _CHUNK = 1 << 14  # rows at a time: they stay in the cache, and sums stay below 2**53
 
 
@@ -332,9 +332,7 @@ class Frame:
         down = 2 * (_ROW - self.products_bits // 2)
         down = 2 * _ROW - self.products_bits
         largest = ceil((bound * (1 << _RESIDUAL)) ** 2)  # of whole weights squared and summed
-        l2_squared = SQUARE**2 * (
-            -(-largest * self.norm_squared**2 // 4 ** (down + _RESIDUAL))
-        )
+        l2_squared = SQUARE**2 * (-(-largest * self.norm_squared**2 // 4 ** (down + _RESIDUAL)))
         size = outputs * n_products(self.width)
         shape = (outputs, n_products(self.width))
         return Block("curvature", shape, _l1(size, l2_squared), l2_squared, weight)
@@ -371,30 +369,42 @@ class Frame:
 
     # how long rows are
 
-    @property
+    @cached_property
     def _edges(self) -> Floats:
-        first = 0.5 * sqrt(1 + _OF_CATEGORY * len(self._categories) + len(self._numbers))
-        n = ceil(np.log(LONGEST / first) / np.log(_RATIO))
-        return np.minimum(first * _RATIO ** np.arange(n + 1), LONGEST)
+        """Ends of classes of lengths, the last without end."""
+        typical = sqrt(1 + _OF_CATEGORY * len(self._categories) + len(self._numbers))
+        n = ceil(np.log(2 * LONGEST / typical) / np.log(_RATIO))
+        edges: Floats = np.minimum(typical / 2 * _RATIO ** np.arange(n + 1), LONGEST)
+        return edges
 
     def lengths_block(self, weight: float) -> Block:
+        """Return the block of numbers of rows by their length."""
         one = 1 << SUM_BITS
         return Block("lengths", (len(self._edges),), one, one**2, weight)
 
     def count_lengths(self, rows: Rows) -> Integers:
+        """Return how many rows are of each class of lengths."""
         at = np.searchsorted(self._edges[:-1], np.sqrt(rows.squared))
         return np.bincount(at, minlength=len(self._edges)).astype(np.int64) << SUM_BITS
 
-    def choose_length(self, released: Released) -> float:
-        """Return the length above which hardly a row is seen."""
+    def choose_length(self, released: Released, rare: float) -> float:
+        """Return a length that hardly a row is seen to exceed.
+
+        Parameters
+        ----------
+        released : Released
+            Of :meth:`lengths_block`.
+        rare : float in (0, 1)
+            Part of the rows; the length is at most `_MORE` times what all others have.
+        """
         counts = released.values
-        seen = counts > CROWD * released.noise_std
+        seen = counts > _SEEN * released.noise_std
         last = int(counts.argmax())
         while last + 1 < len(seen) and seen[last + 1 : last + 3].any():
             last += 1
         beyond = np.cumsum(counts[last::-1])[::-1] - counts[: last + 1]
-        usual = int(np.argmax(beyond <= RARE * counts[: last + 1].sum()))
-        return float(min(self._edges[last], STRETCH99 * self._edges[usual]))
+        usual = int(np.argmax(beyond <= rare * counts[: last + 1].sum()))
+        return float(min(self._edges[last], _MORE * self._edges[usual]))
 
     def sum_row_products(
         self, state: GridState, rows: Rows, weights: Floats | None = None

@@ -14,7 +14,7 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from math import ceil, hypot, isfinite, log, sqrt
@@ -59,21 +59,21 @@ from cloister.tasks.shrinkage import james_stein
 
 SUMS_SHARE, LENGTHS_SHARE, PRODUCTS_SHARE, CURVATURE_SHARE = 0.06, 0.04, 0.12, 0.18
 """Parts of the budget of all sums but the gradients, which have the rest."""
-GROWTH, REFRESH, DRIFT, LEFT = 1.5, 0.6, 0.25, 0.25
-_STRETCH = 1.5
-STEPS = 12
-RHO = 0.3
-EB = 1.0
-FLAT = 0.3
-FARTHEST = 1.5
 
-_KEPT = 0.7  # weight of the gradients before, against that of a new one
-_FLATTEST = 0.2  # curvature is never taken for less of its bound, so that no step goes too far
+_GROWTH = 1.5  # of a gradient's share over that of the one before: the last counts most
+_REFRESH, _FEWEST = 0.6, 6  # where in the rounds the curvature is asked again, and in how many
+_WIDEST, _MOST_WORDS = 400, 1 << 17  # of a model, and of a curvature, that is asked again
+_RARE = 0.01  # part of the rows that is longer than a usual one
+_STRETCH = 1.5  # by how much the shortening of a row is undone in its curvature
+_DRIFT = 0.25  # error of a predicted change of the gradient, and of what a last step leaves
+_MODEL = 0.3  # relative error of the curvature of normal rows
+_FLATTEST = 0.3  # a curvature is not taken for less of that of normal rows
+_STEPS, _FARTHEST = 12, 1.5  # within a round, and how far margins may go in each
 _MOST_CLASSES = 64
 _LARGEST = 1024.0  # weight of a row
 _SPREAD_CATEGORY, _SPREAD_NUMBER, _SPREAD_CONSTANT = 1.0, 2.0, 5.0  # of weights, before any data
 _NO_SHRINKAGE = 1e6  # times as much
-_SAMPLES = 256  # of margins, for their mean curvature
+_SAMPLES = 256  # of normal margins
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,6 +207,9 @@ class Logistic:
         n_categories = sum(levels[j] > 0 for j in encoding.used)
         if rounds is None:
             rounds = 1 + min(max(ceil(-log(2.5 * noise)), 2), 13)
+        length = row_length(n_categories, len(encoding.used) - n_categories, noise)
+        if clip is None and rounds < _FEWEST:  # lengths could not be seen either
+            clip = length
         return cls(
             n_features=n_features,
             target=at,
@@ -217,7 +220,7 @@ class Logistic:
             high=tuple(c.high for c in columns),
             rounds=rounds,
             clip=None if clip is None else float(clip),
-            first_length=row_length(n_categories, len(encoding.used) - n_categories, noise),
+            first_length=length,
             penalty=1 / C,
             class_weight=_class_weights(classes, class_weight),
             shrinkage=bool(shrinkage),
@@ -241,8 +244,17 @@ class Logistic:
 
     @property
     def _refresh(self) -> int:
-        """The round that asks for the curvature at the model it has then."""
-        return int(round(self.rounds * REFRESH))
+        """The round that asks for the curvature at the model it has then; 0 if noise is large."""
+        if self.rounds < _FEWEST or self._wide:
+            return 0
+        return round(self.rounds * _REFRESH)
+
+    @cached_property
+    def _wide(self) -> bool:
+        """Whether there are too many weights to hold all their curvatures."""
+        p, k = self._frame.width, len(self.classes)
+        words = k * (k - 1) // 2 * (p * (p + 1) // 2)
+        return (k - 1) * p > _WIDEST or words > _MOST_WORDS
 
     def _residual_squared(self, t: int) -> float:
         """Return a bound on a record's squared residuals: all classes are even at the start."""
@@ -262,7 +274,8 @@ class Logistic:
         return (
             f"Logistic regression for {len(self.classes)} classes over "
             f"{self._frame.width - 1} columns of a design. One noisy sum tells where columns lie "
-            "and how far they spread, one how long rows are, two the curvature of the likelihood, and "
+            "and how far they spread, one how long rows are, one or two the curvature of "
+            "the likelihood, and "
             f"{self.rounds - 1} its gradient at a public model. The coefficients are made from "
             "these sums."
         )
@@ -270,6 +283,7 @@ class Logistic:
     def start(self) -> State:
         """Return the state before the first round: all weights 0."""
         p, k = self._frame.width, self._outputs
+        size = self._basis.shape[1] * p
         weights = (1.0,) * len(self.classes)
         if self.class_weight != "balanced":
             weights = self.class_weight
@@ -280,19 +294,20 @@ class Logistic:
             "class_sizes": np.ones(len(self.classes)),
             "class_weight": np.array(weights) / max(weights),
             "products": np.zeros(p * (p + 1) // 2),
-            "curvature": np.zeros((len(self._pairs[0]), p * (p + 1) // 2)),
+            "curvature": np.zeros((len(self._pairs[0]), p * (p + 1) // 2) if self._refresh else 0),
             "gradient": np.zeros((k, p)),
             "gradient_std": np.zeros(1),
             "weights": np.zeros((k, p)),
             "half_width": np.zeros((k, p)),
+            "noise_root": np.zeros((0, 0) if self._wide else (k * p, size + 2)),
+            "sampling_root": np.zeros((0, 0) if self._wide else (k * p, size)),
         }
 
     def _shares(self) -> Floats:
         """Return the share of the budget of each gradient."""
         left = 1 - SUMS_SHARE - PRODUCTS_SHARE - CURVATURE_SHARE
-        if self.clip is None:
-            left -= LENGTHS_SHARE
-        grow = GROWTH ** np.arange(self.rounds - 1)
+        left -= LENGTHS_SHARE * (self.clip is None)
+        grow = _GROWTH ** np.arange(self.rounds - 1)
         return left * grow / grow.sum()
 
     def blocks(self, t: int) -> tuple[Block, ...]:
@@ -302,7 +317,8 @@ class Logistic:
         share = float(self._shares()[t - 1])
         gradient = self._frame.gradient_block(self._outputs, self._residual_squared(t), share)
         if t == 1:
-            curvature = self._frame.curvature_block(*self._curvature_bound(t), PRODUCTS_SHARE)
+            both = PRODUCTS_SHARE + CURVATURE_SHARE * (not self._refresh)
+            curvature = self._frame.curvature_block(*self._curvature_bound(t), both)
             if self.clip is None:
                 return (gradient, curvature, self._frame.lengths_block(LENGTHS_SHARE))
             return (gradient, curvature)
@@ -365,7 +381,7 @@ class Logistic:
             gradient = part * gradient + (1 - part) * now["gradient"]
             noise_std = hypot(part * noise_std, (1 - part) * before)
         if "lengths" in released:
-            now["length"] = np.array([self._frame.choose_length(released["lengths"])])
+            now["length"] = np.array([self._frame.choose_length(released["lengths"], _RARE)])
         return {**now, **self._solved(now, gradient, noise_std)}
 
     def _placed(self, block: Released, now: State) -> State:
@@ -385,7 +401,7 @@ class Logistic:
     def _bent(self, t: int, block: Released, unit: float, now: State) -> State:
         """Return the curvature of each pair of classes, as far as it stands out of its noise."""
         matrices, noise_std = self._frame.read_curvature(block, unit)
-        if t == 1:
+        if t == 1:  # the curvature of normal rows, until it is asked again
             even = self._rows_products(matrices[0], noise_std, now) * len(self.classes) ** 2
             return {
                 "products": even[np.triu_indices(self._frame.width)],
@@ -396,7 +412,7 @@ class Logistic:
         values, vectors = np.linalg.eigh(model)
         values = np.maximum(values, 1e-9 * np.abs(values).max())
         turned = vectors.transpose(0, 2, 1) @ (matrices - model) @ vectors
-        usual = RHO**2 * values[:, :, None] * values[:, None, :]
+        usual = _MODEL**2 * values[:, :, None] * values[:, None, :]
         turned *= usual / (usual + noise_std**2)
         told = vectors @ turned @ vectors.transpose(0, 2, 1)
         return {"curvature": told[:, *np.triu_indices(self._frame.width)]}
@@ -458,7 +474,7 @@ class Logistic:
         """Return a step by which margins change little enough for their curvature to hold."""
         products = self._unpacked(now["products"])
         squared = np.einsum("ki,ij,kj", step, products, step) / max(products[-1, -1], 1.0)
-        return step * min(1.0, FARTHEST / sqrt(max(squared, 1e-18)))
+        return step * min(1.0, _FARTHEST / sqrt(max(squared, 1e-18)))
 
     def _system(self, pairs: Floats) -> Floats:
         """Return the curvature of all outputs from that of pairs of classes."""
@@ -475,52 +491,80 @@ class Logistic:
         k = self._outputs
         return np.ones((1, 1)) if k == 1 else np.linalg.svd(np.eye(k) - 1 / k)[0][:, : k - 1]
 
+    def _parts(self, now: State) -> Iterator[Floats]:
+        """Yield directions of outputs that are solved for by themselves: all, if not too wide."""
+        if self._wide:
+            told, _, _ = self._normal(now, now["weights"])
+            told = told[-self._outputs :]
+            mixed = np.diag(told.mean(axis=1)) - told @ told.T / told.shape[1]
+            _, vectors = np.linalg.eigh(self._basis.T @ mixed @ self._basis)
+            yield from (self._basis @ vectors).T[:, :, None]
+        else:
+            yield self._basis
+
+    def _curvature(self, now: State, weights: Floats, basis: Floats, more: Floats) -> Floats:
+        """Return the curvature at some weights between directions of outputs."""
+        normal = self._normal(now, weights)
+        if self._wide:  # as if margins told nothing of rows
+            told = normal[0][-self._outputs :]
+            along = basis[:, 0] @ told
+            bend = (basis[:, 0] ** 2) @ told.mean(axis=1) - (along**2).mean()
+            bend = max(float(bend), _FLATTEST / 4 / len(self.classes))
+            return bend * self._unpacked(now["products"])
+        return _positive(self._system(self._normal_curvature(normal)), more)
+
     def _solved(self, now: State, gradient: Floats, noise_std: float) -> State:
-        """Solve for the weights, in each part of the curvature by itself."""
+        """Solve for the weights."""
         spread = np.full(self._frame.width, _SPREAD_CATEGORY)
         spread[self._frame.number_places] = _SPREAD_NUMBER
         spread[-1] = _SPREAD_CONSTANT
         if not self.shrinkage:
             spread *= _NO_SHRINKAGE
-        before, p, basis = now["weights"], self._frame.width, self._basis
+        before, p = now["weights"], self._frame.width
         # weights that are seen to be large are not held to be small
-        spread = spread * max(1.0, EB * float(np.sqrt(np.mean((before / spread) ** 2, axis=1).max())))
+        spread *= max(1.0, float(np.sqrt(np.mean((before / spread) ** 2, axis=1).max())))
         penalty = self.penalty * now["scale"] ** 2 / self._divisor(now)
         penalty[-1] = 0.0
         # in half boxes: the state is rounded to the grid
         back = self._frame.to_half_boxes(now, np.array(self.low), np.array(self.high))
-        m = basis.shape[1]
-        more = self._system(self._unpacked(now["curvature"]))
-        at = self._normal(now, before)
-        weights, after = before, gradient
-        system = _positive(self._system(self._normal_curvature(at)), more)
-        for _ in range(STEPS):
-            target = system @ (basis.T @ weights).ravel() - (basis.T @ after).ravel()
-            mean, left = solve(
-                system, np.tile(penalty, m), target[None], noise_std, np.tile(spread, m)
-            )
-            step = self._nearer(basis @ mean[0].reshape(m, p) - weights, now)
-            at = self._normal(now, weights + step)
-            # the curvature changes on the way as that of normal rows does
-            ahead = _positive(self._system(self._normal_curvature(at)), more)
-            change = (system + ahead) / 2 @ (basis.T @ step).ravel()
-            after = after + basis @ change.reshape(m, p)
-            weights, system = weights + step, ahead
-        variance = np.einsum(
-            "ka,ji,aibl,jl,kb->kj", basis, back, left.reshape(m, p, m, p), back, basis,
-            optimize=True,
-        )
-        half_width = INTERVAL_95["gaussian"] * np.sqrt(np.maximum(variance, 0))
-        drawn = left @ ((basis.T @ weights) / spread**2).ravel()
-        half_width = np.hypot(half_width, basis @ drawn.reshape(m, p) @ back.T)
-        # a solution that still moves is not yet where the gradients vanish
-        moved = LEFT * INTERVAL_95["gaussian"] * (weights - before) @ back.T
-        drift = DRIFT * float(np.sqrt(np.mean((after - gradient) ** 2)))
+        weights, after, variance = before, gradient, np.zeros_like(before)
+        solved: State = {}
+        for basis in self._parts(now):
+            m = basis.shape[1]
+            likely, fine = np.tile(spread, m), np.tile(penalty, m)
+            more = np.zeros((m * p, m * p))
+            if now["curvature"].size:
+                more = self._system(self._unpacked(now["curvature"]))
+            system = self._curvature(now, weights, basis, more)
+            for _ in range(1 if self._wide else _STEPS):
+                target = system @ (basis.T @ weights).ravel() - (basis.T @ after).ravel()
+                mean, left = solve(system, fine, target[None], noise_std, likely)
+                step = basis @ mean[0].reshape(m, p) - basis @ (basis.T @ weights)
+                step = self._nearer(step, now)
+                # the curvature changes on the way as that of normal rows does
+                ahead = self._curvature(now, weights + step, basis, more)
+                change = (system + ahead) / 2 @ (basis.T @ step).ravel()
+                after = after + basis @ change.reshape(m, p)
+                weights, system = weights + step, ahead
+            # of what noise leaves open, what is drawn to zero, and what a last step leaves
+            drawn = left @ ((basis.T @ weights) / spread**2).ravel() / INTERVAL_95["gaussian"]
+            moved = _DRIFT * (basis.T @ (weights - before)).ravel()
+            root = np.column_stack([_root(left), drawn, moved])
+            turned = np.kron(basis, back)
+            noise = turned @ root
+            variance += (noise**2).sum(axis=1).reshape(variance.shape)
+            if not self._wide:
+                inverse = np.linalg.pinv(system + np.diag(fine), hermitian=True)
+                sampling = turned @ _root(inverse @ system @ inverse)
+                solved = {"noise_root": noise, "sampling_root": sampling}
+        half_width = INTERVAL_95["gaussian"] * np.sqrt(variance)
+        drift = _DRIFT * float(np.sqrt(np.mean((after - gradient) ** 2)))
         return {
+            **solved,
             "gradient": after,
             "gradient_std": np.array([hypot(noise_std, drift)]),
             "weights": np.clip(weights, -_LARGEST, _LARGEST),
-            "half_width": round_up(np.hypot(half_width, moved), self.frac_bits),
+            "half_width": round_up(half_width, self.frac_bits),
         }
 
     def _divisor(self, now: State) -> float:
@@ -576,7 +620,6 @@ class Logistic:
             "intercept_low": low[:, -1],
             "intercept_high": high[:, -1],
             "grid_coef": now["weights"] @ unit.T,
-            "length": now["length"],
         }
 
     def decision(self, results: Mapping[str, Floats], records: Records) -> Floats:
@@ -636,13 +679,21 @@ def _class_weights(
 
 
 def _positive(model: Floats, more: Floats) -> Floats:
-    """Return the sum of two curvatures, nowhere below a part of the first."""
+    """Return the sum of two curvatures, in no direction below a part of the first."""
+    if not more.any():
+        return model
     values, vectors = np.linalg.eigh(model)
-    root = vectors * np.sqrt(np.maximum(values, 1e-9 * max(values[-1],1e-9)))
-    inverse = vectors / np.sqrt(np.maximum(values, 1e-9 * max(values[-1],1e-9)))
-    ratio, turned = np.linalg.eigh(inverse.T @ more @ inverse)
-    turned = root @ turned
-    return model + (turned * np.maximum(ratio, FLAT - 1)) @ turned.T
+    lengths = np.sqrt(np.maximum(values, 1e-9 * max(float(values[-1]), 1e-9)))
+    ratio, turned = np.linalg.eigh((vectors / lengths).T @ more @ (vectors / lengths))
+    turned = (vectors * lengths) @ turned
+    return model + (turned * np.maximum(ratio, _FLATTEST - 1)) @ turned.T
+
+
+def _root(covariance: Floats) -> Floats:
+    """Return the symmetric root of a covariance, without its negative part."""
+    values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)
+    root: Floats = (vectors * np.sqrt(np.maximum(values, 0))) @ vectors.T
+    return root
 
 
 @cache

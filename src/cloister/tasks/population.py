@@ -1,0 +1,55 @@
+"""Population intervals: noise and sampling together, from released values alone.
+
+A noise interval is about the answer of the records at hand. A **population interval** is about the
+truth where these records came from, as if each unit were drawn independently: it adds the
+variance of the sample. Results that have one hold ``NAME_population_low`` and
+``NAME_population_high`` beside ``NAME_low`` and ``NAME_high``; a
+:class:`~cloister.tasks.base.Between` holds both ends in `population`.
+
+References
+----------
+.. [Z08] Zou and Donner, "Construction of confidence limits about effect measures", Statistics in
+   Medicine 27, 2008: limits of a sum of independent errors from the limits of each.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cloister.tasks.base import INTERVAL_95, Floats
+
+ENDS = ("_population_low", "_population_high")
+"""What a result's name ends with where it is an end of a population interval."""
+
+
+def population_interval(
+    value: Floats,
+    low: Floats,
+    high: Floats,
+    sampling_variance: Floats | float,
+    *,
+    walls: tuple[Floats | float, Floats | float] = (-np.inf, np.inf),
+) -> tuple[Floats, Floats]:
+    """Return a 95 % interval of noise and sampling from one of the noise alone [Z08]_.
+
+    Parameters
+    ----------
+    value, low, high : ndarray, of one shape
+        A released value with its 95 % noise interval. A value outside of it counts as its nearer
+        end.
+    sampling_variance : ndarray or float, >= 0
+        Of the same statistic over samples of this size, made from released values.
+    walls : (low, high)
+        Least and greatest possible value.
+
+    Returns
+    -------
+    low, high : ndarray
+        ``value - sqrt((value - low)**2 + z**2 v)`` and likewise above, cut to the walls.
+    """
+    middle = np.clip(value, low, high)
+    spread = INTERVAL_95["gaussian"] * np.sqrt(np.maximum(sampling_variance, 0.0))
+    return (
+        np.clip(middle - np.hypot(middle - low, spread), *walls),
+        np.clip(middle + np.hypot(high - middle, spread), *walls),
+    )
