@@ -44,6 +44,7 @@ from cloister.tasks.base import (
     Table,
 )
 from cloister.tasks.columns import Encoding, categories_of, codes, position
+from cloister.tasks.contrasts import chosen_references, combination, to_reference
 from cloister.tasks.frame import (
     NOTE,
     SUM_BITS,
@@ -55,15 +56,16 @@ from cloister.tasks.frame import (
     solve,
 )
 from cloister.tasks.intervals import round_up
+from cloister.tasks.population import ENDS, population_interval
 from cloister.tasks.shrinkage import james_stein
 
 SUMS_SHARE, LENGTHS_SHARE, PRODUCTS_SHARE, CURVATURE_SHARE = 0.06, 0.04, 0.12, 0.18
 """Parts of the budget of all sums but the gradients, which have the rest."""
 
-_GROWTH = 1.5  # of a gradient's share over that of the one before: the last counts most
+_GROWTH, _MOST_GROWTH = 1.5, 30.0  # of gradients' shares, from one to the next and in all
 _REFRESH, _FEWEST = 0.6, 6  # where in the rounds the curvature is asked again, and in how many
 _WIDEST, _MOST_WORDS = 400, 1 << 17  # of a model, and of a curvature, that is asked again
-_RARE = 0.01  # part of the rows that is longer than a usual one
+_RAREST = 25.0  # times the noise of a mean: part of the rows that is longer than a usual one
 _STRETCH = 1.5  # by how much the shortening of a row is undone in its curvature
 _DRIFT = 0.25  # error of a predicted change of the gradient, and of what a last step leaves
 _MODEL = 0.3  # relative error of the curvature of normal rows
@@ -93,8 +95,13 @@ class Logistic:
     low, high : tuple of float
         The box, data units.
     rounds : int, >= 2
-    clip : float in (0, 32]
-        Rows, centred and scaled, are shortened to this length.
+    clip : float in (0, 32], optional
+        Gradients are of rows, centred and scaled, shortened to this length; None releases how long
+        rows are, and takes a length that few exceed.
+    first_length : float in (0, 32]
+        Before that release.
+    rare : float in (0, 1)
+        Part of the rows that is longer than a usual one.
     penalty : float, >= 0
         Of half the squared norm of the coefficients, intercepts left out, where numbers are scaled
         to ``[-1, 1]`` by their public bounds: 1 / C of scikit-learn.
@@ -102,6 +109,8 @@ class Logistic:
         What a record of each class counts; "balanced" is inverse to the noisy class sizes.
     shrinkage : bool
         Whether weights that drown in noise are drawn toward 0. Without noise it changes nothing.
+    reference : tuple of int
+        Of each column: the category that odds ratios are against; 0 for numbers.
     frac_bits : int
 
     Notes
@@ -124,13 +133,17 @@ class Logistic:
     rounds: int
     clip: float | None = None
     first_length: float = 1.0
+    rare: float = 0.01
     penalty: float = 1.0
     class_weight: tuple[float, ...] | Literal["balanced"] = ()
     shrinkage: bool = True
+    reference: tuple[int, ...] = ()
     frac_bits: int = 16
 
     def __post_init__(self) -> None:
-        for name in ("classes", "levels", "names", "low", "high"):
+        if not self.reference:
+            object.__setattr__(self, "reference", (0,) * self.n_features)
+        for name in ("classes", "levels", "names", "low", "high", "reference"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         if not 2 <= len(self.classes) <= _MOST_CLASSES:
             raise PlanError(
@@ -142,6 +155,8 @@ class Logistic:
             raise PlanError(f"penalty must be a finite number >= 0, got {self.penalty!r}.")
         if not len(self.levels) == len(self.low) == len(self.high) == self.n_features:
             raise PlanError("levels, low and high need one entry for each column.")
+        if len(self.reference) != self.n_features:
+            raise PlanError(f"reference needs a category of each column, got {self.reference!r}.")
         if not 0 <= self.target < self.n_features:
             raise PlanError(f"target must be a column, got {self.target}.")
         if self.levels[self.target] != len(self.classes):
@@ -170,6 +185,7 @@ class Logistic:
         rounds: int | None = None,
         clip: float | None = None,
         shrinkage: bool = True,
+        reference: Mapping[str, str] | None = None,
         frac_bits: int = 16,
     ) -> Self:
         """Choose rounds and the length of rows from public numbers.
@@ -187,8 +203,10 @@ class Logistic:
         rounds : int, >= 2, optional
             The first sums columns, the others gradients; by default 3 to 14, more with less noise.
         clip : float in (0, 32], optional
-            Length of rows; by default :func:`cloister.tasks.frame.row_length`.
+            Length of rows; by default it is released, or with much noise short.
         shrinkage : bool
+        reference : mapping of column to category, optional
+            That odds ratios are against; by default a column's first.
 
         Raises
         ------
@@ -221,9 +239,11 @@ class Logistic:
             rounds=rounds,
             clip=None if clip is None else float(clip),
             first_length=length,
+            rare=min(max(_RAREST * noise, 0.01), 0.04),
             penalty=1 / C,
             class_weight=_class_weights(classes, class_weight),
             shrinkage=bool(shrinkage),
+            reference=chosen_references(columns, reference),
             frac_bits=frac_bits,
         )
 
@@ -307,7 +327,8 @@ class Logistic:
         """Return the share of the budget of each gradient."""
         left = 1 - SUMS_SHARE - PRODUCTS_SHARE - CURVATURE_SHARE
         left -= LENGTHS_SHARE * (self.clip is None)
-        grow = _GROWTH ** np.arange(self.rounds - 1)
+        growth = min(_GROWTH, _MOST_GROWTH ** (1 / (self.rounds - 1)))
+        grow = growth ** np.arange(self.rounds - 1)
         return left * grow / grow.sum()
 
     def blocks(self, t: int) -> tuple[Block, ...]:
@@ -381,7 +402,7 @@ class Logistic:
             gradient = part * gradient + (1 - part) * now["gradient"]
             noise_std = hypot(part * noise_std, (1 - part) * before)
         if "lengths" in released:
-            now["length"] = np.array([self._frame.choose_length(released["lengths"], _RARE)])
+            now["length"] = np.array([self._frame.choose_length(released["lengths"], self.rare)])
         return {**now, **self._solved(now, gradient, noise_std)}
 
     def _placed(self, block: Released, now: State) -> State:
@@ -601,10 +622,12 @@ class Logistic:
 
         Notes
         -----
-        The intervals are about the solution that the same rows, clip length and penalty have
-        without noise, given that weights are of the size :meth:`update` assumes of them. They hold
-        what the averaged gradients' noise leaves open; the noise of the products is of second
-        order once the gradients are small. They say nothing of sampling.
+        The intervals are about the solution that all rows have without noise and shortening. They
+        hold what the averaged gradients' noise leaves open, how far weights are drawn to 0, and
+        what the last step leaves. Population intervals, ``..._population_low`` and
+        ``..._population_high``, add sampling by the inverse of the released curvature: they are
+        right if the model is. ``covariance`` and ``sampling_covariance`` are of all coefficients,
+        output by output, the intercept last in each; very wide models have none of these.
         """
         now = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
         told = now["weights"] @ self._back(now).T
@@ -612,15 +635,59 @@ class Logistic:
         unit = self._frame.to_columns(now, np.ones(self.n_features), np.zeros(self.n_features))
         half_width = now["half_width"] / np.append(self._half_boxes, 1.0)
         low, high = told - half_width, told + half_width
-        return {
-            "coef": told[:, : p - 1],
-            "coef_low": low[:, : p - 1],
-            "coef_high": high[:, : p - 1],
-            "intercept": told[:, -1],
-            "intercept_low": low[:, -1],
-            "intercept_high": high[:, -1],
-            "grid_coef": now["weights"] @ unit.T,
-        }
+        named = {"": told, "_low": low, "_high": high}
+        results: dict[str, Floats] = {"grid_coef": now["weights"] @ unit.T}
+        if not self._wide:
+            units = np.tile(np.append(self._half_boxes, 1.0), self._outputs)[:, None]
+            noise, sampling = now["noise_root"] / units, now["sampling_root"] / units
+            results["covariance"] = noise @ noise.T
+            results["sampling_covariance"] = sampling @ sampling.T
+            ends = population_interval(told, low, high, (sampling**2).sum(axis=1).reshape(-1, p))
+            named |= dict(zip(ENDS, ends, strict=True))
+        for end, values in named.items():
+            results[f"coef{end}"] = values[:, :-1]
+            results[f"intercept{end}"] = values[:, -1]
+        return results
+
+    def odds_ratio(
+        self, results: Mapping[str, Floats], weights: Floats, output: int = 0
+    ) -> Between:
+        """Return what the odds of a class are multiplied by.
+
+        Parameters
+        ----------
+        results : mapping
+            Of :meth:`results`.
+        weights : ndarray of shape (n_columns_of_design + 1,)
+            By how much each column of the design is larger, in data units; the constant is last.
+        output : int
+            For two classes 0, the odds of the second; else the number of a class, and its odds
+            against the first.
+
+        Raises
+        ------
+        PlanError
+            If the model is too wide to hold covariances.
+        """
+        if self._wide:
+            raise PlanError(
+                "odds ratios need covariances, which are kept up to a few hundred coefficients; "
+                "use fewer columns, or join rare categories."
+            )
+        against = np.zeros(self._outputs)
+        against[output] = 1.0
+        if self._outputs > 1:
+            against[0] -= 1.0
+        told = np.column_stack([results["coef"], results["intercept"]]).ravel()
+        found = combination(
+            np.outer(against, weights).ravel(),
+            told,
+            results["covariance"],
+            results["sampling_covariance"],
+        )
+        ends = found.population or (found.low, found.high)
+        value, *limits = (_exp(v) for v in (found.value, found.low, found.high, *ends))
+        return Between(value, limits[0], limits[1], (limits[2], limits[3]))
 
     def decision(self, results: Mapping[str, Floats], records: Records) -> Floats:
         """Return the log-odds of each record; shape (n_samples, n_outputs)."""
@@ -655,7 +722,26 @@ class Logistic:
             half_width * self._half_boxes,
             "log-odds",
         )
-        return (table, bars)
+        if self._wide:
+            return (table, bars)
+        return (table, self._odds_ratios(results), bars)
+
+    def _odds_ratios(self, results: Mapping[str, Floats]) -> Table:
+        """Return the odds ratio of each column for one unit, or against its reference category."""
+        levels = [self.levels[j] for j in range(self.n_features) if j != self.target]
+        chosen = [c for j, c in enumerate(self.reference) if j != self.target]
+        outputs = range(1) if self._outputs == 1 else range(1, self._outputs)
+        rows: list[tuple[str | Between, ...]] = []
+        for name, row in zip(self.names[:-1], to_reference(levels, chosen), strict=False):
+            ratios = [self.odds_ratio(results, row, output) for output in outputs]
+            rows.append((name, *(ratios if row.any() else ["reference"] * len(ratios))))
+        heads = [f"{word} against {self.classes[0]}" for word in self.classes[1:]]
+        return Table(
+            "Odds ratios, for one unit or against the reference category",
+            ("column", *heads),
+            tuple(rows),
+            NOTE,
+        )
 
 
 def _class_weights(
@@ -704,6 +790,10 @@ def _points(n: int) -> Floats:
     half = public_generator(0, "margins").normal(size=(_SAMPLES, n))
     points = np.concatenate([half, -half])
     return points @ np.linalg.inv(np.linalg.cholesky(points.T @ points / len(points))).T
+
+
+def _exp(value: float) -> float:
+    return float(np.exp(np.clip(value, -700, 700)))
 
 
 def _sigmoid(margins: Floats) -> Floats:
