@@ -35,7 +35,7 @@ _FACTOR = _ROW - _TABLE  # of a row's shortening: times a table it is on the lat
 SUM_BITS = 16
 """Fineness of the first round."""
 _SHOWN = 20
-_RATIO, _SEEN, _MORE = 1.07, 2.0, 1.25
+_RATIO, _SEEN, _MORE, _OFTEN = 1.07, 2.0, 1.25, 0.02
 _CHUNK = 1 << 14  # rows at a time: they stay in the cache, and sums stay below 2**53
 
 
@@ -395,7 +395,8 @@ class Frame:
         released : Released
             Of :meth:`lengths_block`.
         rare : float in (0, 1)
-            Part of the rows; the length is at most `_MORE` times what all others have.
+            Part of the rows; the length is at most `_MORE` times what all others
+            have, if they are few.
         """
         counts = released.values
         seen = counts > _SEEN * released.noise_std
@@ -404,7 +405,8 @@ class Frame:
             last += 1
         beyond = np.cumsum(counts[last::-1])[::-1] - counts[: last + 1]
         usual = int(np.argmax(beyond <= rare * counts[: last + 1].sum()))
-        return float(min(self._edges[last], _MORE * self._edges[usual]))
+        more = _MORE if rare < _OFTEN else 1.0
+        return float(min(self._edges[last], more * self._edges[usual]))
 
     def sum_row_products(
         self, state: GridState, rows: Rows, weights: Floats | None = None

@@ -65,9 +65,9 @@ SUMS_SHARE, LENGTHS_SHARE, PRODUCTS_SHARE, CURVATURE_SHARE = 0.06, 0.04, 0.12, 0
 _GROWTH, _MOST_GROWTH = 1.5, 30.0  # of gradients' shares, from one to the next and in all
 _REFRESH, _FEWEST = 0.6, 6  # where in the rounds the curvature is asked again, and in how many
 _WIDEST, _MOST_WORDS = 400, 1 << 17  # of a model, and of a curvature, that is asked again
-_RAREST = 25.0  # times the noise of a mean: part of the rows that is longer than a usual one
+_RAREST = 3.0  # times the noise of all weights: part of the rows longer than a usual one
 _STRETCH = 1.5  # by how much the shortening of a row is undone in its curvature
-_DRIFT = 0.25  # error of a predicted change of the gradient, and of what a last step leaves
+_DRIFT, _LEFT = 0.25, 0.4  # errors of a predicted change of the gradient, and of a last step
 _MODEL = 0.3  # relative error of the curvature of normal rows
 _FLATTEST = 0.3  # a curvature is not taken for less of that of normal rows
 _STEPS, _FARTHEST = 12, 1.5  # within a round, and how far margins may go in each
@@ -239,7 +239,7 @@ class Logistic:
             rounds=rounds,
             clip=None if clip is None else float(clip),
             first_length=length,
-            rare=min(max(_RAREST * noise, 0.01), 0.04),
+            rare=min(max(_RAREST * noise * sqrt(encoding.width), 0.01), 0.05),
             penalty=1 / C,
             class_weight=_class_weights(classes, class_weight),
             shrinkage=bool(shrinkage),
@@ -569,7 +569,7 @@ class Logistic:
                 weights, system = weights + step, ahead
             # of what noise leaves open, what is drawn to zero, and what a last step leaves
             drawn = left @ ((basis.T @ weights) / spread**2).ravel() / INTERVAL_95["gaussian"]
-            moved = _DRIFT * (basis.T @ (weights - before)).ravel()
+            moved = _LEFT * (basis.T @ (weights - before)).ravel()
             root = np.column_stack([_root(left), drawn, moved])
             turned = np.kron(basis, back)
             noise = turned @ root
