@@ -250,7 +250,12 @@ class Logistic:
     @cached_property
     def _frame(self) -> Frame:
         # rows of a released length are in its units
-        return Frame(self.levels, self.frac_bits, (self.target,), float(self.clip or 1.0))
+        return Frame(
+            self.levels,
+            self.frac_bits,
+            (self.target,),
+            1.0 if self.clip is None else float(self.clip),
+        )
 
     @property
     def _outputs(self) -> int:
@@ -310,7 +315,7 @@ class Logistic:
         return {
             "centre": np.zeros(p),
             "scale": np.ones(p),
-            "length": np.array([self.clip or self.first_length]),
+            "length": np.array([self.first_length if self.clip is None else self.clip]),
             "class_sizes": np.ones(len(self.classes)),
             "class_weight": np.array(weights) / max(weights),
             "products": np.zeros(p * (p + 1) // 2),
@@ -568,7 +573,7 @@ class Logistic:
                 after = after + basis @ change.reshape(m, p)
                 weights, system = weights + step, ahead
             # of what noise leaves open, what is drawn to zero, and what a last step leaves
-            drawn = left @ ((basis.T @ weights) / spread**2).ravel() / INTERVAL_95["gaussian"]
+            drawn = left @ ((basis.T @ weights) / spread**2).ravel()
             moved = _LEFT * (basis.T @ (weights - before)).ravel()
             root = np.column_stack([_root(left), drawn, moved])
             turned = np.kron(basis, back)
