@@ -281,7 +281,8 @@ def test_more_noise_means_fewer_rounds_and_shorter_rows() -> None:
     assert all(a.rounds <= b.rounds for a, b in pairwise(plans))
     lengths = [p.task.clip or p.task.first_length for p in plans]
     assert lengths == sorted(lengths)
-    assert plans[0].task.clip and plans[-1].task.clip is None  # with little noise it is released
+    assert plans[0].task.clip
+    assert plans[-1].task.clip is None  # with little noise it is released
     assert plans[0].rounds < plans[-1].rounds <= 14
     assert row_length(500, 500, 0.0) <= 32
 

@@ -548,7 +548,7 @@ class Logistic:
             spread *= _NO_SHRINKAGE
         before, p = now["weights"], self._frame.width
         # weights that are seen to be large are not held to be small
-        spread *= max(1.0, float(np.sqrt(np.mean((before / spread) ** 2, axis=1).max())))
+        spread *= max(1.0, 2 * float(np.sqrt(np.mean((before / spread) ** 2, axis=1).max())))
         penalty = self.penalty * now["scale"] ** 2 / self._divisor(now)
         penalty[-1] = 0.0
         # in half boxes: the state is rounded to the grid
