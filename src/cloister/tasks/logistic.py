@@ -334,7 +334,7 @@ class Logistic:
         left -= LENGTHS_SHARE * (self.clip is None)
         growth = min(_GROWTH, _MOST_GROWTH ** (1 / (self.rounds - 1)))
         grow = growth ** np.arange(self.rounds - 1)
-        return left * grow / grow.sum()
+        return np.asarray(left * grow / grow.sum())
 
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return sums of columns; products and a gradient; or a gradient."""
@@ -486,7 +486,7 @@ class Logistic:
         told, rows, left = normal
         pairs = told[self._pairs[0]] * told[self._pairs[1]]
         found: Floats = np.einsum("qs,si,sj->qij", pairs, rows, rows, optimize=True)
-        return found + pairs.mean(axis=1)[:, None, None] * left
+        return np.asarray(found + pairs.mean(axis=1)[:, None, None] * left)
 
     def _unpacked(self, packed: Floats) -> Floats:
         """Return symmetric matrices."""
@@ -505,11 +505,11 @@ class Logistic:
     def _system(self, pairs: Floats) -> Floats:
         """Return the curvature of all outputs from that of pairs of classes."""
         if self._outputs == 1:
-            return pairs[0]
+            return np.asarray(pairs[0])
         apart = self._basis[self._pairs[0]] - self._basis[self._pairs[1]]
         system = np.einsum("qa,qij,qb->aibj", apart, pairs, apart, optimize=True)
         size = apart.shape[1] * self._frame.width
-        return system.reshape(size, size)
+        return np.asarray(system.reshape(size, size))
 
     @cached_property
     def _basis(self) -> Floats:
@@ -715,7 +715,15 @@ class Logistic:
         outputs = (self.classes[1],) if self._outputs == 1 else self.classes
         rows: list[tuple[str | Between, ...]] = []
         for name, *ends in zip(self.names, told.T, low.T, high.T, strict=True):
-            rows.append((name, *(Between(*map(float, each)) for each in zip(*ends, strict=True))))
+            rows.append(
+                (
+                    name,
+                    *(
+                        Between(float(each[0]), float(each[1]), float(each[2]))
+                        for each in zip(*ends, strict=True)
+                    ),
+                )
+            )
         table = Table(
             "Coefficients of the log-odds, data units", ("column", *outputs), tuple(rows), NOTE
         )
@@ -777,7 +785,7 @@ def _positive(model: Floats, more: Floats) -> Floats:
     lengths = np.sqrt(np.maximum(values, 1e-9 * max(float(values[-1]), 1e-9)))
     ratio, turned = np.linalg.eigh((vectors / lengths).T @ more @ (vectors / lengths))
     turned = (vectors * lengths) @ turned
-    return model + (turned * np.maximum(ratio, _FLATTEST - 1)) @ turned.T
+    return np.asarray(model + (turned * np.maximum(ratio, _FLATTEST - 1)) @ turned.T)
 
 
 def _root(covariance: Floats) -> Floats:
