@@ -25,6 +25,8 @@ COLUMNS = (
 KINDS = {
     "two classes": (Logistic, {"target": "smokes", "rounds": 3}),
     "three classes": (Logistic, {"target": "ill", "rounds": 3}),
+    "asked again": (Logistic, {"target": "smokes", "rounds": 6}),
+    "three classes, asked again": (Logistic, {"target": "ill", "rounds": 6}),
     "balanced": (Logistic, {"target": "ill", "rounds": 3, "class_weight": "balanced"}),
     "short rows": (Logistic, {"target": "smokes", "rounds": 3, "clip": 0.05}),
     "long rows": (Logistic, {"target": "ill", "rounds": 3, "clip": 32.0}),

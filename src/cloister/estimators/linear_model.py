@@ -22,6 +22,7 @@ from cloister.tasks.base import Between, Task
 from cloister.tasks.contrasts import combination, difference
 from cloister.tasks.linear import Linear
 from cloister.tasks.logistic import Logistic
+from cloister.tasks.population import ENDS
 
 
 class DPLogisticRegression(PrivateClassifier):
@@ -47,9 +48,12 @@ class DPLogisticRegression(PrivateClassifier):
     rounds : int, >= 2, optional
         Noisy sums; by default from the budget, `nominal_n` and the number of columns.
     clip : float in (0, 32], optional
-        Length to which a record, centred and scaled, is shortened; by default from the same.
+        Length to which a record, centred and scaled, is shortened in gradients; by default it is
+        released, so that few are.
     shrinkage : bool
         Whether coefficients that drown in noise are drawn toward 0.
+    reference : mapping of column to category, optional
+        That odds ratios are against in reports; by default a column's first.
     nominal_n : int, optional
         Public contract value for the number of records. Without it, 2 % of the budget pay for a
         noisy count.
@@ -67,6 +71,9 @@ class DPLogisticRegression(PrivateClassifier):
     classes_ : ndarray of shape (n_classes,)
     coef_, coef_low_, coef_high_ : ndarray of shape (n_outputs, n_columns)
         Data units, with 95 % intervals of the noise; one output for two classes, else one a class.
+    coef_population_low_, coef_population_high_ : ndarray of shape (n_outputs, n_columns)
+        95 % population intervals: noise and sampling, if the model is true. Very wide models have
+        none.
     intercept_, intercept_low_, intercept_high_ : ndarray of shape (n_outputs,)
     feature_names_ : ndarray of shape (n_columns,)
         Columns of the design, such as ``age`` and ``sex=Female``.
@@ -112,6 +119,7 @@ class DPLogisticRegression(PrivateClassifier):
         rounds: int | None = None,
         clip: float | None = None,
         shrinkage: bool = True,
+        reference: Mapping[str, str] | None = None,
         nominal_n: int | None = None,
         delta: float | None = None,
         ledger: Ledger | str | Path | None = None,
@@ -122,6 +130,7 @@ class DPLogisticRegression(PrivateClassifier):
         self.bounds = bounds
         self.target = target
         self.classes = classes
+        self.reference = reference
         self.C = C
         self.class_weight = class_weight
         self.rounds = rounds
@@ -166,6 +175,7 @@ class DPLogisticRegression(PrivateClassifier):
             rounds=self.rounds,
             clip=self.clip,
             shrinkage=self.shrinkage,
+            reference=self.reference,
         )
         return self
 
@@ -173,6 +183,48 @@ class DPLogisticRegression(PrivateClassifier):
         super()._keep(result)
         _set_coefficients(self)
         self.n_iter_: int = result.plan.rounds
+        for end in ENDS:
+            if f"coef{end}" in result.results:
+                setattr(self, f"coef{end}_", result.results[f"coef{end}"])
+                setattr(self, f"intercept{end}_", result.results[f"intercept{end}"])
+
+    def odds_ratio(self, column: str, reference: str | None = None, label: Any = None) -> Between:
+        """Return what one unit of a column, or one category instead of another, does to the odds.
+
+        Parameters
+        ----------
+        column : str
+            One of ``feature_names_``, such as ``"age"`` or ``"work=field"``.
+        reference : str, optional
+            Another one that it is compared with, such as ``"work=desk"``.
+        label : object, optional
+            One of ``classes_``, by default the last; its odds are against the first.
+
+        Returns
+        -------
+        Between
+            With both ends of the 95 % noise interval, and in `population` those of the interval
+            that includes sampling.
+
+        Raises
+        ------
+        PlanError
+            If a name is not one of the model's, or the model is too wide to hold covariances.
+        """
+        check_is_fitted(self)
+        names = [str(name) for name in self.feature_names_]
+        if reference is None:
+            weights = difference([*names, ""], column, "")
+            weights[-1] = 0.0
+        else:
+            weights = np.append(difference(names, column, reference), 0.0)
+        labels = self.classes_.tolist()
+        if label is not None and label not in labels[1:]:
+            raise PlanError(f"label must be a class besides the first, got {label!r}.")
+        at = len(labels) - 1 if label is None else labels.index(label)
+        task = self.plan_.task
+        assert isinstance(task, Logistic)
+        return task.odds_ratio(self.result_.results, weights, 0 if len(labels) == 2 else at)
 
     def _weights(self, schema: Schema, target: str) -> Any:
         """Return class weights by the schema's names of the classes."""
