@@ -112,6 +112,7 @@ def test_the_bounds_are_nearly_reached_so_no_noise_is_wasted(kind: str) -> None:
     offset = 0
     t = task.rounds - 1
     if kind != "linear":  # the wrong class is sure
+        state["length"] = round_to_grid(task.start()["length"], task.frac_bits)
         state["weights"] = np.zeros_like(state["weights"])
         state["weights"][-1, -1] = 500 << 16
     record = worst(16)[2:3]

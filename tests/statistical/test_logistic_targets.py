@@ -8,6 +8,8 @@ shortened as a whole would, and is caught.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
@@ -15,7 +17,7 @@ from sklearn.linear_model import LogisticRegression
 from cloister.jobs import run_job
 from cloister.schema import Column, Schema
 from cloister.tasks.columns import Encoding
-from cloister.tasks.frame import Frame, Rows
+from cloister.tasks.frame import Frame, Rows, Whole
 from cloister.tasks.logistic import Logistic
 from cloister.testing import SimulatedNoise
 
@@ -91,12 +93,12 @@ def test_default_intervals_hold_the_coefficients_of_scikit_learn(kind: str, epsi
 
 
 def test_a_margin_of_the_shortened_row_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = Frame._rows
+    times = Frame.times
 
-    def shortened(frame: Frame, state: object, records: object) -> Rows:
-        rows = whole(frame, state, records)  # type: ignore[arg-type]
-        short = np.minimum(1, 1.55 / np.sqrt(rows.squared))
-        return Rows(rows.factor, rows.numbers, rows.categories, rows.whole * short, rows.squared)
+    def shortened(frame: Frame, whole: Whole, factor: np.ndarray) -> Rows:
+        rows = times(frame, whole, factor)
+        short = np.minimum(1, 1.55 / whole.length())
+        return replace(rows, whole=replace(whole, numbers=whole.numbers * short))
 
-    monkeypatch.setattr(Frame, "_rows", shortened)
+    monkeypatch.setattr(Frame, "times", shortened)
     assert covered("skewed", 4.0).mean() < 0.6

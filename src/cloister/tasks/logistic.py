@@ -320,6 +320,7 @@ class Logistic:
             "class_weight": np.array(weights) / max(weights),
             "products": np.zeros(p * (p + 1) // 2),
             "curvature": np.zeros((len(self._pairs[0]), p * (p + 1) // 2) if self._refresh else 0),
+            "curvature_std": np.zeros(1),
             "gradient": np.zeros((k, p)),
             "gradient_std": np.zeros(1),
             "weights": np.zeros((k, p)),
@@ -431,6 +432,7 @@ class Logistic:
             even = self._rows_products(matrices[0], noise_std, now) * len(self.classes) ** 2
             return {
                 "products": even[np.triu_indices(self._frame.width)],
+                "curvature_std": np.array([noise_std]),
                 "curvature": np.zeros_like(now["curvature"]),
             }
         model = self._normal_curvature(self._normal(now, now["weights"]))
@@ -572,6 +574,11 @@ class Logistic:
                 change = (system + ahead) / 2 @ (basis.T @ step).ravel()
                 after = after + basis @ change.reshape(m, p)
                 weights, system = weights + step, ahead
+            # a direction that noise alone makes steep may be flat: categories and the constant are
+            values, vectors = np.linalg.eigh(system)
+            floor = self._outputs * now["curvature_std"]  # of the pairs in which an output is
+            sure = (vectors * np.maximum(values - floor, 0)) @ vectors.T
+            _, left = solve(sure, fine, target[None], noise_std, likely)
             # of what noise leaves open, what is drawn to zero, and what a last step leaves
             drawn = left @ ((basis.T @ weights) / spread**2).ravel()
             moved = _LEFT * (basis.T @ (weights - before)).ravel()
