@@ -142,6 +142,14 @@ def test_a_regression_tells_a_number_in_its_units(ward: Path, capsys: Said) -> N
     assert measures["results"]["mae"][0] < 8
 
 
+def test_a_regression_compares_categories_with_a_reference(ward: Path, capsys: Said) -> None:
+    words = f"regress {FILES} --target pressure --epsilon 4 --out model --reference"
+    run(f"{words} work=state", capsys)
+    assert "reference" in (ward / "model" / "report.html").read_text()
+    for wrong in ("work", "work=nobody", "pressure=none"):
+        assert main([*words.split(), wrong]) != 0
+
+
 @pytest.mark.parametrize(
     "words",
     [

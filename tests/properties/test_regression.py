@@ -25,6 +25,8 @@ COLUMNS = (
 KINDS = {
     "two classes": (Logistic, {"target": "smokes", "rounds": 3}),
     "three classes": (Logistic, {"target": "ill", "rounds": 3}),
+    "asked again": (Logistic, {"target": "smokes", "rounds": 6}),
+    "three classes, asked again": (Logistic, {"target": "ill", "rounds": 6}),
     "balanced": (Logistic, {"target": "ill", "rounds": 3, "class_weight": "balanced"}),
     "short rows": (Logistic, {"target": "smokes", "rounds": 3, "clip": 0.05}),
     "long rows": (Logistic, {"target": "ill", "rounds": 3, "clip": 32.0}),
@@ -55,6 +57,10 @@ def states(task: Task, seed: int = 0) -> list[dict[str, np.ndarray]]:
         state["centre"] = np.append(rng.uniform(-1, 1, len(state["centre"]) - 1), 0)
         state["scale"] = rng.choice([1.0, 16.0], len(state["scale"]))
         state["weights"] = rng.normal(0, size, state["weights"].shape)
+        for name in {"length", "target_length", "cut"} & state.keys():  # numbers of classes
+            state[name] = rng.choice([-5.0, 40.0, 64.0, 500.0], 1)
+        if "products" in state:
+            state["products"] = rng.normal(0, size, state["products"].shape)
         found.append({name: round_to_grid(v, task.frac_bits) for name, v in state.items()})
     return found
 
@@ -106,6 +112,7 @@ def test_the_bounds_are_nearly_reached_so_no_noise_is_wasted(kind: str) -> None:
     offset = 0
     t = task.rounds - 1
     if kind != "linear":  # the wrong class is sure
+        state["length"] = round_to_grid(task.start()["length"], task.frac_bits)
         state["weights"] = np.zeros_like(state["weights"])
         state["weights"][-1, -1] = 500 << 16
     record = worst(16)[2:3]

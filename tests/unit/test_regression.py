@@ -24,6 +24,7 @@ from cloister.schema import Column
 from cloister.tasks.base import Classifier, Regressor, Task
 from cloister.tasks.columns import Encoding
 from cloister.tasks.frame import row_length, solve
+from cloister.tasks.least_squares import EDGES, cut_of, usual_length
 from cloister.tasks.linear import Linear
 from cloister.tasks.logistic import Logistic
 from cloister.testing import UNMET_CHECKS, SimulatedNoise, ZeroNoise, zero_noise
@@ -194,6 +195,10 @@ def test_units_of_a_column_only_scale_its_coefficient_and_interval(k: int, power
         wanted = value.copy()
         if name.startswith("coef"):
             wanted[..., 0] /= 2.0**power
+        if name.endswith("covariance"):  # of all outputs, one after another
+            width = plain["grid_coef"].shape[-1]
+            wanted[::width] /= 2.0**power
+            wanted[:, ::width] /= 2.0**power
         np.testing.assert_allclose(scaled[name], wanted, rtol=1e-9, err_msg=name)
         if name.endswith("_low"):
             assert (scaled[name] < scaled[name.replace("_low", "_high")]).all()
@@ -205,7 +210,10 @@ def test_units_of_the_target_scale_all_of_a_linear_model(power: int) -> None:
     scaled = in_units(0, power, "y", SimulatedNoise(5)).results
     assert scaled["residual_std"] > 0
     for name, value in plain.items():
-        np.testing.assert_allclose(scaled[name], value * 2.0**power, rtol=1e-9, err_msg=name)
+        times = {"covariance": 2.0 ** (2 * power), "drowned": 1.0}.get(
+            name.removeprefix("sampling_"), 2.0**power
+        )
+        np.testing.assert_allclose(scaled[name], value * times, rtol=1e-9, err_msg=name)
 
 
 @pytest.mark.parametrize("k", [0, 2])
@@ -275,7 +283,10 @@ def test_more_noise_means_fewer_rounds_and_shorter_rows() -> None:
 
     plans = [plan(epsilon) for epsilon in (0.01, 0.1, 1.0, 10.0, 100.0)]
     assert all(a.rounds <= b.rounds for a, b in pairwise(plans))
-    assert all(a.task.clip <= b.task.clip for a, b in pairwise(plans))
+    lengths = [p.task.clip or p.task.first_length for p in plans]
+    assert lengths == sorted(lengths)
+    assert plans[0].task.clip
+    assert plans[-1].task.clip is None  # with little noise it is released
     assert plans[0].rounds < plans[-1].rounds <= 14
     assert row_length(500, 500, 0.0) <= 32
 
@@ -358,7 +369,7 @@ def test_a_plan_is_read_back_as_it_was_written(k: int) -> None:
 def test_a_report_shows_every_coefficient(k: int) -> None:
     shape, records = toy(k)
     result = fitted(Logistic if k else Linear, shape, records, epsilon=1.0)
-    table, bars = result.plan.task.exhibits(result.results, result.plan.columns)
+    table, *_, bars = result.plan.task.exhibits(result.results, result.plan.columns)
     names = [row[0] for row in table.rows]
     assert {"x", "work=c", "smokes=1", "intercept"} <= set(names)
     assert np.isfinite(bars.values).all()
@@ -427,3 +438,97 @@ def test_a_regressor_needs_public_bounds_of_its_target() -> None:
     X, y = np.zeros((10, 2)), np.arange(10.0)
     with pytest.raises(PlanError, match="target_bounds"):
         DPLinearRegression(epsilon=1.0, bounds=(-1, 1)).fit(X, y)
+
+
+# --- what a report and an analyst may say of a linear model
+
+
+def workers(n: int = 9000) -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    work = rng.choice(list("abcd"), n)
+    x = rng.uniform(-1, 1, n)
+    y = 2 * x + np.select([work == "b", work == "c"], [1.0, -1.0], 0.0) + rng.normal(0, 0.5, n)
+    return pd.DataFrame({"x": x, "work": work, "y": y.clip(-6, 6)})
+
+
+def linear_model(**options: Any) -> DPLinearRegression:
+    kind = zero_noise(DPLinearRegression)
+    model = kind(
+        epsilon=NO_NOISE,
+        bounds=schema(number("x"), WORK, number("y", -6, 6)),
+        target="y",
+        nominal_n=9000,
+        **options,
+    )
+    fitted_model: DPLinearRegression = model.fit(workers())
+    return fitted_model
+
+
+def test_a_contrast_is_the_difference_that_least_squares_give() -> None:
+    people, model = workers(), linear_model()
+    design = pd.get_dummies(people[["x", "work"]], dtype=float)
+    theirs = LinearRegression().fit(design, people["y"])
+    assert relative(model.coef_, theirs.coef_) < 1e-3
+    told = model.contrast("work=b", "work=c")
+    assert told.value == pytest.approx(theirs.coef_[2] - theirs.coef_[3], abs=2e-3)
+    assert told.population is not None
+    # the usual interval of least squares, of the difference of two means of a quarter each
+    half = 1.96 * model.residual_std_ * np.sqrt(2 / (9000 / 4))
+    assert told.population[1] - told.value == pytest.approx(half, rel=0.05)
+    with pytest.raises(PlanError, match="two coefficients"):
+        model.contrast("work=b", "nobody")
+
+
+def test_a_report_compares_categories_with_the_reference() -> None:
+    first = linear_model().result_
+    table = first.plan.task.exhibits(first.results, first.plan.columns)[0]
+    rows = dict(table.rows)
+    assert rows["work=a"] == "reference"
+    assert rows["work=b"].value == pytest.approx(1, abs=0.05)
+    other = linear_model(reference={"work": "c"}).result_
+    rows = dict(other.plan.task.exhibits(other.results, other.plan.columns)[0].rows)
+    assert rows["work=c"] == "reference"
+    assert rows["work=b"].value == pytest.approx(2, abs=0.05)
+    assert rows["residual deviation"].value == pytest.approx(0.5, abs=0.02)
+    with pytest.raises(PlanError, match="reference of 'work'"):
+        linear_model(reference={"work": "z"})
+
+
+def test_a_column_that_drowns_is_named_and_its_interval_says_nothing() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(4000, 2))
+    y = 3 * X[:, 0] + X[:, 1] + rng.normal(size=4000)
+
+    class Seeded(DPLinearRegression):
+        _new_noise = staticmethod(lambda: SimulatedNoise(0))
+
+    model = Seeded(
+        epsilon=1.0, bounds=([-5, -1e5], [5, 1e5]), target_bounds=(-20, 20), nominal_n=4000
+    )
+    with pytest.warns(UserWarning, match="coefficient of x1"):
+        model.fit(X, y)
+    assert model.coef_low_[1] < -10 < 10 < model.coef_high_[1]
+
+
+def test_a_residual_deviation_that_drowns_is_not_shown() -> None:
+    shape, records = toy(0, 60)
+    result = fitted(Linear, shape, records, epsilon=0.1, noise=SimulatedNoise(0))
+    table = result.plan.task.exhibits(result.results, result.plan.columns)[0]
+    assert result.results["residual_std_low"] == 0
+    assert "residual deviation" not in dict(table.rows)
+
+
+def test_the_cut_is_beyond_all_sizes_where_no_noise_hides_them() -> None:
+    counts = np.zeros(len(EDGES))
+    counts[40:60] = 100
+    place, influence = cut_of(counts, 0.0, 2000, 0.0)
+    assert place >= 59
+    assert influence == pytest.approx(0, abs=1e-6)
+    assert usual_length(counts, 0.0, 2000) == (59, 0.0)
+
+
+def test_more_noise_means_a_larger_share_of_the_tail_is_taken_for_lost() -> None:
+    counts = 5000 * 0.5 ** np.abs((np.arange(len(EDGES)) - 60) / 2.0)
+    found = [cut_of(counts, std, counts.sum(), 5 * std) for std in (1.0, 30.0)]
+    assert all(place > 60 for place, _ in found)
+    assert found[0][1] < found[1][1]

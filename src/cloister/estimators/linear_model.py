@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -9,6 +10,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import RegressorMixin
+from sklearn.utils.validation import check_is_fitted
 
 from cloister.errors import PlanError
 from cloister.estimators.base import PrivateClassifier, PrivateEstimator, grid_rows, read_labelled
@@ -16,9 +18,11 @@ from cloister.estimators.tables import Floats
 from cloister.jobs import JobResult
 from cloister.privacy.ledger import Ledger
 from cloister.schema import Schema
-from cloister.tasks.base import Task
+from cloister.tasks.base import Between, Task
+from cloister.tasks.contrasts import combination, difference
 from cloister.tasks.linear import Linear
 from cloister.tasks.logistic import Logistic
+from cloister.tasks.population import ENDS
 
 
 class DPLogisticRegression(PrivateClassifier):
@@ -44,9 +48,12 @@ class DPLogisticRegression(PrivateClassifier):
     rounds : int, >= 2, optional
         Noisy sums; by default from the budget, `nominal_n` and the number of columns.
     clip : float in (0, 32], optional
-        Length to which a record, centred and scaled, is shortened; by default from the same.
+        Length to which a record, centred and scaled, is shortened in gradients; by default it is
+        released, so that few are.
     shrinkage : bool
         Whether coefficients that drown in noise are drawn toward 0.
+    reference : mapping of column to category, optional
+        That odds ratios are against in reports; by default a column's first.
     nominal_n : int, optional
         Public contract value for the number of records. Without it, 2 % of the budget pay for a
         noisy count.
@@ -64,6 +71,9 @@ class DPLogisticRegression(PrivateClassifier):
     classes_ : ndarray of shape (n_classes,)
     coef_, coef_low_, coef_high_ : ndarray of shape (n_outputs, n_columns)
         Data units, with 95 % intervals of the noise; one output for two classes, else one a class.
+    coef_population_low_, coef_population_high_ : ndarray of shape (n_outputs, n_columns)
+        95 % population intervals: noise and sampling, if the model is true. Very wide models have
+        none.
     intercept_, intercept_low_, intercept_high_ : ndarray of shape (n_outputs,)
     feature_names_ : ndarray of shape (n_columns,)
         Columns of the design, such as ``age`` and ``sex=Female``.
@@ -109,6 +119,7 @@ class DPLogisticRegression(PrivateClassifier):
         rounds: int | None = None,
         clip: float | None = None,
         shrinkage: bool = True,
+        reference: Mapping[str, str] | None = None,
         nominal_n: int | None = None,
         delta: float | None = None,
         ledger: Ledger | str | Path | None = None,
@@ -119,6 +130,7 @@ class DPLogisticRegression(PrivateClassifier):
         self.bounds = bounds
         self.target = target
         self.classes = classes
+        self.reference = reference
         self.C = C
         self.class_weight = class_weight
         self.rounds = rounds
@@ -163,6 +175,7 @@ class DPLogisticRegression(PrivateClassifier):
             rounds=self.rounds,
             clip=self.clip,
             shrinkage=self.shrinkage,
+            reference=self.reference,
         )
         return self
 
@@ -170,6 +183,48 @@ class DPLogisticRegression(PrivateClassifier):
         super()._keep(result)
         _set_coefficients(self)
         self.n_iter_: int = result.plan.rounds
+        for end in ENDS:
+            if f"coef{end}" in result.results:
+                setattr(self, f"coef{end}_", result.results[f"coef{end}"])
+                setattr(self, f"intercept{end}_", result.results[f"intercept{end}"])
+
+    def odds_ratio(self, column: str, reference: str | None = None, label: Any = None) -> Between:
+        """Return what one unit of a column, or one category instead of another, does to the odds.
+
+        Parameters
+        ----------
+        column : str
+            One of ``feature_names_``, such as ``"age"`` or ``"work=field"``.
+        reference : str, optional
+            Another one that it is compared with, such as ``"work=desk"``.
+        label : object, optional
+            One of ``classes_``, by default the last; its odds are against the first.
+
+        Returns
+        -------
+        Between
+            With both ends of the 95 % noise interval, and in `population` those of the interval
+            that includes sampling.
+
+        Raises
+        ------
+        PlanError
+            If a name is not one of the model's, or the model is too wide to hold covariances.
+        """
+        check_is_fitted(self)
+        names = [str(name) for name in self.feature_names_]
+        if reference is None:
+            weights = difference([*names, ""], column, "")
+            weights[-1] = 0.0
+        else:
+            weights = np.append(difference(names, column, reference), 0.0)
+        labels = self.classes_.tolist()
+        if label is not None and label not in labels[1:]:
+            raise PlanError(f"label must be a class besides the first, got {label!r}.")
+        at = len(labels) - 1 if label is None else labels.index(label)
+        task = self.plan_.task
+        assert isinstance(task, Logistic)
+        return task.odds_ratio(self.result_.results, weights, 0 if len(labels) == 2 else at)
 
     def _weights(self, schema: Schema, target: str) -> Any:
         """Return class weights by the schema's names of the classes."""
@@ -211,16 +266,28 @@ class DPLinearRegression(RegressorMixin, PrivateEstimator):
     alpha : float, >= 0
         Of the squared norm of the coefficients, as in scikit-learn's ``Ridge``, where numbers are
         scaled to ``[-1, 1]`` by their public bounds. The intercept is not penalised.
-    clip, shrinkage, nominal_n, delta, ledger, dataset, frac_bits
+    clip : float in (0, 32], optional
+        Most that a row, centred and scaled, counts for in the first model; by default shorter with
+        more noise. The answer hardly depends on it.
+    reference : mapping of column to category, optional
+        That other categories are compared with in reports; by default a column's first.
+    shrinkage, nominal_n, delta, ledger, dataset, frac_bits
         As in :class:`DPLogisticRegression`.
 
     Attributes
     ----------
     coef_, coef_low_, coef_high_ : ndarray of shape (n_columns,)
-        Data units, with 95 % intervals of the noise.
+        Data units, with 95 % intervals of the noise about least squares on the same records. Those
+        of categories sum to 0 over their column, as scikit-learn's on a one-hot design; compare
+        two of them with :meth:`contrast`.
+    coef_population_low_, coef_population_high_ : ndarray of shape (n_columns,)
+        95 % population intervals: noise and sampling, for residuals of one variance.
     intercept_, intercept_low_, intercept_high_ : float
-    residual_std_ : float
-        Noisy standard deviation of the residuals, data units of the target.
+    intercept_population_low_, intercept_population_high_ : float
+    residual_std_, residual_std_low_, residual_std_high_ : float
+        Standard deviation of the residuals with its 95 % interval, data units of the target.
+    covariance_, sampling_covariance_ : ndarray of shape (n_columns + 1, n_columns + 1)
+        Of coefficients and intercept: of the noise, and over samples of this size.
     feature_names_ : ndarray of shape (n_columns,)
     spent_, delta_ : float
     plan_ : Plan
@@ -258,6 +325,7 @@ class DPLinearRegression(RegressorMixin, PrivateEstimator):
         alpha: float = 0.0,
         clip: float | None = None,
         shrinkage: bool = True,
+        reference: Mapping[str, str] | None = None,
         nominal_n: int | None = None,
         delta: float | None = None,
         ledger: Ledger | str | Path | None = None,
@@ -271,6 +339,7 @@ class DPLinearRegression(RegressorMixin, PrivateEstimator):
         self.alpha = alpha
         self.clip = clip
         self.shrinkage = shrinkage
+        self.reference = reference
         self.nominal_n = nominal_n
         self.delta = delta
         self.ledger = ledger
@@ -310,15 +379,55 @@ class DPLinearRegression(RegressorMixin, PrivateEstimator):
             alpha=self.alpha,
             clip=self.clip,
             shrinkage=self.shrinkage,
+            reference=self.reference,
         )
+        drowned = self.result_.results["drowned"] > 0
+        if drowned.any():
+            names = ", ".join(map(str, self.feature_names_[drowned]))
+            warnings.warn(
+                f"nothing can be told of the coefficient of {names}: the noise is larger than the "
+                "column spreads within its public bounds; give narrower bounds, or leave it out.",
+                UserWarning,
+                stacklevel=2,
+            )
         return self
 
     def _keep(self, result: JobResult) -> None:
         super()._keep(result)
         _set_coefficients(self)
-        for name in ("intercept_", "intercept_low_", "intercept_high_"):
-            setattr(self, name, float(getattr(self, name)[0]))
-        self.residual_std_: float = float(result.results["residual_std"][0])
+        results = result.results
+        for end in ("", "_low", "_high", "_population_low", "_population_high"):
+            setattr(self, f"coef{end}_", results[f"coef{end}"])
+            setattr(self, f"intercept{end}_", float(results[f"intercept{end}"][0]))
+        for end in ("", "_low", "_high"):
+            setattr(self, f"residual_std{end}_", float(results[f"residual_std{end}"][0]))
+        self.covariance_: Floats = results["covariance"]
+        self.sampling_covariance_: Floats = results["sampling_covariance"]
+
+    def contrast(self, level: str, reference: str) -> Between:
+        """Return one coefficient less another, with intervals that know their covariance.
+
+        Parameters
+        ----------
+        level, reference : str
+            Two of ``feature_names_``, such as ``"work=field"`` and ``"work=desk"``.
+
+        Returns
+        -------
+        Between
+            Data units: the value, both ends of the 95 % noise interval, and in `population` those
+            of the interval that includes sampling.
+
+        Raises
+        ------
+        PlanError
+            If a name is not one of the model's.
+        """
+        check_is_fitted(self)
+        names = [str(name) for name in self.feature_names_]
+        weights = np.append(difference(names, level, reference), 0.0)
+        told = np.append(self.result_.results["coef"], self.intercept_)
+        return combination(weights, told, self.covariance_, self.sampling_covariance_)
 
     def predict(self, X: Any) -> Floats:
         """Return the predicted target of each record; shape (n_samples,)."""

@@ -35,12 +35,40 @@ _FACTOR = _ROW - _TABLE  # of a row's shortening: times a table it is on the lat
 SUM_BITS = 16
 """Fineness of the first round."""
 _SHOWN = 20
+_RATIO, _SEEN, _MORE, _OFTEN = 1.07, 2.0, 1.25, 0.02
 _CHUNK = 1 << 14  # rows at a time: they stay in the cache, and sums stay below 2**53
 
 
 @dataclass(frozen=True)
+class Whole:
+    """Some records as rows before they are shortened.
+
+    Parameters
+    ----------
+    numbers : ndarray of shape (n_numbers, n_samples)
+        Entries of columns of numbers; the constant 1 is the last.
+    categories : tuple of ndarray of shape (n_samples,), int64
+        Numbers of the categories.
+    fixed : ndarray of shape (n_samples,), int64
+        Squared length of the entries of categories, in steps of ``2**-6``.
+    """
+
+    numbers: Floats
+    categories: tuple[Integers, ...]
+    fixed: Integers
+
+    def length(self, without: int | None = None) -> Floats:
+        """Return the lengths of the rows, one of their numbers left out if wanted."""
+        squared = self.fixed / 4.0**_TABLE
+        for at, values in enumerate(self.numbers):  # one by one, whoever else is there
+            if at != without:
+                squared = squared + values * values
+        return np.asarray(np.sqrt(squared))
+
+
+@dataclass(frozen=True)
 class Rows:
-    """Some records as rows, with integers in floats that hold them exactly.
+    """Some records as shortened rows, with integers in floats that hold them exactly.
 
     Parameters
     ----------
@@ -48,13 +76,18 @@ class Rows:
         By how much the row was shortened, times ``2**17``.
     numbers : ndarray of shape (n_numbers, n_samples)
         Entries of columns of numbers, times ``2**20``; the constant 1 is the last.
-    categories : tuple of ndarray of shape (n_samples,), int64
-        Numbers of the categories.
+    whole : Whole
+        The rows before they were shortened.
     """
 
     factor: Floats
     numbers: Floats
-    categories: tuple[Integers, ...]
+    whole: Whole
+
+    @property
+    def categories(self) -> tuple[Integers, ...]:
+        """Numbers of the categories."""
+        return self.whole.categories
 
 
 @dataclass(frozen=True)
@@ -187,32 +220,11 @@ class Frame:
 
     def rows(self, state: GridState, records: Records) -> Iterator[tuple[slice, Rows]]:
         """Yield parts of the records as rows, with where they are."""
-        for first in range(0, len(records), _CHUNK):
-            where = slice(first, first + _CHUNK)
-            yield where, self._rows(state, records[where])
-
-    def _rows(self, state: GridState, records: Records) -> Rows:
-        one = 1 << self.frac_bits
-        centre, scale = state["centre"], from_grid(state["scale"], self.frac_bits)
-        numbers = np.ones((len(self._numbers) + 1, len(records)))
-        for at, (j, place) in enumerate(self._numbers):
-            numbers[at] = (records[:, j] - centre[place]) * (scale[place] / one)
-        categories = tuple(codes(records[:, j], self.levels[j], self.frac_bits) for j in self._cats)
-        lengths = [
-            (table**2).sum(axis=1)[found]
-            for table, found in zip(self._tables(state), categories, strict=True)
-        ]
-        fixed = np.asarray(sum(lengths, np.zeros(len(records), dtype=np.int64)))
-        squared = fixed / 4.0**_TABLE
-        for values in numbers:  # one by one: the sum of a record must not depend on the others
-            squared += values * values
-        factor = np.floor((1 << _FACTOR) * np.minimum(1, self.clip / np.sqrt(squared)))
-        numbers = np.trunc(numbers * (factor * (1 << (_ROW - _FACTOR))))
-        # the law, in exact integers: what is still too long counts as nothing
-        integers, shortened = numbers.astype(np.int64), factor.astype(np.int64)
-        norms = (integers**2).sum(axis=0) + shortened**2 * fixed
-        keep = norms <= self.norm_squared
-        return Rows(factor * keep, numbers * keep, categories)
+        # in units of a released length, where the state has one: those rows are of length `clip`
+        length = from_grid(state["length"], self.frac_bits) if "length" in state else self.clip
+        for where, whole in self.whole(state, records):
+            longest = np.maximum(whole.length(), np.maximum(length, self.clip))
+            yield where, self.times(whole, self.clip / longest)
 
     @property
     def norm_squared(self) -> int:
@@ -233,7 +245,7 @@ class Frame:
         return tables
 
     def margins(self, state: GridState, rows: Rows, weights: Floats) -> Floats:
-        """Return the products of rows with weights; shape (n_outputs, n_samples).
+        """Return the products of whole rows with weights; shape (n_outputs, n_samples).
 
         Entry by entry, so that the margin of a record does not depend on the others.
 
@@ -251,9 +263,8 @@ class Frame:
                 self._categories, tables, rows.categories, strict=True
             ):
                 margin += (table / (1 << _TABLE) * row[part]).sum(axis=1)[found]
-            margin *= rows.factor / (1 << _FACTOR)
-            for values, place in zip(rows.numbers, places, strict=True):
-                margin += values * (row[place] / (1 << _ROW))
+            for values, place in zip(rows.whole.numbers, places, strict=True):
+                margin += values * row[place]
         return margins
 
     # rows times residuals
@@ -318,18 +329,108 @@ class Frame:
         size = n_products(self.width)
         return Block("products", (size,), _l1(size, l2_squared), l2_squared, weight)
 
-    def sum_row_products(self, state: GridState, rows: Rows) -> Integers:
-        """Return the exact sums of products ``i <= j``, packed as in :mod:`.moments`."""
+    def curvature_block(self, outputs: int, bound: float, weight: float) -> Block:
+        """Return the block of weighted products; a record's weights have at most norm `bound`."""
+        down = 2 * (_ROW - self.products_bits // 2)
+        down = 2 * _ROW - self.products_bits
+        largest = ceil((bound * (1 << _RESIDUAL)) ** 2)  # of whole weights squared and summed
+        l2_squared = SQUARE**2 * (-(-largest * self.norm_squared**2 // 4 ** (down + _RESIDUAL)))
+        size = outputs * n_products(self.width)
+        shape = (outputs, n_products(self.width))
+        return Block("curvature", shape, _l1(size, l2_squared), l2_squared, weight)
+
+    def sum_curvature(
+        self, state: GridState, rows: Rows, weights: Floats, bound: float
+    ) -> Integers:
+        """Return the exact sums of products times each weight; shape (n_outputs, n_products).
+
+        Parameters
+        ----------
+        state : mapping
+        rows : Rows
+        weights : ndarray of shape (n_outputs, n_samples), >= 0
+        bound : float
+            Records whose weights are longer count as nothing.
+        """
+        whole = np.trunc(weights * (1 << _RESIDUAL))
+        whole *= (whole**2).sum(axis=0) <= ceil((bound * (1 << _RESIDUAL)) ** 2)
+        sums = [self.sum_row_products(state, rows, weight) for weight in whole]
+        return np.stack(sums)
+
+    def undone(self, state: GridState, rows: Rows, most: float) -> Floats:
+        """Return how many times a row was longer before it was shortened, at most `most`."""
+        length = np.maximum(from_grid(state["length"], self.frac_bits), self.clip)
+        undone: Floats = np.clip(rows.whole.length() / length, 1.0, most)
+        return undone
+
+    def read_curvature(self, released: Released, unit: float) -> tuple[Floats, float]:
+        """Return matrices of products of rows, and the noise of their entries."""
+        raw = unpack_products(from_grid(released.values, self.products_bits), self.width)
+        std = released.noise_std / (1 << self.products_bits) / PRODUCT
+        return raw / unit**2, std / unit**2
+
+    # how long rows are
+
+    @cached_property
+    def _edges(self) -> Floats:
+        """Ends of classes of lengths, the last without end."""
+        typical = sqrt(1 + _OF_CATEGORY * len(self._categories) + len(self._numbers))
+        n = ceil(np.log(2 * LONGEST / typical) / np.log(_RATIO))
+        edges: Floats = np.minimum(typical / 2 * _RATIO ** np.arange(n + 1), LONGEST)
+        return edges
+
+    def lengths_block(self, weight: float) -> Block:
+        """Return the block of numbers of rows by their length."""
+        one = 1 << SUM_BITS
+        return Block("lengths", (len(self._edges),), one, one**2, weight)
+
+    def count_lengths(self, rows: Rows) -> Integers:
+        """Return how many rows are of each class of lengths."""
+        at = np.searchsorted(self._edges[:-1], rows.whole.length())
+        return np.bincount(at, minlength=len(self._edges)).astype(np.int64) << SUM_BITS
+
+    def choose_length(self, released: Released, rare: float) -> float:
+        """Return a length that hardly a row is seen to exceed.
+
+        Parameters
+        ----------
+        released : Released
+            Of :meth:`lengths_block`.
+        rare : float in (0, 1)
+            Part of the rows; the length is at most `_MORE` times what all others
+            have, if they are few.
+        """
+        counts = released.values
+        seen = counts > _SEEN * released.noise_std
+        last = int(counts.argmax())
+        while last + 1 < len(seen) and seen[last + 1 : last + 3].any():
+            last += 1
+        beyond = np.cumsum(counts[last::-1])[::-1] - counts[: last + 1]
+        usual = int(np.argmax(beyond <= rare * counts[: last + 1].sum()))
+        more = _MORE if rare < _OFTEN else 1.0
+        return float(min(self._edges[last], more * self._edges[usual]))
+
+    def sum_row_products(
+        self, state: GridState, rows: Rows, weights: Floats | None = None
+    ) -> Integers:
+        """Return the exact sums of products ``i <= j``, packed as in :mod:`.moments`.
+
+        Each record's products are multiplied by its weight, an integer on the lattice of residuals.
+        """
         down = 0.5 ** (2 * _ROW - self.products_bits)
+        numbers, factor = rows.numbers, rows.factor
+        if weights is not None:  # cut once more, so that products stay below 2**53
+            numbers = np.trunc(numbers * (weights * 0.5**_RESIDUAL))
+            factor = np.trunc(factor * (weights * 0.5**_RESIDUAL))
         total = np.zeros((self.width, self.width), dtype=np.int64)
         places = [*self.number_places, self.width - 1]
         for a, left in enumerate(places):
             for b, right in enumerate(places[a:], a):
-                entry = np.trunc(rows.numbers[a] * (rows.numbers[b] * down)).sum()
+                entry = np.trunc(rows.numbers[a] * (numbers[b] * down)).sum()
                 total[left, right] = total[right, left] = int(entry)
         tables = self._tables(state)
-        squared = np.trunc(rows.factor * (rows.factor * down))
-        mixed = [np.trunc(rows.factor * (values * down)) for values in rows.numbers]
+        squared = np.trunc(rows.factor * (factor * down))
+        mixed = [np.trunc(rows.factor * (values * down)) for values in numbers]
         for a, (j, part) in enumerate(self._categories):
             found, levels = rows.categories[a], self.levels[j]
             for values, place in zip(mixed, places, strict=True):
@@ -351,10 +452,77 @@ class Frame:
 
         The sums are of rows, so the matrix without noise has no negative part.
         """
-        raw = unpack_products(from_grid(released.values, self.products_bits), self.width)
+        raw, noise_std = self.unpack(released)
         values, vectors = np.linalg.eigh(raw)
         matrix = (vectors * np.maximum(values, 0)) @ vectors.T
-        return matrix, released.noise_std / (1 << self.products_bits) / PRODUCT
+        return matrix, noise_std
+
+    def unpack(self, released: Released) -> tuple[Floats, float]:
+        """Return the matrix of products as released, and its noise off the diagonal."""
+        raw = unpack_products(from_grid(released.values, self.products_bits), self.width)
+        return raw, released.noise_std / (1 << self.products_bits) / PRODUCT
+
+    # rows as they are, shortened by a factor of each record's own
+
+    def whole(self, state: GridState, records: Records) -> Iterator[tuple[slice, Whole]]:
+        """Yield parts of the records as rows that are not shortened, with where they are."""
+        one = 1 << self.frac_bits
+        scale, tables = from_grid(state["scale"], self.frac_bits), self._tables(state)
+        for first in range(0, len(records), _CHUNK):
+            where = slice(first, first + _CHUNK)
+            part = records[where]
+            numbers = np.ones((len(self._numbers) + 1, len(part)))
+            for at, (j, place) in enumerate(self._numbers):
+                numbers[at] = (part[:, j] - state["centre"][place]) * (scale[place] / one)
+            found = tuple(codes(part[:, j], self.levels[j], self.frac_bits) for j in self._cats)
+            fixed = np.zeros(len(part), dtype=np.int64)
+            for table, codes_ in zip(tables, found, strict=True):
+                fixed += (table**2).sum(axis=1)[codes_]
+            yield where, Whole(numbers, found, fixed)
+
+    def told(self, state: GridState, whole: Whole, weights: Floats) -> Floats:
+        """Return the products of whole rows with weights, entry by entry; shape (n_samples,)."""
+        told = np.zeros(len(whole.fixed))
+        tables = self._tables(state)
+        for (_, part), table, found in zip(self._categories, tables, whole.categories, strict=True):
+            told += (table / (1 << _TABLE) * weights[part]).sum(axis=1)[found]
+        for values, place in zip(whole.numbers, self._places, strict=True):
+            told += values * weights[place]
+        return told
+
+    def times(self, whole: Whole, factor: Floats) -> Rows:
+        """Return rows times real factors as integers; one that is longer than `clip` becomes 0."""
+        steps = np.trunc((1 << _FACTOR) * factor)
+        numbers = np.trunc(whole.numbers * (steps * (1 << (_ROW - _FACTOR))))
+        # the law, in exact integers, after a bound that keeps them exact
+        limit = float(self.clip * (1 << _ROW) + 1)
+        small = (np.abs(numbers) <= limit).all(axis=0) & (np.abs(steps) <= limit)
+        numbers, steps = numbers * small, steps * small
+        whole_steps = steps.astype(np.int64)
+        norms = (numbers.astype(np.int64) ** 2).sum(axis=0) + whole_steps**2 * whole.fixed
+        keep = norms <= self.norm_squared
+        return Rows(steps * keep, numbers * keep, whole)
+
+    @property
+    def _places(self) -> list[int]:
+        """Entries of a row that hold `Whole.numbers`."""
+        return [*(place for _, place in self._numbers), self.width - 1]
+
+    def row_block(self, weight: float) -> Block:
+        """Return the block of sums of rows that :meth:`times` made."""
+        l2_squared = self.norm_squared
+        return Block("gradient", (self.width,), _l1(self.width, l2_squared), l2_squared, weight)
+
+    def sum_rows(self, state: GridState, rows: Rows) -> Integers:
+        """Return the exact sum of rows, in steps of ``2**-20``."""
+        total = np.zeros(self.width, dtype=np.int64)
+        total[self._places] = rows.numbers.sum(axis=1).astype(np.int64)
+        for (j, part), table, found in zip(
+            self._categories, self._tables(state), rows.categories, strict=True
+        ):
+            by = np.bincount(found, weights=rows.factor, minlength=self.levels[j])
+            total[part] = by.astype(np.int64) @ table
+        return total
 
     # back to the users' units
 

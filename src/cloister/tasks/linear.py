@@ -1,4 +1,4 @@
-"""Linear and ridge regression from noisy sums of products.
+"""Linear and ridge regression: a first model from noisy products, then one step to least squares.
 
 References
 ----------
@@ -6,6 +6,8 @@ References
    ICDM Workshops 2009: regression from noisy sufficient statistics.
 .. [W18] Wang, "Revisiting Differentially Private Linear Regression: Optimal and Adaptive Prediction
    and Estimation in Unbounded Domain", UAI 2018: the noise of the products asks for a ridge.
+.. [A21] Andrew, Thakkar, McMahan, Ramaswamy, "Differentially Private Learning with Adaptive
+   Clipping", NeurIPS 2021: the length to which gradients are shortened follows from noisy counts.
 """
 
 from __future__ import annotations
@@ -38,26 +40,42 @@ from cloister.tasks.base import (
     Table,
 )
 from cloister.tasks.columns import Encoding, position
-from cloister.tasks.frame import (
-    NOTE,
-    Frame,
-    coefficient_bars,
-    noise_of_mean,
-    row_length,
-    solve,
+from cloister.tasks.contrasts import chosen_references, combination, to_reference
+from cloister.tasks.frame import SUM_BITS, Frame, Rows, Whole, coefficient_bars, noise_of_mean
+from cloister.tasks.least_squares import (
+    EDGES,
+    NO_SHRINKAGE,
+    SPREAD,
+    Curvature,
+    Fit,
+    curvature_of,
+    cut_of,
+    step,
+    usual_length,
 )
-from cloister.tasks.intervals import round_up
+from cloister.tasks.population import population_interval
 
-SUMS_SHARE = 0.1
-"""Part of the budget of the first sum; the products have the rest."""
+SUMS_SHARE, LENGTHS_SHARE, PRODUCTS_SHARE = 0.08, 0.04, 0.4
+SIZES_SHARE, GRADIENT_SHARE, SQUARES_SHARE = 0.14, 0.29, 0.05
+"""Parts of the budget: where columns lie, how long rows are, their products; how long gradients
+are, their sum, and that of squared residuals."""
 
-_SPREAD = 1.0  # of weights before any data, where columns and target are scaled alike
-_NO_SHRINKAGE = 1e6  # times as much
+_SQUARE_BITS = 24  # of squared residuals
+_LENGTH = 16.0  # of rows in integers; their unit is a public or released length
+_TARGET_LENGTH = 0.7  # of the target in a row of products, for rows of length 1
+_FARTHER = 2  # classes of targets: half as long again
+_LENGTHS = ("length", "target_length")
+_TYPICAL, _NOISY, _SHORTEST, _LONG = 1.8, 0.0012, 0.55, 26.0
+
+NOTE = (
+    "[ , ] are 95 % of the noise, about least squares on the same records without it; a population "
+    "interval holds the error of sampling as well, for residuals of one variance."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Linear:
-    """Least squares with a ridge, from two noisy sums.
+    """Least squares with a ridge, from a first model and one step from it.
 
     Parameters
     ----------
@@ -72,25 +90,30 @@ class Linear:
     low, high : tuple of float
         The box, data units.
     clip : float in (0, 32]
-        Rows with their target, centred and scaled, are shortened to this length.
+        Rows without their target, centred and scaled, are shortened to this length for the products
+        that the first model is made from. The step after it takes whole rows.
     alpha : float, >= 0
         Of the squared norm of the coefficients, the intercept left out, where numbers are scaled to
         ``[-1, 1]`` by their public bounds.
     shrinkage : bool
         Whether weights that drown in noise are drawn toward 0. Without noise it changes nothing.
+    reference : tuple of int
+        Of each column: the category that others are compared with in the report.
     frac_bits : int
 
     Notes
     -----
-    A row that is shortened stays on the same plane, its target with it, and only weighs less. Rows
-    are explained in :mod:`cloister.tasks.frame`, privacy in docs/proofs/regression.md.
+    How much a row weighs in the first model depends on its length, never on its target, and the
+    step makes up for it: the gradient of whole rows vanishes at least squares, whether or not the
+    target is linear in the columns. Gradients are shortened where noisy counts of their sizes end.
+    Rows are explained in :mod:`cloister.tasks.frame`, privacy in docs/proofs/regression.md.
     """
 
     name: ClassVar[str] = "linear"
     private: ClassVar[bool] = True
     profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
     mechanism: ClassVar[Mechanism] = "gaussian"
-    rounds: ClassVar[int] = 2
+    rounds: ClassVar[int] = 5
 
     n_features: int
     target: int
@@ -101,13 +124,23 @@ class Linear:
     clip: float
     alpha: float = 0.0
     shrinkage: bool = True
+    reference: tuple[int, ...] = ()
     frac_bits: int = 16
 
     def __post_init__(self) -> None:
-        for name in ("levels", "names", "low", "high"):
+        for name in ("levels", "names", "low", "high", "reference"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         if not len(self.levels) == len(self.low) == len(self.high) == self.n_features:
             raise PlanError("levels, low and high need one entry for each column.")
+        if not self.reference:
+            object.__setattr__(self, "reference", (0,) * self.n_features)
+        if len(self.reference) != self.n_features or not all(
+            0 <= chosen < max(level, 1)
+            for chosen, level in zip(self.reference, self.levels, strict=True)
+        ):
+            raise PlanError(f"reference needs a category of each column, got {self.reference!r}.")
+        if not 0 < self.clip <= 32:
+            raise PlanError(f"clip must be above 0 and at most 32, got {self.clip!r}.")
         if not 0 <= self.target < self.n_features or self.levels[self.target]:
             raise PlanError(f"target must be a column of numbers, got column {self.target}.")
         if not (isfinite(self.alpha) and self.alpha >= 0):
@@ -126,6 +159,7 @@ class Linear:
         alpha: float = 0.0,
         clip: float | None = None,
         shrinkage: bool = True,
+        reference: Mapping[str, str] | None = None,
         frac_bits: int = 16,
     ) -> Self:
         """Choose the length of rows from public numbers.
@@ -139,8 +173,11 @@ class Linear:
         alpha : float, >= 0
             As in scikit-learn's ``Ridge``, for numbers scaled to ``[-1, 1]`` by their bounds.
         clip : float in (0, 32], optional
-            Length of rows; by default :func:`cloister.tasks.frame.row_length`.
+            Length of rows in the products; by default shorter with more noise. The answer hardly
+            depends on it.
         shrinkage : bool
+        reference : mapping of column to category, optional
+            That others are compared with in the report; by default a column's first.
 
         Raises
         ------
@@ -159,7 +196,8 @@ class Linear:
         if clip is None:
             width = Encoding(levels, frac_bits).width
             noise = noise_of_mean(width, budget, nominal_n)
-            clip = row_length(n_categories, n_features - n_categories, noise)
+            stretch = max(_TYPICAL * _NOISY / max(noise, 1e-12), _SHORTEST)
+            clip = min(sqrt(stretch * (1 + 0.6 * n_categories + n_features - n_categories)), _LONG)
         return cls(
             n_features=n_features,
             target=at,
@@ -170,31 +208,55 @@ class Linear:
             clip=float(clip),
             alpha=float(alpha),
             shrinkage=bool(shrinkage),
+            reference=chosen_references(columns, reference),
             frac_bits=frac_bits,
         )
 
     @cached_property
     def _frame(self) -> Frame:
         """Rows with the target as one of their numbers."""
-        return Frame(self.levels, self.frac_bits, (), float(self.clip))
+        return Frame(self.levels, self.frac_bits, (), _LENGTH)
 
     @cached_property
     def _model(self) -> Frame:
         """Rows without it."""
-        return Frame(self.levels, self.frac_bits, (self.target,), float(self.clip))
+        return Frame(self.levels, self.frac_bits, (self.target,), _LENGTH)
 
     @property
     def _place(self) -> int:
         """Where the target is in a row."""
         return self._frame.place_of(self.target)
 
+    @cached_property
+    def _at(self) -> int:
+        """Which of a row's numbers it is."""
+        return sum(not level for level in self.levels[: self.target])
+
+    @cached_property
+    def _others(self) -> Integers:
+        """Entries of a row without it."""
+        return np.delete(np.arange(self._frame.width), self._place)
+
+    @property
+    def _used(self) -> tuple[int, ...]:
+        """Levels of the columns of the model."""
+        return tuple(level for j, level in enumerate(self.levels) if j != self.target)
+
+    def _units(self, now: Mapping[str, Floats]) -> tuple[float, float]:
+        """Return what rows of products are multiplied by to have the length, and their target."""
+        length = min(self.clip, _edge(now["length"]))
+        unit = _LENGTH / (length * sqrt(1 + _TARGET_LENGTH**2))
+        return unit, _TARGET_LENGTH * length / _edge(now["target_length"])
+
     def describe(self) -> str:
         """Say in plain words what is summed and what is released."""
         return (
             f"Linear regression on {self._model.width - 1} columns of a design. One noisy sum "
-            "tells where columns lie and how far they spread, one their products with each other "
-            "and with the target; each record's row is shortened to length "
-            f"{self.clip:.3g} first. The coefficients are made from these sums."
+            "tells where columns lie and how far they spread; one counts how long rows are; one "
+            "holds their products with each other and with the target, each row shortened to a "
+            f"length of at most {self.clip:.3g} first; one counts how long rows times residuals "
+            "are at the model that follows; and the last sums these, shortened where the counts "
+            "end, and the squares of residuals. The coefficients are made from these sums."
         )
 
     def start(self) -> State:
@@ -203,58 +265,213 @@ class Linear:
         return {
             "centre": np.zeros(p),
             "scale": np.ones(p),
+            "squares": np.zeros(p),
+            "squares_std": np.zeros(p),
+            "length": np.zeros(1),
+            "target_length": np.zeros(1),
+            "lost": np.zeros(1),
+            "products": np.zeros(p * (p + 1) // 2),
+            "products_std": np.zeros(1),
             "weights": np.zeros(p - 1),
-            "half_width": np.zeros(p - 1),
-            "residual_std": np.zeros(1),
+            "cut": np.zeros(1),
+            "influence": np.zeros(1),
+            "gradient": np.zeros(p - 1),
+            "gradient_std": np.zeros(1),
+            "residual_square": np.zeros(1),
+            "residual_square_std": np.zeros(1),
         }
 
     def blocks(self, t: int) -> tuple[Block, ...]:
-        """Return sums of columns, or products of rows."""
+        """Return sums of columns; lengths; products; sizes; or a gradient and squares."""
+        one = 1 << SUM_BITS
         if t == 0:
             return (self._frame.sums_block(SUMS_SHARE),)
-        return (self._frame.products_block(1 - SUMS_SHARE),)
+        if t == 1:
+            shape = (2, len(EDGES))  # of rows and of targets: a record counts in each
+            return (Block("lengths", shape, 2 * one, 2 * one**2, LENGTHS_SHARE),)
+        if t == 2:
+            return (self._frame.products_block(PRODUCTS_SHARE),)
+        if t == 3:
+            return (Block("sizes", (len(EDGES),), one, one**2, SIZES_SHARE),)
+        one = 1 << _SQUARE_BITS
+        squares = Block("residual_square", (1,), one, one**2, SQUARES_SHARE)
+        return (self._model.row_block(GRADIENT_SHARE), squares)
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         """Return the words of a round."""
         if t == 0:
             return self._frame.sum_columns(records)
-        products = np.zeros(self._frame.products_block(1.0).size, dtype=np.int64)
-        for _, rows in self._frame.rows(state, records):
-            products += self._frame.sum_row_products(state, rows)
-        return products
+        words = np.zeros(sum(block.size for block in self.blocks(t)), dtype=np.int64)
+        for _, whole in self._frame.whole(state, records):
+            if t == 1:
+                target = np.abs(whole.numbers[self._at])
+                words += np.append(_counts(whole.length(self._at)), _counts(target))
+            elif t == 2:
+                words += self._frame.sum_row_products(state, self._with_target(state, whole))
+            else:
+                words += self._residual_words(t, state, whole)
+        return words
+
+    def _with_target(self, state: GridState, whole: Whole) -> Rows:
+        """Return rows for products: shortened by their own length, the target by its bound."""
+        now = {name: from_grid(state[name], self.frac_bits) for name in _LENGTHS}
+        unit, target_unit = self._units(now)
+        most = _edge(now["target_length"])
+        numbers = whole.numbers.copy()
+        numbers[self._at] = target_unit * np.clip(numbers[self._at], -most, most)
+        length = min(self.clip, _edge(now["length"]))
+        factor = unit * np.minimum(1.0, length / np.maximum(whole.length(self._at), 1.0))
+        return self._frame.times(Whole(numbers, whole.categories, whole.fixed), factor)
+
+    def _residual_words(self, t: int, state: GridState, whole: Whole) -> Integers:
+        """Return counts of gradients by their size; or their sum and that of squared residuals."""
+        rows = Whole(np.delete(whole.numbers, self._at, axis=0), whole.categories, whole.fixed)
+        model = self._model_state(state)
+        weights = from_grid(state["weights"], self.frac_bits)
+        residuals = whole.numbers[self._at] - self._model.told(model, rows, weights)
+        sizes = rows.length() * np.abs(residuals)
+        if t == 3:
+            return _counts(sizes)
+        cut = _edge(from_grid(state["cut"], self.frac_bits))
+        factor = residuals / np.maximum(sizes, cut)
+        gradient = self._model.sum_rows(model, self._model.times(rows, _LENGTH * factor))
+        reach = self._reach({name: from_grid(v, self.frac_bits) for name, v in state.items()})
+        squares = np.trunc(np.minimum((residuals / reach) ** 2, 1.0) * (1 << _SQUARE_BITS))
+        return np.append(gradient, np.int64(squares.sum()))
+
+    def _model_state(self, state: Mapping[str, Integers]) -> GridState:
+        """Return centre and scale of rows without the target."""
+        return {name: state[name][self._others] for name in ("centre", "scale")}
+
+    def _reach(self, now: Mapping[str, Floats]) -> float:
+        """Return the residual above which squares are cut: of a usual row at the cut."""
+        curvature = np.diag(self._curvature(now).matrix)
+        length = sqrt(max(float(curvature.sum() / max(curvature[-1], 1.0)), 1.0))
+        return _edge(now["cut"]) / min(length, 64.0)
 
     def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
-        """Place the rows; or solve the normal equations."""
+        """Place the rows; fit a first model; choose where gradients end; keep the gradient."""
         now = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
         if t == 0:
-            return {**now, **self._frame.place(released["sums"])}
-        matrix, noise_std = self._frame.read_products(released["products"])
-        place = self._place
-        others = np.delete(np.arange(self._frame.width), place)
-        products, target = matrix[np.ix_(others, others)], matrix[others, place]
-        spread = np.full(len(others), _SPREAD if self.shrinkage else _SPREAD * _NO_SHRINKAGE)
-        penalty = self.alpha * now["scale"][others] ** 2
-        penalty[-1] = 0.0
-        weights = np.zeros(len(others))
-        covariance = np.zeros((len(others), len(others)))
-        for _ in range(2):  # the noise of products comes in times the weights, which are not known
-            noise = noise_std * sqrt(1 + min(float(weights @ weights), len(others)))
-            mean, covariance = solve(products, penalty, target[None], noise, spread)
-            weights = mean[0]
-        # in half boxes and half ranges of the target: the state is rounded to the grid
-        rows = {"centre": now["centre"][others], "scale": now["scale"][others]}
-        unit = 1 / now["scale"][place]
-        back = unit * self._model.to_half_boxes(rows, np.array(self.low), np.array(self.high))
-        variance = np.einsum("ij,jk,ik->i", back, covariance, back)
-        half_width = INTERVAL_95["gaussian"] * np.sqrt(np.maximum(variance, 0))
-        left = matrix[place, place] - 2 * (target @ weights) + weights @ products @ weights
-        variance_left = max(float(left), 0.0) / max(float(products[-1, -1]), noise_std, 1e-9)
+            return {**now, **self._placed(released["sums"])}
+        n = float(now["squares"][-1])
+        if t == 1:
+            counts = from_grid(released["lengths"].values, SUM_BITS)
+            noise_std = released["lengths"].noise_std / (1 << SUM_BITS)
+            rows, lost = usual_length(counts[0], noise_std, n)
+            target, _ = usual_length(counts[1], noise_std, n)
+            found = {"length": rows, "target_length": target + _FARTHER, "lost": lost}
+            return {**now, **{name: np.array([float(v)]) for name, v in found.items()}}
+        if t == 2:
+            now.update(self._products(now, released["products"]))
+            return {**now, "weights": np.clip(self._first(now).weights, -1e6, 1e6)}
+        if t == 3:
+            counts = from_grid(released["sizes"].values, SUM_BITS)
+            noise_std = released["sizes"].noise_std / (1 << SUM_BITS)
+            price = INTERVAL_95["gaussian"] * noise_std * sqrt(SIZES_SHARE / GRADIENT_SHARE)
+            cut, influence = cut_of(counts, noise_std, n, price)
+            return {**now, "cut": np.array([float(cut)]), "influence": np.array([influence])}
+        gradient, squares = released["gradient"], released["residual_square"]
+        unit, one = _LENGTH * (1 << 20), 1 << _SQUARE_BITS  # in sizes of the cut
         return {
             **now,
-            "weights": np.clip(weights, -1e6, 1e6),
-            "half_width": round_up(half_width, self.frac_bits),
-            "residual_std": np.array([min(sqrt(variance_left) * unit, 1e9)]),
+            "gradient": gradient.values / unit,
+            "gradient_std": np.array([gradient.noise_std / unit]),
+            "residual_square": squares.values / one,
+            "residual_square_std": np.array([squares.noise_std / one]),
         }
+
+    def _placed(self, block: Released) -> dict[str, Floats]:
+        """Return centre, scale, and what the sums of squares of whole rows are."""
+        frame = self._frame
+        placed = frame.place(block)
+        values = from_grid(block.values, SUM_BITS)
+        noise_std = block.noise_std / (1 << SUM_BITS)
+        n = max(float(values[-1]), noise_std, 1.0)
+        at = frame.number_places
+        squares, std = np.zeros(frame.width), np.full(frame.width, np.inf)
+        scaled = placed["scale"][at] ** 2
+        spread = values[frame.width - 1 : frame.width - 1 + len(at)] - n * placed["centre"][at] ** 2
+        squares[at], std[at] = spread * scaled, noise_std * scaled
+        squares[-1], std[-1] = n, noise_std
+        return {**placed, "squares": squares, "squares_std": np.minimum(std, 1e9)}
+
+    def _products(self, now: Mapping[str, Floats], block: Released) -> dict[str, Floats]:
+        """Return the products of rows, of whole ones where nothing was shortened."""
+        frame = self._frame
+        matrix, noise_std = frame.unpack(block)
+        unit, target_unit = self._units(now)
+        units = np.full(frame.width, unit)
+        units[self._place] *= target_unit
+        packed = (matrix / np.outer(units, units))[np.triu_indices(frame.width)]
+        return {"products": packed, "products_std": np.array([noise_std / unit**2])}
+
+    def _matrix(self, now: Mapping[str, Floats]) -> Floats:
+        p = self._frame.width
+        matrix = np.zeros((p, p))
+        matrix[np.triu_indices(p)] = now["products"]
+        return matrix + np.triu(matrix, 1).T
+
+    def _curvature(self, now: Mapping[str, Floats]) -> Curvature:
+        others = self._others
+        std = now["squares_std"][others]
+        return curvature_of(
+            self._matrix(now)[np.ix_(others, others)],
+            float(now["products_std"][0]),
+            now["squares"][others],
+            np.where(std < 1e9, std, np.inf),
+            float(now["lost"][0]),
+            self._used,
+        )
+
+    def _penalty(self, now: Mapping[str, Floats]) -> Floats:
+        penalty: Floats = self.alpha * now["scale"][self._others] ** 2
+        penalty[-1] = 0.0
+        return penalty
+
+    @property
+    def _spread(self) -> float:
+        return SPREAD if self.shrinkage else SPREAD * NO_SHRINKAGE
+
+    def _first(self, now: Mapping[str, Floats]) -> Fit:
+        """Return the model that the products tell."""
+        target = self._matrix(now)[self._others, self._place]
+        noise_std = float(now["products_std"][0])
+        return step(
+            self._curvature(now),
+            self._used,
+            self._penalty(now),
+            target,
+            noise_std=noise_std / self._units(now)[1],
+            spread=self._spread,
+        )
+
+    def _last(self, now: Mapping[str, Floats]) -> Fit:
+        """Return the model one step from it, where the gradient of whole rows vanishes."""
+        cut = _edge(now["cut"])
+        n, place = max(float(now["squares"][-1]), 1.0), self._place
+        return step(
+            self._curvature(now),
+            self._used,
+            self._penalty(now),
+            now["gradient"] * cut,
+            noise_std=float(now["gradient_std"][0]) * cut,
+            bias=float(now["influence"][0]) * cut,
+            start=now["weights"],
+            spread=self._spread,
+            hidden=sqrt(min(max(float(now["squares"][place]) / n, 1e-6), 1.0)),
+        )
+
+    def _residual(self, now: Mapping[str, Floats], fit: Fit) -> Floats:
+        """Return the variance of residuals and both ends of its interval, in row units."""
+        reach, n = self._reach(now), max(float(now["squares"][-1]), 1.0)
+        moved = fit.weights - now["weights"]
+        gained = float(moved @ self._curvature(now).matrix @ moved) / n
+        unit = reach**2 / n
+        value = float(now["residual_square"][0]) * unit - gained
+        spread = INTERVAL_95["gaussian"] * float(now["residual_square_std"][0]) * unit
+        spread = float(np.hypot(spread, gained))
+        return np.maximum([value, value - spread, value + spread], 0.0)
 
     def _back(self, now: Mapping[str, Floats], on_grid: bool = False) -> Floats:
         """Return the matrix from weights of rows to coefficients in data units.
@@ -283,35 +500,61 @@ class Linear:
         -------
         dict
             In data units, ``coef`` of shape (n_columns_of_design,) and ``intercept`` of shape (1,),
-            each with ``..._low`` and ``..._high``, and ``residual_std`` of shape (1,).
-            ``grid_coef`` of shape (n_columns_of_design + 1,): coefficients for numbers in
-            ``[-1, 1]``, the intercept last, the target in data units.
+            each with ``..._low``, ``..._high``, ``..._population_low`` and
+            ``..._population_high``; ``residual_std`` of shape (1,) with ``..._low`` and
+            ``..._high``; ``covariance`` of the noise in coefficients and intercept, and
+            ``sampling_covariance``, of shape (n_columns_of_design + 1,) twice; ``drowned`` of shape
+            (n_columns_of_design,), 1 for columns nothing can be told of. ``grid_coef`` of shape
+            (n_columns_of_design + 1,): coefficients for numbers in ``[-1, 1]``, the intercept
+            last, the target in data units.
 
         Notes
         -----
-        The intervals are about the ridge solution that the same rows, clip length and alpha have
-        without noise, given that weights are of the size :meth:`update` assumes of them. They say
-        nothing of sampling.
+        The intervals are about least squares, or the ridge solution, of the same records. They hold
+        the noise of all rounds, what the curvature may be wrong by in the last step, and what was
+        cut off, as far as noisy counts tell it. Coefficients of categories sum to 0 over a column.
+        The covariance of sampling is that of residuals of one variance.
         """
         now = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
-        offset = np.zeros(len(now["weights"]))
+        fit = self._last(now)
+        place = self._place
         half = (self.high[self.target] - self.low[self.target]) / 2
-        middle = (self.high[self.target] + self.low[self.target]) / 2
-        offset[-1] = middle + half * now["centre"][self._place]
-        told = self._back(now) @ now["weights"] + offset
-        boxes = self._model.half_boxes(np.array(self.low), np.array(self.high))
-        half_width = now["half_width"] * half / np.append(boxes, 1.0)
+        offset = np.zeros(len(fit.weights))
+        offset[-1] = (self.high[self.target] + self.low[self.target]) / 2
+        offset[-1] += half * now["centre"][place]
+        back = self._back(now)
+        told = back @ fit.weights + offset
+        noise = back @ fit.noise @ back.T
+        drowned = self._curvature(now).drowned
+        # a column that drowns: from one end of the target to the other within a step of the grid
+        widest = half * 2.0 ** (self.frac_bits + 1) / self._half_boxes
+        at = np.flatnonzero(drowned)
+        noise[at, at] = (widest[at] / INTERVAL_95["gaussian"]) ** 2
+        if len(at):
+            noise[-1, -1] += (half * 2 / INTERVAL_95["gaussian"]) ** 2
+        half_width = INTERVAL_95["gaussian"] * np.sqrt(np.maximum(np.diag(noise), 0))
+        half_width = np.maximum(half_width, 1e-12 * np.maximum(np.abs(told), widest * 1e-6))
+        variance = self._residual(now, fit)
+        sampling = back @ (fit.inverse * variance[0]) @ back.T
         low, high = told - half_width, told + half_width
-        return {
-            "coef": told[:-1],
-            "coef_low": low[:-1],
-            "coef_high": high[:-1],
-            "intercept": told[-1:],
-            "intercept_low": low[-1:],
-            "intercept_high": high[-1:],
-            "residual_std": now["residual_std"] * half,
-            "grid_coef": self._back(now, on_grid=True) @ now["weights"] + offset,
-        }
+        ends = population_interval(told, low, high, np.diag(sampling))
+        results: dict[str, Floats] = {}
+        named = {"": told, "_low": low, "_high": high}
+        named |= {"_population_low": ends[0], "_population_high": ends[1]}
+        for name, values in named.items():
+            results[f"coef{name}"], results[f"intercept{name}"] = values[:-1], values[-1:]
+        stds = np.sqrt(variance) * half / now["scale"][place]
+        for name, value in zip(("", "_low", "_high"), stds, strict=True):
+            results[f"residual_std{name}"] = np.array([value])
+        results["covariance"], results["sampling_covariance"] = noise, sampling
+        results["drowned"] = drowned[:-1].astype(np.float64)
+        results["grid_coef"] = self._back(now, on_grid=True) @ fit.weights + offset
+        return results
+
+    @property
+    def _half_boxes(self) -> Floats:
+        """Half the range of each number, 1 for categories and the intercept; shape (width,)."""
+        return np.append(self._model.half_boxes(np.array(self.low), np.array(self.high)), 1.0)
 
     def predict(self, results: Mapping[str, Floats], records: Records) -> Floats:
         """Return the predicted target of grid records; shape (n_samples,), data units."""
@@ -324,21 +567,40 @@ class Linear:
     ) -> tuple[Exhibit, ...]:
         """Return the coefficients, and a picture of them per half box."""
         told = np.append(results["coef"], results["intercept"])
-        low = np.append(results["coef_low"], results["intercept_low"])
-        high = np.append(results["coef_high"], results["intercept_high"])
-        rows = tuple(
-            (name, Between(*map(float, ends)))
-            for name, *ends in zip(self.names, told, low, high, strict=True)
+        noise, sampling = results["covariance"], results["sampling_covariance"]
+        chosen = [c for j, c in enumerate(self.reference) if j != self.target]
+        matrix = to_reference(self._used, chosen)
+        compared = [combination(row, told, noise, sampling) for row in matrix]
+        rows: list[tuple[str | Between, ...]] = []
+        for name, row, between in zip(self.names, matrix, compared, strict=True):
+            rows.append((name, between if row.any() else "reference"))
+        value, low, high = (
+            float(results[f"residual_std{end}"][0]) for end in ("", "_low", "_high")
         )
-        left = ("residual deviation", float(results["residual_std"][0]))
+        if low > 0:
+            rows.append(("residual deviation", Between(value, low, high)))
+        note = NOTE
+        if hidden := [n for n, d in zip(self.names, results["drowned"], strict=False) if d]:
+            note += f" Nothing can be told of {', '.join(hidden)}: give narrower bounds."
         title = f"Coefficients for {columns[self.target]!r}, data units"
-        table = Table(title, ("column", "coefficient"), (*rows, left), NOTE)
-        boxes = self._model.half_boxes(np.array(self.low), np.array(self.high))
+        table = Table(title, ("column", "coefficient"), tuple(rows), note)
+        boxes = self._half_boxes[:-1]
         bars = coefficient_bars(
             "Largest coefficients, for a column over half its box",
             self.names[:-1],
-            np.asarray(results["grid_coef"])[:-1],
-            (high - low)[:-1] / 2 * boxes,
+            np.array([c.value for c in compared[:-1]]) * boxes,
+            np.array([c.high - c.low for c in compared[:-1]]) / 2 * boxes,
             columns[self.target],
         )
         return (table, bars)
+
+
+def _counts(sizes: Floats) -> Integers:
+    """Return how many sizes are in each class, in words of the first round's fineness."""
+    found = np.minimum(np.searchsorted(EDGES, sizes), len(EDGES) - 1)
+    return np.bincount(found, minlength=len(EDGES)).astype(np.int64) << SUM_BITS
+
+
+def _edge(place: Floats) -> float:
+    """Return the upper end of a class, whatever number is given for it."""
+    return float(EDGES[int(np.clip(place[0], 0, len(EDGES) - 1))])

@@ -14,13 +14,14 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from math import ceil, hypot, isfinite, log, sqrt
 from typing import ClassVar, Literal, Self
 
 import numpy as np
+from scipy.special import ndtri
 
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
@@ -43,6 +44,7 @@ from cloister.tasks.base import (
     Table,
 )
 from cloister.tasks.columns import Encoding, categories_of, codes, position
+from cloister.tasks.contrasts import chosen_references, combination, to_reference
 from cloister.tasks.frame import (
     NOTE,
     SUM_BITS,
@@ -54,17 +56,26 @@ from cloister.tasks.frame import (
     solve,
 )
 from cloister.tasks.intervals import round_up
+from cloister.tasks.population import ENDS, population_interval
+from cloister.tasks.shrinkage import james_stein
 
-SUMS_SHARE, PRODUCTS_SHARE = 0.08, 0.3
-"""Parts of the budget of the first two sums; the gradients have the rest, in equal parts."""
+SUMS_SHARE, LENGTHS_SHARE, PRODUCTS_SHARE, CURVATURE_SHARE = 0.06, 0.04, 0.12, 0.18
+"""Parts of the budget of all sums but the gradients, which have the rest."""
 
-_KEPT = 0.7  # weight of the gradients before, against that of a new one
-_FLATTEST = 0.2  # curvature is never taken for less of its bound, so that no step goes too far
+_GROWTH, _MOST_GROWTH = 1.5, 30.0  # of gradients' shares, from one to the next and in all
+_REFRESH, _FEWEST = 0.6, 6  # where in the rounds the curvature is asked again, and in how many
+_WIDEST, _MOST_WORDS = 400, 1 << 17  # of a model, and of a curvature, that is asked again
+_RAREST = 3.0  # times the noise of all weights: part of the rows longer than a usual one
+_STRETCH = 1.5  # by how much the shortening of a row is undone in its curvature
+_DRIFT, _LEFT = 0.25, 0.4  # errors of a predicted change of the gradient, and of a last step
+_MODEL = 0.3  # relative error of the curvature of normal rows
+_FLATTEST = 0.3  # a curvature is not taken for less of that of normal rows
+_STEPS, _FARTHEST = 12, 1.5  # within a round, and how far margins may go in each
 _MOST_CLASSES = 64
 _LARGEST = 1024.0  # weight of a row
 _SPREAD_CATEGORY, _SPREAD_NUMBER, _SPREAD_CONSTANT = 1.0, 2.0, 5.0  # of weights, before any data
 _NO_SHRINKAGE = 1e6  # times as much
-_SAMPLES = 256  # of margins, for their mean curvature
+_SAMPLES = 256  # of normal margins
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,8 +95,13 @@ class Logistic:
     low, high : tuple of float
         The box, data units.
     rounds : int, >= 2
-    clip : float in (0, 32]
-        Rows, centred and scaled, are shortened to this length.
+    clip : float in (0, 32], optional
+        Gradients are of rows, centred and scaled, shortened to this length; None releases how long
+        rows are, and takes a length that few exceed.
+    first_length : float in (0, 32]
+        Before that release.
+    rare : float in (0, 1)
+        Part of the rows that is longer than a usual one.
     penalty : float, >= 0
         Of half the squared norm of the coefficients, intercepts left out, where numbers are scaled
         to ``[-1, 1]`` by their public bounds: 1 / C of scikit-learn.
@@ -93,6 +109,8 @@ class Logistic:
         What a record of each class counts; "balanced" is inverse to the noisy class sizes.
     shrinkage : bool
         Whether weights that drown in noise are drawn toward 0. Without noise it changes nothing.
+    reference : tuple of int
+        Of each column: the category that odds ratios are against; 0 for numbers.
     frac_bits : int
 
     Notes
@@ -113,14 +131,19 @@ class Logistic:
     low: tuple[float, ...]
     high: tuple[float, ...]
     rounds: int
-    clip: float
+    clip: float | None = None
+    first_length: float = 1.0
+    rare: float = 0.01
     penalty: float = 1.0
     class_weight: tuple[float, ...] | Literal["balanced"] = ()
     shrinkage: bool = True
+    reference: tuple[int, ...] = ()
     frac_bits: int = 16
 
     def __post_init__(self) -> None:
-        for name in ("classes", "levels", "names", "low", "high"):
+        if not self.reference:
+            object.__setattr__(self, "reference", (0,) * self.n_features)
+        for name in ("classes", "levels", "names", "low", "high", "reference"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         if not 2 <= len(self.classes) <= _MOST_CLASSES:
             raise PlanError(
@@ -132,6 +155,8 @@ class Logistic:
             raise PlanError(f"penalty must be a finite number >= 0, got {self.penalty!r}.")
         if not len(self.levels) == len(self.low) == len(self.high) == self.n_features:
             raise PlanError("levels, low and high need one entry for each column.")
+        if len(self.reference) != self.n_features:
+            raise PlanError(f"reference needs a category of each column, got {self.reference!r}.")
         if not 0 <= self.target < self.n_features:
             raise PlanError(f"target must be a column, got {self.target}.")
         if self.levels[self.target] != len(self.classes):
@@ -160,6 +185,7 @@ class Logistic:
         rounds: int | None = None,
         clip: float | None = None,
         shrinkage: bool = True,
+        reference: Mapping[str, str] | None = None,
         frac_bits: int = 16,
     ) -> Self:
         """Choose rounds and the length of rows from public numbers.
@@ -177,8 +203,10 @@ class Logistic:
         rounds : int, >= 2, optional
             The first sums columns, the others gradients; by default 3 to 14, more with less noise.
         clip : float in (0, 32], optional
-            Length of rows; by default :func:`cloister.tasks.frame.row_length`.
+            Length of rows; by default it is released, or with much noise short.
         shrinkage : bool
+        reference : mapping of column to category, optional
+            That odds ratios are against; by default a column's first.
 
         Raises
         ------
@@ -195,10 +223,11 @@ class Logistic:
         encoding = Encoding(levels, frac_bits, (at,))
         noise = noise_of_mean(encoding.width, budget, nominal_n)
         n_categories = sum(levels[j] > 0 for j in encoding.used)
-        if clip is None:
-            clip = row_length(n_categories, len(encoding.used) - n_categories, noise)
         if rounds is None:
             rounds = 1 + min(max(ceil(-log(2.5 * noise)), 2), 13)
+        length = row_length(n_categories, len(encoding.used) - n_categories, noise)
+        if clip is None and rounds < _FEWEST:  # lengths could not be seen either
+            clip = length
         return cls(
             n_features=n_features,
             target=at,
@@ -208,21 +237,49 @@ class Logistic:
             low=tuple(c.low for c in columns),
             high=tuple(c.high for c in columns),
             rounds=rounds,
-            clip=float(clip),
+            clip=None if clip is None else float(clip),
+            first_length=length,
+            rare=min(max(_RAREST * noise * sqrt(encoding.width), 0.01), 0.05),
             penalty=1 / C,
             class_weight=_class_weights(classes, class_weight),
             shrinkage=bool(shrinkage),
+            reference=chosen_references(columns, reference),
             frac_bits=frac_bits,
         )
 
     @cached_property
     def _frame(self) -> Frame:
-        return Frame(self.levels, self.frac_bits, (self.target,), float(self.clip))
+        # rows of a released length are in its units
+        return Frame(
+            self.levels,
+            self.frac_bits,
+            (self.target,),
+            1.0 if self.clip is None else float(self.clip),
+        )
 
     @property
     def _outputs(self) -> int:
         """One for two classes, as in scikit-learn, else one for each class."""
         return 1 if len(self.classes) == 2 else len(self.classes)
+
+    @cached_property
+    def _pairs(self) -> tuple[Integers, Integers]:
+        """The pairs of classes, each with a curvature of its own."""
+        return np.triu_indices(len(self.classes), 1)
+
+    @property
+    def _refresh(self) -> int:
+        """The round that asks for the curvature at the model it has then; 0 if noise is large."""
+        if self.rounds < _FEWEST or self._wide:
+            return 0
+        return round(self.rounds * _REFRESH)
+
+    @cached_property
+    def _wide(self) -> bool:
+        """Whether there are too many weights to hold all their curvatures."""
+        p, k = self._frame.width, len(self.classes)
+        words = k * (k - 1) // 2 * (p * (p + 1) // 2)
+        return (k - 1) * p > _WIDEST or words > _MOST_WORDS
 
     def _residual_squared(self, t: int) -> float:
         """Return a bound on a record's squared residuals: all classes are even at the start."""
@@ -231,44 +288,72 @@ class Logistic:
             return 0.25 if k == 2 else 1 - 1 / k
         return 1.0 if k == 2 else 2.0
 
+    def _curvature_bound(self, t: int) -> tuple[int, float]:
+        """Return the number of a record's curvatures in a round, and a bound on their norm."""
+        if t == 1:  # all classes are even, and so are all pairs
+            return 1, _STRETCH / len(self.classes) ** 2
+        return len(self._pairs[0]), _STRETCH / 4
+
     def describe(self) -> str:
         """Say in plain words what is summed and what is released."""
         return (
             f"Logistic regression for {len(self.classes)} classes over "
             f"{self._frame.width - 1} columns of a design. One noisy sum tells where columns lie "
-            "and how far they spread, one their products, and "
-            f"{self.rounds - 1} the gradient of the likelihood at a public model; each record's "
-            f"row is shortened to length {self.clip:.3g} first. The coefficients are made from "
+            "and how far they spread, one how long rows are, one or two the curvature of "
+            "the likelihood, and "
+            f"{self.rounds - 1} its gradient at a public model. The coefficients are made from "
             "these sums."
         )
 
     def start(self) -> State:
         """Return the state before the first round: all weights 0."""
         p, k = self._frame.width, self._outputs
+        size = self._basis.shape[1] * p
         weights = (1.0,) * len(self.classes)
         if self.class_weight != "balanced":
             weights = self.class_weight
         return {
             "centre": np.zeros(p),
             "scale": np.ones(p),
+            "length": np.array([self.first_length if self.clip is None else self.clip]),
             "class_sizes": np.ones(len(self.classes)),
             "class_weight": np.array(weights) / max(weights),
             "products": np.zeros(p * (p + 1) // 2),
-            "target": np.zeros((k, p)),
-            "target_std": np.zeros(1),
-            "target_weight": np.zeros(1),
+            "curvature": np.zeros((len(self._pairs[0]), p * (p + 1) // 2) if self._refresh else 0),
+            "curvature_std": np.zeros(1),
+            "gradient": np.zeros((k, p)),
+            "gradient_std": np.zeros(1),
             "weights": np.zeros((k, p)),
             "half_width": np.zeros((k, p)),
+            "noise_root": np.zeros((0, 0) if self._wide else (k * p, size + 2)),
+            "sampling_root": np.zeros((0, 0) if self._wide else (k * p, size)),
         }
+
+    def _shares(self) -> Floats:
+        """Return the share of the budget of each gradient."""
+        left = 1 - SUMS_SHARE - PRODUCTS_SHARE - CURVATURE_SHARE
+        left -= LENGTHS_SHARE * (self.clip is None)
+        growth = min(_GROWTH, _MOST_GROWTH ** (1 / (self.rounds - 1)))
+        grow = growth ** np.arange(self.rounds - 1)
+        return np.asarray(left * grow / grow.sum())
 
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return sums of columns; products and a gradient; or a gradient."""
         if t == 0:
             return (self._frame.sums_block(SUMS_SHARE, len(self.classes)),)
-        share = (1 - SUMS_SHARE - PRODUCTS_SHARE) / (self.rounds - 1)
+        share = float(self._shares()[t - 1])
         gradient = self._frame.gradient_block(self._outputs, self._residual_squared(t), share)
         if t == 1:
-            return (gradient, self._frame.products_block(PRODUCTS_SHARE))
+            both = PRODUCTS_SHARE + CURVATURE_SHARE * (not self._refresh)
+            curvature = self._frame.curvature_block(*self._curvature_bound(t), both)
+            if self.clip is None:
+                return (gradient, curvature, self._frame.lengths_block(LENGTHS_SHARE))
+            return (gradient, curvature)
+        if t == self._refresh:
+            return (
+                gradient,
+                self._frame.curvature_block(*self._curvature_bound(t), CURVATURE_SHARE),
+            )
         return (gradient,)
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
@@ -279,50 +364,52 @@ class Logistic:
             return self._frame.sum_columns(records, labels, k)
         weights = from_grid(state["weights"], self.frac_bits)
         of_class = np.minimum(from_grid(state["class_weight"], self.frac_bits), 1.0)
-        gradient = np.zeros((self._outputs, self._frame.width), dtype=np.int64)
-        products = np.zeros(self._frame.products_block(1.0).size * (t == 1), dtype=np.int64)
+        totals = [np.zeros(block.shape, dtype=np.int64) for block in self.blocks(t)]
         squared = self._residual_squared(t)
         for where, rows in self._frame.rows(state, records):
-            residuals = self._residuals(state, rows, weights, labels[where])
-            residuals *= of_class[labels[where]]
-            gradient += self._frame.sum_gradients(state, rows, residuals, squared)
-            if t == 1:
-                products += self._frame.sum_row_products(state, rows)
-        return np.concatenate([gradient.ravel(), products])
+            told = self._told(state, rows, weights)
+            counts = of_class[labels[where]]
+            residuals = told.copy()
+            residuals[labels[where], np.arange(len(counts))] -= 1
+            residuals = residuals[-self._outputs :] * counts
+            totals[0] += self._frame.sum_gradients(state, rows, residuals, squared)
+            if t in (1, self._refresh):
+                n_pairs, bound = self._curvature_bound(t)
+                pairs = told[self._pairs[0]][:n_pairs] * told[self._pairs[1]][:n_pairs]
+                pairs *= counts * self._frame.undone(state, rows, _STRETCH)
+                totals[1] += self._frame.sum_curvature(state, rows, pairs, bound)
+            if t == 1 and self.clip is None:
+                totals[2] += self._frame.count_lengths(rows)
+        return np.concatenate([total.ravel() for total in totals])
 
-    def _residuals(self, state: GridState, rows: Rows, weights: Floats, labels: Integers) -> Floats:
-        """Return the probability of each output less what happened; shape (n_outputs, n)."""
+    def _told(self, state: GridState, rows: Rows, weights: Floats) -> Floats:
+        """Return the probability of each class; shape (n_classes, n)."""
         margins = self._frame.margins(state, rows, weights)
         if self._outputs == 1:
-            return _sigmoid(margins) - labels
-        told = _softmax(margins)
-        told[labels, np.arange(len(labels))] -= 1
-        return told
+            return np.stack([_sigmoid(-margins[0]), _sigmoid(margins[0])])
+        return _softmax(margins)
 
     def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
         """Place the rows; or average what all gradients say of the solution, and solve for it."""
         now = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
         if t == 0:
             return {**now, **self._placed(released["sums"], now)}
-        if t == 1:
-            matrix, _ = self._frame.read_products(released["products"])
-            now["products"] = matrix[np.triu_indices(self._frame.width)]
+        unit = self._frame.clip / float(now["length"][0])  # in which rows were summed
+        if "curvature" in released:
+            now |= self._bent(t, released["curvature"], unit, now)
         block = released["gradient"]
-        unit = 1 << self._frame.gradient_bits(sqrt(self._residual_squared(t)))
+        unit *= 1 << self._frame.gradient_bits(sqrt(self._residual_squared(t)))
         gradient, noise_std = block.values / unit, block.noise_std / unit
         if self._outputs > 1:  # the exact gradients of all classes sum to 0
             gradient = gradient - gradient.mean(axis=0)
-        products, bends = self._matrix(now), self._bends(now)
-        target = bends @ now["weights"] @ products - gradient
-        weight = 1 / self._residual_squared(t)
         if t > 1:  # what was said before counts less, since the model was farther away
-            before = _KEPT * float(now["target_weight"][0])
-            part = weight / (before + weight)
-            target = part * target + (1 - part) * now["target"]
-            noise_std = hypot(part * noise_std, (1 - part) * float(now["target_std"][0]))
-            weight += before
-        now["target_weight"] = np.array([weight])
-        return {**now, **self._solved(now, products, bends, target, noise_std)}
+            before = float(now["gradient_std"][0])
+            part = before**2 / max(before**2 + noise_std**2, 1e-300)
+            gradient = part * gradient + (1 - part) * now["gradient"]
+            noise_std = hypot(part * noise_std, (1 - part) * before)
+        if "lengths" in released:
+            now["length"] = np.array([self._frame.choose_length(released["lengths"], self.rare)])
+        return {**now, **self._solved(now, gradient, noise_std)}
 
     def _placed(self, block: Released, now: State) -> State:
         """Return centre, scale, number of records, and the classes' weights."""
@@ -338,71 +425,179 @@ class Logistic:
         placed["class_sizes"] = sizes
         return placed
 
-    def _bends(self, now: State) -> Floats:
-        """Return how the curvature couples outputs; it is this times the products of rows.
+    def _bent(self, t: int, block: Released, unit: float, now: State) -> State:
+        """Return the curvature of each pair of classes, as far as it stands out of its noise."""
+        matrices, noise_std = self._frame.read_curvature(block, unit)
+        if t == 1:  # the curvature of normal rows, until it is asked again
+            even = self._rows_products(matrices[0], noise_std, now) * len(self.classes) ** 2
+            return {
+                "products": even[np.triu_indices(self._frame.width)],
+                "curvature_std": np.array([noise_std]),
+                "curvature": np.zeros_like(now["curvature"]),
+            }
+        model = self._normal_curvature(self._normal(now, now["weights"]))
+        # each entry between two directions of the model's curvature by itself
+        values, vectors = np.linalg.eigh(model)
+        values = np.maximum(values, 1e-9 * np.abs(values).max())
+        turned = vectors.transpose(0, 2, 1) @ (matrices - model) @ vectors
+        usual = _MODEL**2 * values[:, :, None] * values[:, None, :]
+        turned *= usual / (usual + noise_std**2)
+        told = vectors @ turned @ vectors.transpose(0, 2, 1)
+        return {"curvature": told[:, *np.triu_indices(self._frame.width)]}
 
-        It is the mean of what margins have, taken for normal, with the mean and variance that the
-        products give them. By [B92]_ it is at most 1/4, or 1/2 for more than two classes.
+    def _rows_products(self, matrix: Floats, noise_std: float, now: State) -> Floats:
+        """Return products of rows, where columns that are not seen to go together do not."""
+        apart = np.diag(np.maximum(np.diag(matrix), noise_std))
+        found = apart + james_stein(matrix - apart, noise_std)
+        values, vectors = np.linalg.eigh(found)
+        positive: Floats = (vectors * np.maximum(values, noise_std)) @ vectors.T
+        return positive
+
+    def _normal(self, now: State, weights: Floats) -> tuple[Floats, Floats, Floats]:
+        """Return what rows would be at some margins, if they were normal.
+
+        Returns
+        -------
+        told : ndarray of shape (n_classes, n_points)
+            Probabilities at margins that stand for equally many rows each.
+        rows : ndarray of shape (n_points, width)
+            Mean row at each, times the square root of how many rows it stands for.
+        left : ndarray of shape (width, width)
+            Products of what is left of rows, for all of them.
         """
-        products, weights = self._matrix(now), now["weights"]
+        products = self._unpacked(now["products"])
         n = max(float(products[-1, -1]), 1.0)
-        mean = weights @ products[:, -1] / n
-        spread = weights @ products @ weights.T / n - np.outer(mean, mean)
-        values, vectors = np.linalg.eigh(spread)
-        noise = public_generator(0, "margins").normal(size=(_SAMPLES, self._outputs))
-        root = (vectors * np.sqrt(np.maximum(values, 0))) @ vectors.T  # whatever a vector's sign is
-        margins = (mean + noise @ root).T
+        mean = products[-1] / n
+        spread = products / n - np.outer(mean, mean)
+        couple = weights @ spread
+        values, vectors = np.linalg.eigh(couple @ weights.T)
+        root = np.sqrt(np.maximum(values, 0))
+        safe = np.where(root > 1e-6, root, np.inf)
+        # symmetric, so that points move smoothly with the weights
+        towards = couple.T @ (vectors / safe) @ vectors.T  # of a row, for one step of a point
+        points = _points(self._outputs)
+        margins = (mean @ weights.T + points @ ((vectors * root) @ vectors.T)).T
+        rows = (mean + points @ towards.T) * sqrt(n / len(points))
+        told = _softmax(margins)
         if self._outputs == 1:
-            told = _sigmoid(margins)
-            least, mixed = 0.25, (told * (1 - told)).mean(axis=1, keepdims=True)
-        else:
-            told = _softmax(margins)
-            least, mixed = 1 / self._outputs, np.diag(told.mean(axis=1)) - told @ told.T / _SAMPLES
-        values, vectors = np.linalg.eigh(mixed)
-        floored = np.maximum(values, _FLATTEST * least)
-        bends: Floats = (vectors * floored) @ vectors.T * self._mean_weight(now)
-        return bends
+            told = np.stack([_sigmoid(-margins[0]), _sigmoid(margins[0])])
+        return told, rows, n * (spread - towards @ towards.T)
 
-    def _mean_weight(self, now: State) -> float:
-        sizes = now["class_sizes"]
-        return float(sizes @ now["class_weight"] / sizes.sum())
+    def _normal_curvature(self, normal: tuple[Floats, Floats, Floats]) -> Floats:
+        """Return the curvature of each pair of classes that normal rows have."""
+        told, rows, left = normal
+        pairs = told[self._pairs[0]] * told[self._pairs[1]]
+        found: Floats = np.einsum("qs,si,sj->qij", pairs, rows, rows, optimize=True)
+        return np.asarray(found + pairs.mean(axis=1)[:, None, None] * left)
 
-    def _matrix(self, now: State) -> Floats:
-        """Return the products as a symmetric matrix."""
+    def _unpacked(self, packed: Floats) -> Floats:
+        """Return symmetric matrices."""
         upper = np.triu_indices(self._frame.width)
-        matrix = np.zeros((self._frame.width, self._frame.width))
-        matrix[upper] = now["products"]
-        return np.triu(matrix, 1).T + matrix
+        matrix = np.zeros((*packed.shape[:-1], self._frame.width, self._frame.width))
+        matrix[..., upper[0], upper[1]] = packed
+        matrix[..., upper[1], upper[0]] = packed
+        return matrix
 
-    def _solved(
-        self, now: State, products: Floats, bends: Floats, target: Floats, noise_std: float
-    ) -> State:
-        """Solve for the weights, along each direction of the outputs by itself."""
+    def _nearer(self, step: Floats, now: State) -> Floats:
+        """Return a step by which margins change little enough for their curvature to hold."""
+        products = self._unpacked(now["products"])
+        squared = np.einsum("ki,ij,kj", step, products, step) / max(products[-1, -1], 1.0)
+        return step * min(1.0, _FARTHEST / sqrt(max(squared, 1e-18)))
+
+    def _system(self, pairs: Floats) -> Floats:
+        """Return the curvature of all outputs from that of pairs of classes."""
+        if self._outputs == 1:
+            return np.asarray(pairs[0])
+        apart = self._basis[self._pairs[0]] - self._basis[self._pairs[1]]
+        system = np.einsum("qa,qij,qb->aibj", apart, pairs, apart, optimize=True)
+        size = apart.shape[1] * self._frame.width
+        return np.asarray(system.reshape(size, size))
+
+    @cached_property
+    def _basis(self) -> Floats:
+        """Directions of outputs in which they differ: the same for all changes no probability."""
+        k = self._outputs
+        return np.ones((1, 1)) if k == 1 else np.linalg.svd(np.eye(k) - 1 / k)[0][:, : k - 1]
+
+    def _parts(self, now: State) -> Iterator[Floats]:
+        """Yield directions of outputs that are solved for by themselves: all, if not too wide."""
+        if self._wide:
+            told, _, _ = self._normal(now, now["weights"])
+            told = told[-self._outputs :]
+            mixed = np.diag(told.mean(axis=1)) - told @ told.T / told.shape[1]
+            _, vectors = np.linalg.eigh(self._basis.T @ mixed @ self._basis)
+            yield from (self._basis @ vectors).T[:, :, None]
+        else:
+            yield self._basis
+
+    def _curvature(self, now: State, weights: Floats, basis: Floats, more: Floats) -> Floats:
+        """Return the curvature at some weights between directions of outputs."""
+        normal = self._normal(now, weights)
+        if self._wide:  # as if margins told nothing of rows
+            told = normal[0][-self._outputs :]
+            along = basis[:, 0] @ told
+            bend = (basis[:, 0] ** 2) @ told.mean(axis=1) - (along**2).mean()
+            bend = max(float(bend), _FLATTEST / 4 / len(self.classes))
+            return bend * self._unpacked(now["products"])
+        return _positive(self._system(self._normal_curvature(normal)), more)
+
+    def _solved(self, now: State, gradient: Floats, noise_std: float) -> State:
+        """Solve for the weights."""
         spread = np.full(self._frame.width, _SPREAD_CATEGORY)
         spread[self._frame.number_places] = _SPREAD_NUMBER
         spread[-1] = _SPREAD_CONSTANT
         if not self.shrinkage:
             spread *= _NO_SHRINKAGE
+        before, p = now["weights"], self._frame.width
+        # weights that are seen to be large are not held to be small
+        spread *= max(1.0, 2 * float(np.sqrt(np.mean((before / spread) ** 2, axis=1).max())))
         penalty = self.penalty * now["scale"] ** 2 / self._divisor(now)
         penalty[-1] = 0.0
         # in half boxes: the state is rounded to the grid
         back = self._frame.to_half_boxes(now, np.array(self.low), np.array(self.high))
-        values, vectors = np.linalg.eigh(bends)
-        weights, variance = np.zeros_like(target), np.zeros_like(target)
-        for bend, vector in zip(values, vectors.T, strict=True):
-            if self._outputs > 1 and abs(vector.sum()) > 0.5 * sqrt(len(vector)):
-                continue  # the same for all classes: it changes no probability
-            mean, left = solve(bend * products, penalty, (vector @ target)[None], noise_std, spread)
-            weights += np.outer(vector, mean[0])
-            variance += np.outer(vector**2, np.einsum("ij,jk,ik->i", back, left, back))
-        half_width = INTERVAL_95["gaussian"] * np.sqrt(np.maximum(variance, 0))
-        # a solution that still moves is not yet where the gradients vanish
-        moved = (weights - now["weights"]) @ back.T
+        weights, after, variance = before, gradient, np.zeros_like(before)
+        solved: State = {}
+        for basis in self._parts(now):
+            m = basis.shape[1]
+            likely, fine = np.tile(spread, m), np.tile(penalty, m)
+            more = np.zeros((m * p, m * p))
+            if now["curvature"].size:
+                more = self._system(self._unpacked(now["curvature"]))
+            system = self._curvature(now, weights, basis, more)
+            for _ in range(1 if self._wide else _STEPS):
+                target = system @ (basis.T @ weights).ravel() - (basis.T @ after).ravel()
+                mean, left = solve(system, fine, target[None], noise_std, likely)
+                step = basis @ mean[0].reshape(m, p) - basis @ (basis.T @ weights)
+                step = self._nearer(step, now)
+                # the curvature changes on the way as that of normal rows does
+                ahead = self._curvature(now, weights + step, basis, more)
+                change = (system + ahead) / 2 @ (basis.T @ step).ravel()
+                after = after + basis @ change.reshape(m, p)
+                weights, system = weights + step, ahead
+            # a direction that noise alone makes steep may be flat: categories and the constant are
+            values, vectors = np.linalg.eigh(system)
+            floor = self._outputs * now["curvature_std"]  # of the pairs in which an output is
+            sure = (vectors * np.maximum(values - floor, 0)) @ vectors.T
+            _, left = solve(sure, fine, target[None], noise_std, likely)
+            # of what noise leaves open, what is drawn to zero, and what a last step leaves
+            drawn = left @ ((basis.T @ weights) / spread**2).ravel()
+            moved = _LEFT * (basis.T @ (weights - before)).ravel()
+            root = np.column_stack([_root(left), drawn, moved])
+            turned = np.kron(basis, back)
+            noise = turned @ root
+            variance += (noise**2).sum(axis=1).reshape(variance.shape)
+            if not self._wide:
+                inverse = np.linalg.pinv(system + np.diag(fine), hermitian=True)
+                sampling = turned @ _root(inverse @ system @ inverse)
+                solved = {"noise_root": noise, "sampling_root": sampling}
+        half_width = INTERVAL_95["gaussian"] * np.sqrt(variance)
+        drift = _DRIFT * float(np.sqrt(np.mean((after - gradient) ** 2)))
         return {
-            "target": target,
-            "target_std": np.array([noise_std]),
+            **solved,
+            "gradient": after,
+            "gradient_std": np.array([hypot(noise_std, drift)]),
             "weights": np.clip(weights, -_LARGEST, _LARGEST),
-            "half_width": round_up(np.hypot(half_width, moved), self.frac_bits),
+            "half_width": round_up(half_width, self.frac_bits),
         }
 
     def _divisor(self, now: State) -> float:
@@ -439,10 +634,12 @@ class Logistic:
 
         Notes
         -----
-        The intervals are about the solution that the same rows, clip length and penalty have
-        without noise, given that weights are of the size :meth:`update` assumes of them. They hold
-        what the averaged gradients' noise leaves open; the noise of the products is of second
-        order once the gradients are small. They say nothing of sampling.
+        The intervals are about the solution that all rows have without noise and shortening. They
+        hold what the averaged gradients' noise leaves open, how far weights are drawn to 0, and
+        what the last step leaves. Population intervals, ``..._population_low`` and
+        ``..._population_high``, add sampling by the inverse of the released curvature: they are
+        right if the model is. ``covariance`` and ``sampling_covariance`` are of all coefficients,
+        output by output, the intercept last in each; very wide models have none of these.
         """
         now = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
         told = now["weights"] @ self._back(now).T
@@ -450,15 +647,59 @@ class Logistic:
         unit = self._frame.to_columns(now, np.ones(self.n_features), np.zeros(self.n_features))
         half_width = now["half_width"] / np.append(self._half_boxes, 1.0)
         low, high = told - half_width, told + half_width
-        return {
-            "coef": told[:, : p - 1],
-            "coef_low": low[:, : p - 1],
-            "coef_high": high[:, : p - 1],
-            "intercept": told[:, -1],
-            "intercept_low": low[:, -1],
-            "intercept_high": high[:, -1],
-            "grid_coef": now["weights"] @ unit.T,
-        }
+        named = {"": told, "_low": low, "_high": high}
+        results: dict[str, Floats] = {"grid_coef": now["weights"] @ unit.T}
+        if not self._wide:
+            units = np.tile(np.append(self._half_boxes, 1.0), self._outputs)[:, None]
+            noise, sampling = now["noise_root"] / units, now["sampling_root"] / units
+            results["covariance"] = noise @ noise.T
+            results["sampling_covariance"] = sampling @ sampling.T
+            ends = population_interval(told, low, high, (sampling**2).sum(axis=1).reshape(-1, p))
+            named |= dict(zip(ENDS, ends, strict=True))
+        for end, values in named.items():
+            results[f"coef{end}"] = values[:, :-1]
+            results[f"intercept{end}"] = values[:, -1]
+        return results
+
+    def odds_ratio(
+        self, results: Mapping[str, Floats], weights: Floats, output: int = 0
+    ) -> Between:
+        """Return what the odds of a class are multiplied by.
+
+        Parameters
+        ----------
+        results : mapping
+            Of :meth:`results`.
+        weights : ndarray of shape (n_columns_of_design + 1,)
+            By how much each column of the design is larger, in data units; the constant is last.
+        output : int
+            For two classes 0, the odds of the second; else the number of a class, and its odds
+            against the first.
+
+        Raises
+        ------
+        PlanError
+            If the model is too wide to hold covariances.
+        """
+        if self._wide:
+            raise PlanError(
+                "odds ratios need covariances, which are kept up to a few hundred coefficients; "
+                "use fewer columns, or join rare categories."
+            )
+        against = np.zeros(self._outputs)
+        against[output] = 1.0
+        if self._outputs > 1:
+            against[0] -= 1.0
+        told = np.column_stack([results["coef"], results["intercept"]]).ravel()
+        found = combination(
+            np.outer(against, weights).ravel(),
+            told,
+            results["covariance"],
+            results["sampling_covariance"],
+        )
+        ends = found.population or (found.low, found.high)
+        value, *limits = (_exp(v) for v in (found.value, found.low, found.high, *ends))
+        return Between(value, limits[0], limits[1], population=(limits[2], limits[3]))
 
     def decision(self, results: Mapping[str, Floats], records: Records) -> Floats:
         """Return the log-odds of each record; shape (n_samples, n_outputs)."""
@@ -481,7 +722,15 @@ class Logistic:
         outputs = (self.classes[1],) if self._outputs == 1 else self.classes
         rows: list[tuple[str | Between, ...]] = []
         for name, *ends in zip(self.names, told.T, low.T, high.T, strict=True):
-            rows.append((name, *(Between(*map(float, each)) for each in zip(*ends, strict=True))))
+            rows.append(
+                (
+                    name,
+                    *(
+                        Between(float(each[0]), float(each[1]), float(each[2]))
+                        for each in zip(*ends, strict=True)
+                    ),
+                )
+            )
         table = Table(
             "Coefficients of the log-odds, data units", ("column", *outputs), tuple(rows), NOTE
         )
@@ -493,7 +742,26 @@ class Logistic:
             half_width * self._half_boxes,
             "log-odds",
         )
-        return (table, bars)
+        if self._wide:
+            return (table, bars)
+        return (table, self._odds_ratios(results), bars)
+
+    def _odds_ratios(self, results: Mapping[str, Floats]) -> Table:
+        """Return the odds ratio of each column for one unit, or against its reference category."""
+        levels = [self.levels[j] for j in range(self.n_features) if j != self.target]
+        chosen = [c for j, c in enumerate(self.reference) if j != self.target]
+        outputs = range(1) if self._outputs == 1 else range(1, self._outputs)
+        rows: list[tuple[str | Between, ...]] = []
+        for name, row in zip(self.names[:-1], to_reference(levels, chosen), strict=False):
+            ratios = [self.odds_ratio(results, row, output) for output in outputs]
+            rows.append((name, *(ratios if row.any() else ["reference"] * len(ratios))))
+        heads = [f"{word} against {self.classes[0]}" for word in self.classes[1:]]
+        return Table(
+            "Odds ratios, for one unit or against the reference category",
+            ("column", *heads),
+            tuple(rows),
+            NOTE,
+        )
 
 
 def _class_weights(
@@ -514,6 +782,38 @@ def _class_weights(
         return tuple(float(weight) for weight in given)
     except (TypeError, ValueError):
         raise PlanError(f"class_weight must be numbers, got {given!r}.") from None
+
+
+def _positive(model: Floats, more: Floats) -> Floats:
+    """Return the sum of two curvatures, in no direction below a part of the first."""
+    if not more.any():
+        return model
+    values, vectors = np.linalg.eigh(model)
+    lengths = np.sqrt(np.maximum(values, 1e-9 * max(float(values[-1]), 1e-9)))
+    ratio, turned = np.linalg.eigh((vectors / lengths).T @ more @ (vectors / lengths))
+    turned = (vectors * lengths) @ turned
+    return np.asarray(model + (turned * np.maximum(ratio, _FLATTEST - 1)) @ turned.T)
+
+
+def _root(covariance: Floats) -> Floats:
+    """Return the symmetric root of a covariance, without its negative part."""
+    values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)
+    root: Floats = (vectors * np.sqrt(np.maximum(values, 0))) @ vectors.T
+    return root
+
+
+@cache
+def _points(n: int) -> Floats:
+    """Return points that stand for a normal law of `n` dimensions; shape (n_points, n)."""
+    if n == 1:
+        return ndtri((np.arange(_SAMPLES) + 0.5) / _SAMPLES)[:, None]
+    half = public_generator(0, "margins").normal(size=(_SAMPLES, n))
+    points = np.concatenate([half, -half])
+    return points @ np.linalg.inv(np.linalg.cholesky(points.T @ points / len(points))).T
+
+
+def _exp(value: float) -> float:
+    return float(np.exp(np.clip(value, -700, 700)))
 
 
 def _sigmoid(margins: Floats) -> Floats:
