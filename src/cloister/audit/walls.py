@@ -15,6 +15,7 @@ import numpy as np
 
 from cloister.protocol.plan import Plan
 from cloister.tasks.base import GridState, Integers, Records
+from cloister.tasks.base import inside as in_the_box
 
 _POINTS = 12  # of a state, at most
 _PAIRS = 24  # of points whose ties are looked for
@@ -48,7 +49,8 @@ def hard_records(plan: Plan, t: int, state: GridState, rng: np.random.Generator)
     one, d = plan.grid.one, plan.grid.n_features
 
     def adds(record: Integers) -> Integers:
-        return plan.task.contribute(t, state, record.astype(np.int32)[None])
+        summed = in_the_box(record.astype(np.int32)[None], plan.grid.frac_bits)
+        return plan.task.contribute(t, state, summed)
 
     points = state_points(state, d, one)
     steps = np.concatenate([np.zeros((1, d), np.int64), np.eye(d, dtype=np.int64)])

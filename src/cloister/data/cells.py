@@ -50,8 +50,9 @@ def one_unit(name: str) -> str:
     Two people who get one name lose rows; one person who kept two names would lose privacy.
     """
     plain = unicodedata.normalize("NFKC", name)
-    seen = "".join(c for c in plain if unicodedata.category(c) not in ("Cc", "Cf"))
-    text = _UNSEEN.sub("", seen).strip()
+    seen = _UNSEEN.sub("", "".join(c for c in plain if unicodedata.category(c) != "Cf")).strip()
+    # keys of bytes may be nothing but control characters, and are units all the same
+    text = "".join(c for c in seen if unicodedata.category(c) != "Cc").strip() or seen
     if not (whole := _WHOLE.fullmatch(text)):
         return text
     sign, digits = whole.groups()

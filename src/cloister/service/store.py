@@ -569,7 +569,7 @@ class Store:
         try:
             with self._engine.begin() as connection:
                 yield connection
-        except (sa.exc.SQLAlchemyError, sqlite3.Error) as error:
+        except (sa.exc.SQLAlchemyError, sqlite3.Error, UnicodeDecodeError) as error:
             raise LedgerError(
                 f"database {self._name!r} cannot be read or written ({_cause(error)}), so nothing "
                 "may be released; check the server, its disk, and whether another coordinator "
@@ -675,6 +675,8 @@ def _now() -> float:
 
 def _cause(error: BaseException) -> str:
     """Return the first line of what the driver said, without the statement and its values."""
+    if isinstance(error, UnicodeDecodeError):  # it would quote a byte
+        return "text in it is not UTF-8"
     cause = str(getattr(error, "orig", None) or error).strip() or type(error).__name__
     return cause.splitlines()[0].rstrip(".")
 

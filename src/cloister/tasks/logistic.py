@@ -18,10 +18,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from math import ceil, hypot, isfinite, log, sqrt
+from statistics import NormalDist
 from typing import ClassVar, Literal, Self
 
 import numpy as np
-from scipy.special import ndtri
 
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
@@ -806,7 +806,8 @@ def _root(covariance: Floats) -> Floats:
 def _points(n: int) -> Floats:
     """Return points that stand for a normal law of `n` dimensions; shape (n_points, n)."""
     if n == 1:
-        return ndtri((np.arange(_SAMPLES) + 0.5) / _SAMPLES)[:, None]
+        normal = NormalDist()
+        return np.array([[normal.inv_cdf((i + 0.5) / _SAMPLES)] for i in range(_SAMPLES)])
     half = public_generator(0, "margins").normal(size=(_SAMPLES, n))
     points = np.concatenate([half, -half])
     return points @ np.linalg.inv(np.linalg.cholesky(points.T @ points / len(points))).T
