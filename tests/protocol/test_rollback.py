@@ -62,7 +62,7 @@ class Federation:
 
     def new_plan(self, **changes: object) -> Plan:
         self.jobs += 1
-        return replace(self.plan, run_id=f"{self.jobs:032x}", **changes)  # type: ignore[arg-type]
+        return replace(self.plan, run_id=f"{self.jobs:032x}", **changes)  # type: ignore[arg-type]  # of many types
 
     def reserve(self, plan: Plan) -> None:
         for silo in plan.silos:
@@ -326,7 +326,7 @@ def test_a_recovered_job_is_charged_above_the_cap_and_nothing_more_is_accepted(
     federation.run(plan)
     federation.put_back(copy)
     book = federation.open(federation.victim)
-    low = Budget(plan.budget.epsilon / 2, CAP.delta)  # type: ignore[union-attr]
+    low = Budget(plan.budget.epsilon / 2, CAP.delta)  # type: ignore[union-attr]  # private
     book.change_cap("toy", low)
     with pytest.raises(LedgerError):
         book.check_statements(

@@ -8,6 +8,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -220,8 +221,6 @@ def open_charge(
     path: Path = args.ledger or default_ledger()
     if silo is not None:
         path = path.with_stem(f"{path.stem}.{silo}")
-    if not args.ledger:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     ledger = Ledger(path) if path.exists() else None
     known = ledger is not None and schema.dataset in ledger.datasets()
     cap = args.cap_epsilon
@@ -243,6 +242,9 @@ def open_charge(
         cap = _new_cap(args, schema, budget, path)
         whole = Budget(cap, budget.delta)
         split = _new_split(args, plan, whole)
+        if not args.ledger:
+            with suppress(OSError):  # that the file cannot be made is the ledger's to say
+                path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         ledger = ledger or Ledger(path)
         ledger.open_dataset(schema.dataset, cap=whole, unit=schema.unit, split=split)
         out.say(

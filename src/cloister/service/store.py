@@ -644,8 +644,17 @@ def _record(connection: sa.Connection, job: str, request: bytes, answer: bytes) 
     return answer
 
 
-def _stored(row: Any) -> StoredJob:
+@contextmanager
+def _as_written() -> Iterator[None]:
+    """Refuse what is read of a job if it could not have been written: a bit of it was flipped."""
     try:
+        yield
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise LedgerError("a job in the database was changed; restore its newest copy.") from error
+
+
+def _stored(row: Any) -> StoredJob:
+    with _as_written():
         return StoredJob(
             id=row.id,
             plan=json.loads(row.plan),
@@ -661,8 +670,6 @@ def _stored(row: Any) -> StoredJob:
             ended_at=row.ended_at,
             result=None if row.result is None else json.loads(row.result),
         )
-    except (TypeError, ValueError) as error:  # a bit of the file was flipped
-        raise LedgerError("a job in the database was changed; restore its newest copy.") from error
 
 
 def _json(value: Any) -> str:
@@ -775,4 +782,6 @@ def _initialise(connection: sa.Connection, name: str) -> None:
     for job in connection.execute(without).scalars().all():
         one = sa.select(_JOBS.c.plan, _JOBS.c.proposer).where(_JOBS.c.id == job)
         row = connection.execute(one).one()
-        connection.execute(sa.insert(_BRIEFS), _brief(job, row.plan, row.proposer))
+        with _as_written():
+            brief = _brief(job, row.plan, row.proposer)
+        connection.execute(sa.insert(_BRIEFS), brief)
