@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil, floor, log2, sqrt
+from statistics import NormalDist
 
 import numpy as np
 
@@ -34,6 +35,11 @@ _ROW, _TABLE, _RESIDUAL = 20, 3, 24
 _FACTOR = _ROW - _TABLE  # of a row's shortening: times a table it is on the lattice of rows
 SUM_BITS = 16
 """Fineness of the first round."""
+BINS = 32
+"""Parts of a box, and then of a window in it, in which numbers are counted."""
+_BEYOND = 2.0  # deviations of noise, above which records are seen
+_WINDOW = 3.0  # deviations about the centre, in which numbers are counted again
+_ALIKE = 0.9  # part of the records, above which a column is taken to have one value
 _SHOWN = 20
 _RATIO, _SEEN, _MORE, _OFTEN = 1.07, 2.0, 1.25, 0.02
 _CHUNK = 1 << 14  # rows at a time: they stay in the cache, and sums stay below 2**53
@@ -167,6 +173,93 @@ class Frame:
     def room(self) -> int:
         """Bits of what a record may add: fits 100 silos with 16 ``frac_bits``, 7 with 24."""
         return 16 + self.frac_bits // 2
+
+    # the first two rounds: where the columns lie
+
+    def places_block(self, weight: float, labels: int = 0) -> Block:
+        """Return the block of counts of categories, of bins of numbers, labels and records."""
+        n_numbers, one = len(self._numbers), 1 << SUM_BITS
+        n_categories = self.width - 1 - n_numbers
+        size = n_categories + n_numbers * BINS + labels + 1
+        touched = len(self._layout) + (labels > 0) + 1
+        return Block("places", (size,), touched * one, touched * one**2, weight)
+
+    def count_places(
+        self, records: Records, labels: Integers | None = None, n: int = 0
+    ) -> Integers:
+        """Return the counts of the first round; `labels` are counted in `n` words."""
+        counts = [
+            np.bincount(codes(records[:, j], self.levels[j], self.frac_bits), minlength=levels)
+            for j, levels in ((j, self.levels[j]) for j in self._cats)
+        ]
+        box = np.tile([-1 << self.frac_bits, 1 << self.frac_bits], (len(self._numbers), 1))
+        counts.append(self._count_bins(box, records).ravel())
+        if labels is not None:
+            counts.append(np.bincount(labels, minlength=n))
+        return np.concatenate([*counts, [len(records)]]).astype(np.int64) << SUM_BITS
+
+    def read_places(self, released: Released) -> dict[str, Floats]:
+        """Return ``centre`` of categories, ``window`` of numbers, and ``n``.
+
+        Beyond a window hardly a record is seen. A count below its noise is taken for the noise.
+        """
+        values, noise_std = _counts(released)
+        n = max(float(values[-1]), noise_std, 1.0)
+        centre, place = np.zeros(self.width), 0
+        lattice = float(1 << min(_TABLE, self.frac_bits))
+        for _, part in self._categories:
+            levels = part.stop - part.start
+            shares = np.clip(values[place : place + levels] / n, 0, 1)
+            centre[part] = np.rint(shares * lattice) / lattice
+            place += levels
+        window = np.zeros((len(self._numbers), 2))
+        for at in range(len(window)):
+            centre_, std, _ = _spread(values[place : place + BINS], noise_std, n, (-1.0, 1.0))
+            place += BINS
+            window[at] = centre_ - _WINDOW * std, centre_ + _WINDOW * std
+        step = 2 / BINS
+        window = np.clip([np.floor(window[:, 0] / step), np.ceil(window[:, 1] / step)], -BINS / 2, BINS / 2)
+        return {"centre": centre, "window": window.T * step, "n": np.array([n])}
+
+    def spreads_block(self, weight: float) -> Block:
+        """Return the block of numbers of records by their bin within the released windows."""
+        n_numbers, one = len(self._numbers), 1 << SUM_BITS
+        return Block("spreads", (n_numbers, BINS), n_numbers * one, n_numbers * one**2, weight)
+
+    def count_spreads(self, state: GridState, records: Records) -> Integers:
+        """Return the counts of :meth:`spreads_block`."""
+        return self._count_bins(state["window"], records).ravel() << SUM_BITS
+
+    def read_spreads(self, now: Mapping[str, Floats], released: Released) -> dict[str, Floats]:
+        """Return ``centre`` and ``scale`` of each entry, and whether it is ``alike``.
+
+        These are mean and deviation of what is seen.
+
+        As many records as noise may hide are taken to be at the ends of what is seen; at the end of
+        the box if hardly two values are seen to differ.
+        """
+        values, noise_std = _counts(released)
+        centre, scale, alike = now["centre"].copy(), np.ones(self.width), np.zeros(self.width)
+        n = float(now["n"][0])
+        for counts, window, (_, place) in zip(values, now["window"], self._numbers, strict=True):
+            centre[place], std, most = _spread(counts, noise_std, n, window)
+            hidden = sqrt(noise_std * sqrt(BINS) / n)
+            if most > _ALIKE and std < hidden:
+                std, alike[place] = hidden, 1.0
+            scale[place] = 1 / min(std, 1.0)
+        return {"centre": centre, "scale": scale, "alike": alike}
+
+    def _count_bins(self, window: Integers, records: Records) -> Integers:
+        """Return how many records are in each part of a window; shape (n_numbers, BINS)."""
+        one = 1 << self.frac_bits
+        total = np.zeros((len(self._numbers), BINS), dtype=np.int64)
+        for counts, ends, (j, _) in zip(total, window, self._numbers, strict=True):
+            low, high = np.clip(ends, -one, one).tolist()
+            values = records[:, j].astype(np.int64)
+            values = values[(low <= values) & (values <= high)]
+            bins = np.minimum((values - low) * BINS // max(high - low, 1), BINS - 1)
+            counts += np.bincount(bins, minlength=BINS)
+        return total
 
     # the first round: where the columns lie
 
@@ -641,6 +734,34 @@ def row_length(n_categories: int, n_numbers: int, relative_noise: float) -> floa
 
 _OF_CATEGORY = 0.6  # mean squared distance of an indicator to its mean
 _SHORT, _NOISY = 0.6, 0.0012  # of the typical length, down to which noise
+
+
+def _counts(released: Released) -> tuple[Floats, float]:
+    """Return noisy counts and the noise of each."""
+    return from_grid(released.values, SUM_BITS), released.noise_std / (1 << SUM_BITS)
+
+
+def _spread(
+    counts: Floats, noise_std: float, n: float, window: tuple[float, float] | Floats
+) -> tuple[float, float, float]:
+    """Return centre and deviation of what noisy counts show, and the largest share of a bin.
+
+    Beyond the first and the last bin no more than noise is seen. The range between is taken for
+    that of a normal law of which as much is beyond as noise may hide.
+    """
+    least = _BEYOND * noise_std * np.sqrt(np.arange(1, len(counts) + 1))
+    first = int((np.cumsum(counts) > least).argmax())
+    last = len(counts) - 1 - int((np.cumsum(counts[::-1]) > least).argmax())
+    if first > last:
+        first, last = last, first
+    low, step = window[0], (window[1] - window[0]) / len(counts)
+    middles = low + step * (np.arange(first, last + 1) + 0.5)
+    weights = np.maximum(counts[first : last + 1], 1e-9)
+    centre = float(np.average(middles, weights=weights))
+    variance = float(np.average((middles - centre) ** 2, weights=weights)) + step**2 / 12
+    hidden = min(float(least[max(first, len(counts) - 1 - last)]) / n, 0.4)
+    normal = step * (last + 1 - first) / 2 / -NormalDist().inv_cdf(hidden)
+    return centre, max(sqrt(variance), normal), float(counts.max()) / n
 
 
 def _toward_zero(values: Integers, bits: int) -> Integers:

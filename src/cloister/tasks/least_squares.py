@@ -35,6 +35,7 @@ _SAME_WAY = 1.0  # of what is cut off, how much pulls in one direction
 SPREAD = 2.0
 """Deviation of weights before any data, columns and target in their standard deviations."""
 NO_SHRINKAGE = 1e6
+_MOST_LOST = 3.0
 _DOUBT = 0.3  # of the last step: how far the curvature may be wrong
 _HIDDEN = 0.5  # correlation that a column which drowns may have with what is left
 _LEAST_NOISE = 0.5  # of its variance, which products drawn toward their diagonal keep
@@ -87,8 +88,8 @@ def cut_of(counts: Floats, noise_std: float, n: float, price: float) -> tuple[in
     return int(places[best]), float(influence[best])
 
 
-def usual_length(counts: Floats, noise_std: float, n: float) -> tuple[int, float]:
-    """Return the edge below which nearly all lengths lie, and the squared length that is beyond.
+def usual_length(counts: Floats, noise_std: float, n: float) -> int:
+    """Return the edge below which nearly all lengths lie.
 
     Parameters
     ----------
@@ -97,21 +98,23 @@ def usual_length(counts: Floats, noise_std: float, n: float) -> tuple[int, float
         Of each count.
     n : float
         Noisy number of records.
-
-    Returns
-    -------
-    place : int
-    lost : float
-        Noisy sum of what squared lengths are above the edge's.
     """
-    reached = np.cumsum(counts)
-    place = int(np.argmax(reached > n / 2))
+    place = middle_length(counts, n)
     few = _SEEN * noise_std * sqrt(_WINDOW)
     while place + 1 < len(counts) and counts[place + 1 : place + 1 + _WINDOW].sum() > few:
         place += 1
-    above = slice(place + 1, place + 1 + _OCTAVE)
-    lost = counts[above] @ (EDGES[above] ** 2 * 2**-0.25 - EDGES[place] ** 2)
-    return place, max(float(lost), 0.0)
+    return place
+
+
+def middle_length(counts: Floats, n: float) -> int:
+    """Return the edge below which half of the lengths lie."""
+    return int(np.argmax(np.cumsum(counts) > n / 2))
+
+
+def lost_square(counts: Floats, length: float, longest: int) -> float:
+    """Return the noisy sum of what squared lengths are above a length, up to the longest seen."""
+    squares = EDGES[: longest + 1] ** 2 * 2**-0.25  # in the middle of a class
+    return max(float(counts[: longest + 1] @ np.maximum(squares - length**2, 0.0)), 0.0)
 
 
 def sum_zero_basis(levels: Sequence[int]) -> Floats:
@@ -168,9 +171,8 @@ class Curvature:
 def curvature_of(
     products: Floats,
     noise_std: float,
-    squares: Floats,
-    squares_std: Floats,
     lost: float,
+    alike: Floats,
     levels: Sequence[int],
 ) -> Curvature:
     """Return what products of shortened rows say of those of whole ones.
@@ -181,25 +183,23 @@ def curvature_of(
         Noisy sums of products of shortened rows.
     noise_std : float
         Of an entry off the diagonal; of one on it sqrt(2) times as much.
-    squares, squares_std : ndarray of shape (width,)
-        Noisy sums of squares of columns less their mean, and their noise; infinite where
-        unknown.
     lost : float
         Noisy sum of what rows were shortened by, squared.
+    alike : ndarray of shape (width,)
+        1 for a column of which hardly two values are seen to differ.
     levels : sequence of int
         Of each column of the model.
 
     Notes
     -----
     Entries off the diagonal are drawn to 0 as far as they are noise [LW04]_, and all are made
-    longer by what rows were shortened. A column drowns where neither its squares nor its products
-    are well above their noise, the part that is one with the constant left out.
+    longer by what rows were shortened. A column that is alike drowns where its products are not well above their
+    noise, the part that is one with the constant left out.
     """
     diagonal = np.diag(products)
-    drowned = (squares < _DROWNED * squares_std) & (squares_std < np.inf)
-    drowned[-1] = False
     apart = diagonal - products[-1] ** 2 / max(diagonal[-1], noise_std, 1e-300)  # of their mean
-    drowned &= apart < _DROWNED * sqrt(2) * noise_std
+    drowned = apart < _DROWNED * sqrt(2) * noise_std
+    drowned &= alike > 0
     off = products[np.triu_indices(len(products), 1)]
     real = max(float(np.mean(off**2)) - noise_std**2, 0.0) if off.size else 0.0
     kept = real / max(real + noise_std**2, 1e-300)
@@ -210,10 +210,10 @@ def curvature_of(
         matrix[part, part] = products[part, part]
         place += level or 1
     matrix[np.diag_indices(len(matrix))] = np.maximum(diagonal, noise_std)
-    beyond = min(lost / max(diagonal[:-1].sum(), noise_std, 1e-300), 1.0)
+    beyond = min(lost / max(diagonal[:-1].sum(), noise_std, 1e-300), _MOST_LOST)
     longer = np.append(np.full(len(diagonal) - 1, sqrt(1 + beyond)), 1.0)
     matrix *= np.outer(longer, longer)
-    return Curvature(matrix, noise_std * sqrt(max(kept, _LEAST_NOISE)), _DOUBT + beyond, drowned)
+    return Curvature(matrix, noise_std * sqrt(max(kept, _LEAST_NOISE)), _DOUBT * (1 + beyond), drowned)
 
 
 @dataclass(frozen=True)
@@ -229,6 +229,7 @@ class Fit:
     """
 
     weights: Floats
+    around: Floats
     noise: Floats
     inverse: Floats
 
@@ -296,6 +297,8 @@ def step(
         told = filtered * (vectors.T @ target) - drawn * (vectors.T @ first)
         now = first + vectors @ told
     moved = now - first
+    likely = _likely(squared, vectors.T @ target, variance)
+    near = first + vectors @ (np.sqrt(squared) / (squared + variance / likely**2) * (vectors.T @ target))
     inverse = (vectors * filtered) @ vectors.T
     inner = variance * np.eye(width) + curvature.noise_std**2 * np.outer(moved, moved)
     inner += np.eye(width) * (bias / INTERVAL_95["gaussian"]) ** 2 / sqrt(width)
@@ -311,6 +314,18 @@ def step(
         full[np.ix_(kept, kept)] = basis @ inside @ basis.T
         return full
 
-    weights = np.zeros(len(penalty))
-    weights[kept] = basis @ now
-    return Fit(weights, back(covariance), back(inverse))
+    weights, around = np.zeros(len(penalty)), np.zeros(len(penalty))
+    weights[kept] = basis @ near
+    around[kept] = basis @ now
+    return Fit(weights, around, back(covariance), back(inverse))
+
+
+def _likely(squared: Floats, target: Floats, variance: float) -> float:
+    """Return the deviation of weights for which the noisy equations are likeliest."""
+    best, most = SPREAD, -np.inf
+    for spread in SPREAD * 2.0 ** -np.arange(10):
+        total = squared * spread**2 + variance
+        likelihood = -float((np.log(total) + target**2 / total).sum())
+        if likelihood > most:
+            best, most = float(spread), likelihood
+    return best

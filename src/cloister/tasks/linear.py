@@ -50,13 +50,15 @@ from cloister.tasks.least_squares import (
     Fit,
     curvature_of,
     cut_of,
+    lost_square,
+    middle_length,
     step,
     usual_length,
 )
 from cloister.tasks.population import population_interval
 
-SUMS_SHARE, LENGTHS_SHARE, PRODUCTS_SHARE = 0.08, 0.04, 0.4
-SIZES_SHARE, GRADIENT_SHARE, SQUARES_SHARE = 0.14, 0.29, 0.05
+PLACES_SHARE, SPREADS_SHARE, LENGTHS_SHARE, PRODUCTS_SHARE = 0.06, 0.08, 0.04, 0.36
+SIZES_SHARE, GRADIENT_SHARE, SQUARES_SHARE = 0.10, 0.32, 0.04
 """Parts of the budget: where columns lie, how long rows are, their products; how long gradients
 are, their sum, and that of squared residuals."""
 
@@ -64,7 +66,7 @@ _SQUARE_BITS = 24  # of squared residuals
 _LENGTH = 16.0  # of rows in integers; their unit is a public or released length
 _TARGET_LENGTH = 0.7  # of the target in a row of products, for rows of length 1
 _FARTHER = 2  # classes of targets: half as long again
-_LENGTHS = ("length", "target_length")
+_LENGTHS = ("length", "target_length", "typical")
 _TYPICAL, _NOISY, _SHORTEST, _LONG = 1.8, 0.0012, 0.55, 26.0
 
 NOTE = (
@@ -113,7 +115,7 @@ class Linear:
     private: ClassVar[bool] = True
     profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
     mechanism: ClassVar[Mechanism] = "gaussian"
-    rounds: ClassVar[int] = 5
+    rounds: ClassVar[int] = 6
 
     n_features: int
     target: int
@@ -244,9 +246,18 @@ class Linear:
 
     def _units(self, now: Mapping[str, Floats]) -> tuple[float, float]:
         """Return what rows of products are multiplied by to have the length, and their target."""
-        length = min(self.clip, _edge(now["length"]))
+        length = self._length(now)
         unit = _LENGTH / (length * sqrt(1 + _TARGET_LENGTH**2))
         return unit, _TARGET_LENGTH * length / _edge(now["target_length"])
+
+    def _length(self, now: Mapping[str, Floats]) -> float:
+        """Return what rows of products are shortened to."""
+        return min(self.clip * _edge(now["typical"]) / self._usual, _edge(now["length"]))
+
+    @property
+    def _usual(self) -> float:
+        n_categories = sum(level > 0 for level in self.levels)
+        return sqrt(1 + 0.6 * n_categories + self.n_features - n_categories)
 
     def describe(self) -> str:
         """Say in plain words what is summed and what is released."""
@@ -265,11 +276,13 @@ class Linear:
         return {
             "centre": np.zeros(p),
             "scale": np.ones(p),
-            "squares": np.zeros(p),
-            "squares_std": np.zeros(p),
+            "alike": np.zeros(p),
+            "window": np.zeros((len(self._frame.number_places), 2)),
+            "n": np.ones(1),
             "length": np.zeros(1),
             "target_length": np.zeros(1),
             "lost": np.zeros(1),
+            "typical": np.zeros(1),
             "products": np.zeros(p * (p + 1) // 2),
             "products_std": np.zeros(1),
             "weights": np.zeros(p - 1),
@@ -285,13 +298,15 @@ class Linear:
         """Return sums of columns; lengths; products; sizes; or a gradient and squares."""
         one = 1 << SUM_BITS
         if t == 0:
-            return (self._frame.sums_block(SUMS_SHARE),)
+            return (self._frame.places_block(PLACES_SHARE),)
         if t == 1:
+            return (self._frame.spreads_block(SPREADS_SHARE),)
+        if t == 2:
             shape = (2, len(EDGES))  # of rows and of targets: a record counts in each
             return (Block("lengths", shape, 2 * one, 2 * one**2, LENGTHS_SHARE),)
-        if t == 2:
-            return (self._frame.products_block(PRODUCTS_SHARE),)
         if t == 3:
+            return (self._frame.products_block(PRODUCTS_SHARE),)
+        if t == 4:
             return (Block("sizes", (len(EDGES),), one, one**2, SIZES_SHARE),)
         one = 1 << _SQUARE_BITS
         squares = Block("residual_square", (1,), one, one**2, SQUARES_SHARE)
@@ -300,13 +315,15 @@ class Linear:
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         """Return the words of a round."""
         if t == 0:
-            return self._frame.sum_columns(records)
+            return self._frame.count_places(records)
+        if t == 1:
+            return self._frame.count_spreads(state, records)
         words = np.zeros(sum(block.size for block in self.blocks(t)), dtype=np.int64)
         for _, whole in self._frame.whole(state, records):
-            if t == 1:
+            if t == 2:
                 target = np.abs(whole.numbers[self._at])
                 words += np.append(_counts(whole.length(self._at)), _counts(target))
-            elif t == 2:
+            elif t == 3:
                 words += self._frame.sum_row_products(state, self._with_target(state, whole))
             else:
                 words += self._residual_words(t, state, whole)
@@ -319,7 +336,7 @@ class Linear:
         most = _edge(now["target_length"])
         numbers = whole.numbers.copy()
         numbers[self._at] = target_unit * np.clip(numbers[self._at], -most, most)
-        length = min(self.clip, _edge(now["length"]))
+        length = self._length(now)
         factor = unit * np.minimum(1.0, length / np.maximum(whole.length(self._at), 1.0))
         return self._frame.times(Whole(numbers, whole.categories, whole.fixed), factor)
 
@@ -330,7 +347,7 @@ class Linear:
         weights = from_grid(state["weights"], self.frac_bits)
         residuals = whole.numbers[self._at] - self._model.told(model, rows, weights)
         sizes = rows.length() * np.abs(residuals)
-        if t == 3:
+        if t == 4:
             return _counts(sizes)
         cut = _edge(from_grid(state["cut"], self.frac_bits))
         factor = residuals / np.maximum(sizes, cut)
@@ -353,19 +370,22 @@ class Linear:
         """Place the rows; fit a first model; choose where gradients end; keep the gradient."""
         now = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
         if t == 0:
-            return {**now, **self._placed(released["sums"])}
-        n = float(now["squares"][-1])
+            return {**now, **self._frame.read_places(released["places"])}
         if t == 1:
+            return {**now, **self._frame.read_spreads(now, released["spreads"])}
+        n = float(now["n"][0])
+        if t == 2:
             counts = from_grid(released["lengths"].values, SUM_BITS)
             noise_std = released["lengths"].noise_std / (1 << SUM_BITS)
-            rows, lost = usual_length(counts[0], noise_std, n)
-            target, _ = usual_length(counts[1], noise_std, n)
-            found = {"length": rows, "target_length": target + _FARTHER, "lost": lost}
-            return {**now, **{name: np.array([float(v)]) for name, v in found.items()}}
-        if t == 2:
+            rows, target = (usual_length(count, noise_std, n) for count in counts)
+            typical = middle_length(counts[0], n)
+            found = {"length": rows, "target_length": target + _FARTHER, "typical": typical}
+            now |= {name: np.array([float(v)]) for name, v in found.items()}
+            return {**now, "lost": np.array([lost_square(counts[0], self._length(now), rows)])}
+        if t == 3:
             now.update(self._products(now, released["products"]))
             return {**now, "weights": np.clip(self._first(now).weights, -1e6, 1e6)}
-        if t == 3:
+        if t == 4:
             counts = from_grid(released["sizes"].values, SUM_BITS)
             noise_std = released["sizes"].noise_std / (1 << SUM_BITS)
             price = INTERVAL_95["gaussian"] * noise_std * sqrt(SIZES_SHARE / GRADIENT_SHARE)
@@ -380,21 +400,6 @@ class Linear:
             "residual_square": squares.values / one,
             "residual_square_std": np.array([squares.noise_std / one]),
         }
-
-    def _placed(self, block: Released) -> dict[str, Floats]:
-        """Return centre, scale, and what the sums of squares of whole rows are."""
-        frame = self._frame
-        placed = frame.place(block)
-        values = from_grid(block.values, SUM_BITS)
-        noise_std = block.noise_std / (1 << SUM_BITS)
-        n = max(float(values[-1]), noise_std, 1.0)
-        at = frame.number_places
-        squares, std = np.zeros(frame.width), np.full(frame.width, np.inf)
-        scaled = placed["scale"][at] ** 2
-        spread = values[frame.width - 1 : frame.width - 1 + len(at)] - n * placed["centre"][at] ** 2
-        squares[at], std[at] = spread * scaled, noise_std * scaled
-        squares[-1], std[-1] = n, noise_std
-        return {**placed, "squares": squares, "squares_std": np.minimum(std, 1e9)}
 
     def _products(self, now: Mapping[str, Floats], block: Released) -> dict[str, Floats]:
         """Return the products of rows, of whole ones where nothing was shortened."""
@@ -412,15 +417,13 @@ class Linear:
         matrix[np.triu_indices(p)] = now["products"]
         return matrix + np.triu(matrix, 1).T
 
-    def _curvature(self, now: Mapping[str, Floats]) -> Curvature:
+    def _curvature(self, now: Mapping[str, Floats], whole: bool = True) -> Curvature:
         others = self._others
-        std = now["squares_std"][others]
         return curvature_of(
             self._matrix(now)[np.ix_(others, others)],
             float(now["products_std"][0]),
-            now["squares"][others],
-            np.where(std < 1e9, std, np.inf),
-            float(now["lost"][0]),
+            float(now["lost"][0]) * whole,
+            now["alike"][others],
             self._used,
         )
 
@@ -438,7 +441,7 @@ class Linear:
         target = self._matrix(now)[self._others, self._place]
         noise_std = float(now["products_std"][0])
         return step(
-            self._curvature(now),
+            self._curvature(now, whole=False),
             self._used,
             self._penalty(now),
             target,
@@ -449,7 +452,7 @@ class Linear:
     def _last(self, now: Mapping[str, Floats]) -> Fit:
         """Return the model one step from it, where the gradient of whole rows vanishes."""
         cut = _edge(now["cut"])
-        n, place = max(float(now["squares"][-1]), 1.0), self._place
+        n = max(float(now["n"][0]), 1.0)
         return step(
             self._curvature(now),
             self._used,
@@ -459,12 +462,12 @@ class Linear:
             bias=float(now["influence"][0]) * cut,
             start=now["weights"],
             spread=self._spread,
-            hidden=sqrt(min(max(float(now["squares"][place]) / n, 1e-6), 1.0)),
+            hidden=sqrt(max(float(self._matrix(now)[self._place, self._place]) / n, 1.0)),
         )
 
     def _residual(self, now: Mapping[str, Floats], fit: Fit) -> Floats:
         """Return the variance of residuals and both ends of its interval, in row units."""
-        reach, n = self._reach(now), max(float(now["squares"][-1]), 1.0)
+        reach, n = self._reach(now), max(float(now["n"][0]), 1.0)
         moved = fit.weights - now["weights"]
         gained = float(moved @ self._curvature(now).matrix @ moved) / n
         unit = reach**2 / n
@@ -523,7 +526,7 @@ class Linear:
         offset[-1] = (self.high[self.target] + self.low[self.target]) / 2
         offset[-1] += half * now["centre"][place]
         back = self._back(now)
-        told = back @ fit.weights + offset
+        around = back @ fit.around + offset
         noise = back @ fit.noise @ back.T
         drowned = self._curvature(now).drowned
         # a column that drowns: from one end of the target to the other within a step of the grid
@@ -533,10 +536,11 @@ class Linear:
         if len(at):
             noise[-1, -1] += (half * 2 / INTERVAL_95["gaussian"]) ** 2
         half_width = INTERVAL_95["gaussian"] * np.sqrt(np.maximum(np.diag(noise), 0))
-        half_width = np.maximum(half_width, 1e-12 * np.maximum(np.abs(told), widest * 1e-6))
+        half_width = np.maximum(half_width, 1e-12 * np.maximum(np.abs(around), widest * 1e-6))
         variance = self._residual(now, fit)
         sampling = back @ (fit.inverse * variance[0]) @ back.T
-        low, high = told - half_width, told + half_width
+        low, high = around - half_width, around + half_width
+        told = np.clip(back @ fit.weights + offset, low, high)
         ends = population_interval(told, low, high, np.diag(sampling))
         results: dict[str, Floats] = {}
         named = {"": told, "_low": low, "_high": high}
