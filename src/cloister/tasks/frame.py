@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil, floor, log2, sqrt
-from statistics import NormalDist
 
 import numpy as np
 
@@ -23,23 +22,17 @@ from cloister.privacy.calibration import gaussian_noise_multiplier
 from cloister.tasks.base import Bars, Block, Floats, GridState, Integers, Records, Released
 from cloister.tasks.columns import Encoding, codes
 from cloister.tasks.moments import PRODUCT, SQUARE, n_products, unpack_products
+from cloister.tasks.spreads import BINS, TAILS, edges, spread_of, window_of
 
 LONGEST = 32.0
 """Largest length a row may be shortened to: products of two entries stay below 2**53."""
 MOST_COLUMNS = 2048
-MOST_SCALE = 16.0
-"""Numbers are not stretched by more: a column of one value has no spread to be divided by."""
 
 # Lattices. Centres of categories are coarse, so that products of two fit the coarsest products.
 _ROW, _TABLE, _RESIDUAL = 20, 3, 24
 _FACTOR = _ROW - _TABLE  # of a row's shortening: times a table it is on the lattice of rows
 SUM_BITS = 16
 """Fineness of the first round."""
-BINS = 32
-"""Parts of a box, and then of a window in it, in which numbers are counted."""
-_BEYOND = 2.0  # deviations of noise, above which records are seen
-_WINDOW = 3.0  # deviations about the centre, in which numbers are counted again
-_ALIKE = 0.9  # part of the records, above which a column is taken to have one value
 _SHOWN = 20
 _RATIO, _SEEN, _MORE, _OFTEN = 1.07, 2.0, 1.25, 0.02
 _CHUNK = 1 << 14  # rows at a time: they stay in the cache, and sums stay below 2**53
@@ -177,23 +170,20 @@ class Frame:
     # the first two rounds: where the columns lie
 
     def places_block(self, weight: float, labels: int = 0) -> Block:
-        """Return the block of counts of categories, of bins of numbers, labels and records."""
-        n_numbers, one = len(self._numbers), 1 << SUM_BITS
-        n_categories = self.width - 1 - n_numbers
-        size = n_categories + n_numbers * BINS + labels + 1
-        touched = len(self._layout) + (labels > 0) + 1
+        """Return the block of counts of categories, of bins of numbers, of labels and records."""
+        one, touched = 1 << SUM_BITS, len(self._layout) + (labels > 0) + 1
+        size = self.width - 1 + len(self._numbers) * (BINS - 1) + labels + 1
         return Block("places", (size,), touched * one, touched * one**2, weight)
 
     def count_places(
         self, records: Records, labels: Integers | None = None, n: int = 0
     ) -> Integers:
         """Return the counts of the first round; `labels` are counted in `n` words."""
-        counts = [
-            np.bincount(codes(records[:, j], self.levels[j], self.frac_bits), minlength=levels)
-            for j, levels in ((j, self.levels[j]) for j in self._cats)
-        ]
         box = np.tile([-1 << self.frac_bits, 1 << self.frac_bits], (len(self._numbers), 1))
-        counts.append(self._count_bins(box, records).ravel())
+        counts = [self._count_bins(box, records)[:, TAILS:-TAILS].ravel()]
+        for j, _ in self._categories:
+            found = codes(records[:, j], self.levels[j], self.frac_bits)
+            counts.append(np.bincount(found, minlength=self.levels[j]))
         if labels is not None:
             counts.append(np.bincount(labels, minlength=n))
         return np.concatenate([*counts, [len(records)]]).astype(np.int64) << SUM_BITS
@@ -201,113 +191,56 @@ class Frame:
     def read_places(self, released: Released) -> dict[str, Floats]:
         """Return ``centre`` of categories, ``window`` of numbers, and ``n``.
 
-        Beyond a window hardly a record is seen. A count below its noise is taken for the noise.
+        A number of records below its noise is taken for the noise.
         """
-        values, noise_std = _counts(released)
+        values, noise_std = noisy_counts(released)
         n = max(float(values[-1]), noise_std, 1.0)
-        centre, place = np.zeros(self.width), 0
-        lattice = float(1 << min(_TABLE, self.frac_bits))
+        place = len(self._numbers) * BINS
+        bins = values[:place].reshape(-1, BINS)
+        window = np.array([window_of(counts, noise_std, n) for counts in bins]).reshape(-1, 2)
+        centre, lattice = np.zeros(self.width), float(1 << min(_TABLE, self.frac_bits))
         for _, part in self._categories:
             levels = part.stop - part.start
-            shares = np.clip(values[place : place + levels] / n, 0, 1)
-            centre[part] = np.rint(shares * lattice) / lattice
+            centre[part] = np.clip(values[place : place + levels] / n, 0, 1)
+            centre[part] = np.rint(centre[part] * lattice) / lattice
             place += levels
-        window = np.zeros((len(self._numbers), 2))
-        for at in range(len(window)):
-            centre_, std, _ = _spread(values[place : place + BINS], noise_std, n, (-1.0, 1.0))
-            place += BINS
-            window[at] = centre_ - _WINDOW * std, centre_ + _WINDOW * std
-        step = 2 / BINS
-        window = np.clip([np.floor(window[:, 0] / step), np.ceil(window[:, 1] / step)], -BINS / 2, BINS / 2)
-        return {"centre": centre, "window": window.T * step, "n": np.array([n])}
+        return {"centre": centre, "window": window, "n": np.array([n])}
 
     def spreads_block(self, weight: float) -> Block:
-        """Return the block of numbers of records by their bin within the released windows."""
+        """Return the block of numbers of records by their bin of the windows."""
         n_numbers, one = len(self._numbers), 1 << SUM_BITS
-        return Block("spreads", (n_numbers, BINS), n_numbers * one, n_numbers * one**2, weight)
+        shape = (n_numbers, BINS + 2 * TAILS)
+        return Block("spreads", shape, n_numbers * one, n_numbers * one**2, weight)
 
     def count_spreads(self, state: GridState, records: Records) -> Integers:
         """Return the counts of :meth:`spreads_block`."""
         return self._count_bins(state["window"], records).ravel() << SUM_BITS
 
     def read_spreads(self, now: Mapping[str, Floats], released: Released) -> dict[str, Floats]:
-        """Return ``centre`` and ``scale`` of each entry, and whether it is ``alike``.
+        """Return ``centre``, ``scale``, ``square`` and ``alike`` of each entry of a row.
 
-        These are mean and deviation of what is seen.
-
-        As many records as noise may hide are taken to be at the ends of what is seen; at the end of
-        the box if hardly two values are seen to differ.
+        Numbers are divided by their deviation; ``square`` is their mean square after that, as far
+        as it is seen, and ``alike`` is 1 where hardly two values are seen to differ.
         """
-        values, noise_std = _counts(released)
-        centre, scale, alike = now["centre"].copy(), np.ones(self.width), np.zeros(self.width)
-        n = float(now["n"][0])
+        values, noise_std = noisy_counts(released)
+        centre, n = now["centre"].copy(), float(now["n"][0])
+        scale, alike, square = np.ones(self.width), np.zeros(self.width), centre * (1 - centre)
         for counts, window, (_, place) in zip(values, now["window"], self._numbers, strict=True):
-            centre[place], std, most = _spread(counts, noise_std, n, window)
-            hidden = sqrt(noise_std * sqrt(BINS) / n)
-            if most > _ALIKE and std < hidden:
-                std, alike[place] = hidden, 1.0
-            scale[place] = 1 / min(std, 1.0)
-        return {"centre": centre, "scale": scale, "alike": alike}
+            found = spread_of(counts, window, noise_std, n)
+            centre[place], scale[place] = found.centre, 1 / found.deviation
+            square[place], alike[place] = found.square * scale[place] ** 2, found.alike
+        return {"centre": centre, "scale": scale, "square": square, "alike": alike}
 
     def _count_bins(self, window: Integers, records: Records) -> Integers:
-        """Return how many records are in each part of a window; shape (n_numbers, BINS)."""
+        """Return how many records are in each part of the windows and beyond, column by column."""
         one = 1 << self.frac_bits
-        total = np.zeros((len(self._numbers), BINS), dtype=np.int64)
+        total = np.zeros((len(self._numbers), BINS + 2 * TAILS), dtype=np.int64)
         for counts, ends, (j, _) in zip(total, window, self._numbers, strict=True):
             low, high = np.clip(ends, -one, one).tolist()
-            values = records[:, j].astype(np.int64)
-            values = values[(low <= values) & (values <= high)]
-            bins = np.minimum((values - low) * BINS // max(high - low, 1), BINS - 1)
-            counts += np.bincount(bins, minlength=BINS)
+            between = edges(low - 0.5, max(low, high) + 0.5)[1:-1]  # whole steps of the grid
+            found = np.searchsorted(between, records[:, j])
+            counts += np.bincount(found, minlength=len(counts))
         return total
-
-    # the first round: where the columns lie
-
-    def sums_block(self, weight: float, labels: int = 0) -> Block:
-        """Return the block of counts of categories, sums, sums of squares, labels and records."""
-        n_numbers, one = len(self._numbers), 1 << SUM_BITS
-        size = self.width - 1 + n_numbers + labels + 1
-        touched = len(self._categories) + 2 * n_numbers + (labels > 0) + 1
-        return Block("sums", (size,), touched * one, touched * one**2, weight)
-
-    def sum_columns(self, records: Records, labels: Integers | None = None, n: int = 0) -> Integers:
-        """Return the sums of the first round; `labels` are counted in `n` words."""
-        one, shift = 1 << SUM_BITS, 2 * self.frac_bits - SUM_BITS
-        sums = np.zeros(self.width - 1, dtype=np.int64)
-        squares = np.zeros(len(self._numbers), dtype=np.int64)
-        for j, part in self._categories:
-            found = codes(records[:, j], self.levels[j], self.frac_bits)
-            sums[part] = np.bincount(found, minlength=self.levels[j]) << SUM_BITS
-        for at, (j, place) in enumerate(self._numbers):
-            values = records[:, j].astype(np.int64)
-            sums[place] = _toward_zero(values, self.frac_bits - SUM_BITS).sum()
-            squares[at] = _toward_zero(values * values, shift).sum()
-        counted = np.zeros(0, dtype=np.int64)
-        if labels is not None:
-            counted = np.bincount(labels, minlength=n).astype(np.int64) << SUM_BITS
-        return np.concatenate([sums, squares, counted, [len(records) * one]])
-
-    def place(self, released: Released) -> dict[str, Floats]:
-        """Return ``centre`` and ``scale`` of each entry.
-
-        A count below its noise is taken for the noise; a spread below its noise likewise.
-        """
-        values, noise_std = (
-            from_grid(released.values, SUM_BITS),
-            released.noise_std / (1 << SUM_BITS),
-        )
-        n = max(float(values[-1]), noise_std, 1.0)
-        means = values[: self.width - 1] / n
-        squares = values[self.width - 1 : self.width - 1 + len(self._numbers)] / n
-        centre, scale = np.zeros(self.width), np.ones(self.width)
-        lattice = float(1 << min(_TABLE, self.frac_bits))
-        centre[:-1] = np.clip(means, -1, 1)
-        for _, part in self._categories:
-            centre[part] = np.rint(np.maximum(centre[part], 0) * lattice) / lattice
-        at = self.number_places
-        least = max(2 * noise_std / n, MOST_SCALE**-2)
-        scale[at] = 1 / np.sqrt(np.clip(squares - centre[at] ** 2, least, 1))
-        return {"centre": centre, "scale": scale}
 
     # the rows
 
@@ -736,40 +669,9 @@ _OF_CATEGORY = 0.6  # mean squared distance of an indicator to its mean
 _SHORT, _NOISY = 0.6, 0.0012  # of the typical length, down to which noise
 
 
-def _counts(released: Released) -> tuple[Floats, float]:
-    """Return noisy counts and the noise of each."""
+def noisy_counts(released: Released) -> tuple[Floats, float]:
+    """Return released counts, and the noise of each."""
     return from_grid(released.values, SUM_BITS), released.noise_std / (1 << SUM_BITS)
-
-
-def _spread(
-    counts: Floats, noise_std: float, n: float, window: tuple[float, float] | Floats
-) -> tuple[float, float, float]:
-    """Return centre and deviation of what noisy counts show, and the largest share of a bin.
-
-    Beyond the first and the last bin no more than noise is seen. The range between is taken for
-    that of a normal law of which as much is beyond as noise may hide.
-    """
-    least = _BEYOND * noise_std * np.sqrt(np.arange(1, len(counts) + 1))
-    first = int((np.cumsum(counts) > least).argmax())
-    last = len(counts) - 1 - int((np.cumsum(counts[::-1]) > least).argmax())
-    if first > last:
-        first, last = last, first
-    low, step = window[0], (window[1] - window[0]) / len(counts)
-    middles = low + step * (np.arange(first, last + 1) + 0.5)
-    weights = np.maximum(counts[first : last + 1], 1e-9)
-    centre = float(np.average(middles, weights=weights))
-    variance = float(np.average((middles - centre) ** 2, weights=weights)) + step**2 / 12
-    hidden = min(float(least[max(first, len(counts) - 1 - last)]) / n, 0.4)
-    normal = step * (last + 1 - first) / 2 / -NormalDist().inv_cdf(hidden)
-    return centre, max(sqrt(variance), normal), float(counts.max()) / n
-
-
-def _toward_zero(values: Integers, bits: int) -> Integers:
-    """Divide by a power of two, toward zero; a negative power is exact."""
-    if bits <= 0:
-        return values << -bits
-    cut: Integers = np.sign(values) * (np.abs(values) >> bits)
-    return cut
 
 
 def _l1(size: int, l2_squared: int) -> int:

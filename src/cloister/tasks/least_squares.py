@@ -28,15 +28,16 @@ _OCTAVE = 4
 _WINDOW = 2 * _OCTAVE  # classes above one that are counted together
 _SEEN = 2.0  # deviations from which lengths are taken to be there
 _SURE = 3.0  # deviations above which a count is relied on
-_FLATTEST, _STEEPEST = 1.3, 6.0  # powers of a tail
+_FLATTEST, _STEEPEST = 1.3, 1.8  # powers of a tail
 _FARTHEST = 4 * _OCTAVE
 _SAME_WAY = 1.0  # of what is cut off, how much pulls in one direction
 
 SPREAD = 2.0
 """Deviation of weights before any data, columns and target in their standard deviations."""
 NO_SHRINKAGE = 1e6
-_MOST_LOST = 3.0
-_DOUBT = 0.3  # of the last step: how far the curvature may be wrong
+_MOST_LONGER = 1e4
+_COARSE = 1.3  # by how much classes may overstate a sum of squares
+_DOUBT = 0.5  # of the last step: how far the curvature may be wrong
 _HIDDEN = 0.5  # correlation that a column which drowns may have with what is left
 _LEAST_NOISE = 0.5  # of its variance, which products drawn toward their diagonal keep
 _DROWNED = 4.0  # deviations
@@ -111,10 +112,22 @@ def middle_length(counts: Floats, n: float) -> int:
     return int(np.argmax(np.cumsum(counts) > n / 2))
 
 
-def lost_square(counts: Floats, length: float, longest: int) -> float:
-    """Return the noisy sum of what squared lengths are above a length, up to the longest seen."""
+def unseen_square(counts: Floats, noise_std: float, longest: int, seen: float) -> float:
+    """Return the sum of squared lengths that columns by themselves do not show.
+
+    Parameters
+    ----------
+    counts : ndarray of shape (len(EDGES),)
+        Noisy counts of rows by their length.
+    noise_std : float
+    longest : int
+        The class up to which rows are seen.
+    seen : float
+        Sum of squares of all columns.
+    """
     squares = EDGES[: longest + 1] ** 2 * 2**-0.25  # in the middle of a class
-    return max(float(counts[: longest + 1] @ np.maximum(squares - length**2, 0.0)), 0.0)
+    error = noise_std * sqrt(float(squares @ squares))
+    return max(float(counts[: longest + 1] @ squares) - error - _COARSE * seen, 0.0)
 
 
 def sum_zero_basis(levels: Sequence[int]) -> Floats:
@@ -156,7 +169,7 @@ class Curvature:
     matrix : ndarray of shape (width, width)
     noise_std : float
         Of an entry off the diagonal, once drawn toward the diagonal.
-    doubt : float
+    doubt : ndarray of shape (width,)
         Part of itself by which it may be wrong besides.
     drowned : ndarray of bool, shape (width,)
         Columns that nothing can be told of.
@@ -171,7 +184,9 @@ class Curvature:
 def curvature_of(
     products: Floats,
     noise_std: float,
-    lost: float,
+    squares: Floats | None,
+    usual: float,
+    unseen: float,
     alike: Floats,
     levels: Sequence[int],
 ) -> Curvature:
@@ -210,10 +225,13 @@ def curvature_of(
         matrix[part, part] = products[part, part]
         place += level or 1
     matrix[np.diag_indices(len(matrix))] = np.maximum(diagonal, noise_std)
-    beyond = min(lost / max(diagonal[:-1].sum(), noise_std, 1e-300), _MOST_LOST)
-    longer = np.append(np.full(len(diagonal) - 1, sqrt(1 + beyond)), 1.0)
-    matrix *= np.outer(longer, longer)
-    return Curvature(matrix, noise_std * sqrt(max(kept, _LEAST_NOISE)), _DOUBT * (1 + beyond), drowned)
+    doubt = np.full(len(matrix), _DOUBT)
+    if squares is not None:  # of whole rows
+        longer = np.sqrt(np.clip((squares + unseen) / np.maximum(np.diag(matrix), 1e-9), usual, _MOST_LONGER))
+        longer[-1] = 1.0
+        matrix *= np.outer(longer, longer)
+        doubt = doubt + unseen / np.maximum(squares, np.diag(products).clip(1.0))
+    return Curvature(matrix, noise_std * sqrt(max(kept, _LEAST_NOISE)), doubt, drowned)
 
 
 @dataclass(frozen=True)
@@ -245,6 +263,7 @@ def step(
     start: Floats | None = None,
     spread: float = SPREAD,
     hidden: float = 1.0,
+    energy: float = np.inf,
 ) -> Fit:
     """Return the model one step from another, where the released gradient vanishes.
 
@@ -263,6 +282,8 @@ def step(
         0 if not given. The noise of the curvature counts for what is left of the way.
     spread : float
         Before any data, weights are taken to be near 0 with this deviation.
+    energy : float
+        Sum of squared residuals at `start`.
     hidden : float
         Deviation of the target, which a column that drowns may hide.
 
@@ -281,6 +302,8 @@ def step(
     first = basis.T @ before[kept]
     target = basis.T @ (gradient - penalty * before)[kept]
     values, vectors = np.linalg.eigh(matrix)
+    # no sum of products is above the root of both sums of squares
+    values = np.maximum(values, (vectors.T @ target) ** 2 / energy)
     width = len(values)
     tiny = 1e-12 * max(float(np.abs(values).max()), 1.0)
     # noise makes eigenvalues too: of a matrix of noise they have this mean square
@@ -305,7 +328,8 @@ def step(
     covariance = inverse @ inner @ inverse.T
     covariance += (vectors * (drawn * spread) ** 2) @ vectors.T
     if start is not None:
-        covariance += np.diag((curvature.doubt * moved / INTERVAL_95["gaussian"]) ** 2)
+        unsure = basis.T @ (curvature.doubt[kept] * (basis @ moved))
+        covariance += np.diag((unsure / INTERVAL_95["gaussian"]) ** 2)
     if curvature.drowned.any():
         covariance += (_HIDDEN * hidden) ** 2 * curvature.matrix[-1, -1] * inverse
 

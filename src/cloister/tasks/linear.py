@@ -50,9 +50,9 @@ from cloister.tasks.least_squares import (
     Fit,
     curvature_of,
     cut_of,
-    lost_square,
     middle_length,
     step,
+    unseen_square,
     usual_length,
 )
 from cloister.tasks.population import population_interval
@@ -65,6 +65,7 @@ are, their sum, and that of squared residuals."""
 _SQUARE_BITS = 24  # of squared residuals
 _LENGTH = 16.0  # of rows in integers; their unit is a public or released length
 _TARGET_LENGTH = 0.7  # of the target in a row of products, for rows of length 1
+_ENERGY = 4.0  # sums of squared residuals, the largest of which are cut
 _FARTHER = 2  # classes of targets: half as long again
 _LENGTHS = ("length", "target_length", "typical")
 _TYPICAL, _NOISY, _SHORTEST, _LONG = 1.8, 0.0012, 0.55, 26.0
@@ -277,12 +278,13 @@ class Linear:
             "centre": np.zeros(p),
             "scale": np.ones(p),
             "alike": np.zeros(p),
+            "square": np.zeros(p),
             "window": np.zeros((len(self._frame.number_places), 2)),
             "n": np.ones(1),
             "length": np.zeros(1),
             "target_length": np.zeros(1),
-            "lost": np.zeros(1),
             "typical": np.zeros(1),
+            "unseen": np.zeros(1),
             "products": np.zeros(p * (p + 1) // 2),
             "products_std": np.zeros(1),
             "weights": np.zeros(p - 1),
@@ -380,8 +382,9 @@ class Linear:
             rows, target = (usual_length(count, noise_std, n) for count in counts)
             typical = middle_length(counts[0], n)
             found = {"length": rows, "target_length": target + _FARTHER, "typical": typical}
-            now |= {name: np.array([float(v)]) for name, v in found.items()}
-            return {**now, "lost": np.array([lost_square(counts[0], self._length(now), rows)])}
+            seen = n * (1 + float(np.maximum(now["square"][self._others], 1.0).sum()))
+            found["unseen"] = unseen_square(counts[0], noise_std, rows, seen)
+            return {**now, **{name: np.array([float(v)]) for name, v in found.items()}}
         if t == 3:
             now.update(self._products(now, released["products"]))
             return {**now, "weights": np.clip(self._first(now).weights, -1e6, 1e6)}
@@ -422,7 +425,9 @@ class Linear:
         return curvature_of(
             self._matrix(now)[np.ix_(others, others)],
             float(now["products_std"][0]),
-            float(now["lost"][0]) * whole,
+            now["square"][others] * now["n"] if whole else None,
+            max(1.0, (_edge(now["typical"]) / max(self._length(now), 1e-6)) ** 2),
+            float(now["unseen"][0]),
             now["alike"][others],
             self._used,
         )
@@ -462,8 +467,16 @@ class Linear:
             bias=float(now["influence"][0]) * cut,
             start=now["weights"],
             spread=self._spread,
+            energy=self._energy(now),
             hidden=sqrt(max(float(self._matrix(now)[self._place, self._place]) / n, 1.0)),
         )
+
+    def _energy(self, now: Mapping[str, Floats]) -> float:
+        """Return a sum of squared residuals at the first model that is hardly too small."""
+        whole = max(float(now["n"][0]), 1.0) * max(float(now["square"][self._place]), 1.0)
+        noise = INTERVAL_95["gaussian"] * float(now["residual_square_std"][0])
+        left = self._reach(now) ** 2 * (float(now["residual_square"][0]) + noise)
+        return min(whole, _ENERGY * max(left, 1.0))
 
     def _residual(self, now: Mapping[str, Floats], fit: Fit) -> Floats:
         """Return the variance of residuals and both ends of its interval, in row units."""
