@@ -427,7 +427,10 @@ class DPLinearRegression(RegressorMixin, PrivateEstimator):
         names = [str(name) for name in self.feature_names_]
         weights = np.append(difference(names, level, reference), 0.0)
         told = np.append(self.result_.results["coef"], self.intercept_)
-        return combination(weights, told, self.covariance_, self.sampling_covariance_)
+        around = self.result_.results["around"]
+        return combination(
+            weights, told, self.covariance_, self.sampling_covariance_, around=around
+        )
 
     def predict(self, X: Any) -> Floats:
         """Return the predicted target of each record; shape (n_samples,)."""

@@ -19,7 +19,12 @@ from cloister.tasks.population import population_interval
 
 
 def combination(
-    weights: Floats, values: Floats, noise: Floats, sampling: Floats | None = None
+    weights: Floats,
+    values: Floats,
+    noise: Floats,
+    sampling: Floats | None = None,
+    *,
+    around: Floats | None = None,
 ) -> Between:
     """Return a weighted sum of coefficients with its 95 % intervals.
 
@@ -30,14 +35,17 @@ def combination(
         Covariance of the noise in the coefficients.
     sampling : ndarray of the same shape, optional
         Covariance over samples of this size; with it the sum has a population interval.
+    around : ndarray of shape (n_coefficients,), optional
+        Coefficients that the intervals are about; by default `values`.
 
     Returns
     -------
     Between
     """
-    value = float(weights @ values)
+    middle = float(weights @ (values if around is None else around))
     spread = INTERVAL_95["gaussian"] * sqrt(max(float(weights @ noise @ weights), 0.0))
-    low, high = value - spread, value + spread
+    low, high = middle - spread, middle + spread
+    value = min(max(float(weights @ values), low), high)
     if sampling is None:
         return Between(value, low, high)
     ends = population_interval(

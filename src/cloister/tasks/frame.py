@@ -8,7 +8,7 @@ of rows, or rows times residuals) is cut toward zero on a coarser lattice, so th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil, floor, log2, sqrt
@@ -648,6 +648,14 @@ def coefficient_bars(
     """Return a picture of the largest coefficients."""
     best = np.argsort(-np.abs(values), kind="stable")[:_SHOWN]
     return Bars(title, tuple(names[i] for i in best), values[best], spread[best], unit, NOTE)
+
+
+def usual_square(levels: Sequence[int]) -> float:
+    """Return the mean squared length of rows whose numbers are divided by their deviation.
+
+    `levels` are those of the columns: 0 for numbers, else the number of categories.
+    """
+    return 1.0 + sum(_OF_CATEGORY if level else 1.0 for level in levels)
 
 
 def row_length(n_categories: int, n_numbers: int, relative_noise: float) -> float:

@@ -35,8 +35,8 @@ _SAME_WAY = 1.0  # of what is cut off, how much pulls in one direction
 SPREAD = 2.0
 """Deviation of weights before any data, columns and target in their standard deviations."""
 NO_SHRINKAGE = 1e6
-_MOST_LONGER = 1e4
-_COARSE = 1.3  # by how much classes may overstate a sum of squares
+_MOST_LONGER = 1e4  # times, that a sum of squares of whole rows may be above that of shortened
+_COARSE = 1.3  # times, by which classes may overstate a sum of squares
 _DOUBT = 0.5  # of the last step: how far the curvature may be wrong
 _HIDDEN = 0.5  # correlation that a column which drowns may have with what is left
 _LEAST_NOISE = 0.5  # of its variance, which products drawn toward their diagonal keep
@@ -177,29 +177,21 @@ class Curvature:
 
     matrix: Floats
     noise_std: float
-    doubt: float
+    doubt: Floats
     drowned: np.ndarray
 
 
 def curvature_of(
-    products: Floats,
-    noise_std: float,
-    squares: Floats | None,
-    usual: float,
-    unseen: float,
-    alike: Floats,
-    levels: Sequence[int],
+    products: Floats, noise_std: float, alike: Floats, levels: Sequence[int]
 ) -> Curvature:
-    """Return what products of shortened rows say of those of whole ones.
+    """Return what noisy products of rows say of those without noise.
 
     Parameters
     ----------
     products : ndarray of shape (width, width)
-        Noisy sums of products of shortened rows.
+        Noisy sums.
     noise_std : float
         Of an entry off the diagonal; of one on it sqrt(2) times as much.
-    lost : float
-        Noisy sum of what rows were shortened by, squared.
     alike : ndarray of shape (width,)
         1 for a column of which hardly two values are seen to differ.
     levels : sequence of int
@@ -207,14 +199,13 @@ def curvature_of(
 
     Notes
     -----
-    Entries off the diagonal are drawn to 0 as far as they are noise [LW04]_, and all are made
-    longer by what rows were shortened. A column that is alike drowns where its products are not well above their
-    noise, the part that is one with the constant left out.
+    Entries off the diagonal are drawn to 0 as far as they are noise [LW04]_. A column that is alike
+    drowns where its products are not well above their noise, the part that is one with the constant
+    left out.
     """
     diagonal = np.diag(products)
     apart = diagonal - products[-1] ** 2 / max(diagonal[-1], noise_std, 1e-300)  # of their mean
-    drowned = apart < _DROWNED * sqrt(2) * noise_std
-    drowned &= alike > 0
+    drowned = (alike > 0) & (apart < _DROWNED * sqrt(2) * noise_std)
     off = products[np.triu_indices(len(products), 1)]
     real = max(float(np.mean(off**2)) - noise_std**2, 0.0) if off.size else 0.0
     kept = real / max(real + noise_std**2, 1e-300)
@@ -226,12 +217,34 @@ def curvature_of(
         place += level or 1
     matrix[np.diag_indices(len(matrix))] = np.maximum(diagonal, noise_std)
     doubt = np.full(len(matrix), _DOUBT)
-    if squares is not None:  # of whole rows
-        longer = np.sqrt(np.clip((squares + unseen) / np.maximum(np.diag(matrix), 1e-9), usual, _MOST_LONGER))
-        longer[-1] = 1.0
-        matrix *= np.outer(longer, longer)
-        doubt = doubt + unseen / np.maximum(squares, np.diag(products).clip(1.0))
     return Curvature(matrix, noise_std * sqrt(max(kept, _LEAST_NOISE)), doubt, drowned)
+
+
+def of_whole_rows(curvature: Curvature, squares: Floats, unseen: float, usual: float) -> Curvature:
+    """Return what the curvature of shortened rows says of that of whole ones.
+
+    Parameters
+    ----------
+    curvature : Curvature
+        Of shortened rows.
+    squares : ndarray of shape (width,)
+        Sums of squares of the columns of whole rows, as far as they are seen.
+    unseen : float
+        Sum of squares that may be in any column besides, see :func:`unseen_square`.
+    usual : float, >= 1
+        By how much the squared length of a usual row was shortened.
+
+    Notes
+    -----
+    A step that is too short leaves a part of the way, one that is too long may end anywhere: what
+    is unseen counts for every column, and as doubt.
+    """
+    diagonal = np.maximum(np.diag(curvature.matrix), 1e-9)
+    longer = np.sqrt(np.clip((squares + unseen) / diagonal, usual, _MOST_LONGER))
+    longer[-1] = 1.0
+    doubt = curvature.doubt + unseen / np.maximum(squares, diagonal)
+    matrix = curvature.matrix * np.outer(longer, longer)
+    return Curvature(matrix, curvature.noise_std, doubt, curvature.drowned)
 
 
 @dataclass(frozen=True)
@@ -241,7 +254,11 @@ class Fit:
     Parameters
     ----------
     weights : ndarray of shape (width,)
+        The likeliest, drawn to where the step began as far as noise asks for it.
+    around : ndarray of shape (width,)
+        Middle of the intervals, hardly drawn.
     noise : ndarray of shape (width, width)
+        Covariance about `around`.
     inverse : ndarray of shape (width, width)
         Of the curvature, as far as it is known.
     """
@@ -283,7 +300,8 @@ def step(
     spread : float
         Before any data, weights are taken to be near 0 with this deviation.
     energy : float
-        Sum of squared residuals at `start`.
+        Sum of squared residuals at `start`: no product of a column and residuals is above the root
+        of both sums of squares, so a gradient that is large tells of a large curvature.
     hidden : float
         Deviation of the target, which a column that drowns may hide.
 
@@ -302,7 +320,6 @@ def step(
     first = basis.T @ before[kept]
     target = basis.T @ (gradient - penalty * before)[kept]
     values, vectors = np.linalg.eigh(matrix)
-    # no sum of products is above the root of both sums of squares
     values = np.maximum(values, (vectors.T @ target) ** 2 / energy)
     width = len(values)
     tiny = 1e-12 * max(float(np.abs(values).max()), 1.0)
@@ -320,8 +337,11 @@ def step(
         told = filtered * (vectors.T @ target) - drawn * (vectors.T @ first)
         now = first + vectors @ told
     moved = now - first
-    likely = _likely(squared, vectors.T @ target, variance)
-    near = first + vectors @ (np.sqrt(squared) / (squared + variance / likely**2) * (vectors.T @ target))
+    near = now
+    if spread <= SPREAD:
+        likely = _likely(squared, vectors.T @ target, variance)
+        shrunk = np.sqrt(squared) / (squared + variance / likely**2)
+        near = first + vectors @ (shrunk * (vectors.T @ target))
     inverse = (vectors * filtered) @ vectors.T
     inner = variance * np.eye(width) + curvature.noise_std**2 * np.outer(moved, moved)
     inner += np.eye(width) * (bias / INTERVAL_95["gaussian"]) ** 2 / sqrt(width)
@@ -345,7 +365,7 @@ def step(
 
 
 def _likely(squared: Floats, target: Floats, variance: float) -> float:
-    """Return the deviation of weights for which the noisy equations are likeliest."""
+    """Return the deviation of a step for which its noisy equations are likeliest."""
     best, most = SPREAD, -np.inf
     for spread in SPREAD * 2.0 ** -np.arange(10):
         total = squared * spread**2 + variance

@@ -41,7 +41,16 @@ from cloister.tasks.base import (
 )
 from cloister.tasks.columns import Encoding, position
 from cloister.tasks.contrasts import chosen_references, combination, to_reference
-from cloister.tasks.frame import SUM_BITS, Frame, Rows, Whole, coefficient_bars, noise_of_mean
+from cloister.tasks.frame import (
+    SUM_BITS,
+    Frame,
+    Rows,
+    Whole,
+    coefficient_bars,
+    noise_of_mean,
+    noisy_counts,
+    usual_square,
+)
 from cloister.tasks.least_squares import (
     EDGES,
     NO_SHRINKAGE,
@@ -51,6 +60,7 @@ from cloister.tasks.least_squares import (
     curvature_of,
     cut_of,
     middle_length,
+    of_whole_rows,
     step,
     unseen_square,
     usual_length,
@@ -59,8 +69,8 @@ from cloister.tasks.population import population_interval
 
 PLACES_SHARE, SPREADS_SHARE, LENGTHS_SHARE, PRODUCTS_SHARE = 0.06, 0.08, 0.04, 0.36
 SIZES_SHARE, GRADIENT_SHARE, SQUARES_SHARE = 0.10, 0.32, 0.04
-"""Parts of the budget: where columns lie, how long rows are, their products; how long gradients
-are, their sum, and that of squared residuals."""
+"""Parts of the budget: where columns lie, how far they spread, how long rows are, their products;
+how long gradients are, their sum, and that of squared residuals."""
 
 _SQUARE_BITS = 24  # of squared residuals
 _LENGTH = 16.0  # of rows in integers; their unit is a public or released length
@@ -94,7 +104,8 @@ class Linear:
         The box, data units.
     clip : float in (0, 32]
         Rows without their target, centred and scaled, are shortened to this length for the products
-        that the first model is made from. The step after it takes whole rows.
+        that the first model is made from, in parts of what half of the rows have at most. The step
+        after it takes whole rows.
     alpha : float, >= 0
         Of the squared norm of the coefficients, the intercept left out, where numbers are scaled to
         ``[-1, 1]`` by their public bounds.
@@ -195,12 +206,11 @@ class Linear:
         if isinstance(alpha, bool) or not isinstance(alpha, int | float):
             raise PlanError(f"alpha must be a number, got {alpha!r}.")
         levels = tuple(c.levels for c in columns)
-        n_categories = sum(level > 0 for level in levels)
         if clip is None:
             width = Encoding(levels, frac_bits).width
             noise = noise_of_mean(width, budget, nominal_n)
             stretch = max(_TYPICAL * _NOISY / max(noise, 1e-12), _SHORTEST)
-            clip = min(sqrt(stretch * (1 + 0.6 * n_categories + n_features - n_categories)), _LONG)
+            clip = min(sqrt(stretch * usual_square(levels)), _LONG)
         return cls(
             n_features=n_features,
             target=at,
@@ -253,18 +263,14 @@ class Linear:
 
     def _length(self, now: Mapping[str, Floats]) -> float:
         """Return what rows of products are shortened to."""
-        return min(self.clip * _edge(now["typical"]) / self._usual, _edge(now["length"]))
-
-    @property
-    def _usual(self) -> float:
-        n_categories = sum(level > 0 for level in self.levels)
-        return sqrt(1 + 0.6 * n_categories + self.n_features - n_categories)
+        usual = sqrt(usual_square(self.levels))  # where each column's deviation is exact
+        return min(self.clip * _edge(now["typical"]) / usual, _edge(now["length"]))
 
     def describe(self) -> str:
         """Say in plain words what is summed and what is released."""
         return (
-            f"Linear regression on {self._model.width - 1} columns of a design. One noisy sum "
-            "tells where columns lie and how far they spread; one counts how long rows are; one "
+            f"Linear regression on {self._model.width - 1} columns of a design. Two noisy counts "
+            "tell where columns lie and how far they spread; one tells how long rows are; one sum "
             "holds their products with each other and with the target, each row shortened to a "
             f"length of at most {self.clip:.3g} first; one counts how long rows times residuals "
             "are at the model that follows; and the last sums these, shortened where the counts "
@@ -297,7 +303,7 @@ class Linear:
         }
 
     def blocks(self, t: int) -> tuple[Block, ...]:
-        """Return sums of columns; lengths; products; sizes; or a gradient and squares."""
+        """Return counts of bins, twice; lengths; products; sizes; or a gradient and squares."""
         one = 1 << SUM_BITS
         if t == 0:
             return (self._frame.places_block(PLACES_SHARE),)
@@ -364,7 +370,7 @@ class Linear:
 
     def _reach(self, now: Mapping[str, Floats]) -> float:
         """Return the residual above which squares are cut: of a usual row at the cut."""
-        curvature = np.diag(self._curvature(now).matrix)
+        curvature = np.diag(self._whole(now).matrix)
         length = sqrt(max(float(curvature.sum() / max(curvature[-1], 1.0)), 1.0))
         return _edge(now["cut"]) / min(length, 64.0)
 
@@ -377,20 +383,21 @@ class Linear:
             return {**now, **self._frame.read_spreads(now, released["spreads"])}
         n = float(now["n"][0])
         if t == 2:
-            counts = from_grid(released["lengths"].values, SUM_BITS)
-            noise_std = released["lengths"].noise_std / (1 << SUM_BITS)
-            rows, target = (usual_length(count, noise_std, n) for count in counts)
-            typical = middle_length(counts[0], n)
-            found = {"length": rows, "target_length": target + _FARTHER, "typical": typical}
+            counts, noise_std = noisy_counts(released["lengths"])
+            longest, target = (usual_length(count, noise_std, n) for count in counts)
             seen = n * (1 + float(np.maximum(now["square"][self._others], 1.0).sum()))
-            found["unseen"] = unseen_square(counts[0], noise_std, rows, seen)
+            found = {
+                "length": longest,
+                "target_length": target + _FARTHER,
+                "typical": middle_length(counts[0], n),
+                "unseen": unseen_square(counts[0], noise_std, longest, seen),
+            }
             return {**now, **{name: np.array([float(v)]) for name, v in found.items()}}
         if t == 3:
             now.update(self._products(now, released["products"]))
             return {**now, "weights": np.clip(self._first(now).weights, -1e6, 1e6)}
         if t == 4:
-            counts = from_grid(released["sizes"].values, SUM_BITS)
-            noise_std = released["sizes"].noise_std / (1 << SUM_BITS)
+            counts, noise_std = noisy_counts(released["sizes"])
             price = INTERVAL_95["gaussian"] * noise_std * sqrt(SIZES_SHARE / GRADIENT_SHARE)
             cut, influence = cut_of(counts, noise_std, n, price)
             return {**now, "cut": np.array([float(cut)]), "influence": np.array([influence])}
@@ -420,17 +427,18 @@ class Linear:
         matrix[np.triu_indices(p)] = now["products"]
         return matrix + np.triu(matrix, 1).T
 
-    def _curvature(self, now: Mapping[str, Floats], whole: bool = True) -> Curvature:
+    def _curvature(self, now: Mapping[str, Floats]) -> Curvature:
+        """Return the curvature of shortened rows."""
         others = self._others
-        return curvature_of(
-            self._matrix(now)[np.ix_(others, others)],
-            float(now["products_std"][0]),
-            now["square"][others] * now["n"] if whole else None,
-            max(1.0, (_edge(now["typical"]) / max(self._length(now), 1e-6)) ** 2),
-            float(now["unseen"][0]),
-            now["alike"][others],
-            self._used,
-        )
+        products, noise_std = self._matrix(now)[np.ix_(others, others)], now["products_std"][0]
+        return curvature_of(products, float(noise_std), now["alike"][others], self._used)
+
+    def _whole(self, now: Mapping[str, Floats]) -> Curvature:
+        """Return the curvature of whole rows."""
+        usual = (_edge(now["typical"]) / max(self._length(now), 1e-6)) ** 2
+        squares = now["square"][self._others] * now["n"]
+        unseen = float(now["unseen"][0])
+        return of_whole_rows(self._curvature(now), squares, unseen, max(usual, 1.0))
 
     def _penalty(self, now: Mapping[str, Floats]) -> Floats:
         penalty: Floats = self.alpha * now["scale"][self._others] ** 2
@@ -446,7 +454,7 @@ class Linear:
         target = self._matrix(now)[self._others, self._place]
         noise_std = float(now["products_std"][0])
         return step(
-            self._curvature(now, whole=False),
+            self._curvature(now),
             self._used,
             self._penalty(now),
             target,
@@ -459,7 +467,7 @@ class Linear:
         cut = _edge(now["cut"])
         n = max(float(now["n"][0]), 1.0)
         return step(
-            self._curvature(now),
+            self._whole(now),
             self._used,
             self._penalty(now),
             now["gradient"] * cut,
@@ -482,7 +490,7 @@ class Linear:
         """Return the variance of residuals and both ends of its interval, in row units."""
         reach, n = self._reach(now), max(float(now["n"][0]), 1.0)
         moved = fit.weights - now["weights"]
-        gained = float(moved @ self._curvature(now).matrix @ moved) / n
+        gained = float(moved @ self._whole(now).matrix @ moved) / n
         unit = reach**2 / n
         value = float(now["residual_square"][0]) * unit - gained
         spread = INTERVAL_95["gaussian"] * float(now["residual_square_std"][0]) * unit
@@ -563,6 +571,7 @@ class Linear:
         stds = np.sqrt(variance) * half / now["scale"][place]
         for name, value in zip(("", "_low", "_high"), stds, strict=True):
             results[f"residual_std{name}"] = np.array([value])
+        results["around"] = around
         results["covariance"], results["sampling_covariance"] = noise, sampling
         results["drowned"] = drowned[:-1].astype(np.float64)
         results["grid_coef"] = self._back(now, on_grid=True) @ fit.weights + offset
@@ -587,7 +596,9 @@ class Linear:
         noise, sampling = results["covariance"], results["sampling_covariance"]
         chosen = [c for j, c in enumerate(self.reference) if j != self.target]
         matrix = to_reference(self._used, chosen)
-        compared = [combination(row, told, noise, sampling) for row in matrix]
+        compared = [
+            combination(row, told, noise, sampling, around=results["around"]) for row in matrix
+        ]
         rows: list[tuple[str | Between, ...]] = []
         for name, row, between in zip(self.names, matrix, compared, strict=True):
             rows.append((name, between if row.any() else "reference"))
