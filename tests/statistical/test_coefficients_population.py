@@ -104,3 +104,44 @@ def test_population_intervals_hold_the_model_that_records_were_drawn_from(
     if epsilon == 4.0:  # noise is smaller than what sampling does
         assert narrow.mean() < 0.75
         assert narrow.min() < 0.95 - 4 * ERROR
+
+
+def heavy(rng: Any, n: int) -> tuple[Schema, np.ndarray]:
+    """Return records of a logistic model whose bounds are loose, so that a penalty counts."""
+    table = rng.standard_t(3, (n, 2)).clip(-15, 15)
+    y = table @ HEAVY - 0.5 + rng.logistic(size=n) > 0
+    columns = [Column(name=f"x{j}", type="number", min=-15, max=15) for j in range(2)]
+    columns.append(Column(name="y", type="category", categories=("p", "q")))
+    schema = Schema(dataset="toy", unit="row", columns=tuple(columns))
+    return schema, schema.grid().encode(np.column_stack([table, y]))
+
+
+HEAVY = np.array([0.5, -0.8])
+
+
+@pytest.mark.parametrize(
+    ("penalised", "least", "most"), [(False, 0.95 - 4 * ERROR, 1), (True, 0, 0.5)]
+)
+def test_population_intervals_do_not_hold_what_a_penalty_does(
+    penalised: bool, least: float, most: float
+) -> None:
+    """As docs/how-to/regression.md says; without a penalty they hold the truth."""
+    rng = np.random.default_rng(5)
+    held = []
+    for seed in range(RUNS):
+        schema, records = heavy(rng, 5000)
+        found = run_job(
+            Logistic,
+            schema,
+            {"a": [records]},
+            epsilon=1.0,
+            nominal_n=5000,
+            noise=SimulatedNoise(seed),
+            target="y",
+            C=1.0 if penalised else float("inf"),
+        ).results
+        ends = found["coef_population_low"][0], found["coef_population_high"][0]
+        held.append((ends[0] <= HEAVY) & (ends[1] >= HEAVY))
+    shares = np.mean(held, axis=0)
+    assert least <= shares.min()
+    assert shares.max() <= most
