@@ -12,6 +12,7 @@ import pytest
 
 from cloister.cli import main
 from cloister.jobs import JobResult
+from cloister.tasks.base import Between, Table
 
 SCHEMA = """
 dataset = "patients"
@@ -142,12 +143,51 @@ def test_a_regression_tells_a_number_in_its_units(ward: Path, capsys: Said) -> N
     assert measures["results"]["mae"][0] < 8
 
 
-def test_a_regression_compares_categories_with_a_reference(ward: Path, capsys: Said) -> None:
-    words = f"regress {FILES} --target pressure --epsilon 4 --out model --reference"
+def exhibit(folder: Path, title: str) -> dict[str, Any]:
+    """Return the rows of a table of a released model, by their first cell."""
+    found = JobResult.load(folder / "model.json")
+    tables = found.plan.task.exhibits(found.results, found.plan.columns)
+    rows = next(t.rows for t in tables if isinstance(t, Table) and t.title.startswith(title))
+    return {str(row[0]): row[1] for row in rows}
+
+
+@pytest.mark.parametrize(
+    ("words", "title"),
+    [
+        ("classify {} --target ill --method logistic", "Odds ratios"),
+        ("regress {} --target pressure", "Coefficients"),
+    ],
+)
+def test_a_regression_compares_categories_with_a_reference(
+    words: str, title: str, ward: Path, capsys: Said
+) -> None:
+    words = f"{words.format(FILES)} --epsilon 4 --out model --reference"
     run(f"{words} work=state", capsys)
-    assert "reference" in (ward / "model" / "report.html").read_text()
-    for wrong in ("work", "work=nobody", "pressure=none"):
-        assert main([*words.split(), wrong]) != 0
+    told = exhibit(ward / "model", title)
+    work = {name: cell for name, cell in told.items() if name.startswith("work=")}
+    assert [name for name, cell in work.items() if cell == "reference"] == ["work=state"]
+    assert all(isinstance(work[f"work={w}"], Between) for w in ("private", "none"))
+
+
+def test_odds_ratios_are_against_the_reference(ward: Path, capsys: Said) -> None:
+    run(
+        f"classify {FILES} --target ill --method logistic --epsilon 4 --out model "
+        "--reference work=none",
+        capsys,
+    )
+    told = exhibit(ward / "model", "Odds ratios")
+    found = JobResult.load(ward / "model" / "model.json")
+    coef = dict(zip(found.plan.task.names, found.results["coef"][0], strict=False))  # type: ignore[attr-defined]  # of a regression
+    apart = np.exp(coef["work=state"] - coef["work=none"])
+    assert told["work=state"].value == pytest.approx(apart)
+    assert told["age"].value == pytest.approx(np.exp(coef["age"]))
+
+
+def test_a_proposal_names_a_reference_as_the_command_does(ward: Path, capsys: Said) -> None:
+    command = "plan --schema s.toml --epsilon 1 --nominal-n 1600 --set target=ill"
+    given = ["--task", "logistic", "--set", 'reference={"work": "none"}', "--json"]
+    assert main([*command.split(), *given]) == 0
+    assert json.loads(capsys.readouterr().out)["plan"]["task"]["reference"] == [0, 0, 2, 0]
 
 
 @pytest.mark.parametrize(
@@ -209,6 +249,24 @@ def test_outliers_are_counted_and_flagged_where_they_are(ward: Path, capsys: Sai
         ("classify a.csv --target ill --prepare polish", "a step must be one of"),
         ("classify a.csv --target ill --prepare count", "must be the last one"),
         ("classify a.csv --target ill --set classes=3", "do not fit"),
+        ("classify a.csv --target ill --reference work=none", "got it with naive-bayes; leave"),
+        ("classify a.csv --target ill --reference work=none --method forest", "add --method log"),
+        *(
+            (f"{command} --reference {given}", sentence)
+            for command in (
+                "classify a.csv --target ill --method logistic",
+                "regress a.csv --target pressure",
+            )
+            for given, sentence in (
+                ("work", "must be COLUMN=CATEGORY, got 'work'"),
+                ("=none", "must be COLUMN=CATEGORY, got '=none'"),
+                ("work=nobody", "must be one of private, state, none; got 'nobody'"),
+                ("age=none", "of a column of categories"),
+                ("job=none", "reference must be a column of the schema"),
+                ("work=none --reference work=state", "given twice"),
+            )
+        ),
+        ("classify a.csv --target ill --method logistic --reference ill=no", "besides the target"),
         ("evaluate a.csv", "model must be given"),
         ("evaluate a.csv --model s.toml", "cannot be read"),
         ("outliers a.csv --group age --count-share 0.1", "categories"),
@@ -227,7 +285,7 @@ def test_what_is_wrong_is_said_before_anything_is_spent(
     )
     assert code in (3, 4)
     assert sentence in capsys.readouterr().err
-    assert not (ward / "model" / "ledger.db").exists()
+    assert not (ward / "model").exists()
 
 
 def test_clusters_behind_a_pipeline_are_not_measured_in_other_columns(

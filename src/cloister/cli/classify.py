@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import argparse
 
-from cloister.cli.options import add_job_arguments, add_target_arguments, prepared
+from cloister.cli.options import (
+    add_job_arguments,
+    add_target_arguments,
+    prepared,
+    reference_options,
+)
 from cloister.cli.output import Output, add_flags
 from cloister.cli.release import finish, release
 from cloister.cli.run import task_options
@@ -23,6 +28,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Release a classifier; return the exit code."""
     out = Output.of(args)
-    options = {"target": args.target, **task_options(args.set)}
+    options = {"target": args.target, **task_options(args.set), **reference_options(args)}
     result, charge = release(args, *prepared(args, TASKS[args.method], options), out)
     return finish(result, charge, args.out, out, command="classify")

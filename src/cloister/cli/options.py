@@ -180,7 +180,41 @@ def add_target_arguments(
     group = parser.add_argument_group("learning")
     group.add_argument("--target", required=True, metavar="COLUMN", help=meaning)
     group.add_argument("--method", choices=methods, default=methods[0])
+    group.add_argument(
+        "--reference",
+        action="append",
+        default=[],
+        metavar="COLUMN=CATEGORY",
+        help="linear and logistic: category that others of its column are compared with, by "
+        "default the first; may be repeated",
+    )
     add_prepare_arguments(group)
+
+
+def reference_options(args: argparse.Namespace) -> dict[str, dict[str, str]]:
+    """Return the option that gives columns their reference categories, if the user has any.
+
+    Raises
+    ------
+    PlanError
+        If the method compares no categories, or one is not ``COLUMN=CATEGORY``, each column once.
+    """
+    if not args.reference:
+        return {}
+    if "reference" not in _fields_of(TASKS[args.method]):
+        raise PlanError(
+            f"reference belongs to logistic and linear, got it with {args.method}; leave it out or "
+            "add --method logistic."
+        )
+    found: dict[str, str] = {}
+    for text in args.reference:
+        column, _, category = text.partition("=")
+        if not (column and category):
+            raise PlanError(f"reference must be COLUMN=CATEGORY, got {text!r}.")
+        if column in found:
+            raise PlanError(f"reference of column {column!r} is given twice; give one category.")
+        found[column] = category
+    return {"reference": found}
 
 
 def add_prepare_arguments(group: argparse._ActionsContainer) -> None:

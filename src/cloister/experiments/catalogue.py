@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cloister.experiments import all_methods, fastlloyd, subcluster_figures, table3
 from cloister.experiments.classify import CLASSIFY
+from cloister.experiments.coefficients import COEFFICIENTS
 from cloister.experiments.coverage import COVERAGE
 from cloister.experiments.credit import CREDIT
 from cloister.experiments.evaluate import EVALUATE
@@ -24,6 +25,7 @@ _ALL: tuple[Experiment, ...] = (
     subcluster_figures.SUBCLUSTER,
     MAX_COVER,
     COVERAGE,
+    COEFFICIENTS,
     SELECT_K,
     CLASSIFY,
     CREDIT,

@@ -104,7 +104,7 @@ def to_reference(levels: Sequence[int], reference: Sequence[int]) -> Floats:
 
 
 def chosen_references(
-    columns: Sequence[PublicColumn], reference: Mapping[str, str] | None
+    columns: Sequence[PublicColumn], reference: Mapping[str, str] | None, target: str
 ) -> tuple[int, ...]:
     """Return the number of the reference category of each column, by default its first.
 
@@ -112,17 +112,23 @@ def chosen_references(
     ----------
     columns : sequence of PublicColumn
     reference : mapping of column to category, optional
+    target : str
+        The column that is told, which has no reference.
 
     Raises
     ------
     PlanError
-        If a column or a category is not one of the schema.
+        If a column or a category is not one of the schema, or the column is the target.
     """
     if reference is not None and not isinstance(reference, Mapping):
         raise PlanError(f"reference must map columns to categories, got {reference!r}.")
     chosen = [0] * len(columns)
     for name, category in (reference or {}).items():
         at = position(columns, name, "reference")
+        if name == target:
+            raise PlanError(
+                f"reference is of columns besides the target, got {name!r}; leave it out."
+            )
         words = columns[at].categories
         if str(category) not in words:
             rule = f"one of {', '.join(words[:20])}" if words else "of a column of categories"

@@ -629,8 +629,8 @@ def solve(
 
 
 NOTE = (
-    "[ , ] are 95 % of the noise, about the solution without it; how well the records stand for a "
-    "population is not in them."
+    "[ , ] are 95 % of the noise, about the solution without it. A population interval also holds "
+    "the chance that brought these records here, if the model is true."
 )
 
 

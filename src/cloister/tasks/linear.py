@@ -221,7 +221,7 @@ class Linear:
             clip=float(clip),
             alpha=float(alpha),
             shrinkage=bool(shrinkage),
-            reference=chosen_references(columns, reference),
+            reference=chosen_references(columns, reference, target),
             frac_bits=frac_bits,
         )
 

@@ -243,7 +243,7 @@ class Logistic:
             penalty=1 / C,
             class_weight=_class_weights(classes, class_weight),
             shrinkage=bool(shrinkage),
-            reference=chosen_references(columns, reference),
+            reference=chosen_references(columns, reference, target),
             frac_bits=frac_bits,
         )
 
