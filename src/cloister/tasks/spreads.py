@@ -22,8 +22,7 @@ TAILS = 6
 """Classes beyond a window, on each side."""
 
 _WINDOW = 3.0  # deviations on each side of the centre
-_BEYOND = 2.0  # deviations of noise, up to which records may be hidden
-_SURE = 3.0  # deviations of noise, above which they are seen
+_SURE = 3.0  # deviations of noise, up to which records may be hidden
 _MOST_HIDDEN = 0.4  # part of all records
 _ALIKE = 0.9  # part of all records in one bin
 
@@ -108,7 +107,7 @@ def _normal(counts: Floats, ends: Floats, noise_std: float, n: float) -> tuple[f
     Beyond the first and the last bin no more is seen than noise may hide. What lies between is
     taken for the middle of a normal law that has as much beyond.
     """
-    least = _BEYOND * noise_std * np.sqrt(np.arange(1, len(counts) + 1))
+    least = _SURE * noise_std * np.sqrt(np.arange(1, len(counts) + 1))
     below, above = np.cumsum(counts) > least, np.cumsum(counts[::-1]) > least
     first, last = sorted([int(below.argmax()), len(counts) - 1 - int(above.argmax())])
     step = float(ends[1] - ends[0])
