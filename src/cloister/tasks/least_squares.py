@@ -89,6 +89,28 @@ def cut_of(counts: Floats, noise_std: float, n: float, price: float) -> tuple[in
     return int(places[best]), float(influence[best])
 
 
+def cut_of_squares(counts: Floats, longest: int, price: float) -> int:
+    """Choose the size beyond which gradients are shortened for the sum of their products.
+
+    Parameters
+    ----------
+    counts : ndarray of shape (len(EDGES),)
+        Noisy counts of gradients by their size.
+    longest : int
+        The class up to which sizes are seen.
+    price : float
+        Half-width of the noise, for each unit of squared size.
+
+    Returns
+    -------
+    int
+        Of the edge for which the noise, and what squares lose, are least together.
+    """
+    squares = EDGES[: longest + 1] ** 2
+    lost = np.maximum(squares - squares[:, None], 0.0) @ counts[: longest + 1]
+    return int((price * squares + np.maximum(lost, 0.0)).argmin())
+
+
 def usual_length(counts: Floats, noise_std: float, n: float) -> int:
     """Return the edge below which nearly all lengths lie.
 

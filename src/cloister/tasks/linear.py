@@ -6,6 +6,8 @@ References
    ICDM Workshops 2009: regression from noisy sufficient statistics.
 .. [W18] Wang, "Revisiting Differentially Private Linear Regression: Optimal and Adaptive Prediction
    and Estimation in Unbounded Domain", UAI 2018: the noise of the products asks for a ridge.
+.. [W80] White, "A Heteroskedasticity-Consistent Covariance Matrix Estimator and a Direct Test for
+   Heteroskedasticity", Econometrica 48(4), 1980.
 .. [A21] Andrew, Thakkar, McMahan, Ramaswamy, "Differentially Private Learning with Adaptive
    Clipping", NeurIPS 2021: the length to which gradients are shortened follows from noisy counts.
 """
@@ -13,7 +15,7 @@ References
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import isfinite, sqrt
 from typing import ClassVar, Self
@@ -59,18 +61,22 @@ from cloister.tasks.least_squares import (
     Fit,
     curvature_of,
     cut_of,
+    cut_of_squares,
     middle_length,
     of_whole_rows,
     step,
     unseen_square,
     usual_length,
 )
+from cloister.tasks.moments import n_products
 from cloister.tasks.population import population_interval
 
 PLACES_SHARE, SPREADS_SHARE, LENGTHS_SHARE, PRODUCTS_SHARE = 0.06, 0.08, 0.04, 0.36
 SIZES_SHARE, GRADIENT_SHARE, SQUARES_SHARE = 0.10, 0.32, 0.04
 """Parts of the budget: where columns lie, how far they spread, how long rows are, their products;
 how long gradients are, their sum, and that of squared residuals."""
+SANDWICH_SHARE = 0.15
+"""Part of the budget of products of gradients, where they are asked for; others have the rest."""
 
 _SQUARE_BITS = 24  # of squared residuals
 _LENGTH = 16.0  # of rows in integers; their unit is a public or released length
@@ -111,6 +117,9 @@ class Linear:
         ``[-1, 1]`` by their public bounds.
     shrinkage : bool
         Whether weights that drown in noise are drawn toward 0. Without noise it changes nothing.
+    sandwich : bool
+        Whether population intervals are from products of gradients [W80]_, which hold whatever the
+        variance of residuals depends on; else residuals are taken to have one variance.
     reference : tuple of int
         Of each column: the category that others are compared with in the report.
     frac_bits : int
@@ -138,6 +147,7 @@ class Linear:
     clip: float
     alpha: float = 0.0
     shrinkage: bool = True
+    sandwich: bool = False
     reference: tuple[int, ...] = ()
     frac_bits: int = 16
 
@@ -173,6 +183,7 @@ class Linear:
         alpha: float = 0.0,
         clip: float | None = None,
         shrinkage: bool = True,
+        sandwich: bool = False,
         reference: Mapping[str, str] | None = None,
         frac_bits: int = 16,
     ) -> Self:
@@ -190,6 +201,8 @@ class Linear:
             Length of rows in the products; by default shorter with more noise. The answer hardly
             depends on it.
         shrinkage : bool
+        sandwich : bool
+            Whether population intervals hold residuals of uneven variance, for 15 % of the budget.
         reference : mapping of column to category, optional
             That others are compared with in the report; by default a column's first.
 
@@ -221,6 +234,7 @@ class Linear:
             clip=float(clip),
             alpha=float(alpha),
             shrinkage=bool(shrinkage),
+            sandwich=bool(sandwich),
             reference=chosen_references(columns, reference, target),
             frac_bits=frac_bits,
         )
@@ -300,25 +314,34 @@ class Linear:
             "gradient_std": np.zeros(1),
             "residual_square": np.zeros(1),
             "residual_square_std": np.zeros(1),
+            "sandwich_cut": np.zeros(1),
+            "sandwich": np.zeros(n_products(p - 1) if self.sandwich else 0),
         }
+
+    def _share(self, part: float) -> float:
+        return part * (1 - SANDWICH_SHARE) if self.sandwich else part
 
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return counts of bins, twice; lengths; products; sizes; or a gradient and squares."""
         one = 1 << SUM_BITS
         if t == 0:
-            return (self._frame.places_block(PLACES_SHARE),)
+            return (self._frame.places_block(self._share(PLACES_SHARE)),)
         if t == 1:
-            return (self._frame.spreads_block(SPREADS_SHARE),)
+            return (self._frame.spreads_block(self._share(SPREADS_SHARE)),)
         if t == 2:
             shape = (2, len(EDGES))  # of rows and of targets: a record counts in each
-            return (Block("lengths", shape, 2 * one, 2 * one**2, LENGTHS_SHARE),)
+            return (Block("lengths", shape, 2 * one, 2 * one**2, self._share(LENGTHS_SHARE)),)
         if t == 3:
-            return (self._frame.products_block(PRODUCTS_SHARE),)
+            return (self._frame.products_block(self._share(PRODUCTS_SHARE)),)
         if t == 4:
-            return (Block("sizes", (len(EDGES),), one, one**2, SIZES_SHARE),)
+            return (Block("sizes", (len(EDGES),), one, one**2, self._share(SIZES_SHARE)),)
         one = 1 << _SQUARE_BITS
-        squares = Block("residual_square", (1,), one, one**2, SQUARES_SHARE)
-        return (self._model.row_block(GRADIENT_SHARE), squares)
+        squares = Block("residual_square", (1,), one, one**2, self._share(SQUARES_SHARE))
+        gradient = self._model.row_block(self._share(GRADIENT_SHARE))
+        if not self.sandwich:
+            return (gradient, squares)
+        products = self._model.products_block(SANDWICH_SHARE)
+        return (gradient, squares, replace(products, name="sandwich"))
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         """Return the words of a round."""
@@ -362,7 +385,12 @@ class Linear:
         gradient = self._model.sum_rows(model, self._model.times(rows, _LENGTH * factor))
         reach = self._reach({name: from_grid(v, self.frac_bits) for name, v in state.items()})
         squares = np.trunc(np.minimum((residuals / reach) ** 2, 1.0) * (1 << _SQUARE_BITS))
-        return np.append(gradient, np.int64(squares.sum()))
+        words = np.append(gradient, np.int64(squares.sum()))
+        if not self.sandwich:
+            return words
+        cut = _edge(from_grid(state["sandwich_cut"], self.frac_bits))
+        gradients = self._model.times(rows, _LENGTH * residuals / np.maximum(sizes, cut))
+        return np.append(words, self._model.sum_row_products(model, gradients))
 
     def _model_state(self, state: Mapping[str, Integers]) -> GridState:
         """Return centre and scale of rows without the target."""
@@ -400,9 +428,14 @@ class Linear:
             counts, noise_std = noisy_counts(released["sizes"])
             price = INTERVAL_95["gaussian"] * noise_std * sqrt(SIZES_SHARE / GRADIENT_SHARE)
             cut, influence = cut_of(counts, noise_std, n, price)
-            return {**now, "cut": np.array([float(cut)]), "influence": np.array([influence])}
+            squares_price = price * sqrt(GRADIENT_SHARE / SANDWICH_SHARE)
+            sandwich = cut_of_squares(counts, usual_length(counts, noise_std, n), squares_price)
+            found = {"cut": cut, "influence": influence, "sandwich_cut": sandwich}
+            return {**now, **{name: np.array([float(v)]) for name, v in found.items()}}
         gradient, squares = released["gradient"], released["residual_square"]
         unit, one = _LENGTH * (1 << 20), 1 << _SQUARE_BITS  # in sizes of the cut
+        if self.sandwich:
+            now["sandwich"] = self._sandwich(now, released["sandwich"])
         return {
             **now,
             "gradient": gradient.values / unit,
@@ -410,6 +443,16 @@ class Linear:
             "residual_square": squares.values / one,
             "residual_square_std": np.array([squares.noise_std / one]),
         }
+
+    def _sandwich(self, now: Mapping[str, Floats], block: Released) -> Floats:
+        """Return the packed sum of products of gradients, in units of their squared cut.
+
+        No direction has less than the noise: an interval that is too narrow is worse.
+        """
+        raw, noise_std = self._model.unpack(block)
+        values, vectors = np.linalg.eigh(raw / _LENGTH**2)
+        matrix = (vectors * np.maximum(values, noise_std / _LENGTH**2)) @ vectors.T
+        return np.asarray(matrix[np.triu_indices(len(matrix))])
 
     def _products(self, now: Mapping[str, Floats], block: Released) -> dict[str, Floats]:
         """Return the products of rows, of whole ones where nothing was shortened."""
@@ -422,10 +465,7 @@ class Linear:
         return {"products": packed, "products_std": np.array([noise_std / unit**2])}
 
     def _matrix(self, now: Mapping[str, Floats]) -> Floats:
-        p = self._frame.width
-        matrix = np.zeros((p, p))
-        matrix[np.triu_indices(p)] = now["products"]
-        return matrix + np.triu(matrix, 1).T
+        return _symmetric(now["products"])
 
     def _curvature(self, now: Mapping[str, Floats]) -> Curvature:
         """Return the curvature of shortened rows."""
@@ -497,6 +537,13 @@ class Linear:
         spread = float(np.hypot(spread, gained))
         return np.maximum([value, value - spread, value + spread], 0.0)
 
+    def _sampling(self, now: Mapping[str, Floats], fit: Fit, variance: float) -> Floats:
+        """Return the covariance of weights over samples of this size."""
+        if not self.sandwich:
+            return fit.inverse * variance
+        meat = _symmetric(now["sandwich"]) * _edge(now["sandwich_cut"]) ** 2
+        return np.asarray(fit.inverse @ meat @ fit.inverse)
+
     def _back(self, now: Mapping[str, Floats], on_grid: bool = False) -> Floats:
         """Return the matrix from weights of rows to coefficients in data units.
 
@@ -537,7 +584,8 @@ class Linear:
         The intervals are about least squares, or the ridge solution, of the same records. They hold
         the noise of all rounds, what the curvature may be wrong by in the last step, and what was
         cut off, as far as noisy counts tell it. Coefficients of categories sum to 0 over a column.
-        The covariance of sampling is that of residuals of one variance.
+        The covariance of sampling is that of residuals of one variance, or from products of
+        gradients.
         """
         now = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
         fit = self._last(now)
@@ -559,7 +607,7 @@ class Linear:
         half_width = INTERVAL_95["gaussian"] * np.sqrt(np.maximum(np.diag(noise), 0))
         half_width = np.maximum(half_width, 1e-12 * np.maximum(np.abs(around), widest * 1e-6))
         variance = self._residual(now, fit)
-        sampling = back @ (fit.inverse * variance[0]) @ back.T
+        sampling = back @ self._sampling(now, fit, float(variance[0])) @ back.T
         low, high = around - half_width, around + half_width
         told = np.clip(back @ fit.weights + offset, low, high)
         ends = population_interval(told, low, high, np.diag(sampling))
@@ -621,6 +669,14 @@ class Linear:
             columns[self.target],
         )
         return (table, bars)
+
+
+def _symmetric(packed: Floats) -> Floats:
+    """Return the matrix of which this is the upper half."""
+    width = int(sqrt(2 * len(packed)))
+    matrix = np.zeros((width, width))
+    matrix[np.triu_indices(width)] = packed
+    return matrix + np.triu(matrix, 1).T
 
 
 def _counts(sizes: Floats) -> Integers:
