@@ -31,6 +31,7 @@ KINDS = {
     "short rows": (Logistic, {"target": "smokes", "rounds": 3, "clip": 0.05}),
     "long rows": (Logistic, {"target": "ill", "rounds": 3, "clip": 32.0}),
     "linear": (Linear, {"target": "age"}),
+    "linear, sandwich": (Linear, {"target": "age", "sandwich": True}),
     "linear, short rows": (Linear, {"target": "age", "clip": 0.05}),
     "linear, long rows": (Linear, {"target": "age", "clip": 32.0}),
 }

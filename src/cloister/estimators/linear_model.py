@@ -271,6 +271,9 @@ class DPLinearRegression(RegressorMixin, PrivateEstimator):
         more noise. The answer hardly depends on it.
     reference : mapping of column to category, optional
         That other categories are compared with in reports; by default a column's first.
+    sandwich : bool
+        Whether population intervals hold residuals whose variance depends on the columns; that
+        takes 15 % of the budget.
     shrinkage, nominal_n, delta, ledger, dataset, frac_bits
         As in :class:`DPLogisticRegression`.
 
@@ -281,7 +284,8 @@ class DPLinearRegression(RegressorMixin, PrivateEstimator):
         of categories sum to 0 over their column, as scikit-learn's on a one-hot design; compare
         two of them with :meth:`contrast`.
     coef_population_low_, coef_population_high_ : ndarray of shape (n_columns,)
-        95 % population intervals: noise and sampling, for residuals of one variance.
+        95 % population intervals: noise and sampling, for residuals of one variance, or with
+        `sandwich` of any.
     intercept_, intercept_low_, intercept_high_ : float
     intercept_population_low_, intercept_population_high_ : float
     residual_std_, residual_std_low_, residual_std_high_ : float
@@ -325,6 +329,7 @@ class DPLinearRegression(RegressorMixin, PrivateEstimator):
         alpha: float = 0.0,
         clip: float | None = None,
         shrinkage: bool = True,
+        sandwich: bool = False,
         reference: Mapping[str, str] | None = None,
         nominal_n: int | None = None,
         delta: float | None = None,
@@ -339,6 +344,7 @@ class DPLinearRegression(RegressorMixin, PrivateEstimator):
         self.alpha = alpha
         self.clip = clip
         self.shrinkage = shrinkage
+        self.sandwich = sandwich
         self.reference = reference
         self.nominal_n = nominal_n
         self.delta = delta
@@ -379,14 +385,15 @@ class DPLinearRegression(RegressorMixin, PrivateEstimator):
             alpha=self.alpha,
             clip=self.clip,
             shrinkage=self.shrinkage,
+            sandwich=self.sandwich,
             reference=self.reference,
         )
         drowned = self.result_.results["drowned"] > 0
         if drowned.any():
             names = ", ".join(map(str, self.feature_names_[drowned]))
             warnings.warn(
-                f"nothing can be told of the coefficient of {names}: the noise is larger than the "
-                "column spreads within its public bounds; give narrower bounds, or leave it out.",
+                f"nothing can be told of the coefficient of {names}: within its public bounds its "
+                "values can hardly be told apart; give narrower bounds, or leave it out.",
                 UserWarning,
                 stacklevel=2,
             )

@@ -88,7 +88,7 @@ _TYPICAL, _NOISY, _SHORTEST, _LONG = 1.8, 0.0012, 0.55, 26.0
 
 NOTE = (
     "[ , ] are 95 % of the noise, about least squares on the same records without it; a population "
-    "interval holds the error of sampling as well, for residuals of one variance."
+    "interval holds the error of sampling as well, for residuals of {variance} variance."
 )
 
 
@@ -655,7 +655,7 @@ class Linear:
         )
         if low > 0:
             rows.append(("residual deviation", Between(value, low, high)))
-        note = NOTE
+        note = NOTE.format(variance="any" if self.sandwich else "one")
         if hidden := [n for n, d in zip(self.names, results["drowned"], strict=False) if d]:
             note += f" Nothing can be told of {', '.join(hidden)}: give narrower bounds."
         title = f"Coefficients for {columns[self.target]!r}, data units"
