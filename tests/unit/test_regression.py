@@ -24,7 +24,7 @@ from cloister.schema import Column
 from cloister.tasks.base import Classifier, Regressor, Task
 from cloister.tasks.columns import Encoding
 from cloister.tasks.frame import row_length, solve
-from cloister.tasks.least_squares import EDGES, cut_of, usual_length
+from cloister.tasks.least_squares import EDGES, cut_of, unseen_square, usual_length
 from cloister.tasks.linear import Linear
 from cloister.tasks.logistic import Logistic
 from cloister.testing import UNMET_CHECKS, SimulatedNoise, ZeroNoise, zero_noise
@@ -524,7 +524,10 @@ def test_the_cut_is_beyond_all_sizes_where_no_noise_hides_them() -> None:
     place, influence = cut_of(counts, 0.0, 2000, 0.0)
     assert place >= 59
     assert influence == pytest.approx(0, abs=1e-6)
-    assert usual_length(counts, 0.0, 2000) == (59, 0.0)
+    assert usual_length(counts, 0.0, 2000) == 59
+    squares = float(counts @ EDGES**2)
+    assert unseen_square(counts, 0.0, 59, squares) == 0
+    assert unseen_square(counts, 0.0, 59, squares / 2) == pytest.approx(0.19 * squares, rel=0.01)
 
 
 def test_more_noise_means_a_larger_share_of_the_tail_is_taken_for_lost() -> None:

@@ -21,7 +21,7 @@ COLUMNS = {
 
 
 @pytest.mark.parametrize("name", COLUMNS)
-@pytest.mark.parametrize("width", [3.5, 10, 100, 400])
+@pytest.mark.parametrize("width", [3.5, 10, 100, 200])
 @pytest.mark.parametrize("middle", [0.0, 0.6])
 def test_two_histograms_find_a_column_in_a_box_of_any_width(
     name: str, width: float, middle: float
@@ -35,11 +35,10 @@ def test_two_histograms_find_a_column_in_a_box_of_any_width(
     counts = np.histogram(values, between)[0] + rng.normal(0, NOISE, BINS + 2 * TAILS)
     found = spread_of(counts, window, NOISE, N)
     true = values.std()
-    assert not found.alike or true < 1.5 / (BINS * BINS)
-    if not found.alike:
-        assert 0.4 * true < found.deviation < 2.5 * true
-        assert abs(found.centre - values.mean()) < true
-        assert found.square < 3 * true**2
+    assert not found.alike
+    assert 0.4 * true < found.deviation < 2.5 * true
+    assert abs(found.centre - values.mean()) < true
+    assert found.square < 3 * true**2
 
 
 def test_a_column_of_one_value_is_alike() -> None:

@@ -24,7 +24,7 @@ TAILS = 6
 _WINDOW = 3.0  # deviations on each side of the centre
 _SURE = 3.0  # deviations of noise, up to which records may be hidden
 _MOST_HIDDEN = 0.4  # part of all records
-_ALIKE = 0.9  # part of all records in one bin
+_ALIKE = 0.9  # part of all records in two bins
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ class Spread:
     square : float
         Mean square of what is seen, tails with it, about the centre.
     alike : bool
-        Whether hardly two values are seen to differ; `deviation` is then what noise may hide at the
-        far end of the box.
+        Whether hardly two values are seen to differ; `deviation` is then at least what noise may
+        hide at the far end of the box.
     """
 
     centre: float
@@ -61,7 +61,7 @@ def edges(low: float, high: float) -> Floats:
 
 
 def window_of(counts: Floats, noise_std: float, n: float) -> tuple[float, float]:
-    """Return the window to count in next, whole bins of the box ``[-1, 1]``.
+    """Return the window of the box ``[-1, 1]`` to count in next.
 
     Parameters
     ----------
@@ -72,11 +72,9 @@ def window_of(counts: Floats, noise_std: float, n: float) -> tuple[float, float]
     n : float
         Noisy number of records.
     """
-    step = 2 / BINS
     centre, deviation = _normal(counts, np.linspace(-1, 1, BINS + 1), noise_std, n)
-    first, last = (centre - _WINDOW * deviation) / step, (centre + _WINDOW * deviation) / step
-    ends = np.clip([np.floor(first), np.ceil(last)], -BINS / 2, BINS / 2) * step
-    return float(ends[0]), float(ends[1])
+    low, high = np.clip([centre - _WINDOW * deviation, centre + _WINDOW * deviation], -1, 1)
+    return float(low), float(high)
 
 
 def spread_of(counts: Floats, window: Floats, noise_std: float, n: float) -> Spread:
@@ -93,12 +91,13 @@ def spread_of(counts: Floats, window: Floats, noise_std: float, n: float) -> Spr
     ends = edges(*window)
     inside = counts[TAILS:-TAILS]
     centre, deviation = _normal(inside, ends[TAILS:-TAILS], noise_std, n)
-    hidden = sqrt(noise_std * sqrt(BINS) / n)
-    alike = bool(inside.max() > _ALIKE * n) and deviation < hidden
+    alike = bool((inside[1:] + inside[:-1]).max() > _ALIKE * n)
+    if alike:
+        deviation = max(deviation, sqrt(noise_std * sqrt(BINS) / n))
     middles = np.clip((ends[1:] + ends[:-1]) / 2, -1, 1)
     seen = counts * _sure(counts, noise_std) * _sure(counts[::-1], noise_std)[::-1]
     square = max(float(seen @ (middles - centre) ** 2) / n, 0.0)
-    return Spread(centre, min(hidden if alike else deviation, 1.0), square, alike)
+    return Spread(centre, min(deviation, 1.0), square, alike)
 
 
 def _normal(counts: Floats, ends: Floats, noise_std: float, n: float) -> tuple[float, float]:
