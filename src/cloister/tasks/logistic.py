@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from math import ceil, hypot, isfinite, log, sqrt
+from math import ceil, hypot, isfinite, isqrt, log, sqrt
 from statistics import NormalDist
 from typing import ClassVar, Literal, Self
 
@@ -50,26 +50,35 @@ from cloister.tasks.frame import (
     SUM_BITS,
     Frame,
     Rows,
+    Whole,
     coefficient_bars,
+    count_sizes,
+    edge_at,
     noise_of_mean,
     row_length,
     solve,
+    usual_square,
 )
 from cloister.tasks.intervals import round_up
+from cloister.tasks.least_squares import EDGES, sum_zero_basis
 from cloister.tasks.population import ENDS, population_interval
 from cloister.tasks.shrinkage import james_stein
+from cloister.tasks.tails import cut_of_sizes
 
-SUMS_SHARE, LENGTHS_SHARE, PRODUCTS_SHARE, CURVATURE_SHARE = 0.06, 0.04, 0.12, 0.18
-"""Parts of the budget of all sums but the gradients, which have the rest."""
+SUMS_SHARE, PRODUCTS_SHARE, CURVATURE_SHARE, SIZES_SHARE = 0.06, 0.10, 0.16, 0.10
+WHOLE_SHARE = 0.48
+"""Parts of the budget: where columns lie, the curvature at first and when it is asked again, how
+long gradients are, and gradients of whole rows. Those before them have the rest."""
 
 _GROWTH, _MOST_GROWTH = 1.5, 30.0  # of gradients' shares, from one to the next and in all
-_REFRESH, _FEWEST = 0.6, 6  # where in the rounds the curvature is asked again, and in how many
+_TURN, _FEWEST = 0.45, 6  # where in the rounds sizes are counted, and in how many
 _WIDEST, _MOST_WORDS = 400, 1 << 17  # of a model, and of a curvature, that is asked again
-_RAREST = 3.0  # times the noise of all weights: part of the rows longer than a usual one
-_STRETCH = 1.5  # by how much the shortening of a row is undone in its curvature
+_LENGTH = 16.0  # of rows in integers; their unit is a public or released length
 _DRIFT, _LEFT = 0.25, 0.4  # errors of a predicted change of the gradient, and of a last step
 _MODEL = 0.3  # relative error of the curvature of normal rows
 _FLATTEST = 0.3  # a curvature is not taken for less of that of normal rows
+_MADE, _MORE = 1.0, 2
+_HIDDEN, _OF_RARE = 25.0, 1.2  # deviations of counts, and lengths of usual rows
 _STEPS, _FARTHEST = 12, 1.5  # within a round, and how far margins may go in each
 _MOST_CLASSES = 64
 _LARGEST = 1024.0  # weight of a row
@@ -100,8 +109,6 @@ class Logistic:
         rows are, and takes a length that few exceed.
     first_length : float in (0, 32]
         Before that release.
-    rare : float in (0, 1)
-        Part of the rows that is longer than a usual one.
     penalty : float, >= 0
         Of half the squared norm of the coefficients, intercepts left out, where numbers are scaled
         to ``[-1, 1]`` by their public bounds: 1 / C of scikit-learn.
@@ -133,7 +140,6 @@ class Logistic:
     rounds: int
     clip: float | None = None
     first_length: float = 1.0
-    rare: float = 0.01
     penalty: float = 1.0
     class_weight: tuple[float, ...] | Literal["balanced"] = ()
     shrinkage: bool = True
@@ -239,7 +245,6 @@ class Logistic:
             rounds=rounds,
             clip=None if clip is None else float(clip),
             first_length=length,
-            rare=min(max(_RAREST * noise * sqrt(encoding.width), 0.01), 0.05),
             penalty=1 / C,
             class_weight=_class_weights(classes, class_weight),
             shrinkage=bool(shrinkage),
@@ -249,13 +254,12 @@ class Logistic:
 
     @cached_property
     def _frame(self) -> Frame:
-        # rows of a released length are in its units
-        return Frame(
-            self.levels,
-            self.frac_bits,
-            (self.target,),
-            1.0 if self.clip is None else float(self.clip),
-        )
+        return Frame(self.levels, self.frac_bits, (self.target,), _LENGTH)
+
+    @cached_property
+    def _sums_zero(self) -> Floats:
+        """Basis of weights that sum to 0 over each column's categories; the penalty asks for it."""
+        return sum_zero_basis([n for j, n in enumerate(self.levels) if j != self.target])
 
     @property
     def _outputs(self) -> int:
@@ -268,11 +272,9 @@ class Logistic:
         return np.triu_indices(len(self.classes), 1)
 
     @property
-    def _refresh(self) -> int:
-        """The round that asks for the curvature at the model it has then; 0 if noise is large."""
-        if self.rounds < _FEWEST or self._wide:
-            return 0
-        return round(self.rounds * _REFRESH)
+    def _turn(self) -> int:
+        """The round that counts sizes of gradients, before whole ones; 0 if noise is large."""
+        return 0 if self.rounds < _FEWEST else round(self.rounds * _TURN)
 
     @cached_property
     def _wide(self) -> bool:
@@ -286,13 +288,15 @@ class Logistic:
         k = len(self.classes)
         if t == 1:
             return 0.25 if k == 2 else 1 - 1 / k
+        if self._turn and t > self._turn:  # they are in the rows
+            return 1.0
         return 1.0 if k == 2 else 2.0
 
     def _curvature_bound(self, t: int) -> tuple[int, float]:
         """Return the number of a record's curvatures in a round, and a bound on their norm."""
         if t == 1:  # all classes are even, and so are all pairs
-            return 1, _STRETCH / len(self.classes) ** 2
-        return len(self._pairs[0]), _STRETCH / 4
+            return 1, 1 / len(self.classes) ** 2
+        return len(self._pairs[0]), 1 / 4
 
     def describe(self) -> str:
         """Say in plain words what is summed and what is released."""
@@ -308,7 +312,9 @@ class Logistic:
     def start(self) -> State:
         """Return the state before the first round: all weights 0."""
         p, k = self._frame.width, self._outputs
-        size = self._basis.shape[1] * p
+        q = self._sums_zero.shape[1]
+        size, words = self._basis.shape[1] * q, q * (q + 1) // 2
+        again = self._turn and not self._wide
         weights = (1.0,) * len(self.classes)
         if self.class_weight != "balanced":
             weights = self.class_weight
@@ -316,45 +322,48 @@ class Logistic:
             "centre": np.zeros(p),
             "scale": np.ones(p),
             "length": np.array([self.first_length if self.clip is None else self.clip]),
+            "cut": np.zeros(1),
+            "influence": np.zeros(1),
             "class_sizes": np.ones(len(self.classes)),
             "class_weight": np.array(weights) / max(weights),
             "products": np.zeros(p * (p + 1) // 2),
-            "curvature": np.zeros((len(self._pairs[0]), p * (p + 1) // 2) if self._refresh else 0),
+            "curvature": np.zeros((len(self._pairs[0]), words) if again else 0),
             "curvature_std": np.zeros(1),
             "gradient": np.zeros((k, p)),
             "gradient_std": np.zeros(1),
             "weights": np.zeros((k, p)),
             "half_width": np.zeros((k, p)),
-            "noise_root": np.zeros((0, 0) if self._wide else (k * p, size + 2)),
+            "noise_root": np.zeros((0, 0) if self._wide else (k * p, size + _MORE)),
             "sampling_root": np.zeros((0, 0) if self._wide else (k * p, size)),
         }
 
-    def _shares(self) -> Floats:
-        """Return the share of the budget of each gradient."""
-        left = 1 - SUMS_SHARE - PRODUCTS_SHARE - CURVATURE_SHARE
-        left -= LENGTHS_SHARE * (self.clip is None)
-        growth = min(_GROWTH, _MOST_GROWTH ** (1 / (self.rounds - 1)))
-        grow = growth ** np.arange(self.rounds - 1)
-        return np.asarray(left * grow / grow.sum())
+    def _share(self, t: int) -> float:
+        """Return the share of the budget of a gradient."""
+        first, last, part = 1, self.rounds, 1 - SUMS_SHARE - PRODUCTS_SHARE - CURVATURE_SHARE
+        if self._turn:
+            first, last = (1, self._turn) if t < self._turn else (self._turn + 1, self.rounds)
+            part = WHOLE_SHARE if t > self._turn else part - SIZES_SHARE - WHOLE_SHARE
+        growth = min(_GROWTH, _MOST_GROWTH ** (1 / (last - first)))
+        grow = growth ** np.arange(last - first)
+        return float(part * grow[t - first] / grow.sum())
 
     def blocks(self, t: int) -> tuple[Block, ...]:
-        """Return sums of columns; products and a gradient; or a gradient."""
+        """Return sums of columns; a gradient and products; a gradient; or sizes and curvature."""
+        frame, one = self._frame, 1 << SUM_BITS
         if t == 0:
-            return (self._frame.sums_block(SUMS_SHARE, len(self.classes)),)
-        share = float(self._shares()[t - 1])
-        gradient = self._frame.gradient_block(self._outputs, self._residual_squared(t), share)
-        if t == 1:
-            both = PRODUCTS_SHARE + CURVATURE_SHARE * (not self._refresh)
-            curvature = self._frame.curvature_block(*self._curvature_bound(t), both)
-            if self.clip is None:
-                return (gradient, curvature, self._frame.lengths_block(LENGTHS_SHARE))
-            return (gradient, curvature)
-        if t == self._refresh:
+            return (frame.sums_block(SUMS_SHARE, len(self.classes)),)
+        if t == self._turn:
+            if self._wide:
+                return (Block("sizes", (len(EDGES),), one, one**2, SIZES_SHARE + CURVATURE_SHARE),)
             return (
-                gradient,
-                self._frame.curvature_block(*self._curvature_bound(t), CURVATURE_SHARE),
+                frame.curvature_block(*self._curvature_bound(t), CURVATURE_SHARE),
+                Block("sizes", (len(EDGES),), one, one**2, SIZES_SHARE),
             )
-        return (gradient,)
+        gradient = frame.gradient_block(self._outputs, self._residual_squared(t), self._share(t))
+        if t > 1:
+            return (gradient,)
+        share = PRODUCTS_SHARE + CURVATURE_SHARE * (not self._turn)
+        return (gradient, frame.curvature_block(*self._curvature_bound(t), share))
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         """Return the words of a round."""
@@ -362,29 +371,42 @@ class Logistic:
         labels = codes(records[:, self.target], k, self.frac_bits)
         if t == 0:
             return self._frame.sum_columns(records, labels, k)
-        weights = from_grid(state["weights"], self.frac_bits)
+        weights, length = (from_grid(state[name], self.frac_bits) for name in ("weights", "length"))
         of_class = np.minimum(from_grid(state["class_weight"], self.frac_bits), 1.0)
-        totals = [np.zeros(block.shape, dtype=np.int64) for block in self.blocks(t)]
-        squared = self._residual_squared(t)
-        for where, rows in self._frame.rows(state, records):
-            told = self._told(state, rows, weights)
+        totals = {block.name: np.zeros(block.shape, dtype=np.int64) for block in self.blocks(t)}
+        for where, whole in self._frame.whole(state, records):
+            told = self._told(state, whole, weights)
             counts = of_class[labels[where]]
             residuals = told.copy()
             residuals[labels[where], np.arange(len(counts))] -= 1
             residuals = residuals[-self._outputs :] * counts
-            totals[0] += self._frame.sum_gradients(state, rows, residuals, squared)
-            if t in (1, self._refresh):
+            rows = self._frame.rows(whole, float(length[0]))
+            if "sizes" in totals:
+                totals["sizes"] += count_sizes(whole.length() * _norm(residuals))
+            if "curvature" in totals:
                 n_pairs, bound = self._curvature_bound(t)
-                pairs = told[self._pairs[0]][:n_pairs] * told[self._pairs[1]][:n_pairs]
-                pairs *= counts * self._frame.undone(state, rows, _STRETCH)
-                totals[1] += self._frame.sum_curvature(state, rows, pairs, bound)
-            if t == 1 and self.clip is None:
-                totals[2] += self._frame.count_lengths(rows)
-        return np.concatenate([total.ravel() for total in totals])
+                pairs = (told[self._pairs[0]] * told[self._pairs[1]])[:n_pairs] * counts
+                # rows that are nearly sure count whole, as far as the bound lets them
+                undone = np.maximum(whole.length() / length, 1.0) ** 2
+                pairs *= np.minimum(undone, bound / np.maximum(_norm(pairs), 1e-300))
+                totals["curvature"] += self._frame.sum_curvature(state, rows, pairs, bound)
+            if "gradient" in totals:
+                if self._turn and t > self._turn:
+                    rows, residuals = self._whole_rows(state, whole, residuals)
+                squared = self._residual_squared(t)
+                totals["gradient"] += self._frame.sum_gradients(state, rows, residuals, squared)
+        return np.concatenate([total.ravel() for total in totals.values()])
 
-    def _told(self, state: GridState, rows: Rows, weights: Floats) -> Floats:
+    def _whole_rows(self, state: GridState, whole: Whole, residuals: Floats) -> tuple[Rows, Floats]:
+        """Return rows and residuals whose products are shortened to the released cut."""
+        norm = _norm(residuals)
+        cut = edge_at(from_grid(state["cut"], self.frac_bits))
+        rows = self._frame.times(whole, _LENGTH * norm / np.maximum(whole.length() * norm, cut))
+        return rows, residuals / np.where(norm > 0, norm, 1.0)
+
+    def _told(self, state: GridState, whole: Whole, weights: Floats) -> Floats:
         """Return the probability of each class; shape (n_classes, n)."""
-        margins = self._frame.margins(state, rows, weights)
+        margins = self._frame.margins(state, whole, weights)
         if self._outputs == 1:
             return np.stack([_sigmoid(-margins[0]), _sigmoid(margins[0])])
         return _softmax(margins)
@@ -394,22 +416,39 @@ class Logistic:
         now = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
         if t == 0:
             return {**now, **self._placed(released["sums"], now)}
-        unit = self._frame.clip / float(now["length"][0])  # in which rows were summed
         if "curvature" in released:
-            now |= self._bent(t, released["curvature"], unit, now)
+            now |= self._bent(t, released["curvature"], now)
+        if t == self._turn:
+            return {**now, **self._ends(released["sizes"], now)}
         block = released["gradient"]
+        whole = self._turn and t > self._turn
+        unit = _LENGTH / (edge_at(now["cut"]) if whole else float(now["length"][0]))
         unit *= 1 << self._frame.gradient_bits(sqrt(self._residual_squared(t)))
         gradient, noise_std = block.values / unit, block.noise_std / unit
         if self._outputs > 1:  # the exact gradients of all classes sum to 0
             gradient = gradient - gradient.mean(axis=0)
-        if t > 1:  # what was said before counts less, since the model was farther away
+        if t not in (1, self._turn + 1):  # what was said before counts less: the model was farther
             before = float(now["gradient_std"][0])
             part = before**2 / max(before**2 + noise_std**2, 1e-300)
             gradient = part * gradient + (1 - part) * now["gradient"]
             noise_std = hypot(part * noise_std, (1 - part) * before)
-        if "lengths" in released:
-            now["length"] = np.array([self._frame.choose_length(released["lengths"], self.rare)])
         return {**now, **self._solved(now, gradient, noise_std)}
+
+    def _ends(self, block: Released, now: State) -> State:
+        """Return where gradients of whole rows are cut, and what this may take away."""
+        noise_std = block.noise_std / (1 << SUM_BITS)
+        share = self.blocks(self._turn)[-1].weight
+        price = INTERVAL_95["gaussian"] * noise_std * sqrt(share / WHOLE_SHARE)
+        most = 1.0 if self._outputs == 1 else sqrt(2)  # of a residual
+        end = int(np.searchsorted(EDGES, most * self._frame.longest(now)))
+        # counts do not show a class that is rarer than their noise: its residuals are large
+        hidden = float(now["class_sizes"].min()) < _HIDDEN * noise_std
+        usual = sqrt(np.trace(self._unpacked(now["products"])) / max(now["products"][-1], 1.0))
+        least = int(np.searchsorted(EDGES, _OF_RARE * usual)) if hidden else 0
+        cut, influence = cut_of_sizes(
+            from_grid(block.values, SUM_BITS), noise_std, price, least, end
+        )
+        return {"cut": np.array([float(cut)]), "influence": np.array([influence])}
 
     def _placed(self, block: Released, now: State) -> State:
         """Return centre, scale, number of records, and the classes' weights."""
@@ -422,12 +461,28 @@ class Logistic:
             weights = sizes.min() / sizes
             # the likelihood is divided by the largest weight, and so is the penalty, see _divisor
         placed["class_weight"] = weights
+        if self.clip is None:  # rows are shorter where columns spread less
+            placed["length"] = self.first_length * self._spread_of_rows(block, placed)
         placed["class_sizes"] = sizes
         return placed
 
-    def _bent(self, t: int, block: Released, unit: float, now: State) -> State:
+    def _spread_of_rows(self, block: Released, placed: State) -> Floats:
+        """Return the usual length of rows, over the one that they have if columns spread."""
+        at, centre = self._frame.number_places, placed["centre"]
+        n = max(float(block.values[-1]), block.noise_std, 1.0)
+        first = self._frame.width - 1
+        squares = block.values[first : first + len(at)] / n - centre[at] ** 2
+        of_numbers = np.clip(squares * placed["scale"][at] ** 2, 0, 1).sum()
+        of_categories = np.delete(centre[:-1], at)
+        levels = [n for j, n in enumerate(self.levels) if j != self.target]
+        n_categories = sum(n > 0 for n in levels)
+        squared = 1 + of_numbers + n_categories - of_categories @ of_categories
+        most = usual_square(n_categories, len(levels) - n_categories)
+        return np.array([sqrt(min(max(squared, 1.0) / most, 1.0))])
+
+    def _bent(self, t: int, block: Released, now: State) -> State:
         """Return the curvature of each pair of classes, as far as it stands out of its noise."""
-        matrices, noise_std = self._frame.read_curvature(block, unit)
+        matrices, noise_std = self._frame.read_curvature(block, _LENGTH / float(now["length"][0]))
         if t == 1:  # the curvature of normal rows, until it is asked again
             even = self._rows_products(matrices[0], noise_std, now) * len(self.classes) ** 2
             return {
@@ -439,11 +494,15 @@ class Logistic:
         # each entry between two directions of the model's curvature by itself
         values, vectors = np.linalg.eigh(model)
         values = np.maximum(values, 1e-9 * np.abs(values).max())
-        turned = vectors.transpose(0, 2, 1) @ (matrices - model) @ vectors
+        apart = self._sums_zero.T @ matrices @ self._sums_zero - model
+        turned = vectors.transpose(0, 2, 1) @ apart @ vectors
         usual = _MODEL**2 * values[:, :, None] * values[:, None, :]
         turned *= usual / (usual + noise_std**2)
         told = vectors @ turned @ vectors.transpose(0, 2, 1)
-        return {"curvature": told[:, *np.triu_indices(self._frame.width)]}
+        return {
+            "curvature": told[:, *np.triu_indices(told.shape[-1])],
+            "curvature_std": np.array([noise_std]),
+        }
 
     def _rows_products(self, matrix: Floats, noise_std: float, now: State) -> Floats:
         """Return products of rows, where columns that are not seen to go together do not."""
@@ -488,12 +547,14 @@ class Logistic:
         told, rows, left = normal
         pairs = told[self._pairs[0]] * told[self._pairs[1]]
         found: Floats = np.einsum("qs,si,sj->qij", pairs, rows, rows, optimize=True)
-        return np.asarray(found + pairs.mean(axis=1)[:, None, None] * left)
+        found += pairs.mean(axis=1)[:, None, None] * left
+        return np.asarray(self._sums_zero.T @ found @ self._sums_zero)
 
     def _unpacked(self, packed: Floats) -> Floats:
         """Return symmetric matrices."""
-        upper = np.triu_indices(self._frame.width)
-        matrix = np.zeros((*packed.shape[:-1], self._frame.width, self._frame.width))
+        size = (isqrt(8 * packed.shape[-1] + 1) - 1) // 2
+        upper = np.triu_indices(size)
+        matrix = np.zeros((*packed.shape[:-1], size, size))
         matrix[..., upper[0], upper[1]] = packed
         matrix[..., upper[1], upper[0]] = packed
         return matrix
@@ -510,7 +571,7 @@ class Logistic:
             return np.asarray(pairs[0])
         apart = self._basis[self._pairs[0]] - self._basis[self._pairs[1]]
         system = np.einsum("qa,qij,qb->aibj", apart, pairs, apart, optimize=True)
-        size = apart.shape[1] * self._frame.width
+        size = apart.shape[1] * self._sums_zero.shape[1]
         return np.asarray(system.reshape(size, size))
 
     @cached_property
@@ -538,7 +599,7 @@ class Logistic:
             along = basis[:, 0] @ told
             bend = (basis[:, 0] ** 2) @ told.mean(axis=1) - (along**2).mean()
             bend = max(float(bend), _FLATTEST / 4 / len(self.classes))
-            return bend * self._unpacked(now["products"])
+            return bend * self._sums_zero.T @ self._unpacked(now["products"]) @ self._sums_zero
         return _positive(self._system(self._normal_curvature(normal)), more)
 
     def _solved(self, now: State, gradient: Floats, noise_std: float) -> State:
@@ -548,43 +609,45 @@ class Logistic:
         spread[-1] = _SPREAD_CONSTANT
         if not self.shrinkage:
             spread *= _NO_SHRINKAGE
-        before, p = now["weights"], self._frame.width
+        before = now["weights"]
         # weights that are seen to be large are not held to be small
         spread *= max(1.0, 2 * float(np.sqrt(np.mean((before / spread) ** 2, axis=1).max())))
         penalty = self.penalty * now["scale"] ** 2 / self._divisor(now)
         penalty[-1] = 0.0
+        cut_off = float(now["influence"][0]) * edge_at(now["cut"]) / INTERVAL_95["gaussian"]
         # in half boxes: the state is rounded to the grid
         back = self._frame.to_half_boxes(now, np.array(self.low), np.array(self.high))
         weights, after, variance = before, gradient, np.zeros_like(before)
         solved: State = {}
-        for basis in self._parts(now):
-            m = basis.shape[1]
-            likely, fine = np.tile(spread, m), np.tile(penalty, m)
-            more = np.zeros((m * p, m * p))
+        for outputs in self._parts(now):
+            m, basis = outputs.shape[1], np.kron(outputs, self._sums_zero)
+            likely, fine = (np.tile(self._sums_zero.T**2 @ v, m) for v in (spread, penalty))
+            more = np.zeros((len(fine), len(fine)))
             if now["curvature"].size:
                 more = self._system(self._unpacked(now["curvature"]))
-            system = self._curvature(now, weights, basis, more)
+            system = self._curvature(now, weights, outputs, more)
             for _ in range(1 if self._wide else _STEPS):
-                target = system @ (basis.T @ weights).ravel() - (basis.T @ after).ravel()
-                mean, left = solve(system, fine, target[None], noise_std, likely)
-                step = basis @ mean[0].reshape(m, p) - basis @ (basis.T @ weights)
-                step = self._nearer(step, now)
+                at = basis.T @ weights.ravel()
+                target = system @ at - basis.T @ after.ravel()
+                mean, _ = solve(system, fine, target[None], noise_std, likely)
+                step = self._nearer((basis @ (mean[0] - at)).reshape(weights.shape), now)
                 # the curvature changes on the way as that of normal rows does
-                ahead = self._curvature(now, weights + step, basis, more)
-                change = (system + ahead) / 2 @ (basis.T @ step).ravel()
-                after = after + basis @ change.reshape(m, p)
+                ahead = self._curvature(now, weights + step, outputs, more)
+                change = (system + ahead) / 2 @ (basis.T @ step.ravel())
+                after = after + (basis @ change).reshape(after.shape)
                 weights, system = weights + step, ahead
-            # a direction that noise alone makes steep may be flat: categories and the constant are
+            # noise makes a curvature too: a direction may be flatter than it looks
             values, vectors = np.linalg.eigh(system)
-            floor = self._outputs * now["curvature_std"]  # of the pairs in which an output is
-            sure = (vectors * np.maximum(values - floor, 0)) @ vectors.T
-            _, left = solve(sure, fine, target[None], noise_std, likely)
+            made = (now["curvature_std"] * m) ** 2 * _MADE
+            sure = (vectors * np.sqrt(np.maximum(values**2 - made, 0))) @ vectors.T
+            moved = basis.T @ (weights - before).ravel()
+            error = hypot(noise_std, float(now["curvature_std"][0] * np.sqrt(moved @ moved)))
+            error = hypot(error, cut_off / len(fine) ** 0.25)
+            _, left = solve(sure, fine, target[None], error, likely)
             # of what noise leaves open, what is drawn to zero, and what a last step leaves
-            drawn = left @ ((basis.T @ weights) / spread**2).ravel()
-            moved = _LEFT * (basis.T @ (weights - before)).ravel()
-            root = np.column_stack([_root(left), drawn, moved])
-            turned = np.kron(basis, back)
-            noise = turned @ root
+            drawn = left @ (basis.T @ weights.ravel() / likely**2)
+            turned = np.kron(outputs, back @ self._sums_zero)
+            noise = turned @ np.column_stack([_root(left), drawn, _LEFT * moved])
             variance += (noise**2).sum(axis=1).reshape(variance.shape)
             if not self._wide:
                 inverse = np.linalg.pinv(system + np.diag(fine), hermitian=True)
@@ -811,6 +874,14 @@ def _points(n: int) -> Floats:
     half = public_generator(0, "margins").normal(size=(_SAMPLES, n))
     points = np.concatenate([half, -half])
     return points @ np.linalg.inv(np.linalg.cholesky(points.T @ points / len(points))).T
+
+
+def _norm(vectors: Floats) -> Floats:
+    """Return the lengths of vectors along the first axis, entry by entry."""
+    squared = np.zeros(vectors.shape[1:])
+    for part in vectors:
+        squared += part * part
+    return np.asarray(np.sqrt(squared))
 
 
 def _exp(value: float) -> float:
