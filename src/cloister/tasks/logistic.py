@@ -65,19 +65,21 @@ from cloister.tasks.population import ENDS, population_interval
 from cloister.tasks.shrinkage import james_stein
 from cloister.tasks.tails import cut_of_sizes
 
-SUMS_SHARE, PRODUCTS_SHARE, CURVATURE_SHARE, SIZES_SHARE = 0.06, 0.10, 0.16, 0.10
-WHOLE_SHARE = 0.48
-"""Parts of the budget: where columns lie, the curvature at first and when it is asked again, how
-long gradients are, and gradients of whole rows. Those before them have the rest."""
+SUMS_SHARE, PRODUCTS_SHARE, CURVATURE_SHARE = 0.06, 0.10, 0.16
+EARLY_SHARE, WHOLE_SHARE = 0.10, 0.48
+"""Parts of the budget: where columns lie, the curvature at first and when it is asked again,
+gradients of shortened rows and of whole ones. How long gradients are has the rest."""
 
 _GROWTH, _MOST_GROWTH = 1.5, 30.0  # of gradients' shares, from one to the next and in all
-_TURN, _FEWEST = 0.45, 6  # where in the rounds sizes are counted, and in how many
+_FIRST_AGAIN = 0.35  # of the curvature's share
+_TURN, _FEWEST = 0.4, 6  # where in the rounds sizes are counted, and in how many
 _WIDEST, _MOST_WORDS = 400, 1 << 17  # of a model, and of a curvature, that is asked again
 _LENGTH = 16.0  # of rows in integers; their unit is a public or released length
 _DRIFT, _LEFT = 0.25, 0.4  # errors of a predicted change of the gradient, and of a last step
 _MODEL = 0.3  # relative error of the curvature of normal rows
-_FLATTEST = 0.3  # a curvature is not taken for less of that of normal rows
+_FLATTEST = 0.1  # a curvature is not taken for less of that of normal rows
 _MADE, _MORE = 1.0, 2
+_SAME_WAY = 0.5  # of what is cut off, how much pulls in one direction
 _HIDDEN, _OF_RARE = 25.0, 1.2  # deviations of counts, and lengths of usual rows
 _STEPS, _FARTHEST = 12, 1.5  # within a round, and how far margins may go in each
 _MOST_CLASSES = 64
@@ -332,6 +334,7 @@ class Logistic:
             "gradient": np.zeros((k, p)),
             "gradient_std": np.zeros(1),
             "weights": np.zeros((k, p)),
+            "place": np.zeros((k, p)),
             "half_width": np.zeros((k, p)),
             "noise_root": np.zeros((0, 0) if self._wide else (k * p, size + _MORE)),
             "sampling_root": np.zeros((0, 0) if self._wide else (k * p, size)),
@@ -341,8 +344,9 @@ class Logistic:
         """Return the share of the budget of a gradient."""
         first, last, part = 1, self.rounds, 1 - SUMS_SHARE - PRODUCTS_SHARE - CURVATURE_SHARE
         if self._turn:
-            first, last = (1, self._turn) if t < self._turn else (self._turn + 1, self.rounds)
-            part = WHOLE_SHARE if t > self._turn else part - SIZES_SHARE - WHOLE_SHARE
+            first, last, part = 1, self._turn, EARLY_SHARE
+            if t > self._turn:
+                first, last, part = self._turn + 1, self.rounds, WHOLE_SHARE
         growth = min(_GROWTH, _MOST_GROWTH ** (1 / (last - first)))
         grow = growth ** np.arange(last - first)
         return float(part * grow[t - first] / grow.sum())
@@ -352,18 +356,25 @@ class Logistic:
         frame, one = self._frame, 1 << SUM_BITS
         if t == 0:
             return (frame.sums_block(SUMS_SHARE, len(self.classes)),)
-        if t == self._turn:
-            if self._wide:
-                return (Block("sizes", (len(EDGES),), one, one**2, SIZES_SHARE + CURVATURE_SHARE),)
-            return (
-                frame.curvature_block(*self._curvature_bound(t), CURVATURE_SHARE),
-                Block("sizes", (len(EDGES),), one, one**2, SIZES_SHARE),
-            )
-        gradient = frame.gradient_block(self._outputs, self._residual_squared(t), self._share(t))
-        if t > 1:
-            return (gradient,)
-        share = PRODUCTS_SHARE + CURVATURE_SHARE * (not self._turn)
-        return (gradient, frame.curvature_block(*self._curvature_bound(t), share))
+        blocks = []
+        if t != self._turn:
+            squared = self._residual_squared(t)
+            blocks.append(frame.gradient_block(self._outputs, squared, self._share(t)))
+        if share := self._curvature_share(t):
+            blocks.append(frame.curvature_block(*self._curvature_bound(t), share))
+        if t and t == self._turn:
+            share = 1 - SUMS_SHARE - PRODUCTS_SHARE - EARLY_SHARE - WHOLE_SHARE
+            share -= 0 if self._wide else CURVATURE_SHARE
+            blocks.append(Block("sizes", (len(EDGES),), one, one**2, share))
+        return tuple(blocks)
+
+    def _curvature_share(self, t: int) -> float:
+        """Return the share of the budget of a curvature: at first, and twice again."""
+        if t == 1:
+            return PRODUCTS_SHARE + CURVATURE_SHARE * (not self._turn)
+        if self._wide or not self._turn or t not in (self._turn, self.rounds - 2):
+            return 0.0
+        return CURVATURE_SHARE * (_FIRST_AGAIN if t == self._turn else 1 - _FIRST_AGAIN)
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         """Return the words of a round."""
@@ -427,11 +438,18 @@ class Logistic:
         gradient, noise_std = block.values / unit, block.noise_std / unit
         if self._outputs > 1:  # the exact gradients of all classes sum to 0
             gradient = gradient - gradient.mean(axis=0)
-        if t not in (1, self._turn + 1):  # what was said before counts less: the model was farther
+        if t > 1:  # what was said before counts less: the model was farther
             before = float(now["gradient_std"][0])
+            if whole and t == self._turn + 1:  # and is about shortened rows
+                apart = float(np.abs(gradient - now["gradient"]).max())
+                seen = 2 * log(gradient.size + 1) * (before**2 + noise_std**2)
+                before = sqrt(before**2 + max(apart**2 - seen, noise_std**2))
             part = before**2 / max(before**2 + noise_std**2, 1e-300)
             gradient = part * gradient + (1 - part) * now["gradient"]
             noise_std = hypot(part * noise_std, (1 - part) * before)
+            now["place"] = part * now["weights"] + (1 - part) * now["place"]
+        else:
+            now["place"] = now["weights"]
         return {**now, **self._solved(now, gradient, noise_std)}
 
     def _ends(self, block: Released, now: State) -> State:
@@ -490,7 +508,8 @@ class Logistic:
                 "curvature_std": np.array([noise_std]),
                 "curvature": np.zeros_like(now["curvature"]),
             }
-        model = self._normal_curvature(self._normal(now, now["weights"]))
+        before = self._unpacked(now["curvature"])
+        model = self._normal_curvature(self._normal(now, now["weights"])) + before
         # each entry between two directions of the model's curvature by itself
         values, vectors = np.linalg.eigh(model)
         values = np.maximum(values, 1e-9 * np.abs(values).max())
@@ -498,7 +517,7 @@ class Logistic:
         turned = vectors.transpose(0, 2, 1) @ apart @ vectors
         usual = _MODEL**2 * values[:, :, None] * values[:, None, :]
         turned *= usual / (usual + noise_std**2)
-        told = vectors @ turned @ vectors.transpose(0, 2, 1)
+        told = before + vectors @ turned @ vectors.transpose(0, 2, 1)
         return {
             "curvature": told[:, *np.triu_indices(told.shape[-1])],
             "curvature_std": np.array([noise_std]),
@@ -640,9 +659,9 @@ class Logistic:
             values, vectors = np.linalg.eigh(system)
             made = (now["curvature_std"] * m) ** 2 * _MADE
             sure = (vectors * np.sqrt(np.maximum(values**2 - made, 0))) @ vectors.T
-            moved = basis.T @ (weights - before).ravel()
+            moved = basis.T @ (weights - now["place"]).ravel()
             error = hypot(noise_std, float(now["curvature_std"][0] * np.sqrt(moved @ moved)))
-            error = hypot(error, cut_off / len(fine) ** 0.25)
+            error += _SAME_WAY * cut_off
             _, left = solve(sure, fine, target[None], error, likely)
             # of what noise leaves open, what is drawn to zero, and what a last step leaves
             drawn = left @ (basis.T @ weights.ravel() / likely**2)

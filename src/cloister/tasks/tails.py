@@ -74,7 +74,7 @@ def cut_of_sizes(
     excess = exceed[:, None] * reached * left * scale / (1 - shape)
     influence = np.sqrt(likely @ excess**2) / edges
     influence[-1] = 0.0
-    total = edges * np.hypot(price, influence)
+    total = edges * np.hypot(price, 1.5 * influence)
     total[: max(least - first, 0)] = np.inf
     best = int(total.argmin())
     return first + best, float(influence[best])
