@@ -66,19 +66,19 @@ from cloister.tasks.shrinkage import james_stein
 from cloister.tasks.tails import cut_of_sizes
 
 SUMS_SHARE, PRODUCTS_SHARE, CURVATURE_SHARE = 0.06, 0.10, 0.16
-EARLY_SHARE, WHOLE_SHARE = 0.10, 0.48
+EARLY_SHARE, WHOLE_SHARE = 0.20, 0.40
 """Parts of the budget: where columns lie, the curvature at first and when it is asked again,
 gradients of shortened rows and of whole ones. How long gradients are has the rest."""
 
 _GROWTH, _MOST_GROWTH = 1.5, 30.0  # of gradients' shares, from one to the next and in all
 _FIRST_AGAIN = 0.35  # of the curvature's share
-_TURN, _FEWEST = 0.4, 6  # where in the rounds sizes are counted, and in how many
+_TURN, _FEWEST, _TWICE = 0.55, 6, 3  # where sizes are counted, in how many rounds; rounds for it
 _WIDEST, _MOST_WORDS = 400, 1 << 17  # of a model, and of a curvature, that is asked again
 _LENGTH = 16.0  # of rows in integers; their unit is a public or released length
 _DRIFT, _LEFT = 0.25, 0.4  # errors of a predicted change of the gradient, and of a last step
 _MODEL = 0.3  # relative error of the curvature of normal rows
 _FLATTEST = 0.1  # a curvature is not taken for less of that of normal rows
-_MADE, _MORE = 1.0, 2
+_MADE, _MORE = 1.0, 3
 _SAME_WAY = 0.5  # of what is cut off, how much pulls in one direction
 _HIDDEN, _OF_RARE = 25.0, 1.2  # deviations of counts, and lengths of usual rows
 _STEPS, _FARTHEST = 12, 1.5  # within a round, and how far margins may go in each
@@ -232,7 +232,8 @@ class Logistic:
         noise = noise_of_mean(encoding.width, budget, nominal_n)
         n_categories = sum(levels[j] > 0 for j in encoding.used)
         if rounds is None:
-            rounds = 1 + min(max(ceil(-log(2.5 * noise)), 2), 13)
+            rounds = 1 + min(max(ceil(-log(2.5 * noise)), 2), 10)
+            rounds += _TWICE * (rounds >= _FEWEST)
         length = row_length(n_categories, len(encoding.used) - n_categories, noise)
         if clip is None and rounds < _FEWEST:  # lengths could not be seen either
             clip = length
@@ -336,6 +337,8 @@ class Logistic:
             "weights": np.zeros((k, p)),
             "place": np.zeros((k, p)),
             "half_width": np.zeros((k, p)),
+            "first": np.zeros((k, p)),
+            "first_half_width": np.zeros((k, p)),
             "noise_root": np.zeros((0, 0) if self._wide else (k * p, size + _MORE)),
             "sampling_root": np.zeros((0, 0) if self._wide else (k * p, size)),
         }
@@ -430,6 +433,7 @@ class Logistic:
         if "curvature" in released:
             now |= self._bent(t, released["curvature"], now)
         if t == self._turn:
+            now |= {"first": now["weights"], "first_half_width": now["half_width"]}
             return {**now, **self._ends(released["sizes"], now)}
         block = released["gradient"]
         whole = self._turn and t > self._turn
@@ -450,7 +454,33 @@ class Logistic:
             now["place"] = part * now["weights"] + (1 - part) * now["place"]
         else:
             now["place"] = now["weights"]
-        return {**now, **self._solved(now, gradient, noise_std)}
+        now |= self._solved(now, gradient, noise_std)
+        return {**now, **self._joined(now)} if whole and t == self.rounds - 1 else now
+
+    def _joined(self, now: State) -> State:
+        """Return the last model, joined with the first where the two do not contradict each other.
+
+        The first is less noisy, and about shortened rows: by what the two differ more than their
+        noise lets them, it is about something else. Intervals stay wide enough for the last alone.
+        """
+        apart = now["weights"] - now["first"]
+        apart[:, -1] = 0.0
+        unit = (INTERVAL_95["gaussian"] * now["scale"]) ** 2
+        first, last = now["first_half_width"] ** 2 / unit, now["half_width"] ** 2 / unit
+        biased = np.maximum(apart**2 - first - last, 0)
+        moved = apart * last / np.maximum(first + last + biased, 1e-300)
+        moved = moved @ self._sums_zero @ self._sums_zero.T
+        back = self._frame.to_half_boxes(now, np.array(self.low), np.array(self.high))
+        told = moved @ back.T
+        joined = {
+            "weights": now["weights"] - moved,
+            "half_width": np.hypot(now["half_width"], told),
+        }
+        if not self._wide:
+            root = now["noise_root"].copy()
+            root[:, -1] = told.ravel() / INTERVAL_95["gaussian"]
+            joined["noise_root"] = root
+        return joined
 
     def _ends(self, block: Released, now: State) -> State:
         """Return where gradients of whole rows are cut, and what this may take away."""
@@ -666,7 +696,7 @@ class Logistic:
             # of what noise leaves open, what is drawn to zero, and what a last step leaves
             drawn = left @ (basis.T @ weights.ravel() / likely**2)
             turned = np.kron(outputs, back @ self._sums_zero)
-            noise = turned @ np.column_stack([_root(left), drawn, _LEFT * moved])
+            noise = turned @ np.column_stack([_root(left), drawn, _LEFT * moved, 0 * moved])
             variance += (noise**2).sum(axis=1).reshape(variance.shape)
             if not self._wide:
                 inverse = np.linalg.pinv(system + np.diag(fine), hermitian=True)
