@@ -608,7 +608,7 @@ def count_sizes(sizes: Floats) -> Integers:
 
 
 _OF_CATEGORY = 0.6  # mean squared distance of an indicator to its mean
-_SHORT, _NOISY = 0.6, 0.0095  # of the typical length, down to which noise
+_SHORT, _NOISY = 0.6, 0.012  # of the typical length, down to which noise
 
 
 def _toward_zero(values: Integers, bits: int) -> Integers:

@@ -1,8 +1,9 @@
 """Logistic regression from noisy sums: where the columns lie, their products, a few gradients.
 
 The products tell how much each direction of a gradient is worth, so that a handful of gradients is
-enough: a Newton method whose curvature is released once. No gradient is thrown away: with the
-curvature known, every one is a noisy statement on the same solution, and all are averaged.
+enough: a Newton method whose curvature is released a few times. Gradients of shortened rows lead to
+a first model; those of whole rows, shortened where noisy counts of their sizes end, lead to the
+solution that all rows have. With the curvature known, all are averaged.
 
 References
 ----------
@@ -46,6 +47,7 @@ from cloister.tasks.base import (
 from cloister.tasks.columns import Encoding, categories_of, codes, position
 from cloister.tasks.contrasts import chosen_references, combination, to_reference
 from cloister.tasks.frame import (
+    LONGEST,
     NOTE,
     SUM_BITS,
     Frame,
@@ -78,7 +80,9 @@ _LENGTH = 16.0  # of rows in integers; their unit is a public or released length
 _DRIFT, _LEFT = 0.25, 0.4  # errors of a predicted change of the gradient, and of a last step
 _MODEL = 0.3  # relative error of the curvature of normal rows
 _FLATTEST = 0.1  # a curvature is not taken for less of that of normal rows
-_MADE, _MORE = 1.0, 3
+_MADE = 0.25  # of the noise's variance, by which squared curvatures may be too large
+_MORE = 3  # columns of the root of the covariance besides those of noise
+_APART = 2.0  # deviations of two models that contradict each other
 _SAME_WAY = 0.5  # of what is cut off, how much pulls in one direction
 _HIDDEN, _OF_RARE = 25.0, 1.2  # deviations of counts, and lengths of usual rows
 _STEPS, _FARTHEST = 12, 1.5  # within a round, and how far margins may go in each
@@ -107,10 +111,9 @@ class Logistic:
         The box, data units.
     rounds : int, >= 2
     clip : float in (0, 32], optional
-        Gradients are of rows, centred and scaled, shortened to this length; None releases how long
-        rows are, and takes a length that few exceed.
+        The first gradients, and curvatures, are of rows, centred and scaled, shortened to this
+        length; None takes `first_length`, less where columns are seen to spread less.
     first_length : float in (0, 32]
-        Before that release.
     penalty : float, >= 0
         Of half the squared norm of the coefficients, intercepts left out, where numbers are scaled
         to ``[-1, 1]`` by their public bounds: 1 / C of scikit-learn.
@@ -157,6 +160,8 @@ class Logistic:
             raise PlanError(
                 f"classes must be 2 to {_MOST_CLASSES}, got {len(self.classes)}; join rare ones."
             )
+        if self.clip is not None and not 0 < self.clip <= LONGEST:
+            raise PlanError(f"clip must be above 0 and at most {LONGEST:g}, got {self.clip!r}.")
         if not isinstance(self.rounds, int) or self.rounds < 2:
             raise PlanError(f"rounds must be an integer >= 2, got {self.rounds!r}.")
         if not (isfinite(self.penalty) and self.penalty >= 0):
@@ -209,9 +214,10 @@ class Logistic:
             penalty.
         class_weight : "balanced", mapping of class to number, or sequence of numbers, optional
         rounds : int, >= 2, optional
-            The first sums columns, the others gradients; by default 3 to 14, more with less noise.
+            The first sums columns, one counts sizes, the others sum gradients; by default 3 to
+            14, more with less noise.
         clip : float in (0, 32], optional
-            Length of rows; by default it is released, or with much noise short.
+            Length of rows; by default shorter with more noise.
         shrinkage : bool
         reference : mapping of column to category, optional
             That odds ratios are against; by default a column's first.
@@ -288,12 +294,11 @@ class Logistic:
 
     def _residual_squared(self, t: int) -> float:
         """Return a bound on a record's squared residuals: all classes are even at the start."""
-        k = len(self.classes)
         if t == 1:
-            return 0.25 if k == 2 else 1 - 1 / k
-        if self._turn and t > self._turn:  # they are in the rows
+            return 0.25 if self._outputs == 1 else 1 - 1 / self._outputs
+        if self._turn and t > self._turn:  # in parts of the cut
             return 1.0
-        return 1.0 if k == 2 else 2.0
+        return float(min(self._outputs, 2))
 
     def _curvature_bound(self, t: int) -> tuple[int, float]:
         """Return the number of a record's curvatures in a round, and a bound on their norm."""
@@ -306,10 +311,9 @@ class Logistic:
         return (
             f"Logistic regression for {len(self.classes)} classes over "
             f"{self._frame.width - 1} columns of a design. One noisy sum tells where columns lie "
-            "and how far they spread, one how long rows are, one or two the curvature of "
-            "the likelihood, and "
-            f"{self.rounds - 1} its gradient at a public model. The coefficients are made from "
-            "these sums."
+            "and how far they spread, one to three the curvature of the likelihood, one counts "
+            "how large gradients are, and the others are its gradient at a public model. The "
+            "coefficients are made from these sums."
         )
 
     def start(self) -> State:
@@ -413,10 +417,10 @@ class Logistic:
 
     def _whole_rows(self, state: GridState, whole: Whole, residuals: Floats) -> tuple[Rows, Floats]:
         """Return rows and residuals whose products are shortened to the released cut."""
-        norm = _norm(residuals)
-        cut = edge_at(from_grid(state["cut"], self.frac_bits))
-        rows = self._frame.times(whole, _LENGTH * norm / np.maximum(whole.length() * norm, cut))
-        return rows, residuals / np.where(norm > 0, norm, 1.0)
+        cut, length = edge_at(from_grid(state["cut"], self.frac_bits)), whole.length()
+        least = cut / sqrt(min(self._outputs, 2))  # by the largest residual
+        size = np.maximum(length * _norm(residuals), cut)
+        return self._frame.rows(whole, least), residuals * (np.maximum(length, least) / size)
 
     def _told(self, state: GridState, whole: Whole, weights: Floats) -> Floats:
         """Return the probability of each class; shape (n_classes, n)."""
@@ -455,27 +459,27 @@ class Logistic:
         else:
             now["place"] = now["weights"]
         now |= self._solved(now, gradient, noise_std)
-        return {**now, **self._joined(now)} if whole and t == self.rounds - 1 else now
+        if whole and self.shrinkage and t == self.rounds - 1:
+            now |= self._joined(now)
+        return now
 
     def _joined(self, now: State) -> State:
         """Return the last model, joined with the first where the two do not contradict each other.
 
-        The first is less noisy, and about shortened rows: by what the two differ more than their
-        noise lets them, it is about something else. Intervals stay wide enough for the last alone.
+        The first is less noisy, but about shortened rows; where the two differ by more than their
+        noise, it is about something else. Intervals stay wide enough for the last alone.
         """
         apart = now["weights"] - now["first"]
         apart[:, -1] = 0.0
         unit = (INTERVAL_95["gaussian"] * now["scale"]) ** 2
         first, last = now["first_half_width"] ** 2 / unit, now["half_width"] ** 2 / unit
-        biased = np.maximum(apart**2 - first - last, 0)
-        moved = apart * last / np.maximum(first + last + biased, 1e-300)
+        both = np.maximum(first + last, 1e-300)
+        moved = apart * last / both * np.maximum(1 - apart**2 / (_APART**2 * both), 0)
         moved = moved @ self._sums_zero @ self._sums_zero.T
         back = self._frame.to_half_boxes(now, np.array(self.low), np.array(self.high))
         told = moved @ back.T
-        joined = {
-            "weights": now["weights"] - moved,
-            "half_width": np.hypot(now["half_width"], told),
-        }
+        half_width = round_up(np.hypot(now["half_width"], told), self.frac_bits)
+        joined: dict[str, Floats] = {"weights": now["weights"] - moved, "half_width": half_width}
         if not self._wide:
             root = now["noise_root"].copy()
             root[:, -1] = told.ravel() / INTERVAL_95["gaussian"]
@@ -487,7 +491,7 @@ class Logistic:
         noise_std = block.noise_std / (1 << SUM_BITS)
         share = self.blocks(self._turn)[-1].weight
         price = INTERVAL_95["gaussian"] * noise_std * sqrt(share / WHOLE_SHARE)
-        most = 1.0 if self._outputs == 1 else sqrt(2)  # of a residual
+        most = sqrt(min(self._outputs, 2))  # of a residual
         end = int(np.searchsorted(EDGES, most * self._frame.longest(now)))
         # counts do not show a class that is rarer than their noise: its residuals are large
         hidden = float(now["class_sizes"].min()) < _HIDDEN * noise_std
@@ -510,7 +514,8 @@ class Logistic:
             # the likelihood is divided by the largest weight, and so is the penalty, see _divisor
         placed["class_weight"] = weights
         if self.clip is None:  # rows are shorter where columns spread less
-            placed["length"] = self.first_length * self._spread_of_rows(block, placed)
+            usual = self.first_length * self._spread_of_rows(block, placed)
+            placed["length"] = np.minimum(usual, self._frame.longest(placed))
         placed["class_sizes"] = sizes
         return placed
 
@@ -696,21 +701,22 @@ class Logistic:
             # of what noise leaves open, what is drawn to zero, and what a last step leaves
             drawn = left @ (basis.T @ weights.ravel() / likely**2)
             turned = np.kron(outputs, back @ self._sums_zero)
-            noise = turned @ np.column_stack([_root(left), drawn, _LEFT * moved, 0 * moved])
+            root = [_root(left), drawn, _LEFT * moved, 0 * moved]  # the last: of joined models
+            noise = np.asarray(turned @ np.column_stack(root), dtype=np.float64)
             variance += (noise**2).sum(axis=1).reshape(variance.shape)
             if not self._wide:
                 inverse = np.linalg.pinv(system + np.diag(fine), hermitian=True)
                 sampling = turned @ _root(inverse @ system @ inverse)
                 solved = {"noise_root": noise, "sampling_root": sampling}
-        half_width = INTERVAL_95["gaussian"] * np.sqrt(variance)
+        half_width: Floats = INTERVAL_95["gaussian"] * np.sqrt(variance)
         drift = _DRIFT * float(np.sqrt(np.mean((after - gradient) ** 2)))
-        return {
-            **solved,
+        told: State = {
             "gradient": after,
             "gradient_std": np.array([hypot(noise_std, drift)]),
             "weights": np.clip(weights, -_LARGEST, _LARGEST),
             "half_width": round_up(half_width, self.frac_bits),
         }
+        return {**solved, **told}
 
     def _divisor(self, now: State) -> float:
         """Return the class weight that stands for 1."""
@@ -747,9 +753,9 @@ class Logistic:
         Notes
         -----
         The intervals are about the solution that all rows have without noise and shortening. They
-        hold what the averaged gradients' noise leaves open, how far weights are drawn to 0, and
-        what the last step leaves. Population intervals, ``..._population_low`` and
-        ``..._population_high``, add sampling by the inverse of the released curvature: they are
+        hold what the averaged gradients' noise leaves open, what was cut off as far as noisy counts
+        tell it, how far weights are drawn to 0, and what the last steps leave. Population
+        intervals, ``..._population_low`` and ``..._population_high``, add sampling by the inverse of the released curvature: they are
         right if the model is. ``covariance`` and ``sampling_covariance`` are of all coefficients,
         output by output, the intercept last in each; very wide models have none of these.
         """
