@@ -80,7 +80,6 @@ _LENGTH = 16.0  # of rows in integers; their unit is a public or released length
 _DRIFT, _LEFT = 0.25, 0.4  # errors of a predicted change of the gradient, and of a last step
 _MODEL = 0.3  # relative error of the curvature of normal rows
 _FLATTEST = 0.1  # a curvature is not taken for less of that of normal rows
-_MADE = 0.25  # of the noise's variance, by which squared curvatures may be too large
 _MORE = 3  # columns of the root of the covariance besides those of noise
 _APART = 2.0  # deviations of two models that contradict each other
 _SAME_WAY = 0.5  # of what is cut off, how much pulls in one direction
@@ -690,14 +689,10 @@ class Logistic:
                 change = (system + ahead) / 2 @ (basis.T @ step.ravel())
                 after = after + (basis @ change).reshape(after.shape)
                 weights, system = weights + step, ahead
-            # noise makes a curvature too: a direction may be flatter than it looks
-            values, vectors = np.linalg.eigh(system)
-            made = (now["curvature_std"] * m) ** 2 * _MADE
-            sure = (vectors * np.sqrt(np.maximum(values**2 - made, 0))) @ vectors.T
             moved = basis.T @ (weights - now["place"]).ravel()
             error = hypot(noise_std, float(now["curvature_std"][0] * np.sqrt(moved @ moved)))
             error += _SAME_WAY * cut_off
-            _, left = solve(sure, fine, target[None], error, likely)
+            _, left = solve(system, fine, target[None], error, likely)
             # of what noise leaves open, what is drawn to zero, and what a last step leaves
             drawn = left @ (basis.T @ weights.ravel() / likely**2)
             turned = np.kron(outputs, back @ self._sums_zero)
@@ -755,8 +750,9 @@ class Logistic:
         The intervals are about the solution that all rows have without noise and shortening. They
         hold what the averaged gradients' noise leaves open, what was cut off as far as noisy counts
         tell it, how far weights are drawn to 0, and what the last steps leave. Population
-        intervals, ``..._population_low`` and ``..._population_high``, add sampling by the inverse of the released curvature: they are
-        right if the model is. ``covariance`` and ``sampling_covariance`` are of all coefficients,
+        intervals, ``..._population_low`` and ``..._population_high``, add sampling by the inverse
+        of the released curvature: they are right if the model is. ``covariance`` and
+        ``sampling_covariance`` are of all coefficients,
         output by output, the intercept last in each; very wide models have none of these.
         """
         now = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
