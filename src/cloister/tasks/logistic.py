@@ -74,7 +74,7 @@ gradients of shortened rows and of whole ones. How long gradients are has the re
 
 _GROWTH, _MOST_GROWTH = 1.5, 30.0  # of gradients' shares, from one to the next and in all
 _FIRST_AGAIN = 0.35  # of the curvature's share
-_TURN, _FEWEST, _TWICE = 0.55, 6, 3  # where sizes are counted, in how many rounds; rounds for it
+_TURN, _FEWEST, _MORE_ROUNDS = 0.55, 6, 3  # where sizes are counted; for it
 _WIDEST, _MOST_WORDS = 400, 1 << 17  # of a model, and of a curvature, that is asked again
 _LENGTH = 16.0  # of rows in integers; their unit is a public or released length
 _DRIFT, _LEFT = 0.25, 0.4  # errors of a predicted change of the gradient, and of a last step
@@ -238,7 +238,7 @@ class Logistic:
         n_categories = sum(levels[j] > 0 for j in encoding.used)
         if rounds is None:
             rounds = 1 + min(max(ceil(-log(2.5 * noise)), 2), 10)
-            rounds += _TWICE * (rounds >= _FEWEST)
+            rounds += _MORE_ROUNDS * (rounds >= _FEWEST)
         length = row_length(n_categories, len(encoding.used) - n_categories, noise)
         if clip is None and rounds < _FEWEST:  # lengths could not be seen either
             clip = length
