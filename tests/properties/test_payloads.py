@@ -52,7 +52,8 @@ def one_row(seed: int) -> tuple[GridState, Rows, np.ndarray]:
     grid = {name: round_to_grid(value, 16) for name, value in state.items()}
     codes = [-ONE, 0, ONE][rng.integers(3)], [-ONE, ONE][rng.integers(2)]
     x, y = rng.integers(-ONE, ONE, 2, endpoint=True)
-    ((_, rows),) = FRAME.rows(grid, np.array([[x, codes[0], y, codes[1]]], dtype=np.int32))
+    ((_, whole),) = FRAME.whole(grid, np.array([[x, codes[0], y, codes[1]]], dtype=np.int32))
+    rows = FRAME.rows(whole, FRAME.clip)
     dense = np.zeros(FRAME.width, dtype=np.int64)
     dense[[*FRAME.number_places, -1]] = rows.numbers[:, 0].astype(np.int64)
     for (_, part), table, found in zip(

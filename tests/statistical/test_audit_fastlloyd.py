@@ -610,7 +610,7 @@ def test_the_chernoff_rate_bounds_the_tail_of_products() -> None:
         ("max_cover.md", 9),
         ("balcan.md", 3),
         ("naive_bayes.md", 7),
-        ("regression.md", 11),
+        ("regression.md", 12),
         ("forest.md", 9),
         ("preparation.md", 5),
         ("fedavg.md", 10),

@@ -48,8 +48,8 @@ class DPLogisticRegression(PrivateClassifier):
     rounds : int, >= 2, optional
         Noisy sums; by default from the budget, `nominal_n` and the number of columns.
     clip : float in (0, 32], optional
-        Length to which a record, centred and scaled, is shortened in gradients; by default it is
-        released, so that few are.
+        Length to which a record, centred and scaled, is shortened in the first gradients; by
+        default shorter with more noise. The answer hardly depends on it.
     shrinkage : bool
         Whether coefficients that drown in noise are drawn toward 0.
     reference : mapping of column to category, optional

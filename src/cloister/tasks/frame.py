@@ -21,6 +21,7 @@ from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import gaussian_noise_multiplier
 from cloister.tasks.base import Bars, Block, Floats, GridState, Integers, Records, Released
 from cloister.tasks.columns import Encoding, codes
+from cloister.tasks.least_squares import EDGES
 from cloister.tasks.moments import PRODUCT, SQUARE, n_products, unpack_products
 from cloister.tasks.spreads import BINS, TAILS, edges, spread_of, window_of
 
@@ -34,7 +35,6 @@ _FACTOR = _ROW - _TABLE  # of a row's shortening: times a table it is on the lat
 SUM_BITS = 16
 """Fineness of the first round."""
 _SHOWN = 20
-_RATIO, _SEEN, _MORE, _OFTEN = 1.07, 2.0, 1.25, 0.02
 _CHUNK = 1 << 14  # rows at a time: they stay in the cache, and sums stay below 2**53
 
 
@@ -208,12 +208,14 @@ class Frame:
 
     def spreads_block(self, weight: float) -> Block:
         """Return the block of numbers of records by their bin of the windows."""
-        n_numbers, one = len(self._numbers), 1 << SUM_BITS
-        shape = (n_numbers, BINS + 2 * TAILS)
-        return Block("spreads", shape, n_numbers * one, n_numbers * one**2, weight)
+        one, touched = 1 << SUM_BITS, max(len(self._numbers), 1)  # a block has words
+        shape = (touched, BINS + 2 * TAILS)
+        return Block("spreads", shape, touched * one, touched * one**2, weight)
 
     def count_spreads(self, state: GridState, records: Records) -> Integers:
         """Return the counts of :meth:`spreads_block`."""
+        if not self._numbers:
+            return np.zeros(self.spreads_block(1.0).size, dtype=np.int64)
         return self._count_bins(state["window"], records).ravel() << SUM_BITS
 
     def read_spreads(self, now: Mapping[str, Floats], released: Released) -> dict[str, Floats]:
@@ -225,7 +227,7 @@ class Frame:
         values, noise_std = noisy_counts(released)
         centre, n = now["centre"].copy(), float(now["n"][0])
         scale, alike, square = np.ones(self.width), np.zeros(self.width), centre * (1 - centre)
-        for counts, window, (_, place) in zip(values, now["window"], self._numbers, strict=True):
+        for counts, window, (_, place) in zip(values, now["window"], self._numbers, strict=False):
             found = spread_of(counts, window, noise_std, n)
             centre[place], scale[place] = found.centre, 1 / found.deviation
             square[place], alike[place] = found.square * scale[place] ** 2, found.alike
@@ -244,13 +246,19 @@ class Frame:
 
     # the rows
 
-    def rows(self, state: GridState, records: Records) -> Iterator[tuple[slice, Rows]]:
-        """Yield parts of the records as rows, with where they are."""
-        # in units of a released length, where the state has one: those rows are of length `clip`
-        length = from_grid(state["length"], self.frac_bits) if "length" in state else self.clip
-        for where, whole in self.whole(state, records):
-            longest = np.maximum(whole.length(), np.maximum(length, self.clip))
-            yield where, self.times(whole, self.clip / longest)
+    def rows(self, whole: Whole, length: float) -> Rows:
+        """Return rows shortened to a length, in units in which that is `clip`."""
+        return self.times(whole, self.clip / np.maximum(whole.length(), length))
+
+    def longest(self, state: Mapping[str, Floats]) -> float:
+        """Return a length that no row of the box exceeds."""
+        at = self.number_places
+        farthest = (1 + np.abs(state["centre"][at])) * state["scale"][at]
+        squared = 1.0 + farthest @ farthest
+        for _, part in self._categories:
+            centre = state["centre"][part]
+            squared += float(centre @ centre + 1 - 2 * centre.min())
+        return sqrt(squared)
 
     @property
     def norm_squared(self) -> int:
@@ -270,7 +278,7 @@ class Frame:
             tables.append(eye - centre.astype(np.int64))
         return tables
 
-    def margins(self, state: GridState, rows: Rows, weights: Floats) -> Floats:
+    def margins(self, state: GridState, whole: Whole, weights: Floats) -> Floats:
         """Return the products of whole rows with weights; shape (n_outputs, n_samples).
 
         Entry by entry, so that the margin of a record does not depend on the others.
@@ -278,18 +286,17 @@ class Frame:
         Parameters
         ----------
         state : mapping
-        rows : Rows
+        whole : Whole
         weights : ndarray of shape (n_outputs, width)
         """
-        places = [*self.number_places, self.width - 1]
+        margins = np.zeros((len(weights), len(whole.fixed)))
         tables = self._tables(state)
-        margins = np.zeros((len(weights), rows.factor.size))
         for margin, row in zip(margins, weights, strict=True):
             for (_, part), table, found in zip(
-                self._categories, tables, rows.categories, strict=True
+                self._categories, tables, whole.categories, strict=True
             ):
                 margin += (table / (1 << _TABLE) * row[part]).sum(axis=1)[found]
-            for values, place in zip(rows.whole.numbers, places, strict=True):
+            for values, place in zip(whole.numbers, self._places, strict=True):
                 margin += values * row[place]
         return margins
 
@@ -357,7 +364,6 @@ class Frame:
 
     def curvature_block(self, outputs: int, bound: float, weight: float) -> Block:
         """Return the block of weighted products; a record's weights have at most norm `bound`."""
-        down = 2 * (_ROW - self.products_bits // 2)
         down = 2 * _ROW - self.products_bits
         largest = ceil((bound * (1 << _RESIDUAL)) ** 2)  # of whole weights squared and summed
         l2_squared = SQUARE**2 * (-(-largest * self.norm_squared**2 // 4 ** (down + _RESIDUAL)))
@@ -383,58 +389,11 @@ class Frame:
         sums = [self.sum_row_products(state, rows, weight) for weight in whole]
         return np.stack(sums)
 
-    def undone(self, state: GridState, rows: Rows, most: float) -> Floats:
-        """Return how many times a row was longer before it was shortened, at most `most`."""
-        length = np.maximum(from_grid(state["length"], self.frac_bits), self.clip)
-        undone: Floats = np.clip(rows.whole.length() / length, 1.0, most)
-        return undone
-
     def read_curvature(self, released: Released, unit: float) -> tuple[Floats, float]:
         """Return matrices of products of rows, and the noise of their entries."""
         raw = unpack_products(from_grid(released.values, self.products_bits), self.width)
         std = released.noise_std / (1 << self.products_bits) / PRODUCT
         return raw / unit**2, std / unit**2
-
-    # how long rows are
-
-    @cached_property
-    def _edges(self) -> Floats:
-        """Ends of classes of lengths, the last without end."""
-        typical = sqrt(1 + _OF_CATEGORY * len(self._categories) + len(self._numbers))
-        n = ceil(np.log(2 * LONGEST / typical) / np.log(_RATIO))
-        edges: Floats = np.minimum(typical / 2 * _RATIO ** np.arange(n + 1), LONGEST)
-        return edges
-
-    def lengths_block(self, weight: float) -> Block:
-        """Return the block of numbers of rows by their length."""
-        one = 1 << SUM_BITS
-        return Block("lengths", (len(self._edges),), one, one**2, weight)
-
-    def count_lengths(self, rows: Rows) -> Integers:
-        """Return how many rows are of each class of lengths."""
-        at = np.searchsorted(self._edges[:-1], rows.whole.length())
-        return np.bincount(at, minlength=len(self._edges)).astype(np.int64) << SUM_BITS
-
-    def choose_length(self, released: Released, rare: float) -> float:
-        """Return a length that hardly a row is seen to exceed.
-
-        Parameters
-        ----------
-        released : Released
-            Of :meth:`lengths_block`.
-        rare : float in (0, 1)
-            Part of the rows; the length is at most `_MORE` times what all others
-            have, if they are few.
-        """
-        counts = released.values
-        seen = counts > _SEEN * released.noise_std
-        last = int(counts.argmax())
-        while last + 1 < len(seen) and seen[last + 1 : last + 3].any():
-            last += 1
-        beyond = np.cumsum(counts[last::-1])[::-1] - counts[: last + 1]
-        usual = int(np.argmax(beyond <= rare * counts[: last + 1].sum()))
-        more = _MORE if rare < _OFTEN else 1.0
-        return float(min(self._edges[last], more * self._edges[usual]))
 
     def sum_row_products(
         self, state: GridState, rows: Rows, weights: Floats | None = None
@@ -507,13 +466,8 @@ class Frame:
             yield where, Whole(numbers, found, fixed)
 
     def told(self, state: GridState, whole: Whole, weights: Floats) -> Floats:
-        """Return the products of whole rows with weights, entry by entry; shape (n_samples,)."""
-        told = np.zeros(len(whole.fixed))
-        tables = self._tables(state)
-        for (_, part), table, found in zip(self._categories, tables, whole.categories, strict=True):
-            told += (table / (1 << _TABLE) * weights[part]).sum(axis=1)[found]
-        for values, place in zip(whole.numbers, self._places, strict=True):
-            told += values * weights[place]
+        """Return the products of whole rows with weights; shape (n_samples,)."""
+        told: Floats = self.margins(state, whole, weights[None])[0]
         return told
 
     def times(self, whole: Whole, factor: Floats) -> Rows:
@@ -658,23 +612,34 @@ def usual_square(levels: Sequence[int]) -> float:
     return 1.0 + sum(_OF_CATEGORY if level else 1.0 for level in levels)
 
 
-def row_length(n_categories: int, n_numbers: int, relative_noise: float) -> float:
+def row_length(levels: Sequence[int], relative_noise: float) -> float:
     """Return a length for rows: with much noise short, with little hardly any is shortened.
 
     Parameters
     ----------
-    n_categories, n_numbers : int
-        Columns of each kind.
+    levels : sequence of int
+        Of the columns: 0 for numbers, else the number of categories.
     relative_noise : float
         Norm of the noise of a mean of rows of length 1.
     """
-    typical = 1 + _OF_CATEGORY * n_categories + n_numbers
+    typical = usual_square(levels)
     stretch = _SHORT * max(1.0, _NOISY / max(relative_noise, 1e-12)) ** 0.5
     return min(sqrt(stretch * typical), LONGEST)
 
 
+def edge_at(place: Floats) -> float:
+    """Return the upper end of a class of sizes, whatever number is given for it."""
+    return float(EDGES[int(np.clip(place[0], 0, len(EDGES) - 1))])
+
+
+def count_sizes(sizes: Floats) -> Integers:
+    """Return how many sizes are in each class, in words of the first round's fineness."""
+    found = np.minimum(np.searchsorted(EDGES, sizes), len(EDGES) - 1)
+    return np.bincount(found, minlength=len(EDGES)).astype(np.int64) << SUM_BITS
+
+
 _OF_CATEGORY = 0.6  # mean squared distance of an indicator to its mean
-_SHORT, _NOISY = 0.6, 0.0012  # of the typical length, down to which noise
+_SHORT, _NOISY = 0.6, 0.012  # of the typical length, down to which noise
 
 
 def noisy_counts(released: Released) -> tuple[Floats, float]:

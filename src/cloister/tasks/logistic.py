@@ -1,8 +1,9 @@
 """Logistic regression from noisy sums: where the columns lie, their products, a few gradients.
 
 The products tell how much each direction of a gradient is worth, so that a handful of gradients is
-enough: a Newton method whose curvature is released once. No gradient is thrown away: with the
-curvature known, every one is a noisy statement on the same solution, and all are averaged.
+enough: a Newton method whose curvature is released a few times. Gradients of shortened rows lead to
+a first model; those of whole rows, shortened where noisy counts of their sizes end, lead to the
+solution that all rows have. With the curvature known, all are averaged.
 
 References
 ----------
@@ -17,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from math import ceil, hypot, isfinite, log, sqrt
+from math import ceil, hypot, isfinite, isqrt, log, sqrt
 from statistics import NormalDist
 from typing import ClassVar, Literal, Self
 
@@ -46,30 +47,45 @@ from cloister.tasks.base import (
 from cloister.tasks.columns import Encoding, categories_of, codes, position
 from cloister.tasks.contrasts import chosen_references, combination, to_reference
 from cloister.tasks.frame import (
+    LONGEST,
     NOTE,
     SUM_BITS,
     Frame,
     Rows,
+    Whole,
     coefficient_bars,
+    count_sizes,
+    edge_at,
     noise_of_mean,
+    noisy_counts,
     row_length,
     solve,
+    usual_square,
 )
 from cloister.tasks.intervals import round_up
+from cloister.tasks.least_squares import EDGES, sum_zero_basis
 from cloister.tasks.population import ENDS, population_interval
 from cloister.tasks.shrinkage import james_stein
+from cloister.tasks.tails import cut_of_sizes
 
-SUMS_SHARE, LENGTHS_SHARE, PRODUCTS_SHARE, CURVATURE_SHARE = 0.06, 0.04, 0.12, 0.18
-"""Parts of the budget of all sums but the gradients, which have the rest."""
+PLACES_SHARE, SPREADS_SHARE, PRODUCTS_SHARE, CURVATURE_SHARE = 0.05, 0.05, 0.10, 0.16
+EARLY_SHARE, WHOLE_SHARE = 0.18, 0.38
+"""Parts of the budget: where columns lie and how far they spread, the curvature at first and when
+it is asked again, gradients of shortened rows and of whole ones. How long they are has the rest."""
 
 _GROWTH, _MOST_GROWTH = 1.5, 30.0  # of gradients' shares, from one to the next and in all
-_REFRESH, _FEWEST = 0.6, 6  # where in the rounds the curvature is asked again, and in how many
+_FIRST_AGAIN = 0.35  # of the curvature's share
+_FIRST = 2  # round of gradients
+_TURN, _FEWEST, _MORE_ROUNDS = 0.55, 7, 3  # where sizes are counted; for it
 _WIDEST, _MOST_WORDS = 400, 1 << 17  # of a model, and of a curvature, that is asked again
-_RAREST = 3.0  # times the noise of all weights: part of the rows longer than a usual one
-_STRETCH = 1.5  # by how much the shortening of a row is undone in its curvature
+_LENGTH = 16.0  # of rows in integers; their unit is a public or released length
 _DRIFT, _LEFT = 0.25, 0.4  # errors of a predicted change of the gradient, and of a last step
 _MODEL = 0.3  # relative error of the curvature of normal rows
-_FLATTEST = 0.3  # a curvature is not taken for less of that of normal rows
+_FLATTEST = 0.1  # a curvature is not taken for less of that of normal rows
+_MORE = 3  # columns of the root of the covariance besides those of noise
+_APART = 2.0  # deviations of two models that contradict each other
+_SAME_WAY = 0.5  # of what is cut off, how much pulls in one direction
+_HIDDEN, _OF_RARE = 25.0, 1.2  # deviations of counts, and lengths of usual rows
 _STEPS, _FARTHEST = 12, 1.5  # within a round, and how far margins may go in each
 _MOST_CLASSES = 64
 _LARGEST = 1024.0  # weight of a row
@@ -94,14 +110,11 @@ class Logistic:
         Of the columns of the design, the intercept last.
     low, high : tuple of float
         The box, data units.
-    rounds : int, >= 2
+    rounds : int, >= 3
     clip : float in (0, 32], optional
-        Gradients are of rows, centred and scaled, shortened to this length; None releases how long
-        rows are, and takes a length that few exceed.
+        The first gradients, and curvatures, are of rows, centred and scaled, shortened to this
+        length; None takes `first_length`, less where columns are seen to spread less.
     first_length : float in (0, 32]
-        Before that release.
-    rare : float in (0, 1)
-        Part of the rows that is longer than a usual one.
     penalty : float, >= 0
         Of half the squared norm of the coefficients, intercepts left out, where numbers are scaled
         to ``[-1, 1]`` by their public bounds: 1 / C of scikit-learn.
@@ -133,7 +146,6 @@ class Logistic:
     rounds: int
     clip: float | None = None
     first_length: float = 1.0
-    rare: float = 0.01
     penalty: float = 1.0
     class_weight: tuple[float, ...] | Literal["balanced"] = ()
     shrinkage: bool = True
@@ -149,8 +161,10 @@ class Logistic:
             raise PlanError(
                 f"classes must be 2 to {_MOST_CLASSES}, got {len(self.classes)}; join rare ones."
             )
-        if not isinstance(self.rounds, int) or self.rounds < 2:
-            raise PlanError(f"rounds must be an integer >= 2, got {self.rounds!r}.")
+        if self.clip is not None and not 0 < self.clip <= LONGEST:
+            raise PlanError(f"clip must be above 0 and at most {LONGEST:g}, got {self.clip!r}.")
+        if not isinstance(self.rounds, int) or self.rounds <= _FIRST:
+            raise PlanError(f"rounds must be an integer >= {_FIRST + 1}, got {self.rounds!r}.")
         if not (isfinite(self.penalty) and self.penalty >= 0):
             raise PlanError(f"penalty must be a finite number >= 0, got {self.penalty!r}.")
         if not len(self.levels) == len(self.low) == len(self.high) == self.n_features:
@@ -200,10 +214,11 @@ class Logistic:
             As in scikit-learn, for numbers scaled to ``[-1, 1]`` by their bounds; infinity for no
             penalty.
         class_weight : "balanced", mapping of class to number, or sequence of numbers, optional
-        rounds : int, >= 2, optional
-            The first sums columns, the others gradients; by default 3 to 14, more with less noise.
+        rounds : int, >= 3, optional
+            The first two count columns, one counts sizes, the others sum gradients; by default 4 to
+            15, more with less noise.
         clip : float in (0, 32], optional
-            Length of rows; by default it is released, or with much noise short.
+            Length of rows; by default shorter with more noise.
         shrinkage : bool
         reference : mapping of column to category, optional
             That odds ratios are against; by default a column's first.
@@ -222,10 +237,10 @@ class Logistic:
         levels = tuple(c.levels for c in columns)
         encoding = Encoding(levels, frac_bits, (at,))
         noise = noise_of_mean(encoding.width, budget, nominal_n)
-        n_categories = sum(levels[j] > 0 for j in encoding.used)
         if rounds is None:
-            rounds = 1 + min(max(ceil(-log(2.5 * noise)), 2), 13)
-        length = row_length(n_categories, len(encoding.used) - n_categories, noise)
+            rounds = _FIRST + min(max(ceil(-log(2.5 * noise)), 2), 10)
+            rounds += _MORE_ROUNDS * (rounds >= _FEWEST)
+        length = row_length([levels[j] for j in encoding.used], noise)
         if clip is None and rounds < _FEWEST:  # lengths could not be seen either
             clip = length
         return cls(
@@ -239,7 +254,6 @@ class Logistic:
             rounds=rounds,
             clip=None if clip is None else float(clip),
             first_length=length,
-            rare=min(max(_RAREST * noise * sqrt(encoding.width), 0.01), 0.05),
             penalty=1 / C,
             class_weight=_class_weights(classes, class_weight),
             shrinkage=bool(shrinkage),
@@ -249,13 +263,12 @@ class Logistic:
 
     @cached_property
     def _frame(self) -> Frame:
-        # rows of a released length are in its units
-        return Frame(
-            self.levels,
-            self.frac_bits,
-            (self.target,),
-            1.0 if self.clip is None else float(self.clip),
-        )
+        return Frame(self.levels, self.frac_bits, (self.target,), _LENGTH)
+
+    @cached_property
+    def _sums_zero(self) -> Floats:
+        """Basis of weights that sum to 0 over each column's categories; the penalty asks for it."""
+        return sum_zero_basis([n for j, n in enumerate(self.levels) if j != self.target])
 
     @property
     def _outputs(self) -> int:
@@ -268,11 +281,9 @@ class Logistic:
         return np.triu_indices(len(self.classes), 1)
 
     @property
-    def _refresh(self) -> int:
-        """The round that asks for the curvature at the model it has then; 0 if noise is large."""
-        if self.rounds < _FEWEST or self._wide:
-            return 0
-        return round(self.rounds * _REFRESH)
+    def _turn(self) -> int:
+        """The round that counts sizes of gradients, before whole ones; 0 if noise is large."""
+        return 0 if self.rounds < _FEWEST else 1 + round((self.rounds - 1) * _TURN)
 
     @cached_property
     def _wide(self) -> bool:
@@ -283,108 +294,147 @@ class Logistic:
 
     def _residual_squared(self, t: int) -> float:
         """Return a bound on a record's squared residuals: all classes are even at the start."""
-        k = len(self.classes)
-        if t == 1:
-            return 0.25 if k == 2 else 1 - 1 / k
-        return 1.0 if k == 2 else 2.0
+        if t == _FIRST:
+            return 0.25 if self._outputs == 1 else 1 - 1 / self._outputs
+        if self._turn and t > self._turn:  # in parts of the cut
+            return 1.0
+        return float(min(self._outputs, 2))
 
     def _curvature_bound(self, t: int) -> tuple[int, float]:
         """Return the number of a record's curvatures in a round, and a bound on their norm."""
-        if t == 1:  # all classes are even, and so are all pairs
-            return 1, _STRETCH / len(self.classes) ** 2
-        return len(self._pairs[0]), _STRETCH / 4
+        if t == _FIRST:  # all classes are even, and so are all pairs
+            return 1, 1 / len(self.classes) ** 2
+        return len(self._pairs[0]), 1 / 4
 
     def describe(self) -> str:
         """Say in plain words what is summed and what is released."""
         return (
             f"Logistic regression for {len(self.classes)} classes over "
-            f"{self._frame.width - 1} columns of a design. One noisy sum tells where columns lie "
-            "and how far they spread, one how long rows are, one or two the curvature of "
-            "the likelihood, and "
-            f"{self.rounds - 1} its gradient at a public model. The coefficients are made from "
-            "these sums."
+            f"{self._frame.width - 1} columns of a design. Two noisy counts tell where columns "
+            "lie and how far they spread, one to three sums the curvature of the likelihood, one "
+            "counts how large gradients are, and the others are its gradient at a public model. "
+            "The coefficients are made from these sums."
         )
 
     def start(self) -> State:
         """Return the state before the first round: all weights 0."""
         p, k = self._frame.width, self._outputs
-        size = self._basis.shape[1] * p
+        q = self._sums_zero.shape[1]
+        size, words = self._basis.shape[1] * q, q * (q + 1) // 2
+        again = self._turn and not self._wide
         weights = (1.0,) * len(self.classes)
         if self.class_weight != "balanced":
             weights = self.class_weight
         return {
             "centre": np.zeros(p),
             "scale": np.ones(p),
+            "square": np.ones(p),
+            "alike": np.zeros(p),
+            "window": np.zeros((len(self._frame.number_places), 2)),
+            "n": np.ones(1),
             "length": np.array([self.first_length if self.clip is None else self.clip]),
+            "cut": np.zeros(1),
+            "influence": np.zeros(1),
             "class_sizes": np.ones(len(self.classes)),
             "class_weight": np.array(weights) / max(weights),
             "products": np.zeros(p * (p + 1) // 2),
-            "curvature": np.zeros((len(self._pairs[0]), p * (p + 1) // 2) if self._refresh else 0),
+            "curvature": np.zeros((len(self._pairs[0]), words) if again else 0),
             "curvature_std": np.zeros(1),
             "gradient": np.zeros((k, p)),
             "gradient_std": np.zeros(1),
             "weights": np.zeros((k, p)),
+            "place": np.zeros((k, p)),
             "half_width": np.zeros((k, p)),
-            "noise_root": np.zeros((0, 0) if self._wide else (k * p, size + 2)),
+            "first": np.zeros((k, p)),
+            "first_half_width": np.zeros((k, p)),
+            "noise_root": np.zeros((0, 0) if self._wide else (k * p, size + _MORE)),
             "sampling_root": np.zeros((0, 0) if self._wide else (k * p, size)),
         }
 
-    def _shares(self) -> Floats:
-        """Return the share of the budget of each gradient."""
-        left = 1 - SUMS_SHARE - PRODUCTS_SHARE - CURVATURE_SHARE
-        left -= LENGTHS_SHARE * (self.clip is None)
-        growth = min(_GROWTH, _MOST_GROWTH ** (1 / (self.rounds - 1)))
-        grow = growth ** np.arange(self.rounds - 1)
-        return np.asarray(left * grow / grow.sum())
+    def _share(self, t: int) -> float:
+        """Return the share of the budget of a gradient."""
+        first, last, part = _FIRST, self.rounds, EARLY_SHARE
+        if self._turn:
+            last = self._turn
+            if t > self._turn:
+                first, last, part = self._turn + 1, self.rounds, WHOLE_SHARE
+        else:
+            part = 1 - PLACES_SHARE - SPREADS_SHARE - PRODUCTS_SHARE - CURVATURE_SHARE
+        growth = min(_GROWTH, _MOST_GROWTH ** (1 / (last - first)))
+        grow = growth ** np.arange(last - first)
+        return float(part * grow[t - first] / grow.sum())
 
     def blocks(self, t: int) -> tuple[Block, ...]:
-        """Return sums of columns; products and a gradient; or a gradient."""
+        """Return counts of columns; a gradient and products; a gradient; or sizes and curvature."""
+        frame, one = self._frame, 1 << SUM_BITS
         if t == 0:
-            return (self._frame.sums_block(SUMS_SHARE, len(self.classes)),)
-        share = float(self._shares()[t - 1])
-        gradient = self._frame.gradient_block(self._outputs, self._residual_squared(t), share)
+            return (frame.places_block(PLACES_SHARE, len(self.classes)),)
         if t == 1:
-            both = PRODUCTS_SHARE + CURVATURE_SHARE * (not self._refresh)
-            curvature = self._frame.curvature_block(*self._curvature_bound(t), both)
-            if self.clip is None:
-                return (gradient, curvature, self._frame.lengths_block(LENGTHS_SHARE))
-            return (gradient, curvature)
-        if t == self._refresh:
-            return (
-                gradient,
-                self._frame.curvature_block(*self._curvature_bound(t), CURVATURE_SHARE),
-            )
-        return (gradient,)
+            return (frame.spreads_block(SPREADS_SHARE),)
+        blocks = []
+        if t != self._turn:
+            squared = self._residual_squared(t)
+            blocks.append(frame.gradient_block(self._outputs, squared, self._share(t)))
+        if share := self._curvature_share(t):
+            blocks.append(frame.curvature_block(*self._curvature_bound(t), share))
+        if t == self._turn:
+            share = 1 - PLACES_SHARE - SPREADS_SHARE - PRODUCTS_SHARE - EARLY_SHARE - WHOLE_SHARE
+            share -= 0 if self._wide else CURVATURE_SHARE
+            blocks.append(Block("sizes", (len(EDGES),), one, one**2, share))
+        return tuple(blocks)
+
+    def _curvature_share(self, t: int) -> float:
+        """Return the share of the budget of a curvature: at first, and twice again."""
+        if t == _FIRST:
+            return PRODUCTS_SHARE + CURVATURE_SHARE * (not self._turn)
+        if self._wide or not self._turn or t not in (self._turn, self.rounds - 2):
+            return 0.0
+        return CURVATURE_SHARE * (_FIRST_AGAIN if t == self._turn else 1 - _FIRST_AGAIN)
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         """Return the words of a round."""
         k = len(self.classes)
         labels = codes(records[:, self.target], k, self.frac_bits)
         if t == 0:
-            return self._frame.sum_columns(records, labels, k)
-        weights = from_grid(state["weights"], self.frac_bits)
+            return self._frame.count_places(records, labels, k)
+        if t == 1:
+            return self._frame.count_spreads(state, records)
+        weights, length = (from_grid(state[name], self.frac_bits) for name in ("weights", "length"))
         of_class = np.minimum(from_grid(state["class_weight"], self.frac_bits), 1.0)
-        totals = [np.zeros(block.shape, dtype=np.int64) for block in self.blocks(t)]
-        squared = self._residual_squared(t)
-        for where, rows in self._frame.rows(state, records):
-            told = self._told(state, rows, weights)
+        totals = {block.name: np.zeros(block.shape, dtype=np.int64) for block in self.blocks(t)}
+        for where, whole in self._frame.whole(state, records):
+            told = self._told(state, whole, weights)
             counts = of_class[labels[where]]
             residuals = told.copy()
             residuals[labels[where], np.arange(len(counts))] -= 1
             residuals = residuals[-self._outputs :] * counts
-            totals[0] += self._frame.sum_gradients(state, rows, residuals, squared)
-            if t in (1, self._refresh):
+            rows = self._frame.rows(whole, float(length[0]))
+            if "sizes" in totals:
+                totals["sizes"] += count_sizes(whole.length() * _norm(residuals))
+            if "curvature" in totals:
                 n_pairs, bound = self._curvature_bound(t)
-                pairs = told[self._pairs[0]][:n_pairs] * told[self._pairs[1]][:n_pairs]
-                pairs *= counts * self._frame.undone(state, rows, _STRETCH)
-                totals[1] += self._frame.sum_curvature(state, rows, pairs, bound)
-            if t == 1 and self.clip is None:
-                totals[2] += self._frame.count_lengths(rows)
-        return np.concatenate([total.ravel() for total in totals])
+                pairs = (told[self._pairs[0]] * told[self._pairs[1]])[:n_pairs] * counts
+                # rows that are nearly sure count whole, as far as the bound lets them
+                undone = np.maximum(whole.length() / length, 1.0) ** 2
+                pairs *= np.minimum(undone, bound / np.maximum(_norm(pairs), 1e-300))
+                totals["curvature"] += self._frame.sum_curvature(state, rows, pairs, bound)
+            if "gradient" in totals:
+                if self._turn and t > self._turn:
+                    rows, residuals = self._whole_rows(state, whole, residuals)
+                squared = self._residual_squared(t)
+                totals["gradient"] += self._frame.sum_gradients(state, rows, residuals, squared)
+        return np.concatenate([total.ravel() for total in totals.values()])
 
-    def _told(self, state: GridState, rows: Rows, weights: Floats) -> Floats:
+    def _whole_rows(self, state: GridState, whole: Whole, residuals: Floats) -> tuple[Rows, Floats]:
+        """Return rows and residuals whose products are shortened to the released cut."""
+        cut, length = edge_at(from_grid(state["cut"], self.frac_bits)), whole.length()
+        least = cut / sqrt(min(self._outputs, 2))  # by the largest residual
+        size = np.maximum(length * _norm(residuals), cut)
+        return self._frame.rows(whole, least), residuals * (np.maximum(length, least) / size)
+
+    def _told(self, state: GridState, whole: Whole, weights: Floats) -> Floats:
         """Return the probability of each class; shape (n_classes, n)."""
-        margins = self._frame.margins(state, rows, weights)
+        margins = self._frame.margins(state, whole, weights)
         if self._outputs == 1:
             return np.stack([_sigmoid(-margins[0]), _sigmoid(margins[0])])
         return _softmax(margins)
@@ -393,57 +443,124 @@ class Logistic:
         """Place the rows; or average what all gradients say of the solution, and solve for it."""
         now = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
         if t == 0:
-            return {**now, **self._placed(released["sums"], now)}
-        unit = self._frame.clip / float(now["length"][0])  # in which rows were summed
+            return {**now, **self._placed(released["places"], now)}
+        if t == 1:
+            now |= self._frame.read_spreads(now, released["spreads"])
+            return {**now, **self._shortened(now)}
         if "curvature" in released:
-            now |= self._bent(t, released["curvature"], unit, now)
+            now |= self._bent(t, released["curvature"], now)
+        if t == self._turn:
+            now |= {"first": now["weights"], "first_half_width": now["half_width"]}
+            return {**now, **self._ends(released["sizes"], now)}
         block = released["gradient"]
+        whole = self._turn and t > self._turn
+        unit = _LENGTH / (edge_at(now["cut"]) if whole else float(now["length"][0]))
         unit *= 1 << self._frame.gradient_bits(sqrt(self._residual_squared(t)))
         gradient, noise_std = block.values / unit, block.noise_std / unit
         if self._outputs > 1:  # the exact gradients of all classes sum to 0
             gradient = gradient - gradient.mean(axis=0)
-        if t > 1:  # what was said before counts less, since the model was farther away
+        if t > _FIRST:  # what was said before counts less: the model was farther
             before = float(now["gradient_std"][0])
+            if whole and t == self._turn + 1:  # and is about shortened rows
+                apart = float(np.abs(gradient - now["gradient"]).max())
+                seen = 2 * log(gradient.size + 1) * (before**2 + noise_std**2)
+                before = sqrt(before**2 + max(apart**2 - seen, noise_std**2))
             part = before**2 / max(before**2 + noise_std**2, 1e-300)
             gradient = part * gradient + (1 - part) * now["gradient"]
             noise_std = hypot(part * noise_std, (1 - part) * before)
-        if "lengths" in released:
-            now["length"] = np.array([self._frame.choose_length(released["lengths"], self.rare)])
-        return {**now, **self._solved(now, gradient, noise_std)}
+            now["place"] = part * now["weights"] + (1 - part) * now["place"]
+        else:
+            now["place"] = now["weights"]
+        now |= self._solved(now, gradient, noise_std)
+        if whole and self.shrinkage and t == self.rounds - 1:
+            now |= self._joined(now)
+        return now
+
+    def _joined(self, now: State) -> State:
+        """Return the last model, joined with the first where the two do not contradict each other.
+
+        The first is less noisy, but about shortened rows; where the two differ by more than their
+        noise, it is about something else. Intervals stay wide enough for the last alone.
+        """
+        apart = now["weights"] - now["first"]
+        apart[:, -1] = 0.0
+        unit = (INTERVAL_95["gaussian"] * now["scale"]) ** 2
+        first, last = now["first_half_width"] ** 2 / unit, now["half_width"] ** 2 / unit
+        both = np.maximum(first + last, 1e-300)
+        moved = apart * last / both * np.maximum(1 - apart**2 / (_APART**2 * both), 0)
+        moved = moved @ self._sums_zero @ self._sums_zero.T
+        back = self._frame.to_half_boxes(now, np.array(self.low), np.array(self.high))
+        told = moved @ back.T
+        half_width = round_up(np.hypot(now["half_width"], told), self.frac_bits)
+        joined: dict[str, Floats] = {"weights": now["weights"] - moved, "half_width": half_width}
+        if not self._wide:
+            root = now["noise_root"].copy()
+            root[:, -1] = told.ravel() / INTERVAL_95["gaussian"]
+            joined["noise_root"] = root
+        return joined
+
+    def _ends(self, block: Released, now: State) -> State:
+        """Return where gradients of whole rows are cut, and what this may take away."""
+        counts, noise_std = noisy_counts(block)
+        share = self.blocks(self._turn)[-1].weight
+        price = INTERVAL_95["gaussian"] * noise_std * sqrt(share / WHOLE_SHARE)
+        most = sqrt(min(self._outputs, 2))  # of a residual
+        end = int(np.searchsorted(EDGES, most * self._frame.longest(now)))
+        # counts do not show a class that is rarer than their noise: its residuals are large
+        hidden = float(now["class_sizes"].min()) < _HIDDEN * noise_std
+        usual = sqrt(np.trace(self._unpacked(now["products"])) / max(now["products"][-1], 1.0))
+        least = int(np.searchsorted(EDGES, _OF_RARE * usual)) if hidden else 0
+        cut, influence = cut_of_sizes(counts, noise_std, price, least, end)
+        return {"cut": np.array([float(cut)]), "influence": np.array([influence])}
 
     def _placed(self, block: Released, now: State) -> State:
-        """Return centre, scale, number of records, and the classes' weights."""
-        placed = self._frame.place(block)
+        """Return where columns lie, and the sizes and weights of classes."""
         k = len(self.classes)
-        sizes = from_grid(block.values[-1 - k : -1], SUM_BITS)
-        sizes = np.maximum(sizes, max(1.0, block.noise_std / (1 << SUM_BITS)))
+        counts, noise_std = noisy_counts(block)
+        sizes = np.maximum(counts[-1 - k : -1], max(1.0, noise_std))
         weights = now["class_weight"]
         if self.class_weight == "balanced":
             weights = sizes.min() / sizes
             # the likelihood is divided by the largest weight, and so is the penalty, see _divisor
-        placed["class_weight"] = weights
-        placed["class_sizes"] = sizes
-        return placed
+        placed = {"class_weight": weights, "class_sizes": sizes}
+        return {**self._frame.read_places(block), **placed}
 
-    def _bent(self, t: int, block: Released, unit: float, now: State) -> State:
+    def _shortened(self, now: State) -> State:
+        """Return the length of rows: shorter where columns are seen to spread less."""
+        if self.clip is not None:
+            return {}
+        at = self._frame.number_places
+        levels = [n for j, n in enumerate(self.levels) if j != self.target]
+        shares = np.delete(now["centre"][:-1], at)
+        n_categories = sum(n > 0 for n in levels)
+        squared = 1 + np.clip(now["square"][at], 0, 1).sum() + n_categories - shares @ shares
+        spread = sqrt(min(max(squared, 1.0) / usual_square(levels), 1.0))
+        return {"length": np.array([min(self.first_length * spread, self._frame.longest(now))])}
+
+    def _bent(self, t: int, block: Released, now: State) -> State:
         """Return the curvature of each pair of classes, as far as it stands out of its noise."""
-        matrices, noise_std = self._frame.read_curvature(block, unit)
-        if t == 1:  # the curvature of normal rows, until it is asked again
+        matrices, noise_std = self._frame.read_curvature(block, _LENGTH / float(now["length"][0]))
+        if t == _FIRST:  # the curvature of normal rows, until it is asked again
             even = self._rows_products(matrices[0], noise_std, now) * len(self.classes) ** 2
             return {
                 "products": even[np.triu_indices(self._frame.width)],
                 "curvature_std": np.array([noise_std]),
                 "curvature": np.zeros_like(now["curvature"]),
             }
-        model = self._normal_curvature(self._normal(now, now["weights"]))
+        before = self._unpacked(now["curvature"])
+        model = self._normal_curvature(self._normal(now, now["weights"])) + before
         # each entry between two directions of the model's curvature by itself
         values, vectors = np.linalg.eigh(model)
         values = np.maximum(values, 1e-9 * np.abs(values).max())
-        turned = vectors.transpose(0, 2, 1) @ (matrices - model) @ vectors
+        apart = self._sums_zero.T @ matrices @ self._sums_zero - model
+        turned = vectors.transpose(0, 2, 1) @ apart @ vectors
         usual = _MODEL**2 * values[:, :, None] * values[:, None, :]
         turned *= usual / (usual + noise_std**2)
-        told = vectors @ turned @ vectors.transpose(0, 2, 1)
-        return {"curvature": told[:, *np.triu_indices(self._frame.width)]}
+        told = before + vectors @ turned @ vectors.transpose(0, 2, 1)
+        return {
+            "curvature": told[:, *np.triu_indices(told.shape[-1])],
+            "curvature_std": np.array([noise_std]),
+        }
 
     def _rows_products(self, matrix: Floats, noise_std: float, now: State) -> Floats:
         """Return products of rows, where columns that are not seen to go together do not."""
@@ -488,12 +605,14 @@ class Logistic:
         told, rows, left = normal
         pairs = told[self._pairs[0]] * told[self._pairs[1]]
         found: Floats = np.einsum("qs,si,sj->qij", pairs, rows, rows, optimize=True)
-        return np.asarray(found + pairs.mean(axis=1)[:, None, None] * left)
+        found += pairs.mean(axis=1)[:, None, None] * left
+        return np.asarray(self._sums_zero.T @ found @ self._sums_zero)
 
     def _unpacked(self, packed: Floats) -> Floats:
         """Return symmetric matrices."""
-        upper = np.triu_indices(self._frame.width)
-        matrix = np.zeros((*packed.shape[:-1], self._frame.width, self._frame.width))
+        size = (isqrt(8 * packed.shape[-1] + 1) - 1) // 2
+        upper = np.triu_indices(size)
+        matrix = np.zeros((*packed.shape[:-1], size, size))
         matrix[..., upper[0], upper[1]] = packed
         matrix[..., upper[1], upper[0]] = packed
         return matrix
@@ -510,7 +629,7 @@ class Logistic:
             return np.asarray(pairs[0])
         apart = self._basis[self._pairs[0]] - self._basis[self._pairs[1]]
         system = np.einsum("qa,qij,qb->aibj", apart, pairs, apart, optimize=True)
-        size = apart.shape[1] * self._frame.width
+        size = apart.shape[1] * self._sums_zero.shape[1]
         return np.asarray(system.reshape(size, size))
 
     @cached_property
@@ -538,7 +657,7 @@ class Logistic:
             along = basis[:, 0] @ told
             bend = (basis[:, 0] ** 2) @ told.mean(axis=1) - (along**2).mean()
             bend = max(float(bend), _FLATTEST / 4 / len(self.classes))
-            return bend * self._unpacked(now["products"])
+            return bend * self._sums_zero.T @ self._unpacked(now["products"]) @ self._sums_zero
         return _positive(self._system(self._normal_curvature(normal)), more)
 
     def _solved(self, now: State, gradient: Floats, noise_std: float) -> State:
@@ -546,59 +665,59 @@ class Logistic:
         spread = np.full(self._frame.width, _SPREAD_CATEGORY)
         spread[self._frame.number_places] = _SPREAD_NUMBER
         spread[-1] = _SPREAD_CONSTANT
+        spread[now["alike"] > 0] *= _NO_SHRINKAGE  # what they are divided by tells nothing
         if not self.shrinkage:
             spread *= _NO_SHRINKAGE
-        before, p = now["weights"], self._frame.width
+        before = now["weights"]
         # weights that are seen to be large are not held to be small
         spread *= max(1.0, 2 * float(np.sqrt(np.mean((before / spread) ** 2, axis=1).max())))
         penalty = self.penalty * now["scale"] ** 2 / self._divisor(now)
         penalty[-1] = 0.0
+        cut_off = float(now["influence"][0]) * edge_at(now["cut"]) / INTERVAL_95["gaussian"]
         # in half boxes: the state is rounded to the grid
         back = self._frame.to_half_boxes(now, np.array(self.low), np.array(self.high))
         weights, after, variance = before, gradient, np.zeros_like(before)
         solved: State = {}
-        for basis in self._parts(now):
-            m = basis.shape[1]
-            likely, fine = np.tile(spread, m), np.tile(penalty, m)
-            more = np.zeros((m * p, m * p))
+        for outputs in self._parts(now):
+            m, basis = outputs.shape[1], np.kron(outputs, self._sums_zero)
+            likely, fine = (np.tile(self._sums_zero.T**2 @ v, m) for v in (spread, penalty))
+            more = np.zeros((len(fine), len(fine)))
             if now["curvature"].size:
                 more = self._system(self._unpacked(now["curvature"]))
-            system = self._curvature(now, weights, basis, more)
+            system = self._curvature(now, weights, outputs, more)
             for _ in range(1 if self._wide else _STEPS):
-                target = system @ (basis.T @ weights).ravel() - (basis.T @ after).ravel()
-                mean, left = solve(system, fine, target[None], noise_std, likely)
-                step = basis @ mean[0].reshape(m, p) - basis @ (basis.T @ weights)
-                step = self._nearer(step, now)
+                at = basis.T @ weights.ravel()
+                target = system @ at - basis.T @ after.ravel()
+                mean, _ = solve(system, fine, target[None], noise_std, likely)
+                step = self._nearer((basis @ (mean[0] - at)).reshape(weights.shape), now)
                 # the curvature changes on the way as that of normal rows does
-                ahead = self._curvature(now, weights + step, basis, more)
-                change = (system + ahead) / 2 @ (basis.T @ step).ravel()
-                after = after + basis @ change.reshape(m, p)
+                ahead = self._curvature(now, weights + step, outputs, more)
+                change = (system + ahead) / 2 @ (basis.T @ step.ravel())
+                after = after + (basis @ change).reshape(after.shape)
                 weights, system = weights + step, ahead
-            # a direction that noise alone makes steep may be flat: categories and the constant are
-            values, vectors = np.linalg.eigh(system)
-            floor = self._outputs * now["curvature_std"]  # of the pairs in which an output is
-            sure = (vectors * np.maximum(values - floor, 0)) @ vectors.T
-            _, left = solve(sure, fine, target[None], noise_std, likely)
+            moved = basis.T @ (weights - now["place"]).ravel()
+            error = hypot(noise_std, float(now["curvature_std"][0] * np.sqrt(moved @ moved)))
+            error += _SAME_WAY * cut_off
+            _, left = solve(system, fine, target[None], error, likely)
             # of what noise leaves open, what is drawn to zero, and what a last step leaves
-            drawn = left @ ((basis.T @ weights) / spread**2).ravel()
-            moved = _LEFT * (basis.T @ (weights - before)).ravel()
-            root = np.column_stack([_root(left), drawn, moved])
-            turned = np.kron(basis, back)
-            noise = turned @ root
+            drawn = left @ (basis.T @ weights.ravel() / likely**2)
+            turned = np.kron(outputs, back @ self._sums_zero)
+            root = [_root(left), drawn, _LEFT * moved, 0 * moved]  # the last: of joined models
+            noise = np.asarray(turned @ np.column_stack(root), dtype=np.float64)
             variance += (noise**2).sum(axis=1).reshape(variance.shape)
             if not self._wide:
                 inverse = np.linalg.pinv(system + np.diag(fine), hermitian=True)
                 sampling = turned @ _root(inverse @ system @ inverse)
                 solved = {"noise_root": noise, "sampling_root": sampling}
-        half_width = INTERVAL_95["gaussian"] * np.sqrt(variance)
+        half_width: Floats = INTERVAL_95["gaussian"] * np.sqrt(variance)
         drift = _DRIFT * float(np.sqrt(np.mean((after - gradient) ** 2)))
-        return {
-            **solved,
+        told: State = {
             "gradient": after,
             "gradient_std": np.array([hypot(noise_std, drift)]),
             "weights": np.clip(weights, -_LARGEST, _LARGEST),
             "half_width": round_up(half_width, self.frac_bits),
         }
+        return {**solved, **told}
 
     def _divisor(self, now: State) -> float:
         """Return the class weight that stands for 1."""
@@ -635,10 +754,11 @@ class Logistic:
         Notes
         -----
         The intervals are about the solution that all rows have without noise and shortening. They
-        hold what the averaged gradients' noise leaves open, how far weights are drawn to 0, and
-        what the last step leaves. Population intervals, ``..._population_low`` and
-        ``..._population_high``, add sampling by the inverse of the released curvature: they are
-        right if the model is. ``covariance`` and ``sampling_covariance`` are of all coefficients,
+        hold what the averaged gradients' noise leaves open, what was cut off as far as noisy counts
+        tell it, how far weights are drawn to 0, and what the last steps leave. Population
+        intervals, ``..._population_low`` and ``..._population_high``, add sampling by the inverse
+        of the released curvature: they are right if the model is. ``covariance`` and
+        ``sampling_covariance`` are of all coefficients,
         output by output, the intercept last in each; very wide models have none of these.
         """
         now = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
@@ -811,6 +931,14 @@ def _points(n: int) -> Floats:
     half = public_generator(0, "margins").normal(size=(_SAMPLES, n))
     points = np.concatenate([half, -half])
     return points @ np.linalg.inv(np.linalg.cholesky(points.T @ points / len(points))).T
+
+
+def _norm(vectors: Floats) -> Floats:
+    """Return the lengths of vectors along the first axis, entry by entry."""
+    squared = np.zeros(vectors.shape[1:])
+    for part in vectors:
+        squared += part * part
+    return np.asarray(np.sqrt(squared))
 
 
 def _exp(value: float) -> float:

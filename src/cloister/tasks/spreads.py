@@ -24,7 +24,7 @@ TAILS = 6
 _WINDOW = 3.0  # deviations on each side of the centre
 _SURE = 3.0  # deviations of noise, up to which records may be hidden
 _MOST_HIDDEN = 0.4  # part of all records
-_ALIKE = 0.9  # part of all records in two bins
+_ALIKE = 0.9  # part of all records, in two bins
 
 
 @dataclass(frozen=True)
@@ -91,13 +91,14 @@ def spread_of(counts: Floats, window: Floats, noise_std: float, n: float) -> Spr
     ends = edges(*window)
     inside = counts[TAILS:-TAILS]
     centre, deviation = _normal(inside, ends[TAILS:-TAILS], noise_std, n)
-    alike = bool((inside[1:] + inside[:-1]).max() > _ALIKE * n)
-    if alike:
-        deviation = max(deviation, sqrt(noise_std * sqrt(BINS) / n))
-    middles = np.clip((ends[1:] + ends[:-1]) / 2, -1, 1)
+    in_box = (ends[1:] > -1) & (ends[:-1] < 1)  # beyond is nothing but noise
+    counts, middles = counts[in_box], np.clip((ends[1:] + ends[:-1]) / 2, -1, 1)[in_box]
     seen = counts * _sure(counts, noise_std) * _sure(counts[::-1], noise_std)[::-1]
     square = max(float(seen @ (middles - centre) ** 2) / n, 0.0)
-    return Spread(centre, min(deviation, 1.0), square, alike)
+    most = float((inside[1:] + inside[:-1]).max()) / n
+    alike = most > _ALIKE and sqrt(square) < 2 * (ends[TAILS + 1] - ends[TAILS])
+    hidden = sqrt(noise_std * sqrt(BINS) / n) if alike else 0.0
+    return Spread(centre, min(max(deviation, sqrt(square), hidden), 1.0), square, bool(alike))
 
 
 def _normal(counts: Floats, ends: Floats, noise_std: float, n: float) -> tuple[float, float]:
