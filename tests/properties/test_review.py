@@ -131,7 +131,7 @@ def negative_counts() -> Document:
 def fewer_classes() -> Document:
     """A model that tells more classes than the evaluation has cells for."""
     columns = (AGE, WEIGHT, GRADE)
-    model = planned("logistic", columns, target="grade", rounds=2)
+    model = planned("logistic", columns, target="grade", rounds=3)
     state = grid_state(model.task, model.task.start())
     weights = np.random.default_rng(0).integers(-9 << 16, 9 << 16, state["weights"].shape)
     released = model.task.results({**state, "weights": weights}, model.grid)
@@ -151,7 +151,7 @@ def by_turns(first: float, second: float, width: int) -> list[list[float]]:
 def answers_by_place(truth: PublicColumn) -> Document:
     """Released numbers that let a record's answer depend on how many come before it."""
     columns = (AGE, WORK, truth)
-    last = ("logistic", {"target": "smokes", "rounds": 2})
+    last = ("logistic", {"target": "smokes", "rounds": 3})
     if not truth.categories:
         last = ("linear", {"target": "weight"})
     steps = (("standardise", {"keep": (truth.name,)}), last)
@@ -257,7 +257,7 @@ def of_patients() -> Plan:
         nominal_n=1000,
         target="smokes",
         n_clients=50,
-        rounds=2,
+        rounds=3,
     )
 
 

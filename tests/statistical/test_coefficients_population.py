@@ -94,7 +94,7 @@ def coverage(k: int, epsilon: float, n: int) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize(
     ("k", "epsilon", "n"),
-    [(0, 1.0, 5000), (0, 20.0, 20_000), (2, 1.0, 5000), (2, 4.0, 5000), (3, 4.0, 5000)],
+    [(0, 1.0, 5000), (0, 20.0, 20_000), (2, 1.0, 5000), (2, 4.0, 5000), (3, 8.0, 5000)],
 )
 def test_population_intervals_hold_the_model_that_records_were_drawn_from(
     k: int, epsilon: float, n: int

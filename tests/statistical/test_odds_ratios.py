@@ -105,7 +105,7 @@ def covered(kind: str, k: int, epsilon: float) -> np.ndarray:
     return np.mean(hits, axis=0)
 
 
-CURVED = ("curved", 3, 4.0)
+CURVED = ("curved", 3, 20.0)
 
 
 @pytest.mark.parametrize(

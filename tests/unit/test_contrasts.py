@@ -46,8 +46,8 @@ def test_another_reference_tells_every_record_the_same() -> None:
 
 
 def test_the_first_category_is_the_reference_unless_another_is_chosen() -> None:
-    assert chosen_references(COLUMNS, None) == (0, 0)
-    assert chosen_references(COLUMNS, {"work": "c"}) == (0, 2)
+    assert chosen_references(COLUMNS, None, "y") == (0, 0)
+    assert chosen_references(COLUMNS, {"work": "c"}, "y") == (0, 2)
     for wrong in ({"work": "z"}, {"age": "a"}, {"nobody": "a"}, "work"):
         with pytest.raises(PlanError, match="reference"):
-            chosen_references(COLUMNS, wrong)  # type: ignore[arg-type]  # as a user may
+            chosen_references(COLUMNS, wrong, "y")  # type: ignore[arg-type]  # as a user may
