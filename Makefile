@@ -11,8 +11,10 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 demo: $(VENV)/.base
 	$(BIN)/cloister demo --out demo-out
 
+# Three workers for two cores: tests of the network, of kills and of FLARE wait half of their time.
+# Hundreds of processes start, none of which should compile the package again.
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -q
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 3 --dist loadgroup -q
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check --no-cache src tests benchmarks

@@ -233,8 +233,7 @@ def pick_score(method: MaxCover, pair: Pair, balls: Integers) -> float:
         for centre in balls[place : place + method.n_clusters]:
             for number, sign in enumerate((-1, 1)):
                 points = worlds[number]
-                held = _held(grid, points.shape[1], points.tobytes())
-                whole = math.log(float(held @ np.exp(half * np.arange(len(held)))))
+                whole = _whole(grid, half, points.shape[1], points.tobytes())
                 inside = grid.holds(points, centre)
                 score += sign * (half * int(inside.sum()) - whole)
                 worlds[number] = points[~inside]
@@ -243,10 +242,11 @@ def pick_score(method: MaxCover, pair: Pair, balls: Integers) -> float:
 
 
 @lru_cache(maxsize=1024)
-def _held(grid: BallGrid, n_axes: int, points: bytes) -> Integers:
-    """Return how many balls hold 0, 1, 2, ... of some points."""
+def _whole(grid: BallGrid, half: float, n_axes: int, points: bytes) -> float:
+    """Return the logarithm of the sum of ``exp(half c)`` over all balls, which hold c points."""
     table = np.frombuffer(points, dtype=np.int64).reshape(-1, n_axes)
-    return Cover(grid, table).histogram()
+    held = Cover(grid, table).histogram()
+    return math.log(float(held @ np.exp(half * np.arange(len(held)))))
 
 
 def _two_worlds(

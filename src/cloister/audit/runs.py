@@ -261,32 +261,43 @@ def search(plan: Plan, beside: str, noise: NoiseSource) -> Search:
     Notes
     -----
     In every run some 200 records are tried at every state; in the first runs also those of
-    :func:`~cloister.audit.walls.hard_records`, which the state itself suggests.
+    :func:`~cloister.audit.walls.hard_records`, which the state itself suggests. All runs start at
+    one state, where the 200 are tried once.
     """
     table = tables(plan)[beside]
     fixed = candidates(plan)
     audited = _Audited(plan, neighbours(plan, "", table, fixed[0]))
     records = plan.grid.encode(plan.grid.centre + fixed * plan.grid.half_range)
     rng = public_generator("audit", "walls", new_nonce())
-    total, excess, tried, adds_up = np.zeros(len(fixed)), 0.0, 0, True
+    total, excess, tried, adds_up = np.zeros(len(fixed)), 0.0, len(records), True
     by_row = not isinstance(plan.task, ByClient) or plan.task.clients == "row"
+
+    def tries(t: int, state: GridState, of: Records) -> tuple[list[Integers], list[float], float]:
+        added = [plan.task.contribute(t, state, record[None]) for record in of]
+        costs = [audited.cost(t, words) for words in added]
+        # the rows of one unit may all be alike
+        worst = (audited.excess(t, plan.group_size * words) for words in added)
+        return added, costs, max(worst, default=0.0)
+
+    at_start = tries(0, Progress(plan).state, records)
     for walk in range(_SEARCHES):
         progress = Progress(plan)
         for t in range(plan.rounds):
             state = progress.state
-            hard = hard_records(plan, t, state, rng) if walk < _WALKS else records[:0]
-            every = np.concatenate([records, hard])
-            added = [plan.task.contribute(t, state, record[None]) for record in every]
-            total += [audited.cost(t, words) for words in added[: len(records)]]
-            # the rows of one unit may all be alike
-            most = max(audited.excess(t, plan.group_size * words) for words in added)
-            excess, tried = max(excess, most), tried + len(every)
-            if len(hard) and by_row:
-                twice = np.concatenate([every, every[-3:]])
-                whole = plan.task.contribute(t, state, twice)
-                adds_up &= bool((whole == sum(added) + sum(added[-3:])).all())
-            drawn = audited.draw(t, noise, 1)[0]
+            added, costs, most = tries(t, state, records) if t else at_start
+            total += costs
+            excess, tried = max(excess, most), tried + len(records) * (t > 0)
+            if walk < _WALKS:
+                hard = hard_records(plan, t, state, rng)
+                on_walls, _, most = tries(t, state, hard)
+                excess, tried = max(excess, most), tried + len(hard)
+                if len(hard) and by_row:
+                    every, each = np.concatenate([records, hard]), [*added, *on_walls]
+                    twice = np.concatenate([every, every[-3:]])
+                    whole = plan.task.contribute(t, state, twice)
+                    adds_up &= bool((whole == sum(each) + sum(each[-3:])).all())
             if t < plan.rounds - 1:
+                drawn = audited.draw(t, noise, 1)[0]
                 progress.receive(to_words(audited.shared(t, state) + drawn), plan.silos)
     pair = neighbours(plan, f"the worst beside {beside}", table, fixed[int(total.argmax())])
     return Search(pair, excess, tried, adds_up)

@@ -44,7 +44,7 @@ from cloister.jobs import make_plan
 from cloister.privacy.budget import Budget
 from cloister.privacy.noise import NoiseKind, NoiseSource
 from cloister.protocol.plan import Plan
-from cloister.randomness import new_key, public_generator
+from cloister.randomness import ByteSource, new_key, public_generator
 from cloister.schema import schema_of
 from cloister.secagg.masks import GroupMask
 from cloister.tasks.base import Block, Floats, GridState, Records, Released, State, Task
@@ -95,7 +95,7 @@ class FixedNoise:
     label = "fixed stream: not private"
 
     def __init__(self, seed: int | str, part: float = 1.0) -> None:
-        self._bytes = public_generator("audit", "twin", seed).bytes
+        self._bytes = _in_pieces(public_generator("audit", "twin", seed).bytes)
         self._part = part
 
     def draw(self, kind: NoiseKind, scale: int, size: int) -> Integers:
@@ -104,6 +104,23 @@ class FixedNoise:
             return np.zeros(size, dtype=np.int64)
         sample = discrete_gaussian if kind == "gaussian" else discrete_laplace
         return sample(max(1, round(self._part * scale)), size, self._bytes)
+
+
+def _in_pieces(source: ByteSource) -> ByteSource:
+    """Return the same bytes; a NumPy generator that is asked for few at a time is slow."""
+    piece, place = b"", 0
+
+    def take(size: int) -> bytes:
+        nonlocal piece, place
+        if place + size > len(piece):
+            piece, place = piece[place:] + source(max(size, _PIECE)), 0
+        place += size
+        return piece[place - size : place]
+
+    return take
+
+
+_PIECE = 1 << 13
 
 
 def new_seeds(part: float = 1.0) -> Callable[[], FixedNoise]:

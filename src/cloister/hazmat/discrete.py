@@ -38,6 +38,7 @@ References
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from math import factorial
 from operator import index
 
@@ -54,6 +55,7 @@ Lanes = NDArray[np.intp]
 
 MAX_SCALE = 2**40
 _BLOCK = 2**15  # lanes drawn together: 256 KiB per array, which a core's cache still holds
+_LITTLE_ENDIAN = np.dtype("<u8")
 _STEPS = 12  # steps of Algorithm 1 that a constant coin takes in one draw
 
 
@@ -148,7 +150,8 @@ def _first(
 
 def _offset_and_sign(scale: int, lanes: int, rand: ByteSource) -> tuple[Words, Flags]:
     """Draw U uniform in [0, scale) and a fair sign, as quotient and remainder of one uniform."""
-    both = _words(2 * scale, lanes, rand) // _width(2 * scale)
+    width, _ = _range(2 * scale)
+    both = _words(2 * scale, lanes, rand) // width
     return both >> np.uint64(1), (both & np.uint64(1)).astype(np.bool_)
 
 
@@ -202,15 +205,18 @@ def _coin(inverse: int, lanes: int, rand: ByteSource) -> Flags:
     others end with K even. A lane at that last value, 1 in 12! or rarer, goes on with trial 13.
     """
     total, heads = _COINS[inverse]
-    width = _width(total)
-    words = _words(total, lanes, rand)
+    width, end = _range(total)
+    last = np.uint64(total - 1) * width
+    words = _read(lanes, rand)
+    if not lanes or words.max() < last:
+        return words < np.uint64(heads) * width
+    words = _below_end(words, end, rand)
     result = words < np.uint64(heads) * width
-    late = np.flatnonzero(words >= np.uint64(total - 1) * width)
-    if late.size:
-        one = np.ones(late.size, np.uint64)
-        result[late] = _algorithm_1(
-            late.size, lambda live, k: _below(one[live], inverse * k, rand), start=_STEPS + 1
-        )
+    late = np.flatnonzero(words >= last)
+    one = np.ones(late.size, np.uint64)
+    result[late] = _algorithm_1(
+        late.size, lambda live, k: _below(one[live], inverse * k, rand), start=_STEPS + 1
+    )
     return result
 
 
@@ -242,23 +248,30 @@ def _algorithm_1(lanes: int, trial: Callable[[Lanes, int], Flags], start: int = 
 def _below(numerator: Words, denominator: int, rand: ByteSource) -> Flags:
     """Draw heads with probability numerator / denominator < 1, from one word a lane."""
     # denominator <= 2 k scale reaches 2^64 only for k > 2^22: probability 1 / (2^22)!.
-    return _words(denominator, numerator.size, rand) < numerator * _width(denominator)
+    width, _ = _range(denominator)
+    return _words(denominator, numerator.size, rand) < numerator * width
 
 
 def _words(bound: int, lanes: int, rand: ByteSource) -> Words:
     """Draw words uniform in [0, bound * width), so that word // width is uniform in [0, bound)."""
-    end = np.uint64(bound) * _width(bound)
-    words = _read(lanes, rand)
-    if lanes and words.max() >= end:
+    _, end = _range(bound)
+    return _below_end(_read(lanes, rand), end, rand)
+
+
+def _below_end(words: Words, end: np.uint64, rand: ByteSource) -> Words:
+    """Draw the words that are not below `end` again, until all are."""
+    if words.size and words.max() >= end:
         words = words.copy()
         while (high := np.flatnonzero(words >= end)).size:
             words[high] = _read(high.size, rand)
     return words
 
 
-def _width(bound: int) -> np.uint64:
-    """Return how many words stand for each value in [0, bound)."""
-    return np.uint64((2**64 - 1) // bound)
+@lru_cache(maxsize=1024)
+def _range(bound: int) -> tuple[np.uint64, np.uint64]:
+    """Return how many words stand for each value in [0, bound), and how many for all of them."""
+    width = (2**64 - 1) // bound
+    return np.uint64(width), np.uint64(bound * width)
 
 
 def _read(lanes: int, rand: ByteSource) -> Words:
@@ -269,7 +282,7 @@ def _read(lanes: int, rand: ByteSource) -> Words:
             f"rand must return the {8 * lanes} bytes it is asked for, got {len(body)}; "
             "pass cloister.randomness.os_bytes."
         )
-    return np.frombuffer(body, dtype="<u8").astype(np.uint64, copy=False)
+    return np.frombuffer(body, dtype=_LITTLE_ENDIAN).astype(np.uint64, copy=False)
 
 
 def _integer(name: str, value: int, low: int, high: int | None) -> int:

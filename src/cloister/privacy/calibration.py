@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 from cloister.errors import PlanError
 from cloister.privacy.accounting import (
@@ -80,7 +81,12 @@ def sampled_noise_multiplier(
     numerical privacy loss distribution. It takes seconds, so it is done once, by whoever designs a
     plan; every party then only prices the number it finds in the plan.
     """
-    budget = Budget(epsilon, delta)
+    return _sampled(Budget(epsilon, delta), rate, tuple(weights))
+
+
+@lru_cache(maxsize=64)
+def _sampled(budget: Budget, rate: float, weights: tuple[float, ...]) -> float:
+    epsilon, delta = budget.epsilon, budget.delta
     times = Counter(weights)
 
     def enough(multiplier: float) -> bool:
@@ -118,7 +124,11 @@ def gdp_mu_for(epsilon: float, delta: float) -> float:
     budget = Budget(epsilon, delta)
     if budget.delta == 0:
         raise PlanError("delta must be above 0 for Gaussian noise, got 0.0; use Laplace noise.")
+    return _mu_for(budget)
 
+
+@lru_cache(maxsize=256)  # every party of a job looks for the same one, more than once
+def _mu_for(budget: Budget) -> float:
     def allowed(mu: float) -> bool:
         return gdp_delta(mu, budget.epsilon) <= budget.delta
 
@@ -219,7 +229,11 @@ def cover_pick_epsilon(epsilon: float, delta: float) -> float:
     budget = Budget(epsilon, delta)
     if budget.delta == 0:
         raise PlanError("delta must be above 0 for a max cover, got 0.0.")
+    return _pick_epsilon(budget)
 
+
+@lru_cache(maxsize=256)
+def _pick_epsilon(budget: Budget) -> float:
     def allowed(pick_epsilon: float) -> bool:
         return pick_epsilon / 2 <= budget.epsilon and all(
             cover_delta(pick_epsilon, budget.epsilon, added=added) <= budget.delta

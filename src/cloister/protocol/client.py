@@ -49,7 +49,7 @@ from cloister.protocol.messages import (
 from cloister.protocol.plan import Plan
 from cloister.protocol.progress import Progress
 from cloister.secagg.masks import Masker
-from cloister.tasks.base import ByClient, BySilo, GridState, Records, inside
+from cloister.tasks.base import GridState, Records, inside
 
 Source = Iterable[Records] | Callable[[int, GridState], Iterable[Records]]
 """Grid records in chunks, iterable once a round; or a function of round and state that makes them.
@@ -285,8 +285,8 @@ class Client:
 
     def _upload(self, t: int) -> Upload:
         """Sum the records, add our share of the noise if it is ours to add, and mask the sum."""
-        total, task = self._sum(t), self.plan.task
-        if isinstance(task, BySilo) and task.silos:
+        total, task = self._sum(t), self.plan.by_silo
+        if task is not None and task.silos:
             total = task.placed(t, self.silo, total)
         if self.plan.profile == "pairwise":
             total += self._share_of_noise(t)
@@ -296,10 +296,10 @@ class Client:
 
     def _sum(self, t: int) -> Integers:
         """Return what our records add to round `t`."""
-        task, state = self.plan.task, self.state
+        task, by_client, state = self.plan.task, self.plan.by_client, self.state
         chunks = self._records(t, state) if callable(self._records) else self._records
         none = np.zeros((0, task.n_features), dtype=np.int32)
-        if not isinstance(task, ByClient):
+        if by_client is None:
             total = np.zeros(self.plan.length(t), dtype=np.int64)
             # of no chunk, too: a plan that is not right stops whether there are records or not
             rest = iter(chunks)
@@ -308,11 +308,11 @@ class Client:
                 total += self._whole(t, words)
             return total
         table = inside(np.concatenate(list(chunks) or [none]), task.frac_bits)
-        if task.rate == 1:
+        if by_client.rate == 1:
             return self._whole(t, task.contribute(t, state, table))
         about = join((self.plan.digest, str(t).encode()))
         coins = stream(derive(self._journal.secret(self.plan.run_id), Usage.COINS, about))
-        return self._whole(t, task.contribute_sampled(t, state, table, coins))
+        return self._whole(t, by_client.contribute_sampled(t, state, table, coins))
 
     def _whole(self, t: int, words: Integers) -> Integers:
         """Refuse words that numpy would spread over a longer vector."""

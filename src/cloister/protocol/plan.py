@@ -39,7 +39,7 @@ from cloister.privacy.events import (
 )
 from cloister.randomness import new_nonce
 from cloister.tasks import TASKS
-from cloister.tasks.base import Block, ByClient, Mechanism, Profile, Released, Task
+from cloister.tasks.base import Block, ByClient, BySilo, Mechanism, Profile, Released, Task
 
 PROTOCOL_VERSION = 1
 MAX_RECORDS = 1 << 32  # per silo: public head-room, not a count
@@ -417,10 +417,20 @@ class Plan:
         """Number of rounds."""
         return self.task.rounds
 
+    @cached_property
+    def by_client(self) -> ByClient | None:
+        """The task, if its unit is a client; found out once, since a protocol is slow to check."""
+        return self.task if isinstance(self.task, ByClient) else None
+
+    @cached_property
+    def by_silo(self) -> BySilo | None:
+        """The task, if it can release something of each silo by itself; found out once, too."""
+        return self.task if isinstance(self.task, BySilo) else None
+
     @property
     def rate(self) -> float:
         """Probability with which a client takes part in a round; 1 unless a task samples."""
-        return self.task.rate if isinstance(self.task, ByClient) else 1.0
+        return 1.0 if self.by_client is None else self.by_client.rate
 
     @property
     def group_size(self) -> int:
@@ -436,8 +446,8 @@ class Plan:
         """Noise scale over sensitivity of one release that takes the whole budget."""
         if self.budget is None:
             return 0.0
-        if isinstance(self.task, ByClient) and self.task.rate < 1:
-            return self.task.noise_multiplier
+        if self.by_client is not None and self.rate < 1:
+            return self.by_client.noise_multiplier
         if self.task.mechanism == "laplace":
             return laplace_noise_multiplier(self.budget.epsilon)
         return gaussian_noise_multiplier(self.budget.epsilon, self.budget.delta)

@@ -84,7 +84,7 @@ def sum_near_centres(
     weights[:, -1] = slots * (centres**2).sum(axis=1) + np.arange(n_clusters)
 
     sums = np.zeros((n_clusters, n_features + 1), dtype=np.int64)
-    columns = np.ones((n_features + 1, chunk))
+    columns = np.ones((n_features + 1, min(chunk, n_samples)))
     for start in range(0, n_samples, chunk):
         part = records[start : start + chunk]
         size = len(part)
