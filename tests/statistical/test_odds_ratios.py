@@ -105,7 +105,7 @@ def covered(kind: str, k: int, epsilon: float) -> np.ndarray:
     return np.mean(hits, axis=0)
 
 
-CURVED = ("curved", 3, 20.0)
+CURVED = ("curved", 3, 4.0)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def _own_class(weights: np.ndarray) -> np.ndarray:
 
 def test_odds_against_no_class_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logistic, "combination", lambda w, *rest: combination(_own_class(w), *rest))
-    assert covered(*CURVED).mean() < 0.5
+    assert covered(*CURVED).mean() < 0.7
 
 
 def test_a_first_class_without_noise_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,5 +141,7 @@ def test_a_first_class_without_noise_is_caught(monkeypatch: pytest.MonkeyPatch) 
         low, high = (value + end - own.value for end in (own.low, own.high))
         return replace(own, value=value, low=low, high=high)
 
+    right = covered(*CURVED)
     monkeypatch.setattr(logistic, "combination", narrow)
-    assert covered(*CURVED).mean() < 0.85
+    # intervals hold more than they must, so it is what they lose that tells
+    assert covered(*CURVED).mean() < right.mean() - 0.02
