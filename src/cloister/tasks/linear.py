@@ -49,6 +49,8 @@ from cloister.tasks.frame import (
     Rows,
     Whole,
     coefficient_bars,
+    count_sizes,
+    edge_at,
     noise_of_mean,
     noisy_counts,
     usual_square,
@@ -273,12 +275,12 @@ class Linear:
         """Return what rows of products are multiplied by to have the length, and their target."""
         length = self._length(now)
         unit = _LENGTH / (length * sqrt(1 + _TARGET_LENGTH**2))
-        return unit, _TARGET_LENGTH * length / _edge(now["target_length"])
+        return unit, _TARGET_LENGTH * length / edge_at(now["target_length"])
 
     def _length(self, now: Mapping[str, Floats]) -> float:
         """Return what rows of products are shortened to."""
         usual = sqrt(usual_square(self.levels))  # where each column's deviation is exact
-        return min(self.clip * _edge(now["typical"]) / usual, _edge(now["length"]))
+        return min(self.clip * edge_at(now["typical"]) / usual, edge_at(now["length"]))
 
     def describe(self) -> str:
         """Say in plain words what is summed and what is released."""
@@ -353,7 +355,7 @@ class Linear:
         for _, whole in self._frame.whole(state, records):
             if t == 2:
                 target = np.abs(whole.numbers[self._at])
-                words += np.append(_counts(whole.length(self._at)), _counts(target))
+                words += np.append(count_sizes(whole.length(self._at)), count_sizes(target))
             elif t == 3:
                 words += self._frame.sum_row_products(state, self._with_target(state, whole))
             else:
@@ -364,7 +366,7 @@ class Linear:
         """Return rows for products: shortened by their own length, the target by its bound."""
         now = {name: from_grid(state[name], self.frac_bits) for name in _LENGTHS}
         unit, target_unit = self._units(now)
-        most = _edge(now["target_length"])
+        most = edge_at(now["target_length"])
         numbers = whole.numbers.copy()
         numbers[self._at] = target_unit * np.clip(numbers[self._at], -most, most)
         length = self._length(now)
@@ -379,8 +381,8 @@ class Linear:
         residuals = whole.numbers[self._at] - self._model.told(model, rows, weights)
         sizes = rows.length() * np.abs(residuals)
         if t == 4:
-            return _counts(sizes)
-        cut = _edge(from_grid(state["cut"], self.frac_bits))
+            return count_sizes(sizes)
+        cut = edge_at(from_grid(state["cut"], self.frac_bits))
         factor = residuals / np.maximum(sizes, cut)
         gradient = self._model.sum_rows(model, self._model.times(rows, _LENGTH * factor))
         reach = self._reach({name: from_grid(v, self.frac_bits) for name, v in state.items()})
@@ -388,7 +390,7 @@ class Linear:
         words = np.append(gradient, np.int64(squares.sum()))
         if not self.sandwich:
             return words
-        cut = _edge(from_grid(state["sandwich_cut"], self.frac_bits))
+        cut = edge_at(from_grid(state["sandwich_cut"], self.frac_bits))
         gradients = self._model.times(rows, _LENGTH * residuals / np.maximum(sizes, cut))
         return np.append(words, self._model.sum_row_products(model, gradients))
 
@@ -400,7 +402,7 @@ class Linear:
         """Return the residual above which squares are cut: of a usual row at the cut."""
         curvature = np.diag(self._whole(now).matrix)
         length = sqrt(max(float(curvature.sum() / max(curvature[-1], 1.0)), 1.0))
-        return _edge(now["cut"]) / min(length, 64.0)
+        return edge_at(now["cut"]) / min(length, 64.0)
 
     def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
         """Place the rows; fit a first model; choose where gradients end; keep the gradient."""
@@ -475,7 +477,7 @@ class Linear:
 
     def _whole(self, now: Mapping[str, Floats]) -> Curvature:
         """Return the curvature of whole rows."""
-        usual = (_edge(now["typical"]) / max(self._length(now), 1e-6)) ** 2
+        usual = (edge_at(now["typical"]) / max(self._length(now), 1e-6)) ** 2
         squares = now["square"][self._others] * now["n"]
         unseen = float(now["unseen"][0])
         return of_whole_rows(self._curvature(now), squares, unseen, max(usual, 1.0))
@@ -504,7 +506,7 @@ class Linear:
 
     def _last(self, now: Mapping[str, Floats]) -> Fit:
         """Return the model one step from it, where the gradient of whole rows vanishes."""
-        cut = _edge(now["cut"])
+        cut = edge_at(now["cut"])
         n = max(float(now["n"][0]), 1.0)
         return step(
             self._whole(now),
@@ -541,7 +543,7 @@ class Linear:
         """Return the covariance of weights over samples of this size."""
         if not self.sandwich:
             return fit.inverse * variance
-        meat = _symmetric(now["sandwich"]) * _edge(now["sandwich_cut"]) ** 2
+        meat = _symmetric(now["sandwich"]) * edge_at(now["sandwich_cut"]) ** 2
         return np.asarray(fit.inverse @ meat @ fit.inverse)
 
     def _back(self, now: Mapping[str, Floats], on_grid: bool = False) -> Floats:
@@ -677,14 +679,3 @@ def _symmetric(packed: Floats) -> Floats:
     matrix = np.zeros((width, width))
     matrix[np.triu_indices(width)] = packed
     return matrix + np.triu(matrix, 1).T
-
-
-def _counts(sizes: Floats) -> Integers:
-    """Return how many sizes are in each class, in words of the first round's fineness."""
-    found = np.minimum(np.searchsorted(EDGES, sizes), len(EDGES) - 1)
-    return np.bincount(found, minlength=len(EDGES)).astype(np.int64) << SUM_BITS
-
-
-def _edge(place: Floats) -> float:
-    """Return the upper end of a class, whatever number is given for it."""
-    return float(EDGES[int(np.clip(place[0], 0, len(EDGES) - 1))])
