@@ -86,7 +86,7 @@ _TARGET_LENGTH = 0.7  # of the target in a row of products, for rows of length 1
 _ENERGY = 4.0  # sums of squared residuals, the largest of which are cut
 _FARTHER = 2  # classes of targets: half as long again
 _LENGTHS = ("length", "target_length", "typical")
-_TYPICAL, _NOISY, _SHORTEST, _LONG = 1.8, 0.0012, 0.55, 26.0
+_TYPICAL, _NOISY, _SHORTEST, _LONG = 4.0, 0.0012, 0.55, 26.0
 
 NOTE = (
     "[ , ] are 95 % of the noise, about least squares on the same records without it; a population "
