@@ -45,7 +45,7 @@ class DPLogisticRegression(PrivateClassifier):
         by their public bounds; infinity for none. Intercepts are not penalised.
     class_weight : "balanced" or mapping of class to number, optional
         "balanced" weights are inverse to noisy class sizes.
-    rounds : int, >= 2, optional
+    rounds : int, >= 3, optional
         Noisy sums; by default from the budget, `nominal_n` and the number of columns.
     clip : float in (0, 32], optional
         Length to which a record, centred and scaled, is shortened in the first gradients; by

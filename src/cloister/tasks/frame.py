@@ -1,6 +1,6 @@
 """The rows of a regression on integers: centred, scaled, clipped, and summed exactly.
 
-A first noisy sum tells where each column lies and how far it spreads. From then on a record is a
+Two noisy histograms tell where each column lies and how far it spreads. From then on a record is a
 row ``z``: differences to the released centre, numbers divided by their released spread, the whole
 shortened to a public length. Rows are integers on the lattice ``2**-20``; what is summed (products
 of rows, or rows times residuals) is cut toward zero on a coarser lattice, so that no norm grows.
