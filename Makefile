@@ -17,8 +17,8 @@ test: $(VENV)/.dev
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 3 --dist loadgroup -q
 
 lint: $(VENV)/.dev
-	$(BIN)/ruff check --no-cache src tests benchmarks
-	$(BIN)/ruff format --no-cache --check src tests benchmarks
+	$(BIN)/ruff check --no-cache src lab tests benchmarks
+	$(BIN)/ruff format --no-cache --check src lab tests benchmarks
 	$(BIN)/mypy
 
 bench: $(VENV)/.dev
@@ -34,14 +34,14 @@ $(VENV)/bin/python:
 	@test -n "$(PYTHON)" || { echo "cloister needs Python 3.11 or newer with venv (Debian: apt install python3-venv)."; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.base: pyproject.toml | $(VENV)/bin/python
-	$(PIP) install --editable .
+$(VENV)/.base: pyproject.toml lab/pyproject.toml | $(VENV)/bin/python
+	$(PIP) install --editable . --editable lab
 	touch $@
 
-$(VENV)/.dev: pyproject.toml | $(VENV)/bin/python
-	$(PIP) install --editable '.[dev]'
+$(VENV)/.dev: pyproject.toml lab/pyproject.toml | $(VENV)/bin/python
+	$(PIP) install --editable '.[dev]' --editable lab
 	touch $@ $(VENV)/.base
 
-$(VENV)/.docs: pyproject.toml | $(VENV)/bin/python
-	$(PIP) install --editable '.[docs]'
+$(VENV)/.docs: pyproject.toml lab/pyproject.toml | $(VENV)/bin/python
+	$(PIP) install --editable '.[docs]' --editable lab
 	touch $@ $(VENV)/.base

@@ -35,7 +35,7 @@ from cloister.local import LocalFederation
 from cloister.privacy.budget import Budget
 from cloister.protocol.plan import Plan
 from cloister.schema import Column, Schema
-from cloister.tasks.kmeans import FastLloyd
+from cloister.tasks.clustering.kmeans import FastLloyd
 
 ROUNDS, KIB = 40, 1024
 WORDS = 10 * KIB // 8  # 128 clusters of 9 columns and a count

@@ -31,8 +31,8 @@ from threadpoolctl import threadpool_limits
 
 from cloister import DPKMeans
 from cloister.estimators.kmeans import ALGORITHMS
-from cloister.experiments.all_methods import CURATORS, curator_centres
-from cloister.experiments.datasets import load
+from cloister_lab.experiments.all_methods import CURATORS, curator_centres
+from cloister_lab.experiments.datasets import load
 
 TABLES = ("s1", "adult", "mnist_t10k")
 METHODS = (*ALGORITHMS, *CURATORS)

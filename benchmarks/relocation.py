@@ -22,12 +22,12 @@ from statistics import median
 import numpy as np
 
 from cloister.jobs import make_plan
-from cloister.metrics import nicv
 from cloister.privacy.budget import Budget, default_delta
 from cloister.randomness import public_generator
 from cloister.schema import Column, Schema
 from cloister.stability import rerun
 from cloister.tasks import TASKS
+from cloister_lab.metrics import nicv
 
 SIZES, CLUSTERS, EPSILONS = (1000, 5000, 20_000), (3, 10, 30, 60), (0.1, 0.5, 1.0, 4.0)
 COLUMNS, WIDTHS = (2, 8), (1.0, 5.0)

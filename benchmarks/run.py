@@ -34,8 +34,8 @@ from cloister.jobs import make_plan, run_plan
 from cloister.privacy.budget import Budget
 from cloister.privacy.noise import DiscreteNoise, NoiseKind
 from cloister.schema import Column, Schema
-from cloister.tasks import FastLloyd
-from cloister.tasks.lloyd_kernel import sum_near_centres
+from cloister.tasks.clustering.kmeans import FastLloyd
+from cloister.tasks.clustering.lloyd_kernel import sum_near_centres
 
 Shape = tuple[int, int, int]
 """Records, columns, clusters."""

@@ -29,7 +29,7 @@ from cloister import (
 )
 
 folder = Path(os.environ["CLOISTER_DATA"])
-schemas = Path(str(files("cloister.experiments") / "schemas"))
+schemas = Path(str(files("cloister_lab.experiments") / "schemas"))
 ledger = Ledger(Path(mkdtemp()) / "ledger.db")
 
 # %% [markdown]

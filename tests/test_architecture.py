@@ -133,7 +133,7 @@ def imports(tree: ast.AST) -> Iterator[tuple[str, bool]]:
 
 
 def unit(name: str) -> str:
-    """Return the unit of a module of ours: ``cloister.tasks.kmeans.fold`` is of ``tasks``."""
+    """Return the unit of a module of ours: ``cloister.tasks.count.Count`` is of ``tasks``."""
     return name.split(".")[1]
 
 

@@ -8,8 +8,9 @@ from dataclasses import fields, is_dataclass
 import pytest
 
 import cloister
-from cloister import parties, testing
+from cloister import testing
 from cloister.errors import CloisterError, PlanError
+from cloister_lab import parties
 
 NAMES = [
     "TASKS",
@@ -20,7 +21,6 @@ NAMES = [
     "BudgetExceeded",
     "CloisterError",
     "Column",
-    "CuratorKMeans",
     "DPBounds",
     "DPKMeans",
     "DPLinearRegression",
@@ -183,7 +183,6 @@ def test_every_error_is_ours_and_says_so() -> None:
     "function",
     [
         cloister.DPKMeans,
-        cloister.CuratorKMeans,
         cloister.run_job,
         cloister.Budget,
         cloister.make_plan,

@@ -26,13 +26,13 @@ from cloister.errors import (
 
 if TYPE_CHECKING:
     from cloister.data import Baskets
-    from cloister.estimators.curator import CuratorKMeans
+    from cloister.estimators.association import RuleSet, mine_rules
     from cloister.estimators.ensemble import DPSiloEnsemble
-    from cloister.estimators.evaluate import Measures, cluster_quality, evaluate
     from cloister.estimators.federated_learning import FederatedLearner
     from cloister.estimators.forest import DPRandomForestClassifier
     from cloister.estimators.kmeans import DPKMeans
     from cloister.estimators.linear_model import DPLinearRegression, DPLogisticRegression
+    from cloister.estimators.measures import Measures, cluster_quality, evaluate
     from cloister.estimators.naive_bayes import DPNaiveBayes
     from cloister.estimators.outliers import DPOutlierDetector
     from cloister.estimators.prepare import (
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
         dp_quantiles,
         dp_statistics,
     )
-    from cloister.estimators.rules import RuleSet, mine_rules
     from cloister.estimators.select_k import KSelection, select_k
     from cloister.jobs import Account, JobResult, make_plan, run_job, run_plan
     from cloister.privacy.budget import Budget
@@ -51,7 +50,8 @@ if TYPE_CHECKING:
     from cloister.protocol.plan import Plan
     from cloister.schema import Column, Schema, catalogue_schema
     from cloister.stability import Stability
-    from cloister.tasks import TASKS, Task
+    from cloister.task import Task
+    from cloister.tasks import TASKS
 
 # Loaded when first used, so that a silo without scikit-learn's needs does not pay for it.
 _HOME = {
@@ -59,7 +59,6 @@ _HOME = {
     "Baskets": "cloister.data",
     "Budget": "cloister.privacy.budget",
     "Column": "cloister.schema",
-    "CuratorKMeans": "cloister.estimators.curator",
     "DPKMeans": "cloister.estimators.kmeans",
     "DPStandardScaler": "cloister.estimators.prepare",
     "DPPCA": "cloister.estimators.prepare",
@@ -74,20 +73,20 @@ _HOME = {
     "JobResult": "cloister.jobs",
     "KSelection": "cloister.estimators.select_k",
     "Ledger": "cloister.privacy.ledger",
-    "Measures": "cloister.estimators.evaluate",
+    "Measures": "cloister.estimators.measures",
     "Plan": "cloister.protocol.plan",
-    "RuleSet": "cloister.estimators.rules",
+    "RuleSet": "cloister.estimators.association",
     "Schema": "cloister.schema",
     "TASKS": "cloister.tasks",
     "Split": "cloister.privacy.filter",
-    "Task": "cloister.tasks",
-    "cluster_quality": "cloister.estimators.evaluate",
+    "Task": "cloister.task",
+    "cluster_quality": "cloister.estimators.measures",
     "dp_quantiles": "cloister.estimators.prepare",
     "dp_statistics": "cloister.estimators.prepare",
-    "evaluate": "cloister.estimators.evaluate",
+    "evaluate": "cloister.estimators.measures",
     "catalogue_schema": "cloister.schema",
     "make_plan": "cloister.jobs",
-    "mine_rules": "cloister.estimators.rules",
+    "mine_rules": "cloister.estimators.association",
     "run_job": "cloister.jobs",
     "run_plan": "cloister.jobs",
     "Stability": "cloister.stability",
@@ -104,7 +103,6 @@ __all__ = [
     "BudgetExceeded",
     "CloisterError",
     "Column",
-    "CuratorKMeans",
     "DPBounds",
     "DPKMeans",
     "DPLinearRegression",

@@ -30,7 +30,7 @@ from cloister.protocol.session import RoundDone, run_rounds
 from cloister.randomness import new_key
 from cloister.schema import Schema
 from cloister.secagg.masks import GroupMask, NoMask
-from cloister.tasks.base import Floats, GridState, Mechanism, Profile, Task
+from cloister.task import Floats, GridState, Mechanism, Profile, Task
 from cloister.tasks.count import Count
 from cloister.tasks.options import misfit
 from cloister.transports.inprocess import InProcess

@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Contract, Grid
-from cloister.tasks.base import PublicColumn
+from cloister.task import PublicColumn
 
 FILL_IN = "FILL IN"  # how a placeholder of `init_schema` begins
 _FORMAT = 1  # enters the digest: raise it when the meaning of a key changes

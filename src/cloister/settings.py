@@ -35,8 +35,8 @@ from cloister.privacy.budget import Budget
 from cloister.privacy.filter import Split
 from cloister.protocol.plan import study_name
 from cloister.schema import FILL_IN
+from cloister.task import Profile
 from cloister.tasks import TASKS
-from cloister.tasks.base import Profile
 
 _FINGERPRINT = re.compile("ed25519:[0-9a-f]{64}")
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")

@@ -22,14 +22,15 @@ from math import pi, sqrt
 import numpy as np
 from numpy.typing import NDArray
 
+from cloister.display import Measured, Table
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.jobs import JobResult
 from cloister.protocol.plan import Plan
 from cloister.randomness import public_generator
-from cloister.tasks.base import Floats, GridState, Integers, Measured, Records, State, Table
+from cloister.task import Floats, GridState, Integers, Records, State
 from cloister.tasks.intervals import above_noise
-from cloister.tasks.pipeline import Pipeline
+from cloister.tasks.preparation.pipeline import Pipeline
 
 N_RUNS = 50
 """Reruns, unless another number is asked for."""

@@ -29,8 +29,8 @@ from cloister.protocol.session import Transport, run_rounds
 from cloister.randomness import new_key
 from cloister.schema import Column, Schema
 from cloister.secagg.masks import GroupMask, NoMask
-from cloister.tasks.base import GridState, Records, Released, State, Task, inside
-from cloister.tasks.kmeans import FastLloyd
+from cloister.task import GridState, Records, Released, State, Task, inside
+from cloister.tasks.clustering.kmeans import FastLloyd
 from cloister.transports.inprocess import InProcess
 
 Handler = Callable[[bytes], bytes]

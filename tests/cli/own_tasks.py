@@ -7,8 +7,8 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from cloister.tasks.base import GridState, Integers, Records
-from cloister.tasks.kmeans import FastLloyd
+from cloister.task import GridState, Integers, Records
+from cloister.tasks.clustering.kmeans import FastLloyd
 
 
 @dataclass(frozen=True, kw_only=True)

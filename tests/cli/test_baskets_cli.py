@@ -15,7 +15,7 @@ from cloister.privacy.budget import Budget
 from cloister.schema import Schema, catalogue_schema
 from cloister.settings import DataSettings
 from cloister.silo.site import Site
-from cloister.tasks import Count
+from cloister.tasks.count import Count
 
 BASKETS = "milk,tea\ntea,bread\n\n"
 LONG = "item,receipt\nmilk,1\ntea,2\ntea,1\nbread,2\n,3\n"

@@ -23,12 +23,12 @@ from cloister import cli
 from cloister.cli import COMMANDS, EXIT_CODES, main
 from cloister.cli.output import Output
 from cloister.cli.release import name_silos
+from cloister.display import Table
 from cloister.errors import PlanError, RemoteProtocolError, TransportError
 from cloister.jobs import JobResult
 from cloister.privacy.budget import Budget
 from cloister.privacy.events import LaplaceEvent
 from cloister.privacy.ledger import Ledger
-from cloister.tasks.base import Table
 
 # Unmistakable records: no coordinate, no noise and no digest has these digits by chance. Digests
 # have 3,500 places, where 7 digits would stand between letters once in 600,000 runs.

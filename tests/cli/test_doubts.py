@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cloister.cli import main
-from cloister.cli.doubts import doubts, doubts_of_categories
+from cloister.cli.plan_warnings import doubts, doubts_of_categories
 from cloister.jobs import make_plan
 from cloister.privacy.budget import Budget
 from cloister.protocol.plan import Plan

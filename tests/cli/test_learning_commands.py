@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from cloister.cli import main
+from cloister.display import Between, Table
 from cloister.jobs import JobResult
-from cloister.tasks.base import Between, Table
 
 SCHEMA = """
 dataset = "patients"

@@ -11,7 +11,6 @@ import pytest
 
 from cloister.cli import main
 from cloister.cli.plan import _limits
-from cloister.curator import METHODS
 from cloister.errors import BudgetExceeded
 from cloister.jobs import make_plan
 from cloister.privacy.budget import Budget
@@ -21,6 +20,7 @@ from cloister.privacy.ledger import Ledger
 from cloister.schema import schema_of
 from cloister.tasks import TASKS
 from cloister.tasks.examples import example_of
+from cloister_lab.curator import METHODS
 
 Said = pytest.CaptureFixture[str]
 CAP = Budget(1.0, 1e-6)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from cloister.cli import main
-from cloister.estimators.rules import RuleSet
+from cloister.estimators.association import RuleSet
 from cloister.jobs import JobResult
 from cloister.schema import Schema
 

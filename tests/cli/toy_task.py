@@ -8,11 +8,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from cloister.display import Bars, Exhibit
 from cloister.hazmat.fixedpoint import Grid
-from cloister.tasks.base import (
-    Bars,
+from cloister.task import (
     Block,
-    Exhibit,
     Floats,
     GridState,
     Integers,

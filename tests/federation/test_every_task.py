@@ -20,8 +20,8 @@ from cloister.local import LocalFederation
 from cloister.privacy.budget import Budget
 from cloister.protocol.plan import Plan
 from cloister.schema import Schema, schema_of
+from cloister.task import PublicColumn
 from cloister.tasks import TASKS
-from cloister.tasks.base import PublicColumn
 from cloister.tasks.examples import Example, example_of
 from cloister.testing import ZeroNoise, zero_noise_command
 

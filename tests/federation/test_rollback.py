@@ -17,7 +17,7 @@ from cloister.privacy.budget import Budget
 from cloister.privacy.events import ComposedEvent
 from cloister.privacy.ledger import Ledger
 from cloister.protocol.plan import Plan
-from cloister.tasks.kmeans import FastLloyd
+from cloister.tasks.clustering.kmeans import FastLloyd
 from cloister.testing import toy_schema, zero_noise_command
 
 SILOS = ("north", "east", "south")

@@ -16,7 +16,7 @@ from cloister.local import ANALYST, LocalFederation
 from cloister.privacy.budget import Budget
 from cloister.privacy.ledger import Ledger
 from cloister.protocol.plan import Plan
-from cloister.tasks.kmeans import FastLloyd
+from cloister.tasks.clustering.kmeans import FastLloyd
 from cloister.testing import ZeroNoise, toy_schema, zero_noise_command
 
 SILOS = ("north", "east", "south")

@@ -20,9 +20,9 @@ import numpy as np
 import pytest
 
 from cloister.enrolment import KeyFolder, local_federation
+from cloister.flare import kit as flare_kit
 from cloister.randomness import new_key
 from cloister.testing import toy_schema
-from cloister.transports import flare_kit
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]

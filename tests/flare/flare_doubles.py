@@ -17,17 +17,17 @@ from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.impl.controller import Controller
 from nvflare.apis.shareable import Shareable, make_reply
 
+from cloister.flare.controller import Rounds
+from cloister.flare.executor import FlareSilo
+from cloister.flare.transport import TOPIC, FlareTransport, Line, answering
 from cloister.protocol.client import Client
 from cloister.protocol.plan import Plan
 from cloister.protocol.session import Transport
 from cloister.secagg.masks import GroupMask
-from cloister.service.flare import Rounds
 from cloister.settings import SiloSettings
 from cloister.silo.agent import Agent
-from cloister.silo.flare import FlareSilo
 from cloister.silo.main import open_agent
 from cloister.testing import ZeroNoise, check_transport, toy_records
-from cloister.transports.flare import TOPIC, FlareTransport, Line, answering
 from cloister.transports.http import Kind, Message
 
 MIRROR = "test.mirror"

@@ -13,14 +13,14 @@ import pytest
 
 from cloister.data import read_source
 from cloister.enrolment import KeyFolder
+from cloister.flare.kit import write_job
 from cloister.jobs import JobResult, make_plan, run_plan
 from cloister.privacy.budget import Budget
 from cloister.protocol.plan import Plan
 from cloister.service.client import proposal
-from cloister.tasks.base import GridState
-from cloister.tasks.kmeans import FastLloyd
+from cloister.task import GridState
+from cloister.tasks.clustering.kmeans import FastLloyd
 from cloister.testing import Faults, Wire, ZeroNoise, toy_plan, toy_schema
-from cloister.transports.flare_kit import write_job
 from cloister.transports.inprocess import InProcess
 
 from .conftest import SILOS, Federation

@@ -12,10 +12,10 @@ import pytest
 from cloister.cli import COMMANDS, main
 from cloister.enrolment import KeyFolder, local_federation
 from cloister.errors import DataError
+from cloister.flare.kit import SERVER_CLASS, SITE_CLASS, open_doors, secure, write_job
 from cloister.protocol.plan import Plan
 from cloister.silo.policy import Proposer
 from cloister.testing import toy_plan, toy_schema
-from cloister.transports.flare_kit import SERVER_CLASS, SITE_CLASS, open_doors, secure, write_job
 
 AUTHORIZATION = {  # as FLARE 2.9 provisions it
     "format_version": "1.0",

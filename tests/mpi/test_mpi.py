@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cloister.cli import main, ranks
+from cloister.cli import main
+from cloister.cli import mpi as ranks
 from cloister.cli import run as run_command
 from cloister.data import read_source
 from cloister.errors import PlanError

@@ -12,8 +12,8 @@ from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.jobs import make_plan, run_plan
 from cloister.privacy.budget import Budget
 from cloister.schema import catalogue_schema
-from cloister.tasks.apriori import Apriori
-from cloister.tasks.base import GridState
+from cloister.task import GridState
+from cloister.tasks.patterns.apriori import Apriori
 from cloister.testing import SimulatedNoise, Wire, ZeroNoise, check_task, toy_plan
 
 ITEMS = 8

@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 from cloister import Budget, DPKMeans, make_plan, run_plan
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import round_to_grid
-from cloister.metrics import nicv
 from cloister.protocol.plan import Plan
-from cloister.tasks import Auto
-from cloister.tasks.auto_grid import GridRoute
-from cloister.tasks.auto_mean import MeanRoute
-from cloister.tasks.auto_pca import PcaRoute
-from cloister.tasks.base import GridState, Released
+from cloister.task import GridState, Released
+from cloister.tasks.clustering.auto import Auto
+from cloister.tasks.clustering.auto_grid import GridRoute
+from cloister.tasks.clustering.auto_mean import MeanRoute
+from cloister.tasks.clustering.auto_pca import PcaRoute
 from cloister.testing import SimulatedNoise, ZeroNoise, ZeroNoiseKMeans, check_task, toy_schema
+from cloister_lab.metrics import nicv
 
 ONE = 1 << 16
 ROUTES: dict[str, tuple[type, dict[str, int]]] = {

@@ -26,15 +26,16 @@ from cloister.data import array_records
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, round_to_grid
 from cloister.hazmat.ring import to_bytes, to_integers, to_words
-from cloister.parties import MaskedClient, Params, Server, UnmaskedClient, new_key
 from cloister.privacy.noise import DiscreteNoise
 from cloister.protocol.aggregator import Aggregator
 from cloister.protocol.messages import Reply, decode, encode
 from cloister.secagg.masks import GroupMask
-from cloister.tasks import Count, FastLloyd, GLloyd, SuLloyd
-from cloister.tasks.base import Block, GridState, Released
+from cloister.task import Block, GridState, Released
+from cloister.tasks.clustering.kmeans import FastLloyd, GLloyd, SuLloyd
+from cloister.tasks.count import Count
 from cloister.testing import Faults, Wire, ZeroNoise, toy_plan, toy_records, toy_schema
 from cloister.transports.inprocess import InProcess
+from cloister_lab.parties import MaskedClient, Params, Server, UnmaskedClient, new_key
 
 ONE = 1 << 16
 

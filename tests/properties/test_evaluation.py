@@ -16,25 +16,20 @@ from sklearn.cluster import KMeans
 from sklearn.datasets import load_iris, load_wine
 
 from cloister import Budget, JobResult, Schema, make_plan, run_job, run_plan
+from cloister.display import Bars, Heatmap, Table
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
-from cloister.metrics import nicv
 from cloister.protocol.plan import Plan
 from cloister.silo.policy import Policy
-from cloister.tasks import ClusterQuality, Count, Evaluation, RegressionEvaluation, scores
-from cloister.tasks.base import (
-    Bars,
-    BySilo,
-    Classifier,
-    Floats,
-    GridState,
-    Heatmap,
-    Records,
-    Regressor,
-    Table,
-)
+from cloister.task import BySilo, Classifier, Floats, GridState, Records, Regressor
+from cloister.tasks import scores
 from cloister.tasks.columns import in_batches
+from cloister.tasks.count import Count
+from cloister.tasks.evaluation.classification import Evaluation
+from cloister.tasks.evaluation.cluster_quality import ClusterQuality
+from cloister.tasks.evaluation.regression import RegressionEvaluation
 from cloister.testing import SimulatedNoise, ZeroNoise, check_task
+from cloister_lab.metrics import nicv
 
 ONE = 1 << 16
 SILOS = ("north", "east", "south")

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from cloister.privacy.budget import Budget
-from cloister.tasks.base import PublicColumn
-from cloister.tasks.naive_bayes import NaiveBayes
+from cloister.task import PublicColumn
+from cloister.tasks.supervised.naive_bayes import NaiveBayes
 from cloister.testing import check_task
 
 COLUMNS = (

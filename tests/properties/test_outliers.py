@@ -17,7 +17,8 @@ from cloister import Budget, DPOutlierDetector, JobResult, Schema, make_plan, ru
 from cloister.errors import DataError, PlanError
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.protocol.plan import Plan
-from cloister.tasks import Count, Outliers
+from cloister.tasks.count import Count
+from cloister.tasks.patterns.outliers import Outliers
 from cloister.testing import UNMET_CHECKS, SimulatedNoise, ZeroNoise, check_task, zero_noise
 
 ONE = 1 << 16

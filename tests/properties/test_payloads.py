@@ -16,14 +16,14 @@ from cloister.privacy.budget import Budget
 from cloister.protocol.plan import Plan
 from cloister.protocol.progress import Progress
 from cloister.schema import schema_of
+from cloister.task import GridState, Integers
 from cloister.tasks import TASKS
-from cloister.tasks.base import GridState, Integers
-from cloister.tasks.class_tables import centred_moments
 from cloister.tasks.examples import BOOLEAN, CATEGORY, NUMBER, OTHER_NUMBER, numbers
-from cloister.tasks.frame import Frame, Rows
-from cloister.tasks.local_training import NORM, clipped
 from cloister.tasks.moments import PRODUCT, SQUARE, sum_products, unpack_products
-from cloister.tasks.pca import rounded_to_unit
+from cloister.tasks.preparation.pca import rounded_to_unit
+from cloister.tasks.supervised.class_tables import centred_moments
+from cloister.tasks.supervised.frame import Frame, Rows
+from cloister.tasks.supervised.local_training import NORM, clipped
 
 ONE = 1 << 16
 seeds = st.integers(0, 2**32 - 1)

@@ -23,7 +23,6 @@ from cloister import Account, Budget, DPKMeans, Ledger, Schema, run_plan
 from cloister.data import array_records, read_source
 from cloister.errors import CloisterError
 from cloister.hazmat.ring import to_integers
-from cloister.parties import MaskedClient, Params, Server, new_key
 from cloister.privacy.noise import DiscreteNoise
 from cloister.protocol.client import Client
 from cloister.protocol.journal import MemoryJournal
@@ -32,6 +31,7 @@ from cloister.protocol.plan import Plan
 from cloister.secagg.masks import GroupMask
 from cloister.testing import Faults, Wire, ZeroNoise, toy_plan, toy_schema
 from cloister.transports.inprocess import InProcess
+from cloister_lab.parties import MaskedClient, Params, Server, new_key
 
 PLANTED = (0.7731943, -0.4187291)
 WORD = "Zacharias-7731943"

@@ -21,8 +21,9 @@ from cloister.protocol.client import Client
 from cloister.protocol.plan import Plan
 from cloister.schema import schema_of
 from cloister.secagg.masks import NoMask
-from cloister.tasks import TASKS, Count
-from cloister.tasks.base import GridState, Task, inside
+from cloister.task import GridState, Task, inside
+from cloister.tasks import TASKS
+from cloister.tasks.count import Count
 from cloister.tasks.examples import example_of
 from cloister.testing import ZeroNoise, check_task, hostile_states, outside_the_box
 

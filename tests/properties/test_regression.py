@@ -10,9 +10,9 @@ from hypothesis.extra.numpy import arrays
 
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.privacy.budget import Budget
-from cloister.tasks.base import PublicColumn, Task
-from cloister.tasks.linear import Linear
-from cloister.tasks.logistic import Logistic
+from cloister.task import PublicColumn, Task
+from cloister.tasks.supervised.linear import Linear
+from cloister.tasks.supervised.logistic import Logistic
 from cloister.testing import check_task
 
 COLUMNS = (

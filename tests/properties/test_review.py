@@ -17,8 +17,8 @@ from cloister.jobs import make_plan, run_plan
 from cloister.privacy.budget import Budget
 from cloister.protocol.plan import Plan
 from cloister.schema import Column, Schema
+from cloister.task import GridState, PublicColumn, Released, Task
 from cloister.tasks import TASKS
-from cloister.tasks.base import GridState, PublicColumn, Released, Task
 from cloister.testing import ZeroNoise, check_task
 
 AGE, WEIGHT = PublicColumn("age", 0.0, 100.0), PublicColumn("weight", 0.0, 200.0)

@@ -11,12 +11,15 @@ import numpy as np
 import pytest
 
 from cloister import Budget, make_plan, run_plan
+from cloister.display import Bars, Curve, Heatmap, Scatter, Table
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.protocol.plan import Plan
 from cloister.report import as_table, render_report
-from cloister.tasks import TASKS, Auto, SelectK
-from cloister.tasks.base import Bars, Curve, GridState, Heatmap, Released, Scatter, Table
+from cloister.task import GridState, Released
+from cloister.tasks import TASKS
+from cloister.tasks.clustering.auto import Auto
+from cloister.tasks.clustering.select_k import SelectK
 from cloister.testing import SimulatedNoise, check_task, toy_schema
 
 ONE = 1 << 16

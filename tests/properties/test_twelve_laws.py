@@ -28,8 +28,6 @@ from cloister.errors import BudgetExceeded
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.hazmat.prg import PadContext, expand
 from cloister.hazmat.ring import to_bytes, to_integers, to_words
-from cloister.metrics import nicv
-from cloister.parties import MaskedClient, Params, Server, UnmaskedClient, new_key
 from cloister.privacy import accounting
 from cloister.privacy.filter import Split
 from cloister.privacy.noise import DiscreteNoise
@@ -37,8 +35,9 @@ from cloister.protocol.messages import Reply, decode
 from cloister.protocol.plan import Plan
 from cloister.protocol.session import run_rounds
 from cloister.secagg.masks import GroupMask
-from cloister.tasks import Count, FastLloyd, GLloyd, Lloyd, SuLloyd
-from cloister.tasks.base import Block, GridState, Released, Task
+from cloister.task import Block, GridState, Released, Task
+from cloister.tasks.clustering.kmeans import FastLloyd, GLloyd, Lloyd, SuLloyd
+from cloister.tasks.count import Count
 from cloister.testing import (
     Faults,
     SimulatedNoise,
@@ -50,6 +49,8 @@ from cloister.testing import (
     toy_schema,
 )
 from cloister.transports.inprocess import InProcess
+from cloister_lab.metrics import nicv
+from cloister_lab.parties import MaskedClient, Params, Server, UnmaskedClient, new_key
 
 ONE = 1 << 16
 

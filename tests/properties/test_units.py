@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from cloister import Budget, Column, Schema, make_plan, run_plan
+from cloister.task import Floats, PublicColumn
 from cloister.tasks import TASKS
-from cloister.tasks.base import Floats, PublicColumn
 from cloister.tasks.examples import example_of
 from cloister.testing import SimulatedNoise
 

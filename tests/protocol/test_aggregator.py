@@ -29,8 +29,9 @@ from cloister.protocol.messages import (
     encode,
 )
 from cloister.protocol.plan import Plan
-from cloister.tasks import Count, Lloyd
-from cloister.tasks.base import Block
+from cloister.task import Block
+from cloister.tasks.clustering.kmeans import Lloyd
+from cloister.tasks.count import Count
 from cloister.testing import ZeroNoise, toy_plan
 
 A, B, C = "silo-0", "silo-1", "silo-2"

@@ -32,7 +32,7 @@ from cloister.protocol.messages import (
 from cloister.protocol.plan import Plan
 from cloister.randomness import new_key
 from cloister.secagg.masks import GroupMask, NoMask
-from cloister.tasks import FastLloyd
+from cloister.tasks.clustering.kmeans import FastLloyd
 from cloister.testing import ZeroNoise, toy_plan, toy_records
 
 KEY = new_key()

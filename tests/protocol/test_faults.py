@@ -18,7 +18,7 @@ from cloister.protocol.journal import MemoryJournal
 from cloister.protocol.messages import Kind, Reply, decode, encode
 from cloister.protocol.plan import Plan
 from cloister.protocol.session import run_rounds
-from cloister.tasks.base import GridState, Released
+from cloister.task import GridState, Released
 from cloister.testing import Faults, Wire, toy_plan, toy_records
 from cloister.transports.inprocess import InProcess
 

@@ -426,7 +426,7 @@ def test_a_pairwise_plan_that_cannot_hold_is_refused(changes: dict, words: str) 
 
 
 def test_pairwise_needs_gaussian_noise() -> None:
-    from cloister.tasks.kmeans import FastLloyd, Lloyd
+    from cloister.tasks.clustering.kmeans import FastLloyd, Lloyd
 
     laplace = FastLloyd(
         n_clusters=2, n_features=2, rounds=2, first_radius=1.4, radius=0.8, mechanism="laplace"

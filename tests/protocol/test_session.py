@@ -13,8 +13,9 @@ from cloister.errors import PlanError, RemoteProtocolError, TransportError
 from cloister.protocol.messages import Confirm, Done, Kind, Open, Upload, decode
 from cloister.protocol.plan import Plan
 from cloister.protocol.session import ATTEMPTS, RoundDone, run_rounds
-from cloister.tasks import Count, FastLloyd, GLloyd, Lloyd, SuLloyd
-from cloister.tasks.base import Task
+from cloister.task import Task
+from cloister.tasks.clustering.kmeans import FastLloyd, GLloyd, Lloyd, SuLloyd
+from cloister.tasks.count import Count
 from cloister.testing import Faults, Wire, check_transport, toy_plan, toy_records
 from cloister.transports.inprocess import InProcess
 

@@ -21,7 +21,7 @@ from cloister.protocol.journal import MemoryJournal
 from cloister.protocol.messages import Kind, Upload, decode
 from cloister.protocol.plan import Plan
 from cloister.protocol.session import run_rounds
-from cloister.tasks.kmeans import FastLloyd
+from cloister.tasks.clustering.kmeans import FastLloyd
 from cloister.testing import ZeroNoise, toy_federation
 
 PROFILES = ("group", "pairwise")

@@ -42,8 +42,8 @@ from cloister.hazmat.ring import Integers
 from cloister.privacy import accounting
 from cloister.privacy.noise import NoiseKind, NoiseSource
 from cloister.protocol.plan import Plan
-from cloister.tasks.base import GridState, Records, Released
-from cloister.tasks.kmeans import Payload
+from cloister.task import GridState, Records, Released
+from cloister.tasks.clustering.kmeans import Payload
 
 Floats = NDArray[np.float64]
 World = Literal["A", "B"]

@@ -59,8 +59,8 @@ from cloister.privacy.noise import DiscreteNoise, NoiseKind, NoiseSource
 from cloister.protocol.messages import Reply, decode
 from cloister.protocol.plan import Plan
 from cloister.randomness import public_generator
-from cloister.tasks.base import Block, GridState, Records, Task
-from cloister.tasks.kmeans import FastLloyd, GLloyd, Payload, SuLloyd
+from cloister.task import Block, GridState, Records, Task
+from cloister.tasks.clustering.kmeans import FastLloyd, GLloyd, Payload, SuLloyd
 from cloister.testing import Faults, Wire, check_task, toy_plan
 from cloister.transports.inprocess import InProcess
 

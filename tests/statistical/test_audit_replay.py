@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from cloister.audit.checks import check_replay
-from cloister.audit.twins import FixedNoise, RemembersJobs, RemembersLast, plan_of
 from cloister.protocol.replay import replay_elsewhere
-from cloister.tasks.base import Floats, GridState, Integers, Records
-from cloister.tasks.kmeans import FastLloyd
+from cloister.task import Floats, GridState, Integers, Records
+from cloister.tasks.clustering.kmeans import FastLloyd
+from cloister_lab.audit.twins import FixedNoise, RemembersJobs, RemembersLast, plan_of
 
 Grid = object
 _SEEN: list[Integers] = []

@@ -12,13 +12,13 @@ import pytest
 
 from cloister.audit import runs
 from cloister.audit.checks import audit_plan, price
-from cloister.audit.twins import FixedNoise
 from cloister.jobs import make_plan
 from cloister.privacy.budget import Budget
 from cloister.protocol.plan import Plan
 from cloister.schema import schema_of
-from cloister.tasks import FedAvg
 from cloister.tasks.examples import EXAMPLES
+from cloister.tasks.supervised.fedavg import FedAvg
+from cloister_lab.audit.twins import FixedNoise
 
 RUNS = 600
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from cloister.audit.edges import hard_records, jumps, special, ties
 from cloister.audit.runs import search
-from cloister.audit.twins import CLAIM, EdgeTwice, FixedNoise, TieTwice, plan_of
-from cloister.audit.walls import hard_records, jumps, special, ties
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.jobs import make_plan
 from cloister.protocol.plan import Plan
 from cloister.randomness import public_generator
 from cloister.schema import schema_of
-from cloister.tasks.base import GridState
+from cloister.task import GridState
+from cloister.tasks.clustering.kmeans import FastLloyd
 from cloister.tasks.examples import numbers
-from cloister.tasks.kmeans import FastLloyd
+from cloister_lab.audit.twins import CLAIM, EdgeTwice, FixedNoise, TieTwice, plan_of
 
 ONE = 1 << 16
 

@@ -13,7 +13,7 @@ import pytest
 from scipy import stats
 
 from cloister.audit.checks import ALPHA
-from cloister.audit.words import (
+from cloister.audit.noise_laws import (
     Drawn,
     Law,
     correlated,

@@ -16,8 +16,9 @@ import pytest
 
 from cloister.jobs import run_job
 from cloister.schema import Column, Schema
-from cloister.tasks import Linear, Logistic
-from cloister.tasks.contrasts import combination, to_reference
+from cloister.tasks.supervised.contrasts import combination, to_reference
+from cloister.tasks.supervised.linear import Linear
+from cloister.tasks.supervised.logistic import Logistic
 from cloister.testing import SimulatedNoise
 
 RUNS = 60

@@ -17,11 +17,11 @@ from sklearn.linear_model import LogisticRegression
 
 from cloister.jobs import run_job
 from cloister.schema import Column, Schema
-from cloister.tasks import logistic
-from cloister.tasks.base import GridState
+from cloister.task import GridState
 from cloister.tasks.columns import Encoding
-from cloister.tasks.frame import Frame, Whole
-from cloister.tasks.logistic import Logistic
+from cloister.tasks.supervised import logistic
+from cloister.tasks.supervised.frame import Frame, Whole
+from cloister.tasks.supervised.logistic import Logistic
 from cloister.testing import SimulatedNoise
 
 RUNS = 12

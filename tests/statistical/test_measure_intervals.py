@@ -16,8 +16,12 @@ from sklearn.metrics import roc_auc_score
 from cloister import Budget, Schema, make_plan
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.protocol.plan import Plan
-from cloister.tasks import ClusterQuality, Evaluation, Outliers, RegressionEvaluation, scores
-from cloister.tasks.base import Released
+from cloister.task import Released
+from cloister.tasks import scores
+from cloister.tasks.evaluation.classification import Evaluation
+from cloister.tasks.evaluation.cluster_quality import ClusterQuality
+from cloister.tasks.evaluation.regression import RegressionEvaluation
+from cloister.tasks.patterns.outliers import Outliers
 
 RUNS = 400
 LEAST = 0.915

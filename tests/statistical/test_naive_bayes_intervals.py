@@ -12,7 +12,7 @@ import pytest
 
 from cloister.jobs import run_job
 from cloister.schema import Column, Schema
-from cloister.tasks.naive_bayes import NaiveBayes
+from cloister.tasks.supervised.naive_bayes import NaiveBayes
 from cloister.testing import SimulatedNoise
 
 RUNS = 300

@@ -17,12 +17,13 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
+from cloister.display import Between
 from cloister.jobs import JobResult, run_job
 from cloister.schema import Column, Schema
-from cloister.tasks import Logistic, logistic
-from cloister.tasks.base import Between
 from cloister.tasks.columns import Encoding
-from cloister.tasks.contrasts import combination, to_reference
+from cloister.tasks.supervised import logistic
+from cloister.tasks.supervised.contrasts import combination, to_reference
+from cloister.tasks.supervised.logistic import Logistic
 from cloister.testing import SimulatedNoise
 
 RUNS = 40

@@ -32,7 +32,7 @@ from cloister.privacy.noise import NoiseKind, ShareNoise
 from cloister.protocol.client import Client
 from cloister.protocol.plan import Plan
 from cloister.randomness import new_key, public_generator
-from cloister.tasks.kmeans import FastLloyd
+from cloister.tasks.clustering.kmeans import FastLloyd
 from cloister.testing import toy_plan
 
 from . import audit as audits

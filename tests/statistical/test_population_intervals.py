@@ -16,8 +16,11 @@ from sklearn import metrics
 
 from cloister import Budget, Schema, make_plan
 from cloister.hazmat.fixedpoint import round_to_grid
-from cloister.tasks import Evaluation, NaiveBayes, RegressionEvaluation, Statistics
-from cloister.tasks.base import Released
+from cloister.task import Released
+from cloister.tasks.evaluation.classification import Evaluation
+from cloister.tasks.evaluation.regression import RegressionEvaluation
+from cloister.tasks.preparation.statistics import Statistics
+from cloister.tasks.supervised.naive_bayes import NaiveBayes
 
 RUNS, LEAST = 400, 0.92
 MANY = 400_000  # records that stand for the population

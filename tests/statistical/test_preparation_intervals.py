@@ -14,8 +14,8 @@ import pytest
 
 from cloister import Budget, make_plan, run_plan
 from cloister.schema import schema_of
+from cloister.task import Floats, PublicColumn
 from cloister.tasks import TASKS
-from cloister.tasks.base import Floats, PublicColumn
 from cloister.testing import SimulatedNoise
 
 RUNS = 300

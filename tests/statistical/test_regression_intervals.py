@@ -21,11 +21,11 @@ from sklearn.linear_model import LinearRegression
 
 from cloister.jobs import run_job
 from cloister.schema import Column, Schema
-from cloister.tasks import linear
 from cloister.tasks.columns import Encoding
-from cloister.tasks.least_squares import Fit
-from cloister.tasks.linear import Linear
-from cloister.tasks.logistic import Logistic
+from cloister.tasks.supervised import linear
+from cloister.tasks.supervised.least_squares import Fit
+from cloister.tasks.supervised.linear import Linear
+from cloister.tasks.supervised.logistic import Logistic
 from cloister.testing import SimulatedNoise, ZeroNoise
 
 RUNS = 60

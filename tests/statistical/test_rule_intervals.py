@@ -13,8 +13,8 @@ import pytest
 
 from cloister import Budget, catalogue_schema, make_plan
 from cloister.hazmat.fixedpoint import round_to_grid
-from cloister.tasks import Apriori
-from cloister.tasks.base import Released
+from cloister.task import Released
+from cloister.tasks.patterns.apriori import Apriori
 
 RUNS, LEAST, ITEMS, N = 250, 0.93, 60, 8000
 ONE = 1 << 16

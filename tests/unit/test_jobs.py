@@ -20,7 +20,8 @@ from cloister.jobs import COUNT_SHARE, split_budget
 from cloister.privacy import accounting
 from cloister.privacy.events import GaussianEvent, LaplaceEvent, mechanism_counts
 from cloister.protocol.session import RoundDone
-from cloister.tasks import Count, FastLloyd, GLloyd, Lloyd, SuLloyd
+from cloister.tasks.clustering.kmeans import FastLloyd, GLloyd, Lloyd, SuLloyd
+from cloister.tasks.count import Count
 from cloister.testing import ZeroNoise, toy_plan, toy_records, toy_schema
 
 SCHEMA = toy_schema(2)

@@ -1,13 +1,11 @@
 """Audits that anyone can run: they try to refute the claimed curve of a method.
 
 Runs cannot prove a claim of differential privacy, but they can refute one. Whoever does not trust a
-proof, a sampler or a build can try: :func:`audit_task` for a method of ours, :func:`audit_method`
-for a curator's, and :mod:`cloister.audit.adversary` for whole systems.
+proof, a sampler or a build can try: :func:`audit_task`.
 """
 
 from __future__ import annotations
 
 from cloister.audit.checks import Audit, Finding, audit_plan, audit_task
-from cloister.audit.curators import audit_method
 
-__all__ = ["Audit", "Finding", "audit_method", "audit_plan", "audit_task"]
+__all__ = ["Audit", "Finding", "audit_plan", "audit_task"]

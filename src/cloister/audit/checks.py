@@ -28,6 +28,15 @@ from cloister.audit.bounds import (
     shown_part,
 )
 from cloister.audit.noise import drawn_by, in_profile, noise_of, whole_job
+from cloister.audit.noise_laws import (
+    Drawn,
+    Test,
+    independence,
+    law,
+    normal_scores,
+    repeats,
+    summary,
+)
 from cloister.audit.pairs import pairs
 from cloister.audit.runs import (
     Log,
@@ -39,15 +48,6 @@ from cloister.audit.runs import (
     watched_plan,
     word_scales,
 )
-from cloister.audit.words import (
-    Drawn,
-    Test,
-    independence,
-    law,
-    normal_scores,
-    repeats,
-    summary,
-)
 from cloister.errors import PlanError, RemoteProtocolError
 from cloister.jobs import make_plan, run_job, run_plan
 from cloister.privacy import accounting
@@ -57,7 +57,7 @@ from cloister.protocol.plan import Plan
 from cloister.protocol.replay import replay, replay_elsewhere, shown, written
 from cloister.randomness import new_nonce, public_generator
 from cloister.schema import Schema, schema_of
-from cloister.tasks.base import Floats, Profile, Records, Task
+from cloister.task import Floats, Profile, Records, Task
 from cloister.tasks.examples import EXAMPLES, Example, example_of
 
 ALPHA = 1e-8

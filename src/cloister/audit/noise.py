@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from cloister.audit.noise_laws import Drawn
 from cloister.audit.runs import Log, MakeNoise, system_noise, watched_plan, word_scales
-from cloister.audit.words import Drawn
 from cloister.errors import PlanError
 from cloister.hazmat.ring import Integers, to_integers
 from cloister.hazmat.signing import Identity
@@ -18,7 +18,7 @@ from cloister.protocol.plan import Plan
 from cloister.protocol.session import run_rounds
 from cloister.randomness import new_key
 from cloister.secagg.masks import GroupMask, NoMask
-from cloister.tasks.base import ByClient, BySilo, Profile, Records
+from cloister.task import ByClient, BySilo, Profile, Records
 from cloister.transports.inprocess import InProcess
 
 _SILOS = 3  # of a job that is not local

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from cloister.audit.bounds import best_at_95
 from cloister.audit.checks import Audit, Finding
-from cloister.audit.twins import Twin
-from cloister.report.words import number
-from cloister.tasks.base import Table
+from cloister.display import Table
+from cloister.report.text import number
+from cloister_lab.audit.twins import Twin
 
 _CLAIM, _SEEN, _ALARM = "#0072B2", "#000000", "#D55E00"
 _LEAST = 1e-4  # of delta, on the axis: no audit of this size can see less

@@ -22,24 +22,15 @@ from typing import Any, Literal
 
 import numpy as np
 
+from cloister.audit.edges import hard_records
 from cloister.audit.pairs import Pair, candidates, neighbours, tables
-from cloister.audit.walls import hard_records
 from cloister.hazmat.ring import to_integers, to_words
 from cloister.privacy.noise import DiscreteNoise, NoiseSource
 from cloister.protocol.aggregator import Aggregator
 from cloister.protocol.plan import Plan
 from cloister.protocol.progress import Progress
 from cloister.randomness import new_nonce, public_generator
-from cloister.tasks.base import (
-    ByClient,
-    Floats,
-    GridState,
-    Integers,
-    Records,
-    Released,
-    State,
-    Task,
-)
+from cloister.task import ByClient, Floats, GridState, Integers, Records, Released, State, Task
 
 World = Literal["without", "with"]
 MakeNoise = Callable[[], NoiseSource]
@@ -261,7 +252,7 @@ def search(plan: Plan, beside: str, noise: NoiseSource) -> Search:
     Notes
     -----
     In every run some 200 records are tried at every state; in the first runs also those of
-    :func:`~cloister.audit.walls.hard_records`, which the state itself suggests. All runs start at
+    :func:`~cloister.audit.edges.hard_records`, which the state itself suggests. All runs start at
     one state, where the 200 are tried once.
     """
     table = tables(plan)[beside]

@@ -7,18 +7,19 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from cloister.audit import Audit, audit_method, audit_task
+from cloister.audit import Audit, audit_task
 from cloister.audit.checks import case_of
 from cloister.audit.report import summary, verdict, write_report
-from cloister.audit.twins import TWINS
 from cloister.cli.output import Output, add_flags
 from cloister.cli.run import add_set_argument, load_task, task_options
-from cloister.curator import METHODS
+from cloister.display import Table
 from cloister.errors import PlanError
 from cloister.privacy.budget import Budget
 from cloister.schema import Schema
 from cloister.tasks import TASKS
-from cloister.tasks.base import Table
+from cloister_lab.audit.curators import audit_method
+from cloister_lab.audit.twins import TWINS
+from cloister_lab.curator import METHODS
 
 ALARM, NO_POWER = 1, 8
 """Exit codes if a claim is refuted, or a broken twin is not; and if nothing could be seen where

@@ -13,13 +13,13 @@ from typing import Any
 from cloister.cli.options import default_ledger
 from cloister.cli.output import Output, add_flags
 from cloister.cli.release import NOT_COUNTED
+from cloister.display import Table
 from cloister.errors import LedgerError
 from cloister.privacy import accounting
 from cloister.privacy.budget import Budget
 from cloister.privacy.filter import Cost, Limits
 from cloister.privacy.ledger import Ledger
 from cloister.report import number
-from cloister.tasks.base import Table
 
 _CHARGED = {"apart": "by each noise", "covered": "as Gaussian", "whole": "as a whole"}
 

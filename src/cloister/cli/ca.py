@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 
 from cloister.cli.output import Output, add_flags
+from cloister.display import Table
 from cloister.enrolment import Authority
-from cloister.tasks.base import Table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from cloister.cli.options import add_baskets_argument, source_of
 from cloister.cli.output import Output, add_flags
+from cloister.display import Table
 from cloister.schema import Schema
-from cloister.tasks.base import Table
 
 FEW_USABLE = 4
 """Exit code where few rows of the file can be used."""

@@ -16,7 +16,7 @@ from cloister.jobs import Account, run_job
 from cloister.privacy.budget import Budget
 from cloister.privacy.ledger import Ledger
 from cloister.schema import Column, Schema
-from cloister.tasks.auto import Auto
+from cloister.tasks.clustering.auto import Auto
 
 HOSPITALS = ("hospital-north", "hospital-east", "hospital-south")
 EPSILON, DELTA = 1.0, 1e-6

@@ -12,9 +12,9 @@ from cloister.cli.release import finish, release
 from cloister.cli.run import task_options
 from cloister.errors import PlanError
 from cloister.jobs import JobResult
+from cloister.task import Classifier, Regressor, Task
 from cloister.tasks import TASKS
-from cloister.tasks.base import Classifier, Regressor, Task
-from cloister.tasks.pipeline import Pipeline
+from cloister.tasks.preparation.pipeline import Pipeline
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -12,13 +12,13 @@ import numpy as np
 
 from cloister.cli.demo import DELTA, EPSILON, HOSPITALS, NOMINAL_N, SCHEMA, patients
 from cloister.cli.output import Output, add_flags
+from cloister.display import Bars, Table
 from cloister.errors import PlanError, ProtocolError
 from cloister.jobs import JobResult, make_plan
 from cloister.privacy.budget import Budget
 from cloister.protocol.plan import Plan
 from cloister.report import as_table
-from cloister.tasks.auto import Auto
-from cloister.tasks.base import Bars, Table
+from cloister.tasks.clustering.auto import Auto
 
 STORY = (
     "Four processes on this machine: a coordinator, and three hospitals that dial out to it over "

@@ -9,9 +9,9 @@ from cloister.cli import jobs_rest
 from cloister.cli.output import Output, add_flags
 from cloister.enrolment import KeyFolder
 from cloister.errors import DataError, PlanError
+from cloister.flare.kit import open_doors, secure, write_job
 from cloister.service.client import proposal
 from cloister.settings import AnalystSettings, load_settings
-from cloister.transports.flare_kit import open_doors, secure, write_job
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

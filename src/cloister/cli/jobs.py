@@ -15,6 +15,7 @@ from cloister.cli import jobs_rest
 from cloister.cli.options import target_of
 from cloister.cli.output import Output, add_flags
 from cloister.cli.release import show_federated
+from cloister.display import Table
 from cloister.errors import BudgetExceeded, DataError, PlanError
 from cloister.jobs import JobResult
 from cloister.privacy import accounting
@@ -22,12 +23,11 @@ from cloister.privacy.filter import Cost, cheapest, tariffs
 from cloister.privacy.noise import AGGREGATOR_NOISE
 from cloister.protocol.plan import Plan
 from cloister.report import listed, number, odds_sentence, write_report
-from cloister.report.words import warnings_of
+from cloister.report.text import warnings_of
 from cloister.settings import SiloSettings, load_settings
 from cloister.silo.agent import MODEL, close_job
 from cloister.silo.site import Site
 from cloister.silo.store import GRANTED, OPEN, UNDECIDED, Job, State
-from cloister.tasks.base import Table
 
 CONSENT = (
     "Profile 'group': the guarantee rests on the aggregator really adding the noise, which no silo "

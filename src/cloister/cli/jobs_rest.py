@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from cloister.cli.doubts import doubts, doubts_of_categories
 from cloister.cli.evaluate import about_model
 from cloister.cli.options import (
     add_kmeans_arguments,
@@ -18,8 +17,10 @@ from cloister.cli.options import (
     target_of,
 )
 from cloister.cli.output import Output
+from cloister.cli.plan_warnings import doubts, doubts_of_categories
 from cloister.cli.release import show_federated
 from cloister.cli.run import add_task_arguments, allowed_task, task_options
+from cloister.display import Table
 from cloister.enrolment import KeyFolder, client_context
 from cloister.errors import DataError, PlanError
 from cloister.jobs import JobResult
@@ -28,8 +29,8 @@ from cloister.report import listed, write_report
 from cloister.schema import Schema
 from cloister.service.client import Rest, proposal
 from cloister.settings import AnalystSettings, CoordinatorSettings
+from cloister.task import Task
 from cloister.tasks import TASKS
-from cloister.tasks.base import Table, Task
 
 Settings = AnalystSettings | CoordinatorSettings
 

@@ -16,17 +16,15 @@ from cloister.jobs import make_plan
 from cloister.privacy.budget import Budget, default_delta
 from cloister.protocol.plan import Plan
 from cloister.schema import Schema
+from cloister.task import Task
 from cloister.tasks import TASKS
-from cloister.tasks.base import Task
-from cloister.tasks.select_k import SelectK
+from cloister.tasks.clustering import kmeans_tasks
+from cloister.tasks.clustering.select_k import SelectK
 
 
 def _fields_of(task: type[Task]) -> set[str]:
     """Return the names of a task's public numbers."""
     return {field.name for field in fields(task)}  # type: ignore[arg-type]  # as in Plan.to_dict
-
-
-_ALGORITHMS = tuple(t.name for t in TASKS.values() if t.private and "n_clusters" in _fields_of(t))
 
 
 LEDGER_VARIABLE = "CLOISTER_LEDGER"
@@ -155,7 +153,7 @@ def add_kmeans_arguments(parser: argparse.ArgumentParser, *, required: bool = Tr
         metavar="K|auto:LOW..HIGH",
         help="number of clusters; 'auto:2..12' chooses one from released counts",
     )
-    group.add_argument("--algorithm", choices=_ALGORITHMS, default="auto")
+    group.add_argument("--algorithm", choices=tuple(kmeans_tasks()), default="auto")
     group.add_argument("--alpha", type=float, help="fastlloyd: radius as a part of the box")
     group.add_argument(
         "--rounds",
@@ -305,7 +303,7 @@ def kmeans_task(args: argparse.Namespace) -> tuple[type[Task], dict[str, Any]]:
     """Return the k-means task of a command line, and its options."""
     if isinstance(args.k, range):
         return SelectK, _selection_options(args)
-    return TASKS[args.algorithm], kmeans_options(args)
+    return kmeans_tasks()[args.algorithm], kmeans_options(args)
 
 
 def _selection_options(args: argparse.Namespace) -> dict[str, Any]:
@@ -328,11 +326,11 @@ def kmeans_options(args: argparse.Namespace) -> dict[str, Any]:
             f"alpha belongs to fastlloyd, got it with {args.algorithm}; leave it out "
             "or add --algorithm fastlloyd."
         )
-    if args.rounds is not None and "rounds" not in _fields_of(TASKS[args.algorithm]):
+    if args.rounds is not None and "rounds" not in _fields_of(kmeans_tasks()[args.algorithm]):
         raise PlanError(f"rounds are fixed by the plan of {args.algorithm}; leave them out.")
     given = {"alpha": args.alpha, "rounds": args.rounds}
     options: dict[str, Any] = {"n_clusters": args.k, "public_seed": args.public_seed}
-    if "relocate_empty" in _fields_of(TASKS[args.algorithm]):
+    if "relocate_empty" in _fields_of(kmeans_tasks()[args.algorithm]):
         options["relocate_empty"] = False if args.keep_empty else None
     elif args.keep_empty:
         raise PlanError(f"keep-empty means nothing for {args.algorithm}; leave it out.")

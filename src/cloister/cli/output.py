@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cloister.report.words import cell_text, clean
-from cloister.tasks.base import Table
+from cloister.display import Table
+from cloister.report.text import cell_text, clean
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from math import isfinite
 from typing import Any
 
-from cloister.cli.doubts import doubts, doubts_of_categories, forecast_of, is_of_centres
 from cloister.cli.options import (
     add_kmeans_arguments,
     add_plan_arguments,
@@ -16,14 +15,16 @@ from cloister.cli.options import (
     target_of,
 )
 from cloister.cli.output import Output, add_flags
+from cloister.cli.plan_warnings import doubts, doubts_of_categories, forecast_of, is_of_centres
 from cloister.cli.run import add_task_arguments, allowed_task, task_options
+from cloister.display import Table
 from cloister.errors import PlanError
 from cloister.privacy import accounting
 from cloister.privacy.filter import Limits, Split, Tariff
 from cloister.protocol.plan import Plan
 from cloister.report import listed, number, odds_sentence
 from cloister.schema import Schema
-from cloister.tasks.base import Floats, Table
+from cloister.task import Floats
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -13,8 +13,8 @@ from cloister.cli.options import schema_of_model
 from cloister.cli.output import Output, add_flags
 from cloister.errors import DataError, PlanError
 from cloister.jobs import JobResult
-from cloister.tasks.base import Classifier, Regressor
-from cloister.tasks.outliers import Outliers
+from cloister.task import Classifier, Regressor
+from cloister.tasks.patterns.outliers import Outliers
 
 if TYPE_CHECKING:
     from cloister.estimators.kmeans import DPKMeans

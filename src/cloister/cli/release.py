@@ -15,21 +15,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cloister.cli.doubts import doubts, doubts_of_categories
 from cloister.cli.options import default_ledger, plan_of, source_of
 from cloister.cli.output import Output
+from cloister.cli.plan_warnings import doubts, doubts_of_categories
+from cloister.display import Bars, Curve, Table
 from cloister.errors import BudgetExceeded, DataError, PlanError
 from cloister.jobs import Account, JobResult, run_job
 from cloister.privacy.budget import Budget
 from cloister.privacy.filter import Cost, Limits, Split, cheapest
 from cloister.report import as_table, number, odds_sentence, write_report
-from cloister.report.words import warnings_of
+from cloister.report.text import warnings_of
 from cloister.schema import Schema
 from cloister.stability import Stability, stability
-from cloister.tasks.apriori import Apriori
-from cloister.tasks.base import Bars, Curve, Table, Task
-from cloister.tasks.clusters import clusters_above_noise, records_left_out
-from cloister.tasks.pipeline import Pipeline
+from cloister.task import Task
+from cloister.tasks.clustering.clusters import clusters_above_noise, records_left_out
+from cloister.tasks.patterns.apriori import Apriori
+from cloister.tasks.preparation.pipeline import Pipeline
 
 if TYPE_CHECKING:
     from cloister.data import Records
@@ -328,7 +329,7 @@ def _write_centres(result: JobResult, path: Path) -> None:
 
 def _write_rules(result: JobResult, folder: Path) -> dict[str, Path]:
     """Write frequent itemsets and rules as tables; the items of a set have " + " between them."""
-    from cloister.estimators.rules import RuleSet
+    from cloister.estimators.association import RuleSet
 
     found = RuleSet(result)
     files = {name: folder / f"{name}.csv" for name in ("itemsets", "rules")}

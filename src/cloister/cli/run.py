@@ -15,8 +15,8 @@ from cloister.cli.output import Output, add_flags
 from cloister.cli.release import finish, release
 from cloister.errors import CloisterError, PlanError
 from cloister.jobs import make_plan, run_job
+from cloister.task import Task
 from cloister.tasks import TASKS
-from cloister.tasks.base import Task
 
 _MEMBERS = (
     *("name", "private", "profiles", "rounds", "design", "describe", "start", "blocks"),
@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run a task; return the exit code."""
     if args.mpi:
-        from cloister.cli.ranks import run_rank
+        from cloister.cli.mpi import run_rank
 
         return run_rank(args)
     out = Output.of(args)

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from cloister.cli.output import Output, add_flags
+from cloister.display import Table
 from cloister.errors import DataError, PlanError
 from cloister.schema import FILL_IN, Schema, catalogue_schema, differences, init_schema
-from cloister.tasks.base import Table
 
 _SHOWN = 6  # categories of a column on the screen
 

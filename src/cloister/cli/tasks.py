@@ -9,8 +9,8 @@ from cloister.cli.output import Output, add_flags
 from cloister.jobs import make_plan
 from cloister.privacy.budget import Budget
 from cloister.schema import schema_of
+from cloister.task import Task
 from cloister.tasks import TASKS
-from cloister.tasks.base import Task
 from cloister.tasks.examples import example_of
 from cloister.tasks.options import options_of
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cloister.data.doubt import Tally
+from cloister.data.few_rows import Tally
 from cloister.data.records import LOCAL_NOTE, Rules, UnitLimit, default_rows, open_by_schema
 
 if TYPE_CHECKING:

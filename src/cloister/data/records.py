@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from cloister.data.baskets import Baskets, is_catalogue, open_baskets
 from cloister.data.cells import Floats, Mask, as_codes, as_numbers, decoded, one_unit, unit_name
-from cloister.data.doubt import Tally
+from cloister.data.few_rows import Tally
 from cloister.data.sources import Raw, SqlQuery, Table, is_path, open_source
 from cloister.errors import DataError, PlanError
 from cloister.hazmat.fixedpoint import Contract

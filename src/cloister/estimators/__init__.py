@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from cloister.estimators.curator import CuratorKMeans
+from cloister.estimators.association import RuleSet, mine_rules
 from cloister.estimators.ensemble import DPSiloEnsemble, combined_probabilities
-from cloister.estimators.evaluate import Measures, cluster_quality, evaluate
 from cloister.estimators.federated_learning import FederatedLearner
 from cloister.estimators.forest import DPRandomForestClassifier
 from cloister.estimators.kmeans import DPKMeans
 from cloister.estimators.linear_model import DPLinearRegression, DPLogisticRegression
+from cloister.estimators.measures import Measures, cluster_quality, evaluate
 from cloister.estimators.naive_bayes import DPNaiveBayes
 from cloister.estimators.outliers import DPOutlierDetector
 from cloister.estimators.prepare import (
@@ -18,12 +18,10 @@ from cloister.estimators.prepare import (
     dp_quantiles,
     dp_statistics,
 )
-from cloister.estimators.rules import RuleSet, mine_rules
 from cloister.estimators.select_k import KSelection, select_k
 
 __all__ = [
     "DPPCA",
-    "CuratorKMeans",
     "DPBounds",
     "DPKMeans",
     "DPLinearRegression",

@@ -33,8 +33,8 @@ from cloister.jobs import JobResult, run_job
 from cloister.privacy.noise import DiscreteNoise, NoiseSource
 from cloister.protocol.plan import Plan
 from cloister.schema import Column, Schema
-from cloister.tasks.base import Classifier, Task
-from cloister.tasks.pipeline import Pipeline
+from cloister.task import Classifier, Task
+from cloister.tasks.preparation.pipeline import Pipeline
 
 _TRUTH = {"False": False, "True": True}
 

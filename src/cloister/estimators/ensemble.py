@@ -33,7 +33,7 @@ from cloister.privacy.budget import default_delta
 from cloister.privacy.calibration import gdp_mu_for
 from cloister.privacy.events import ComposedEvent
 from cloister.schema import Schema
-from cloister.tasks.base import Classifier, Records
+from cloister.task import Classifier, Records
 
 Combine = Literal["probabilities", "votes"]
 

@@ -30,9 +30,9 @@ from cloister.privacy.events import ComposedEvent, Event, GaussianEvent, Sampled
 from cloister.privacy.noise import DiscreteNoise, NoiseSource
 from cloister.protocol.plan import Plan
 from cloister.randomness import public_generator
-from cloister.tasks.base import GridState, Records
-from cloister.tasks.fedavg import ClientUpdates, Trust
-from cloister.tasks.local_training import clipped
+from cloister.task import GridState, Records
+from cloister.tasks.supervised.fedavg import ClientUpdates, Trust
+from cloister.tasks.supervised.local_training import clipped
 
 Floats = NDArray[np.float64]
 
@@ -160,8 +160,8 @@ class FederatedLearner(BaseEstimator):
     rate : float in (0, 1]
         Probability with which a client takes part in a round, by a coin that it keeps secret.
     growth, server_rate, momentum, trust
-        As in :class:`~cloister.tasks.fedavg.FedAvg`. With ``trust="local"`` epsilon is of each
-        client's update alone.
+        As in :class:`~cloister.tasks.supervised.fedavg.FedAvg`. With ``trust="local"`` epsilon is
+        of each client's update alone.
     classes : sequence, optional
         Public labels, needed for a scikit-learn classifier.
     local_epochs : int, >= 1

@@ -15,8 +15,8 @@ from cloister.estimators.base import PrivateClassifier, read_labelled
 from cloister.estimators.tables import Floats
 from cloister.jobs import JobResult
 from cloister.privacy.ledger import Ledger
-from cloister.tasks.base import Task
-from cloister.tasks.forest import RandomForest
+from cloister.task import Task
+from cloister.tasks.supervised.forest import RandomForest
 
 
 class DPRandomForestClassifier(PrivateClassifier):
@@ -93,7 +93,7 @@ class DPRandomForestClassifier(PrivateClassifier):
 
     References
     ----------
-    See :mod:`cloister.tasks.forest`.
+    See :mod:`cloister.tasks.supervised.forest`.
 
     Examples
     --------

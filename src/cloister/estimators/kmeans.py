@@ -38,39 +38,14 @@ from cloister.privacy.noise import DiscreteNoise, NoiseSource
 from cloister.protocol.plan import Plan
 from cloister.schema import Schema
 from cloister.stability import N_RUNS, Stability, stability
-from cloister.tasks import TASKS, Task
-from cloister.tasks.auto import Auto
-from cloister.tasks.balcan import Balcan
-from cloister.tasks.clusters import clusters_above_noise, records_left_out
-from cloister.tasks.dp_em import DPEM
-from cloister.tasks.feddp_init import FedDPInit
-from cloister.tasks.grid_synopsis import EUGkM, Hybrid
-from cloister.tasks.kmeans import FastLloyd, GLloyd, SuLloyd
-from cloister.tasks.lsh_tree import LSHTree
-from cloister.tasks.max_cover import MaxCoverHistogram
-from cloister.tasks.select_k import SelectK
-from cloister.tasks.subcluster import KMeansGuaranteeDP, SubClusterDP
+from cloister.task import Task
+from cloister.tasks import TASKS
+from cloister.tasks.clustering import kmeans_tasks
+from cloister.tasks.clustering.auto import Auto
+from cloister.tasks.clustering.clusters import clusters_above_noise, records_left_out
+from cloister.tasks.clustering.select_k import SelectK
 
 Floats = NDArray[np.float64]
-
-ALGORITHMS: dict[str, type[Task]] = {
-    task.name: task
-    for task in (
-        Auto,
-        FastLloyd,
-        GLloyd,
-        SuLloyd,
-        EUGkM,
-        Hybrid,
-        LSHTree,
-        FedDPInit,
-        DPEM,
-        Balcan,
-        MaxCoverHistogram,
-        KMeansGuaranteeDP,
-        SubClusterDP,
-    )
-}
 
 
 class DPKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):
@@ -151,7 +126,7 @@ class DPKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
 
     References
     ----------
-    Diaa, Humphries, Kerschbaum, arXiv:2405.02437; see :mod:`cloister.tasks.kmeans`.
+    Diaa, Humphries, Kerschbaum, arXiv:2405.02437; see :mod:`cloister.tasks.clustering.kmeans`.
 
     Examples
     --------
@@ -245,14 +220,14 @@ class DPKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
             "public_seed": seed,
             "frac_bits": int(self.frac_bits),
         }
-        if "relocate_empty" in _fields_of(ALGORITHMS[self.algorithm]):
+        if "relocate_empty" in _fields_of(kmeans_tasks()[self.algorithm]):
             options["relocate_empty"] = self.relocate_empty
         if self.rounds is not None:
             options["rounds"] = int(self.rounds)
         if self.alpha is not None:
             options["alpha"] = float(self.alpha)
         result = run_job(
-            ALGORITHMS[self.algorithm],
+            kmeans_tasks()[self.algorithm],
             schema,
             records,
             epsilon=self.epsilon,
@@ -379,8 +354,10 @@ class DPKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         if bounds is not None:
             check_schema(bounds, plan)
         algorithm = Auto.name if isinstance(task, SelectK) else task.name
-        if algorithm not in ALGORITHMS or plan.budget is None:
-            raise DataError(f"model holds the task {task.name!r}, not one of {list(ALGORITHMS)}.")
+        if algorithm not in kmeans_tasks() or plan.budget is None:
+            raise DataError(
+                f"model holds the task {task.name!r}, not one of {list(kmeans_tasks())}."
+            )
         model = cls(
             result.results["centres"].shape[0],
             epsilon=plan.budget.epsilon,
@@ -396,18 +373,18 @@ class DPKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, 
         return model
 
     def _check_parameters(self) -> None:
-        if self.algorithm not in ALGORITHMS:
+        if self.algorithm not in kmeans_tasks():
             way = (
                 "; 'lloyd' is not private, use sklearn.cluster.KMeans or cloister compare"
                 if self.algorithm in TASKS
                 else ""
             )
             raise PlanError(
-                f"algorithm must be one of {list(ALGORITHMS)}, got {self.algorithm!r}{way}."
+                f"algorithm must be one of {list(kmeans_tasks())}, got {self.algorithm!r}{way}."
             )
         if self.alpha is not None and self.algorithm != "fastlloyd":
             raise PlanError(f"alpha belongs to 'fastlloyd', got it with {self.algorithm!r}.")
-        if self.rounds is not None and "rounds" not in _fields_of(ALGORITHMS[self.algorithm]):
+        if self.rounds is not None and "rounds" not in _fields_of(kmeans_tasks()[self.algorithm]):
             raise PlanError(f"rounds are fixed by the plan of {self.algorithm!r}; leave them out.")
         optional = {name: getattr(self, name) for name in ("nominal_n", "rounds")}
         given = {name: value for name, value in optional.items() if value is not None}

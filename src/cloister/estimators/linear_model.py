@@ -12,17 +12,18 @@ from numpy.typing import NDArray
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
+from cloister.display import Between
 from cloister.errors import PlanError
 from cloister.estimators.base import PrivateClassifier, PrivateEstimator, grid_rows, read_labelled
 from cloister.estimators.tables import Floats
 from cloister.jobs import JobResult
 from cloister.privacy.ledger import Ledger
 from cloister.schema import Schema
-from cloister.tasks.base import Between, Task
-from cloister.tasks.contrasts import combination, difference
-from cloister.tasks.linear import Linear
-from cloister.tasks.logistic import Logistic
+from cloister.task import Task
 from cloister.tasks.population import ENDS
+from cloister.tasks.supervised.contrasts import combination, difference
+from cloister.tasks.supervised.linear import Linear
+from cloister.tasks.supervised.logistic import Logistic
 
 
 class DPLogisticRegression(PrivateClassifier):
@@ -91,7 +92,7 @@ class DPLogisticRegression(PrivateClassifier):
 
     References
     ----------
-    See :mod:`cloister.tasks.logistic`.
+    See :mod:`cloister.tasks.supervised.logistic`.
 
     Examples
     --------
@@ -301,7 +302,7 @@ class DPLinearRegression(RegressorMixin, PrivateEstimator):
 
     References
     ----------
-    See :mod:`cloister.tasks.linear`.
+    See :mod:`cloister.tasks.supervised.linear`.
 
     Examples
     --------

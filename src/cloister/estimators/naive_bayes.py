@@ -11,8 +11,8 @@ import numpy as np
 from cloister.estimators.base import PrivateClassifier, read_labelled
 from cloister.jobs import JobResult
 from cloister.privacy.ledger import Ledger
-from cloister.tasks.base import Task
-from cloister.tasks.naive_bayes import NaiveBayes
+from cloister.task import Task
+from cloister.tasks.supervised.naive_bayes import NaiveBayes
 
 
 class DPNaiveBayes(PrivateClassifier):
@@ -86,7 +86,7 @@ class DPNaiveBayes(PrivateClassifier):
 
     References
     ----------
-    See :mod:`cloister.tasks.naive_bayes`.
+    See :mod:`cloister.tasks.supervised.naive_bayes`.
 
     Examples
     --------

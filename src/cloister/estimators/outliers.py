@@ -16,8 +16,8 @@ from cloister.estimators.base import PrivateEstimator
 from cloister.estimators.tables import Floats, new_rows, read_silos
 from cloister.jobs import JobResult
 from cloister.privacy.ledger import Ledger
-from cloister.tasks.base import Task
-from cloister.tasks.outliers import Outliers
+from cloister.task import Task
+from cloister.tasks.patterns.outliers import Outliers
 
 
 class DPOutlierDetector(OutlierMixin, PrivateEstimator):
@@ -64,7 +64,7 @@ class DPOutlierDetector(OutlierMixin, PrivateEstimator):
 
     References
     ----------
-    :mod:`cloister.tasks.outliers`.
+    :mod:`cloister.tasks.patterns.outliers`.
 
     Examples
     --------

@@ -11,15 +11,20 @@ import numpy as np
 from sklearn.base import TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
+from cloister.display import Exhibit
 from cloister.errors import PlanError
 from cloister.estimators.base import PrivateEstimator
 from cloister.estimators.tables import Floats, check_whole, new_rows, read_silos
 from cloister.hazmat.fixedpoint import Grid
 from cloister.jobs import JobResult
 from cloister.privacy.ledger import Ledger
-from cloister.tasks import PCA, Bounds, Quantiles, Standardise, Statistics
-from cloister.tasks.base import Exhibit, Task, Transformer
+from cloister.task import Task, Transformer
 from cloister.tasks.population import ENDS
+from cloister.tasks.preparation.bounds import Bounds
+from cloister.tasks.preparation.pca import PCA
+from cloister.tasks.preparation.quantiles import Quantiles
+from cloister.tasks.preparation.standardise import Standardise
+from cloister.tasks.preparation.statistics import Statistics
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -505,7 +510,7 @@ def dp_quantiles(
     -------
     Summary
         With ``["quantiles"]``, ``["low"]`` and ``["high"]`` of shape (n_used, n_probabilities);
-        also the distribution: :class:`~cloister.tasks.quantiles.Quantiles`.
+        also the distribution: :class:`~cloister.tasks.preparation.quantiles.Quantiles`.
 
     Raises
     ------
@@ -568,7 +573,7 @@ def dp_statistics(
     Summary
         With ``["count"]``, ``["mean"]``, ``["variance"]``, ``["deviation"]``, if asked for
         ``["covariance"]`` and ``["correlation"]``, and the ends of their intervals:
-        :class:`~cloister.tasks.statistics.Statistics`.
+        :class:`~cloister.tasks.preparation.statistics.Statistics`.
 
     Raises
     ------

@@ -17,8 +17,8 @@ from cloister.estimators.tables import open_account
 from cloister.jobs import run_job
 from cloister.privacy.ledger import Ledger
 from cloister.protocol.plan import Plan
-from cloister.tasks.gap_statistic import GapCurve
-from cloister.tasks.select_k import SelectK
+from cloister.tasks.clustering.gap_statistic import GapCurve
+from cloister.tasks.clustering.select_k import SelectK
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def select_k(
     Notes
     -----
     Costs no more than ``DPKMeans(k, algorithm="auto")`` for one known number:
-    :mod:`cloister.tasks.select_k` says why.
+    :mod:`cloister.tasks.clustering.select_k` says why.
 
     Examples
     --------

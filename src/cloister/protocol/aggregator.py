@@ -42,7 +42,7 @@ from cloister.protocol.messages import (
 from cloister.protocol.plan import Plan, share_threshold
 from cloister.protocol.progress import Progress
 from cloister.secagg.dropout import RoundKeys, open_secret
-from cloister.tasks.base import GridState
+from cloister.task import GridState
 
 _T = TypeVar("_T")
 _ROSTER, _OPENED = b"roster", "opened/{}"

@@ -49,7 +49,7 @@ from cloister.protocol.messages import (
 from cloister.protocol.plan import Plan
 from cloister.protocol.progress import Progress
 from cloister.secagg.masks import Masker
-from cloister.tasks.base import GridState, Records, inside
+from cloister.task import GridState, Records, inside
 
 Source = Iterable[Records] | Callable[[int, GridState], Iterable[Records]]
 """Grid records in chunks, iterable once a round; or a function of round and state that makes them.

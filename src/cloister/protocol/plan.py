@@ -38,8 +38,8 @@ from cloister.privacy.events import (
     SampledGaussianEvent,
 )
 from cloister.randomness import new_nonce
+from cloister.task import Block, ByClient, BySilo, Mechanism, Profile, Released, Task
 from cloister.tasks import TASKS
-from cloister.tasks.base import Block, ByClient, BySilo, Mechanism, Profile, Released, Task
 
 PROTOCOL_VERSION = 1
 MAX_RECORDS = 1 << 32  # per silo: public head-room, not a count

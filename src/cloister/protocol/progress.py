@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.hazmat.ring import Words, to_bytes, to_integers, to_words
 from cloister.protocol.plan import Plan
-from cloister.tasks.base import GridState, State
+from cloister.task import GridState, State
 
 
 class Progress:

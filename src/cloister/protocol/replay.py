@@ -24,7 +24,7 @@ import numpy as np
 from cloister.hazmat.ring import to_words
 from cloister.protocol.plan import Plan
 from cloister.protocol.progress import Progress
-from cloister.tasks.base import Integers, Records, Task
+from cloister.task import Integers, Records, Task
 
 Trace = Mapping[str, Any]
 """What comes out, as JSON-able values: *states*, *results* of each, what is shown of the last, and

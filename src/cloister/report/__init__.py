@@ -7,7 +7,7 @@ records and no duration can enter.
 from __future__ import annotations
 
 from cloister.report.page import render_report, write_report
-from cloister.report.words import (
+from cloister.report.text import (
     as_table,
     between,
     listed,

@@ -15,11 +15,12 @@ from pathlib import Path
 
 import numpy as np
 
+from cloister.display import Between, Exhibit, Measured, Table
 from cloister.jobs import JobResult
 from cloister.privacy.events import GaussianEvent, SampledGaussianEvent, mechanism_counts
 from cloister.protocol.plan import Plan
 from cloister.report import plots
-from cloister.report.words import (
+from cloister.report.text import (
     as_table,
     cell_text,
     clean,
@@ -31,8 +32,7 @@ from cloister.report.words import (
     who_saw_what,
 )
 from cloister.stability import Stability
-from cloister.tasks.base import Between, Exhibit, Measured, Table
-from cloister.tasks.pipeline import Pipeline
+from cloister.tasks.preparation.pipeline import Pipeline
 
 _INTERVALS = (
     " The small line in a cell places the value between the lowest and the highest of its column, "

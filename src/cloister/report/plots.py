@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cloister.report.words import as_table, cell_texts
-from cloister.tasks.base import Bars, Curve, Floats, Graph, Heatmap, Scatter
+from cloister.display import Bars, Curve, Graph, Heatmap, Scatter
+from cloister.report.text import as_table, cell_texts
+from cloister.task import Floats
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -15,7 +15,7 @@ from cloister.hazmat.signing import fingerprint_of, verify
 from cloister.protocol.plan import Plan, study_name
 from cloister.schema import Schema
 from cloister.settings import PolicySettings
-from cloister.tasks.base import BySilo, Profile, names_within
+from cloister.task import BySilo, Profile, names_within
 
 _SHOWN = 5  # names in a reason; a catalogue may have thousands
 PROPOSE_LABEL = b"cloister/1/propose"

@@ -1,112 +1,138 @@
-"""Tasks: one file per published algorithm; pure functions of public state and local records."""
+"""The catalogue of tasks: one file per algorithm, found by its name, imported when asked for.
+
+Tasks that ship stand in ``TASKS``. Those of other packages come by the entry-point group
+``cloister.tasks``, those of a file by :func:`from_file`; code never comes over the network.
+"""
 
 from __future__ import annotations
 
-from cloister.tasks.apriori import Apriori
-from cloister.tasks.auto import Auto
-from cloister.tasks.balcan import Balcan
-from cloister.tasks.base import Block, Released, Task
-from cloister.tasks.bounds import Bounds
-from cloister.tasks.cluster_quality import ClusterQuality
-from cloister.tasks.count import Count
-from cloister.tasks.dp_em import DPEM
-from cloister.tasks.evaluate import Evaluation
-from cloister.tasks.evaluate_regression import RegressionEvaluation
-from cloister.tasks.fedavg import FedAvg, FedAvgRegression
-from cloister.tasks.feddp_init import FedDPInit
-from cloister.tasks.forest import RandomForest
-from cloister.tasks.grid_synopsis import EUGkM, Hybrid
-from cloister.tasks.kmeans import FastLloyd, GLloyd, Lloyd, SuLloyd
-from cloister.tasks.linear import Linear
-from cloister.tasks.logistic import Logistic
-from cloister.tasks.lsh_tree import LSHTree
-from cloister.tasks.max_cover import MaxCoverHistogram
-from cloister.tasks.naive_bayes import NaiveBayes
-from cloister.tasks.outliers import Outliers
-from cloister.tasks.pca import PCA
-from cloister.tasks.pipeline import Pipeline
-from cloister.tasks.quantiles import Quantiles
-from cloister.tasks.select_k import SelectK
-from cloister.tasks.standardise import Standardise
-from cloister.tasks.statistics import Statistics
-from cloister.tasks.subcluster import KMeansGuaranteeDP, SubClusterDP
+import sys
+from collections.abc import Collection, Iterator, Mapping
+from importlib import import_module
+from importlib.metadata import entry_points
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
 
-TASKS: dict[str, type[Task]] = {
-    task.name: task
-    for task in (
-        Apriori,
-        Auto,
-        Balcan,
-        Bounds,
-        ClusterQuality,
-        Count,
-        DPEM,
-        EUGkM,
-        Evaluation,
-        FastLloyd,
-        FedAvg,
-        FedAvgRegression,
-        FedDPInit,
-        GLloyd,
-        Hybrid,
-        KMeansGuaranteeDP,
-        LSHTree,
-        Linear,
-        Lloyd,
-        Logistic,
-        MaxCoverHistogram,
-        NaiveBayes,
-        Outliers,
-        RandomForest,
-        RegressionEvaluation,
-        PCA,
-        Pipeline,
-        Quantiles,
-        SelectK,
-        Standardise,
-        Statistics,
-        SubClusterDP,
-        SuLloyd,
-    )
+from cloister.errors import PlanError
+from cloister.task import Task
+
+GROUP = "cloister.tasks"
+"""Entry points of this group name a task: ``crosstab = "my_package.crosstab:Crosstab"``."""
+
+
+class Catalogue(Mapping[str, type[Task]]):
+    """Tasks by name; looking one up imports its file, listing the names imports nothing.
+
+    Parameters
+    ----------
+    places : mapping of str to str
+        From the name of a task to ``"module:Class"``.
+    """
+
+    def __init__(self, places: Mapping[str, str]) -> None:
+        self.places = dict(sorted(places.items()))
+
+    def __getitem__(self, name: str) -> type[Task]:
+        module, _, kind = self.places[name].partition(":")
+        task: type[Task] = getattr(import_module(module), kind)
+        if task.name != name:
+            raise PlanError(
+                f"task {kind!r} of {module!r} must be called {name!r} as in the catalogue, got "
+                f"{task.name!r}; rename one of them."
+            )
+        return task
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.places  # Mapping would import it to find out
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.places)
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def __repr__(self) -> str:
+        return f"Catalogue({', '.join(self.places)})"
+
+
+_SHIPPED = {
+    "apriori": "patterns.apriori:Apriori",
+    "auto": "clustering.auto:Auto",
+    "bounds": "preparation.bounds:Bounds",
+    "cluster-quality": "evaluation.cluster_quality:ClusterQuality",
+    "count": "count:Count",
+    "evaluation": "evaluation.classification:Evaluation",
+    "fastlloyd": "clustering.kmeans:FastLloyd",
+    "fedavg": "supervised.fedavg:FedAvg",
+    "fedavg-regression": "supervised.fedavg:FedAvgRegression",
+    "forest": "supervised.forest:RandomForest",
+    "glloyd": "clustering.kmeans:GLloyd",
+    "linear": "supervised.linear:Linear",
+    "lloyd": "clustering.kmeans:Lloyd",
+    "logistic": "supervised.logistic:Logistic",
+    "naive-bayes": "supervised.naive_bayes:NaiveBayes",
+    "outliers": "patterns.outliers:Outliers",
+    "pca": "preparation.pca:PCA",
+    "pipeline": "preparation.pipeline:Pipeline",
+    "quantiles": "preparation.quantiles:Quantiles",
+    "regression-evaluation": "evaluation.regression:RegressionEvaluation",
+    "selectk": "clustering.select_k:SelectK",
+    "standardise": "preparation.standardise:Standardise",
+    "statistics": "preparation.statistics:Statistics",
+    "sulloyd": "clustering.kmeans:SuLloyd",
 }
+TASKS: Mapping[str, type[Task]] = Catalogue(
+    {name: f"cloister.tasks.{place}" for name, place in _SHIPPED.items()}
+)
 """Every task that ships, by its name."""
 
-__all__ = [
-    "DPEM",
-    "PCA",
-    "TASKS",
-    "Apriori",
-    "Auto",
-    "Balcan",
-    "Block",
-    "Bounds",
-    "ClusterQuality",
-    "Count",
-    "EUGkM",
-    "Evaluation",
-    "FastLloyd",
-    "FedAvg",
-    "FedAvgRegression",
-    "FedDPInit",
-    "GLloyd",
-    "Hybrid",
-    "KMeansGuaranteeDP",
-    "LSHTree",
-    "Linear",
-    "Lloyd",
-    "Logistic",
-    "MaxCoverHistogram",
-    "NaiveBayes",
-    "Outliers",
-    "Pipeline",
-    "Quantiles",
-    "RandomForest",
-    "RegressionEvaluation",
-    "Released",
-    "SelectK",
-    "Standardise",
-    "Statistics",
-    "SuLloyd",
-    "SubClusterDP",
-    "Task",
-]
+
+def installed(names: Collection[str] | None = None) -> Catalogue:
+    """Return the tasks that ship and those of installed packages.
+
+    Parameters
+    ----------
+    names : collection of str, optional
+        Of other packages, only these; all by default.
+
+    Raises
+    ------
+    PlanError
+        If two packages offer a task of the same name, or one has the name of ours.
+    """
+    places = {name: f"cloister.tasks.{place}" for name, place in _SHIPPED.items()}
+    for entry in entry_points(group=GROUP):
+        if names is not None and entry.name not in names:
+            continue
+        if places.setdefault(entry.name, entry.value) != entry.value:
+            raise PlanError(
+                f"task {entry.name!r} must come from one package, got {places[entry.name]!r} and "
+                f"{entry.value!r}; uninstall one of them."
+            )
+    return Catalogue(places)
+
+
+def from_file(place: str) -> type[Task]:
+    """Return the task of ``path/to/file.py:ClassName``.
+
+    Raises
+    ------
+    PlanError
+        If there is no such file or class.
+    """
+    file, _, kind = place.rpartition(":")
+    path = Path(file).resolve()
+    if not path.is_file():
+        raise PlanError(f"file of a task must exist, got {file!r}; write path/to/file.py:Class.")
+    spec = spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise PlanError(
+            f"file of a task must be Python, got {file!r}; write path/to/file.py:Class."
+        )
+    module = module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    if not hasattr(module, kind):
+        raise PlanError(f"file {file!r} must have the class {kind!r}, which it has not.")
+    found: type[Task] = getattr(module, kind)
+    return found

@@ -11,8 +11,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.tasks.base import Integers, Records
-from cloister.tasks.lloyd_kernel import nearest_centres
+from cloister.task import Integers, Records
+from cloister.tasks.clustering.lloyd_kernel import nearest_centres
 
 _CHUNK_VALUES = 1 << 19
 

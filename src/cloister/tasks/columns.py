@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cloister.errors import PlanError
-from cloister.tasks.base import Integers, PublicColumn, Records
+from cloister.task import Integers, PublicColumn, Records
 
 _FEW = 20  # columns, which fit in a sentence
 

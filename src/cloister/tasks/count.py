@@ -8,22 +8,20 @@ from typing import ClassVar, Self
 
 import numpy as np
 
+from cloister.display import Exhibit, Measured, Table
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.privacy.budget import Budget
-from cloister.tasks.base import (
+from cloister.task import (
     INTERVAL_95,
     Block,
-    Exhibit,
     Floats,
     GridState,
     Integers,
-    Measured,
     Mechanism,
     Profile,
     Records,
     Released,
     State,
-    Table,
 )
 
 _FINE = 16  # a record counts 2**16, so that the noise is on a fine lattice (see the rounding rule)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from cloister.tasks.base import PublicColumn, Task
+from cloister.task import PublicColumn, Task
 
 NUMBER = PublicColumn("age", 0.0, 100.0)
 OTHER_NUMBER = PublicColumn("weight", 0.0, 200.0)

@@ -25,7 +25,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.tasks.base import INTERVAL_95, Floats, Mechanism
+from cloister.task import INTERVAL_95, Floats, Mechanism
 
 BOX = (-1.0, 1.0)
 """Where every record lies, in grid coordinates, and so every mean of records."""

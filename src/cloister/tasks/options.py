@@ -9,7 +9,7 @@ from typing import Any
 
 from cloister.errors import PlanError
 from cloister.privacy.budget import Budget
-from cloister.tasks.base import Task
+from cloister.task import Task
 from cloister.tasks.examples import example_of
 
 _TOLD = {  # to every task that takes it, not by the user

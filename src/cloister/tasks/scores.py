@@ -35,7 +35,7 @@ from math import ceil
 
 import numpy as np
 
-from cloister.tasks.base import INTERVAL_95, Floats, Integers
+from cloister.task import INTERVAL_95, Floats, Integers
 from cloister.tasks.intervals import fieller
 from cloister.tasks.population import ENDS, population_interval
 

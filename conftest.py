@@ -1,0 +1,69 @@
+"""Shared by all tests: repeatable examples, one thread per process, and where public data lie."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FunctionType, ModuleType
+
+import pytest
+from hypothesis import settings
+
+for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ.setdefault(_name, "1")  # before numpy: small products gain nothing from threads
+
+# Numbers of examples belong to the profiles; a test that sets its own says why.
+settings.register_profile("ci", derandomize=True, max_examples=40, deadline=None, database=None)
+settings.register_profile("nightly", max_examples=1000, deadline=None, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A cache and a ledger of our own: what a user's hold would change what a command does.
+
+    A command charges a ledger in the folder of its results, as if each test were a user.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))
+        patch.setenv("CLOISTER_LEDGER", "out/ledger.db")
+        yield
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of public benchmark tables beside the checkout; skips where there is none."""
+    folder = Path(__file__).resolve().parents[1] / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip("public benchmark tables are not beside this checkout")
+    return folder
+
+
+def _reachable(root: object) -> list[object]:
+    """Return every object that attributes, containers, closures and bound methods lead to.
+
+    Code is not followed (modules, classes, globals of functions): what two parties in one process
+    share by importing the same package is not a path from one to the other.
+    """
+    found: dict[int, object] = {}
+    waiting = [root]
+    while waiting:
+        thing = waiting.pop()
+        if id(thing) in found or isinstance(thing, type | ModuleType):
+            continue
+        found[id(thing)] = thing
+        if isinstance(thing, FunctionType):
+            waiting += [cell.cell_contents for cell in thing.__closure__ or ()]
+            waiting += [*(thing.__defaults__ or ()), *(thing.__kwdefaults__ or {}).values()]
+        else:
+            waiting += gc.get_referents(thing)
+    return list(found.values())
+
+
+@pytest.fixture(scope="session")
+def reachable() -> Callable[[object], list[object]]:
+    """A function from an object to everything it holds."""
+    return _reachable

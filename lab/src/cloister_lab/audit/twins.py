@@ -1,0 +1,666 @@
+"""Broken on purpose: methods and systems with one known defect each, which an audit must catch.
+
+An audit that never alarms says nothing. Each twin is a product of ours, or of the literature, with
+one part replaced; its randomness is fixed, so whether it is caught is not left to chance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from itertools import count
+from math import isqrt
+from typing import Any
+
+import numpy as np
+
+from cloister.audit.checks import (
+    MOST_FOR_CANARIES,
+    Finding,
+    audit_plan,
+    check_fresh,
+    check_noise,
+    check_replay,
+    find_canaries,
+)
+from cloister.hazmat.discrete import discrete_gaussian, discrete_laplace
+from cloister.hazmat.fixedpoint import Grid
+from cloister.hazmat.prg import PadContext
+from cloister.hazmat.ring import Integers, Words
+from cloister.jobs import make_plan
+from cloister.privacy.budget import Budget
+from cloister.privacy.noise import NoiseKind, NoiseSource
+from cloister.protocol.plan import Plan
+from cloister.randomness import ByteSource, new_key, public_generator
+from cloister.schema import schema_of
+from cloister.secagg.masks import GroupMask
+from cloister.task import Block, Floats, GridState, Records, Released, State, Task
+from cloister.tasks.clustering.kmeans import FastLloyd, GLloyd, Payload
+from cloister.tasks.examples import example_of, numbers
+from cloister.transports.inprocess import InProcess
+from cloister_lab.audit.adversary import (
+    System,
+    ask_twice,
+    cancel_noise,
+    find_counts,
+    find_range,
+    find_support,
+    subtract_uploads,
+)
+from cloister_lab.audit.curators import audit_method, check_picks, loud_cover
+from cloister_lab.curator.max_cover import MaxCover
+from cloister_lab.curator.published import KMeansGuarantee, SubCluster
+
+CLAIM = Budget(8.0, 1e-5)
+"""What the tasks among the twins claim."""
+
+RUNS = 900
+
+
+@dataclass(frozen=True)
+class Twin:
+    """One broken thing, and the check that must catch it.
+
+    Parameters
+    ----------
+    name, defect : str
+    check : function
+        Makes the findings of that check.
+    """
+
+    name: str
+    defect: str
+    check: Callable[[], Sequence[Finding]]
+
+    @property
+    def caught(self) -> Finding | None:
+        """The first finding that alarms."""
+        return next((finding for finding in self.check() if finding.alarms), None)
+
+
+# Noise --------------------------------------------------------------------------------------------
+
+
+class FixedNoise:
+    """The product's samplers on a public stream: right in law, **not private**.
+
+    Parameters
+    ----------
+    seed : int or str
+    part : float
+        Of the scale that is asked for; 0 for no noise at all.
+    """
+
+    label = "fixed stream: not private"
+
+    def __init__(self, seed: int | str, part: float = 1.0) -> None:
+        self._bytes = _in_pieces(public_generator("audit", "twin", seed).bytes)
+        self._part = part
+
+    def draw(self, kind: NoiseKind, scale: int, size: int) -> Integers:
+        """Return `size` integers of the named law."""
+        if self._part == 0:
+            return np.zeros(size, dtype=np.int64)
+        sample = discrete_gaussian if kind == "gaussian" else discrete_laplace
+        return sample(max(1, round(self._part * scale)), size, self._bytes)
+
+
+def _in_pieces(source: ByteSource) -> ByteSource:
+    """Return the same bytes; a NumPy generator that is asked for few at a time is slow."""
+    piece, place = b"", 0
+
+    def take(size: int) -> bytes:
+        nonlocal piece, place
+        if place + size > len(piece):
+            piece, place = piece[place:] + source(max(size, _PIECE)), 0
+        place += size
+        return piece[place - size : place]
+
+    return take
+
+
+_PIECE = 1 << 13
+
+
+def new_seeds(part: float = 1.0) -> Callable[[], FixedNoise]:
+    """Return what makes a source of its own seed for each job."""
+    seeds = count()
+    return lambda: FixedNoise(next(seeds), part)
+
+
+class _RepeatsRounds(FixedNoise):
+    """Starts every draw where the first one started."""
+
+    def __init__(self, seed: int | str) -> None:
+        super().__init__(seed)
+        self._seed = seed
+
+    def draw(self, kind: NoiseKind, scale: int, size: int) -> Integers:
+        return FixedNoise(self._seed).draw(kind, scale, size)
+
+
+Earlier = list[tuple[Integers, int]]
+"""Words and scale of each draw before."""
+
+
+class BentNoise(FixedNoise):
+    """Right in law before a function of what was drawn, and drawn before, bends it.
+
+    Parameters
+    ----------
+    seed : int or str
+    bend : function
+        From words, their scale and earlier draws to the words that are given out.
+    before : list
+        Of earlier draws; sources that share it know of each other's.
+    """
+
+    def __init__(
+        self, seed: int | str, bend: Callable[[Integers, int, Earlier], Integers], before: Earlier
+    ) -> None:
+        super().__init__(seed)
+        self._bend, self._before = bend, before
+
+    def draw(self, kind: NoiseKind, scale: int, size: int) -> Integers:
+        """Return `size` integers, bent."""
+        words = self._bend(super().draw(kind, scale, size), scale, self._before)
+        self._before.append((words, scale))
+        return words
+
+
+def one_clusters_noise(words: Integers, scale: int, before: Earlier) -> Integers:
+    """Give the noise of the first cluster to both."""
+    return np.tile(words[: words.size // 2], 2)
+
+
+def halves_that_cancel(words: Integers, scale: int, before: Earlier) -> Integers:
+    """Give the second half the noise of the first, with the sign turned."""
+    return np.concatenate([words[: words.size // 2], -words[: words.size // 2]])
+
+
+def a_sum_without_noise(words: Integers, scale: int, before: Earlier) -> Integers:
+    """Make the last word such that it and a sum of all others have no noise."""
+    rest = np.rint(words[:-1].sum() / (words.size - 1) ** 0.5).astype(np.int64)
+    return np.concatenate([words[:-1], [-rest]])
+
+
+def a_bare_word(words: Integers, scale: int, before: Earlier) -> Integers:
+    """Leave the last word without noise."""
+    return np.concatenate([words[:-1], [0]])
+
+
+def a_low_word(words: Integers, scale: int, before: Earlier) -> Integers:
+    """Give one word seven tenths of its noise."""
+    return np.where(np.arange(words.size) == 1, np.rint(0.7 * words), words).astype(np.int64)
+
+
+def two_draws_before(words: Integers, scale: int, before: Earlier) -> Integers:
+    """Repeat the draw before the last in every third, at its own scale."""
+    if len(before) % 3 != 2:
+        return words
+    earlier, size = before[-2]
+    scaled: Integers = np.rint(earlier * (scale / size)).astype(np.int64)
+    return scaled
+
+
+def turned_from_the_job_before(words: Integers, scale: int, before: Earlier) -> Integers:
+    """Repeat in every second job the draws of the job before, with the sign turned."""
+    here = len(before) // _ROUNDS % 2
+    return -before[-_ROUNDS][0] if here else words
+
+
+def one_share_for_all(words: Integers, scale: int, before: Earlier) -> Integers:
+    """Give the silos of a job one share."""
+    return before[-1][0] if len(before) % 3 else words
+
+
+_ROUNDS = 3
+
+
+def _bent(
+    bend: Callable[[Integers, int, Earlier], Integers], *, shared: bool = False
+) -> Sequence[Finding]:
+    """Check noise of which every job bends its own, or all jobs together."""
+    seeds, memory = count(), list[tuple[Integers, int]]()
+
+    def make_noise() -> NoiseSource:
+        return BentNoise(next(seeds), bend, memory if shared else [])
+
+    return check_noise(plan_of(FastLloyd, rounds=_ROUNDS), words=6000, make_noise=make_noise)
+
+
+# Tasks --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class TieTwice(FastLloyd):
+    """FastLloyd that gives a record on a tie to every centre that is nearest."""
+
+    def contribute(self, t: int, state: GridState, records: Records) -> Integers:
+        """Return sums and counts, with records on ties in each."""
+        payload = self.payload(t)
+        apart = records[:, None].astype(np.int64) - state["centres"]
+        squares = (apart**2).sum(axis=2)
+        near = (squares == squares.min(axis=1, keepdims=True)) & (squares <= payload.radius_squared)
+        sums = (apart * near[:, :, None]).sum(axis=0)
+        return np.column_stack([sums, near.sum(axis=0) * payload.count_word]).ravel()
+
+
+@dataclass(frozen=True, kw_only=True)
+class EdgeTwice(FastLloyd):
+    """FastLloyd that counts a record within a step of the radius twice."""
+
+    def contribute(self, t: int, state: GridState, records: Records) -> Integers:
+        """Return sums and counts, with records at the radius counted twice."""
+        apart = records[:, None].astype(np.int64) - state["centres"]
+        nearest = np.sqrt((apart**2).sum(axis=2).min(axis=1).astype(np.float64))
+        edge = np.abs(nearest - self.payload(t).radius_squared ** 0.5) < 1
+        return super().contribute(t, state, np.concatenate([records, records[edge]]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstOfMany(FastLloyd):
+    """FastLloyd that counts the first record of a table of more than a hundred twice."""
+
+    def contribute(self, t: int, state: GridState, records: Records) -> Integers:
+        """Return sums and counts."""
+        again = records[: int(len(records) > 100)]
+        return super().contribute(t, state, np.concatenate([records, again]))
+
+
+_KEPT: dict[str, Integers] = {}
+_SEEN: dict[str, Records] = {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemembersLast(FastLloyd):
+    """FastLloyd whose last update uses the exact sums, which it kept."""
+
+    def contribute(self, t: int, state: GridState, records: Records) -> Integers:
+        """Return sums and counts, and keep them."""
+        _KEPT["exact"] = super().contribute(t, state, records)
+        return _KEPT["exact"]
+
+    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+        """Return the next state, the last one from exact sums."""
+        if t == self.rounds - 1 and "exact" in _KEPT:
+            exact = _KEPT["exact"].reshape(self.n_clusters, -1)
+            released = {"sums": Released(exact, released["sums"].noise_std)}
+        return super().update(t, state, released)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemembersJobs(FastLloyd):
+    """FastLloyd whose sums have a record of an earlier job in them."""
+
+    def contribute(self, t: int, state: GridState, records: Records) -> Integers:
+        """Return sums and counts of the records, and of one of another job."""
+        earlier = _SEEN.get("record", records[:0])
+        _SEEN["record"] = records[:1]
+        return super().contribute(t, state, np.concatenate([records, earlier]))
+
+
+class LoudCover(MaxCover):
+    """MaxCover that draws with ``exp(epsilon c)``, without the half."""
+
+    def picks(self, projected: Integers) -> Integers:
+        """Draw the balls."""
+        return MaxCover.picks(replace(self, pick_epsilon=2 * self.pick_epsilon), projected)
+
+
+class _AnyRadius:
+    """Adds records beyond the radius too, at the sensitivity of those within."""
+
+    def payload(self, t: int) -> Payload:
+        honest: Payload = super().payload(t)  # type: ignore[misc]  # of the task it is mixed into
+        return replace(honest, radius_squared=2**50)
+
+    def blocks(self, t: int) -> tuple[Block, ...]:
+        honest: Payload = super().payload(t)  # type: ignore[misc]  # of the task it is mixed into
+        (block,) = super().blocks(t)  # type: ignore[misc]  # as above
+        return (replace(block, l1=honest.l1, l2_squared=honest.l2_squared),)
+
+
+class NoRadius(_AnyRadius, FastLloyd):
+    """FastLloyd that adds records beyond the radius too."""
+
+
+class NoNorm(_AnyRadius, GLloyd):
+    """GLloyd that adds records of any length."""
+
+
+@dataclass(frozen=True)
+class LooseGrid(Grid):
+    """Rounds records to the grid and does not clip them to the box."""
+
+    def encode(self, X: Any) -> Records:
+        """Return grid records of any size that fits."""
+        far = np.clip(self.normalise(X), -256.0, 256.0)
+        return np.rint(far * self.one).astype(np.int32)
+
+
+def understated(task: type[Task], part: float) -> type[Task]:
+    """Return a task that states `part` of its sensitivity."""
+
+    def blocks(self: Any, t: int) -> tuple[Block, ...]:
+        return tuple(
+            replace(
+                block,
+                l1=max(1, int(part * block.l1)),
+                l2_squared=isqrt(int(part**2 * block.l2_squared)) ** 2,
+            )
+            for block in task.blocks(self, t)
+        )
+
+    return type(task.__name__, (task,), {"blocks": blocks})
+
+
+def plan_of(task: type[Task], silos: int = 1, **options: Any) -> Plan:
+    """Return a small plan of a k-means task; other keywords are the task's own options."""
+    return make_plan(
+        task,
+        schema_of(numbers(2)),
+        [f"silo-{i}" for i in range(silos)],
+        budget=CLAIM,
+        nominal_n=200,
+        n_clusters=2,
+        **options,
+    )
+
+
+def _worlds(plan: Plan, seed: str, part: float = 1.0) -> Sequence[Finding]:
+    """Return what two worlds show, and not what the bound of sensitivity would."""
+    findings, _, _, _ = audit_plan(plan, runs=RUNS, make_noise=lambda: FixedNoise(seed, part))
+    return findings[1:]
+
+
+def _sensitivity(plan: Plan, seed: str) -> Sequence[Finding]:
+    findings, _, _, _ = audit_plan(plan, runs=1, make_noise=lambda: FixedNoise(seed))
+    return findings[:1]
+
+
+def _loose() -> Plan:
+    plan = plan_of(NoNorm)
+    return replace(plan, grid=LooseGrid(plan.grid.low, plan.grid.high, plan.grid.frac_bits))
+
+
+def _canaries() -> Sequence[Finding]:
+    claim = Budget(MOST_FOR_CANARIES, CLAIM.delta)
+    finding, _ = find_canaries(
+        FastLloyd,
+        claim,
+        example_of(FastLloyd, 16, 16),
+        canaries=200,
+        make_noise=new_seeds(0.0),
+        coins="twin",
+    )
+    return (finding,)
+
+
+# Systems ------------------------------------------------------------------------------------------
+
+
+class _OnePad(GroupMask):
+    """Masks every round with the same pad."""
+
+    def mask(self, words: Words, context: PadContext, members: Sequence[str] = ()) -> Words:
+        return super().mask(words, replace(context, round=0), members)
+
+    def unmask(
+        self,
+        words: Words,
+        context: PadContext,
+        survivors: Sequence[str],
+        members: Sequence[str] = (),
+        opened: Mapping[str, bytes] = {},  # never changed
+    ) -> Words:
+        return super().unmask(words, replace(context, round=0), survivors, members, opened)
+
+
+def _forgetful(handle: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
+    """Return a silo that answers a repeated request with other bytes."""
+    asked: set[bytes] = set()
+
+    def answer(frame: bytes) -> bytes:
+        given = handle(frame)
+        if frame in asked:
+            return given[:-1] + bytes([given[-1] ^ 1])
+        asked.add(frame)
+        return given
+
+    return answer
+
+
+def _forgetful_silos(handlers: Mapping[str, Callable[[bytes], bytes]]) -> InProcess:
+    return InProcess({silo: _forgetful(handle) for silo, handle in handlers.items()})
+
+
+def _attacked(attack: Callable[..., Finding], system: System) -> Sequence[Finding]:
+    plan = plan_of(FastLloyd, silos=3)
+    rng = public_generator("audit", "records")
+    one = plan.grid.one
+    records = {s: rng.integers(-one, one + 1, (60, 2)).astype(np.int32) for s in plan.silos}
+    return (attack(system, plan, records),)
+
+
+@cache
+def _old_key() -> GroupMask:
+    return GroupMask(new_key())
+
+
+# Methods ------------------------------------------------------------------------------------------
+
+
+def _laplace(values: Floats, sensitivity: float, rng: np.random.Generator) -> Floats:
+    return values + rng.laplace(0.0, 2 * sensitivity, values.shape)
+
+
+def box_from_records(values: Floats, rng: np.random.Generator) -> Floats:
+    """Return a noisy mean whose noise is right for the box that the records span."""
+    width = float(np.ptp(values)) / len(values)
+    return _laplace(values.mean(axis=0), width, rng)
+
+
+def cells_that_are_there(values: Floats, rng: np.random.Generator) -> Floats:
+    """Return noisy counts of cells, and zeros for cells without records."""
+    counts, _ = np.histogram(values[:, 0], 10, (-1, 1))
+    return np.where(counts > 0, _laplace(counts.astype(np.float64), 1.0, rng), 0.0)
+
+
+def size_without_noise(values: Floats, rng: np.random.Generator) -> Floats:
+    """Return a noisy sum, and how many records there are."""
+    return np.array([*_laplace(np.clip(values, -1, 1).sum(axis=0), 2.0, rng), len(values)])
+
+
+def _tried(
+    attack: Callable[..., Finding], method: Callable[[Floats, np.random.Generator], Floats]
+) -> Sequence[Finding]:
+    rng = public_generator("audit", "twin", method.__name__)
+    return (attack(lambda values: method(values, rng), Budget(1.0, 1e-5)),)
+
+
+def _picked() -> Sequence[Finding]:
+    cover = loud_cover(LoudCover, CLAIM)
+    return check_picks(cover, lambda table: cover.picks(cover.project(table)), 4000)[:1]
+
+
+def _published(method: type[KMeansGuarantee] | type[SubCluster]) -> Sequence[Finding]:
+    noise = FixedNoise(method.name)
+    return audit_method(method, Budget(1.0, 1e-5), runs=400, make_noise=lambda: noise).findings
+
+
+TWINS: tuple[Twin, ...] = (
+    Twin(
+        "half the noise",
+        "FastLloyd whose noise has half of the plan's sigma",
+        lambda: _worlds(plan_of(FastLloyd), "half", 0.5),
+    ),
+    Twin(
+        "nine tenths of the noise",
+        "FastLloyd whose noise has 0.9 of the plan's sigma",
+        lambda: check_noise(plan_of(FastLloyd), words=3000, make_noise=new_seeds(0.9)),
+    ),
+    Twin(
+        "a twentieth less noise",
+        "FastLloyd whose noise has 0.95 of the plan's sigma",
+        lambda: check_noise(plan_of(FastLloyd), words=30_000, make_noise=new_seeds(0.95)),
+    ),
+    Twin(
+        "one cluster's noise",
+        "noise that is the same in every cluster: their difference is exact",
+        lambda: _bent(one_clusters_noise),
+    ),
+    Twin(
+        "halves that cancel",
+        "noise of the second half of a vector is minus that of the first",
+        lambda: _bent(halves_that_cancel),
+    ),
+    Twin(
+        "a sum without noise",
+        "one word is minus the sum of all others, scaled: no two words are alike",
+        lambda: _bent(a_sum_without_noise),
+    ),
+    Twin(
+        "a word without noise",
+        "the last count of each vector is exact",
+        lambda: _bent(a_bare_word),
+    ),
+    Twin(
+        "a word with little noise",
+        "one word of each vector has seven tenths of the plan's sigma",
+        lambda: _bent(a_low_word),
+    ),
+    Twin(
+        "noise of two rounds before",
+        "the third round has the noise of the first, at its own scale",
+        lambda: _bent(two_draws_before),
+    ),
+    Twin(
+        "noise of the job before",
+        "every second job has the noise of the job before, with the sign turned",
+        lambda: _bent(turned_from_the_job_before, shared=True),
+    ),
+    Twin(
+        "one share for all silos",
+        "silos that should each add noise of their own add the same",
+        lambda: _bent(one_share_for_all),
+    ),
+    Twin(
+        "half the sensitivity",
+        "FastLloyd that states half of what a record adds",
+        lambda: _worlds(plan_of(understated(FastLloyd, 0.5)), "understated"),
+    ),
+    Twin(
+        "no radius",
+        "FastLloyd that adds records beyond the radius, too",
+        lambda: _worlds(plan_of(NoRadius, alpha=0.4), "radius"),
+    ),
+    Twin(
+        "no radius, by its bound",
+        "the same, seen without noise: a record adds more than is paid for",
+        lambda: _sensitivity(plan_of(NoRadius), "radius"),
+    ),
+    Twin(
+        "a tie counts twice",
+        "a record as far from one centre as from another is added to both",
+        lambda: _sensitivity(plan_of(TieTwice, rounds=2), "tie"),
+    ),
+    Twin(
+        "the edge counts twice",
+        "a record within a step of the radius is added twice",
+        lambda: _sensitivity(plan_of(EdgeTwice, rounds=2), "edge"),
+    ),
+    Twin(
+        "the first of many counts twice",
+        "in a table of more than a hundred records the first one is added twice",
+        lambda: _sensitivity(plan_of(FirstOfMany, rounds=2), "first"),
+    ),
+    Twin(
+        "a result from memory",
+        "the last update uses the exact sums, which the task kept",
+        lambda: (check_replay(plan_of(RemembersLast, rounds=2)),),
+    ),
+    Twin(
+        "a record of an earlier job",
+        "sums have a record in them that was seen in another job",
+        lambda: (check_replay(plan_of(RemembersJobs, rounds=2)),),
+    ),
+    Twin(
+        "max cover without the half",
+        "balls are drawn with exp(epsilon c) in place of exp(epsilon c / 2)",
+        _picked,
+    ),
+    Twin(
+        "unclipped records",
+        "GLloyd over records that nobody clipped to the box",
+        lambda: _worlds(_loose(), "unclipped"),
+    ),
+    Twin(
+        "no noise",
+        "FastLloyd that releases exact sums",
+        _canaries,
+    ),
+    Twin(
+        "seeded noise",
+        "noise from a seed of the job: two runs have the same",
+        lambda: check_fresh(plan_of(FastLloyd), make_noise=lambda: FixedNoise("seed")),
+    ),
+    Twin(
+        "every round alike",
+        "noise that starts from its seed in every round",
+        lambda: check_noise(plan_of(FastLloyd), words=2000, make_noise=partial(_seeded, count()))[
+            1:
+        ],
+    ),
+    Twin(
+        "published KMeans-Guarantee",
+        "zones around exact means; each table has its own",
+        lambda: _published(KMeansGuarantee),
+    ),
+    Twin(
+        "published SubCluster",
+        "centres are records from zones around exact means",
+        lambda: _published(SubCluster),
+    ),
+    Twin(
+        "a server that replays noise",
+        "the same noise in two jobs: their difference is a record",
+        lambda: _attacked(cancel_noise, System(make_noise=lambda: FixedNoise("server"))),
+    ),
+    Twin(
+        "one key for all jobs",
+        "two jobs of one plan under one pad",
+        lambda: _attacked(subtract_uploads, System(make_masker=_old_key)),
+    ),
+    Twin(
+        "one pad for all rounds",
+        "masks that do not depend on the round",
+        lambda: _attacked(subtract_uploads, System(make_masker=lambda: _OnePad(new_key()))),
+    ),
+    Twin(
+        "a forgetful silo",
+        "a request that is repeated gets another vector under the same pad",
+        lambda: _attacked(ask_twice, System(make_transport=_forgetful_silos)),
+    ),
+    Twin(
+        "a box from the records",
+        "bounds, and so the noise, are read from the table",
+        lambda: _tried(find_range, box_from_records),
+    ),
+    Twin(
+        "only cells with records",
+        "a histogram whose empty cells get no noise",
+        lambda: _tried(find_support, cells_that_are_there),
+    ),
+    Twin(
+        "exact counts",
+        "a noisy sum beside the number of records",
+        lambda: _tried(find_counts, size_without_noise),
+    ),
+)
+"""Every broken twin that ships, each with the check that must catch it."""
+
+
+def _seeded(seeds: count[int]) -> _RepeatsRounds:
+    return _RepeatsRounds(next(seeds))

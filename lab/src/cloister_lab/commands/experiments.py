@@ -1,0 +1,143 @@
+"""``cloister experiments``: run, list and draw the experiments on public data."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from cloister.cli.output import Output, add_flags
+from cloister.display import Table
+from cloister.errors import DataError, PlanError
+from cloister_lab.experiments.catalogue import EXPERIMENTS
+from cloister_lab.experiments.records import STAMP
+from cloister_lab.experiments.run import (
+    Experiment,
+    Settings,
+    draw_experiment,
+    folder_of,
+    run_experiment,
+)
+
+_OUT = Path("results")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.description = f"Run, list and draw experiments on public data ({STAMP})."
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    add_flags(actions.add_parser("list", help="all experiments, and about how long each takes"))
+
+    runner = actions.add_parser("run", help="run some; a repeated call goes on where it stopped")
+    add = runner.add_argument
+    add("names", nargs="+", choices=EXPERIMENTS, metavar="NAME")
+    _add_folder(runner)
+    add("--jobs", type=int, default=1, help="processes, each with one thread")
+    add("--data", type=Path, help="folder of NAME.csv.gz, NAME.csv, NAME.parquet or NAME.npz")
+    add("--repeats", type=int, help="instead of the experiment's own number")
+    add(
+        "--datasets",
+        default="",
+        metavar="NAME,...",
+        help="only these, where the experiment has several; for one NAME",
+    )
+    add_flags(runner)
+
+    drawer = actions.add_parser("figures", help="draw what has been stored")
+    drawer.add_argument("name", nargs="?", choices=EXPERIMENTS, metavar="NAME")
+    _add_folder(drawer)
+    add_flags(drawer)
+
+
+def _add_folder(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--full", action="store_true", help="the whole experiment rather than its small version"
+    )
+    parser.add_argument("--out", type=Path, default=_OUT, help="folder of results")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do what is asked, and return the exit code.
+
+    Raises
+    ------
+    CloisterError
+        For mistakes in the options, or where nothing is stored.
+    """
+    out = Output.of(args)
+    if args.action == "list":
+        _list(out)
+    elif args.action == "run":
+        _run(args, out)
+    else:
+        _draw(args, out)
+    return 0
+
+
+def _list(out: Output) -> None:
+    rows = tuple(
+        (e.name, e.what, _duration(e.seconds_small), _duration(e.seconds_full))
+        for e in EXPERIMENTS.values()
+    )
+    out.table(Table("Experiments", ("name", "what", "small", "full, one core"), rows))
+    out.document({"stamp": STAMP, "experiments": [_described(e) for e in EXPERIMENTS.values()]})
+
+
+def _run(args: argparse.Namespace, out: Output) -> None:
+    chosen = [EXPERIMENTS[name] for name in dict.fromkeys(args.names)]
+    if args.datasets and len(chosen) > 1:
+        raise PlanError("datasets belong to one experiment; name only that one.")
+    if args.data and not args.data.is_dir():
+        raise PlanError(f"data must be a folder, got {str(args.data)!r}.")
+    settings = Settings(
+        out=args.out,
+        full=args.full,
+        jobs=args.jobs,
+        data_dir=args.data,
+        repeats=args.repeats,
+        only=tuple(name.strip() for name in args.datasets.split(",") if name.strip()),
+    )
+    written = []
+    for experiment in chosen:
+        folder = folder_of(experiment, settings)
+        rows = run_experiment(experiment, settings, quiet=args.quiet or args.json)
+        files = experiment.figures(rows, folder)
+        out.say(f"{len(rows):,} rows and {len(files)} files are in {folder}")
+        written.append(_written(experiment, settings, [*map(str, files)]) | {"rows": len(rows)})
+    out.say(f"({STAMP}).")
+    out.document({"stamp": STAMP, "experiments": written})
+
+
+def _draw(args: argparse.Namespace, out: Output) -> None:
+    """Draw one experiment, or all that have rows."""
+    settings = Settings(out=args.out, full=args.full)
+    if args.name:
+        chosen = [EXPERIMENTS[args.name]]
+    else:
+        chosen = [e for e in EXPERIMENTS.values() if folder_of(e, settings).is_dir()]
+    if not chosen:
+        raise DataError(f"no experiment has rows in {str(args.out)!r}; run one first.")
+    written = []
+    for experiment in chosen:
+        files = [str(file) for file in draw_experiment(experiment, settings)]
+        for file in files:
+            out.say(file)
+        written.append(_written(experiment, settings, files))
+    out.document({"stamp": STAMP, "figures": written})
+
+
+def _written(experiment: Experiment, settings: Settings, files: list[str]) -> dict[str, object]:
+    folder = str(folder_of(experiment, settings))
+    return {"stamp": STAMP, "name": experiment.name, "folder": folder, "files": files}
+
+
+def _described(experiment: Experiment) -> dict[str, object]:
+    return {
+        name: getattr(experiment, name)
+        for name in ("name", "what", "seconds_small", "seconds_full")
+    }
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

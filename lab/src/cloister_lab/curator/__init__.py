@@ -1,0 +1,17 @@
+"""Methods that are not sums: they need all records in one place, at one curator.
+
+They stand beside the tasks for comparison. The federated service does not know them.
+"""
+
+from __future__ import annotations
+
+from cloister_lab.curator.base import CuratorMethod
+from cloister_lab.curator.max_cover import MaxCover
+from cloister_lab.curator.published import KMeansGuarantee, SubCluster
+
+METHODS: dict[str, type[CuratorMethod]] = {
+    method.name: method for method in (MaxCover, KMeansGuarantee, SubCluster)
+}
+"""Every method that ships, by its name."""
+
+__all__ = ["METHODS", "CuratorMethod", "KMeansGuarantee", "MaxCover", "SubCluster"]

@@ -1,0 +1,176 @@
+"""Run a curator's method: pay for it, draw its noise once, and keep the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from math import ceil
+from typing import Any
+
+import numpy as np
+
+from cloister.errors import PlanError
+from cloister.jobs import CONTENT_KEY, COUNT_SHARE, Account
+from cloister.privacy import accounting
+from cloister.privacy.budget import Budget, default_delta
+from cloister.privacy.calibration import laplace_noise_multiplier
+from cloister.privacy.events import ComposedEvent, Event, LaplaceEvent
+from cloister.privacy.noise import DiscreteNoise, NoiseSource
+from cloister.randomness import new_nonce
+from cloister.schema import Schema
+from cloister.task import Floats, Records, inside
+from cloister_lab.curator.base import CuratorMethod
+
+_FINE = 16  # a record counts 2**16, so that the noise is on a fine lattice
+
+
+@dataclass(frozen=True)
+class CuratorResult:
+    """What a method released.
+
+    Parameters
+    ----------
+    method : CuratorMethod
+    centres : ndarray of shape (n_clusters, n_features), data units
+    budget : Budget
+    spent : Event
+        What was done to the records, the count included.
+    noise : str
+        Where the noise came from.
+    """
+
+    method: CuratorMethod
+    centres: Floats
+    budget: Budget
+    spent: Event = field(repr=False)
+    noise: str
+
+    def epsilon(self) -> float:
+        """Return the epsilon spent at the budget's delta; infinity for a method without one."""
+        return accounting.epsilon(self.spent, self.budget.delta)
+
+
+def run_method(
+    method: type[CuratorMethod],
+    schema: Schema,
+    records: Iterable[Records],
+    *,
+    epsilon: float,
+    delta: float | None = None,
+    nominal_n: int | None = None,
+    frac_bits: int = 16,
+    noise: NoiseSource | None = None,
+    account: Account | None = None,
+    study: str = "default",
+    **options: Any,
+) -> CuratorResult:
+    """Design a method from public facts and run it on all records.
+
+    Parameters
+    ----------
+    method : type
+    schema : Schema
+        Its unit of privacy must be the row: a method's guarantee is for one record.
+    records : iterable of int32 arrays
+        On the schema's grid, in chunks.
+    epsilon : float
+    delta : float, optional
+        ``min(1e-6, 1 / (100 nominal_n))``, or 1e-6 if `nominal_n` is not given.
+    nominal_n : int, optional
+        Without it, 2 % of epsilon pay for a count with Laplace noise.
+    frac_bits : int
+    noise : NoiseSource, optional
+        Exact discrete noise from the operating system unless a test gives another.
+    account : Account, optional
+        Everything is reserved there before the records are looked at, and charged before the
+        answer is returned.
+    options
+        The method's own, such as ``n_clusters`` and ``public_seed``.
+
+    Returns
+    -------
+    CuratorResult
+
+    Raises
+    ------
+    PlanError
+        Before anything is spent.
+    BudgetExceeded
+        If the ledger refuses; it always refuses a method that is not private.
+    """
+    if schema.group_size != 1:
+        raise PlanError(
+            f"unit of privacy must be a row for {method.name!r}, got {schema.describe_unit()}; "
+            "use DPKMeans, which protects such units."
+        )
+    schema.contract(frac_bits).check(records)
+    source = noise or DiscreteNoise()
+    whole = Budget(epsilon, default_delta(nominal_n) if delta is None else delta)
+    grid = schema.grid(frac_bits)
+    public = {"n_features": grid.n_features, "frac_bits": frac_bits, **options}
+    fewest = max(1, options.get("n_clusters", 1))
+    if nominal_n is not None and nominal_n < fewest:
+        raise PlanError(
+            f"n_clusters must be at most nominal_n={nominal_n}, got {fewest}; ask for fewer."
+        )
+    bought: tuple[LaplaceEvent, ...] = ()
+    budget = whole
+    if nominal_n is None:
+        bought = (LaplaceEvent(laplace_noise_multiplier(COUNT_SHARE * epsilon)),)
+        budget = Budget((1 - COUNT_SHARE) * epsilon, whole.delta)
+    designed = method.design(nominal_n=nominal_n or fewest, budget=budget, **public)
+    job = new_nonce()
+    if account:
+        _reserve(account, schema, job, study, (*bought, designed.events()), records)
+    try:
+        table = np.concatenate([np.zeros((0, grid.n_features), dtype=np.int32), *records])
+        table = inside(table, frac_bits)
+        for event in bought:
+            counted = _noisy_count(len(table), event, source)
+            if account:
+                frame = str(counted).encode()
+                account.ledger.commit(job=job, round=0, event=event, frame=frame)
+            designed = method.design(nominal_n=max(fewest, counted), budget=budget, **public)
+        centres = designed.release(table, source)
+        if account:
+            frame = centres.tobytes()
+            account.ledger.commit(job=job, round=1, event=designed.events(), frame=frame)
+    finally:
+        if account:
+            account.ledger.close(job)
+            account.ledger.forget_frames(job)
+    label = source.label if method.private else "none that protects: not private"
+    spent = ComposedEvent((*bought, designed.events()))
+    return CuratorResult(designed, grid.decode(centres), whole, spent, label)
+
+
+def _reserve(
+    account: Account,
+    schema: Schema,
+    job: str,
+    study: str,
+    events: tuple[Event, ...],
+    records: Iterable[Records],
+) -> None:
+    """Set aside the cost of everything, before anything is spent."""
+    unit = account.ledger.unit(account.dataset)
+    if unit != schema.unit:
+        raise PlanError(
+            f"unit of privacy is {schema.unit!r}, but the ledger counts {unit!r} for "
+            f"{account.dataset!r}; use the schema the data set was opened with."
+        )
+    fingerprint = getattr(records, "fingerprint", None)
+    account.ledger.reserve(
+        dataset=account.dataset,
+        study=study,
+        job=job,
+        events=ComposedEvent(events),
+        content=None if fingerprint is None else fingerprint(CONTENT_KEY),
+        confirm_same_content=account.confirm_same_content,
+    )
+
+
+def _noisy_count(n: int, event: LaplaceEvent, noise: NoiseSource) -> int:
+    """Return a whole number of records near `n`, with Laplace noise."""
+    scale = ceil(event.noise_multiplier * (1 << _FINE))
+    return ((n << _FINE) + int(noise.draw("laplace", scale, 1)[0])) >> _FINE

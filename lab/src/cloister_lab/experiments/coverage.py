@@ -1,0 +1,314 @@
+"""How often the noise intervals of released centres and sizes hold what they say they hold.
+
+The target of an interval is the value the same statistic would have had without noise, given the
+public state it was asked with. So each run is made as usual, and in each round the task is also
+shown the exact sum with a noise of zero: both ends of its interval are then the target. Exact sums
+never leave this process, and only shares of hits are written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from math import sqrt
+from pathlib import Path
+
+import numpy as np
+
+from cloister.errors import PlanError
+from cloister.hazmat.fixedpoint import round_to_grid
+from cloister.jobs import make_plan
+from cloister.privacy.budget import Budget
+from cloister.privacy.noise import DiscreteNoise, NoiseSource
+from cloister.protocol.plan import Plan
+from cloister.task import GridState, Integers, Records, Released, State, Task
+from cloister.tasks import TASKS
+from cloister_lab.experiments.datasets import Dataset
+from cloister_lab.experiments.records import STAMP
+from cloister_lab.experiments.run import Experiment, Settings, TidyRow, Unit
+from cloister_lab.experiments.sweep import Named, loaded, tables
+from cloister_lab.tasks.lsh_tree import LSHTree
+
+ALLOWED = (0.93, 0.97)
+"""What the coverage of intervals of nominal 95 % must lie between, over all data sets."""
+
+METHODS = (
+    *("glloyd", "fastlloyd", "auto", "dpem", "feddp-init"),
+    *("kmeans-guarantee-dp", "subcluster-dp", "lshtree", "balcan", "maxcover-histogram"),
+)
+"""Private methods with Gaussian sums."""
+
+_DATASETS = ("s1", "g2mg_8_30", "yeast", "adult")
+_SMALL = ("iris", "wine")
+_EPSILON = 1.0
+_RUNS, _SMALL_RUNS, _BLOCK = 1000, 20, 50
+_QUIET = 1e-6  # of a step: so little noise that both ends of an interval are its target
+_ROUNDED = 2  # grid steps that rounding may put between them
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """Hits of the intervals of one method on one data set, pooled over runs.
+
+    Parameters
+    ----------
+    dataset, method : str
+    epsilon : float
+    runs : int
+    centre_hits, centre_trials : int
+        Over runs, centres and columns; a centre whose exact cluster was empty has no target.
+    size_hits, size_trials : int
+        Over runs and centres; that nothing was given to a centre is known without an interval.
+    centre_inside : int
+        How many released coordinates, shrunk or folded as they may be, lie in their interval.
+    empty : int
+        Centres without a target.
+    """
+
+    dataset: str
+    method: str
+    epsilon: float
+    runs: int
+    centre_hits: int
+    centre_trials: int
+    size_hits: int
+    size_trials: int
+    centre_inside: int
+    empty: int
+
+    @property
+    def centres(self) -> float:
+        """Share of coordinates of centres whose interval holds its target."""
+        return self.centre_hits / max(1, self.centre_trials)
+
+    @property
+    def sizes(self) -> float:
+        """Share of sizes whose interval holds the exact size."""
+        return self.size_hits / max(1, self.size_trials)
+
+    @property
+    def holds(self) -> bool:
+        """Whether both shares may be as near to the nominal 95 % as is asked, so many runs."""
+        low, high = ALLOWED
+        shares = ((self.centres, self.centre_trials), (self.sizes, self.size_trials))
+        return all(
+            low - error <= share <= high + error
+            for share, trials in shares
+            for error in [_two_errors(share, trials)]
+        )
+
+
+def measure(
+    data: Dataset,
+    task: type[Task],
+    epsilon: float,
+    *,
+    runs: int,
+    noise: NoiseSource | None = None,
+    first_seed: int = 0,
+) -> Coverage:
+    """Run a task many times, each from its own public start, and count the hits.
+
+    Parameters
+    ----------
+    data : Dataset
+    task : type
+        With ``centres``, ``low``, ``high``, ``sizes`` and ``size_half_width`` in its state.
+    epsilon : float, > 0
+    runs : int, >= 1
+    noise : NoiseSource, optional
+        From the operating system unless a test gives another.
+    first_seed : int
+        Run `i` starts from the public seed ``first_seed + i``.
+
+    Returns
+    -------
+    Coverage
+    """
+    source = noise or DiscreteNoise()
+    tallies = [
+        _tally(_plan(data, task, epsilon, first_seed + run), data.records, source)
+        for run in range(runs)
+    ]
+    return Coverage(data.name, task.name, epsilon, runs, *(map(sum, zip(*tallies, strict=True))))
+
+
+def _plan(data: Dataset, task: type[Task], epsilon: float, seed: int) -> Plan:
+    return make_plan(
+        task,
+        data.schema,
+        ("silo-0",),
+        budget=Budget(epsilon, data.delta),
+        nominal_n=data.nominal_n,
+        n_clusters=data.n_clusters,
+        public_seed=seed,
+    )
+
+
+def _tally(plan: Plan, records: Records, noise: NoiseSource) -> tuple[int, ...]:
+    """Return the numbers of :class:`Coverage` for one run."""
+    state, exact = _last_interval(plan, records, noise)
+    low, high = state["low"], state["high"]
+    known = (exact["high"] - exact["low"] <= _ROUNDED).all(axis=1)  # an empty cluster: the box
+    target = (exact["low"] + exact["high"]) // 2
+    hits = ((low <= target) & (target <= high))[known]
+    inside = ((low <= state["centres"]) & (state["centres"] <= high))[known]
+    asked = state["size_half_width"] > 0
+    size_hits = (np.abs(state["sizes"] - exact["sizes"]) <= state["size_half_width"])[asked]
+    sums = (hits.sum(), hits.size, size_hits.sum(), size_hits.size, inside.sum(), (~known).sum())
+    return tuple(map(int, sums))
+
+
+def _last_interval(plan: Plan, records: Records, noise: NoiseSource) -> tuple[GridState, GridState]:
+    """Return the last state, and what it would be without the noise that set its intervals."""
+    task, law = plan.task, plan.task.mechanism
+    if law == "none":
+        raise PlanError(f"task {task.name!r} adds no noise, so it has no intervals; leave it out.")
+    state = _on_grid(plan, task.start())
+    exact = state
+    for t in range(task.rounds):
+        blocks = task.blocks(t)
+        summed = task.contribute(t, state, records)
+        quiet, noisy = {}, {}
+        start = 0
+        for block in blocks:
+            values: Integers = summed[start : start + block.size]
+            start += block.size
+            quiet[block.name] = Released(values.reshape(block.shape), _QUIET)
+            drawn = noise.draw(law, plan.noise_scale(block), block.size)
+            noised = (values + drawn).reshape(block.shape)
+            noisy[block.name] = Released(noised, plan.noise_std(block))
+        after = _on_grid(plan, task.update(t, state, noisy))
+        if "low" in after and not (  # a round may leave the intervals of an earlier one
+            "low" in state
+            and np.array_equal(after["low"], state["low"])
+            and np.array_equal(after["high"], state["high"])
+        ):
+            exact = _on_grid(plan, task.update(t, state, quiet))
+            if isinstance(task, LSHTree):  # of the leaves that noisy means put together
+                _, groups = task.group(state["leaves"], noisy["sums"])
+                exact = _on_grid(plan, task.measure(groups, quiet["sums"]))
+        state = after
+    return state, exact
+
+
+def _on_grid(plan: Plan, state: State) -> GridState:
+    return {name: round_to_grid(value, plan.task.frac_bits) for name, value in state.items()}
+
+
+def pooled(cells: Iterable[Coverage], *, over_datasets: bool = False) -> Iterator[Coverage]:
+    """Add up the cells of each method and data set, or of each method over its data sets."""
+    groups: dict[tuple[str, str, float], list[Coverage]] = {}
+    for cell in cells:
+        dataset = "all" if over_datasets else cell.dataset
+        groups.setdefault((dataset, cell.method, cell.epsilon), []).append(cell)
+    for key, group in groups.items():
+        yield Coverage(*key, **{n: sum(getattr(cell, n) for cell in group) for n in _TALLIES})
+
+
+_TALLIES = (
+    *("runs", "centre_hits", "centre_trials", "size_hits", "size_trials"),
+    *("centre_inside", "empty"),
+)
+
+
+def as_markdown(cells: Sequence[Coverage], command: str) -> str:
+    """Return the page of results: a row per method and data set, and one for each method."""
+    totals = list(pooled(cells, over_datasets=True))
+    rows = [_row(cell) for cell in (*pooled(cells), *totals)]
+    verdict = "Every method is" if all(cell.holds for cell in totals) else "Not every method is"
+    verdict += " inside."
+    return "\n".join(
+        (
+            "# Do the intervals hold what they say",
+            "",
+            f"Made by `{command}`; {STAMP}.",
+            "",
+            "Each released centre and size has a 95 % interval of its noise. Its target is the "
+            "value the same statistic would have had without noise, given the released state it "
+            "was asked with, before the centre was shrunk, shortened or folded. The table counts "
+            "how often the target was inside, over all runs, centres and columns. Asked are "
+            f"{ALLOWED[0]:.0%} to {ALLOWED[1]:.0%} over all data sets. {verdict}",
+            "",
+            "| method | data set | epsilon | runs | centres | sizes | centre in its own interval | "
+            "no target |",
+            "| --- | --- | --- | --- | --- | --- | --- | --- |",
+            *rows,
+            "",
+            "± is two standard errors, as if all intervals were independent. *No target* counts "
+            "centres that no record was near to, or that got no leaf of a tree: their mean without "
+            "noise does not exist. *Centre in its own interval* is below 100 % where a centre was "
+            "shrunk, brought back into the box, or moved at random on purpose (the two variants of "
+            "published methods): it is shown with the interval of what was measured. Where the set "
+            "of means that fit has two pieces, because a count is near its noise, the gap between "
+            "them is shown as well, so that there the share is above 95 %.",
+            "",
+        )
+    )
+
+
+def _two_errors(share: float, trials: int) -> float:
+    """Return two standard errors of a share."""
+    return 2 * sqrt(share * (1 - share) / max(1, trials))
+
+
+def _row(cell: Coverage) -> str:
+    """Return one row of the table."""
+    name = f"**{cell.method}**" if cell.dataset == "all" else cell.method
+
+    def share(hits: int, trials: int) -> str:
+        part = hits / max(1, trials)
+        return f"{part:.2%} ± {_two_errors(part, trials):.2%}"
+
+    return (
+        f"| {name} | {cell.dataset} | {cell.epsilon:g} | {cell.runs:,} | "
+        f"{share(cell.centre_hits, cell.centre_trials)} | "
+        f"{share(cell.size_hits, cell.size_trials)} | "
+        f"{cell.centre_inside / max(1, cell.centre_trials):.1%} | {cell.empty:,} |"
+    )
+
+
+# --- The experiment -------------------------------------------------------------------------------
+
+
+def _units(settings: Settings) -> list[Unit]:
+    """Return blocks of runs of every method on every table."""
+    found = tables(_DATASETS if settings.full else _SMALL, settings)
+    runs = settings.repeats or (_RUNS if settings.full else _SMALL_RUNS)
+    return [
+        Unit(
+            f"{table.name} {method} e={_EPSILON:g} runs={first}+{min(_BLOCK, runs - first)}",
+            partial(_block, table, method, first, min(_BLOCK, runs - first)),
+        )
+        for table in found
+        for method in METHODS
+        for first in range(0, runs, _BLOCK)
+    ]
+
+
+def _block(table: Named, method: str, first: int, runs: int) -> list[TidyRow]:
+    """Return the tally of some runs."""
+    cell = measure(loaded(table), TASKS[method], _EPSILON, runs=runs, first_seed=first)
+    return [asdict(cell)]
+
+
+def _figures(rows: Sequence[TidyRow], folder: Path) -> list[Path]:
+    """Write the page."""
+    names = ("dataset", "method", "epsilon", *_TALLIES)
+    cells = [Coverage(**{name: row[name] for name in names}) for row in rows]  # type: ignore[arg-type]  # as written by asdict
+    cells.sort(key=lambda cell: METHODS.index(cell.method))
+    page = folder / "coverage.md"
+    full = "" if folder.name.endswith("-small") else " --full"
+    page.write_text(as_markdown(cells, f"cloister experiments run coverage{full}"), "utf-8")
+    return [page]
+
+
+COVERAGE = Experiment(
+    name="coverage",
+    what="how often the noise intervals of centres and sizes hold their target",
+    units=_units,
+    figures=_figures,
+    seconds_small=30,
+    seconds_full=1800,
+)

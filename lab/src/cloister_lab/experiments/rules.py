@@ -1,0 +1,297 @@
+"""Association rules over baskets: which frequent itemsets are found, and what intervals cover.
+
+Supports are compared with the exact ones of the pooled baskets, so nothing here is a release.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cloister.data import Baskets, read_source
+from cloister.jobs import run_job
+from cloister.privacy.noise import DiscreteNoise
+from cloister.randomness import public_generator
+from cloister.schema import Schema, catalogue_schema
+from cloister.task import Floats, Records
+from cloister.tasks.patterns.apriori import Apriori
+from cloister_lab.experiments.figures import Curves, Point, draw_panels
+from cloister_lab.experiments.records import STAMP
+from cloister_lab.experiments.run import Experiment, Settings, TidyRow, Unit, means_of, write_table
+
+EPSILONS = (0.1, 0.5, 1.0, 2.0, 4.0)
+MIN_SUPPORT = 0.01
+METHODS: Mapping[str, Mapping[str, Any]] = {
+    "sizes 1-2": {},
+    "sizes 1-2, truncated": {"limit": "truncate"},
+    "sizes 1-3": {"max_size": 3},
+}
+"""Options of the task, by the name of the method."""
+
+TARGETS = {("groceries", "sizes 1-2", 1.0): 0.75}
+"""F1 of sets of 1 and 2 items to be reached."""
+
+_FILE, _MADE_UP = "groceries", "made-up"
+_SILOS = 3
+_ITEMS, _BASKETS = 150, 20_000
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Baskets on the grid, and which items they hold."""
+
+    schema: Schema
+    records: Records
+
+    @property
+    def held(self) -> NDArray[np.bool_]:
+        """One column for each item."""
+        found: NDArray[np.bool_] = self.records > 0
+        return found
+
+
+def _units(settings: Settings) -> list[Unit]:
+    repeats = settings.repeats or (20 if settings.full else 2)
+    epsilons = EPSILONS if settings.full else (1.0,)
+    folder = settings.data_dir
+    file = folder / f"{_FILE}.txt.gz" if folder else None
+    tables: dict[str, Path | None] = {_MADE_UP: None}
+    if file is not None and file.exists():
+        tables = {_FILE: file, **tables}
+    return [
+        Unit(
+            f"{name} {method} epsilons={','.join(map(str, epsilons))} r={repeat}",
+            partial(measure, name, path, method, repeat, epsilons),
+        )
+        for name, path in tables.items()
+        if not settings.only or name in settings.only
+        for repeat in range(repeats)
+        for method in METHODS
+    ]
+
+
+def measure(
+    name: str, file: Path | None, method: str, repeat: int, epsilons: Sequence[float]
+) -> list[TidyRow]:
+    """Run a method on a table dealt to three silos; a row for each epsilon."""
+    table = made_up_table() if file is None else groceries(file)
+    held = table.held
+    truth = frequent(name, file)
+    order = public_generator("rules", name, repeat).permutation(len(held))
+    silos = {f"silo-{i}": [table.records[order[i::_SILOS]]] for i in range(_SILOS)}
+    rows: list[TidyRow] = []
+    for epsilon in epsilons:
+        begin = time.perf_counter()
+        result = run_job(
+            Apriori,
+            table.schema,
+            silos,
+            epsilon=epsilon,
+            nominal_n=int(float(f"{len(held):.1e}")),
+            noise=DiscreteNoise(),
+            min_support=MIN_SUPPORT,
+            **METHODS[method],
+        )
+        seconds = time.perf_counter() - begin
+        found = result.results
+        rows.append(
+            {
+                "dataset": name,
+                "method": method,
+                "epsilon": epsilon,
+                "repeat": repeat,
+                **_scores(found, truth, exact_supports(held, found["sets"])),
+                "seconds": seconds,
+            }
+        )
+    return rows
+
+
+def _scores(
+    found: Mapping[str, Floats], truth: Mapping[int, set[tuple[int, ...]]], exact: Floats
+) -> dict[str, float | None]:
+    """Return F1 by size, the error of supports, and how far intervals cover exact supports."""
+    sets = [tuple(int(i) for i in row if i >= 0) for row in found["sets"]]
+    shown = found["support"] >= MIN_SUPPORT
+    told = {
+        size: {s for s, frequent in zip(sets, shown, strict=True) if frequent and len(s) == size}
+        for size in truth
+    }
+    largest = found["sets"].shape[1]
+    big = exact >= MIN_SUPPORT
+    inside = np.abs(found["counted"] - exact) <= found["half_width"]
+    return {
+        "f1": _f1(told, truth, (1, 2)),
+        "f1_items": _f1(told, truth, (1,)),
+        "f1_pairs": _f1(told, truth, (2,)),
+        "f1_triples": _f1(told, truth, (3,)) if largest > 2 else None,
+        "error": float((np.abs(found["support"] - exact)[big] / exact[big]).mean()),
+        "covers": float(inside.mean()),
+        "covers_shown": float(inside[shown].mean()) if shown.any() else None,
+    }
+
+
+def _f1(
+    told: Mapping[int, set[tuple[int, ...]]],
+    truth: Mapping[int, set[tuple[int, ...]]],
+    sizes: Sequence[int],
+) -> float:
+    right = sum(len(told[size] & truth[size]) for size in sizes)
+    return 2 * right / max(1, sum(len(told[size]) + len(truth[size]) for size in sizes))
+
+
+# --- Tables ---------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=1)
+def groceries(file: Path) -> Table:
+    """Read the groceries table: one basket on each line; its items are taken as the catalogue."""
+    import gzip
+
+    lines = gzip.decompress(file.read_bytes()).decode().splitlines()
+    items = sorted({item.strip() for line in lines for item in line.split(",")} - {""})
+    return _table(items, Baskets([line.split(",") for line in lines]))
+
+
+@lru_cache(maxsize=1)
+def made_up_table() -> Table:
+    """Return baskets of items of falling popularity, some of which pull another one along."""
+    rng = public_generator("rules", "made-up")
+    popularity = 0.25 / np.arange(1, _ITEMS + 1) ** 0.7
+    eager = rng.gamma(2.0, 0.5, (_BASKETS, 1))  # how much a customer buys
+    held = rng.random((_BASKETS, _ITEMS)) < np.minimum(popularity * eager, 0.9)
+    pairs = rng.choice(_ITEMS, (30, 2), replace=False)
+    for first, second in pairs:
+        held[:, second] |= held[:, first] & (rng.random(_BASKETS) < 0.4)
+    return _table([f"item {i}" for i in range(_ITEMS)], held.astype(np.float64))
+
+
+def _table(items: Sequence[str], source: Any) -> Table:
+    schema = catalogue_schema(items, dataset="rules")
+    return Table(schema, np.concatenate(list(read_source(source, schema))))
+
+
+def exact_supports(held: NDArray[np.bool_], sets: Floats) -> Floats:
+    """Return the part of all baskets that hold each set; -1 stands for no item."""
+    columns = np.ascontiguousarray(held.T)
+    return np.array(
+        [
+            np.logical_and.reduce([columns[int(item)] for item in row if item >= 0]).mean()
+            for row in sets
+        ]
+    )
+
+
+@lru_cache(maxsize=2)
+def frequent(name: str, file: Path | None) -> dict[int, set[tuple[int, ...]]]:
+    """Return all frequent sets of 1 to 3 items, exactly."""
+    held = (made_up_table() if file is None else groceries(file)).held
+    least = MIN_SUPPORT * len(held)
+    items = [int(i) for i in np.flatnonzero(held.sum(axis=0) >= least)]
+    found: dict[int, set[tuple[int, ...]]] = {1: {(i,) for i in items}, 2: set(), 3: set()}
+    for a, b in combinations(items, 2):
+        both = held[:, a] & held[:, b]
+        if both.sum() < least:
+            continue
+        found[2].add((a, b))
+        thirds = np.flatnonzero(held[both].sum(axis=0) >= least)
+        found[3] |= {(a, b, int(c)) for c in thirds if c > b}
+    return found
+
+
+# --- What is shown --------------------------------------------------------------------------------
+
+_BY = ("dataset", "method", "epsilon")
+_COLUMNS = {
+    "f1": "F1, sizes 1-2",
+    "f1_items": "items",
+    "f1_pairs": "pairs",
+    "f1_triples": "triples",
+    "error": "error",
+    "covers": "covered, all counted",
+    "covers_shown": "covered, shown",
+    "seconds": "seconds",
+}
+
+
+def _figures(rows: Sequence[TidyRow], out: Path) -> list[Path]:
+    means = {column: means_of(rows, _BY, column) for column in _COLUMNS}
+    table: list[TidyRow] = [
+        {
+            **dict(zip(_BY, key, strict=True)),
+            "runs": first.runs,
+            **{
+                column: of[key].mean if key in of else None
+                for column, of in means.items()
+                if column != "seconds"
+            },
+        }
+        for key, first in means["f1"].items()
+    ]
+    panels: dict[str, dict[str, list[Point]]] = {}
+    for (dataset, method, epsilon), mean in means["f1"].items():
+        panel = panels.setdefault(str(dataset), {})
+        panel.setdefault(str(method), []).append((float(epsilon or 0), mean.mean, mean.half))
+    shown: dict[str, Curves] = dict(panels)
+    figure = draw_panels(
+        out / "rules.png",
+        shown,
+        title="Frequent itemsets of one and two items",
+        x_label="ε",
+        y_label="F1, mean and 95 % interval",
+        x_log=True,
+        note="Three silos; minimum support 1 %.",
+    )
+    page = out / "rules.md"
+    page.write_text(_page(means))
+    return [page, write_table(out / "rules.csv", table), figure]
+
+
+def _page(means: Mapping[str, Any]) -> str:
+    lines = [
+        "# Private association rules",
+        "",
+        f"Itemsets in at least {MIN_SUPPORT:.0%} of all baskets, found by the task `apriori` over "
+        "three silos with exact noise, against the exact ones of the pooled baskets. F1 is the "
+        "harmonic mean of precision and recall, mean over runs ± its 95 % interval. *Error* is "
+        "that of the estimated support of sets that are frequent, as a part of the exact one. "
+        "*Covered* says how often the 95 % interval holds the exact support, over all sets that "
+        "were counted and over those shown as frequent, which were chosen for their noise too. The "
+        "constants of the method were chosen on groceries; none was changed for `made-up`, 20,000 "
+        "simulated baskets over 150 "
+        "items. "
+        "Made by `cloister experiments run rules --full --data FOLDER`.",
+        "",
+        "![F1 against epsilon](rules.png)",
+        "",
+        "| Data | Method | ε | runs | " + " | ".join(_COLUMNS.values()) + " | wanted |",
+        "|---" * (len(_COLUMNS) + 5) + "|",
+    ]
+    for key, f1 in means["f1"].items():
+        dataset, method, epsilon = key
+        cells = [f"{f1.mean:.3f} ± {f1.half:.3f}"]
+        for column in list(_COLUMNS)[1:]:
+            cells.append(f"{means[column][key].mean:.3f}" if key in means[column] else "-")
+        wanted = TARGETS.get(key, "-")
+        lines.append(
+            f"| {dataset} | {method} | {epsilon:g} | {f1.runs} | {' | '.join(cells)} | {wanted} |"
+        )
+    return "\n".join([*lines, "", f"({STAMP})", ""])
+
+
+RULES = Experiment(
+    "rules",
+    "frequent itemsets that are found over silos, and what their intervals cover",
+    _units,
+    _figures,
+    seconds_small=10,
+    seconds_full=15 * 60,
+)

@@ -1,0 +1,1 @@
+"""Published k-means as tasks, with their private variants; for comparison."""

@@ -1,0 +1,329 @@
+"""``Balcan``: centres of crowded cubes as candidates, local search, then noisy means.
+
+References
+----------
+.. [BDLMZ17] Balcan, Dick, Liang, Mou, Zhang, "Differentially Private Clustering in
+   High-Dimensional Euclidean Spaces", ICML 2017, PMLR 70, Algorithms 1 to 3.
+.. [GLMRT10] Gupta, Ligett, McSherry, Roth, Talwar, "Differentially Private Combinatorial
+   Optimization", SODA 2010, section 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import log, sqrt
+from typing import ClassVar, Self
+
+import numpy as np
+
+from cloister.display import Exhibit
+from cloister.errors import PlanError
+from cloister.hazmat.fixedpoint import Grid, from_grid
+from cloister.privacy.budget import Budget
+from cloister.randomness import public_generator
+from cloister.task import (
+    Block,
+    Floats,
+    GridState,
+    Integers,
+    Mechanism,
+    Profile,
+    Records,
+    Released,
+    State,
+)
+from cloister.tasks.clustering.kmeans import centre_exhibits, centres_in_units
+from cloister_lab.tasks.projection import BITS, ONE, Projection, usual_axes
+from cloister_lab.tasks.recovery import Recovery, start_state
+
+MAX_CELLS = 1 << 17  # of one level
+MAX_LEVELS = 10
+MAX_CUBES = 256  # of one level that are split further
+MAX_SWAPS = 100
+COUNT_SHARE, MEAN_SHARE = 0.5, 0.5
+_FINE = 16  # a record counts 2**16, so that the noise is on a fine lattice (see the rounding rule)
+_GAIN = 1e-9  # a swap that saves a smaller part of the cost is none
+
+
+@dataclass(frozen=True, kw_only=True)
+class Balcan:
+    """k-means on the centres of cubes that hold many records [BDLMZ17]_, in two rounds.
+
+    Parameters
+    ----------
+    n_clusters, n_features : int, >= 1
+    n_axes : int in [1, 5]
+        Axes of the public projection; all columns if there are no more than five.
+    levels : int in [1, 10]
+        How often cubes are cut in half on every axis; the first has four times the half-width of
+        the box as its side, so that it holds the box wherever it is shifted to.
+    frac_bits : int
+    public_seed : int
+        Of the projection, the shift of the cubes and the start of the search, known to all.
+
+    Notes
+    -----
+    The published partition asks about the cubes that the answers before have left, so the number
+    of its questions depends on the records. Here all cubes of all levels are counted in one round,
+    empty ones too, and thresholds are applied to what was released: no threshold costs anything,
+    and there is no failure probability. The search runs on noisy counts and costs nothing either.
+    Add/remove one record: it is in one cube of each level, whose count changes by one. The second
+    round is the first of :class:`~cloister_lab.tasks.recovery.Recovery`.
+    """
+
+    name: ClassVar[str] = "balcan"
+    private: ClassVar[bool] = True
+    profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
+    rounds: ClassVar[int] = 2
+    mechanism: ClassVar[Mechanism] = "gaussian"
+
+    n_clusters: int
+    n_features: int
+    n_axes: int
+    levels: int
+    frac_bits: int = 16
+    public_seed: int = 0
+
+    def __post_init__(self) -> None:
+        _ = self._recovery.block(0)  # its checks are ours
+        if not 1 <= self.levels <= MAX_LEVELS:
+            raise PlanError(f"levels must be in [1, {MAX_LEVELS}], got {self.levels!r}.")
+        if self._cells(self.levels) > MAX_CELLS:
+            raise PlanError(
+                f"levels={self.levels} makes {self._cells(self.levels)} cubes, a level has at most "
+                f"{MAX_CELLS}; use fewer."
+            )
+
+    @classmethod
+    def design(
+        cls,
+        *,
+        n_features: int,
+        nominal_n: int,
+        budget: Budget | None,
+        n_clusters: int = 1,
+        n_axes: int | None = None,
+        levels: int | None = None,
+        frac_bits: int = 16,
+        public_seed: int = 0,
+    ) -> Self:
+        """Choose the projection, and as many levels as are allowed and worth it.
+
+        As published, there are no more than ``ln(nominal_n)`` levels.
+        """
+        if n_axes is None:
+            n_axes = usual_axes(n_features, nominal_n)
+        if levels is None:
+            most = max(2, min(MAX_LEVELS, int(log(max(nominal_n, 2)))))
+            fits = [i for i in range(1, most + 1) if _side(i) ** n_axes <= MAX_CELLS]
+            levels = max(fits)
+        return cls(
+            n_clusters=n_clusters,
+            n_features=n_features,
+            n_axes=n_axes,
+            levels=levels,
+            frac_bits=frac_bits,
+            public_seed=public_seed,
+        )
+
+    def describe(self) -> str:
+        """Say in plain words what is summed and what is released."""
+        return (
+            f"The number of records in each cube of {self.levels} grids is released with Gaussian "
+            f"noise, and {self.n_clusters} groups are made from these numbers. Then the sum and "
+            "the number of the records of each group are released with Gaussian noise."
+        )
+
+    def start(self) -> State:
+        """Return sphere-packing centres; nothing is known yet."""
+        return start_state(self.n_clusters, self.n_features, self.n_axes, self.public_seed)
+
+    def blocks(self, t: int) -> tuple[Block, ...]:
+        """Return a count for each cube of each level; then sums and counts of the groups."""
+        if t > 0:
+            return (replace(self._recovery.block(0), weight=MEAN_SHARE),)
+        # A record is in one cube of each level, and adds `one` there.
+        one, levels = 1 << _FINE, self.levels
+        words = sum(self._cells(level) for level in range(1, levels + 1))
+        return (Block("cubes", (words,), levels * one, levels * one**2, COUNT_SHARE),)
+
+    def contribute(self, t: int, state: GridState, records: Records) -> Integers:
+        """Return the records in each cube, in fine units; then sums and counts of the groups."""
+        if t > 0:
+            return self._recovery.contribute(0, self._points(state), state, records)
+        projected = self._projection(records)
+        counts = [
+            np.bincount(self._cubes_of(projected, level), minlength=self._cells(level))
+            for level in range(1, self.levels + 1)
+        ]
+        return np.concatenate(counts).astype(np.int64) << _FINE
+
+    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+        """Find crowded cubes and group them; then take the noisy means as centres."""
+        if t == 0:
+            block = released["cubes"]
+            points, weights = self._crowded(
+                block.values / float(1 << _FINE), block.noise_std / (1 << _FINE)
+            )
+            chosen = local_search(points, weights, self.n_clusters, public_seed=self.public_seed)
+            real = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
+            return {**real, "points": points[chosen]}
+        points = self._points(state)
+        return {"points": points, **self._recovery.update(0, points, state, released["sums"])}
+
+    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
+        """Return expected half-widths for clusters of equal size."""
+        return self._recovery.forecast(0, noise_std, nominal_n, grid)
+
+    def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
+        """Return centres and sizes with their 95 % noise intervals.
+
+        Returns
+        -------
+        dict
+            ``centres``, ``low``, ``high``, ``half_width`` of shape (n_clusters, n_features) in
+            data units; ``sizes`` and ``size_half_width`` of shape (n_clusters,) in records.
+        """
+        return centres_in_units(
+            {name: value for name, value in state.items() if name != "points"}, grid, self.frac_bits
+        )
+
+    def exhibits(
+        self, results: Mapping[str, Floats], columns: tuple[str, ...]
+    ) -> tuple[Exhibit, ...]:
+        """Return the centres as a table and a heat map, their projection, and the sizes."""
+        return centre_exhibits(results, columns)
+
+    def _crowded(self, counts: Floats, noise: float) -> tuple[Floats, Floats]:
+        """Return the middles of cubes that hold records for sure, and how many their parts do not.
+
+        A cube is split if its noisy count is above what noise alone reaches in an empty level. The
+        records of its parts that are not go to its own middle.
+        """
+        parents = np.zeros((1, self.n_axes), dtype=np.int64)
+        residual = np.array([1.0])  # of the first cube, which holds all: only if nothing is found
+        points, weights = [self._middles(parents, 0)], [residual]
+        first = 0
+        for level in range(1, self.levels + 1):
+            size, side = self._cells(level), _side(level)
+            of_level, first = counts[first : first + size], first + size
+            # Numbers of the children: twice the parent's place, and one more.
+            corners = np.indices((2,) * self.n_axes).reshape(self.n_axes, -1).T
+            children = (2 * parents[:, None] + corners).reshape(-1, self.n_axes)
+            owner = np.repeat(np.arange(len(parents)), len(corners))
+            places = children - self._first_place(level)
+            inside = ((places >= 0) & (places < side)).all(axis=1)
+            children, owner, places = children[inside], owner[inside], places[inside]
+            held = of_level[np.ravel_multi_index(tuple(places.T), (side,) * self.n_axes)]
+            best = np.argsort(-held, kind="stable")[:MAX_CUBES]
+            kept = best[held[best] > noise * sqrt(2 * log(max(size, 2)))]
+            if not len(kept):
+                break
+            np.subtract.at(weights[-1], owner[kept], held[kept])
+            parents = children[kept]
+            points.append(self._middles(parents, level))
+            weights.append(held[kept].copy())
+        all_weights = np.maximum(np.concatenate(weights), 0.0)
+        if not all_weights.any():
+            all_weights[0] = 1.0
+        return np.clip(np.concatenate(points), -1.0, 1.0), all_weights
+
+    def _cells(self, level: int) -> int:
+        """Return the number of cubes of a level that can hold a point of the box."""
+        return int(_side(level) ** self.n_axes)
+
+    def _cubes_of(self, projected: Integers, level: int) -> Integers:
+        """Return the number of the cube of a level that each point is in; exact integers."""
+        places = ((projected - self._corner) >> (BITS + 2 - level)) - self._first_place(level)
+        numbers = np.zeros(len(projected), dtype=np.int64)
+        for column in places.T:
+            numbers = numbers * _side(level) + column
+        return numbers
+
+    def _first_place(self, level: int) -> Integers:
+        """Return the first place on each axis, among ``2**level``, that the box reaches."""
+        places: Integers = (-ONE - self._corner) >> (BITS + 2 - level)
+        return places
+
+    def _middles(self, places: Integers, level: int) -> Floats:
+        """Return the middles of cubes, in coordinates of the box."""
+        steps = self._corner + (2 * places + 1) * 2.0 ** (BITS + 1 - level)
+        return steps / ONE
+
+    @cached_property
+    def _corner(self) -> Integers:
+        """The lowest corner of the first cube, whose side is ``4 ONE``: a random public shift."""
+        rng = public_generator(self.public_seed, "cubes", self.n_axes)
+        return rng.integers(-3 * ONE + 1, -ONE, self.n_axes)
+
+    def _points(self, state: GridState) -> Floats:
+        return from_grid(state["points"], self.frac_bits)
+
+    @property
+    def _projection(self) -> Projection:
+        return self._recovery.projection
+
+    @cached_property
+    def _recovery(self) -> Recovery:
+        """The second round."""
+        return Recovery.of(
+            self.n_clusters, self.n_features, self.n_axes, self.frac_bits, self.public_seed
+        )
+
+
+def _side(level: int) -> int:
+    """Return on how many cubes of a level the box may lie, along an axis."""
+    return (1 << (level - 1)) + 1
+
+
+def local_search(points: Floats, weights: Floats, n_clusters: int, *, public_seed: int) -> Integers:
+    """Return which of some public weighted points make the best centres that swaps can find.
+
+    Parameters
+    ----------
+    points : ndarray of shape (n_points, n_axes)
+        Candidates as well as what is clustered.
+    weights : ndarray of shape (n_points,), >= 0
+    n_clusters : int, >= 1
+        If there are fewer points, they are repeated.
+    public_seed : int
+        Of the start: distinct points at random, those with more weight more often.
+
+    Returns
+    -------
+    ndarray of shape (n_clusters,), int64
+
+    Notes
+    -----
+    While one exchange of a centre for a point saves something, the one that saves most is made, at
+    most 100 times. [GLMRT10]_ draws exchanges by the exponential mechanism, from exact costs.
+    """
+    n = len(points)
+    if n <= n_clusters:
+        return np.arange(n_clusters, dtype=np.int64) % n
+    rng = public_generator(public_seed, "search")
+    weights = np.rint(4 * weights) / 4  # so that sums are exact, the same on every machine
+    chances = weights + 1e-9 * max(weights.max(), 1.0)
+    chosen = rng.choice(n, n_clusters, replace=False, p=chances / chances.sum())
+    squares = (points**2).sum(axis=1)
+    distances = np.maximum(squares[:, None] + squares - 2 * points @ points.T, 0.0)
+    distances = np.rint(4096 * distances) / 4096
+    rows = np.arange(n)
+    for _ in range(MAX_SWAPS):
+        to_chosen = distances[:, chosen]
+        order = np.argsort(to_chosen, axis=1, kind="stable")
+        label = order[:, 0]
+        near = to_chosen[rows, label]
+        second = to_chosen[rows, order[:, 1]] if n_clusters > 1 else np.full(n, np.inf)
+        # A new centre saves what it is nearer; losing an old one moves its points to the second.
+        saves = weights[:, None] * np.minimum(distances - near[:, None], 0.0)
+        moves = weights[:, None] * (np.minimum(distances, second[:, None]) - near[:, None])
+        member = np.eye(n_clusters)[label]
+        changes = saves.sum(axis=0) + member.T @ (moves - saves)
+        lost, found = np.unravel_index(changes.argmin(), changes.shape)
+        if changes[lost, found] >= -_GAIN * (weights @ near):
+            break
+        chosen[lost] = found
+    return chosen.astype(np.int64)

@@ -1,0 +1,375 @@
+"""Starting centres for federated k-means from public reference points: ``FedDPInit``.
+
+References
+----------
+.. [SLS25] Scott, Lampert, Saulpic, "Differentially Private Federated k-Means Clustering with
+   Server-Side Data", ICML 2025.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import isfinite
+from typing import ClassVar, Self
+
+import numpy as np
+
+from cloister.display import Exhibit
+from cloister.errors import PlanError
+from cloister.hazmat.fixedpoint import Grid, from_grid, round_to_grid
+from cloister.privacy.budget import Budget
+from cloister.randomness import public_generator
+from cloister.task import (
+    Block,
+    Floats,
+    GridState,
+    Integers,
+    Mechanism,
+    Profile,
+    Records,
+    Released,
+    State,
+)
+from cloister.tasks.clustering.kmeans import GLloyd, centre_exhibits, centres_in_units
+from cloister.tasks.clustering.lloyd_kernel import check_exact
+from cloister.tasks.clustering.synopsis import cluster_weighted, project_to_simplex
+from cloister.tasks.moments import (
+    ceil_sqrt,
+    drop_long,
+    lattice_bits,
+    n_products,
+    products_l1,
+    products_norm_squared,
+    sum_by_label,
+    sum_products,
+    unpack_products,
+)
+
+MAX_REFERENCE = 1000
+_FINE = 16  # a vote counts 2**16, so that the noise is on a fine lattice (see the rounding rule)
+_NORMAL_95 = 1.96
+_CHUNK_VALUES = 1 << 22
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedDPInit:
+    """FedDP-KMeans [SLS25]_: a start from public points, then rounds of Lloyd.
+
+    Four kinds of noisy sums: products of columns, whose main axes span a plane; votes of the
+    records for the nearest reference point as seen in that plane, which cluster the reference
+    points; the records near each of these clusters; and Lloyd's.
+
+    Parameters
+    ----------
+    n_clusters, n_features : int, >= 1
+    reference : tuple of tuples of float in [-1, 1], grid coordinates
+        Public points, never records of this study: each a row of `n_features`. By default
+        `reference_size` uniform points of the box from `public_seed`.
+    reference_size : int in [n_clusters, 1000]
+    components : int in [1, n_features]
+        Number of main axes.
+    margin : float in (0, 1]
+        A record counts for its nearest cluster if it is at most so many times as far from it as
+        from the next one; 1 lets all count.
+    refine_rounds : int, >= 0
+        Rounds of Lloyd after the start.
+    product_bits : int
+        Records are cut toward zero to multiples of ``2**-product_bits`` before they are multiplied.
+    frac_bits : int
+    public_seed : int
+        Of the reference points and of the restarts of k-means, known to all.
+
+    Notes
+    -----
+    All rounds have equal parts of the budget, and Gaussian noise. Add/remove one record x: the
+    products change by ``x x^T``, whose norm is ``|x|^2`` and not ``|x|``; one vote; and in each
+    later round one row, by the record and its count.
+    """
+
+    name: ClassVar[str] = "feddp-init"
+    private: ClassVar[bool] = True
+    profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
+    mechanism: ClassVar[Mechanism] = "gaussian"
+
+    n_clusters: int
+    n_features: int
+    components: int
+    product_bits: int
+    reference: tuple[tuple[float, ...], ...] = ()
+    reference_size: int = 256
+    margin: float = 1.0
+    refine_rounds: int = 1
+    frac_bits: int = 16
+    public_seed: int = 0
+
+    def __post_init__(self) -> None:
+        _ = self._lloyd  # its checks are ours
+        # Distances along the axes are as long as in the box, but for the rounding of the axes.
+        check_exact(max(2, self.n_clusters), self.n_features, self.frac_bits)
+        for field, least, most in (
+            ("components", 1, self.n_features),
+            ("product_bits", 4, min(12, self.frac_bits)),
+            ("reference_size", 1, MAX_REFERENCE),
+            ("refine_rounds", 0, 100),
+        ):
+            value = getattr(self, field)
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            if not whole or not least <= value <= most:
+                raise PlanError(f"{field} must be an integer in [{least}, {most}], got {value!r}.")
+        if not 0 < self.margin <= 1:
+            raise PlanError(f"margin must be in (0, 1], got {self.margin!r}.")
+        points = checked_reference(self.reference, self.n_features)
+        object.__setattr__(self, "reference", points)
+        size = len(points) if points else self.reference_size
+        if size < self.n_clusters:
+            raise PlanError(
+                f"reference must have at least n_clusters={self.n_clusters} points, got {size}; "
+                "give more."
+            )
+
+    @classmethod
+    def design(
+        cls,
+        *,
+        n_features: int,
+        nominal_n: int,
+        budget: Budget | None,
+        n_clusters: int = 1,
+        components: int | None = None,
+        reference: Sequence[Sequence[float]] = (),
+        reference_size: int | None = None,
+        margin: float = 1.0,
+        refine_rounds: int = 1,
+        frac_bits: int = 16,
+        public_seed: int = 0,
+    ) -> Self:
+        """Choose as many axes as clusters, and the finest lattice of products that fits the ring.
+
+        Nothing depends on `nominal_n` or `budget`.
+        """
+        if components is None:
+            components = max(1, min(n_clusters, n_features))
+        if reference_size is None:
+            reference_size = min(MAX_REFERENCE, max(256, 4 * n_clusters))
+        longest = ceil_sqrt(products_norm_squared(n_features, 0))
+        return cls(
+            n_clusters=n_clusters,
+            n_features=n_features,
+            components=components,
+            product_bits=lattice_bits(longest, frac_bits),
+            reference=tuple(tuple(float(v) for v in row) for row in reference),
+            reference_size=reference_size,
+            margin=margin,
+            refine_rounds=refine_rounds,
+            frac_bits=frac_bits,
+            public_seed=public_seed,
+        )
+
+    @property
+    def rounds(self) -> int:
+        """Products, votes, starting sums, and Lloyd's rounds."""
+        return 3 + self.refine_rounds
+
+    @cached_property
+    def _lloyd(self) -> GLloyd:
+        """What is summed around starting centres, and after."""
+        return GLloyd(
+            n_clusters=self.n_clusters,
+            n_features=self.n_features,
+            rounds=1,
+            frac_bits=self.frac_bits,
+            public_seed=self.public_seed,
+        )
+
+    @cached_property
+    def _reference(self) -> Integers:
+        """The public points, grid steps, shape (n_points, n_features)."""
+        if self.reference:
+            points = np.array(self.reference)
+        else:
+            rng = public_generator(self.public_seed, self.name, "reference")
+            points = rng.uniform(-1, 1, (self.reference_size, self.n_features))
+        return round_to_grid(points, self.frac_bits)
+
+    def describe(self) -> str:
+        """Say in plain words what is summed and what is released."""
+        points = len(self.reference) or self.reference_size
+        return (
+            "With Gaussian noise are released: the sums of the products of all pairs of columns; "
+            f"how many records are nearest to each of {points} public points; the sum and the "
+            f"number of the records near each of {self.n_clusters} centres that follow from "
+            f"these; and the same for the records nearest to each centre, {self.refine_rounds} "
+            "times."
+        )
+
+    def start(self) -> State:
+        """Return sphere-packing centres and the first columns as axes; independent of records."""
+        return {
+            **self._lloyd.start(),
+            "axes": np.eye(self.components, self.n_features),
+            "anchors": np.zeros((self.n_clusters, self.components)),
+        }
+
+    def blocks(self, t: int) -> tuple[Block, ...]:
+        """Return the block of the round: products, votes, or for each centre sums and a count."""
+        weight = 1 / self.rounds
+        if t == 0:
+            d, bits = self.n_features, self.product_bits
+            l1, l2_squared = products_l1(d, bits), products_norm_squared(d, bits)
+            return (Block("products", (n_products(d),), l1, l2_squared, weight),)
+        if t == 1:
+            one = 1 << _FINE
+            return (Block("votes", (len(self._reference),), one, one**2, weight),)
+        (block,) = self._lloyd.blocks(0)
+        return (replace(block, weight=weight),)
+
+    def contribute(self, t: int, state: GridState, records: Records) -> Integers:
+        """Return the vector of the round."""
+        if t == 0:
+            return self._products(records)
+        if t > 2:
+            return self._lloyd.contribute(0, state, records)
+        seen = self._project(records, state["axes"])
+        if t == 1:
+            points = self._project(self._reference, state["axes"])
+            votes, _ = nearest_two(seen, points)
+            return np.bincount(votes, minlength=len(points)).astype(np.int64) << _FINE
+        payload = self._lloyd.payload(0)
+        labels, near = nearest_two(seen, state["anchors"], self.margin)
+        labels[~near] = self.n_clusters  # one bin behind the last is dropped
+        drop_long(labels, records, payload.radius_squared, self.n_clusters)
+        sums = sum_by_label(records, labels, self.n_clusters)
+        counts = np.bincount(labels, minlength=self.n_clusters + 1)[: self.n_clusters]
+        return np.column_stack([sums, counts * payload.count_word]).ravel()
+
+    def _products(self, records: Records) -> Integers:
+        """Return the sums of products of records that were cut toward zero."""
+        shift = self.frac_bits - self.product_bits
+        rows = (np.sign(records) * (np.abs(records) >> shift)).astype(np.int64)
+        inside = (np.abs(rows) <= 1 << self.product_bits).all(axis=1)  # the bound is a corner's
+        return sum_products(rows[inside])
+
+    def _project(self, points: Integers | Records, axes: Integers) -> Integers:
+        """Return coordinates along the axes, grid steps; rounded down."""
+        along = points.astype(np.float64) @ axes.T.astype(np.float64)
+        return along.astype(np.int64) >> self.frac_bits
+
+    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+        """Find the axes, then cluster the reference points by votes, then do as Lloyd."""
+        real = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
+        if t == 0:
+            matrix = unpack_products(
+                released["products"].values.astype(np.float64), self.n_features
+            )
+            return {**real, "axes": main_axes(matrix, self.components)}
+        if t == 1:
+            votes = released["votes"].values / float(1 << _FINE)
+            points = from_grid(self._project(self._reference, state["axes"]), self.frac_bits)
+            weights = project_to_simplex(votes, max(1.0, votes.sum()))
+            anchors = cluster_weighted(
+                points, weights, self.n_clusters, public_seed=self.public_seed
+            )
+            return {**real, "anchors": anchors, "centres": np.clip(anchors @ real["axes"], -1, 1)}
+        moved = dict(self._lloyd.update(0, state, released))
+        count_std = released["sums"].noise_std / self._lloyd.payload(0).count_word
+        empty = moved["sizes"] <= max(1.0, _NORMAL_95 * count_std)
+        # Where noise alone could explain the count, the public points know more than the ratio.
+        moved["centres"] = np.where(empty[:, None], real["centres"], moved["centres"])
+        return {**real, **moved}
+
+    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
+        """Return the expected half-widths of GLloyd's last round."""
+        return self._lloyd.forecast(noise_std, nominal_n, grid)
+
+    def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
+        """Return centres and sizes with the 95 % noise intervals of the last round; see GLloyd."""
+        return centres_in_units(state, grid, self.frac_bits)
+
+    def exhibits(
+        self, results: Mapping[str, Floats], columns: tuple[str, ...]
+    ) -> tuple[Exhibit, ...]:
+        """Return the centres as a table and a heat map, their projection, and the sizes."""
+        return centre_exhibits(results, columns)
+
+
+def checked_reference(
+    reference: Sequence[Sequence[float]], n_features: int
+) -> tuple[tuple[float, ...], ...]:
+    """Return public points as tuples.
+
+    Raises
+    ------
+    PlanError
+        If they are too many, of another width, or not in the box.
+    """
+    points = tuple(tuple(float(v) for v in row) for row in reference)
+    if len(points) > MAX_REFERENCE:
+        raise PlanError(
+            f"reference has at most {MAX_REFERENCE} points, got {len(points)}; give a sample."
+        )
+    for row in points:
+        if len(row) != n_features:
+            raise PlanError(f"a reference point must have {n_features} values, got {len(row)}.")
+        if not all(isfinite(v) and abs(v) <= 1 for v in row):
+            raise PlanError(
+                f"reference must be in [-1, 1], where each column's public range is mapped to, "
+                f"got {row!r}."
+            )
+    return points
+
+
+def main_axes(matrix: Floats, components: int) -> Floats:
+    """Return the eigenvectors of the largest eigenvalues of a symmetric matrix.
+
+    Parameters
+    ----------
+    matrix : ndarray of shape (n_features, n_features)
+        Noisy, so it may have negative eigenvalues.
+    components : int
+
+    Returns
+    -------
+    ndarray of shape (components, n_features)
+        Unit vectors whose entry of largest absolute value is positive.
+    """
+    _, vectors = np.linalg.eigh(matrix)
+    axes = vectors.T[::-1][:components]
+    largest = np.abs(axes).argmax(axis=1)
+    signs = np.sign(axes[np.arange(components), largest])
+    turned: Floats = axes * signs[:, None]
+    return turned
+
+
+def nearest_two(
+    rows: Integers, points: Integers, margin: float = 1.0
+) -> tuple[Integers, np.ndarray[tuple[int], np.dtype[np.bool_]]]:
+    """Return the nearest point of each row, and whether it is near enough.
+
+    Parameters
+    ----------
+    rows, points : ndarrays of shapes (n_rows, n_axes) and (n_points, n_axes), int64
+        Squared distances are integers below 2**53, so each row's answer is its own affair.
+    margin : float
+        Near enough: the distance is at most `margin` times that of the next nearest point.
+
+    Returns
+    -------
+    labels : ndarray of shape (n_rows,), int64
+        Of equals the first.
+    near : ndarray of shape (n_rows,), bool
+    """
+    labels = np.zeros(len(rows), dtype=np.int64)
+    near = np.ones(len(rows), dtype=np.bool_)
+    turned = -2 * points.T.astype(np.float64)
+    norms = (points**2).sum(axis=1).astype(np.float64)
+    size = max(1, _CHUNK_VALUES // len(points))
+    for first in range(0, len(rows), size):
+        part = rows[first : first + size].astype(np.float64)
+        squared = part @ turned + norms + (part**2).sum(axis=1)[:, None]
+        labels[first : first + size] = squared.argmin(axis=1)
+        if margin < 1 and len(points) > 1:
+            two = np.partition(squared, 1, axis=1)[:, :2]
+            near[first : first + size] = two[:, 0] <= margin**2 * two[:, 1]
+    return labels, near

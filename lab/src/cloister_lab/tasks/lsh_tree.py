@@ -1,0 +1,433 @@
+"""k-means on the leaves of a tree of public half-spaces: ``LSHTree``.
+
+Public hyperplanes, one for each level, cut the box again and again. Noisy counts say which nodes
+of the tree hold enough records to go on. Its leaves are then summed and counted afresh, and their
+noisy means, weighted by the new counts, are clustered in public.
+
+References
+----------
+.. [CK21] Chang, Kamath, "Practical Differentially Private Clustering", Google Research blog, 2021,
+   and the library it presents, ``learning/clustering`` of google/differential-privacy.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import ceil, log2, sqrt
+from typing import ClassVar, Self
+
+import numpy as np
+
+from cloister.display import Exhibit
+from cloister.errors import PlanError
+from cloister.hazmat.fixedpoint import Grid, from_grid
+from cloister.privacy.budget import Budget
+from cloister.privacy.calibration import gaussian_noise_multiplier
+from cloister.randomness import public_generator
+from cloister.task import (
+    Block,
+    Floats,
+    GridState,
+    Integers,
+    Mechanism,
+    Profile,
+    Records,
+    Released,
+    State,
+)
+from cloister.tasks.clustering.kmeans import centre_exhibits, centres_in_units
+from cloister.tasks.clustering.kmeans_init import sphere_packing
+from cloister.tasks.clustering.synopsis import cluster_weighted
+from cloister.tasks.intervals import BOX, ratio_interval, size_interval
+from cloister.tasks.moments import drop_long, sum_by_label
+
+MAX_DEPTH = 16  # every node of every level is counted
+BRANCH = 3  # a node of this many smallest leaves is cut
+_FINE = 16  # a record counts 2**16, so that the noise is on a fine lattice (see the rounding rule)
+_MANY_WORDS = 1 << 20  # of all leaves' sums: more leaves are not worth sending
+_PLANE_BITS = 12  # normals of the planes are rounded to this
+
+
+@dataclass(frozen=True, kw_only=True)
+class LSHTree:
+    """k-means of noisy leaf means of a tree of half-spaces [CK21]_, in two rounds.
+
+    Parameters
+    ----------
+    n_clusters, n_features : int, >= 1
+    depth : int in [1, 16]
+        Number of levels below the root.
+    min_size : int, >= 1
+        A node with fewer noisy records is dropped; one with three times as many is cut.
+    max_leaves : int in [1, 2**depth]
+        The largest nodes are cut first, until there are so many leaves.
+    count_share : float in (0, 1)
+        Part of the budget that the counts get; the leaves' sums get the rest.
+    offset : float, >= 0, grid coordinates
+        Planes pass the middle of the box at distances up to this. The published ones all go
+        through it (0), and so tell directions apart, not distances.
+    mechanism : {"gaussian", "laplace"}
+    frac_bits : int
+    public_seed : int
+        Of the planes and of the restarts of k-means, known to all.
+
+    Notes
+    -----
+    The published tree asks level by level, with as many questions as there are nodes alive. Here
+    all nodes of all levels are counted in one round and the tree is grown from what was released,
+    so that every length is a function of the plan. Add/remove one record: it is in one node of each
+    level, so the counts change by ``depth`` ones, and in at most one leaf, whose sum changes by
+    the record, at most half the diagonal of the box, and whose count changes by one.
+
+    Leaves are kept for large noisy counts, so these are too large on average. They only choose the
+    leaves; sizes and means come from the second round's counts, whose noise is its own.
+    """
+
+    name: ClassVar[str] = "lshtree"
+    private: ClassVar[bool] = True
+    profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
+    rounds: ClassVar[int] = 2
+
+    n_clusters: int
+    n_features: int
+    depth: int
+    min_size: int
+    max_leaves: int
+    count_share: float = 0.1
+    offset: float = 0.5
+    mechanism: Mechanism = "gaussian"
+    frac_bits: int = 16
+    public_seed: int = 0
+
+    def __post_init__(self) -> None:
+        for field in ("n_clusters", "n_features", "depth", "min_size", "max_leaves"):
+            value = getattr(self, field)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise PlanError(f"{field} must be an integer >= 1, got {value!r}.")
+        if self.depth > MAX_DEPTH:
+            raise PlanError(f"depth must be at most {MAX_DEPTH}, got {self.depth}.")
+        if self.max_leaves > 1 << self.depth:
+            raise PlanError(
+                f"max_leaves must be at most {1 << self.depth}, as many as depth={self.depth} "
+                f"allows, got {self.max_leaves}."
+            )
+        if isinstance(self.public_seed, bool) or not isinstance(self.public_seed, int):
+            raise PlanError(f"public_seed must be an integer, got {self.public_seed!r}.")
+        check_share(self.count_share)
+        if not 0 <= self.offset < float("inf"):
+            raise PlanError(f"offset must be a number >= 0, got {self.offset!r}.")
+        if self.mechanism not in ("gaussian", "laplace"):
+            raise PlanError(f"mechanism must be 'gaussian' or 'laplace', got {self.mechanism!r}.")
+
+    @classmethod
+    def design(
+        cls,
+        *,
+        n_features: int,
+        nominal_n: int,
+        budget: Budget | None,
+        n_clusters: int = 1,
+        depth: int | None = None,
+        min_size: int | None = None,
+        max_leaves: int | None = None,
+        count_share: float = 0.1,
+        offset: float = 0.5,
+        mechanism: Mechanism = "gaussian",
+        frac_bits: int = 16,
+        public_seed: int = 0,
+    ) -> Self:
+        """Choose the tree from the noise it will meet, but for what is given.
+
+        A leaf must be so large that the noise of its mean is a tenth of the half diagonal, as
+        published (for sums without counts), or hold half of an equal cluster if that is less; a
+        level is worth counting if nodes of equal size are not much smaller than a leaf.
+        """
+        check_share(count_share)
+        if min_size is None:
+            noise = _sum_noise(budget, mechanism, n_features, 1 - count_share)
+            min_size = max(1, min(int(10 * noise), nominal_n // (2 * n_clusters)))
+        if depth is None:
+            levels = ceil(log2(max(2, n_clusters, nominal_n / min_size))) + 2
+            depth = min(MAX_DEPTH, levels)
+        if max_leaves is None:
+            wanted = min(ceil(2 * nominal_n / min_size), _MANY_WORDS // n_features)
+            max_leaves = min(1 << depth, max(n_clusters, wanted))
+        return cls(
+            n_clusters=n_clusters,
+            n_features=n_features,
+            depth=depth,
+            min_size=min_size,
+            max_leaves=max_leaves,
+            count_share=count_share,
+            offset=offset,
+            mechanism=mechanism,
+            frac_bits=frac_bits,
+            public_seed=public_seed,
+        )
+
+    def describe(self) -> str:
+        """Say in plain words what is summed and what is released."""
+        return (
+            f"The number of records in each node of a tree of {self.depth} public cuts is released "
+            f"with {self.mechanism.capitalize()} noise, then the sum of the records in each of at "
+            f"most {self.max_leaves} parts of the box, and their number; {self.n_clusters} centres "
+            "are made from these numbers."
+        )
+
+    def start(self) -> State:
+        """Return sphere-packing centres and a tree that is its root; no size is known yet."""
+        shape = (self.n_clusters, self.n_features)
+        leaves = np.zeros(self.max_leaves)
+        leaves[0] = 1
+        return {
+            "centres": sphere_packing(*shape, self.public_seed),
+            "low": np.full(shape, BOX[0]),
+            "high": np.full(shape, BOX[1]),
+            "sizes": np.zeros(self.n_clusters),
+            "size_half_width": np.zeros(self.n_clusters),
+            "leaves": leaves,
+        }
+
+    def blocks(self, t: int) -> tuple[Block, ...]:
+        """Return the counts of all nodes but the root, then sums and counts of the leaves."""
+        if t == 0:
+            # A record is in one node of each level, and adds `one` there.
+            one = 1 << _FINE
+            nodes = (2 << self.depth) - 2
+            depth = self.depth
+            return (Block("counts", (nodes,), depth * one, depth * one**2, self.count_share),)
+        # It is in at most one leaf; a corner of the box is the longest record.
+        one, d, word = 1 << self.frac_bits, self.n_features, self._count_word
+        shape, l1, l2_squared = (self.max_leaves, d + 1), d * one + word, d * one**2 + word**2
+        return (Block("sums", shape, l1, l2_squared, 1 - self.count_share),)
+
+    def contribute(self, t: int, state: GridState, records: Records) -> Integers:
+        """Return the records in each node, in fine units; then sum and count of each leaf."""
+        codes = self._codes(records)
+        if t == 0:
+            level = np.bincount(codes, minlength=1 << self.depth).astype(np.int64)
+            levels = [level]
+            while len(level) > 2:
+                level = level.reshape(-1, 2).sum(axis=1)
+                levels.append(level)
+            return np.concatenate(levels[::-1]) << _FINE
+        (block,) = self.blocks(t)
+        labels = self._labels(state["leaves"] >> self.frac_bits)[codes]
+        drop_long(labels, records, block.l2_squared - self._count_word**2, self.max_leaves)
+        sums = sum_by_label(records, labels, self.max_leaves)
+        # A label behind the last leaf is dropped.
+        counts = np.bincount(labels, minlength=self.max_leaves + 1)[: self.max_leaves]
+        return np.column_stack([sums, counts.astype(np.int64) * self._count_word]).ravel()
+
+    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+        """Grow the tree from the counts; then cluster the means of its leaves."""
+        real = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
+        if t == 0:
+            counts = np.zeros(2 << self.depth)
+            counts[2:] = released["counts"].values / float(1 << _FINE)
+            counts[1] = counts[2] + counts[3]
+            leaves = grow(counts, self.min_size, self.max_leaves)
+            padded = np.zeros(self.max_leaves)
+            padded[: len(leaves)] = leaves
+            return {**real, "leaves": padded}
+        block = released["sums"]
+        centres, groups = self.group(state["leaves"], block)
+        return {**real, "centres": centres, **self.measure(groups, block)}
+
+    def group(self, leaves: Integers, block: Released) -> tuple[Floats, Integers]:
+        """Cluster the noisy means of the leaves.
+
+        Parameters
+        ----------
+        leaves : ndarray of shape (max_leaves,), int64, grid steps
+            Numbers of nodes, from the state; 0 is none.
+        block : Released
+            Noisy sums and counts of the leaves.
+
+        Returns
+        -------
+        centres : ndarray of shape (n_clusters, n_features)
+        groups : ndarray of shape (max_leaves,), int64
+            The centre each leaf is given to; `n_clusters` for none.
+        """
+        used = leaves > 0
+        sums, counts = self._split(block.values[used])
+        weights = np.maximum(counts, max(1.0, block.noise_std / self._count_word))
+        means = np.clip(sums / weights[:, None], *BOX)
+        centres = cluster_weighted(means, weights, self.n_clusters, public_seed=self.public_seed)
+        scores = (centres**2).sum(axis=1) - 2 * means @ centres.T
+        groups = np.full(self.max_leaves, self.n_clusters)
+        groups[used] = scores.argmin(axis=1)
+        return centres, groups
+
+    def measure(self, groups: Integers, block: Released) -> State:
+        """Return sizes and intervals of groups of leaves.
+
+        Parameters
+        ----------
+        groups : ndarray of shape (max_leaves,), int64
+            As from :meth:`group`.
+        block : Released
+            Sums and counts of the leaves.
+        """
+        totals = np.zeros((self.n_clusters + 1, self.n_features + 1), dtype=np.int64)
+        np.add.at(totals, groups, block.values)
+        sums, sizes = self._split(totals[:-1])
+        leaves = np.bincount(groups, minlength=self.n_clusters + 1)[:-1]
+        count_std = block.noise_std / self._count_word
+        low, high = ratio_interval(
+            sums,
+            sizes,
+            sum_std=block.noise_std / (1 << self.frac_bits) * np.sqrt(leaves)[:, None],
+            count_std=count_std * np.sqrt(leaves)[:, None],
+            mechanism=self.mechanism,
+        )
+        return {
+            "low": low,
+            "high": high,
+            "sizes": sizes,
+            "size_half_width": size_interval(count_std, self.mechanism) * np.sqrt(leaves),
+        }
+
+    def _split(self, words: Integers) -> tuple[Floats, Floats]:
+        """Return sums in grid coordinates, and counts in records."""
+        return from_grid(words[:, :-1], self.frac_bits), words[:, -1] / self._count_word
+
+    @property
+    def _count_word(self) -> int:
+        """What a record adds to the count of its leaf.
+
+        It makes least of ``(d + w^2) (1 + 1 / w^2)``, the variance of a mean at a corner of the box
+        under Gaussian noise.
+        """
+        return round((1 << self.frac_bits) * sqrt(sqrt(self.n_features)))
+
+    @cached_property
+    def _planes(self) -> tuple[Integers, Integers]:
+        """Normals, shape (depth, n_features), and thresholds, shape (depth,), of the cuts."""
+        rng = public_generator(self.public_seed, self.name, self.depth, self.n_features)
+        normals = rng.normal(size=(self.depth, self.n_features))
+        normals /= np.linalg.norm(normals, axis=1, keepdims=True)
+        thresholds = self.offset * rng.uniform(-1, 1, self.depth)
+        one = 1 << _PLANE_BITS
+        return (
+            np.rint(normals * one).astype(np.int64),
+            np.rint(thresholds * (one << self.frac_bits)).astype(np.int64),
+        )
+
+    def _codes(self, records: Records) -> Integers:
+        """Return the deepest node of each record: a bit for each cut, the first one highest."""
+        normals, thresholds = self._planes
+        # Products and sums are integers below 2**53, so the side of a record is its own affair.
+        heights = records.astype(np.float64) @ normals.T.astype(np.float64)
+        codes = np.zeros(len(records), dtype=np.int64)
+        for height, threshold in zip(heights.T, thresholds, strict=True):
+            codes = 2 * codes + (height >= threshold)
+        return codes
+
+    def _labels(self, leaves: Integers) -> Integers:
+        """Return the leaf that each deepest node belongs to; `max_leaves` for a dropped one."""
+        labels = np.full(1 << self.depth, self.max_leaves)
+        for label, leaf in enumerate(leaves.tolist()):
+            if leaf > 0:
+                below = self.depth + 1 - leaf.bit_length()
+                first = (leaf << below) - (1 << self.depth)
+                labels[first : first + (1 << below)] = label
+        return labels
+
+    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
+        """Return expected half-widths for clusters of equal size that share all leaves.
+
+        Returns
+        -------
+        dict
+            ``half_width`` of shape (n_features,) in data units and ``size_half_width`` of shape
+            (1,) in records.
+        """
+        leaves = sqrt(max(1.0, self.max_leaves / self.n_clusters))
+        count_std = leaves * noise_std / self._count_word
+        low, high = ratio_interval(
+            np.zeros((1, self.n_features)),
+            np.array([max(nominal_n / self.n_clusters, 1.0)]),
+            sum_std=leaves * noise_std / (1 << self.frac_bits),
+            count_std=count_std,
+            mechanism=self.mechanism,
+        )
+        return {
+            "half_width": (high - low)[0] / 2 * grid.half_range,
+            "size_half_width": np.array([size_interval(count_std, self.mechanism)]),
+        }
+
+    def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
+        """Return centres and sizes with their 95 % noise intervals.
+
+        Returns
+        -------
+        dict
+            ``centres``, ``low``, ``high``, ``half_width`` of shape (n_clusters, n_features) in
+            data units; ``sizes`` and ``size_half_width`` of shape (n_clusters,) in records.
+
+        Notes
+        -----
+        The interval is for the mean of the records in the leaves that were given to the centre;
+        records in dropped nodes are in no leaf.
+        """
+        return centres_in_units(state, grid, self.frac_bits)
+
+    def exhibits(
+        self, results: Mapping[str, Floats], columns: tuple[str, ...]
+    ) -> tuple[Exhibit, ...]:
+        """Return the centres as a table and a heat map, their projection, and the sizes."""
+        return centre_exhibits(results, columns)
+
+
+def grow(counts: Floats, min_size: float, max_leaves: int) -> list[int]:
+    """Return the leaves of a tree grown from noisy counts; only public numbers are looked at.
+
+    Parameters
+    ----------
+    counts : ndarray of shape (2 * n_deepest,)
+        Of node ``i``, whose children are ``2 i`` and ``2 i + 1``; node 1 is the root.
+    min_size : float
+        Children with fewer are dropped; a node with `BRANCH` times as many is cut, and the root in
+        any case.
+    max_leaves : int, >= 1
+
+    Returns
+    -------
+    list of int
+        At least 1 and at most `max_leaves` nodes, none below another, in ascending order.
+    """
+    leaves: list[int] = []
+    waiting = [(-np.inf, 1)]  # the largest comes first, of equals the first
+    while waiting:
+        size, node = heapq.heappop(waiting)
+        room = len(leaves) + len(waiting) + 2 <= max_leaves
+        large = -size >= BRANCH * min_size
+        children: list[int] = []
+        if room and large and 2 * node + 1 < len(counts):
+            children = [c for c in (2 * node, 2 * node + 1) if counts[c] >= min_size]
+        if not children:
+            leaves.append(node)
+        for child in children:
+            heapq.heappush(waiting, (-float(counts[child]), child))
+    return sorted(leaves)
+
+
+def check_share(count_share: float) -> None:
+    """Refuse a part of the budget that leaves nothing for the rest."""
+    if not 0 < count_share < 1:
+        raise PlanError(f"count_share must be in (0, 1), got {count_share!r}.")
+
+
+def _sum_noise(budget: Budget | None, mechanism: Mechanism, n_features: int, share: float) -> float:
+    """Return the L2 norm of the noise of a sum over the half diagonal, on a part of the budget."""
+    if budget is None:
+        raise PlanError("budget is needed to choose the tree; give it, or give min_size.")
+    if mechanism == "laplace":  # scale d / epsilon for a record of L1 norm d
+        return sqrt(2) * n_features / (share * budget.epsilon)
+    multiplier = gaussian_noise_multiplier(budget.epsilon, budget.delta)
+    return sqrt(n_features) * multiplier / sqrt(share)

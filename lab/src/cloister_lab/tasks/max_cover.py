@@ -1,0 +1,279 @@
+"""Max cover on noisy counts: what a federation can do of ``MaxCover``.
+
+The exponential mechanism needs counts that nobody may see. So the silos release noisy counts of
+the cells of a few coarse grids instead; balls of cells are then picked greedily, in public.
+
+References
+----------
+.. [NCX21] Nguyen, Chaturvedi, Xu, "Differentially Private k-Means via Exponential Mechanism and
+   Max Cover", AAAI 2021, arXiv:2009.01220, Algorithms 1 and 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import sqrt
+from typing import ClassVar, Self
+
+import numpy as np
+
+from cloister.display import Exhibit
+from cloister.errors import PlanError
+from cloister.hazmat.fixedpoint import Grid, from_grid
+from cloister.privacy.budget import Budget
+from cloister.task import (
+    Block,
+    Floats,
+    GridState,
+    Integers,
+    Mechanism,
+    Profile,
+    Records,
+    Released,
+    State,
+)
+from cloister.tasks.clustering.kmeans import centre_exhibits, centres_in_units
+from cloister.tasks.clustering.synopsis import cluster_weighted, nearest, project_to_simplex
+from cloister_lab.tasks.grid_synopsis import cell_middles, cells_of
+from cloister_lab.tasks.projection import BITS, Projection, usual_axes
+from cloister_lab.tasks.recovery import Recovery, start_state
+
+MAX_CELL_BITS = 16  # a grid has at most 2**16 cells
+MAX_FINENESS = 6
+COUNT_SHARE, MEAN_SHARE, LLOYD_SHARE = 0.4, 0.3, 0.3
+_FINE = 16  # a record counts 2**16, so that the noise is on a fine lattice (see the rounding rule)
+_UNITS = 16  # counts are rounded to this part of a record, so that sums are the same everywhere
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaxCoverHistogram:
+    """k-means by max cover on noisy counts of cells, in three rounds.
+
+    Parameters
+    ----------
+    n_clusters, n_features : int, >= 1
+    n_axes : int in [1, 5]
+        Axes of the public projection; all columns if there are no more than five.
+    fineness : int in [2, 6]
+        The finest grid has ``2**fineness`` cells on an axis, at most 65536 in all; the next ones
+        have half as many, down to four.
+    frac_bits : int
+    public_seed : int
+        Of the projection and of the restarts of k-means, known to all.
+
+    Notes
+    -----
+    Add/remove one record: it is in one cell of each grid, whose count changes by one. Asking for
+    the number of records in each *ball* would cost far more, since balls overlap: instead,
+    neighbouring noisy cells are added up by whoever reads them. The rounds after it are those of
+    :class:`~cloister_lab.tasks.recovery.Recovery`.
+    """
+
+    name: ClassVar[str] = "maxcover-histogram"
+    private: ClassVar[bool] = True
+    profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
+    rounds: ClassVar[int] = 3
+    mechanism: ClassVar[Mechanism] = "gaussian"
+
+    n_clusters: int
+    n_features: int
+    n_axes: int
+    fineness: int
+    frac_bits: int = 16
+    public_seed: int = 0
+
+    def __post_init__(self) -> None:
+        _ = self._recovery.block(0), self._recovery.block(1)  # their checks are ours
+        if not 2 <= self.fineness <= MAX_FINENESS:
+            raise PlanError(f"fineness must be in [2, {MAX_FINENESS}], got {self.fineness!r}.")
+        if self.fineness * self.n_axes > MAX_CELL_BITS:
+            raise PlanError(
+                f"fineness={self.fineness} makes 2^{self.fineness * self.n_axes} cells, a grid has "
+                f"at most 2^{MAX_CELL_BITS}; use a coarser one."
+            )
+
+    @classmethod
+    def design(
+        cls,
+        *,
+        n_features: int,
+        nominal_n: int,
+        budget: Budget | None,
+        n_clusters: int = 1,
+        n_axes: int | None = None,
+        fineness: int | None = None,
+        frac_bits: int = 16,
+        public_seed: int = 0,
+    ) -> Self:
+        """Choose the projection by the published rule, and the finest grid that is worth it.
+
+        That is one with at most two cells for each record.
+        """
+        if n_axes is None:
+            n_axes = usual_axes(n_features, nominal_n)
+        if fineness is None:
+            bits = min(MAX_CELL_BITS, (2 * nominal_n).bit_length() - 1)
+            fineness = max(2, min(MAX_FINENESS, bits // n_axes))
+        return cls(
+            n_clusters=n_clusters,
+            n_features=n_features,
+            n_axes=n_axes,
+            fineness=fineness,
+            frac_bits=frac_bits,
+            public_seed=public_seed,
+        )
+
+    def describe(self) -> str:
+        """Say in plain words what is summed and what is released."""
+        cells = " + ".join(str(side**self.n_axes) for side in self._sides)
+        return (
+            f"The number of records in each of {cells} cells is released with Gaussian noise, and "
+            f"{self.n_clusters} groups are made from these numbers. Then the sum and the number of "
+            "the records of each group are released with Gaussian noise, twice."
+        )
+
+    def start(self) -> State:
+        """Return sphere-packing centres; nothing is known yet."""
+        return start_state(self.n_clusters, self.n_features, self.n_axes, self.public_seed)
+
+    def blocks(self, t: int) -> tuple[Block, ...]:
+        """Return a count for each cell of each grid; then sums and counts of the groups."""
+        if t > 0:
+            share = MEAN_SHARE if t == 1 else LLOYD_SHARE
+            return (replace(self._recovery.block(t - 1), weight=share),)
+        # A record is in one cell of each grid, and adds `one` there.
+        one, grids = 1 << _FINE, len(self._sides)
+        words = sum(side**self.n_axes for side in self._sides)
+        return (Block("cells", (words,), grids * one, grids * one**2, COUNT_SHARE),)
+
+    def contribute(self, t: int, state: GridState, records: Records) -> Integers:
+        """Return the records in each cell, in fine units; then sums and counts of the groups."""
+        if t > 0:
+            return self._recovery.contribute(t - 1, self._points(state), state, records)
+        projected = self._projection(records).astype(np.int32)
+        counts = [
+            np.bincount(cells_of(projected, side, BITS), minlength=side**self.n_axes)
+            for side in self._sides
+        ]
+        return np.concatenate(counts).astype(np.int64) << _FINE
+
+    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+        """Pick balls and group them; then move the centres to the noisy means."""
+        if t == 0:
+            ends = np.cumsum([side**self.n_axes for side in self._sides])[:-1]
+            counts = np.split(released["cells"].values / float(1 << _FINE), ends)
+            real = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
+            return {**real, "points": self._group(counts)}
+        points = self._points(state)
+        return {
+            "points": points,
+            **self._recovery.update(t - 1, points, state, released["sums"]),
+        }
+
+    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
+        """Return expected half-widths of the last round for clusters of equal size."""
+        return self._recovery.forecast(1, noise_std, nominal_n, grid)
+
+    def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
+        """Return centres and sizes with the 95 % noise intervals of the last round.
+
+        Returns
+        -------
+        dict
+            ``centres``, ``low``, ``high``, ``half_width`` of shape (n_clusters, n_features) in
+            data units; ``sizes`` and ``size_half_width`` of shape (n_clusters,) in records.
+        """
+        return centres_in_units(
+            {name: value for name, value in state.items() if name != "points"}, grid, self.frac_bits
+        )
+
+    def exhibits(
+        self, results: Mapping[str, Floats], columns: tuple[str, ...]
+    ) -> tuple[Exhibit, ...]:
+        """Return the centres as a table and a heat map, their projection, and the sizes."""
+        return centre_exhibits(results, columns)
+
+    def _group(self, noisy: list[Floats]) -> Floats:
+        """Return k points from the noisy counts of each grid, the finest first."""
+        counts = [project_to_simplex(cells, max(1.0, cells.sum())) for cells in noisy]
+        nobody = np.zeros(self.n_axes)  # if no ball holds even a part of a record
+        balls: Floats = np.array(list(self._pick(counts)) or [nobody])
+        cells = cell_middles(self.n_axes, self._sides[0])
+        labels, _ = nearest(cells, balls)
+        weights = np.zeros(len(balls))
+        np.add.at(weights, labels, counts[0])
+        return cluster_weighted(balls, weights, self.n_clusters, public_seed=self.public_seed)
+
+    def _pick(self, counts: list[Floats]) -> Iterator[Floats]:
+        """Yield centres of balls that hold most of what no ball before holds."""
+        taken: list[tuple[Floats, float]] = []
+        for side, cells in zip(self._sides, counts, strict=True):
+            middles, reach = cell_middles(self.n_axes, side), self._reach * 2 / side
+            left = np.rint(cells * _UNITS)
+            for centre, before in taken:
+                left[((middles - centre) ** 2).sum(axis=1) <= before**2] = 0
+            for _ in range(self.n_clusters):
+                held = _held(left.reshape((side,) * self.n_axes), reach).ravel()
+                if held.max() <= 0:
+                    break
+                centre = middles[held.argmax()]
+                yield centre
+                taken.append((centre, reach))
+                left[((middles - centre) ** 2).sum(axis=1) <= reach**2] = 0
+
+    def _points(self, state: GridState) -> Floats:
+        return from_grid(state["points"], self.frac_bits)
+
+    @property
+    def _reach(self) -> float:
+        """Radius of a ball in cells: it holds its own cell and about eight more.
+
+        The published balls are ``2 sqrt(n_axes)`` cells wide to either side. That is cheap where
+        balls are counted without noise; here the noise of every cell in a ball adds up.
+        """
+        return 1.001 * max(1.0, 2 / sqrt(self.n_axes))  # beyond the corner, not on it
+
+    @property
+    def _sides(self) -> list[int]:
+        """Cells on an axis of each grid, the finest first."""
+        return [1 << bits for bits in range(self.fineness, 1, -1)]
+
+    @property
+    def _projection(self) -> Projection:
+        return self._recovery.projection
+
+    @cached_property
+    def _recovery(self) -> Recovery:
+        """The rounds after the first."""
+        return Recovery.of(
+            self.n_clusters, self.n_features, self.n_axes, self.frac_bits, self.public_seed
+        )
+
+
+def _held(cells: Floats, reach: float) -> Floats:
+    """Return for each cell the sum of the cells whose middles are within `reach`.
+
+    Parameters
+    ----------
+    cells : ndarray of shape (side, ..., side), whole numbers
+    reach : float
+        Where the whole array is 2 wide.
+
+    Returns
+    -------
+    ndarray of the same shape
+        Whole numbers: rounding takes away the error of the transforms, which differs by machine.
+    """
+    side, n_axes = cells.shape[0], cells.ndim
+    span = min(side - 1, int(reach * side / 2 + 1e-9))
+    axis = np.arange(-span, span + 1) * (2 / side)
+    squared = np.sum(np.meshgrid(*[axis**2] * n_axes, indexing="ij"), axis=0)
+    ball = np.where(squared <= reach**2, 1.0, 0.0)
+    shape = (side + 2 * span,) * n_axes
+    axes = tuple(range(n_axes))
+    both = np.fft.rfftn(cells, shape, axes) * np.fft.rfftn(ball, shape, axes)
+    middle = (slice(span, span + side),) * n_axes
+    held: Floats = np.rint(np.fft.irfftn(both, shape, axes)[middle])
+    return held

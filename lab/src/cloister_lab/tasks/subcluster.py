@@ -1,0 +1,530 @@
+"""k-means whose centres are drawn from a zone around the mean: made private.
+
+KMeans-Guarantee [LS20]_ and SubCluster [JT22]_ draw each new centre at random from a ball around
+the exact mean, so what they can release depends on single records (docs/proofs/subcluster.md has
+the counterexamples; :mod:`cloister_lab.curator.published` has the methods as published). Here the
+mean is a noisy one, so its ball is public, and so is every draw from it.
+
+References
+----------
+.. [LS20] Lu, Shen, "Differentially Private k-Means Clustering with Guaranteed Convergence",
+   arXiv:2002.01043. Its abstract was read, its method as [JT22]_ tells it.
+.. [JT22] Joshi, Thakkar, "k-Means SubClustering: A Differentially Private Algorithm with Improved
+   Clustering Quality", CIKM-PAS 2022.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import isqrt, sqrt
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from cloister.display import Exhibit
+from cloister.errors import PlanError
+from cloister.hazmat.fixedpoint import Grid, from_grid
+from cloister.privacy.budget import Budget
+from cloister.randomness import public_generator
+from cloister.task import (
+    Block,
+    Floats,
+    GridState,
+    Integers,
+    Mechanism,
+    Profile,
+    Records,
+    Released,
+    State,
+)
+from cloister.tasks.clustering.kmeans import FastLloyd, RadiusStrategy, fold
+
+CANDIDATES = 256  # points of a sampling zone among which one is drawn
+FINE_BITS = 16  # a record at the edge of its zone adds a vector of 2**16 steps
+_CHUNK_VALUES = 1 << 20  # integers of the records that are looked at together
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ZoneLoop(ABC):
+    """FastLloyd's loop with something drawn from the zone of each move.
+
+    Parameters
+    ----------
+    n_clusters, n_features : int, >= 1
+    rounds : int, >= 1
+        Number of noisy sums.
+    first_radius, radius : float, grid coordinates
+        As in :class:`~cloister.tasks.clustering.kmeans.FastLloyd`; no zone is larger.
+    frac_bits : int
+    public_seed : int
+        Seed of the starting centres and of every draw, known to all.
+    relocate_empty : bool
+        As in FastLloyd; a centre put elsewhere has no zone.
+    """
+
+    name: ClassVar[str]
+    private: ClassVar[bool] = True
+    profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
+    mechanism: ClassVar[Mechanism] = "gaussian"
+
+    n_clusters: int
+    n_features: int
+    rounds: int
+    first_radius: float
+    radius: float
+    frac_bits: int = 16
+    public_seed: int = 0
+    relocate_empty: bool = False
+
+    def __post_init__(self) -> None:
+        _ = self._lloyd  # its checks are ours
+
+    @property
+    def _steps(self) -> int:
+        """Number of times every centre moves."""
+        return self.rounds
+
+    @cached_property
+    def _lloyd(self) -> FastLloyd:
+        """The noisy means: FastLloyd with our public numbers."""
+        return FastLloyd(
+            n_clusters=self.n_clusters,
+            n_features=self.n_features,
+            rounds=self._steps,
+            first_radius=self.first_radius,
+            radius=self.radius,
+            frac_bits=self.frac_bits,
+            public_seed=self.public_seed,
+            relocate_empty=self.relocate_empty,
+        )
+
+    @abstractmethod
+    def describe(self) -> str:
+        """Say in plain words what is summed and what is released."""
+
+    @abstractmethod
+    def blocks(self, t: int) -> tuple[Block, ...]:
+        """Return the layout of round `t`."""
+
+    def start(self) -> State:
+        """Return sphere-packing centres, never records."""
+        return self._lloyd.start()
+
+    def _move(
+        self, step: int, state: GridState, released: Mapping[str, Released]
+    ) -> tuple[State, Floats]:
+        """Return FastLloyd's next state and the radius of each zone: how far the centre moved."""
+        moved = self._lloyd.update(step, state, released)
+        unmoved = replace(self._lloyd, relocate_empty=False).update(step, state, released)
+        steps = moved["centres"] - from_grid(state["centres"], self.frac_bits)
+        relocated = (moved["centres"] != unmoved["centres"]).any(axis=1)
+        return moved, np.where(relocated, 0.0, np.linalg.norm(steps, axis=1))
+
+    def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
+        """Return centres and sizes with their 95 % noise intervals; see FastLloyd.
+
+        An interval is of the mean of the cluster. The centre was drawn from a ball around the noisy
+        mean, so it may lie outside.
+        """
+        return self._lloyd.results(state, grid)
+
+    def exhibits(
+        self, results: Mapping[str, Floats], columns: tuple[str, ...]
+    ) -> tuple[Exhibit, ...]:
+        """Return the tables and pictures of FastLloyd."""
+        return self._lloyd.exhibits(results, columns)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KMeansGuaranteeDP(_ZoneLoop):
+    """KMeans-Guarantee [LS20]_ around noisy means: nothing is paid beyond FastLloyd's sums.
+
+    Parameters
+    ----------
+    zone_share : float in (0, 1]
+        Radius of the sampling zone as a part of the convergent zone's.
+    concentration : float, >= 0
+        A point of the sampling zone is drawn with a probability that falls by this power of e
+        from the mean to the edge of the convergent zone.
+
+    Notes
+    -----
+    Other parameters are those of FastLloyd: `n_clusters`, `n_features`, `rounds`, `first_radius`,
+    `radius`, `frac_bits`, `public_seed`, `relocate_empty`.
+
+    Add/remove one record: as FastLloyd. The draw sees public numbers only.
+    """
+
+    name: ClassVar[str] = "kmeans-guarantee-dp"
+
+    zone_share: float = 0.5
+    concentration: float = 4.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_zone(self.zone_share, self.concentration)
+
+    @classmethod
+    def design(
+        cls,
+        *,
+        n_features: int,
+        nominal_n: int,
+        budget: Budget | None,
+        n_clusters: int = 1,
+        rounds: int | None = None,
+        alpha: float = 0.8,
+        radius_strategy: RadiusStrategy = "step",
+        **fields: Any,
+    ) -> Self:
+        """Choose radii and number of rounds as FastLloyd does; other keywords are fields."""
+        lloyd = FastLloyd.design(
+            n_features=n_features,
+            nominal_n=nominal_n,
+            budget=budget,
+            n_clusters=n_clusters,
+            rounds=rounds,
+            alpha=alpha,
+            radius_strategy=radius_strategy,
+            relocate_empty=fields.pop("relocate_empty", False),
+        )
+        return cls(
+            n_clusters=n_clusters,
+            n_features=n_features,
+            rounds=lloyd.rounds,
+            first_radius=lloyd.first_radius,
+            radius=lloyd.radius,
+            relocate_empty=lloyd.relocate_empty,
+            **fields,
+        )
+
+    def blocks(self, t: int) -> tuple[Block, ...]:
+        """Return FastLloyd's block: for each cluster the sums and, last, the count."""
+        return self._lloyd.blocks(t)
+
+    def contribute(self, t: int, state: GridState, records: Records) -> Integers:
+        """Return sums and counts of the records near each centre."""
+        return self._lloyd.contribute(t, state, records)
+
+    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+        """Move each centre to its noisy mean, then draw it from the sampling zone of the move."""
+        moved, radii = self._move(t, state, released)
+        steps = moved["centres"] - from_grid(state["centres"], self.frac_bits)
+        rng = public_generator(self.public_seed, self.name, t)
+        drawn = [
+            draw_from_zone(
+                mean,
+                radius,
+                step,
+                share=self.zone_share,
+                concentration=self.concentration,
+                rng=rng,
+            )
+            for mean, radius, step in zip(moved["centres"], radii, steps, strict=True)
+        ]
+        return {**moved, "centres": fold(np.array(drawn))}
+
+    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
+        """Return the half-widths of FastLloyd."""
+        return self._lloyd.forecast(noise_std, nominal_n, grid)
+
+    def describe(self) -> str:
+        """Say in plain words what is summed and what is released."""
+        return (
+            f"{self.rounds} rounds of k-means with {self.n_clusters} clusters: in each, the number "
+            "of the records near each centre and the sum of their differences to it are released "
+            "with Gaussian noise, and the new centre is drawn from a ball around the noisy mean."
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubClusterDP(_ZoneLoop):
+    """SubCluster [JT22]_ around noisy means: centres are noisy means of parts, never records.
+
+    Parameters
+    ----------
+    rounds : int, >= 2, even
+        Each step takes two: noisy means of the clusters, then of the parts of their zones.
+    internal_k : int, >= 1
+        Number of parts of a zone.
+    sub_share : float in (0, 1)
+        Part of the budget that the second sums get.
+
+    Notes
+    -----
+    Other parameters are those of FastLloyd: `n_clusters`, `n_features`, `first_radius`, `radius`,
+    `frac_bits`, `public_seed`, `relocate_empty`.
+
+    Add/remove one record: the first sum as in FastLloyd. In the second it adds, to one part of one
+    zone, a count word and its difference to the zone's centre in units of the zone's public
+    radius: less than 1, cut toward zero to multiples of ``2**-FINE_BITS``. The joint squared norm
+    is at most ``2**(2 * FINE_BITS)`` plus the squared count word, whatever the radius.
+    """
+
+    name: ClassVar[str] = "subcluster-dp"
+
+    internal_k: int = 2
+    sub_share: float = 0.4
+
+    def __post_init__(self) -> None:
+        if isinstance(self.rounds, bool) or not isinstance(self.rounds, int) or self.rounds % 2:
+            raise PlanError(
+                f"rounds must be an even integer, got {self.rounds!r}; every step of "
+                f"{self.name!r} takes two."
+            )
+        _check_parts(self.internal_k)
+        _check_share(self.sub_share)
+        super().__post_init__()
+
+    @classmethod
+    def design(
+        cls,
+        *,
+        n_features: int,
+        nominal_n: int,
+        budget: Budget | None,
+        n_clusters: int = 1,
+        rounds: int | None = None,
+        alpha: float = 0.8,
+        radius_strategy: RadiusStrategy = "step",
+        sub_share: float = 0.4,
+        **fields: Any,
+    ) -> Self:
+        """Choose radii and steps by FastLloyd's error model; other keywords are fields."""
+        _check_share(sub_share)
+        lloyd = FastLloyd.design(
+            n_features=n_features,
+            # In the error model a part of the squared GDP parameter weighs like the square root
+            # of that part of the records.
+            nominal_n=max(1, int(nominal_n * sqrt(1 - sub_share))),
+            budget=budget,
+            n_clusters=n_clusters,
+            rounds=None if rounds is None else max(1, rounds // 2),
+            alpha=alpha,
+            radius_strategy=radius_strategy,
+            relocate_empty=fields.pop("relocate_empty", False),
+        )
+        return cls(
+            n_clusters=n_clusters,
+            n_features=n_features,
+            rounds=2 * lloyd.rounds if rounds is None else rounds,
+            first_radius=lloyd.first_radius,
+            radius=lloyd.radius,
+            sub_share=sub_share,
+            relocate_empty=lloyd.relocate_empty,
+            **fields,
+        )
+
+    @property
+    def _steps(self) -> int:
+        return self.rounds // 2
+
+    @property
+    def _count_word(self) -> int:
+        """What a record adds to the count of its part: FastLloyd's split for radius 1."""
+        return max(1, round((1 << FINE_BITS) / sqrt(sqrt(4 * self.n_features))))
+
+    def start(self) -> State:
+        """Return sphere-packing centres, never records, with zones that hold nobody."""
+        parts = (self.n_clusters, self.internal_k, self.n_features)
+        return {
+            **super().start(),
+            "zone_radius": np.zeros(self.n_clusters),
+            "parts": np.zeros(parts),
+        }
+
+    def blocks(self, t: int) -> tuple[Block, ...]:
+        """Return FastLloyd's block, or, in odd rounds, sums and counts of the parts of zones."""
+        if t % 2 == 0:
+            (block,) = self._lloyd.blocks(t // 2)
+            return (replace(block, weight=(1 - self.sub_share) / self._steps),)
+        one, d = 1 << FINE_BITS, self.n_features
+        return (
+            Block(
+                "parts",
+                (self.n_clusters, self.internal_k, d + 1),
+                l1=isqrt(d * one**2) + self._count_word,
+                l2_squared=one**2 + self._count_word**2,
+                weight=self.sub_share / self._steps,
+            ),
+        )
+
+    def contribute(self, t: int, state: GridState, records: Records) -> Integers:
+        """Return sums and counts of the records near each centre, or in each part of a zone."""
+        if t % 2 == 0:
+            return self._lloyd.contribute(t // 2, state, records)
+        return sum_in_zones(
+            records,
+            state["centres"],
+            state["zone_radius"],
+            state["parts"],
+            count_word=self._count_word,
+        ).ravel()
+
+    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+        """Move each centre to its noisy mean and part the zone; then go to the mean of a part."""
+        rng = public_generator(self.public_seed, self.name, t)
+        if t % 2 == 0:
+            moved, radii = self._move(t // 2, state, released)
+            offsets = draw_from_ball(rng, self.n_clusters * self.internal_k, self.n_features)
+            offsets = offsets.reshape(self.n_clusters, self.internal_k, self.n_features)
+            parts = moved["centres"][:, None] + radii[:, None, None] * offsets
+            return {**moved, "zone_radius": radii, "parts": parts}
+        real = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
+        block = released["parts"]
+        counts = block.values[:, :, -1] / self._count_word
+        floor = max(1.0, block.noise_std / self._count_word)
+        sums = block.values[:, :, :-1] / float(1 << FINE_BITS)
+        chosen = _choose(np.maximum(counts, 0.0), rng.random(self.n_clusters))
+        rows = np.arange(self.n_clusters)
+        moves = sums[rows, chosen] / np.maximum(counts[rows, chosen], floor)[:, None]
+        moves /= np.maximum(np.linalg.norm(moves, axis=1, keepdims=True), 1.0)  # into the zone
+        moves[counts.max(axis=1) <= 0] = 0.0  # nobody there: the mean stays
+        return {**real, "centres": fold(real["centres"] + real["zone_radius"][:, None] * moves)}
+
+    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
+        """Return the half-widths of FastLloyd under this task's share of the budget."""
+        (means,), (parts,) = self.blocks(self.rounds - 2), self.blocks(self.rounds - 1)
+        ratio = sqrt(means.l2_squared / means.weight / (parts.l2_squared / parts.weight))
+        return self._lloyd.forecast(ratio * noise_std, nominal_n, grid)
+
+    def describe(self) -> str:
+        """Say in plain words what is summed and what is released."""
+        return (
+            f"{self._steps} steps of k-means with {self.n_clusters} clusters, each of two sums "
+            "with Gaussian noise: the number of the records near each centre and the sum of their "
+            f"differences to it; and the same for {self.internal_k} parts of a ball around each "
+            "noisy mean, of which one at random gives the new centre."
+        )
+
+
+def draw_from_ball(rng: np.random.Generator, size: int, n_features: int) -> Floats:
+    """Draw points of the unit ball uniformly; shape (size, n_features)."""
+    directions = rng.normal(size=(size, n_features))
+    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+    points: Floats = directions * rng.random((size, 1)) ** (1 / n_features)
+    return points
+
+
+def draw_from_zone(
+    mean: Floats,
+    radius: float,
+    step: Floats,
+    *,
+    share: float,
+    concentration: float,
+    rng: np.random.Generator,
+) -> Floats:
+    """Draw a centre from the sampling zone of a convergent zone. [LS20]_, our reading.
+
+    The convergent zone is the ball around `mean` that the old centre lies on the edge of. The
+    sampling zone is a ball inside it that touches its edge, on the side that `step` points to.
+
+    Parameters
+    ----------
+    mean : ndarray of shape (n_features,)
+    radius : float, >= 0
+        Of the convergent zone; with 0 the mean itself is returned.
+    step : ndarray of shape (n_features,)
+        From the old centre to the mean.
+    share : float in (0, 1]
+        Radius of the sampling zone over `radius`.
+    concentration : float, >= 0
+        The density falls as ``exp(-concentration * distance from mean / radius)``; it is followed
+        by a choice among `CANDIDATES` uniform points.
+    rng : Generator
+
+    Returns
+    -------
+    ndarray of shape (n_features,)
+        Less than `radius` from `mean`, but for rounding.
+    """
+    direction = rng.normal(size=len(mean))
+    direction /= np.linalg.norm(direction)
+    direction *= -1.0 if direction @ step < 0 else 1.0
+    offsets = (1 - share) * direction + share * draw_from_ball(rng, CANDIDATES, len(mean))
+    far = np.linalg.norm(offsets, axis=1)
+    weights = np.exp(-concentration * (far - far.min()))
+    chosen = _choose(weights[None], rng.random(1))[0]
+    drawn: Floats = mean + radius * offsets[chosen]
+    return drawn
+
+
+def sum_in_zones(
+    records: Records, centres: Integers, radii: Integers, parts: Integers, *, count_word: int
+) -> Integers:
+    """Sum the records inside public balls by the nearest of the parts' middles.
+
+    Parameters
+    ----------
+    records : ndarray of shape (n_samples, n_features), int32, grid steps
+    centres : ndarray of shape (n_clusters, n_features), int64, grid steps
+    radii : ndarray of shape (n_clusters,), int64, grid steps
+        A record counts if it is less than this from its nearest centre.
+    parts : ndarray of shape (n_clusters, n_parts, n_features), int64, grid steps
+    count_word : int
+        What each counted record adds to the last column.
+
+    Returns
+    -------
+    ndarray of shape (n_clusters, n_parts, n_features + 1), int64
+        Sums of the differences to the centre, each cut toward zero to multiples of ``radius *
+        2**-FINE_BITS``, in these; and, last, counts.
+
+    Notes
+    -----
+    A record adds to one row: a vector of squared norm at most ``2**(2 * FINE_BITS)``, and the
+    count word. All products of floats are of integers below 2**53 (see
+    ``check_exact`` of the Lloyd kernel), so what a record adds depends on it and on the
+    public state alone.
+    """
+    n_clusters, n_parts, n_features = parts.shape
+    sums = np.zeros((n_clusters, n_parts, n_features + 1), dtype=np.int64)
+    norms = (centres**2).sum(axis=1).astype(np.float64)
+    size = max(1, _CHUNK_VALUES // n_features)
+    for first in range(0, len(records), size):
+        chunk = records[first : first + size].astype(np.int64)
+        scores = norms - 2.0 * (chunk.astype(np.float64) @ centres.T.astype(np.float64))
+        nearest = scores.argmin(axis=1)
+        for j in range(n_clusters):
+            moves = chunk[nearest == j] - centres[j]
+            radius = int(radii[j])
+            moves = moves[(moves**2).sum(axis=1) < radius**2] if radius > 0 else moves[:0]
+            gaps = [((moves - middle) ** 2).sum(axis=1) for middle in parts[j] - centres[j]]
+            labels = np.argmin(gaps, axis=0)
+            scaled = np.sign(moves) * ((np.abs(moves) << FINE_BITS) // max(radius, 1))
+            labels[(scaled**2).sum(axis=1) > 1 << (2 * FINE_BITS)] = n_parts  # none; it is the law
+            for part in range(n_parts):
+                inside = labels == part
+                sums[j, part, :-1] += scaled[inside].sum(axis=0)
+                sums[j, part, -1] += count_word * int(inside.sum())
+    return sums
+
+
+def check_zone(share: float, concentration: float) -> None:
+    """Refuse a sampling zone that is none."""
+    if not 0 < share <= 1:
+        raise PlanError(f"zone_share must be in (0, 1], got {share!r}.")
+    if not 0 <= concentration < np.inf:
+        raise PlanError(f"concentration must be a number >= 0, got {concentration!r}.")
+
+
+def _check_parts(internal_k: int) -> None:
+    if isinstance(internal_k, bool) or not isinstance(internal_k, int) or internal_k < 1:
+        raise PlanError(f"internal_k must be an integer >= 1, got {internal_k!r}.")
+
+
+def _check_share(sub_share: float) -> None:
+    if not 0 < sub_share < 1:
+        raise PlanError(f"sub_share must be in (0, 1), got {sub_share!r}.")
+
+
+def _choose(weights: Floats, uniform: Floats) -> Integers:
+    """Return for each row a column drawn by its weights, from one uniform number each."""
+    running = np.cumsum(weights, axis=1)
+    passed = running <= (uniform * running[:, -1])[:, None]
+    chosen: Integers = np.minimum(passed.sum(axis=1), weights.shape[1] - 1)
+    return chosen

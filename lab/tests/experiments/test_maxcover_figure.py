@@ -1,0 +1,60 @@
+"""Max cover's figure: every method at every k, honest columns, public numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from cloister_lab.experiments.maxcover_figure import (
+    EPSILON,
+    LLOYD,
+    MAX_COVER,
+    METHODS,
+    Gaussians,
+    Images,
+    objective,
+)
+from cloister_lab.experiments.run import Settings, draw_experiment, run_experiment
+
+
+def test_the_small_version_has_every_method_at_every_k(tmp_path: Path) -> None:
+    settings = Settings(tmp_path, repeats=1)
+    rows = run_experiment(MAX_COVER, settings, quiet=True)
+    assert {(row["method"], row["k"]) for row in rows} == {(m, k) for m in METHODS for k in (8, 64)}
+    assert {row["n_samples"] for row in rows} == {2000}
+    for row in rows:
+        assert (row["epsilon"] is None) == (row["private"] == "no") == (row["method"] == LLOYD)
+    files = draw_experiment(MAX_COVER, settings)
+    assert {path.name for path in files} == {"maxcover.png", "means.csv"}
+
+
+def test_the_full_version_is_on_both_tables_where_the_images_are(shared_data: Path) -> None:
+    without = MAX_COVER.units(Settings(Path("unused"), full=True))
+    units = MAX_COVER.units(Settings(Path("unused"), full=True, data_dir=shared_data))
+    assert len(units) == 2 * len(without) == 2 * 5 * 5 * len(METHODS)
+    assert len({unit.key for unit in units}) == len(units)
+
+
+def test_images_come_with_public_numbers(shared_data: Path) -> None:
+    data = Images(shared_data).dataset()
+    assert data.records.shape == (10_000, 784)
+    assert data.convention == "public"
+    assert data.nominal_n == 10_000
+    assert data.values.min() == -1
+    assert data.values.max() == 1
+
+
+def test_gaussians_are_always_the_same_and_lie_in_the_box() -> None:
+    one, two = Gaussians(640).dataset(), Gaussians(640).dataset()
+    assert np.array_equal(one.records, two.records)
+    assert np.abs(one.values).max() <= 1
+    assert one.n_clusters == 64
+
+
+def test_a_row_says_what_was_run() -> None:
+    (row,) = objective(Gaussians(640), "balcan", 4, 0)
+    assert row["epsilon"] == EPSILON
+    assert row["delta"] == 1e-6
+    assert row["k"] == 4
+    assert row["dataset"] == "gaussians"

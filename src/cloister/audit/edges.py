@@ -1,0 +1,216 @@
+"""Records at which what a record adds may jump: walls, ties, edges and corners.
+
+A mistake such as "a record on a tie counts for both" shows on few records of the lattice, which
+no random choice meets. They are worked out here from the plan and the public state alone: the
+task's own answer is followed along lines until two neighbours on the lattice differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import combinations, islice, product
+from math import gcd, isqrt
+
+import numpy as np
+
+from cloister.protocol.plan import Plan
+from cloister.task import GridState, Integers, Records
+from cloister.task import inside as in_the_box
+
+_POINTS = 12  # of a state, at most
+_PAIRS = 24  # of points whose ties are looked for
+_LINES = 6  # on which walls are looked for
+_WALLS = 16  # that are found on them, at most
+_CLOSER = 4  # times that a distance is looked for between the last ones inside and outside
+_CUTS = 8  # parts of a line; in each at most one wall is found
+_LEVELS = 12  # whole numbers of a column that are all tried, such as categories
+_GRID = 64  # records on special values of every column, at most
+
+Adds = Callable[[Integers], Integers]
+"""From one record to the vector that it adds."""
+
+
+def hard_records(plan: Plan, t: int, state: GridState, rng: np.random.Generator) -> Records:
+    """Return records on and beside walls of round `t` at a public state.
+
+    Parameters
+    ----------
+    plan : Plan
+    t : int
+    state : mapping of str to ndarray of int64
+    rng : numpy.random.Generator
+        Of the lines that are followed.
+
+    Returns
+    -------
+    ndarray of shape (n, n_features), int32
+        Inside the box.
+    """
+    one, d = plan.grid.one, plan.grid.n_features
+
+    def adds(record: Integers) -> Integers:
+        summed = in_the_box(record.astype(np.int32)[None], plan.grid.frac_bits)
+        return plan.task.contribute(t, state, summed)
+
+    points = state_points(state, d, one)
+    steps = np.concatenate([np.zeros((1, d), np.int64), np.eye(d, dtype=np.int64)])
+    steps = np.concatenate([steps, -steps[1:]])
+    found = [special(plan, rng), (points[:, None] + steps).reshape(-1, d)]
+    for left, right in islice(combinations(points, 2), _PAIRS):
+        found += [(tie + steps) for tie in ties(left, right, one)]
+    walls = (wall for line in _lines(points, d, one, rng) for wall in jumps(adds, *line))
+    for inside, outside in islice(walls, _WALLS):
+        found += [inside + steps, outside + steps]
+    for point in rng.permutation(points)[:2]:
+        found += list(edge(adds, point, one, rng))
+    records = np.concatenate(found)
+    inside_box = records[(np.abs(records) <= one).all(axis=1)]
+    return np.unique(inside_box, axis=0).astype(np.int32)
+
+
+def state_points(state: GridState, d: int, one: int) -> Integers:
+    """Return the points of a state: rows of its arrays that have a number for each column."""
+    rows = [v.reshape(-1, d) for v in state.values() if v.ndim and v.shape[-1] == d]
+    if not rows:
+        return np.zeros((0, d), dtype=np.int64)
+    points = np.concatenate([part[:_POINTS] for part in rows]).astype(np.int64)
+    return points[(np.abs(points) <= one).all(axis=1)][: 2 * _POINTS]
+
+
+def special(plan: Plan, rng: np.random.Generator) -> Integers:
+    """Return records whose every column is on a bound, a step inside, in the middle, or a level."""
+    grid = plan.grid
+    one, d = grid.one, grid.n_features
+    middle, half = (np.broadcast_to(v, (d,)) for v in (grid.centre, grid.half_range))
+    values = []
+    for j in range(d):
+        own = [-one, one, 1 - one, one - 1, 0, 1, -1]
+        low, high = middle[j] - half[j], middle[j] + half[j]
+        if float(low).is_integer() and float(high).is_integer() and high - low < _LEVELS:
+            own += [round((v - middle[j]) / half[j] * one) for v in np.arange(low, high + 1)]
+        values.append(sorted(set(own)))
+    every = np.prod([float(len(own)) for own in values])
+    if every <= _GRID:
+        return np.array(list(product(*values)), dtype=np.int64)
+    return np.array([rng.choice(own, _GRID) for own in values], dtype=np.int64).T
+
+
+def ties(left: Integers, right: Integers, one: int) -> list[Integers]:
+    """Return records exactly as far from one point as from another, near their middle.
+
+    Of ``2 (right - left) x = |right|^2 - |left|^2`` two columns are solved in whole numbers.
+    """
+    a, b = ([int(v) for v in point] for point in (left, right))
+    apart = [2 * (q - p) for p, q in zip(a, b, strict=True)]
+    whole = sum(q * q - p * p for p, q in zip(a, b, strict=True))
+    middle = [(p + q) // 2 for p, q in zip(a, b, strict=True)]
+    found = []
+    if len(a) == 1 and apart[0] and whole % apart[0] == 0:
+        found.append([whole // apart[0]])
+    for i, j in islice(combinations(range(len(a)), 2), 6):
+        left_over = whole - sum(apart[k] * middle[k] for k in range(len(a)) if k not in (i, j))
+        for x, y in _two_unknowns(apart[i], apart[j], left_over, middle[i]):
+            found.append([*middle])
+            found[-1][i], found[-1][j] = x, y
+    return [np.array(row) for row in found if max(map(abs, row)) <= one]
+
+
+def _two_unknowns(p: int, q: int, r: int, near: int) -> list[tuple[int, int]]:
+    """Return three whole solutions of ``p x + q y = r`` with x near a number."""
+    g = gcd(p, q)
+    if g == 0 or r % g:
+        return []
+    p, q, r = p // g, q // g, r // g
+    if q == 0:
+        return [(r * p, near)]  # p is 1 or -1
+    x = r * pow(p, -1, abs(q)) % abs(q) if abs(q) > 1 else 0
+    x += (near - x) // abs(q) * abs(q)
+    return [(v, (r - p * v) // q) for v in (x, x + abs(q), x - abs(q))]
+
+
+def _lines(
+    points: Integers, d: int, one: int, rng: np.random.Generator
+) -> Iterator[tuple[Integers, Integers]]:
+    """Yield ends of lines: from points of the state, and across the box along its columns."""
+    for number in range(_LINES):
+        if len(points) and number % 2:
+            start = points[number // 2 % len(points)]
+            if len(points) > 1 and number % 4 == 1:
+                yield start, points[(number // 2 + 1) % len(points)]
+            else:
+                yield start, rng.choice((-one, one), d)
+        else:
+            start = rng.integers(-one, one + 1, d)
+            end = start.copy()
+            start[number // 2 % d], end[number // 2 % d] = -one, one
+            yield start, end
+
+
+def jumps(adds: Adds, start: Integers, end: Integers) -> Iterator[tuple[Integers, Integers]]:
+    """Yield neighbours on a line between which a record begins to add to other words."""
+    length = int(np.abs(end - start).max())
+
+    def at(place: int) -> Integers:
+        point: Integers = start + np.rint((end - start) * (place / max(length, 1))).astype(np.int64)
+        return point
+
+    def words(place: int) -> bytes:
+        return _pattern(adds(at(place)))
+
+    places = [length * cut // _CUTS for cut in range(_CUTS + 1)]
+    seen = [words(place) for place in places]
+    for low, high, one, other in zip(places, places[1:], seen, seen[1:], strict=False):
+        if one == other:
+            continue
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if words(middle) == one else (low, middle)
+        yield at(low), at(high)
+
+
+def _pattern(words: Integers) -> bytes:
+    """Return to which words a record adds."""
+    return np.asarray(words != 0).tobytes()
+
+
+def edge(adds: Adds, point: Integers, one: int, rng: np.random.Generator) -> Iterator[Integers]:
+    """Yield records of the largest distance to a point that still add what nearer ones do.
+
+    A line gives the distance to about a step. Among pairs of whole numbers whose squares add up to
+    nearly that, the last one inside and the first one outside are found.
+    """
+    if len(point) < 2:
+        return
+    i, j = rng.permutation(len(point))[:2]
+    towards = rng.choice((-1, 1), len(point))
+    start, end = point + towards, point + towards
+    end[i] = towards[i] * one
+    for inside, outside in jumps(adds, start, end):
+        near, far = (int(((x - point) ** 2).sum()) for x in (inside, outside))
+        lost = (adds(inside) != 0) & (adds(outside) == 0)
+        for _ in range(_CLOSER if near < far and lost.any() else 0):
+            rows, squares = _at_distance(point, i, j, towards, near, far, one)
+            low, high = 0, len(rows)
+            while high - low > 1:
+                middle = (low + high) // 2
+                held = bool(adds(rows[middle])[lost].any())
+                low, high = (middle, high) if held else (low, middle)
+            yield rows[max(0, low - 2) : low + 3]
+            near = int(squares[low]) if len(rows) else near
+            far = int(squares[high]) if high < len(rows) else far
+
+
+def _at_distance(
+    point: Integers, i: int, j: int, towards: Integers, near: int, far: int, one: int
+) -> tuple[Integers, Integers]:
+    """Return records, and their squared distances to a point, in order, from near to far."""
+    x = np.arange(isqrt(far) + 1)
+    y = np.sqrt((far - x**2).astype(np.float64)).astype(np.int64)
+    squares = x**2 + y**2
+    x, y, squares = (v[(squares >= near) & (squares <= far)] for v in (x, y, squares))
+    rows = np.repeat(point[None], len(x), axis=0)
+    rows[:, i] += towards[i] * x
+    rows[:, j] += towards[j] * y
+    fits = (np.abs(rows) <= one).all(axis=1)
+    order = np.argsort(squares[fits], kind="stable")
+    return rows[fits][order], squares[fits][order]

@@ -1,0 +1,395 @@
+"""What a table of noise says about its law: one row a job, one column a word.
+
+Nothing here knows what was run. Were the noise what the plan says, every number of
+:func:`normal_scores` would be an independent standard normal one, so each test below has an exact
+law, or a bound: how often it may be wrong does not depend on the plan. The tests look at
+
+- the law of all words, of each block, of each **position** and of each row;
+- each two words of a job, in what they are and in how large they are;
+- what is left of a word when all earlier ones are known, by [B33]_: noise that some sum of words
+  lacks, however many take part, is missing there;
+- words of one job and of the next ones, and all lags of the whole sequence;
+- vectors that come again, scaled or with the sign turned, and values that do.
+
+References
+----------
+.. [B33] Bartlett, "On the theory of statistical regression", Proceedings of the Royal Society of
+   Edinburgh 53, 1933: the squared diagonal of the triangular factor of a normal matrix is
+   independent chi-square, with one degree of freedom less from column to column.
+.. [M90] Massart, "The tight constant in the Dvoretzky-Kiefer-Wolfowitz inequality", Annals of
+   Probability 18, 1990.
+.. [M89] McDiarmid, "On the method of bounded differences", 1989.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import comb, exp, pi, sqrt
+from typing import Literal
+
+import numpy as np
+from scipy import special, stats
+
+from cloister.audit.bounds import uniform_fit
+from cloister.task import Floats, Integers
+
+Law = Literal["gaussian", "laplace"]
+
+_MOST = 1e9  # multiplications of a test that looks at all pairs
+_FEWEST = 400  # jobs of such a test
+_NEXT = 3  # jobs back that are compared word by word
+_NEIGHBOURS = 6  # in the order of directions
+_VECTORS = 60_000  # whose directions are compared, at most
+_TAIL = 45.0  # exp(-45) is below any alarm, divided by any number of tests
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Noise of many jobs.
+
+    Parameters
+    ----------
+    name : str
+        Where it was drawn.
+    words : ndarray of shape (jobs, words), int64
+        In the order in which it was drawn.
+    scales : ndarray of shape (words,)
+        Sigma, or scale, of each word by the plan.
+    law : {"gaussian", "laplace"}
+    blocks : tuple of slice
+        The words that were drawn at once.
+    """
+
+    name: str
+    words: Integers
+    scales: Floats
+    law: Law
+    blocks: tuple[slice, ...]
+
+
+@dataclass(frozen=True)
+class Test:
+    """How likely what was seen is, or something more extreme; counted for all it was chosen from.
+
+    Parameters
+    ----------
+    name : str
+    p_value : float
+    """
+
+    name: str
+    p_value: float
+
+    def __str__(self) -> str:
+        return f"{self.name} {min(self.p_value, 1.0):.2g}"
+
+
+def normal_scores(drawn: Drawn, rng: np.random.Generator | None = None) -> Floats:
+    """Return noise as standard normal numbers; shape (jobs, words).
+
+    A discrete law has steps, and a draw gets a random place on its own, or the middle.
+    """
+    words, scale = drawn.words, drawn.scales
+    place = rng.random(words.shape) if rng else np.full(words.shape, 0.5)
+    if drawn.law == "gaussian":
+        # P(z - 1/2 < sigma N < z + 1/2) is P(Z = z), but for 1 / (24 sigma^2) of it
+        found: Floats = (words + (place - 0.5)) / np.sqrt(scale**2 + 1 / 12)
+        return found
+    ratio = np.exp(-1 / scale)
+    size = np.abs(words).astype(np.float64)
+    beyond = ratio ** (size + 1) / (1 + ratio)  # P(Z > size)
+    own = ratio**size * (1 - ratio) / (1 + ratio)
+    above = np.clip(beyond + place * own, 1e-300, 1 - 1e-16)
+    away: Floats = -special.ndtri(above)
+    return np.where(words < 0, -away, away)
+
+
+# The law ------------------------------------------------------------------------------------------
+
+
+def law(drawn: Drawn, scores: Floats) -> list[Test]:
+    """Test the law of all words, of blocks, of positions and of rows."""
+    jobs = len(scores)
+    tests = [Test(f"{name} of all words", p) for name, p in _fits(scores.reshape(-1, 1))]
+    places = np.clip(special.ndtr(scores.ravel()), 1e-300, 1 - 1e-16)
+    tests.append(Test("bins of all words", uniform_fit(places)["bins"]))
+    for number, block in enumerate(drawn.blocks):
+        part = scores[:, block]
+        found = [Test(f"{name} of block {number + 1}", p) for name, p in _fits(part.reshape(-1, 1))]
+        rows = (part**2).sum(axis=1)
+        found.append(Test(f"spread in a row of block {number + 1}", _spread(rows, part.shape[1])))
+        tests += [Test(t.name, t.p_value * len(drawn.blocks)) for t in found]
+    if jobs > 1:
+        tests += [Test(f"{name} of a word", p) for name, p in _fits(scores)]
+    tests.append(Test("zeros", _zeros(drawn)))
+    if jobs >= 30 and drawn.scales.min() >= 256:
+        common = np.gcd.reduce(drawn.words, axis=0)
+        # all are multiples of m with a chance of at most (1/m + 1/scale)^jobs
+        chance = 3 * (0.5 + 1 / 256) ** jobs * common.size
+        tests.append(Test("common divisor of a word", chance if (common > 1).any() else 1.0))
+    return tests
+
+
+def _fits(scores: Floats) -> Iterator[tuple[str, float]]:
+    """Yield p-values of the worst column: of its variance, its mean and its distribution."""
+    n, columns = scores.shape
+    yield "spread", _spread((scores**2).sum(axis=0), n)
+    centre = np.abs(scores.sum(axis=0)).max() / sqrt(n)
+    yield "mean", columns * 2 * float(special.ndtr(-centre))
+    places = np.sort(special.ndtr(scores), axis=0)
+    steps = np.arange(n + 1)[:, None] / n
+    distance = float(max((steps[1:] - places).max(), (places - steps[:-1]).max()))
+    yield "distance", columns * 2 * exp(-2 * n * distance**2)  # [M90]_
+
+
+def _spread(squares: Floats, freedom: int) -> float:
+    """Return the p-value of the least and the largest of sums of squares."""
+    low = special.gammainc(freedom / 2, squares.min() / 2)
+    high = special.gammaincc(freedom / 2, squares.max() / 2)
+    return float(2 * squares.size * min(low, high))
+
+
+def _zeros(drawn: Drawn) -> float:
+    """Return the chance of so many words without any noise."""
+    scale = float(drawn.scales.min())
+    most = 1 / (sqrt(2 * pi) * scale) if drawn.law == "gaussian" else 1 / (2 * scale)
+    zeros = int((drawn.words == 0).sum())
+    return float(stats.binom.sf(zeros - 1, drawn.words.size, min(1.0, most)))
+
+
+# Independence -------------------------------------------------------------------------------------
+
+
+def independence(scores: Floats, rng: np.random.Generator) -> list[Test]:
+    """Test whether the words of a job, and of jobs one after another, are independent.
+
+    Parameters
+    ----------
+    scores : ndarray of shape (jobs, words)
+        In the order in which they were drawn.
+    rng : numpy.random.Generator
+        Of the signs with which words are added up where there are too many for all pairs.
+    """
+    tests = [Test("lags", _lags(scores.ravel()))]
+    words = scores.shape[1]
+    rows = max(_FEWEST, int(_MOST / words**2))
+    tables = [("", scores[:rows])] if words**2 * _FEWEST <= _MOST else []
+    if words > len(scores) // 2 or not tables:
+        width = max(1, min(len(scores) // 4, int(sqrt(_MOST / len(scores)))))
+        tables += [(f" {name}", fold(scores)) for name, fold in _folds(width, words, rng)]
+    for name, table in tables:
+        tests += [Test(f"{what}{name}", p_value) for what, p_value in _alike(table)]
+    return tests
+
+
+def _alike(table: Floats) -> Iterator[tuple[str, float]]:
+    """Yield p-values of all pairs of columns, and of what earlier columns leave of later ones."""
+    jobs, columns = table.shape
+    if columns > 1:
+        yield "pairs of words", _pairs(np.concatenate([table, _largeness(table)], axis=1), columns)
+        yield "what is left of a word", _left(table)
+    for first in (0, 1):  # two jobs in one row
+        paired = table[first : first + (jobs - first) // 2 * 2].reshape(-1, 2 * columns)
+        if len(paired) >= 4:
+            yield "what is left after a job", _left(paired)
+    for lag in range(1, _NEXT + 1):
+        if jobs > lag + 8:
+            yield f"words {lag} jobs apart", _apart(table, lag)
+
+
+def _largeness(scores: Floats) -> Floats:
+    """Return sizes of normal numbers, without their signs, as normal numbers."""
+    found: Floats = -special.ndtri(np.clip(2 * special.ndtr(-np.abs(scores)), 1e-300, 1 - 1e-16))
+    return found
+
+
+def _folds(
+    width: int, words: int, rng: np.random.Generator
+) -> Iterator[tuple[str, Callable[[Floats], Floats]]]:
+    """Yield ways to add words up to fewer standard normal numbers."""
+    padded = -(-words // width) * width
+    count = np.full(padded, 1.0)
+    count[words:] = 0
+
+    def summed(signs: Floats, *, beside: bool) -> Callable[[Floats], Floats]:
+        def fold(scores: Floats) -> Floats:
+            table = np.zeros((len(scores), padded))
+            table[:, :words] = scores * signs
+            shape, axis = ((width, -1), 2) if beside else ((-1, width), 1)
+            sums = table.reshape(len(scores), *shape).sum(axis=axis)
+            squares = count.reshape(shape).sum(axis=axis - 1)
+            kept: Floats = sums[:, squares > 0] / np.sqrt(squares[squares > 0])
+            return kept
+
+        return fold
+
+    for beside in (True, False):
+        name = "beside each other" if beside else "far apart"
+        yield name, summed(np.ones(words), beside=beside)
+        yield f"{name}, random signs", summed(rng.choice((-1.0, 1.0), words), beside=beside)
+
+
+def _pairs(table: Floats, words: int) -> float:
+    """Return the p-value of the largest correlation of two columns; exact, of known mean 0."""
+    unit = table / np.sqrt((table**2).sum(axis=0))
+    found = np.abs(unit.T @ unit)
+    columns = len(found)
+    np.fill_diagonal(found, 0.0)
+    if columns > words:  # a word and its own size
+        own = np.arange(words)
+        found[own, own + words] = found[own + words, own] = 0.0
+    return comb(columns, 2) * correlated(float(found.max()), len(table))
+
+
+def correlated(r: float, n: int) -> float:
+    """Return how often two vectors of `n` independent normal numbers are so parallel, or more."""
+    if n < 3:
+        return 1.0
+    # of mean zero, known, r^2 is Beta(1/2, (n - 1)/2)
+    return float(special.betainc((n - 1) / 2, 0.5, max(0.0, 1 - min(abs(r), 1.0) ** 2)))
+
+
+def _left(table: Floats) -> float:
+    """Return the p-value of the least that is left of a column, all earlier ones known. [B33]_."""
+    rows, columns = table.shape
+    columns = min(columns, rows * 3 // 4)
+    if columns < 1:
+        return 1.0
+    tests = 0.0
+    least = 1.0
+    for part in (table[:, :columns], table[:, -columns:]):  # one and the same if all fit
+        diagonal = np.diag(np.linalg.qr(part, mode="r")) ** 2
+        freedom = rows - np.arange(columns)
+        least = min(least, float(special.gammainc(freedom / 2, diagonal / 2).min()))
+        tests += columns
+        if columns == table.shape[1]:
+            break
+    return tests * least
+
+
+def _apart(table: Floats, lag: int) -> float:
+    """Return the p-value of the largest correlation of words of jobs `lag` apart."""
+    before, after = table[:-lag], table[lag:]
+    products = before.T @ after
+    squares = (before**2).sum(axis=0), (after**2).sum(axis=0)
+    found = np.abs(products) / np.sqrt(np.outer(*squares))
+    own = np.diag(products).copy()
+    np.fill_diagonal(found, 0.0)  # a word and its own later values are no two independent vectors
+    n, words = before.shape
+    among_all = words**2 * correlated(float(found.max()), n)
+    own_later = words * float(_drift(own, squares[0], n).min())
+    return 2 * float(min(among_all, own_later))
+
+
+def _lags(sequence: Floats) -> float:
+    """Return the p-value of the largest sum of products of a sequence with itself, later."""
+    n = sequence.size
+    if n < 16:
+        return 1.0
+    spectrum = np.fft.rfft(sequence, 2 * n)
+    sums = np.fft.irfft(np.abs(spectrum) ** 2, 2 * n)[1 : n - 8]
+    squares = np.cumsum(sequence**2)
+    lags = np.arange(1, n - 8)
+    return float(lags.size * _drift(sums, squares[n - 1 - lags], n - lags).min())
+
+
+def _drift(sums: Floats, squares: Floats, terms: Floats | Integers | int) -> Floats:
+    """Return bounds on p-values of sums of products with a known past.
+
+    Given its past each term is a normal number of known variance, so for each a
+    ``exp(a S - a^2 V / 2)`` has mean 1, where V is the sum of variances. (Ville, Markov.)
+    """
+    a = np.sqrt(2 * _TAIL / np.asarray(terms, dtype=np.float64))
+    found: Floats = 2 * np.exp(np.minimum(0.0, a * a * squares / 2 - a * np.abs(sums)))
+    return found
+
+
+# What comes again ---------------------------------------------------------------------------------
+
+
+def repeats(samples: Sequence[Drawn]) -> list[Test]:
+    """Test whether vectors, or values, come again: anywhere, scaled, or with the sign turned."""
+    by_size: dict[int, list[Floats]] = {}
+    by_scale: dict[tuple[str, float], list[Integers]] = {}
+    tests = []
+    for drawn in samples:
+        scores = normal_scores(drawn)
+        for block in drawn.blocks:
+            part = scores[:, block]
+            by_size.setdefault(part.shape[1], []).append(part)
+        for scale in np.unique(drawn.scales):
+            of_scale = drawn.words[:, drawn.scales == scale].ravel()
+            by_scale.setdefault((drawn.law, float(scale)), []).append(of_scale)
+        if len(drawn.words) > 1:
+            tests.append(Test("words of two jobs", _same_as_before(drawn)))
+        if len(drawn.words) >= 6:
+            pairs = len(drawn.words) // 2 * 2
+            later = np.concatenate([scores[0:pairs:2], scores[1:pairs:2]], axis=1)
+            tests.append(Test("words alike in all jobs", _directions(scores.T)))
+            tests.append(Test("words alike a job later", _directions(later.T)))
+            tests.append(Test("words alike in size", _directions(_largeness(scores).T)))
+    for size, parts in by_size.items():
+        if size >= 3:
+            tests.append(Test(f"vectors of {size} words", _directions(np.concatenate(parts))))
+    for (kind, scale), values in by_scale.items():
+        tests.append(Test("values", _values(np.concatenate(values), kind, scale)))
+    return tests
+
+
+def _same_as_before(drawn: Drawn) -> float:
+    """Return the p-value of the word that was most often what it was in the job before."""
+    equal = (drawn.words[1:] == drawn.words[:-1]).sum(axis=0)
+    again = len(drawn.words) - 1
+    # given the first, the second is equal with at most the chance of the commonest value
+    p_words = np.asarray(stats.binom.sf(equal - 1, again, np.minimum(1.0, 1 / (2 * drawn.scales))))
+    whole = float(np.log(np.maximum(1.0, 2 * drawn.scales)).sum())
+    rows = int((drawn.words[1:] == drawn.words[:-1]).all(axis=1).sum())
+    p_rows = again * exp(-min(whole, 700.0)) if rows else 1.0
+    return float(2 * min(p_words.min() * equal.size, p_rows))
+
+
+def _directions(vectors: Floats) -> float:
+    """Return the p-value of the two most parallel vectors among neighbours in order."""
+    vectors = vectors[:_VECTORS]
+    vectors = vectors[(vectors != 0).any(axis=1)]
+    count, size = vectors.shape
+    if count < 2:
+        return 1.0
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    unit *= np.where(unit[:, :1] < 0, -1, 1)
+    unit = unit[np.argsort(unit[:, 0], kind="stable")]
+    # 1 - r^2 without cancelling: the squared sine
+    sines = [
+        float(_sines(unit[step:], unit[:-step]).min())
+        for step in range(1, min(_NEIGHBOURS, count - 1) + 1)
+    ]
+    return comb(count, 2) * float(special.betainc((size - 1) / 2, 0.5, min(sines)))
+
+
+def _sines(left: Floats, right: Floats) -> Floats:
+    """Return squared sines of angles between rows of unit length."""
+    cosine = (left * right).sum(axis=1, keepdims=True)
+    found: Floats = np.minimum(1.0, ((left - cosine * right) ** 2).sum(axis=1))
+    return found
+
+
+def _values(values: Integers, kind: str, scale: float) -> float:
+    """Bound the chance of so few different sizes of words. [M89]_: one word changes one.
+
+    Two draws have the same size with a chance of at most twice that of the same value.
+    """
+    n = values.size
+    same = 1 / (2 * sqrt(pi) * scale) if kind == "gaussian" else 1 / (4 * scale)
+    repeated = n - np.unique(np.abs(values)).size
+    beyond = repeated - comb(n, 2) * min(1.0, 2 * same)
+    return exp(-2 * beyond**2 / n) if beyond > 0 and n else 1.0
+
+
+def summary(tests: Sequence[Test]) -> tuple[float, str]:
+    """Return the p-value of all tests together, and in words which two are least likely."""
+    if not tests:
+        return 1.0, "nothing to test"
+    p_value = min(1.0, len(tests) * min(test.p_value for test in tests))
+    worst = sorted(tests, key=lambda test: test.p_value)[:2]
+    return p_value, f"p {p_value:.2g} in {len(tests)} tests; least: {', '.join(map(str, worst))}"

@@ -1,0 +1,116 @@
+"""What makes a plan not worth its budget, told from public facts before anything is spent."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+
+from cloister.privacy.budget import Budget
+from cloister.privacy.calibration import gdp_part
+from cloister.protocol.plan import Plan
+from cloister.schema import Schema
+from cloister.task import Floats, Task
+
+_CLEAR_SUM = 5.0  # a sum of all records, if they agreed, should be so many times its noise
+_CLEAR_SIZE = 3.0  # a cluster should have so many times the half-width of its noisy size
+_CLEAR_CENTRE = 0.1  # half-width of a centre, as a part of a column's range
+
+
+def forecast_of(plan: Plan) -> Mapping[str, Floats]:
+    """Return the expected half-widths of a plan's results, in data units."""
+    last = plan.task.blocks(plan.rounds - 1)[0]
+    return plan.task.forecast(plan.noise_std(last), plan.nominal_n, plan.grid)
+
+
+def doubts(plan: Plan) -> tuple[str, ...]:
+    """Say what makes a private plan not worth its budget, and what would help."""
+    if plan.budget is None:
+        return ()
+    about_size = tuple(_of_clusters(plan, plan.budget)) or tuple(_of_sums(plan, plan.budget))
+    return (*about_size, *_of_delta(plan, plan.budget))
+
+
+def doubts_of_categories(plan: Plan, schema: Schema) -> tuple[str, ...]:
+    """Say which categories a clustering would take for lengths."""
+    if not any(hasattr(plan.task, name) for name in ("n_clusters", "max_clusters")):
+        return ()
+    used = schema.select(plan.columns).columns
+    words = [column.name for column in used if len(column.categories) > 2]
+    if not words:
+        return ()
+    return (
+        f"clusters take the categories of {', '.join(words)} for numbers, by their places in the "
+        "schema; leave such a column out with --columns, or make a boolean column of each "
+        "category.",
+    )
+
+
+def _of_clusters(plan: Plan, budget: Budget) -> Iterator[str]:
+    forecast = forecast_of(plan)
+    k = getattr(plan.task, "n_clusters", None)
+    if k and "size_half_width" in forecast:
+        share, noise = plan.nominal_n / k, float(forecast["size_half_width"][0])
+        if share < _CLEAR_SIZE * noise:
+            yield (
+                f"nominal_n={plan.nominal_n:,} is too small for {k} clusters of "
+                f"{len(plan.columns)} columns at epsilon {budget.epsilon:g}: an equal share "
+                f"is {share:,.0f} records and its noise ± {noise:,.0f}; about "
+                f"{math.ceil(_CLEAR_SIZE * noise * k):,} records, fewer clusters or a larger "
+                "epsilon are needed."
+            )
+    half_width = forecast.get("half_width")
+    if half_width is not None and is_of_centres(plan, "half_width", half_width):
+        part = half_width / (2 * plan.grid.half_range)
+        if part.max() > _CLEAR_CENTRE:
+            worst = plan.columns[int(part.argmax())]
+            yield (
+                f"a centre would be known only to ± {part.max():.0%} of the range of column "
+                f"{worst!r}; more records, narrower public bounds, fewer clusters or a larger "
+                "epsilon would help."
+            )
+
+
+def _of_delta(plan: Plan, budget: Budget) -> Iterator[str]:
+    if budget.delta * plan.nominal_n >= 1:
+        yield (
+            f"delta {budget.delta:g} is not below 1 / nominal_n: a promise that may fail so often "
+            "would allow to release a whole record; leave it out for a smaller one."
+        )
+
+
+def _of_sums(plan: Plan, budget: Budget) -> Iterator[str]:
+    signals = [_signal(plan, t) for t in range(plan.rounds)]
+    weakest = min(range(plan.rounds), key=signals.__getitem__)
+    if signals[weakest] >= _CLEAR_SUM:
+        return
+    factor = _CLEAR_SUM / signals[weakest]
+    yield (
+        f"epsilon {budget.epsilon:g} is too small for {plan.nominal_n:,} records: if all agreed, "
+        f"no sum of round {weakest + 1} would be more than {signals[weakest]:.2g} times its noise, "
+        f"wanted {_CLEAR_SUM:g}; about epsilon {_worth(plan.task, budget, factor):.2g} or "
+        f"{math.ceil(factor * plan.nominal_n):,} records would fit."
+    )
+
+
+def is_of_centres(plan: Plan, name: str, values: Floats) -> bool:
+    """Return whether a forecast is the half-width of a centre in each column."""
+    clusters = hasattr(plan.task, "n_clusters")
+    return clusters and name == "half_width" and values.shape == (len(plan.columns),)
+
+
+def _signal(plan: Plan, t: int) -> float:
+    """Return the largest sum of equal records in a round, over its noise.
+
+    A record that spends its L1 and its L2 bound adds ``l2_squared / l1`` to each word it touches.
+    """
+    return max(
+        plan.nominal_n * block.l2_squared / block.l1 / plan.noise_std(block)
+        for block in plan.task.blocks(t)
+    )
+
+
+def _worth(task: Task, budget: Budget, factor: float) -> float:
+    """Return the epsilon at which noise would be so many times smaller."""
+    if task.mechanism == "laplace" or not budget.delta:
+        return budget.epsilon * factor
+    return gdp_part(budget, factor**2).epsilon

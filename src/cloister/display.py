@@ -1,0 +1,123 @@
+"""What a task shows of its results: tables and pictures, as values that the report draws."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A value with the half-width of its interval; shown as ``value ± spread``."""
+
+    value: float
+    spread: float
+
+
+@dataclass(frozen=True)
+class Between:
+    """A value with both ends of its noise interval; shown as ``value [low, high]``.
+
+    The value may lie outside its interval, as a centre that was shrunk does. `population` has both
+    ends of the interval that includes sampling, where there is one; tables give it a column.
+    """
+
+    value: float
+    low: float
+    high: float
+    population: tuple[float, float] | None = field(default=None, kw_only=True)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table in the report: column headings and rows of text, numbers or measured values."""
+
+    title: str
+    headings: tuple[str, ...]
+    rows: tuple[tuple[str | float | Measured | Between, ...], ...]
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Heatmap:
+    """A matrix as colours; intervals are written beside the values.
+
+    Of the same shape: `spread` for ``value ± spread``, or `low` and `high` for both ends.
+    """
+
+    title: str
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    values: Floats
+    spread: Floats | None = None
+    shade: Floats | None = None
+    note: str = ""
+    low: Floats | None = None
+    high: Floats | None = None
+
+
+@dataclass(frozen=True)
+class Bars:
+    """Named bars with error bars of half-length `spread`."""
+
+    title: str
+    names: tuple[str, ...]
+    values: Floats
+    spread: Floats | None = None
+    unit: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Scatter:
+    """Labelled points in the plane with the size of each."""
+
+    title: str
+    names: tuple[str, ...]
+    points: Floats
+    sizes: Floats | None = None
+    axes: tuple[str, str] = ("", "")
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Values at ordered places with a band from `low` to `high`; `chosen` is the place marked."""
+
+    title: str
+    places: Floats
+    values: Floats
+    low: Floats
+    high: Floats
+    chosen: float | None = None
+    axes: tuple[str, str] = ("", "")
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Named nodes with sizes and arrows between them.
+
+    Parameters
+    ----------
+    title : str
+    names : tuple of str
+    sizes : ndarray of shape (n_nodes,)
+        Relative areas.
+    edges : tuple of (int, int, float, str)
+        From, to, relative strength, and what is written at the arrow.
+    note : str
+    """
+
+    title: str
+    names: tuple[str, ...]
+    sizes: Floats
+    edges: tuple[tuple[int, int, float, str], ...]
+    note: str = ""
+
+
+Exhibit = Table | Heatmap | Bars | Scatter | Curve | Graph

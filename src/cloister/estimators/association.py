@@ -1,0 +1,228 @@
+"""``mine_rules``: association rules over baskets that stay where they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cloister.data import Baskets, SqlQuery, as_silos, header, read_source
+from cloister.display import Exhibit
+from cloister.errors import PlanError
+from cloister.estimators.tables import account_of
+from cloister.jobs import JobResult, run_job
+from cloister.privacy.ledger import Ledger
+from cloister.protocol.plan import Plan
+from cloister.schema import Schema, catalogue_schema
+from cloister.tasks.patterns.apriori import Apriori
+from cloister.tasks.patterns.association import Itemset, Rule, itemsets_of, rules_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class RuleSet:
+    """Released itemsets, and the rules that follow from them.
+
+    Parameters
+    ----------
+    result : JobResult
+        Of a job with the task ``apriori``.
+
+    Examples
+    --------
+    ``rules.itemsets`` and ``rules.rules`` are tuples, ``rules.itemsets_frame()`` and
+    ``rules.to_frame()`` tables; ``rules.exhibits()`` is what a report shows.
+    """
+
+    result: JobResult
+
+    @property
+    def _task(self) -> Apriori:
+        task = self.plan.task
+        if not isinstance(task, Apriori):
+            raise PlanError(f"result must be of the task 'apriori', got {task.name!r}.")
+        return task
+
+    @cached_property
+    def itemsets(self) -> tuple[Itemset, ...]:
+        """The frequent sets, the smaller ones first."""
+        return itemsets_of(self.result.results, self.plan.columns, self._task.min_support)
+
+    @cached_property
+    def counted(self) -> tuple[Itemset, ...]:
+        """All sets that were counted, frequent or not."""
+        return itemsets_of(self.result.results, self.plan.columns)
+
+    @cached_property
+    def rules(self) -> tuple[Rule, ...]:
+        """The rules between frequent sets that reach the minima, largest lift first."""
+        task = self._task
+        return rules_of(
+            self.itemsets,
+            self.baskets,
+            min_confidence=task.min_confidence,
+            min_lift=task.min_lift,
+        )
+
+    @property
+    def baskets(self) -> float:
+        """Noisy number of baskets; supports are parts of it."""
+        return float(self.result.results["baskets"][0])
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the release."""
+        return self.result.plan
+
+    @property
+    def spent(self) -> float:
+        """Epsilon spent, at the plan's delta."""
+        return self.result.epsilon()
+
+    def exhibits(self) -> tuple[Exhibit, ...]:
+        """Return the tables and the graph of the report."""
+        return self.plan.task.exhibits(self.result.results, self.plan.columns)
+
+    def itemsets_frame(self) -> pd.DataFrame:
+        """Return the frequent sets as a table: items, size, support, counted, low, high."""
+        import pandas as pd
+
+        return pd.DataFrame(
+            [(s.items, len(s.items), s.support, s.counted, s.low, s.high) for s in self.itemsets],
+            columns=["items", "size", "support", "counted", "low", "high"],
+        )
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return the rules as a table: antecedent, consequent, and each measure with both ends."""
+        import pandas as pd
+
+        names = ("support", "confidence", "lift", "leverage")
+        ends = [(name, end) for name in names for end in ("value", "low", "high")]
+        return pd.DataFrame(
+            [
+                (r.antecedent, r.consequent, *(getattr(getattr(r, n), end) for n, end in ends))
+                for r in self.rules
+            ],
+            columns=[
+                "antecedent",
+                "consequent",
+                *(name if end == "value" else f"{name}_{end}" for name, end in ends),
+            ],
+        )
+
+    def save(self, path: str | Path) -> None:
+        """Write the released supports as JSON with the digest of their plan."""
+        self.result.save(path)
+
+
+def mine_rules(
+    X: Any,
+    *,
+    epsilon: float,
+    catalogue: Schema | Sequence[str] | str | Path | None = None,
+    min_support: float = 0.01,
+    max_size: int = 2,
+    min_confidence: float = 0.0,
+    min_lift: float = 1.0,
+    min_count: float = 0.0,
+    sensitive: Sequence[str | Sequence[str]] = (),
+    nominal_n: int | None = None,
+    delta: float | None = None,
+    ledger: Ledger | str | Path | None = None,
+    dataset: str | None = None,
+    frac_bits: int = 16,
+    **options: Any,
+) -> RuleSet:
+    """Find itemsets and association rules under one budget, in as many rounds as sets are large.
+
+    Parameters
+    ----------
+    X : table of 0 and 1, path, Baskets, SqlQuery, or list of these
+        One row for each basket and one column for each item; a list is one silo each. Lines of
+        items, or one item a row, are read by :class:`cloister.data.Baskets`.
+    epsilon : float, > 0
+        Privacy budget for all sizes together. There is no default.
+    catalogue : Schema, sequence of str, or path of a file with an item on each line
+        The public items. Without it the header of the tables, which is public then.
+    min_support : float in (0, 1)
+        Part of all baskets in which a set must be to be frequent.
+    max_size : int, 1 to 3
+        Of a set.
+    min_confidence, min_lift : float, >= 0
+        Rules below are left out.
+    min_count : float, >= 0
+        Sets with a smaller noisy support, in baskets, are not released.
+    sensitive : sequence of items, or of sequences of items
+        Sets that contain one of these are not released. All silos see this list.
+    nominal_n, delta, ledger, dataset, frac_bits
+        As for :class:`~cloister.DPKMeans`.
+    options
+        Of the task: `most_candidates`, `basket_size`, `limit`, `public_seed`; see
+        :class:`~cloister.tasks.patterns.apriori.Apriori`.
+
+    Returns
+    -------
+    RuleSet
+
+    Raises
+    ------
+    PlanError, DataError
+        Before anything is spent.
+    BudgetExceeded
+        If the ledger refuses.
+
+    Examples
+    --------
+    >>> import numpy as np, pandas as pd
+    >>> from cloister import mine_rules
+    >>> rng = np.random.default_rng(0)
+    >>> bread, milk = rng.random((2, 5000)) < 0.3
+    >>> table = pd.DataFrame({"bread": bread, "butter": bread & (rng.random(5000) < 0.6),
+    ...                       "milk": milk}).astype(int)
+    >>> found = mine_rules(table, epsilon=1.0, nominal_n=5000, min_support=0.05)
+    >>> str(found.rules[0]) in ("bread → butter", "butter → bread")
+    True
+    """
+    silos = as_silos(X)
+    schema = _schema(silos, catalogue, dataset)
+    named = schema.dataset if isinstance(catalogue, Schema) else None
+    result = run_job(
+        Apriori,
+        schema,
+        {
+            f"silo-{i}": read_source(silo, schema, frac_bits=int(frac_bits))
+            for i, silo in enumerate(silos)
+        },
+        epsilon=epsilon,
+        delta=delta,
+        nominal_n=nominal_n,
+        account=account_of(ledger, dataset or named),
+        frac_bits=int(frac_bits),
+        min_support=min_support,
+        max_size=max_size,
+        min_confidence=min_confidence,
+        min_lift=min_lift,
+        min_count=min_count,
+        sensitive=sensitive,
+        **options,
+    )
+    return RuleSet(result)
+
+
+def _schema(silos: Sequence[Any], catalogue: Any, dataset: str | None) -> Schema:
+    """Return the contract that a catalogue makes, or else the header of all tables."""
+    if isinstance(catalogue, Schema):
+        return catalogue
+    if catalogue is None:
+        if any(isinstance(silo, Baskets | SqlQuery) for silo in silos):
+            raise PlanError(
+                "catalogue must be given: the public items, from a price list or a range of goods."
+            )
+        catalogue, *others = {header(silo) for silo in silos}
+        if others:
+            raise PlanError("silos must have the same columns, or a catalogue must be given.")
+    return catalogue_schema(catalogue, dataset=dataset or "unnamed")

@@ -1,0 +1,641 @@
+"""``evaluate`` and ``cluster_quality``: how good a model is on records that stay where they are."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+import numpy as np
+
+from cloister.data import read_floats, read_source
+from cloister.display import Between, Exhibit
+from cloister.errors import DataError, PlanError, PrivacyWarning
+from cloister.estimators.base import PrivateEstimator, grid_rows, read_labelled
+from cloister.estimators.ensemble import DPSiloEnsemble, combined_probabilities
+from cloister.estimators.forest import best_class
+from cloister.estimators.row_code import frame_by_frame, one_by_one, row_code
+from cloister.estimators.tables import Floats, read_silos
+from cloister.jobs import JobResult
+from cloister.privacy.ledger import Ledger
+from cloister.protocol.plan import Plan
+from cloister.schema import Column, Schema
+from cloister.task import Classifier, Regressor, Task
+from cloister.tasks.evaluation.classification import Evaluation
+from cloister.tasks.evaluation.cluster_quality import ClusterQuality
+from cloister.tasks.evaluation.layers import between
+from cloister.tasks.evaluation.regression import RegressionEvaluation
+from cloister.tasks.population import ENDS
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_LOW, _HIGH = "_low", "_high"
+_ASSUMED = (
+    "The guarantee assumes that the model's answer to a record is a function of that record alone."
+)
+
+
+@dataclass(frozen=True)
+class Measures:
+    """Released measures of a model, each with its 95 % noise interval.
+
+    Parameters
+    ----------
+    result : JobResult
+    scored_by : {"plan", "row code", "assumed"}
+        Who told what each record is. "plan": the silos, with a model of ours that the plan holds.
+        "row code": our own code for a model whose class we know, a function of each record by
+        itself. "assumed": the model's own code, asked about one record at a time; that it is a
+        function of the record is assumed, and so is the guarantee.
+
+    Examples
+    --------
+    ``measures["auc"]`` is the value with both ends of its interval; ``measures.confusion`` the
+    noisy matrix; ``measures.to_frame()`` a table; ``measures.exhibits()`` what a report shows.
+    """
+
+    result: JobResult
+    scored_by: Literal["plan", "row code", "assumed"] = "plan"
+
+    def __getitem__(self, name: str) -> Between:
+        """Return a measure of the whole model.
+
+        Raises
+        ------
+        KeyError
+            If there is no such measure, or it has a value for each class.
+        """
+        found = self.result.results
+        if name not in found or f"{name}{_LOW}" not in found or found[name].size != 1:
+            raise KeyError(name)
+        return between(found, name, 0)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every released measure that has an interval."""
+        found = self.result.results
+        return tuple(n for n in found if n + _LOW in found and n + _HIGH in found)
+
+    @property
+    def confusion(self) -> Floats:
+        """Noisy confusion matrix, truth by prediction; shape (n_classes, n_classes)."""
+        return self.result.results["confusion"]
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the release."""
+        return self.result.plan
+
+    @property
+    def spent(self) -> float:
+        """Epsilon spent, at the plan's delta."""
+        return self.result.epsilon()
+
+    def exhibits(self) -> tuple[Exhibit, ...]:
+        """Return the tables and pictures: confusion matrix, ROC curve, calibration."""
+        shown = self.plan.task.exhibits(self.result.results, self.plan.columns)
+        if self.scored_by != "assumed":
+            return shown
+        return tuple(
+            replace(exhibit, note=f"{exhibit.note} {_ASSUMED}") if i == 0 else exhibit
+            for i, exhibit in enumerate(shown)
+        )
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return every measure as a row; one row for each class or silo.
+
+        Columns are value, low and high of the noise, ``population_low`` and ``population_high``.
+        """
+        import pandas as pd
+
+        found, rows = self.result.results, []
+        for name in self.names:
+            values = found[name].ravel()
+            nothing = np.full(len(values), np.nan)
+            parts = [found.get(name + end, nothing).ravel() for end in (_LOW, _HIGH, *ENDS)]
+            for i, cells in enumerate(zip(values, *parts, strict=True)):
+                rows.append((name if len(values) == 1 else f"{name}[{i}]", *cells))
+        heads = ["measure", "value", *(end[1:] for end in (_LOW, _HIGH, *ENDS))]
+        return pd.DataFrame(rows, columns=heads).set_index("measure")
+
+
+class _Reader(PrivateEstimator):
+    """Reads and pays as an estimator does; it has no model of its own."""
+
+    def __init__(
+        self,
+        *,
+        epsilon: float,
+        bounds: Any,
+        nominal_n: int | None,
+        delta: float | None,
+        ledger: Any,
+        dataset: str | None,
+        frac_bits: int,
+        target: str | None = None,
+    ) -> None:
+        self.epsilon = epsilon
+        self.bounds = bounds
+        self.nominal_n = nominal_n
+        self.delta = delta
+        self.ledger = ledger
+        self.dataset = dataset
+        self.frac_bits = frac_bits
+        self.target = target
+
+
+def evaluate(
+    model: Any,
+    X: Any,
+    y: Any = None,
+    *,
+    epsilon: float,
+    classes: Sequence[Any] | None = None,
+    target_bounds: tuple[float, float] | None = None,
+    bounds: Schema | None = None,
+    target: str | None = None,
+    unit: str | None = None,
+    max_rows: int | None = None,
+    nominal_n: int | None = None,
+    delta: float | None = None,
+    ledger: Ledger | str | Path | None = None,
+    dataset: str | None = None,
+    frac_bits: int = 16,
+    **options: Any,
+) -> Measures:
+    """Measure a model on records that it has not seen, under a budget of its own.
+
+    Parameters
+    ----------
+    model : estimator or None
+        A fitted classifier or regressor of ours, which is put into the plan; or any other fitted
+        one with `predict_proba` or `predict`, which is public or at least known to every silo. Its
+        answer to a record must be a function of that record alone: see `scored_by` of
+        :class:`~cloister.Measures`, and :func:`~.estimators.row_code.row_code` for the classes
+        of which that is proven.
+    X : array_like of shape (n_samples, n_features), DataFrame, path, or list of these
+        Records held back; a list is one silo each. A path for a model of ours only. Without a
+        model, predictions: an array of shape (n_samples,), or a list of these.
+    y : array_like of shape (n_samples,), list of these, or None
+        The truth. None where X holds it in the column `target`.
+    epsilon : float, > 0
+        Privacy budget of the evaluation. There is no default.
+    classes : sequence, optional
+        Public labels; those of a classifier of ours unless given. Of another one, its ``classes_``.
+    target_bounds : (low, high), optional
+        Public bounds of the truth of a regressor; those of a model of ours or of the schema unless
+        given.
+    bounds : Schema, optional
+        The contract of X, with its unit of privacy; that of a model of ours unless given.
+    target : str, optional
+        The column of X that holds the truth; that of a model of ours unless given.
+    unit, max_rows : str, int, optional
+        For a model that is not ours, where there is no schema: the column of a DataFrame that says
+        whose a record is, and how many records of one count at each silo, the first ones. One
+        record by default.
+    nominal_n, delta, ledger, dataset, frac_bits
+        As for :class:`~cloister.DPKMeans`.
+    options
+        Of the task: `n_bins`, `bound`, `by_silo`; see :class:`~.tasks.evaluate.Evaluation` and
+        :class:`~.tasks.evaluate_regression.RegressionEvaluation`.
+
+    Returns
+    -------
+    Measures
+
+    Raises
+    ------
+    PlanError, DataError
+        Before anything is spent.
+    BudgetExceeded
+        If the ledger refuses.
+
+    Warns
+    -----
+    PrivacyWarning
+        If the model is of a class that we do not know.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> from cloister import evaluate
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(4000, 2))
+    >>> y = (X[:, 0] + rng.normal(size=4000) > 0).astype(int)
+    >>> model = LogisticRegression().fit(X[:2000], y[:2000])
+    >>> found = evaluate(model, X[2000:], y[2000:], epsilon=1.0, nominal_n=2000)
+    >>> bool(found["auc"].low < found["auc"].value < found["auc"].high)
+    True
+    """
+    payer: dict[str, Any] = {
+        "epsilon": epsilon,
+        "nominal_n": nominal_n,
+        "delta": delta,
+        "ledger": ledger,
+        "dataset": dataset,
+        "frac_bits": frac_bits,
+    }
+    task = getattr(getattr(model, "plan_", None), "task", None)
+    if isinstance(task, Classifier | Regressor):
+        if unit is not None or max_rows is not None:
+            raise PlanError(
+                "unit and max_rows of a model of ours are those of its schema; give one as bounds."
+            )
+        given = {"bounds": bounds, "target": target}
+        return _evaluate_ours(model, task, X, y, classes, target_bounds, given, payer, options)
+    if model is None:
+        model, X = _told(X, classes)
+    if not hasattr(model, "predict"):
+        raise PlanError(
+            f"model must be a fitted classifier or regressor, got {type(model).__name__}."
+        )
+    contract = _Contract(bounds, target, unit, max_rows)
+    return _evaluate_other(model, X, y, classes, target_bounds, contract, payer, options)
+
+
+def _evaluate_ours(
+    model: Any,
+    task: Task,
+    X: Any,
+    y: Any,
+    classes: Any,
+    target_bounds: Any,
+    given: dict[str, Any],
+    payer: dict[str, Any],
+    options: dict[str, Any],
+) -> Measures:
+    """Put a released model into the plan; the silos apply it."""
+    payer = {**payer, "frac_bits": task.frac_bits}
+    payer["dataset"] = payer["dataset"] or getattr(model, "dataset", None)
+    about: dict[str, Any] = {
+        name: getattr(model, name, None) if value is None else value
+        for name, value in given.items()
+    }
+    reader = _Reader(**about, **payer)
+    reader._check_parameters()
+    classifies = isinstance(task, Classifier)
+    if classifies:
+        target_bounds = None
+        classes = model.classes_ if classes is None else classes
+    elif target_bounds is None:
+        at, grid = task.target, model.plan_.grid  # type: ignore[attr-defined]  # a regressor has one
+        target_bounds = (grid.low[at], grid.high[at])
+    schema, records, _ = read_labelled(reader, X, y, classes=classes, target_bounds=target_bounds)
+    if schema.names != model.plan_.columns or schema.grid(task.frac_bits) != model.plan_.grid:
+        raise DataError(
+            f"columns must be those the model was trained on, {list(model.plan_.columns)}, with "
+            f"the same bounds, got {list(schema.names)}."
+        )
+    kind = Evaluation if classifies else RegressionEvaluation
+    released = model.result_.results
+    return Measures(
+        reader._release(kind, schema, records, model=task, released=released, **options)
+    )
+
+
+def _evaluate_other(
+    model: Any,
+    X: Any,
+    y: Any,
+    classes: Any,
+    target_bounds: Any,
+    contract: _Contract,
+    payer: dict[str, Any],
+    options: dict[str, Any],
+) -> Measures:
+    """Let each silo score its records with a model that everybody has, and read the scores."""
+    silos = contract.silos(model, X, y)
+    if target_bounds is None and not hasattr(model, "classes_"):
+        target_bounds = contract.target_bounds()
+    asked = _Asked.of(model)
+    if target_bounds is not None or getattr(model, "classes_", None) is None:
+        if target_bounds is None:
+            raise PlanError(
+                "target_bounds must be given: two public numbers around the truth; or classes, "
+                "where it is a label."
+            )
+        low, high = (float(bound) for bound in target_bounds)
+        columns = tuple(
+            Column(name=name, type="number", min=low, max=high) for name in ("truth", "prediction")
+        )
+        cells = [(silo.truth.astype(np.float64), asked.numbers(silo.table)) for silo in silos]
+        kind: type[Task] = RegressionEvaluation
+    else:
+        labels = np.asarray(model.classes_ if classes is None else classes)
+        words = _words(labels)
+        truth = Column(
+            name="truth", type="category", categories=words, min=0.0, max=len(words) - 1.0
+        )
+        truths = [_worded(silo.truth, labels, words) for silo in silos]
+        kind = Evaluation
+        if len(labels) == 2 and asked.scores:
+            columns = (truth, Column(name="score", type="number", min=0.0, max=1.0))
+            told = [asked.scores(silo.table) for silo in silos]
+        else:
+            columns = (truth, truth.model_copy(update={"name": "prediction"}))
+            told = [_worded(asked.labels(silo.table), labels, words) for silo in silos]
+        cells = list(zip(truths, told, strict=True))
+    schema = contract.schema(columns, payer["dataset"])
+    reader = _Reader(bounds=schema, **payer)
+    reader._check_parameters()
+    frac_bits = int(payer["frac_bits"])
+    records = {
+        f"silo-{i}": read_source(_frame(schema, pair, silo.units), schema, frac_bits=frac_bits)
+        for i, (pair, silo) in enumerate(zip(cells, silos, strict=True))
+    }
+    if not asked.own:
+        warnings.warn(
+            f"model is a {type(model).__name__}, of which it cannot be proven that its answer to a "
+            "record is a function of that record alone; the guarantee assumes it.",
+            PrivacyWarning,
+            stacklevel=3,
+        )
+    names = {"truth": schema.names[0], columns[1].name: schema.names[1]}
+    result = reader._release(kind, schema, records, **names, **options)
+    return Measures(result, "row code" if asked.own else "assumed")
+
+
+@dataclass(frozen=True)
+class _Predictions:
+    """The model of a table whose one column holds what a model has told already."""
+
+    classes_: Any
+
+    def predict(self, table: Any) -> Any:
+        """Return the column."""
+        return table[:, 0]
+
+
+def _told(predictions: Any, classes: Any) -> tuple[_Predictions, Any]:
+    """Return predictions that are there already as a model and its tables."""
+    many = isinstance(predictions, list) and all(np.ndim(part) == 1 for part in predictions)
+    tables = [np.asarray(part)[:, None] for part in (predictions if many else [predictions])]
+    return _Predictions(classes), tables if many else tables[0]
+
+
+@dataclass(frozen=True)
+class _Silo:
+    """What a silo has: a table for the model, the truth, and whose each record is."""
+
+    table: Any
+    truth: np.ndarray
+    units: Any = None
+
+
+@dataclass(frozen=True)
+class _Contract:
+    """What is agreed of records that a model of others is measured on."""
+
+    bounds: Schema | None
+    target: str | None
+    unit: str | None
+    max_rows: int | None
+
+    def __post_init__(self) -> None:
+        if self.bounds is not None and not isinstance(self.bounds, Schema):
+            raise PlanError(f"bounds must be a Schema, got {type(self.bounds).__name__}.")
+        if self.bounds is not None and (self.unit is not None or self.max_rows is not None):
+            raise PlanError("unit and max_rows are those of the schema; leave them out.")
+        self.schema([Column(name="truth", type="boolean", min=0.0, max=1.0)], None)  # or refuses
+
+    @property
+    def unit_column(self) -> str | None:
+        """The column that says whose a record is."""
+        if self.bounds is not None:
+            return self.bounds.unit_column
+        return None if self.unit == "row" else self.unit
+
+    def target_bounds(self) -> tuple[float, float] | None:
+        """Return the public bounds of a target of numbers that the schema has."""
+        columns = self.bounds.columns if self.bounds else ()
+        column = next((c for c in columns if c.name == self.target), None)
+        return None if column is None or column.categories else (column.min, column.max)
+
+    def silos(self, model: Any, X: Any, y: Any) -> list[_Silo]:
+        """Return what each silo has; tables hold what the model looks at."""
+        many = isinstance(X, list) and all(np.ndim(part) == 2 for part in X)
+        tables = list(X) if many else [X]
+        if any(np.ndim(table) != 2 for table in tables):
+            raise DataError(
+                "X must be a table in memory, or a list of these, for a model that is not ours; "
+                "read a file with pandas."
+            )
+        truths = [None] * len(tables) if y is None else list(y) if many else [y]
+        if len(tables) != len(truths):
+            raise DataError("every silo must have one label for each record.")
+        return [self._silo(model, *pair) for pair in zip(tables, truths, strict=True)]
+
+    def _silo(self, model: Any, table: Any, truth: Any) -> _Silo:
+        named = hasattr(table, "columns")
+        beside = [name for name in (self.unit_column, self.target) if name is not None]
+        if not named and (beside or self.bounds is not None):
+            raise DataError(
+                "X must be a DataFrame where unit, target or a schema name its columns."
+            )
+        absent = [name for name in beside if named and name not in table.columns]
+        if absent and (truth is None or absent != [self.target]):
+            raise DataError(f"X has no column {absent[0]!r}; name one that it has.")
+        if truth is None and self.target is None:
+            raise DataError(
+                "y must be given for a model that is not ours, or target with a table that has it."
+            )
+        truth = np.asarray(table[self.target] if truth is None else truth)
+        if len(truth) != len(table):
+            raise DataError("every silo must have one label for each record.")
+        units = None if self.unit_column is None else table[self.unit_column]
+        if named:
+            table = table[self._features(model, list(table.columns), beside)]
+        return _Silo(table, truth, units)
+
+    def _features(self, model: Any, columns: list[str], beside: list[str]) -> list[str]:
+        """Return the columns that the model looks at."""
+        known = getattr(model, "feature_names_in_", None)
+        wanted = self.bounds.names if self.bounds else columns
+        names = [n for n in wanted if n not in beside] if known is None else [str(n) for n in known]
+        if absent := [name for name in names if name not in columns]:
+            raise DataError(f"X has no column {absent[0]!r}, which the model looks at; add it.")
+        return names
+
+    def schema(self, columns: Sequence[Column], dataset: str | None) -> Schema:
+        """Return the contract of the columns that are read: truth and answer."""
+        unit = self.unit_column
+        columns = [
+            c.model_copy(update={"name": f"the {c.name}"}) if c.name == unit else c for c in columns
+        ]
+        common: dict[str, Any] = {"columns": tuple(columns)}
+        if self.bounds is None:
+            common |= {"unit": self.unit or "row", "max_rows": self.max_rows}
+            return Schema(dataset=dataset or "unnamed", **common)
+        return Schema(**{**dict(self.bounds), **common})
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """How the answers of a model are got; each function takes a table."""
+
+    own: bool  # by our own code
+    scores: Callable[[Any], Floats] | None  # of the last of two classes
+    labels: Callable[[Any], np.ndarray]
+    numbers: Callable[[Any], Floats]
+
+    @classmethod
+    def of(cls, model: Any) -> Self:
+        """Take our own code where the class of the model is known, else ask record by record."""
+        proba = hasattr(model, "predict_proba")
+        if type(model) is DPSiloEnsemble:
+            return cls(True, *_of_ensemble(model))
+        if code := row_code(model):
+            rows, classes = partial(_rows, code.n_features), getattr(model, "classes_", ())
+            return cls(
+                True,
+                (lambda table: code(rows(table))[:, 1]) if proba else None,
+                lambda table: np.asarray(classes)[code.labels(rows(table))],
+                lambda table: code(rows(table))[:, 0],
+            )
+        return cls(
+            False,
+            (lambda table: _ask(model.predict_proba, table, (0, 2))[:, 1]) if proba else None,
+            lambda table: _ask(model.predict, table, (0,)),
+            lambda table: _ask(model.predict, table, (0,)).astype(np.float64).reshape(-1),
+        )
+
+
+def _rows(n_features: int, table: Any) -> Floats:
+    """Return a table as numbers, NaN where a cell holds none."""
+    rows = read_floats(table if hasattr(table, "shape") else np.asarray(table))
+    if rows.shape[1] != n_features:
+        raise DataError(f"X must have the model's {n_features} columns, got {rows.shape[1]}.")
+    return rows
+
+
+def _ask(answer: Callable[[Any], Any], table: Any, nothing: tuple[int, ...]) -> np.ndarray:
+    """Return a model's answers, asked about one record a call."""
+    if not len(table):
+        return np.zeros(nothing)
+    if hasattr(table, "columns"):
+        return frame_by_frame(answer, table)
+    rows = np.asarray(table)
+    # the type of an array may tell of other records: the longest text, a gap among whole numbers
+    return one_by_one(answer, rows.astype(np.float64 if rows.dtype.kind in "biuf" else object))
+
+
+def _of_ensemble(model: DPSiloEnsemble) -> tuple[Callable[[Any], Any], ...]:
+    """Return scores and labels of an ensemble of ours, asked about one record a call."""
+    first, k = model.models_[0], len(model.classes_)
+
+    def shares(record: Any) -> Floats:
+        return combined_probabilities(
+            [part.result_ for part in model.models_],
+            record,
+            weights=model.weights_.tolist(),
+            combine=model.combine,
+        )
+
+    def each(answer: Callable[[Any], Any], nothing: tuple[int, ...], table: Any) -> np.ndarray:
+        records = grid_rows(first, table)
+        return one_by_one(answer, records) if len(records) else np.zeros(nothing)
+
+    def labels(table: Any) -> np.ndarray:
+        best = each(lambda record: best_class(shares(record), model.costs), (0,), table)
+        return np.asarray(model.classes_)[best.astype(np.int64)]
+
+    return lambda table: each(shares, (0, k), table)[:, 1], labels, labels
+
+
+def _words(labels: np.ndarray) -> tuple[str, ...]:
+    """Return the word that a schema has for each label."""
+    words = tuple(f"{label}".strip() for label in labels)
+    plain = len(set(words)) == len(words) and all(words)
+    return words if plain else tuple(f"class {i}" for i in range(len(labels)))
+
+
+def _worded(told: np.ndarray, labels: np.ndarray, words: tuple[str, ...]) -> np.ndarray:
+    """Return the word of each label; None for an unknown one, so that its record is dropped."""
+    found = told[:, None] == labels[None, :]
+    named = np.array([*words, None], dtype=object)
+    at: np.ndarray = np.where(found.any(axis=1), found.argmax(axis=1), len(words))
+    return np.asarray(named[at])
+
+
+def _frame(schema: Schema, pair: tuple[Any, Any], units: Any) -> Any:
+    """Return truths and answers as a table that the schema reads."""
+    import pandas as pd
+
+    found = dict(zip(schema.names, pair, strict=True))
+    if units is not None:
+        found[schema.unit] = np.asarray(units)
+    return pd.DataFrame(found)
+
+
+def cluster_quality(
+    centres: Any,
+    X: Any,
+    *,
+    epsilon: float,
+    bounds: Any = None,
+    nominal_n: int | None = None,
+    delta: float | None = None,
+    ledger: Ledger | str | Path | None = None,
+    dataset: str | None = None,
+    frac_bits: int = 16,
+    n_bins: int = 20,
+) -> Measures:
+    """Measure centres on records, under a budget of its own.
+
+    Parameters
+    ----------
+    centres : estimator or array_like of shape (n_clusters, n_features), data units
+        A fitted ``DPKMeans``, or public centres.
+    X : array_like of shape (n_samples, n_features), DataFrame, path, or list of these
+        A list is one silo each.
+    epsilon : float, > 0
+        Privacy budget. There is no default.
+    bounds : (low, high) or Schema
+        Public bounds; those of the estimator unless given.
+    nominal_n, delta, ledger, dataset, frac_bits
+        As for :class:`~cloister.DPKMeans`.
+    n_bins : int, >= 2
+        Of the histogram of silhouettes.
+
+    Returns
+    -------
+    Measures
+        ``nicv``, ``silhouette`` and ``davies_bouldin``; see
+        :class:`~.tasks.cluster_quality.ClusterQuality`.
+
+    Raises
+    ------
+    PlanError, DataError
+        Before anything is spent.
+    BudgetExceeded
+        If the ledger refuses.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cloister import cluster_quality
+    >>> X = np.random.default_rng(0).normal([[0.0], [8.0]], 1, (2, 500)).reshape(-1, 1)
+    >>> found = cluster_quality([[0.0], [8.0]], X, epsilon=1.0, bounds=(-5, 15), nominal_n=1000)
+    >>> bool(found["silhouette"].value > 0.5)
+    True
+    """
+    places = getattr(centres, "cluster_centers_", centres)
+    reader = _Reader(
+        epsilon=epsilon,
+        bounds=getattr(centres, "bounds", None) if bounds is None else bounds,
+        nominal_n=nominal_n,
+        delta=delta,
+        ledger=ledger,
+        dataset=dataset,
+        frac_bits=frac_bits,
+    )
+    reader._check_parameters()
+    schema, records, _ = read_silos(reader, X, frac_bits=int(frac_bits))
+    return Measures(
+        reader._release(ClusterQuality, schema, records, centres=np.asarray(places), n_bins=n_bins)
+    )

@@ -1,0 +1,351 @@
+"""Sentences and tables made from numbers; the same for the report and the command line."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from cloister.display import Bars, Between, Curve, Exhibit, Graph, Heatmap, Measured, Scatter, Table
+from cloister.jobs import JobResult
+from cloister.privacy.accounting import attacker_odds
+from cloister.privacy.budget import Budget
+from cloister.privacy.events import Event, NonPrivateEvent, holds
+from cloister.privacy.noise import AGGREGATOR_NOISE, SILOS_NOISE, DiscreteNoise
+from cloister.protocol.plan import Plan
+from cloister.tasks.clustering.clusters import clusters_above_noise, records_left_out
+
+Cell = str | float | Measured | Between
+"""What may stand in a table."""
+_LARGE, _SMALL = 1e7, 1e-4  # beyond these a number is shown with an exponent
+_MOST_NAMES = 30  # of columns; a catalogue has thousands
+_POPULATION = "population 95 %"
+_HARDLY_ANY = 0.995  # odds from which on a guarantee is called weak
+
+
+def clean(text: str) -> str:
+    """Return text whose unprintable characters, which could steer a terminal, show as such."""
+    return "".join(c if c.isprintable() or c == "\n" else "�" for c in text)
+
+
+def listed(names: Sequence[str]) -> str:
+    """Join names; of more than 30 the first ones, and how many more there are."""
+    rest = len(names) - _MOST_NAMES
+    return ", ".join(names[:_MOST_NAMES]) + (f" and {rest:,} more" if rest > 0 else "")
+
+
+def number(value: float) -> str:
+    """Return a number with four significant digits, without an exponent where it is readable."""
+    if not math.isfinite(value):
+        return "not a number" if math.isnan(value) else ("∞" if value > 0 else "-∞")
+    if value and not _SMALL <= abs(value) < _LARGE:
+        return f"{value:.3g}"
+    decimals = max(0, 3 - math.floor(math.log10(abs(value)))) if value else 0
+    text = f"{value:,.{decimals}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def plus_minus(value: float, spread: float) -> str:
+    """Return ``value ± spread``, both rounded to two significant digits of the spread."""
+    if not (math.isfinite(value) and math.isfinite(spread)) or spread <= 0:
+        return number(value)
+    if not _SMALL <= spread < _LARGE or abs(value) >= _LARGE:
+        return f"{value:.4g} ± {spread:.2g}"
+    decimals = max(0, 1 - math.floor(math.log10(spread)))
+    rounded = round(value, decimals) + 0.0  # no minus zero
+    return f"{rounded:,.{decimals}f} ± {spread:,.{decimals}f}"
+
+
+def between(value: float, low: float, high: float) -> str:
+    """Return ``value [low, high]``, rounded to two significant digits of the half-width."""
+    spread = (high - low) / 2
+    if not all(map(math.isfinite, (value, low, high))) or spread <= 0:
+        return number(value)
+    largest = max(map(abs, (value, low, high)))
+    if not _SMALL <= spread < _LARGE or largest >= _LARGE:
+        return f"{value:.4g} [{low:.4g}, {high:.4g}]"
+    decimals = max(0, 1 - math.floor(math.log10(spread)))
+    shown, left, right = (f"{round(v, decimals) + 0.0:,.{decimals}f}" for v in (value, low, high))
+    return f"{shown} [{left}, {right}]"
+
+
+def cell_texts(exhibit: Heatmap) -> list[list[str]]:
+    """Return what stands in each cell of a heat map."""
+    values = exhibit.values
+    if exhibit.low is not None and exhibit.high is not None:
+        cells = zip(values.flat, exhibit.low.flat, exhibit.high.flat, strict=True)
+        texts = [between(*map(float, cell)) for cell in cells]
+    elif exhibit.spread is not None:
+        pairs = zip(values.flat, exhibit.spread.flat, strict=True)
+        texts = [plus_minus(*map(float, pair)) for pair in pairs]
+    else:
+        texts = [number(float(value)) for value in values.flat]
+    width = values.shape[1]
+    return [texts[i * width : (i + 1) * width] for i in range(values.shape[0])]
+
+
+REAL_NOISE = (DiscreteNoise.label, AGGREGATOR_NOISE, SILOS_NOISE)
+
+
+def odds_sentence(cost: Event | Budget, unit: str) -> str:
+    """Say what a cost means for an attacker who has to guess whether one unit is in the data.
+
+    Parameters
+    ----------
+    cost : Event or Budget
+    unit : str
+        Of privacy, as the schema names it. A row is not a person who has several.
+    """
+    odds = 1.0 if not isinstance(cost, Budget) and holds(cost, NonPrivateEvent) else None
+    odds = attacker_odds(cost) if odds is None else odds
+    who = (
+        f"Somebody who would otherwise have to toss a coin on whether {_one(unit)} used, and who "
+        "sees everything that was released and knows everything else,"
+    )
+    if odds >= _HARDLY_ANY:
+        return f"{who} could be right almost every time: at this cost hardly anything is protected."
+    right = math.ceil(100 * odds - 1e-9)
+    return f"{who} is right at most {right} times in 100 instead of 50."
+
+
+def _one(unit: str) -> str:
+    """Name one unit of privacy, as the beginning of a passive sentence."""
+    return {"row": "one row was", "silo": "one silo's records were"}.get(
+        unit, f"the rows of one {unit} were"
+    )
+
+
+def strength_sentence(epsilon: float, delta: float) -> str:
+    """Say what (epsilon, delta) promises."""
+    factor = f"{math.exp(epsilon):.3g}" if epsilon < 20 else f"e^{epsilon:.3g}"
+    but = f", but for a probability of at most {delta:.2g}" if delta else ""
+    return (
+        f"Whether this unit is in the data or not changes the probability of any result by at most "
+        f"a factor {factor} (epsilon {number(epsilon)}, delta {delta:.2g}){but}."
+    )
+
+
+def warnings_of(result: JobResult) -> tuple[str, ...]:
+    """Return why a result is not private; empty for a real private release."""
+    warnings = []
+    if not result.plan.task.private:
+        warnings.append(
+            f"NOT PRIVATE: the task {result.plan.task.name!r} releases exact values. Treat this "
+            "report like the records themselves."
+        )
+    elif result.noise not in REAL_NOISE:
+        warnings.append(
+            f"NOT PRIVATE: noise from: {result.noise}. The numbers below describe what the plan "
+            "would guarantee with real noise; this run guarantees nothing."
+        )
+    return tuple(warnings)
+
+
+def remarks_of(result: JobResult) -> tuple[str, ...]:
+    """Return what the released numbers say of how far to trust them."""
+    left_out = records_left_out(result.results, result.plan.nominal_n)
+    said = (clusters_above_noise(result.results), left_out[:1].upper() + left_out[1:])
+    return tuple(filter(None, said))
+
+
+def privacy_statement(result: JobResult) -> tuple[tuple[str, str], ...]:
+    """Return questions and answers on what the result discloses, made from its numbers."""
+    plan = result.plan
+    what = ("What was released?", plan.task.describe())
+    silos = (
+        "What was summed over?",
+        f"{len(plan.silos)} silos: {', '.join(plan.silos)}. A round counts with at least "
+        f"{plan.min_silos} of them."
+        if plan.profile != "local"
+        else f"One silo, {plan.silos[0]}. Nothing was sent to anybody.",
+    )
+    if plan.budget is None:
+        return (what, silos, ("What is guaranteed?", "Nothing. The released values are exact."))
+    strength = strength_sentence(result.epsilon(), plan.budget.delta)
+    if result.noise == AGGREGATOR_NOISE:
+        strength += " This holds if the aggregator really added the noise, which no silo can check."
+    elif result.noise not in REAL_NOISE:
+        strength = f"Not at all in this run, which had no real noise. With it: {strength}"
+    if result.spent != plan.events():
+        strength += " The noisy count of all records that was bought first is part of this."
+    return (
+        what,
+        silos,
+        ("Who is protected?", f"The unit of privacy is {plan.unit_in_words()}."),
+        ("How well?", strength),
+        ("What does that mean?", odds_sentence(result.spent, result.plan.unit)),
+        (
+            "What is not covered?",
+            "The interval beside a value, after ± or in brackets, is the noise added for privacy; "
+            "it does not say how well the records stand for a population. What the results say "
+            "about people in general, members of the data or not, is not protected by any such "
+            "guarantee.",
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What one party sees of a job, and what it does not."""
+
+    party: str
+    sees: str
+    never: str
+
+
+def who_saw_what(plan: Plan, *, in_process: bool) -> tuple[tuple[Sight, ...], tuple[str, ...]]:
+    """Return what each party sees under the plan's profile, and remarks on it."""
+    exact = "exact" if plan.budget is None else "noisy"
+    hidden = "-" if plan.budget is None else "records, exact sums and counts"
+    reader = Sight("Whoever reads this report", f"the {exact} results in it", hidden)
+    if plan.profile == "local":
+        owner = Sight("The process that ran the job", "the records, the results", "-")
+        return (owner, reader), ()
+    if plan.profile == "pairwise":
+        return _who_saw_pairwise(plan, exact, reader, in_process=in_process)
+    parties = (
+        Sight(
+            "Each silo",
+            f"its own records, the {exact} results of every round",
+            "records, sums and counts of another silo",
+        ),
+        Sight(
+            "The aggregator",
+            "masked vectors, which look like random numbers, the noise it adds, and when each "
+            "silo answers",
+            "records, sums, results",
+        ),
+        reader,
+    )
+    remarks = [
+        "The guarantee between silos rests on the aggregator really adding its noise and on no "
+        "silo giving it the mask key.",
+    ]
+    if in_process:
+        remarks.append(
+            "In this run all parties were parts of one process on one machine: whoever ran it "
+            "could read every file it was given. The aggregator's noise was not kept."
+        )
+    else:
+        remarks.append(
+            "Do not give this report to the operator of the aggregator: who kept the noise could "
+            "subtract it."
+        )
+    return parties, tuple(remarks)
+
+
+def _who_saw_pairwise(
+    plan: Plan, exact: str, reader: Sight, *, in_process: bool
+) -> tuple[tuple[Sight, ...], tuple[str, ...]]:
+    parties = (
+        Sight(
+            "Each silo",
+            f"its own records and its own share of the noise, the {exact} results of every round",
+            "records, sums and counts of another silo",
+        ),
+        Sight(
+            "The aggregator",
+            "masked vectors, which look like random numbers, the noisy sum of every round, and "
+            "when each silo answers",
+            "records, and the vector of any one silo",
+        ),
+        reader,
+    )
+    remarks = [
+        f"The guarantee holds even if {plan.collusion} of the silos and the aggregator put "
+        "together all they know."
+    ]
+    if in_process:
+        remarks.append(
+            "In this run all parties were parts of one process on one machine: whoever ran it "
+            "could read every file it was given."
+        )
+    return parties, tuple(remarks)
+
+
+def cell_text(cell: Cell) -> str:
+    """Return what stands in a cell of a table."""
+    match cell:
+        case str():
+            return cell
+        case Measured():
+            return plus_minus(cell.value, cell.spread)
+        case Between():
+            return between(cell.value, cell.low, cell.high)
+        case _:
+            return number(float(cell))
+
+
+def _with_population(table: Table) -> Table:
+    """Return a table with a column of population intervals behind each that has any."""
+    wide = [
+        any(isinstance(cell, Between) and cell.population for cell in cells)
+        for cells in zip(*table.rows, strict=True)
+    ]
+    if not any(wide):
+        return table
+
+    def cells(row: Sequence[Cell]) -> Iterator[Cell]:
+        for cell, extra in zip(row, wide, strict=True):
+            yield cell
+            if extra:
+                yield _span(cell.population) if isinstance(cell, Between) else ""
+
+    headings = (
+        text
+        for heading, extra in zip(table.headings, wide, strict=True)
+        for text in (heading, *((_POPULATION,) if extra else ()))
+    )
+    return replace(
+        table, headings=tuple(headings), rows=tuple(tuple(cells(row)) for row in table.rows)
+    )
+
+
+def _span(ends: tuple[float, float] | None) -> str:
+    """Return ``[low, high]``, or nothing."""
+    if ends is None:
+        return ""
+    low, high = ends
+    return between((low + high) / 2, low, high).partition(" ")[2] or number(low)
+
+
+def as_table(exhibit: Exhibit) -> Table:
+    """Return the numbers of any exhibit as a table."""
+    match exhibit:
+        case Table():
+            return _with_population(exhibit)
+        case Heatmap():
+            texts = zip(exhibit.rows, cell_texts(exhibit), strict=True)
+            rows = tuple((name, *cells) for name, cells in texts)
+            return Table(exhibit.title, ("", *exhibit.columns), rows, exhibit.note)
+        case Bars():
+            spread = np.zeros_like(exhibit.values) if exhibit.spread is None else exhibit.spread
+            heading = exhibit.unit or "value"
+            pairs = zip(exhibit.names, exhibit.values, spread, strict=True)
+            bars = tuple((name, plus_minus(v, s)) for name, v, s in pairs)
+            return Table(exhibit.title, ("", heading), bars, exhibit.note)
+        case Scatter():
+            x, y = exhibit.axes
+            sizes = [] if exhibit.sizes is None else [float(size) for size in exhibit.sizes]
+            points: tuple[tuple[str | float, ...], ...] = tuple(
+                (name, float(a), float(b), *sizes[i : i + 1])
+                for i, (name, (a, b)) in enumerate(zip(exhibit.names, exhibit.points, strict=True))
+            )
+            headings = ("", x or "x", y or "y", *(["size"] if sizes else []))
+            return Table(exhibit.title, headings, points, exhibit.note)
+        case Curve():
+            x, y = exhibit.axes
+            stops = zip(exhibit.places, exhibit.values, exhibit.low, exhibit.high, strict=True)
+            steps = tuple(
+                (number(float(at)) + (" (chosen)" if at == exhibit.chosen else ""), between(*rest))
+                for at, *rest in ((p, float(v), float(a), float(b)) for p, v, a, b in stops)
+            )
+            return Table(exhibit.title, (x or "x", y or "value"), steps, exhibit.note)
+        case Graph():
+            arrows = tuple(
+                (exhibit.names[a], exhibit.names[b], strength, label)
+                for a, b, strength, label in exhibit.edges
+            )
+            return Table(exhibit.title, ("from", "to", "strength", "label"), arrows, exhibit.note)

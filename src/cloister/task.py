@@ -1,0 +1,396 @@
+"""What a task is: what to sum, what to do with the answer, and how to say so.
+
+A task is a frozen value of public numbers with pure methods. It has no keys, no noise, no files.
+Each round it turns public state and local records into one integer vector whose change by one
+record is bounded by an integer; everything else (masking, noise, accounting, transport, command
+line, report) is done for it. To add one, write a class with these members in one file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import log, prod, sqrt
+from typing import Any, ClassVar, Literal, Protocol, Self, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cloister.display import Exhibit
+from cloister.errors import PlanError
+from cloister.hazmat.fixedpoint import Grid
+
+Mechanism = Literal["gaussian", "laplace", "none"]
+Profile = Literal["local", "group", "pairwise"]
+INTERVAL_95: Mapping[Mechanism, float] = {
+    "gaussian": 1.96,
+    "laplace": log(20) / sqrt(2),
+    "none": 0.0,
+}
+"""Half-width of the central 95 % of each law, in its standard deviations."""
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+Records = NDArray[np.int32]
+State = Mapping[str, Floats]
+"""Named public arrays in grid coordinates (1.0 is the edge of the box)."""
+GridState = Mapping[str, Integers]
+"""The same arrays rounded to the grid, as every party holds them."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """One array in the vector that is summed in a round.
+
+    Parameters
+    ----------
+    name : str
+    shape : tuple of int
+        Known from the plan alone; data-dependent lengths are padded to their maximum.
+    l1 : int, > 0
+        Largest L1 norm of what one record adds, in integers.
+    l2_squared : int, > 0
+        Largest squared L2 norm of what one record adds, in integers.
+    weight : float in (0, 1]
+        Part of the task's budget (squared GDP parameter, or epsilon of a Laplace task); the
+        weights of all blocks of all rounds sum to 1.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    l1: int
+    l2_squared: int
+    weight: float
+
+    @property
+    def size(self) -> int:
+        """Number of words."""
+        return prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Released:
+    """A block after noise: public from here on.
+
+    Parameters
+    ----------
+    values : ndarray of the block's shape, int64
+    noise_std : float
+        Standard deviation of the noise in each word, in integers; 0 without noise.
+    """
+
+    values: Integers
+    noise_std: float
+
+
+@dataclass(frozen=True)
+class PublicColumn:
+    """What a task may know of a column: the part of the schema that is not about cells.
+
+    Parameters
+    ----------
+    name : str
+    low, high : float, data units, ``low < high``
+        The box; numbers of the first and last category where there are categories.
+    categories : tuple of str
+        Empty for a column of numbers; ``("0", "1")`` for a boolean.
+    """
+
+    name: str
+    low: float
+    high: float
+    categories: tuple[str, ...] = ()
+
+    @property
+    def levels(self) -> int:
+        """Number of categories; 0 for a column of numbers."""
+        return len(self.categories)
+
+
+@runtime_checkable
+class Task(Protocol):
+    """The protocol every task follows; implementations are frozen dataclasses.
+
+    Attributes
+    ----------
+    name : str
+        The word for it in plans and on the command line.
+    private : bool
+        Whether its release, with the plan's noise, satisfies the stated guarantee.
+    profiles : frozenset of {"local", "group", "pairwise"}
+        Trust profiles under which every frame is a function of the plan alone.
+    n_features, frac_bits, rounds : int
+    mechanism : {"gaussian", "laplace", "none"}
+    """
+
+    name: ClassVar[str]
+    private: ClassVar[bool]
+    profiles: ClassVar[frozenset[Profile]]
+
+    @property
+    def n_features(self) -> int:
+        """Number of columns."""
+        ...
+
+    @property
+    def frac_bits(self) -> int:
+        """Fineness of the grid."""
+        ...
+
+    @property
+    def rounds(self) -> int:
+        """Number of noisy sums; fixed before any record is seen."""
+        ...
+
+    @property
+    def mechanism(self) -> Mechanism:
+        """Law of the noise."""
+        ...
+
+    @classmethod
+    def design(cls, *args: Any, **kwargs: Any) -> Self:
+        """Choose every public number of the task from public facts.
+
+        Called with the keywords `n_features`, `nominal_n`, `budget` (None for a task that is not
+        private), `frac_bits`, and options of the task's own; also with `columns`, a tuple of
+        :class:`PublicColumn`, `silos`, the names of the silos, and `unit`, that of the schema, if
+        it takes these keywords.
+        """
+        ...
+
+    def describe(self) -> str:
+        """Say in plain words what is summed and what is released."""
+        ...
+
+    def start(self) -> State:
+        """Return the public state before the first round; independent of the records."""
+        ...
+
+    def blocks(self, t: int) -> tuple[Block, ...]:
+        """Return the layout of round `t`, at its plan maximum."""
+        ...
+
+    def contribute(self, t: int, state: GridState, records: Records) -> Integers:
+        """Return the integer vector of round `t` for some records (blocks one after another)."""
+        ...
+
+    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+        """Return the next public state from what was released; costs no privacy."""
+        ...
+
+    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
+        """Return the expected half-widths of `results`, before anything is spent.
+
+        Parameters
+        ----------
+        noise_std : float
+            Of each word of the last round's first block, in integers.
+        nominal_n : int
+        grid : Grid
+
+        Returns
+        -------
+        mapping
+            Half-widths by name, ``..._half_width``, in the users' units: those of `results`, or of
+            what results are made of. May be empty.
+        """
+        ...
+
+    def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
+        """Return the final answer in the users' units."""
+        ...
+
+    def exhibits(
+        self, results: Mapping[str, Floats], columns: tuple[str, ...]
+    ) -> tuple[Exhibit, ...]:
+        """Return the tables and pictures of the report."""
+        ...
+
+
+def inside(records: Records, frac_bits: int) -> Records:
+    """Return the records within the box of the grid; one outside it must add nothing to a sum.
+
+    A task proves its bounds for coordinates of at most ``2**frac_bits`` steps. Whoever reads
+    records keeps to that; here it no longer matters whether they did.
+
+    Parameters
+    ----------
+    records : ndarray of shape (n, n_features), int32
+    frac_bits : int
+
+    Raises
+    ------
+    PlanError
+        If the records are no such table.
+    """
+    if records.ndim != 2 or records.dtype != np.int32:
+        raise PlanError(
+            "records must be tables of int32 grid steps with 2 dimensions, got "
+            f"{records.dtype} with {records.ndim}; read them with read_source."
+        )
+    one = 1 << frac_bits
+    if records.size == 0 or (records.max() <= one and records.min() >= -one):
+        return records
+    kept: Records = records[((records <= one) & (records >= -one)).all(axis=1)]
+    return kept
+
+
+def names_within(task: Task) -> tuple[str, ...]:
+    """Return the name of a task and of every task that is a step of it."""
+    steps = getattr(task, "steps", ())
+    within = (name for step in steps if isinstance(step, Task) for name in names_within(step))
+    return (task.name, *within)
+
+
+@runtime_checkable
+class Transformer(Task, Protocol):
+    """A task whose results tell how to change records; the change is public and row by row."""
+
+    @property
+    def output(self) -> tuple[PublicColumn, ...]:
+        """The columns after the change; known from the plan alone."""
+        ...
+
+    def transform(self, results: Mapping[str, Floats], records: Records) -> Records:
+        """Return one grid record for each grid record.
+
+        Parameters
+        ----------
+        results : mapping
+            What :meth:`Task.results` returned.
+        records : ndarray of shape (n_samples, n_features), int32
+
+        Returns
+        -------
+        ndarray of shape (n_samples, len(output)), int32
+        """
+        ...
+
+
+@runtime_checkable
+class Classifier(Task, Protocol):
+    """A task whose results tell the class of a record.
+
+    Attributes
+    ----------
+    target : int
+        The column that holds the class.
+    classes : tuple of str
+    """
+
+    @property
+    def target(self) -> int:
+        """The column that holds the class."""
+        ...
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Every class, in the order of the schema."""
+        ...
+
+    def probabilities(self, results: Mapping[str, Floats], records: Records) -> Floats:
+        """Return the probability of each class; the target column of the records is not looked at.
+
+        Parameters
+        ----------
+        results : mapping
+            What :meth:`Task.results` returned.
+        records : ndarray of shape (n_samples, n_features), int32
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes)
+        """
+        ...
+
+
+@runtime_checkable
+class Regressor(Task, Protocol):
+    """A task whose results tell a number for a record, in the units of its target column."""
+
+    @property
+    def target(self) -> int:
+        """The column that holds the number."""
+        ...
+
+    def predict(self, results: Mapping[str, Floats], records: Records) -> Floats:
+        """Return the predicted target; shape (n_samples,), data units of the target."""
+        ...
+
+
+@runtime_checkable
+class ByClient(Task, Protocol):
+    """A task whose unit of privacy is a client, which may be a whole silo.
+
+    All records of a silo come to :meth:`Task.contribute` as one table, so that a client's records
+    are not torn apart.
+
+    Attributes
+    ----------
+    clients : str
+        "row", each record a client by itself; "silo", all records of a silo; or a column: the
+        records of a silo with one value in it.
+    rate : float in (0, 1]
+        Probability with which a client takes part in a round.
+    noise_multiplier : float
+        For ``rate < 1``: noise over sensitivity of a block of weight 1, which every party prices
+        against the budget; 0 where all clients take part, for which the budget says enough.
+    alone : bool
+        Whether the noise of each silo by itself must be enough for its client.
+    """
+
+    @property
+    def clients(self) -> str:
+        """What a client is."""
+        ...
+
+    @property
+    def rate(self) -> float:
+        """Probability with which a client takes part in a round."""
+        ...
+
+    @property
+    def noise_multiplier(self) -> float:
+        """Noise over sensitivity of a block of weight 1, where clients are sampled."""
+        ...
+
+    @property
+    def alone(self) -> bool:
+        """Whether each silo's own noise must be enough."""
+        ...
+
+    def contribute_sampled(
+        self, t: int, state: GridState, records: Records, coins: Callable[[int], bytes]
+    ) -> Integers:
+        """Return what :meth:`Task.contribute` returns for clients chosen by coins.
+
+        Parameters
+        ----------
+        coins : function
+            Returns so many secret uniform bytes; each client needs coins of its own. Work must not
+            depend on them, since its time can be seen.
+        """
+        ...
+
+
+@runtime_checkable
+class BySilo(Task, Protocol):
+    """A task that can release something of each silo by itself, where its owner allows that.
+
+    Attributes
+    ----------
+    silos : tuple of str
+        The silos of the plan, each with a layer of its own in every vector; empty if only sums over
+        all silos are released.
+    """
+
+    @property
+    def silos(self) -> tuple[str, ...]:
+        """Silos with a layer of their own."""
+        ...
+
+    def placed(self, t: int, silo: str, total: Integers) -> Integers:
+        """Move what :meth:`Task.contribute` summed in round `t` to the layer of one silo.
+
+        `contribute` knows no silo and fills the first layer.
+        """
+        ...

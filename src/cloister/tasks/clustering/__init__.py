@@ -1,0 +1,19 @@
+"""Clustering: Lloyd-type tasks, our own k-means, and the choice of the number of clusters."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+from cloister.task import Task
+from cloister.tasks import installed
+
+
+def kmeans_tasks() -> dict[str, type[Task]]:
+    """Return every private k-means that is installed, ours first: what ``algorithm`` may name."""
+    tasks = {name: task for name, task in installed().items() if is_kmeans(task)}
+    return {"auto": tasks.pop("auto"), **tasks}
+
+
+def is_kmeans(task: type[Task]) -> bool:
+    """Return whether a task is private and looks for a given number of clusters."""
+    return task.private and "n_clusters" in {field.name for field in fields(task)}  # type: ignore[arg-type]  # a protocol cannot say that tasks are dataclasses

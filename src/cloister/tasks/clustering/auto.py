@@ -1,0 +1,206 @@
+"""``Auto``: our own private k-means, which spends a budget where the plan says it helps most.
+
+Three routes, chosen from public numbers alone: a histogram of the box in few dimensions
+(:mod:`.auto_grid`); principal directions, a histogram along them and Lloyd rounds in more
+(:mod:`.auto_pca`); the mean alone where noise would drown every direction (:mod:`.auto_mean`).
+
+Every access to the records is a sum of vectors of bounded norm. What is done with a sum after its
+noise is free, so the estimates know the noise and shrink by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import isfinite, sqrt
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from cloister.display import Exhibit
+from cloister.errors import PlanError
+from cloister.hazmat.fixedpoint import Grid
+from cloister.privacy.budget import Budget
+from cloister.privacy.calibration import gdp_mu_for
+from cloister.task import (
+    Block,
+    Floats,
+    GridState,
+    Integers,
+    Mechanism,
+    Profile,
+    Records,
+    Released,
+    State,
+)
+from cloister.tasks.clustering.auto_grid import GridRoute
+from cloister.tasks.clustering.auto_mean import TYPICAL, MeanRoute
+from cloister.tasks.clustering.auto_pca import PcaRoute
+from cloister.tasks.clustering.kmeans import centre_exhibits, centres_in_units
+from cloister.tasks.clustering.lloyd_kernel import check_exact
+from cloister.tasks.intervals import ratio_interval, size_interval
+
+Route = GridRoute | PcaRoute | MeanRoute
+
+_GRAM_SHARE = 0.28  # that the choice of a route reckons with
+_DROWNED = 0.38  # noise of a second moment, in squared radii, above which directions are hopeless
+_SPACE = 6  # most columns for a histogram of the box
+_CROWDED = 80  # records a cluster, up to which the box is better than its directions
+
+
+@dataclass(frozen=True, kw_only=True)
+class Auto:
+    """Private k-means by synopsis, clipped Lloyd rounds and shrinkage.
+
+    Parameters
+    ----------
+    n_clusters, n_features, nominal_n : int, >= 1
+    mu : float, > 0
+        GDP parameter of the whole budget; lengths of frames follow from it.
+    frac_bits : int
+        Records, centres and what a record adds lie on multiples of ``2**-frac_bits``.
+    public_seed : int
+        Of restarts and samples, known to all.
+
+    Notes
+    -----
+    Rounds, lengths and shares are functions of these numbers, so all profiles can carry it.
+    docs/proofs/auto.md proves its guarantee.
+    """
+
+    name: ClassVar[str] = "auto"
+    private: ClassVar[bool] = True
+    profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
+    mechanism: ClassVar[Mechanism] = "gaussian"
+
+    n_clusters: int
+    n_features: int
+    nominal_n: int
+    mu: float
+    frac_bits: int = 16
+    public_seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("n_clusters", "n_features", "nominal_n"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise PlanError(f"{name} must be an integer >= 1, got {value!r}.")
+        if not isinstance(self.public_seed, int) or isinstance(self.public_seed, bool):
+            raise PlanError(f"public_seed must be an integer, got {self.public_seed!r}.")
+        if not isinstance(self.mu, float) or not isfinite(self.mu) or self.mu <= 0:
+            raise PlanError(f"mu must be a finite number above 0, got {self.mu!r}.")
+        check_exact(self.n_clusters, self.n_features, self.frac_bits)
+
+    @classmethod
+    def design(
+        cls,
+        *,
+        n_features: int,
+        nominal_n: int,
+        budget: Budget | None,
+        n_clusters: int = 1,
+        **fields: Any,
+    ) -> Self:
+        """Fix every public number; other keywords are fields of the class."""
+        if budget is None:
+            raise PlanError("budget is needed to plan the rounds of 'auto'; give it.")
+        mu = gdp_mu_for(budget.epsilon, budget.delta)
+        return cls(
+            n_clusters=n_clusters,
+            n_features=n_features,
+            nominal_n=max(nominal_n, 1),
+            mu=float(f"{mu:.12g}"),
+            **fields,
+        )
+
+    @cached_property
+    def route(self) -> Route:
+        """What is done with the budget, by public numbers alone."""
+        k, d, n = self.n_clusters, self.n_features, self.nominal_n
+        values = (k, d, n, self.mu, self.frac_bits, self.public_seed)
+        if k > 1 and (d <= 2 or (d <= _SPACE and k > d and n <= _CROWDED * k)):
+            return GridRoute(*values)
+        if k == 1 or sqrt(d / 2 / _GRAM_SHARE) / (self.mu * n) > _DROWNED:
+            return MeanRoute(*values)
+        return PcaRoute(*values)
+
+    @property
+    def rounds(self) -> int:
+        """Number of noisy sums: two to fourteen."""
+        return self.route.rounds
+
+    def describe(self) -> str:
+        """Say in plain words what is summed and what is released."""
+        what = {
+            GridRoute: "the numbers of records in the cells of a public grid, then for each "
+            "cluster a few times the number of its records and the sum of their shortened "
+            "differences to its centre",
+            PcaRoute: "the mean, the numbers of records at several distances from it, shortened "
+            "second moments, the numbers of records in cells along leading directions, then for "
+            "each cluster a few times the number of its records and the sum of their shortened "
+            "differences to its centre",
+            MeanRoute: "the mean of all records, twice",
+        }[type(self.route)]
+        return (
+            f"{self.rounds} rounds of k-means with {self.n_clusters} clusters: {what}, all with "
+            "Gaussian noise."
+        )
+
+    def start(self) -> State:
+        """Return a state in which nothing is known."""
+        return self.route.start()
+
+    def blocks(self, t: int) -> tuple[Block, ...]:
+        """Return the layout of round `t`."""
+        return self.route.blocks(t)
+
+    def contribute(self, t: int, state: GridState, records: Records) -> Integers:
+        """Return the words of round `t`."""
+        return self.route.contribute(t, state, records)
+
+    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+        """Return the next state."""
+        return self.route.update(t, state, released)
+
+    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
+        """Return expected half-widths for clusters of equal size and typical width."""
+        noise = noise_std / (1 << self.frac_bits)
+        if isinstance(self.route, MeanRoute):
+            half = size_interval(noise * self.route.stretch * TYPICAL * sqrt(self.n_features))
+            widths = {"half_width": half / nominal_n * grid.half_range}
+            unknown = {"size_half_width": np.array([float(nominal_n)])}
+            return widths if self.n_clusters == 1 else {**widths, **unknown}
+        blocks = self.blocks(self.rounds - 1)
+        count_noise = noise * sqrt(blocks[0].weight / blocks[-1].weight)
+        low, high = ratio_interval(
+            np.zeros((1, self.n_features)),
+            np.array([max(nominal_n / self.n_clusters, 1.0)]),
+            sum_std=noise * TYPICAL * sqrt(self.n_features),
+            count_std=count_noise,
+        )
+        return {
+            "half_width": (high - low)[0] / 2 * grid.half_range,
+            "size_half_width": np.array([size_interval(count_noise)]),
+        }
+
+    def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
+        """Return centres and sizes with their 95 % noise intervals.
+
+        Returns
+        -------
+        dict
+            As of the other k-means tasks, and ``spreads`` of shape (n_clusters, n_features) in
+            data units: about the standard deviation of each cluster in each column, 0 before it is
+            known and where it never is. The interval is of the last round's mean before it was
+            shrunk, so a centre may lie outside it.
+        """
+        shown = ("centres", "low", "high", "sizes", "size_half_width")
+        found = centres_in_units({name: state[name] for name in shown}, grid, self.frac_bits)
+        return {**found, "spreads": np.outer(self.route.spreads(state), grid.half_range)}
+
+    def exhibits(
+        self, results: Mapping[str, Floats], columns: tuple[str, ...]
+    ) -> tuple[Exhibit, ...]:
+        """Return the centres as a table and a heat map, their projection, and the sizes."""
+        return centre_exhibits(results, columns)

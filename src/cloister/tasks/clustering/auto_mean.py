@@ -1,0 +1,127 @@
+"""`auto` for one cluster, or where noise drowns all directions: the budget goes to the mean."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import sqrt
+
+import numpy as np
+
+from cloister.hazmat.fixedpoint import from_grid
+from cloister.randomness import public_generator
+from cloister.task import Block, Floats, GridState, Integers, Records, Released, State
+from cloister.tasks.clipped import sum_clipped
+from cloister.tasks.clustering.auto_rounds import carry, real, unit_block, unknown
+from cloister.tasks.intervals import size_interval
+from cloister.tasks.shrinkage import james_stein
+
+FIRST = 0.35  # share of the first, rough mean
+TYPICAL = 0.35  # distance to the mean in a column that is taken for typical
+_REACH = 1.8  # of it lie the other centres
+_NOISY, _WIDER = 0.28, 0.4  # with less noise a bias by clipping would show: the radius grows
+
+
+@dataclass(frozen=True)
+class MeanRoute:
+    """A rough mean, then a mean of the records clipped around it.
+
+    Parameters are those of :class:`~cloister.tasks.clustering.auto_grid.GridRoute`.
+    """
+
+    n_clusters: int
+    n_features: int
+    nominal_n: int
+    mu: float
+    frac_bits: int
+    public_seed: int
+
+    rounds = 2
+
+    @property
+    def stretch(self) -> float:
+        """Radius of the second sum in typical distances; with little noise nothing is clipped."""
+        if self.n_clusters > 1:  # here only because of the noise
+            return 1.0
+        noise = sqrt(self.n_features) / (self.mu * self.nominal_n)
+        wanted: float = (_NOISY / noise) ** _WIDER
+        return min(max(wanted, 1.0), 2 / TYPICAL)
+
+    def start(self) -> State:
+        """Return a state in which nothing is known."""
+        mean = {"mean": np.zeros(self.n_features), "radius": np.zeros(1)}
+        return {**unknown(self.n_clusters, self.n_features), **mean}
+
+    def blocks(self, t: int) -> tuple[Block, ...]:
+        """Return one sum of the length of a record."""
+        d, one = self.n_features, 1 << self.frac_bits
+        if t == 0:
+            return (Block("sum", (d,), d * one, d * one**2, FIRST),)
+        return (unit_block("sum", (d,), one, 1 - FIRST),)
+
+    def contribute(self, t: int, state: GridState, records: Records) -> Integers:
+        """Return the sum of the records, or of their clipped differences to the rough mean."""
+        if t == 0:
+            return np.asarray(records.sum(axis=0, dtype=np.int64))
+        radius = max(int(state["radius"][0]), 1)
+        return sum_clipped(records, state["mean"], radius, 1 << self.frac_bits)
+
+    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+        """Refine the mean; the first centre is the mean, the others stand around it."""
+        d, n, block = self.n_features, self.nominal_n, released["sum"]
+        values = from_grid(block.values, self.frac_bits) / n
+        noise_std = block.noise_std / (1 << self.frac_bits) / n
+        if t == 0:
+            mean = np.clip(james_stein(values, noise_std), -1, 1)
+            kept = max(0.0, 1 - (d - 2) * noise_std**2 / max(float(values @ values), 1e-300))
+            radius = self.stretch * sqrt(d * (TYPICAL**2 + min(kept * noise_std**2, 0.15)))
+        else:
+            radius = max(float(real(state, "radius", self.frac_bits)[0]), 1 / (1 << self.frac_bits))
+            values, noise_std = values * radius, noise_std * radius
+            mean = real(state, "mean", self.frac_bits)
+            unshrunk = mean + values
+            mean = np.clip(mean + james_stein(values, noise_std), -1, 1)
+            values = unshrunk
+        offsets = spread_out(self.n_clusters, d, _REACH * TYPICAL, self.public_seed)
+        return carry(
+            state,
+            self.frac_bits,
+            mean=mean,
+            radius=np.array([radius]),
+            **around(mean + offsets, values + offsets, noise_std, n),
+        )
+
+    def spreads(self, state: GridState) -> Floats:
+        """Return zeros: nothing is released of it."""
+        return np.zeros(len(state["centres"]))
+
+
+def around(
+    centres: Floats, unshrunk: Floats, noise_std: float, nominal_n: int
+) -> dict[str, Floats]:
+    """Return centres whose sizes are not known.
+
+    A single one is the mean and has its interval; of several nothing was measured but their mean.
+    """
+    k, half = len(centres), size_interval(noise_std)
+    return {
+        "centres": np.clip(centres, -1, 1),
+        "low": np.clip(unshrunk - half, -1, 1) if k == 1 else np.full_like(centres, -1.0),
+        "high": np.clip(unshrunk + half, -1, 1) if k == 1 else np.full_like(centres, 1.0),
+        "sizes": np.full(k, nominal_n / k),
+        "size_half_width": np.full(k, float(nominal_n)),
+    }
+
+
+def spread_out(n_clusters: int, n_features: int, distance: float, public_seed: int) -> Floats:
+    """Return public offsets along random orthogonal directions, to both sides of each.
+
+    The first stays in the middle; centres that end up unused do no harm.
+    """
+    rng = public_generator(public_seed, "spread")
+    directions = np.linalg.qr(rng.normal(size=(n_features, n_features)))[0].T
+    offsets = np.zeros((n_clusters, n_features))
+    for place, j in enumerate(range(1, n_clusters)):
+        axis, side = place // 2, 1 - 2 * (place % 2)
+        offsets[j] = side * distance * (1 + axis // n_features) * directions[axis % n_features]
+    return offsets

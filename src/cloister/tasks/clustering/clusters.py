@@ -1,0 +1,73 @@
+"""What the released sizes say of a clustering as a whole; of released values alone, so free."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from cloister.task import Floats
+from cloister.tasks.intervals import above_noise
+
+LEFT_OUT = 0.15
+"""Share of the nominal records that may be missing unsaid, since that number may be rounded."""
+
+_SIZES = {"centres", "sizes", "size_half_width"}
+
+
+def clusters_above_noise(results: Mapping[str, Floats]) -> str:
+    """Say how many clusters stand out of the noise.
+
+    Parameters
+    ----------
+    results : mapping
+        Of any task.
+
+    Returns
+    -------
+    str
+        Empty for a task without clusters, or with a single one.
+    """
+    if not results.keys() >= _SIZES or len(results["sizes"]) < 2:
+        return ""
+    known = above_noise(results["sizes"], results["size_half_width"])
+    k, number = len(known), int(known.sum())
+    what = f"{number} of {k} clusters {'stands' if number == 1 else 'stand'} out of the noise"
+    if number == k:
+        return f"{what}."
+    rest = "the other" if k - number == 1 else "the others" if number else "them"
+    places = ", ".join(str(j) for j in np.flatnonzero(~known)[:10])
+    more = ", ..." if k - number > 10 else ""
+    return (
+        f"{what}: of {rest} ({places}{more}) the noisy size is not clear of 0, and the noise alone "
+        "could have made the centre."
+    )
+
+
+def records_left_out(results: Mapping[str, Floats], nominal_n: int) -> str:
+    """Say that the noisy sizes sum to far less than the nominal number of records.
+
+    Parameters
+    ----------
+    results : mapping
+        Of any task.
+    nominal_n : int
+        Public contract value for the number of records, which may be rounded.
+
+    Returns
+    -------
+    str
+        Empty unless the sum and its 95 % noise interval are below 85 % of `nominal_n`.
+    """
+    if not results.keys() >= _SIZES:
+        return ""
+    total = float(results["sizes"].sum())
+    spread = float(np.linalg.norm(results["size_half_width"] * np.ones(len(results["sizes"]))))
+    if total + spread >= (1 - LEFT_OUT) * nominal_n:
+        return ""
+    share = min(1 - total / nominal_n, 1.0)
+    return (
+        f"the noisy sizes sum to {total:,.0f} ± {spread:,.0f}, but nominal_n is {nominal_n:,}: "
+        f"about {share:.0%} of the records are in no cluster, or there are fewer than agreed; "
+        "another method, start or number of clusters may find them, and is a release of its own."
+    )

@@ -1,0 +1,197 @@
+"""How many clusters a noisy histogram shows: the gap statistic, with noise in both of its halves.
+
+For each number of clusters the histogram's k-means objective is compared with that of a histogram
+without clusters, uniform over the same region, *which has had the same noise and the same repair*.
+Without that the noise itself would look like structure. Everything is post-processing of released
+counts; what is random here is public and seeded.
+
+References
+----------
+.. [TWH01] Tibshirani, Walther, Hastie, "Estimating the number of clusters in a data set via the gap
+   statistic", Journal of the Royal Statistical Society B 63(2), 2001, sections 3 and 4.
+.. [LVV03] Likas, Vlassis, Verbeek, "The global k-means clustering algorithm", Pattern Recognition
+   36(2), 2003, section 3.1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from cloister.randomness import public_generator
+from cloister.task import Floats, Integers
+from cloister.tasks.clustering.synopsis import project_to_simplex
+
+REPEATS = 24  # simulated histograms of each kind
+BAND = 0.90
+LEAST = 0.05  # of the log objective: what more clusters must gain, however little noise there is
+_REGION = 0.01  # part of the mass that may lie outside of the region on each side of each axis
+_LLOYD_STEPS = 10
+_SEEDS = 50  # places that are tried for a new centre
+
+
+@dataclass(frozen=True)
+class GapCurve:
+    """The gap of each candidate and the one chosen.
+
+    Parameters
+    ----------
+    candidates : ndarray of shape (n_candidates,), int64
+        Numbers of clusters, ascending.
+    gap, low, high : ndarray of shape (n_candidates,)
+        By how much the log objective is below that of a histogram without clusters, and the 90 %
+        band of what noise and sampling would make of it; not symmetric.
+    objective : ndarray of shape (n_candidates,)
+        Mean squared distance of the histogram to its nearest centre, in the unit of its points.
+    chosen : int
+    """
+
+    candidates: Integers
+    gap: Floats
+    low: Floats
+    high: Floats
+    objective: Floats
+    chosen: int
+
+
+def gap_curve(
+    points: Floats,
+    counts: Floats,
+    *,
+    noise_std: float,
+    total: float,
+    cell_variance: float,
+    candidates: Integers,
+    public_seed: int,
+) -> GapCurve:
+    """Choose the number of clusters of a noisy histogram.
+
+    Parameters
+    ----------
+    points : ndarray of shape (n_cells, n_axes)
+        Middles of the cells.
+    counts : ndarray of shape (n_cells,)
+        Released, in records.
+    noise_std : float, >= 0
+        Of each count, in records.
+    total : float, > 0
+        Public number of records.
+    cell_variance : float, > 0
+        Mean squared distance to the middle of a record that is uniform in its cell.
+    candidates : ndarray of shape (n_candidates,), int64
+        Ascending numbers of clusters.
+    public_seed : int
+
+    Returns
+    -------
+    GapCurve
+
+    Notes
+    -----
+    Chosen is the smallest candidate whose gap is not further below the largest one than one
+    standard deviation of their difference, or 5 % of the objective. That takes in the noise of the
+    release, sampling, and the reference's own. A histogram where nothing stands out gives the
+    smallest candidate.
+    """
+    rng = public_generator(public_seed, "gap")
+
+    def logs(weights: Floats) -> Floats:
+        return np.log(objectives(points, weights, candidates) + cell_variance)
+
+    def repeat(expected: Floats) -> Floats:
+        """Return the log objectives of histograms that might have come instead."""
+        shape = (REPEATS, len(points))
+        drawn = rng.poisson(expected, shape) + noise_std * rng.normal(size=shape)
+        return np.array([logs(project_to_simplex(row, total)) for row in drawn])
+
+    weights = project_to_simplex(counts, total)
+    region = _region(points, weights)
+    reference = repeat(np.where(region, total / region.sum(), 0.0))
+    again = repeat(weights)
+    seen = logs(weights)
+    gap = reference.mean(axis=0) - seen
+    errors = again - again.mean(axis=0)  # of the log objective, without what a second noise adds
+    tail = (1 - BAND) / 2
+    best = int(gap.argmax())
+    lost = np.hypot(
+        (reference - reference[:, [best]]).std(axis=0, ddof=1),
+        (again - again[:, [best]]).std(axis=0, ddof=1),
+    )
+    return GapCurve(
+        candidates=candidates,
+        gap=gap,
+        low=gap - np.quantile(errors, 1 - tail, axis=0),
+        high=gap - np.quantile(errors, tail, axis=0),
+        objective=np.exp(seen),
+        chosen=int(candidates[np.flatnonzero(gap >= gap[best] - np.maximum(lost, LEAST))[0]]),
+    )
+
+
+def objectives(points: Floats, weights: Floats, candidates: Integers) -> Floats:
+    """Return the weighted mean squared distance to k centres for each candidate k.
+
+    Centres are added one by one, each where it helps most, and moved by Lloyd's algorithm in
+    between [LVV03]_: no seed, and a curve that falls.
+
+    Parameters
+    ----------
+    points : ndarray of shape (n_points, n_axes)
+    weights : ndarray of shape (n_points,), >= 0
+    candidates : ndarray of shape (n_candidates,), int64, >= 1, ascending
+
+    Returns
+    -------
+    ndarray of shape (n_candidates,)
+    """
+    used = weights > 0
+    points, weights = points[used], weights[used] / weights.sum()
+    centres, nearest = np.zeros((0, points.shape[1])), np.zeros(0)
+    costs = []
+    for k in range(1, int(candidates[-1]) + 1):
+        if k == 1:
+            added = weights @ points
+        else:
+            seeds = points[np.argsort(-weights * nearest, kind="stable")[:_SEEDS]]
+            gains = weights @ np.maximum(nearest[:, None] - _squared(points, seeds), 0.0)
+            added = seeds[int(gains.argmax())]
+        centres, nearest = _lloyd(points, weights, np.vstack([centres, added]))
+        costs.append(float(weights @ nearest))
+    return np.array(costs)[candidates - 1]
+
+
+def _lloyd(points: Floats, weights: Floats, centres: Floats) -> tuple[Floats, Floats]:
+    """Move centres to the means of their points; return them and the squared distances to them."""
+    labels = np.full(len(points), -1)
+    weighted = (weights[:, None] * points).T
+    for _ in range(_LLOYD_STEPS):
+        squared = _squared(points, centres)
+        before, labels = labels, squared.argmin(axis=1)
+        if (labels == before).all():
+            break
+        mass = np.bincount(labels, weights=weights, minlength=len(centres))
+        sums = np.array([np.bincount(labels, row, minlength=len(centres)) for row in weighted]).T
+        filled = mass > 0
+        centres = np.where(filled[:, None], sums / np.where(filled, mass, 1.0)[:, None], centres)
+    else:
+        squared = _squared(points, centres)
+    return centres, squared.min(axis=1)
+
+
+def _squared(points: Floats, centres: Floats) -> Floats:
+    """Return squared distances; shape (n_points, n_centres)."""
+    lengths = (points**2).sum(axis=1)[:, None] + (centres**2).sum(axis=1)
+    squared: Floats = np.maximum(lengths - 2 * points @ centres.T, 0.0)
+    return squared
+
+
+def _region(points: Floats, weights: Floats) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Return which cells lie in the box that holds nearly all of the mass along each axis."""
+    inside = np.ones(len(points), dtype=np.bool_)
+    for column in points.T:
+        order = np.argsort(column, kind="stable")
+        mass = np.cumsum(weights[order]) / weights.sum()
+        first, last = np.searchsorted(mass, (_REGION, 1 - _REGION))
+        edges = column[order[[first, min(int(last), len(order) - 1)]]]
+        inside &= (column >= edges[0]) & (column <= edges[1])
+    return inside

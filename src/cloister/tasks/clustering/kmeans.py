@@ -1,0 +1,685 @@
+"""Lloyd's algorithm as a few noisy sums: ``Lloyd``, ``SuLloyd``, ``GLloyd`` and ``FastLloyd``.
+
+The four share one loop. A record is assigned to the nearest public centre and adds one row to the
+payload; the centre moves by the ratio of noisy sum and noisy count. They differ in what a record
+adds (:class:`Payload`), in the noise, and in the number of rounds.
+
+References
+----------
+.. [DHK24] Diaa, Humphries, Kerschbaum, "FastLloyd: Federated, Accurate, Secure, and Tunable
+   k-Means Clustering with Differential Privacy", arXiv:2405.02437.
+.. [SCLBJ16] Su, Cao, Li, Bertino, Jin, "Differentially Private K-Means Clustering", CODASPY 2016.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from math import floor, isqrt, sqrt
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cloister.display import Bars, Between, Exhibit, Heatmap, Measured, Scatter, Table
+from cloister.errors import PlanError
+from cloister.hazmat.fixedpoint import Grid, from_grid
+from cloister.privacy.budget import Budget
+from cloister.privacy.calibration import gaussian_noise_multiplier
+from cloister.randomness import public_generator
+from cloister.task import (
+    Block,
+    Floats,
+    GridState,
+    Integers,
+    Mechanism,
+    Profile,
+    Records,
+    Released,
+    State,
+)
+from cloister.tasks.clustering.kmeans_init import sphere_packing
+from cloister.tasks.clustering.lloyd_kernel import check_exact, sum_near_centres
+from cloister.tasks.intervals import ratio_interval, size_interval
+
+Post = Literal["fold", "truncate", "none"]
+RadiusStrategy = Literal["step", "constant"]
+
+COUNT_IMPORTANCE = 0.225  # "rho" of [SCLBJ16]_: how much count noise matters against sum noise
+ROUND_ERROR = 0.004  # mean squared error a round may add, [SCLBJ16]_ section 4.2
+MIN_ROUNDS, MAX_ROUNDS = 2, 7
+CLEAR_SHARE = 4.0
+"""An average cluster's count must be so many times its noise for relocation to pay: then it is
+taken for empty in 2 of 100 rounds. Measured by benchmarks/relocation.py."""
+FAR = 8  # a centre outside the box, with post="none", is at most so far from its middle
+_NORMAL_95 = 1.96
+
+
+def fold(values: Floats) -> Floats:
+    """Reflect values at the walls of ``[-1, 1]`` until they are inside; any shape."""
+    shifted = values + 1
+    folded: Floats = 1 - np.abs(shifted - 4 * np.floor(shifted / 4) - 2)
+    return folded
+
+
+def truncate(values: Floats) -> Floats:
+    """Move values outside ``[-1, 1]`` to the nearest wall; any shape."""
+    return np.clip(values, -1, 1)
+
+
+def keep(values: Floats) -> Floats:
+    """Leave values outside the box where they are, up to a distance that integers can hold."""
+    return np.clip(values, -FAR, FAR)
+
+
+_POST: dict[Post, Callable[[Floats], Floats]] = {"fold": fold, "truncate": truncate, "none": keep}
+
+
+@dataclass(frozen=True)
+class Payload:
+    """What one record adds in a round, in grid steps.
+
+    Parameters
+    ----------
+    relative : bool
+        Whether a record adds its difference to the centre, or itself.
+    radius : float
+        Bound on the L2 norm of what it adds, in grid coordinates; a record beyond is left out.
+    radius_squared : int
+        The same as a squared number of grid steps.
+    count_word : int
+        What it adds to the count: the weight of counts against sums, under one noise.
+    l1 : int
+        Bound on the L1 norm of all it adds.
+    """
+
+    relative: bool
+    radius: float
+    radius_squared: int
+    count_word: int
+    l1: int
+
+    @property
+    def l2_squared(self) -> int:
+        """Bound on the squared L2 norm of all a record adds."""
+        return self.radius_squared + self.count_word**2
+
+
+@dataclass(frozen=True, kw_only=True)
+class _LloydLoop(ABC):
+    """The loop the four methods share; a method says its payload, its noise and its words.
+
+    Parameters
+    ----------
+    n_clusters, n_features : int, >= 1
+    rounds : int, >= 1
+    frac_bits : int
+        Records and centres lie on multiples of ``2**-frac_bits`` in ``[-1, 1]``.
+    post : {"fold", "truncate", "none"}
+        How a centre outside the box is brought back.
+    public_seed : int
+        Seed of the starting centres, known to all.
+    relocate_empty : bool
+        Whether a centre whose noisy size is within its noise starts again beside the largest
+        cluster, but for the last round. Made from released values, so it costs nothing; the
+        published methods leave it. `design` also takes None: whether it pays by the plan's numbers.
+    """
+
+    name: ClassVar[str]
+    private: ClassVar[bool] = True
+    profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
+    mechanism: ClassVar[Mechanism]
+
+    n_clusters: int
+    n_features: int
+    rounds: int
+    frac_bits: int = 16
+    post: Post = "truncate"
+    public_seed: int = 0
+    relocate_empty: bool = False
+
+    def __post_init__(self) -> None:
+        _check_whole(n_clusters=self.n_clusters, n_features=self.n_features, rounds=self.rounds)
+        if not isinstance(self.public_seed, int) or not isinstance(self.relocate_empty, bool):
+            raise PlanError(
+                "public_seed must be an integer and relocate_empty True or False, "
+                f"got {self.public_seed!r} and {self.relocate_empty!r}."
+            )
+        if self.post not in _POST:
+            raise PlanError(f"post must be one of {sorted(_POST)}, got {self.post!r}.")
+        reach = FAR if self.post == "none" else 1
+        check_exact(self.n_clusters, self.n_features, self.frac_bits, reach)
+
+    @classmethod
+    def design(
+        cls,
+        *,
+        n_features: int,
+        nominal_n: int,
+        budget: Budget | None,
+        n_clusters: int = 1,
+        rounds: int | None = None,
+        **fields: Any,
+    ) -> Self:
+        """Choose the number of rounds by the method's error model, unless it is given.
+
+        Other keywords are fields of the class.
+        """
+        _check_whole(n_clusters=n_clusters, n_features=n_features)
+        if rounds is None:
+            rounds = cls._best_rounds(n_features, n_clusters, nominal_n, budget)
+        relocate = fields.pop("relocate_empty", False)
+        task = cls(n_clusters=n_clusters, n_features=n_features, rounds=rounds, **fields)
+        return task._with_relocation(relocate, nominal_n, budget)
+
+    def _with_relocation(
+        self, relocate: bool | None, nominal_n: int, budget: Budget | None
+    ) -> Self:
+        """Return the task with the choice made; None is yes where an average cluster stands out."""
+        if relocate is None:
+            payload = self.payload(self.rounds - 1)
+            match self.mechanism:
+                case "gaussian":
+                    noise = _sigma(budget) * sqrt(self.rounds * payload.l2_squared)
+                case "laplace":
+                    noise = sqrt(2) * self.rounds * payload.l1 / _needed(budget).epsilon
+                case "none":
+                    noise = 0.0
+            share = nominal_n / self.n_clusters
+            relocate = share >= CLEAR_SHARE * noise / payload.count_word
+        return replace(self, relocate_empty=relocate)
+
+    @staticmethod
+    def _best_rounds(d: int, k: int, n: int, budget: Budget | None) -> int:
+        """Return how many rounds to spread the budget over; by default as many as may be."""
+        return MAX_ROUNDS
+
+    @abstractmethod
+    def payload(self, t: int) -> Payload:
+        """Return what one record adds in round `t`."""
+
+    def start(self) -> State:
+        """Return sphere-packing centres; sizes and intervals are not known yet."""
+        shape = (self.n_clusters, self.n_features)
+        return {
+            "centres": sphere_packing(*shape, self.public_seed),
+            "low": np.full(shape, -1.0),
+            "high": np.full(shape, 1.0),
+            "sizes": np.zeros(self.n_clusters),
+            "size_half_width": np.zeros(self.n_clusters),
+        }
+
+    def blocks(self, t: int) -> tuple[Block, ...]:
+        """Return one block: for each cluster the sums and, last, the count."""
+        payload = self.payload(t)
+        shape = (self.n_clusters, self.n_features + 1)
+        return (Block("sums", shape, payload.l1, payload.l2_squared, 1 / self.rounds),)
+
+    def contribute(self, t: int, state: GridState, records: Records) -> Integers:
+        """Return sums and counts of the records near each centre."""
+        payload = self.payload(t)
+        return sum_near_centres(
+            records,
+            state["centres"],
+            radius_squared=payload.radius_squared,
+            relative=payload.relative,
+            count_word=payload.count_word,
+        ).ravel()
+
+    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+        """Move each centre by noisy sum over noisy count, at most the radius, back into the box.
+
+        The interval is that of the ratio itself, which neither radius nor box has changed.
+        """
+        payload, block = self.payload(t), released["sums"]
+        sum_std = block.noise_std / (1 << self.frac_bits)
+        count_std = block.noise_std / payload.count_word
+        sums = from_grid(block.values[:, :-1], self.frac_bits)
+        sizes = block.values[:, -1] / payload.count_word
+        # A count below its own noise says nothing; dividing by it would only blow up the noise.
+        floored = np.maximum(sizes, max(1.0, count_std))[:, None]
+        means = sums / floored
+        origin = from_grid(state["centres"], self.frac_bits) if payload.relative else 0.0
+        moves = self._bound_move(means, payload) if payload.relative else means
+        centres = origin + moves
+        low, high = ratio_interval(
+            sums,
+            sizes,
+            sum_std=sum_std,
+            count_std=count_std,
+            mechanism=self.mechanism,
+            origin=origin,
+        )
+        if self.relocate_empty and t + 1 < self.rounds:
+            empty = sizes <= max(1.0, _NORMAL_95 * count_std)
+            centres = self._relocate(t, centres, sizes, (high - low) / 2, empty)
+        return {
+            "centres": _POST[self.post](centres),
+            "low": low,
+            "high": high,
+            "sizes": sizes,
+            "size_half_width": np.full(self.n_clusters, size_interval(count_std, self.mechanism)),
+        }
+
+    def _relocate(
+        self, t: int, centres: Floats, sizes: Floats, half_width: Floats, empty: NDArray[np.bool_]
+    ) -> Floats:
+        """Put empty centres beside the largest, so close that they split it wherever it lies."""
+        if empty.all() or not empty.any():
+            return centres
+        largest = int(sizes.argmax())
+        rng = public_generator(self.public_seed, "relocate", t)
+        directions = rng.normal(size=centres.shape)
+        directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+        # Nearer than its own noise a centre cannot be told apart; nor nearer than the grid.
+        distance = max(float(np.linalg.norm(half_width[largest])), 4 / (1 << self.frac_bits))
+        return np.where(empty[:, None], centres[largest] + distance * directions, centres)
+
+    def _bound_move(self, moves: Floats, payload: Payload) -> Floats:
+        """Leave moves as they are; FastLloyd shortens them."""
+        return moves
+
+    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
+        """Return expected half-widths for clusters of equal size that have settled.
+
+        Returns
+        -------
+        dict
+            ``half_width`` of shape (n_features,) in data units and ``size_half_width`` of shape
+            (1,) in records. Nearby clusters, far outliers and empty clusters make it worse.
+        """
+        payload = self.payload(self.rounds - 1)
+        count_std = noise_std / payload.count_word
+        low, high = ratio_interval(
+            np.zeros((1, self.n_features)),
+            np.array([max(nominal_n / self.n_clusters, 1.0)]),
+            sum_std=noise_std / (1 << self.frac_bits),
+            count_std=count_std,
+            mechanism=self.mechanism,
+        )
+        return {
+            "half_width": (high - low)[0] / 2 * grid.half_range,
+            "size_half_width": np.array([size_interval(count_std, self.mechanism)]),
+        }
+
+    def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
+        """Return centres and sizes with their 95 % noise intervals.
+
+        Returns
+        -------
+        dict
+            ``centres``, ``low`` and ``high`` of shape (n_clusters, n_features) in data units,
+            ``half_width`` of the same shape, which is ``(high - low) / 2``; ``sizes`` and
+            ``size_half_width`` of shape (n_clusters,) in records.
+
+        Notes
+        -----
+        The interval is of the mean before the centre was shortened to the radius and brought back
+        into the box: such a centre may lie outside its interval.
+        """
+        return centres_in_units(state, grid, self.frac_bits)
+
+    def exhibits(
+        self, results: Mapping[str, Floats], columns: tuple[str, ...]
+    ) -> tuple[Exhibit, ...]:
+        """Return the centres as a table and a heat map, their projection, and the sizes."""
+        return centre_exhibits(results, columns)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lloyd(_LloydLoop):
+    """Federated Lloyd without noise: **not private**, the baseline of comparisons.
+
+    Parameters are those every method shares: `n_clusters`, `n_features`, `rounds`, `frac_bits`,
+    `post`, `public_seed`.
+    """
+
+    name: ClassVar[str] = "lloyd"
+    private: ClassVar[bool] = False
+    mechanism: ClassVar[Mechanism] = "none"
+
+    def payload(self, t: int) -> Payload:
+        """Return the difference to the centre, of any length; an empty cluster then stays."""
+        one = 1 << self.frac_bits
+        diameter_squared = 4 * self.n_features * one**2
+        return Payload(
+            relative=True,
+            radius=2 * sqrt(self.n_features),
+            radius_squared=diameter_squared,
+            count_word=one,
+            l1=isqrt(self.n_features * diameter_squared) + one,
+        )
+
+    def describe(self) -> str:
+        """Say in plain words what is summed and what is released."""
+        return (
+            f"NOT PRIVATE. {self.rounds} rounds of k-means with {self.n_clusters} clusters: the "
+            "exact sum and number of the records nearest to each centre are released."
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuLloyd(_LloydLoop):
+    """Lloyd with Laplace noise, pure epsilon-DP [SCLBJ16]_.
+
+    Parameters are those every method shares. A record adds itself and its count; the split of the
+    budget between sums and count is the weight of the count word.
+    """
+
+    name: ClassVar[str] = "sulloyd"
+    mechanism: ClassVar[Mechanism] = "laplace"
+
+    @staticmethod
+    def _best_rounds(d: int, k: int, n: int, budget: Budget | None) -> int:
+        """Return the number of rounds of the error model of [SCLBJ16]_ section 4.2."""
+        spread = (d + SuLloyd._count_share(d)) ** 3
+        unit = sqrt(2 / ROUND_ERROR * k**3 / n**2 * spread)
+        return _within_limits(_needed(budget).epsilon / unit)
+
+    @staticmethod
+    def _count_share(n_features: int) -> float:
+        """Return the best ratio of count epsilon to coordinate epsilon."""
+        return float((4 * n_features * COUNT_IMPORTANCE**2) ** (1 / 3))
+
+    def payload(self, t: int) -> Payload:
+        """Return the record itself: every coordinate at most the edge of the box."""
+        return _absolute_payload(
+            self.n_features, self.frac_bits, self._count_share(self.n_features)
+        )
+
+    def describe(self) -> str:
+        """Say in plain words what is summed and what is released."""
+        return (
+            f"{self.rounds} rounds of k-means with {self.n_clusters} clusters: in each, the sum "
+            "and the number of the records nearest to each centre are released with Laplace noise."
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class GLloyd(_LloydLoop):
+    """Lloyd with Gaussian noise, [DHK24]_ appendix B.1 with the split re-derived.
+
+    Parameters are those every method shares.
+    """
+
+    name: ClassVar[str] = "glloyd"
+    mechanism: ClassVar[Mechanism] = "gaussian"
+
+    @staticmethod
+    def _best_rounds(d: int, k: int, n: int, budget: Budget | None) -> int:
+        """Return the number of rounds of the error model of [DHK24]_ appendix B.1."""
+        spread = d * (_sigma(budget) * (2 * COUNT_IMPORTANCE + sqrt(d))) ** 2
+        return _within_limits(ROUND_ERROR * n**2 / (k**3 * spread))
+
+    def payload(self, t: int) -> Payload:
+        """Return the record itself: its norm is at most the half diagonal of the box."""
+        weight = self.n_features**0.25 * sqrt(2 * COUNT_IMPORTANCE)
+        return _absolute_payload(self.n_features, self.frac_bits, weight)
+
+    def describe(self) -> str:
+        """Say in plain words what is summed and what is released."""
+        return (
+            f"{self.rounds} rounds of k-means with {self.n_clusters} clusters: in each, the sum "
+            "and the number of the records nearest to each centre are released with Gaussian noise."
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FastLloyd(_LloydLoop):
+    """Lloyd on differences inside a radius, [DHK24]_ section 5, in exact integers.
+
+    Parameters
+    ----------
+    first_radius, radius : float in (0, 2 sqrt(n_features)], grid coordinates
+        In the first and in the later rounds a record counts only within this distance of its
+        centre, which bounds what it adds, and the centre moves at most this far.
+    mechanism : {"gaussian", "laplace"}
+    radius_clip : bool
+        Whether a move is shortened to the radius.
+
+    Notes
+    -----
+    Add/remove one record: it touches one row, by a difference of norm at most the radius and a
+    count word, so the joint squared norm is at most ``radius_squared + count_word**2``.
+    """
+
+    name: ClassVar[str] = "fastlloyd"
+
+    first_radius: float
+    radius: float
+    mechanism: Mechanism = "gaussian"  # type: ignore[misc]  # one law in the others, a choice here
+    radius_clip: bool = True
+    post: Post = "fold"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        diameter = 2 * sqrt(self.n_features)
+        for field in ("first_radius", "radius"):
+            if not 0 < getattr(self, field) <= diameter * (1 + 1e-12):
+                raise PlanError(
+                    f"{field} must be in (0, {diameter:.6g}], got {getattr(self, field)!r}; "
+                    "it is measured in a box of half-width 1."
+                )
+        if not isinstance(self.radius_clip, bool):
+            raise PlanError(f"radius_clip must be True or False, got {self.radius_clip!r}.")
+        if self.mechanism not in ("gaussian", "laplace"):
+            raise PlanError(
+                f"mechanism must be 'gaussian' or 'laplace', got {self.mechanism!r}; "
+                "for no noise use the task 'lloyd'."
+            )
+
+    @classmethod
+    def design(
+        cls,
+        *,
+        n_features: int,
+        nominal_n: int,
+        budget: Budget | None,
+        n_clusters: int = 1,
+        rounds: int | None = None,
+        alpha: float = 0.8,
+        radius_strategy: RadiusStrategy = "step",
+        mechanism: Mechanism = "gaussian",
+        **fields: Any,
+    ) -> Self:
+        """Choose radii and number of rounds. [DHK24]_ sections 5.3 and 5.4.
+
+        Parameters
+        ----------
+        alpha : float, > 0
+            The radius is this part of the box's diagonal over ``2 k**(1/d)``, at most the diagonal.
+        radius_strategy : {"step", "constant"}
+            Whether the first round looks as far as half the diagonal.
+        rounds : int, optional
+            Overrides the error model.
+        """
+        _check_whole(n_clusters=n_clusters, n_features=n_features)
+        if not alpha > 0:
+            raise PlanError(f"alpha must be > 0, got {alpha!r}.")
+        if radius_strategy not in ("step", "constant"):
+            raise PlanError(
+                f"radius_strategy must be 'step' or 'constant', got {radius_strategy!r}."
+            )
+        diagonal = 2 * sqrt(n_features)
+        radius = min(diagonal, alpha * diagonal / (2 * n_clusters ** (1 / n_features)))
+        if rounds is None:
+            # ROUND_ERROR >= k^3 / (4 N^2) (4 d + sqrt(4 d)) std^2, where std is the noise of a sum
+            # in one of `rounds` rounds: it grows as sqrt(rounds) (Gaussian) or as rounds (Laplace).
+            root = sqrt(4 * n_features)
+            allowed = 4 * ROUND_ERROR * nominal_n**2 / (n_clusters**3 * root * (1 + root))
+            if mechanism == "laplace":
+                l1 = radius * (sqrt(n_features) + 1 / sqrt(root))
+                rounds = _within_limits(sqrt(allowed / 2) * _needed(budget).epsilon / l1)
+            else:
+                variance = (_sigma(budget) * radius) ** 2 * (1 + 1 / root)
+                rounds = _within_limits(allowed / variance)
+        relocate = fields.pop("relocate_empty", False)
+        task = cls(
+            n_clusters=n_clusters,
+            n_features=n_features,
+            rounds=rounds,
+            first_radius=diagonal / 2 if radius_strategy == "step" else radius,
+            radius=radius,
+            mechanism=mechanism,
+            **fields,
+        )
+        return task._with_relocation(relocate, nominal_n, budget)
+
+    def payload(self, t: int) -> Payload:
+        """Return the difference to the centre, at most the radius of round `t`."""
+        one, d = 1 << self.frac_bits, self.n_features
+        radius = self.first_radius if t == 0 else self.radius
+        steps = max(1, floor(radius * one))
+        count_word = max(1, round(radius * one / (4 * d) ** 0.25))
+        # |v|_1 <= sqrt(d) |v|_2, and no difference of two grid points is longer than 2 a column.
+        return Payload(
+            relative=True,
+            radius=radius,
+            radius_squared=steps**2,
+            count_word=count_word,
+            l1=min(isqrt(d * steps**2), 2 * d * one) + count_word,
+        )
+
+    def _bound_move(self, moves: Floats, payload: Payload) -> Floats:
+        """Shorten moves to the radius; no record could have asked for more."""
+        if not self.radius_clip:
+            return moves
+        lengths = np.linalg.norm(moves, axis=1, keepdims=True)
+        factor: Floats = payload.radius / np.maximum(lengths, payload.radius)
+        return moves * factor
+
+    def describe(self) -> str:
+        """Say in plain words what is summed and what is released."""
+        law = self.mechanism.capitalize()
+        return (
+            f"{self.rounds} rounds of k-means with {self.n_clusters} clusters: in each, the number "
+            "of the records near each centre and the sum of their differences to it are released "
+            f"with {law} noise; records further away are left out of that round."
+        )
+
+
+def _absolute_payload(n_features: int, frac_bits: int, count_weight: float) -> Payload:
+    """Return the payload of a record that adds itself: a corner of the box is the longest."""
+    one = 1 << frac_bits
+    count_word = max(1, round(one * count_weight))
+    return Payload(
+        relative=False,
+        radius=sqrt(n_features),
+        radius_squared=n_features * one**2,
+        count_word=count_word,
+        l1=n_features * one + count_word,
+    )
+
+
+def _check_whole(**numbers: int) -> None:
+    """Refuse a number that is not an integer of at least 1."""
+    for name, value in numbers.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise PlanError(f"{name} must be an integer >= 1, got {value!r}.")
+
+
+def _needed(budget: Budget | None) -> Budget:
+    """Return the budget, or say that it is needed."""
+    if budget is None:
+        raise PlanError("budget is needed to choose the number of rounds; give it, or give rounds.")
+    return budget
+
+
+def _sigma(budget: Budget | None) -> float:
+    """Return the noise multiplier one release of the whole budget would have."""
+    budget = _needed(budget)
+    return gaussian_noise_multiplier(budget.epsilon, budget.delta)
+
+
+def _within_limits(rounds: float) -> int:
+    """Return the whole number of rounds, at least 2 and at most 7."""
+    return max(MIN_ROUNDS, floor(min(rounds, MAX_ROUNDS)))
+
+
+def centres_in_units(state: GridState, grid: Grid, frac_bits: int) -> Mapping[str, Floats]:
+    """Return a state of centres, intervals and sizes in data units; see `_LloydLoop.results`."""
+    real = {name: from_grid(value, frac_bits) for name, value in state.items()}
+    low, high = grid.decode(real["low"]), grid.decode(real["high"])
+    return {
+        "centres": grid.decode(real["centres"]),
+        "low": low,
+        "high": high,
+        "half_width": (high - low) / 2,
+        "sizes": real["sizes"],
+        "size_half_width": real["size_half_width"],
+    }
+
+
+def centre_exhibits(results: Mapping[str, Floats], columns: tuple[str, ...]) -> tuple[Exhibit, ...]:
+    """Return what a report on centres shows: see the names of :func:`centres_in_units`."""
+    centres, low, high = results["centres"], results["low"], results["high"]
+    sizes, size_half_width = results["sizes"], results["size_half_width"]
+    names = tuple(f"cluster {j}" for j in range(len(centres)))
+    noise = (
+        "95 % of the noise of the last round; it covers neither sampling nor the rounds before, so "
+        "another run may find other clusters."
+    )
+    between = f"In brackets: {noise} A centre that was pulled back may lie outside."
+    rows: tuple[tuple[str | Measured | Between, ...], ...] = tuple(
+        (
+            name,
+            Measured(float(size), float(half)),
+            *(Between(*map(float, cell)) for cell in zip(centre, lows, highs, strict=True)),
+        )
+        for name, size, half, centre, lows, highs in zip(
+            names, sizes, size_half_width, centres, low, high, strict=True
+        )
+    )
+    spread = np.ptp(centres, axis=0)
+    shade = (centres - centres.min(axis=0)) / np.where(spread > 0, spread, 1)
+    exhibits: list[Exhibit] = [
+        Table("Centres", ("cluster", "noisy size", *columns), rows, note=between),
+        Heatmap(
+            "Centres at a glance",
+            names,
+            columns,
+            centres,
+            low=low,
+            high=high,
+            shade=shade,
+            note="Colour compares the centres within each column. " + between,
+        ),
+        Bars(
+            "Noisy sizes",
+            names,
+            sizes,
+            spread=size_half_width,
+            unit="records",
+            note=f"± is {noise}",
+        ),
+    ]
+    if len(centres) > 1:
+        points, axes = _project(shade, columns)
+        exhibits.insert(
+            2,
+            Scatter(
+                "Centres in two dimensions",
+                names,
+                points,
+                sizes=np.maximum(sizes, 0),
+                axes=axes,
+                note="Made from the released centres alone.",
+            ),
+        )
+    return tuple(exhibits)
+
+
+def _project(shade: Floats, columns: tuple[str, ...]) -> tuple[Floats, tuple[str, str]]:
+    """Return two principal coordinates of the centres, or the columns when there are two."""
+    if shade.shape[1] == 1:
+        return np.column_stack([shade[:, 0], np.zeros(len(shade))]), (columns[0], "")
+    if shade.shape[1] == 2:
+        return shade, (f"{columns[0]} (scaled)", f"{columns[1]} (scaled)")
+    middle = shade - shade.mean(axis=0)
+    _, _, axes = np.linalg.svd(middle, full_matrices=False)
+    signs = np.sign(axes[np.arange(len(axes)), np.abs(axes).argmax(axis=1)])
+    points = middle @ (axes[:2] * signs[:2, None]).T
+    if points.shape[1] == 1:
+        points = np.column_stack([points, np.zeros(len(points))])
+    return points, ("first principal axis", "second principal axis")

@@ -1,0 +1,281 @@
+"""``SelectK``: private k-means that also chooses the number of clusters, at no extra cost.
+
+``auto`` releases noisy counts of cells before it needs the number of clusters. So that number can
+be chosen from the same counts (:mod:`cloister.tasks.clustering.gap_statistic`), and the rest
+of the budget goes into that many clusters. All frames are those of
+``auto`` for the largest number asked for: nobody who sees them learns what was chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from cloister.display import Curve, Exhibit
+from cloister.errors import PlanError
+from cloister.hazmat.fixedpoint import Grid, from_grid
+from cloister.privacy.budget import Budget
+from cloister.task import (
+    Block,
+    Floats,
+    GridState,
+    Integers,
+    Mechanism,
+    Profile,
+    Records,
+    Released,
+    State,
+)
+from cloister.tasks.clustering.auto import Auto
+from cloister.tasks.clustering.auto_grid import GridRoute
+from cloister.tasks.clustering.auto_mean import MeanRoute
+from cloister.tasks.clustering.gap_statistic import BAND, LEAST, gap_curve
+from cloister.tasks.clustering.kmeans import centre_exhibits
+from cloister.tasks.clustering.synopsis import cell_centres
+
+MOST_CLUSTERS = 256
+_CURVE = ("gap", "gap_low", "gap_high", "objective")
+_ROWS = (
+    *("centres", "low", "high", "sizes", "size_half_width"),
+    *("counts", "counts_std", "radii", "widths", "start"),
+)
+"""What `auto`'s state holds for each cluster."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelectK:
+    """``auto`` for a number of clusters between two public numbers, chosen from released counts.
+
+    Parameters
+    ----------
+    min_clusters, max_clusters : int, 1 <= min_clusters < max_clusters <= 256
+    n_features, nominal_n : int, >= 1
+    mu : float, > 0
+        GDP parameter of the whole budget.
+    frac_bits, public_seed : int
+
+    Notes
+    -----
+    What a record adds in a round is what it adds to ``auto`` with `max_clusters`, asked with a
+    public state, so sensitivity and cost are the same: docs/proofs/select_k.md. Centres that are
+    not used lie on the first one, where every record prefers the first.
+    """
+
+    name: ClassVar[str] = "selectk"
+    private: ClassVar[bool] = True
+    profiles: ClassVar[frozenset[Profile]] = Auto.profiles
+    mechanism: ClassVar[Mechanism] = "gaussian"
+
+    min_clusters: int
+    max_clusters: int
+    n_features: int
+    nominal_n: int
+    mu: float
+    frac_bits: int = 16
+    public_seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("min_clusters", "max_clusters"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise PlanError(f"{name} must be an integer, got {value!r}.")
+        if not 1 <= self.min_clusters < self.max_clusters <= MOST_CLUSTERS:
+            raise PlanError(
+                f"numbers of clusters must be 1 <= min < max <= {MOST_CLUSTERS}, got "
+                f"{self.min_clusters} and {self.max_clusters}."
+            )
+        _ = self._auto  # checks the rest
+
+    @classmethod
+    def design(
+        cls,
+        *,
+        n_features: int,
+        nominal_n: int,
+        budget: Budget | None,
+        min_clusters: int = 2,
+        max_clusters: int = 12,
+        **fields: Any,
+    ) -> Self:
+        """Fix every public number; other keywords are fields of the class."""
+        plain = Auto.design(n_features=n_features, nominal_n=nominal_n, budget=budget)
+        return cls(
+            min_clusters=min_clusters,
+            max_clusters=max_clusters,
+            n_features=n_features,
+            nominal_n=plain.nominal_n,
+            mu=plain.mu,
+            **fields,
+        )
+
+    @cached_property
+    def _auto(self) -> Auto:
+        """The method whose frames are sent: for the largest number of clusters."""
+        return Auto(
+            n_clusters=self.max_clusters,
+            n_features=self.n_features,
+            nominal_n=self.nominal_n,
+            mu=self.mu,
+            frac_bits=self.frac_bits,
+            public_seed=self.public_seed,
+        )
+
+    @property
+    def n_clusters(self) -> int:
+        """Number of clusters that the frames have room for."""
+        return self.max_clusters
+
+    @cached_property
+    def candidates(self) -> Integers:
+        """Numbers of clusters to choose from, ascending."""
+        return np.arange(self.min_clusters, self.max_clusters + 1)
+
+    @property
+    def rounds(self) -> int:
+        """Number of noisy sums: those of ``auto``."""
+        return self._auto.rounds
+
+    def describe(self) -> str:
+        """Say in plain words what is summed and what is released."""
+        return (
+            f"The number of clusters, {self.min_clusters} to {self.max_clusters}, is chosen from "
+            "noisy counts of cells that the clustering releases anyway, and what is sent is always "
+            f"as long as for the most. Then it is {self._auto.describe()}"
+        )
+
+    def start(self) -> State:
+        """Return a state in which nothing is known and nothing chosen."""
+        curve = {name: np.zeros(len(self.candidates)) for name in _CURVE}
+        return {**self._auto.start(), **curve, "k": np.zeros(1)}
+
+    def blocks(self, t: int) -> tuple[Block, ...]:
+        """Return the layout of round `t`, with room for the largest number of clusters."""
+        return self._auto.blocks(t)
+
+    def contribute(self, t: int, state: GridState, records: Records) -> Integers:
+        """Return the words of round `t`."""
+        return self._auto.contribute(t, state, records)
+
+    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+        """Choose the number of clusters when the cells are known; keep that many clusters."""
+        known = {name: from_grid(state[name], self.frac_bits) for name in (*_CURVE, "k")}
+        if not state["k"][0] and ("cells" in released or isinstance(self._auto.route, MeanRoute)):
+            known = self._choose(state, released)
+        k = int(known["k"][0]) or self.max_clusters
+        inner = {name: state[name] for name in state if name not in known}
+        moved = self._auto.update(t, _first_rows(inner, k), self._first_blocks(released, k))
+        return {**_fill_rows(_first_rows(moved, k), self.max_clusters), **known}
+
+    def _choose(self, state: GridState, released: Mapping[str, Released]) -> dict[str, Floats]:
+        """Return the curve and the number chosen: the smallest one, where nothing stands out."""
+        spans, bins = self._cells_of(state)
+        if not bins.size or bins.prod() == 1:
+            nothing = {name: np.zeros(len(self.candidates)) for name in _CURVE}
+            return {**nothing, "k": np.array([float(self.min_clusters)])}
+        block, points = released["cells"], cell_centres(spans, bins)
+        curve = gap_curve(
+            points,
+            from_grid(block.values[: len(points)], self.frac_bits),
+            noise_std=block.noise_std / (1 << self.frac_bits),
+            total=float(self.nominal_n),
+            cell_variance=float(((2 * spans / bins) ** 2).sum()) / 12,
+            candidates=self.candidates,
+            public_seed=self.public_seed,
+        )
+        return {
+            "gap": curve.gap,
+            "gap_low": curve.low,
+            "gap_high": curve.high,
+            "objective": curve.objective,
+            "k": np.array([float(curve.chosen)]),
+        }
+
+    def _cells_of(self, state: GridState) -> tuple[Floats, Integers]:
+        """Return half the width of the histogram and its bins along each axis; may be none."""
+        route = self._auto.route
+        if isinstance(route, MeanRoute):
+            return np.zeros(0), np.zeros(0, dtype=np.int64)
+        if isinstance(route, GridRoute):
+            return np.ones(self.n_features), route.bins
+        bins = state["bins"] >> self.frac_bits
+        return from_grid(state["half_spans"], self.frac_bits)[bins > 0], bins[bins > 0]
+
+    def _first_blocks(self, released: Mapping[str, Released], k: int) -> dict[str, Released]:
+        """Return a round's blocks with the rows of the first `k` clusters only."""
+        rows = ("sums", "counts")
+        return {
+            name: Released(block.values[:k], block.noise_std) if name in rows else block
+            for name, block in released.items()
+        }
+
+    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
+        """Return expected half-widths if the largest number of clusters is chosen."""
+        return self._auto.forecast(noise_std, nominal_n, grid)
+
+    def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
+        """Return the number of clusters, the curve it was chosen by, and ``auto``'s results.
+
+        Returns
+        -------
+        dict
+            ``k`` of shape (1,), 0 before it is chosen and then alone; ``candidates``, ``gap``,
+            ``gap_low``, ``gap_high`` and ``objective`` of shape (n_candidates,); and for the
+            chosen number of clusters what the other k-means tasks return.
+        """
+        k = int(state["k"][0]) >> self.frac_bits
+        if not k:
+            return {"k": np.zeros(1)}
+        return {
+            "k": np.array([float(k)]),
+            "candidates": self.candidates.astype(np.float64),
+            **{name: from_grid(state[name], self.frac_bits) for name in _CURVE},
+            **self._auto.results(_first_rows(state, k), grid),
+        }
+
+    def exhibits(
+        self, results: Mapping[str, Floats], columns: tuple[str, ...]
+    ) -> tuple[Exhibit, ...]:
+        """Return the curve and what is shown of centres."""
+        k = float(results["k"][0])
+        note = (
+            "Gap: how much smaller the log objective is than without any clusters, both with "
+            f"noise. The band holds {BAND:.0%} of what the noise and another sample would make of "
+            "it. Chosen is the fewest clusters whose gap is as large as the largest, but for its "
+            f"uncertainty or {LEAST:.0%}."
+        )
+        if not results["gap_high"].any():
+            note = "Nothing stood out of the noise, so the fewest clusters were taken."
+        elif k == self.max_clusters:
+            note += f" {k:.0f} is the most that was asked for: there may be more."
+        return (
+            Curve(
+                "How many clusters",
+                results["candidates"],
+                results["gap"],
+                results["gap_low"],
+                results["gap_high"],
+                chosen=k,
+                axes=("clusters", "gap"),
+                note=note,
+            ),
+            *centre_exhibits(results, columns),
+        )
+
+
+def _first_rows(state: Mapping[str, Any], k: int) -> dict[str, Any]:
+    """Return a state with the rows of the first `k` clusters only."""
+    return {name: value[:k] if name in _ROWS else value for name, value in state.items()}
+
+
+def _fill_rows(state: State, n_rows: int) -> dict[str, Floats]:
+    """Put clusters that are not used where the first is, so that no record is theirs."""
+    return {
+        name: np.concatenate([value, np.repeat(value[:1], n_rows - len(value), axis=0)])
+        if name in _ROWS
+        else value
+        for name, value in state.items()
+    }

@@ -1,0 +1,262 @@
+"""What is done with released counts: make them a distribution, and cluster it.
+
+Everything here is post-processing of public numbers, the same on every machine for the same seed.
+"""
+
+from __future__ import annotations
+
+from math import erfc, log, pi, sqrt
+
+import numpy as np
+
+from cloister.randomness import public_generator
+from cloister.task import Floats, Integers
+
+_OCCUPIED = (0.02, 0.04, 0.07, 0.12, 0.2, 0.3, 0.45, 0.65, 0.85, 0.97)  # shares that are tried
+_SURE = 0.8  # posterior probability from which a cell counts as occupied
+_SAMPLES = 2000
+_TRIALS = 4  # candidates of which greedy seeding takes the best
+_STEPS = 40
+_WORK = 4_000_000  # distances that are in memory at once
+_MOST_WORK, _LEAST_RESTARTS = 10_000_000, 4  # distances in a step of all restarts
+
+
+def project_to_simplex(counts: Floats, total: float) -> Floats:
+    """Return the nearest non-negative counts that add up to a public total.
+
+    Parameters
+    ----------
+    counts : ndarray of shape (n_cells,)
+        Noisy, so some are negative.
+    total : float, > 0
+
+    Returns
+    -------
+    ndarray of shape (n_cells,)
+        The Euclidean projection on ``{w >= 0, sum w = total}``.
+    """
+    descending = np.sort(counts)[::-1]
+    excess = (np.cumsum(descending) - total) / np.arange(1, len(counts) + 1)
+    threshold = excess[np.flatnonzero(descending > excess)[-1]]
+    projected: Floats = np.maximum(counts - threshold, 0.0)
+    return projected
+
+
+def cluster_weighted(
+    points: Floats, weights: Floats, n_clusters: int, *, public_seed: int, restarts: int = 8
+) -> Floats:
+    """Return centres of public weighted points: Lloyd from greedy k-means++, best of `restarts`.
+
+    Ours and not a library's, because all parties must come to the same centres, whatever versions
+    they have installed; the restarts run side by side.
+
+    Parameters
+    ----------
+    points : ndarray of shape (n_points, n_features)
+    weights : ndarray of shape (n_points,), >= 0
+        At least one is positive.
+    n_clusters : int, >= 1
+        If fewer points have a weight, those points are repeated.
+    public_seed : int
+    restarts : int, >= 1
+        Fewer where points and clusters are very many.
+
+    Returns
+    -------
+    ndarray of shape (n_clusters, n_features)
+
+    References
+    ----------
+    Arthur and Vassilvitskii, "k-means++: the advantages of careful seeding", SODA 2007.
+    """
+    used = weights > 0
+    points, weights = points[used], weights[used]
+    if len(points) <= n_clusters:
+        return points[np.arange(n_clusters) % len(points)]
+    rng = public_generator(public_seed, "restarts")
+    size = len(points) * n_clusters
+    restarts = min(restarts, max(_LEAST_RESTARTS, _MOST_WORK // size))
+    at_once = max(1, _WORK // size)
+    best, best_cost = points[:n_clusters], np.inf
+    for first in range(0, restarts, at_once):
+        starts = _seed(points, weights, n_clusters, min(at_once, restarts - first), rng)
+        centres, costs = _lloyd(points, weights, starts)
+        if costs.min() < best_cost:
+            best, best_cost = centres[costs.argmin()], float(costs.min())
+    return best
+
+
+def _seed(
+    points: Floats, weights: Floats, k: int, restarts: int, rng: np.random.Generator
+) -> Floats:
+    """Choose starting centres far from each other; shape (restarts, k, n_features)."""
+    norms = (points**2).sum(axis=1)
+    rows = np.arange(restarts)
+    chosen = np.empty((restarts, k), dtype=np.int64)
+    chosen[:, 0] = rng.choice(len(points), restarts, p=weights / weights.sum())
+    squared = _squared(points, norms, chosen[:, 0])
+    for j in range(1, k):
+        mass = np.cumsum(weights * squared, axis=1)
+        draws = rng.uniform(size=(restarts, _TRIALS)) * mass[:, -1:]
+        found = np.array([np.searchsorted(m, d, "right") for m, d in zip(mass, draws, strict=True)])
+        tried = np.minimum(found, len(points) - 1)
+        closer = np.minimum(
+            squared[:, None, :],
+            _squared(points, norms, tried.ravel()).reshape(restarts, _TRIALS, -1),
+        )
+        good = (closer @ weights).argmin(axis=1)
+        chosen[:, j], squared = tried[rows, good], closer[rows, good]
+    return points[chosen]
+
+
+def _squared(points: Floats, norms: Floats, chosen: Integers) -> Floats:
+    """Return squared distances of all points to some of them; shape (n_chosen, n_points)."""
+    squared = norms - 2 * points[chosen] @ points.T + norms[chosen][:, None]
+    return np.maximum(squared, 0.0)
+
+
+def _lloyd(points: Floats, weights: Floats, centres: Floats) -> tuple[Floats, Floats]:
+    """Run Lloyd's algorithm from several starts; return centres and costs."""
+    restarts, k, d = centres.shape
+    own = k * np.arange(restarts)[:, None]
+    total = np.tile(weights, restarts)
+    weighted = [np.tile(weights * column, restarts) for column in points.T]
+    norms = (points**2).sum(axis=1)
+    costs = np.full(restarts, np.inf)
+    for _ in range(_STEPS):
+        scores = (centres**2).sum(axis=2)[:, :, None] - 2 * centres @ points.T
+        labels = scores.argmin(axis=1)
+        nearest_scores = np.take_along_axis(scores, labels[:, None, :], axis=1)[:, 0]
+        fresh = (nearest_scores + norms) @ weights
+        slots = (labels + own).ravel()
+        counts = np.bincount(slots, total, minlength=restarts * k).reshape(restarts, k)
+        sums = np.stack(
+            [np.bincount(slots, column, minlength=restarts * k) for column in weighted], axis=-1
+        ).reshape(restarts, k, d)
+        filled = counts > 0
+        centres = np.where(
+            filled[:, :, None], sums / np.where(filled, counts, 1)[:, :, None], centres
+        )
+        settled = (fresh >= costs * (1 - 1e-5)).all()
+        costs = np.minimum(costs, fresh)
+        if settled:
+            break
+    return centres, costs
+
+
+def cell_centres(half_spans: Floats, bins: Integers) -> Floats:
+    """Return the middles of the cells of a box around zero, the last axis fastest.
+
+    Returns
+    -------
+    ndarray of shape (prod bins, n_axes)
+    """
+    axes = [
+        half * ((np.arange(m) + 0.5) * 2 / m - 1) for half, m in zip(half_spans, bins, strict=True)
+    ]
+    return np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, len(axes))
+
+
+def cubic_bins(stds: Floats, reach: float, most: float) -> Integers:
+    """Return numbers of bins that make cells about cubic, at most `most` of them in all.
+
+    Parameters
+    ----------
+    stds : ndarray of shape (n_axes,), > 0
+        The box reaches `reach` of them to either side; a narrow axis gets one bin.
+    reach : float
+    most : float, >= 1
+    """
+    low, high = 1e-6, 100 * float(stds.max())
+    for _ in range(60):
+        side = sqrt(low * high)
+        if np.maximum(1, np.round(2 * reach * stds / side)).prod() > most:
+            low = side
+        else:
+            high = side
+    bins: Integers = np.maximum(1, np.round(2 * reach * stds / high)).astype(np.int64)
+    return bins
+
+
+def drop_empty_cells(counts: Floats, weights: Floats, noise_std: float, total: float) -> Floats:
+    """Set the weights of cells to zero that are empty, as far as their noisy counts can tell.
+
+    A cell is empty with probability 1 - p, or else has an exponentially distributed count with
+    the mean that makes the total right; p is chosen by the likelihood of all noisy counts. Cells
+    that hold something with posterior probability above 0.8 keep their weight.
+
+    Parameters
+    ----------
+    counts : ndarray of shape (n_cells,)
+        As released.
+    weights : ndarray of shape (n_cells,), >= 0
+        Their projection to the simplex.
+    noise_std : float, > 0
+    total : float, > 0
+
+    Returns
+    -------
+    ndarray of shape (n_cells,)
+        Of the same total; `weights` itself if no cell would be left.
+    """
+    empty = -0.5 * (counts / noise_std) ** 2 - log(noise_std * sqrt(2 * pi))
+    best, posterior = -np.inf, weights
+    for p in _OCCUPIED:
+        mean = total / (len(counts) * p)
+        full = (
+            -log(mean)
+            + 0.5 * (noise_std / mean) ** 2
+            - counts / mean
+            + _log_normal_cdf(counts / noise_std - noise_std / mean)
+        )
+        both = np.logaddexp(log(1 - p) + empty, log(p) + full)
+        if both.sum() > best:
+            best, posterior = both.sum(), np.exp(log(p) + full - both)
+    kept = np.where(posterior > _SURE, weights, 0.0)
+    if kept.sum() <= 0:
+        return weights
+    rescaled: Floats = kept * (total / kept.sum())
+    return rescaled
+
+
+def _log_normal_cdf(x: Floats) -> Floats:
+    """Return the logarithm of the normal distribution function, also far to the left."""
+    near = np.maximum(x, -30.0)
+    tail = np.minimum(x, -30.0)
+    cdf = np.array([erfc(-value / sqrt(2)) / 2 for value in near])
+    far: Floats = -0.5 * tail**2 - np.log(-tail * sqrt(2 * pi))
+    return np.where(x > -30.0, np.log(cdf), far)
+
+
+def sample_cells(
+    points: Floats, weights: Floats, sides: Floats, residual_stds: Floats, *, public_seed: int
+) -> Floats:
+    """Draw public points that look like the records: uniform in a cell, normal beside the box.
+
+    Parameters
+    ----------
+    points : ndarray of shape (n_cells, n_axes)
+        Middles of the cells.
+    weights : ndarray of shape (n_cells,), >= 0
+    sides : ndarray of shape (n_axes,)
+        Of every cell.
+    residual_stds : ndarray of shape (n_more,)
+        Standard deviation along further axes, of which no counts were released.
+    public_seed : int
+
+    Returns
+    -------
+    ndarray of shape (2000, n_axes + n_more)
+    """
+    rng = public_generator(public_seed, "synopsis")
+    chosen = points[rng.choice(len(points), _SAMPLES, p=weights / weights.sum())]
+    inside = chosen + rng.uniform(-0.5, 0.5, chosen.shape) * sides
+    beside = rng.normal(size=(_SAMPLES, len(residual_stds))) * residual_stds
+    return np.hstack([inside, beside])
+
+
+def nearest(points: Floats, centres: Floats) -> tuple[Integers, Floats]:
+    """Return label and squared distance of the nearest centre of each public point."""
+    squared = (points**2).sum(axis=1)[:, None] - 2 * points @ centres.T + (centres**2).sum(axis=1)
+    labels: Integers = squared.argmin(axis=1)
+    return labels, np.maximum(squared[np.arange(len(points)), labels], 0.0)

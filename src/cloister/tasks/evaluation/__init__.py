@@ -1,0 +1,1 @@
+"""Evaluation: how good a released model is on records held back."""

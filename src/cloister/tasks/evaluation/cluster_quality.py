@@ -1,0 +1,332 @@
+"""How good released centres are: spread, separation and silhouettes of the records around them.
+
+Two rounds. In the first each record adds itself to one of a few public rings of distances to its
+nearest centre; the released counts tell how far records reach. In the second, distances are
+clipped to that reach, so that their noise is no larger than the clusters ask for.
+
+References
+----------
+.. [R87] Rousseeuw, "Silhouettes: a graphical aid to the interpretation and validation of cluster
+   analysis", Journal of Computational and Applied Mathematics 20, 1987.
+.. [HVC06] Hruschka, Campello and de Castro, "Evolving clusters in gene-expression data",
+   Information Sciences 176, 2006: the simplified silhouette, which is of centres.
+.. [DB79] Davies and Bouldin, "A cluster separation measure", IEEE PAMI 1, 1979.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import sqrt
+from typing import ClassVar, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from cloister.display import Bars, Between, Exhibit, Table
+from cloister.errors import PlanError
+from cloister.hazmat.fixedpoint import Grid, from_grid
+from cloister.privacy.budget import Budget
+from cloister.task import (
+    INTERVAL_95,
+    Block,
+    Floats,
+    GridState,
+    Integers,
+    Mechanism,
+    Profile,
+    PublicColumn,
+    Records,
+    Released,
+    State,
+)
+from cloister.tasks import scores
+
+_FINE = 16  # a record counts 2**16, so that the noise is on a fine lattice
+_RINGS = 32  # each sqrt(2) times as wide as the one inside
+_BEYOND = 1e-3  # part of the records that may lie beyond the reach
+_WEIGHTS = {"rings": 0.2, "moments": 0.45, "silhouettes": 0.35}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterQuality:
+    """Quality of public centres on the silos' records.
+
+    Parameters
+    ----------
+    n_features : int
+    centres : tuple of tuple of int, grid steps
+        At least two; released by an earlier job, or chosen without records.
+    n_bins : int, >= 2
+        Of the histogram of silhouettes.
+    frac_bits : int
+
+    Notes
+    -----
+    Distances are Euclidean in scaled units, in which every column's public range is ``[-1, 1]``.
+    """
+
+    name: ClassVar[str] = "cluster-quality"
+    private: ClassVar[bool] = True
+    profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
+    mechanism: ClassVar[Mechanism] = "gaussian"
+    rounds: ClassVar[int] = 2
+
+    n_features: int
+    centres: tuple[tuple[int, ...], ...]
+    n_bins: int = 20
+    frac_bits: int = 16
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "centres", tuple(map(tuple, self.centres)))
+        if len(self.centres) < 2 or any(len(c) != self.n_features for c in self.centres):
+            raise PlanError(
+                f"centres must be at least 2 with {self.n_features} coordinates each, got "
+                f"{len(self.centres)}."
+            )
+        one = 1 << self.frac_bits
+        if not all(isinstance(v, int) and -one <= v <= one for c in self.centres for v in c):
+            raise PlanError(
+                f"centres must be integers in [-{one}, {one}], the grid of the box; design the "
+                "task again."
+            )
+        if not 2 <= self.n_bins <= 256:
+            raise PlanError(f"n_bins must be in [2, 256], got {self.n_bins}.")
+
+    @classmethod
+    def design(
+        cls,
+        *,
+        n_features: int,
+        nominal_n: int,
+        budget: Budget | None,
+        frac_bits: int = 16,
+        columns: tuple[PublicColumn, ...],
+        centres: ArrayLike,
+        n_bins: int = 20,
+    ) -> Self:
+        """Bring centres, in data units, to the grid; one outside the box goes to its wall."""
+        given = np.asarray(centres, dtype=np.float64)
+        if given.ndim != 2 or given.shape[1] != n_features or not np.isfinite(given).all():
+            raise PlanError(
+                f"centres must be a finite table of {n_features} columns, got shape {given.shape}."
+            )
+        low = tuple(column.low for column in columns)
+        high = tuple(column.high for column in columns)
+        steps = Grid(low, high, frac_bits).encode(given)
+        return cls(
+            n_features=n_features,
+            centres=tuple(tuple(int(v) for v in row) for row in steps),
+            n_bins=n_bins,
+            frac_bits=frac_bits,
+        )
+
+    @cached_property
+    def _places(self) -> Integers:
+        return np.array(self.centres, dtype=np.int64)
+
+    @cached_property
+    def _farthest(self) -> float:
+        """Largest distance of a place in the box to a centre, scaled units."""
+        one = 1 << self.frac_bits
+        return sqrt(int(((np.abs(self._places) + one) ** 2).sum(axis=1).max())) / one
+
+    @cached_property
+    def _walls(self) -> Floats:
+        """Outer walls of the rings."""
+        return self._farthest * 2.0 ** (-0.5 * np.arange(_RINGS - 1, -1, -1, dtype=np.float64))
+
+    def describe(self) -> str:
+        """Say in plain words what is summed and what is released."""
+        return (
+            f"Silos count how far records are from the nearest of {len(self.centres)} public "
+            "centres, sum these distances and their squares, and count how much nearer it is than "
+            "the next one; the sums are released with noise."
+        )
+
+    def start(self) -> State:
+        """Return the state before the first round."""
+        k = len(self.centres)
+        return {
+            "reach": np.array([self._farthest]),
+            "moments": np.zeros((k, 3)),
+            "silhouettes": np.zeros((k, self.n_bins)),
+            "noise": np.zeros(2),
+        }
+
+    def blocks(self, t: int) -> tuple[Block, ...]:
+        """Return rings; then moments and silhouettes of each cluster."""
+        k, one = len(self.centres), 1 << _FINE
+        if t == 0:
+            return (Block("rings", (_RINGS,), one, one**2, _WEIGHTS["rings"]),)
+        return (
+            # 1, distance and squared distance, each at most one, in one cluster
+            Block("moments", (k, 3), 3 * one, 3 * one**2, _WEIGHTS["moments"]),
+            Block("silhouettes", (k, self.n_bins), one, one**2, _WEIGHTS["silhouettes"]),
+        )
+
+    def contribute(self, t: int, state: GridState, records: Records) -> Integers:
+        """Return the counts and sums of some records, in fine units."""
+        labels, nearest, second = self._nearest(records)
+        if t == 0:
+            rings = np.clip(np.searchsorted(self._walls, nearest), 0, _RINGS - 1)
+            return np.bincount(rings, minlength=_RINGS).astype(np.int64) << _FINE
+        k, one = len(self.centres), 1 << _FINE
+        reach = max(int(state["reach"][0]), 1) / (1 << self.frac_bits)
+        part = np.minimum(nearest / reach, 1.0)
+        moments = np.zeros((k, 3), dtype=np.int64)
+        for column, values in enumerate((np.ones(len(part)), part, part**2)):
+            steps = np.trunc(values * one)  # sums of 2**36 records are exact in float64
+            moments[:, column] = np.bincount(labels, weights=steps, minlength=k).astype(np.int64)
+        # second is 0 only where both are
+        silhouette = np.where(second > 0, 1 - nearest / np.where(second > 0, second, 1.0), 0.0)
+        bins = np.clip((silhouette * self.n_bins).astype(np.int64), 0, self.n_bins - 1)
+        cells = np.bincount(labels * self.n_bins + bins, minlength=k * self.n_bins)
+        return np.concatenate([moments.ravel(), cells.astype(np.int64) << _FINE])
+
+    def _nearest(self, records: Records) -> tuple[Integers, Floats, Floats]:
+        """Return the nearest centre and the distances to it and to the next, scaled units."""
+        rows = records.astype(np.int64)
+        squared = np.stack([((rows - c) ** 2).sum(axis=1) for c in self._places], axis=1)
+        labels = squared.argmin(axis=1).astype(np.int64)
+        first, second = np.partition(squared, 1, axis=1)[:, :2].T
+        one = 1 << self.frac_bits
+        return labels, np.sqrt(first) / one, np.sqrt(second) / one
+
+    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+        """Return how far records reach; then the noisy tables."""
+        kept = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
+        if t == 0:
+            rings = released["rings"]
+            return {**kept, "reach": np.array([self._reach(rings)])}
+        return {
+            "reach": kept["reach"],
+            **{name: from_grid(block.values, _FINE) for name, block in released.items()},
+            "noise": np.array([block.noise_std / (1 << _FINE) for block in released.values()]),
+        }
+
+    def _reach(self, rings: Released) -> float:
+        """Return the wall of the innermost ring outside of which noise may be all there is."""
+        counts = from_grid(rings.values, _FINE)
+        std = rings.noise_std / (1 << _FINE)
+        outer = np.append(np.cumsum(counts[::-1])[::-1], 0.0)  # from each ring outwards
+        noise = std * np.sqrt(np.arange(_RINGS, -1, -1))
+        if (outer <= INTERVAL_95["gaussian"] * noise).all():
+            return float(self._walls[-1])  # nothing is seen, so nothing may be clipped
+        small = outer[1:] <= np.maximum(_BEYOND * max(outer[0], 0.0), noise[1:])
+        # from the outermost ring inwards, as long as nothing is seen outside
+        first = _RINGS - int(np.argmin(np.append(small[::-1], False)))
+        return float(self._walls[min(first, _RINGS - 1)])
+
+    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
+        """Return the half-width of the 95 % interval of each cluster's size, in records."""
+        half_width = INTERVAL_95["gaussian"] * noise_std / (1 << _FINE)
+        return {"size_half_width": np.array([half_width])}
+
+    def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
+        """Return measures with the ends of their 95 % noise intervals.
+
+        Returns
+        -------
+        dict
+            ``nicv`` (mean squared distance to the nearest centre), ``silhouette`` (mean simplified
+            silhouette [HVC06]_) and ``davies_bouldin`` [DB79]_ (of these centres, over clusters
+            that noise alone could not explain, or all if fewer than two are left), of shape (1,),
+            and ``cluster_silhouette`` of shape (n_clusters,), each with ``..._low`` and
+            ``..._high``; ``sizes`` of shape (n_clusters,), ``size_half_width``; ``silhouettes`` of
+            shape (n_clusters, n_bins), noisy counts; ``reach``, beyond which distances were
+            clipped. Scaled units.
+        """
+        tables = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
+        reach = float(tables["reach"][0])
+        std, cell_std = (float(v) for v in tables["noise"])
+        sizes, distances, squares = tables["moments"].T
+        k, v = len(sizes), std**2
+        nicv = scores.ratio(squares.sum(), sizes.sum(), var_numerator=k * v, var_denominator=k * v)
+        mean_distance = scores.ratio(distances, sizes, var_numerator=v, var_denominator=v)
+        measures = {
+            "nicv": scores.scaled(nicv, reach**2),
+            "davies_bouldin": self._davies_bouldin(
+                scores.scaled(mean_distance, reach), sizes > INTERVAL_95["gaussian"] * std
+            ),
+            "silhouette": self._silhouette(tables["silhouettes"].sum(axis=0), k * cell_std**2),
+            "cluster_silhouette": self._silhouette(tables["silhouettes"], cell_std**2),
+        }
+        return {
+            **scores.as_results(measures),
+            "sizes": sizes,
+            "size_half_width": np.array([INTERVAL_95["gaussian"] * std]),
+            "silhouettes": tables["silhouettes"],
+            "reach": tables["reach"],
+        }
+
+    def _silhouette(self, cells: Floats, variance: float) -> scores.Estimate:
+        """Return the mean over bins, each of which stands for its middle."""
+        middles = (np.arange(self.n_bins) + 0.5) / self.n_bins
+        return scores.ratio(
+            cells @ middles,
+            cells.sum(axis=-1),
+            var_numerator=variance * (middles**2).sum(),
+            var_denominator=variance * self.n_bins,
+            covariance=variance * middles.sum(),
+        )
+
+    def _davies_bouldin(
+        self, distance: scores.Estimate, seen: NDArray[np.bool_]
+    ) -> scores.Estimate:
+        """Return the mean, over the clusters seen, of the worst ratio of widths to separation.
+
+        Where fewer than two are seen it is over all, of whose widths noise tells little.
+        The limits are those of a sum of independent parts, with the worst neighbours as released.
+        """
+        chosen = np.flatnonzero(seen if seen.sum() > 1 else np.ones_like(seen))
+        places = self._places[chosen] / (1 << self.frac_bits)
+        apart = np.sqrt(((places[:, None] - places[None]) ** 2).sum(axis=2))
+        # two equal centres are as bad as can be told: one step apart
+        apart = np.maximum(apart, 1 / (1 << self.frac_bits))
+        np.fill_diagonal(apart, np.inf)
+        width = distance.value[chosen]
+        worst = ((width[:, None] + width[None]) / apart).argmax(axis=1)
+        everybody = np.arange(len(chosen))
+        inverse = 1 / apart[everybody, worst]
+        weights = (inverse + np.bincount(worst, weights=inverse, minlength=len(chosen))) / len(
+            chosen
+        )
+        below = sqrt(float((weights**2 * (width - distance.low[chosen]) ** 2).sum()))
+        above = sqrt(float((weights**2 * (distance.high[chosen] - width) ** 2).sum()))
+        value = weights @ width
+        return scores.Estimate(value, np.maximum(value - below, 0.0), value + above)
+
+    def exhibits(
+        self, results: Mapping[str, Floats], columns: tuple[str, ...]
+    ) -> tuple[Exhibit, ...]:
+        """Return a table of the measures and the silhouette of each cluster."""
+        names = {
+            "nicv": "mean squared distance (NICV)",
+            "silhouette": "simplified silhouette",
+            "davies_bouldin": "Davies-Bouldin index",
+        }
+        rows = tuple(
+            (spoken, Between(*(float(results[name + end][0]) for end in ("", "_low", "_high"))))
+            for name, spoken in names.items()
+        )
+        note = (
+            "Distances are in scaled units, in which every column is in [-1, 1]; [ , ] are 95 % of "
+            "the noise."
+        )
+        value = results["cluster_silhouette"]
+        spread = np.maximum(
+            results["cluster_silhouette_high"] - value, value - results["cluster_silhouette_low"]
+        )
+        return (
+            Table("Quality of the clusters", ("measure", "value"), rows, note),
+            Bars(
+                "Silhouette of each cluster",
+                tuple(f"cluster {i}" for i in range(len(value))),
+                value,
+                spread=spread,
+                unit="silhouette",
+                note="0: as near to another centre, 1: far from all. ± is 95 % of the noise.",
+            ),
+        )

@@ -1,0 +1,545 @@
+"""Frequent itemsets, level by level: noisy supports of public candidates (Apriori).
+
+A record is a basket: one column of truth values for each item of a public catalogue. Round ``t``
+counts the sets of ``t + 1`` items that the noisy supports before it leave possible. A basket that
+holds many candidates is weighed down, so that what it adds has a bounded L2 norm, whichever
+candidates there are.
+
+References
+----------
+Agrawal and Srikant, "Fast algorithms for mining association rules", VLDB 1994, section 2.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import combinations
+from math import ceil, comb, isqrt, sqrt
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cloister.display import Exhibit
+from cloister.errors import PlanError
+from cloister.hazmat.fixedpoint import Grid, from_grid
+from cloister.privacy.budget import Budget
+from cloister.privacy.calibration import gaussian_noise_multiplier
+from cloister.randomness import public_generator
+from cloister.task import (
+    INTERVAL_95,
+    Block,
+    Floats,
+    GridState,
+    Integers,
+    Mechanism,
+    Profile,
+    PublicColumn,
+    Records,
+    Released,
+    State,
+)
+from cloister.tasks.columns import position
+from cloister.tasks.patterns.association import Limits, exhibits_of
+from cloister.tasks.patterns.supports import Heavy, load_edges, load_law, mended, shrink
+
+Limit = Literal["weight", "truncate"]
+Sets = tuple[tuple[int, ...], ...]
+
+_FINE = 20  # a basket's norm is 2**20, so that the noise is on a fine lattice
+_WHOLE = 16  # parts in which a candidate is counted; squares of parts are the unit of a load
+_LEAST_UNIT = 8
+_LOAD_SHARE = 0.03  # of the budget, for the histogram of loads of one level
+_HEAVY_SHARE = 0.15  # of what supports of a level have, for those in baskets beyond the limit
+_LEVEL_SHARES = {1: (1.0,), 2: (0.2, 0.8), 3: (0.15, 0.5, 0.35)}  # of the rest, for supports
+_BASKET_SIZES = (2, 12)  # limits of the first round that are chosen
+_FIRST_NOISE = 0.35  # of an item's count, as a part of the minimum
+_TIMES_MEAN = 2.0  # a basket counts in full up to so many times the mean load
+_SMALL_NOISE = 0.05  # of a count, as a part of the minimum
+_LIFT = 1.3  # items are met together so much more often than by chance, in most tables
+_SLACK = 2.0  # deviations of its noise by which an item may miss the minimum and still be paired
+_PART_OF_MINIMUM = 0.6  # of the minimum that a pair must have to be a part of a triple
+_MOST_ITEMS = 10_000
+_CHUNK_CELLS = 1 << 21
+_SAFE_ROWS = 1 << 30  # sums of so many words of 20 bits are below 2**53
+
+
+@dataclass(frozen=True, kw_only=True)
+class Apriori:
+    """Supports of itemsets of 1 to 3 items, with noise.
+
+    Parameters
+    ----------
+    n_features : int
+        Number of items of the catalogue.
+    min_support : float in (0, 1)
+        Part of all baskets in which a set must be to be frequent.
+    max_size : int, 1 to 3
+        Of a set; as many rounds.
+    most_candidates : int >= 1
+        Sets of one size that are counted, at most; those that chance makes likely come first.
+    limit : {"weight", "truncate"}
+        What is done with a basket of many candidates: all of them count, each for less; or some of
+        them, chosen by a public rule, count in full.
+    basket_size : int >= 1
+        A basket of up to so many items counts in full in the first round. In later rounds the
+        limit follows from released counts.
+    min_confidence, min_lift : float, >= 0
+        Of the rules that are shown.
+    min_count : float, >= 0
+        Sets with a smaller noisy support, in baskets, are not released.
+    sensitive : tuple of tuples of int
+        Sets that contain all items of one of these are not released.
+    public_seed : int
+        Of the choice that "truncate" makes.
+    frac_bits : int
+
+    Notes
+    -----
+    With "weight", a basket of load ``l`` has the weight ``min(1, sqrt(B / l))`` in the supports of
+    what it holds; the load is its number of candidates, those far from the minimum for less. With
+    "truncate" it is 1 or 0. What baskets beyond the limit add is summed a second time by itself,
+    and a public factor for each level, made from a noisy histogram of loads, makes up for their
+    weights. So intervals are of the exact support, also of sets that large baskets hold
+    (:func:`~cloister.tasks.patterns.supports.mended`).
+
+    For each size there are three blocks of L2 norm 1: supports, those in heavy baskets, and loads.
+    The bound ``B`` is public
+    state, but a basket's words are scaled to norm 1 whatever it is, so the sensitivity is the
+    plan's.
+    """
+
+    name: ClassVar[str] = "apriori"
+    private: ClassVar[bool] = True
+    profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
+    mechanism: ClassVar[Mechanism] = "gaussian"
+
+    n_features: int
+    min_support: float = 0.01
+    max_size: int = 2
+    most_candidates: int = 1000
+    limit: Limit = "weight"
+    basket_size: int = 12
+    min_confidence: float = 0.0
+    min_lift: float = 1.0
+    min_count: float = 0.0
+    sensitive: Sets = ()
+    public_seed: int = 0
+    frac_bits: int = 16
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sensitive", tuple(tuple(s) for s in self.sensitive))
+        if not 0 < self.min_support < 1:
+            raise PlanError(f"min_support must be in (0, 1), got {self.min_support}.")
+        if self.max_size not in _LEVEL_SHARES:
+            raise PlanError(f"max_size must be 1, 2 or 3, got {self.max_size}.")
+        if self.limit not in ("weight", "truncate"):
+            raise PlanError(f"limit must be 'weight' or 'truncate', got {self.limit!r}.")
+        for name in ("most_candidates", "basket_size"):
+            if getattr(self, name) < 1:
+                raise PlanError(f"{name} must be >= 1, got {getattr(self, name)}.")
+        for name in ("min_confidence", "min_lift", "min_count"):
+            if not 0 <= getattr(self, name) < np.inf:
+                raise PlanError(f"{name} must be >= 0 and finite, got {getattr(self, name)}.")
+        if self.max_size > self.n_features:
+            raise PlanError(
+                f"max_size must be at most the number of items, {self.n_features}, got "
+                f"{self.max_size}."
+            )
+        if max(self.n_features, self.most_candidates) > _MOST_ITEMS:
+            raise PlanError(
+                f"catalogue and most_candidates must be at most {_MOST_ITEMS}, got "
+                f"{self.n_features} items and {self.most_candidates} candidates; leave out what no "
+                "question is about."
+            )
+
+    @classmethod
+    def design(
+        cls,
+        *,
+        n_features: int,
+        nominal_n: int,
+        budget: Budget | None,
+        frac_bits: int = 16,
+        columns: tuple[PublicColumn, ...] = (),
+        sensitive: Sequence[str | int | Sequence[str | int]] = (),
+        basket_size: int | None = None,
+        **options: Any,
+    ) -> Self:
+        """Check the catalogue and find sensitive items in it.
+
+        Parameters
+        ----------
+        columns : tuple of PublicColumn
+            Each with two categories, of which the second says that the item is in the basket.
+        sensitive : sequence of names of items, or of sequences of names
+            A name alone is a set of one item.
+        basket_size : int, optional
+            Unless given, as large as the budget allows: 2 to 12.
+        options
+            See the class.
+        """
+        for column in columns:
+            if column.levels != 2:
+                raise PlanError(
+                    f"column {column.name!r} must be boolean, as each item of a catalogue is; "
+                    "write one column of 0 and 1 for each item or category."
+                )
+        hidden = tuple(
+            tuple(
+                item if isinstance(item, int) else position(columns, item, "a sensitive item")
+                for item in ((entry,) if isinstance(entry, str | int) else entry)
+            )
+            for entry in sensitive
+        )
+        if bad := [s for s in hidden if not s or not all(0 <= i < n_features for i in s)]:
+            raise PlanError(f"a sensitive set must have items of the catalogue, got {bad[0]!r}.")
+        task = cls(
+            n_features=n_features,
+            frac_bits=frac_bits,
+            sensitive=hidden,
+            basket_size=_BASKET_SIZES[1] if basket_size is None else basket_size,
+            **options,
+        )
+        if basket_size is not None or budget is None or budget.delta == 0:
+            return task
+        return replace(task, basket_size=task._affordable(nominal_n, budget))
+
+    def _affordable(self, nominal_n: int, budget: Budget) -> int:
+        """Return a limit of the first round whose noise is a small part of the minimum."""
+        items = self.blocks(0)[0]
+        multiplier = gaussian_noise_multiplier(budget.epsilon, budget.delta) / sqrt(items.weight)
+        size = (_FIRST_NOISE * self.min_support * nominal_n / multiplier) ** 2
+        return int(np.clip(ceil(size), *_BASKET_SIZES))
+
+    @property
+    def rounds(self) -> int:
+        """One for each size of sets."""
+        return self.max_size
+
+    def slots(self, size: int) -> int:
+        """Return how many candidates of a size there may be."""
+        if size == 1:
+            return self.n_features
+        return min(comb(self.n_features, size), self.most_candidates)
+
+    def describe(self) -> str:
+        """Say in plain words what is summed and what is released."""
+        how = "counts less for each of them"
+        if self.limit == "truncate":
+            how = "counts for some of them only"
+        text = "Counts in how many baskets each item of the catalogue is"
+        if self.max_size > 1:
+            most = max(self.slots(2), self.slots(self.max_size))
+            sizes = " and ".join(str(size) for size in range(2, self.max_size + 1))
+            text += (
+                f", and then sets of {sizes} items: at most {most} of a size, those that "
+                "earlier noisy counts make likely"
+            )
+        return f"{text}. A basket with many of them {how}. Noisy supports and rules are released."
+
+    def start(self) -> State:
+        """Return the state before the first round: every item is a candidate."""
+        state: dict[str, Floats] = {
+            "baskets": np.zeros(1),
+            "baskets_std": np.zeros(1),
+            "levels": np.zeros(1),
+            "bound": np.full(self.max_size, float(self.basket_size * _WHOLE**2)),
+        }
+        for size in range(1, self.max_size + 1):
+            slots = self.slots(size)
+            state[f"sets_{size}"] = np.full((slots, size), -1.0)
+            for name in ("unit", "expected", "count", "std", "support", "counted", "error"):
+                state[f"{name}_{size}"] = np.zeros(slots)
+        state["sets_1"] = np.arange(self.n_features, dtype=np.float64)[:, None]
+        state["unit_1"] = np.full(self.n_features, float(_WHOLE))
+        return state
+
+    def blocks(self, t: int) -> tuple[Block, ...]:
+        """Return supports, those in heavy baskets, and loads; each has norm 1 for every basket."""
+        one, slots = 1 << _FINE, self.slots(t + 1)
+        share = (1 - self.max_size * _LOAD_SHARE) * _LEVEL_SHARES[self.max_size][t]
+        l1, heavy = isqrt(slots * one**2) + 1, _HEAVY_SHARE * share
+        return (
+            Block("supports", (slots,), l1, one**2, share - heavy),
+            Block("heavy", (slots,), l1, one**2, heavy),
+            Block("loads", (len(load_edges(slots)) - 1,), one, one**2, _LOAD_SHARE),
+        )
+
+    # --- What a basket adds -----------------------------------------------------------------------
+
+    def contribute(self, t: int, state: GridState, records: Records) -> Integers:
+        """Return supports of the candidates, in all and in heavy baskets, and the loads."""
+        size, slots = t + 1, self.slots(t + 1)
+        units = state[f"unit_{size}"] >> self.frac_bits
+        live = units > 0
+        sets = (state[f"sets_{size}"] >> self.frac_bits)[live]
+        bound = int(state["bound"][t] >> self.frac_bits)
+        edges = load_edges(slots)
+        supports, in_heavy = np.zeros(slots, dtype=np.int64), np.zeros(slots, dtype=np.int64)
+        loads = np.zeros(len(edges) - 1, dtype=np.int64)
+        rows = max(1, _CHUNK_CELLS // max(1, len(sets)))
+        for first in range(0, len(records), rows):
+            baskets = np.ascontiguousarray(records[first : first + rows].T > 0)
+            held = np.logical_and.reduce([baskets[items] for items in sets.T])
+            load = held.T.astype(np.float64) @ (units[live] ** 2).astype(np.float64)
+            loads += _histogram(load, edges)
+            heavy = load > bound
+            if self.limit == "truncate" and len(sets):
+                held &= self._kept(baskets, held, units[live], bound)
+                load = np.minimum(load, bound)
+            words = _words(load.astype(np.int64), bound)
+            supports[live] += (held @ words.astype(np.float64)).astype(np.int64) * units[live]
+            words = np.where(heavy, words, 0)
+            in_heavy[live] += (held @ words.astype(np.float64)).astype(np.int64) * units[live]
+        return np.concatenate([supports, in_heavy, loads])
+
+    def _kept(
+        self, baskets: NDArray[np.bool_], held: NDArray[np.bool_], units: Integers, bound: int
+    ) -> NDArray[np.bool_]:
+        """Return which candidates of each basket count: the first ones, from a place of its own.
+
+        The candidates stand in a circle in a public random order; where to start follows from the
+        basket's items and the public seed alone.
+        """
+        rng = public_generator("apriori", self.public_seed)
+        weights = rng.integers(1, 1 << 20, self.n_features)
+        order = rng.permutation(len(units))
+        where = weights @ baskets.astype(np.int64) * 2_654_435_761 % (1 << 32) % len(units)
+        parts = (held * (units**2)[:, None])[order]
+        sums = parts.cumsum(axis=0)
+        everybody = np.arange(held.shape[1])
+        before = (sums - parts)[where, everybody]
+        after = np.arange(len(units))[:, None] >= where
+        turned = np.where(after, sums - before, sums - before + sums[-1])
+        kept = np.empty_like(held)
+        kept[order] = turned <= bound
+        return kept
+
+    # --- What is made of the answer ---------------------------------------------------------------
+
+    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+        """Return estimates of this size, and the candidates of the next; all post-processing."""
+        size = t + 1
+        now = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
+        law = self._law(size, released["loads"])
+        now["baskets"] = (t * now["baskets"] + law.sum()) / size
+        noise = released["loads"].noise_std / (1 << _FINE) * sqrt(len(load_edges(self.slots(size))))
+        misfit = law.sum() - released["loads"].values.sum() / (1 << _FINE)
+        now["baskets_std"] = np.hypot(t * now["baskets_std"], np.hypot(noise, misfit)) / size
+        now["levels"] = np.array([float(size)])
+        units = now[f"unit_{size}"]
+        live = units > 0
+        bound = float(now["bound"][t])
+        # what one basket that counts in full adds to each, in fine units
+        full = np.where(live, units, 1.0) * float(_words(np.zeros(1, np.int64), int(bound))[0])
+        weighed, in_heavy = (
+            (np.where(live, part.values / full, 0.0), np.where(live, part.noise_std / full, 0.0))
+            for part in (released["supports"], released["heavy"])
+        )
+        found = mended(weighed, in_heavy, self._heavy(law, bound / _WHOLE**2))
+        now |= {f"{name}_{size}": part for name, part in found.items()}
+        count, std = found["count"], found["std"]
+        sets = now[f"sets_{size}"].astype(np.int64)
+        guess = count.copy()
+        if size > 1:
+            guess[live] = shrink(count[live], std[live], now[f"expected_{size}"][live], sets[live])
+        now[f"support_{size}"] = self._repaired(now, size, np.maximum(guess, 0.0))
+        if size < self.max_size:
+            now |= self._candidates(size + 1, now, released["supports"].noise_std)
+        return now
+
+    def _law(self, size: int, loads: Released) -> Floats:
+        """Return how many baskets have each load."""
+        scale = float(1 << _FINE)
+        edges = load_edges(self.slots(size))
+        return load_law(loads.values / scale, edges, loads.noise_std / scale)
+
+    def _heavy(self, law: Floats, bound: float) -> Heavy:
+        """Return what is known of baskets that do not count in full, by what they hold."""
+        loads = np.arange(len(law), dtype=np.float64)
+        kept = np.minimum(loads, bound if self.limit == "truncate" else np.sqrt(loads * bound))
+        heavy = np.where(loads > bound, law * kept, 0.0)
+        counted, whole = float(heavy.sum()), float(law @ kept)
+        if not (counted > 0 and whole > 0):
+            return Heavy(1.0, 0.0, 0.0, 0.0)
+        up = loads / np.maximum(kept, 1e-12)  # what makes up for the weight
+        factor = float(heavy @ up) / counted
+        variance = float(heavy @ (up - factor) ** 2) / counted
+        baskets = float(law[loads > bound].sum())
+        return Heavy(factor, sqrt(max(variance, 0.0)), counted / whole, baskets)
+
+    def _repaired(self, now: State, size: int, guess: Floats) -> Floats:
+        """Return supports none of which is above that of a part of its set."""
+        if size == 1:
+            return guess
+        sets = now[f"sets_{size}"].astype(np.int64)
+        live = sets[:, 0] >= 0
+        least = np.full(len(guess), np.inf)
+        for part in combinations(range(size), size - 1):
+            least[live] = np.minimum(least[live], self._support_of(now, sets[live][:, part]))
+        return np.where(live, np.minimum(guess, least), 0.0)
+
+    def _support_of(self, now: State, sets: Integers) -> Floats:
+        """Return the supports of sets that were counted, 0 for others."""
+        size = sets.shape[1]
+        known = self._code(now[f"sets_{size}"].astype(np.int64))
+        order = np.argsort(known, kind="stable")
+        wanted = self._code(sets)
+        at = order[np.minimum(np.searchsorted(known[order], wanted), len(known) - 1)]
+        return np.where(known[at] == wanted, now[f"support_{size}"][at], 0.0)
+
+    def _code(self, sets: Integers) -> Integers:
+        """Return one number for each set; negative for an unused slot."""
+        numbers: Integers = sets @ self.n_features ** np.arange(sets.shape[1])
+        return numbers
+
+    def _candidates(self, size: int, now: State, noise_std: float) -> dict[str, Floats]:
+        """Return the next sets to count, likely ones first, and what each counts for.
+
+        A basket counts in full up to twice the mean load; or further, while the noise that this
+        costs is a small part of the minimum.
+        """
+        minimum = self.min_support * max(float(now["baskets"][0]), 1.0)
+        find = self._pairs if size == 2 else self._triples
+        sets, expected = find(now, minimum)
+        order = np.argsort(-expected, kind="stable")[: self.slots(size)]
+        sets, expected = sets[order], np.maximum(expected[order], 2.0**-self.frac_bits)
+        ratio = _LIFT * expected / minimum
+        part = np.sqrt(np.minimum(ratio, 1 / ratio))
+        units = np.clip(np.rint(_WHOLE * part), _LEAST_UNIT, _WHOLE)
+        mean_load = float(expected @ units**2) / max(float(now["baskets"][0]), 1.0)
+        shares = _LEVEL_SHARES[self.max_size]
+        noise = noise_std * sqrt(shares[size - 2] / shares[size - 1]) / (_WHOLE << _FINE)
+        cheap = (_SMALL_NOISE * minimum / noise) ** 2 if noise > 0 else np.inf
+        bound = now["bound"].copy()
+        bound[size - 1] = ceil(
+            np.clip(max(_TIMES_MEAN * mean_load, cheap), _WHOLE**2, (len(sets) + 1) * _WHOLE**2)
+        )
+        slots, used = self.slots(size), len(sets)
+        return {
+            "bound": bound,
+            f"sets_{size}": np.pad(
+                sets.astype(np.float64), ((0, slots - used), (0, 0)), constant_values=-1.0
+            ),
+            f"unit_{size}": np.pad(units, (0, slots - used)),
+            f"expected_{size}": np.pad(expected, (0, slots - used)),
+        }
+
+    def _pairs(self, now: State, minimum: float) -> tuple[Integers, Floats]:
+        """Return pairs of items that may both be frequent, and their supports by chance."""
+        std = now["std_1"]
+        supports = np.maximum(now["support_1"], np.maximum(0.5 * std, 0.5))
+        possible = np.flatnonzero(supports >= minimum - _SLACK * std)
+        # among the most_candidates likeliest pairs no item has a rank beyond most_candidates
+        ranked = possible[np.argsort(-supports[possible], kind="stable")]
+        items = np.sort(ranked[: self.most_candidates + 1])
+        first, second = np.triu_indices(len(items), 1)
+        pairs = np.stack([items[first], items[second]], axis=1)
+        baskets = max(float(now["baskets"][0]), 1.0)
+        return pairs, supports[pairs].prod(axis=1) / baskets
+
+    def _triples(self, now: State, minimum: float) -> tuple[Integers, Floats]:
+        """Return triples whose pairs may all be frequent, and their supports without interaction.
+
+        The support of a triple is ``s_ab s_ac s_bc / (s_a s_b s_c)`` if the third item changes
+        nothing about how often two are met.
+        """
+        enough = now["support_2"] >= _PART_OF_MINIMUM * minimum
+        pairs = now["sets_2"].astype(np.int64)[enough]
+        items, place = np.unique(pairs, return_inverse=True)
+        first, second = place.reshape(pairs.shape).T
+        linked = np.zeros((len(items), len(items)), dtype=bool)
+        linked[first, second] = True
+        # for each pair (a, b): every c > b that is linked to both
+        pair, third = np.nonzero(linked[first] & linked[second])
+        triples = np.column_stack([pairs[pair], items[third]])
+        singles = np.maximum(now["support_1"], np.maximum(0.5 * now["std_1"], 0.5))
+        expected = np.ones(len(triples))
+        for part in combinations(range(3), 2):
+            expected *= self._support_of(now, triples[:, part])
+        return triples, expected / singles[triples].prod(axis=1)
+
+    # --- What is said -----------------------------------------------------------------------------
+
+    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
+        """Return the expected half-width of a counted support, as a part of all baskets.
+
+        Before the first round nothing is known of baskets; `basket_size` stands for the limit.
+        """
+        full = _WHOLE * float(_words(np.zeros(1, np.int64), self.basket_size * _WHOLE**2)[0])
+        return {"half_width": np.array([INTERVAL_95["gaussian"] * noise_std / full / nominal_n])}
+
+    def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
+        """Return all sets that were counted and may be released, as parts of all baskets.
+
+        Returns
+        -------
+        mapping
+            ``baskets``, the noisy number of baskets, shape (1,); ``sets`` of shape (n_sets,
+            max_size), items by number, -1 behind a smaller set; and for each set ``support``, the
+            best estimate; ``counted``, the noisy support as counted, and ``half_width``, that of
+            its 95 % interval.
+        """
+        now = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
+        baskets = max(float(now["baskets"][0]), 1.0)
+        parts: list[Floats] = []
+        for size in range(1, int(now["levels"][0]) + 1):
+            sets = np.pad(
+                now[f"sets_{size}"], ((0, 0), (0, self.max_size - size)), constant_values=-1.0
+            )
+            values = (now[f"{name}_{size}"] for name in ("support", "counted", "error"))
+            table = np.column_stack([sets, *values])
+            shown = (now[f"unit_{size}"] > 0) & ~self._is_sensitive(sets)
+            if self.min_count:
+                shown &= now[f"counted_{size}"] >= self.min_count
+            parts.append(table[shown])
+        table = np.concatenate([np.zeros((0, self.max_size + 3)), *parts])
+        counted = table[:, -2] / baskets
+        error = np.hypot(table[:, -1], counted * float(now["baskets_std"][0]))
+        return {
+            "baskets": now["baskets"],
+            "sets": table[:, : self.max_size],
+            "support": np.clip(table[:, -3] / baskets, 0.0, 1.0),
+            "counted": counted,
+            "half_width": INTERVAL_95["gaussian"] * error / baskets,
+        }
+
+    def _is_sensitive(self, sets: Floats) -> NDArray[np.bool_]:
+        """Return which sets contain one that must not be shown."""
+        hidden = np.zeros(len(sets), dtype=bool)
+        for items in self.sensitive:
+            hidden |= np.logical_and.reduce([(sets == item).any(axis=1) for item in items])
+        return hidden
+
+    @cached_property
+    def limits(self) -> Limits:
+        """What a set and a rule must reach to be shown."""
+        return Limits(self.min_support, self.min_confidence, self.min_lift)
+
+    def exhibits(
+        self, results: Mapping[str, Floats], columns: tuple[str, ...]
+    ) -> tuple[Exhibit, ...]:
+        """Return frequent sets, rules, and a graph of the rules."""
+        return exhibits_of(results, columns, self.limits)
+
+
+def _words(load: Integers, bound: int) -> Integers:
+    """Return what a basket adds for each part of a candidate: the squares add up to 4**_FINE.
+
+    With ``v**2 * max(load, bound) <= 4**_FINE``, parts whose squares sum to the load have a norm of
+    at most ``2**_FINE``, in integers.
+    """
+    room = (1 << 2 * _FINE) // np.maximum(load, max(bound, 1))
+    words = np.sqrt(room.astype(np.float64)).astype(np.int64)
+    words -= words * words > room
+    return words
+
+
+def _histogram(load: Floats, edges: tuple[int, ...]) -> Integers:
+    """Return how many baskets have loads in each bin, in fine units; loads count up."""
+    whole = np.ceil(load / _WHOLE**2)
+    bins = np.searchsorted(edges, whole, side="right") - 1
+    return np.bincount(bins, minlength=len(edges) - 1).astype(np.int64) << _FINE

@@ -1,0 +1,266 @@
+"""Association rules and their measures from released supports of itemsets; all post-processing.
+
+Measures are of the estimates of the supports; their intervals are those of the same measures of
+the supports as counted.
+
+References
+----------
+Agrawal, Imielinski and Swami, "Mining association rules between sets of items in large databases",
+SIGMOD 1993, section 2 (support and confidence). Brin, Motwani, Ullman and Tsur, "Dynamic itemset
+counting", SIGMOD 1997, section 4 (lift). Piatetsky-Shapiro, "Discovery, analysis and presentation
+of strong rules", 1991 (leverage).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from math import hypot
+
+import numpy as np
+
+from cloister.display import Between, Exhibit, Graph, Table
+from cloister.task import INTERVAL_95, Floats
+from cloister.tasks.intervals import ratio_interval
+
+_Z = INTERVAL_95["gaussian"]
+_MOST_ROWS = 60  # of a table in the report; the result has all
+_MOST_EDGES = 24
+_NOTE = (
+    "Parts of all baskets. The 95 % intervals are of the exact support, also of sets in large "
+    "baskets; the estimate also uses the supports of the parts of a set, so it may lie outside."
+)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a set and a rule must reach to be shown."""
+
+    min_support: float = 0.0
+    min_confidence: float = 0.0
+    min_lift: float = 0.0
+
+
+@dataclass(frozen=True)
+class Itemset:
+    """A set of items and in how many baskets it is.
+
+    Parameters
+    ----------
+    items : tuple of str
+    support : float in [0, 1]
+        The best estimate, as a part of all baskets.
+    counted, half_width : float
+        The noisy support as counted, and the half-width of its 95 % interval: noise, and what is
+        not known of the large baskets that hold the set.
+    """
+
+    items: tuple[str, ...]
+    support: float
+    counted: float
+    half_width: float
+
+    @property
+    def low(self) -> float:
+        """Lower end of the interval, cut at 0."""
+        return max(0.0, self.counted - self.half_width)
+
+    @property
+    def high(self) -> float:
+        """Upper end of the interval, cut to [0, 1]."""
+        return min(1.0, max(0.0, self.counted + self.half_width))
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Who has the antecedent in the basket tends to have the consequent, too.
+
+    Parameters
+    ----------
+    antecedent, consequent : tuple of str
+    support : Between
+        Of both together.
+    confidence : Between
+        Part of the baskets with the antecedent that have the consequent.
+    lift : Between
+        How much more often they are met together than by chance.
+    leverage : Between
+        By what part of all baskets more.
+    """
+
+    antecedent: tuple[str, ...]
+    consequent: tuple[str, ...]
+    support: Between
+    confidence: Between
+    lift: Between
+    leverage: Between
+
+    def __str__(self) -> str:
+        return f"{_words(self.antecedent)} → {_words(self.consequent)}"
+
+
+def itemsets_of(
+    results: Mapping[str, Floats], columns: Sequence[str], min_support: float = 0.0
+) -> tuple[Itemset, ...]:
+    """Return the sets that were counted, the larger ones last, the frequent ones first.
+
+    Parameters
+    ----------
+    results : mapping
+        Of :meth:`cloister.tasks.patterns.apriori.Apriori.results`.
+    columns : sequence of str
+        The catalogue.
+    min_support : float
+        Sets whose estimated support is smaller are left out.
+    """
+    found = []
+    table = zip(
+        results["sets"].astype(int).tolist(),
+        *(results[name].tolist() for name in ("support", "counted", "half_width")),
+        strict=True,
+    )
+    for members, support, counted, half_width in table:
+        items = tuple(columns[item] for item in members if item >= 0)
+        if support >= min_support:
+            found.append(Itemset(items, support, counted, half_width))
+    return tuple(sorted(found, key=lambda s: (len(s.items), -s.support)))
+
+
+def rules_of(
+    itemsets: Iterable[Itemset],
+    baskets: float,
+    *,
+    min_confidence: float = 0.0,
+    min_lift: float = 0.0,
+) -> tuple[Rule, ...]:
+    """Return every rule within the sets that reaches both minima, largest lift first.
+
+    Parameters
+    ----------
+    itemsets : iterable of Itemset
+        A rule needs its set, its antecedent and its consequent among them.
+    baskets : float, > 0
+        How many there are; no lift is larger.
+    min_confidence, min_lift : float
+    """
+    known = {frozenset(s.items): s for s in itemsets}
+    found = []
+    for items, both in known.items():
+        for size in range(1, len(items)):
+            for left in combinations(both.items, size):
+                antecedent = known.get(frozenset(left))
+                consequent = known.get(items - set(left))
+                if antecedent is None or consequent is None or not antecedent.support:
+                    continue
+                rule = _rule(both, antecedent, consequent, max(baskets, 1.0))
+                if rule.confidence.value >= min_confidence and rule.lift.value >= min_lift:
+                    found.append(rule)
+    return tuple(sorted(found, key=lambda rule: -rule.lift.value))
+
+
+def _rule(both: Itemset, left: Itemset, right: Itemset, baskets: float) -> Rule:
+    """Return a rule with its measures; the three noises are independent."""
+    chance = left.support * right.support
+    counted = left.counted * right.counted
+    # first order: the noise of the product of the two supports
+    spread = hypot(left.counted * right.half_width, right.counted * left.half_width)
+    wide = hypot(both.half_width, spread)
+    leverage = both.counted - counted
+    return Rule(
+        left.items,
+        right.items,
+        Between(both.support, both.low, both.high),
+        _ratio(both.support / left.support, both, left.counted, left.half_width, 1.0),
+        _ratio(both.support / chance if chance else 0.0, both, counted, spread, baskets),
+        Between(both.support - chance, max(-1.0, leverage - wide), min(1.0, leverage + wide)),
+    )
+
+
+def _ratio(value: float, both: Itemset, divisor: float, half_width: float, most: float) -> Between:
+    """Return a ratio of supports with Fieller's interval, cut to what is possible."""
+    low, high = ratio_interval(
+        np.array([[both.counted]]),
+        np.array([divisor]),
+        sum_std=both.half_width / _Z,
+        count_std=half_width / _Z,
+        box=(0.0, most),
+    )
+    return Between(value, float(low[0, 0]), float(high[0, 0]))
+
+
+def exhibits_of(
+    results: Mapping[str, Floats], columns: Sequence[str], limits: Limits
+) -> tuple[Exhibit, ...]:
+    """Return a table of frequent sets, one of rules, and a graph of the rules.
+
+    Parameters
+    ----------
+    results : mapping
+        Of :meth:`cloister.tasks.patterns.apriori.Apriori.results`.
+    columns : sequence of str
+    limits : Limits
+    """
+    itemsets = itemsets_of(results, columns, limits.min_support)
+    rules = rules_of(
+        itemsets,
+        float(results["baskets"][0]),
+        min_confidence=limits.min_confidence,
+        min_lift=limits.min_lift,
+    )
+    longest = max((len(s.items) for s in itemsets), default=1)
+    each = max(1, _MOST_ROWS // longest)
+    by_size = [[s for s in itemsets if len(s.items) == n][:each] for n in range(1, longest + 1)]
+    rows = tuple(
+        (_words(s.items), Between(s.support, s.low, s.high)) for part in by_size for s in part
+    )
+    frequent = Table(
+        f"Frequent itemsets: {len(rows)} of {len(itemsets)}", ("items", "support"), rows, _NOTE
+    )
+    if longest == 1:
+        return (frequent,)
+    listed = tuple(
+        (str(r), r.support, r.confidence, r.lift, r.leverage) for r in rules[:_MOST_ROWS]
+    )
+    headings = ("rule", "support", "confidence", "lift", "leverage")
+    table = Table(f"Rules: {len(listed)} of {len(rules)}", headings, listed, _NOTE)
+    return (frequent, table, *(graph_of(rules, itemsets),) * bool(rules))
+
+
+def graph_of(rules: Sequence[Rule], itemsets: Sequence[Itemset]) -> Graph:
+    """Return the rules of the largest lift as arrows between sets, each pair of sets once.
+
+    Of the two rules between a pair, the one with the larger confidence is drawn.
+    """
+    best: dict[frozenset[tuple[str, ...]], Rule] = {}
+    for rule in rules:
+        pair = frozenset((rule.antecedent, rule.consequent))
+        if pair in best:
+            best[pair] = max(best[pair], rule, key=lambda r: r.confidence.value)
+        elif len(best) < _MOST_EDGES:
+            best[pair] = rule
+    drawn = tuple(best.values())
+    ends = (end for rule in drawn for end in (rule.antecedent, rule.consequent))
+    nodes = list(dict.fromkeys(ends))
+    supports = {s.items: s.support for s in itemsets}
+    return Graph(
+        "Graph of the rules",
+        tuple(_words(items) for items in nodes),
+        np.array([supports[items] for items in nodes]),
+        tuple(
+            (
+                nodes.index(rule.antecedent),
+                nodes.index(rule.consequent),
+                rule.lift.value,
+                f"{rule.confidence.value:.0%}",
+            )
+            for rule in drawn
+        ),
+        f"The {len(drawn)} pairs of the largest lift. An arrow leads from antecedent to "
+        "consequent, with the confidence beside it; it is the wider, the larger the lift. Areas "
+        "are supports.",
+    )
+
+
+def _words(items: Sequence[str]) -> str:
+    return " + ".join(items)

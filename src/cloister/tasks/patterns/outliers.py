@@ -1,0 +1,535 @@
+"""Records unlike the others: statistics are released, flags are not.
+
+The silos release where the records lie and how far they spread, by the rounds of
+:class:`~cloister.tasks.preparation.statistics.Statistics` or of
+:class:`~cloister.tasks.preparation.quantiles.Quantiles`.
+Whoever has a record then tells from these public numbers alone how unusual it is; flags are made
+where the records are and stay there. A last round may release how many there are, in all or by
+group.
+
+References
+----------
+.. [WH31] Wilson and Hilferty, "The distribution of chi-square", PNAS 17, 1931: the cube root of
+   chi-square is nearly normal.
+.. [P16] Pevný, "Loda: lightweight on-line detector of anomalies", Machine Learning 102, 2016: many
+   weak histograms of random projections.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import sqrt
+from typing import Any, ClassVar, Literal, Self, TypeVar, cast, get_args
+
+import numpy as np
+
+from cloister.display import Bars, Between, Exhibit, Measured, Table
+from cloister.errors import PlanError
+from cloister.hazmat.fixedpoint import Grid, from_grid
+from cloister.privacy.budget import Budget
+from cloister.privacy.calibration import gaussian_noise_multiplier, gdp_part
+from cloister.randomness import public_generator
+from cloister.task import (
+    INTERVAL_95,
+    Block,
+    Floats,
+    GridState,
+    Integers,
+    Mechanism,
+    Profile,
+    PublicColumn,
+    Records,
+    Released,
+    State,
+)
+from cloister.tasks.columns import categories_of, codes, in_batches, position
+from cloister.tasks.preparation.quantiles import Quantiles, quantiles_of
+from cloister.tasks.preparation.statistics import Statistics
+from cloister.tasks.scores import Estimate, as_results
+
+_Array = TypeVar("_Array")
+
+Method = Literal["zscore", "mahalanobis", "robust", "density"]
+
+_FINE = 16  # a record counts 2**16, so that the noise is on a fine lattice
+_QUARTILES = (0.25, 0.5, 0.75)
+_IQR = 1.3489795003921634  # of a normal law, in its deviations
+_VIEWS, _REACH = 8, 4.0  # pictures of the plane, at most; each shows so many deviations
+_CELLS = (6, 32)  # along each side of a picture
+_PER_CELL = 3.0  # records in an average cell, in deviations of its noise
+_RARITIES = 64  # bins for the scores of the density method
+_DENSITY = (0.3, 0.4, 0.3)  # parts of its budget: quartiles, cells, scores
+_USUAL = "usual."  # before the names of the state of the task that tells what is usual
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outliers:
+    """Statistics by which anybody can tell how unusual a record is.
+
+    Parameters
+    ----------
+    usual : Statistics or Quantiles
+        What tells where the columns of numbers lie and how far they spread; its rounds are first.
+    method : {"zscore", "mahalanobis", "robust", "density"}
+        Distance from the mean in deviations of each column; the same with the covariance of all;
+        distance from the median in quartile ranges; how empty the cells of public pictures are.
+    low, high : tuple of float, data units
+        The box of all columns.
+    threshold : float, > 0
+        A record is an outlier beyond so many deviations of a normal law; see `scores`.
+    count_share : float in [0, 1)
+        Part of the budget for the number of outliers; 0 if it is not released.
+    group : int or None
+        Column by whose categories outliers are counted.
+    group_names : tuple of str
+    min_group : float, >= 0
+        A noisy count of a group below this is not shown.
+    n_views, n_cells : int
+        Of the density method: pictures, and cells along a side of each.
+    public_seed : int
+        Of the pictures.
+    """
+
+    name: ClassVar[str] = "outliers"
+    private: ClassVar[bool] = True
+    profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
+    mechanism: ClassVar[Mechanism] = "gaussian"
+
+    usual: Statistics | Quantiles
+    method: Method
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    threshold: float = 2.0
+    count_share: float = 0.0
+    group: int | None = None
+    group_names: tuple[str, ...] = ()
+    min_group: float = 0.0
+    n_views: int = 1
+    n_cells: int = 16
+    public_seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("low", "high", "group_names"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        if self.method not in get_args(Method):
+            raise PlanError(f"method must be one of {get_args(Method)}, got {self.method!r}.")
+        if not self._fits:
+            raise PlanError(
+                f"usual must tell what method {self.method!r} needs of {len(self.low)} columns; "
+                "design the task again."
+            )
+        if not 0 < self.threshold <= 10:
+            raise PlanError(f"threshold must be in (0, 10], got {self.threshold!r}.")
+        if not 0 <= self.count_share < 1:
+            raise PlanError(f"count_share must be in [0, 1), got {self.count_share!r}.")
+        if not self.min_group >= 0:
+            raise PlanError(f"min_group must be >= 0, got {self.min_group!r}.")
+        if self.group is not None and not self.count_share:
+            raise PlanError("count_share must be above 0 for a count by group; give it a part.")
+        if self.group not in (None, *range(self.n_features)):
+            raise PlanError(f"group must be in [0, {self.n_features}), got {self.group}.")
+        if not (self.n_views >= 1 and self.n_cells >= 1):
+            raise PlanError(
+                f"n_views and n_cells must be at least 1, got {self.n_views} and {self.n_cells}."
+            )
+        if (self.group is None) != (not self.group_names):
+            raise PlanError("group_names go with a group and only there; design the task again.")
+
+    @classmethod
+    def design(
+        cls,
+        *,
+        n_features: int,
+        nominal_n: int,
+        budget: Budget | None,
+        frac_bits: int = 16,
+        columns: tuple[PublicColumn, ...],
+        method: str = "robust",
+        threshold: float = 2.0,
+        count_share: float = 0.0,
+        group: str | None = None,
+        min_group: float = 0.0,
+        public_seed: int = 0,
+    ) -> Self:
+        """Choose the columns of numbers and, for "density", cells that noise does not drown."""
+        used = [j for j, column in enumerate(columns) if not column.levels]
+        if not used:
+            raise PlanError("columns must hold at least one of numbers; categories have no mean.")
+        n_views = 1 if len(used) <= 2 else min(_VIEWS, len(used))
+        n_cells = _CELLS[0]
+        if method == "density" and budget is not None and budget.delta > 0:
+            noise = gaussian_noise_multiplier(budget.epsilon, budget.delta)
+            noise *= sqrt(n_views / _DENSITY[1])
+            per_picture = nominal_n / (_PER_CELL * noise)
+            along = per_picture if len(used) == 1 else sqrt(per_picture)
+            n_cells = int(min(max(along, _CELLS[0]), _CELLS[1]))
+        part = (1 - count_share) * (_DENSITY[0] if method == "density" else 1.0)
+        told_by: type[Statistics] | type[Quantiles] = Quantiles
+        options: dict[str, Any] = {"probabilities": _QUARTILES}
+        if method in ("zscore", "mahalanobis"):
+            told_by, options = Statistics, {"covariance": method == "mahalanobis"}
+        usual = told_by.design(
+            n_features=n_features,
+            nominal_n=nominal_n,
+            budget=budget if budget is None or not 0 < part <= 1 else gdp_part(budget, part),
+            frac_bits=frac_bits,
+            columns=columns,
+            **options,
+        )
+        return cls(
+            usual=usual,
+            method=cast(Method, method),
+            low=tuple(column.low for column in columns),
+            high=tuple(column.high for column in columns),
+            threshold=threshold,
+            count_share=count_share,
+            group=None if group is None else position(columns, group, "group"),
+            group_names=() if group is None else categories_of(columns, group),
+            min_group=min_group,
+            n_views=n_views,
+            n_cells=n_cells,
+            public_seed=public_seed,
+        )
+
+    @property
+    def _fits(self) -> bool:
+        """Whether the first rounds tell what the method needs."""
+        usual = self.usual
+        if usual.n_features != len(self.low) or len(self.low) != len(self.high):
+            return False
+        if self.method in ("zscore", "mahalanobis"):
+            return isinstance(usual, Statistics) and usual.covariance == (
+                self.method == "mahalanobis"
+            )
+        return isinstance(usual, Quantiles) and usual.probabilities == _QUARTILES
+
+    @property
+    def n_features(self) -> int:
+        """Number of columns."""
+        return self.usual.n_features
+
+    @property
+    def frac_bits(self) -> int:
+        """Of the grid of the records."""
+        return self.usual.frac_bits
+
+    @property
+    def used(self) -> tuple[int, ...]:
+        """Columns of numbers that are looked at."""
+        return self.usual.used
+
+    @property
+    def rounds(self) -> int:
+        """Those that tell what is usual, for "density" two more, and one that counts, if asked."""
+        return self.usual.rounds + 2 * (self.method == "density") + (self.count_share > 0)
+
+    @cached_property
+    def _grid(self) -> Grid:
+        return Grid(self.low, self.high, self.frac_bits)
+
+    @cached_property
+    def _half(self) -> Floats:
+        """Half the range of each column that is looked at, data units."""
+        return self._grid.half_range[list(self.used)]
+
+    @cached_property
+    def _middle(self) -> Floats:
+        return self._grid.centre[list(self.used)]
+
+    def describe(self) -> str:
+        """Say in plain words what is summed and what is released."""
+        d = len(self.used)
+        how = {
+            "zscore": f"means and deviations of {d} columns",
+            "mahalanobis": f"means and covariances of {d} columns",
+            "robust": f"medians and quartiles of {d} columns",
+            "density": f"medians and quartiles of {d} columns, how many records are in each cell "
+            f"of {self.n_views} public pictures, and how rare the cells of records are",
+        }[self.method]
+        count = ""
+        if self.count_share:
+            count = " So is the number of records" + (
+                f" of each of {len(self.group_names)} groups" * (self.group is not None)
+            )
+            count += " that these numbers flag."
+        return f"Released with noise: {how}. Which record is unusual is told locally only.{count}"
+
+    def start(self) -> State:
+        """Return the state before the first round."""
+        own = range(self.usual.rounds, self.rounds)
+        blocks = [block for t in own for block in self.blocks(t)]
+        return {
+            **{_USUAL + name: value for name, value in self.usual.start().items()},
+            **{block.name: np.zeros(block.shape) for block in blocks},
+            "noise": np.zeros(len(own) or 1),
+        }
+
+    def blocks(self, t: int) -> tuple[Block, ...]:
+        """Return the layout of round `t`."""
+        one, v, own = 1 << _FINE, self.n_views, t - self.usual.rounds
+        if self.count_share and t == self.rounds - 1:
+            shape = (max(1, len(self.group_names)),)
+            return (Block("flagged", shape, one, one**2, self.count_share),)
+        rest = 1 - self.count_share
+        if own < 0:
+            part = rest * (_DENSITY[0] if self.method == "density" else 1.0)
+            blocks = self.usual.blocks(t)
+            return tuple(replace(block, weight=block.weight * part) for block in blocks)
+        weight = rest * _DENSITY[1 + own]
+        if own == 0:  # one cell of each picture
+            return (Block("cells", (v, self._cells), v * one, v * one**2, weight),)
+        return (Block("rarities", (_RARITIES,), one, one**2, weight),)
+
+    @property
+    def _cells(self) -> int:
+        """Cells of one picture; of a single column it is a line."""
+        return self.n_cells if len(self.used) == 1 else self.n_cells**2
+
+    def contribute(self, t: int, state: GridState, records: Records) -> Integers:
+        """Return the sums of some records, in fine units."""
+        if t < self.usual.rounds:
+            return self.usual.contribute(t, _of_usual(state), records)
+        results = self.results(state, self._grid)
+        counting = bool(self.count_share) and t == self.rounds - 1
+        counts: Integers
+        if not counting and t == self.usual.rounds:
+            # guards against the table's length only
+            cells = in_batches(lambda part: self._cells_of(results, part), records)
+            counts = np.concatenate([np.bincount(c, minlength=self._cells) for c in cells.T])
+            return counts.astype(np.int64) << _FINE
+        rarity = self.scores(results, records)
+        if not counting:
+            low, width = self._rarity_bins(results)
+            bins = np.clip((rarity - low) / width, 0, _RARITIES - 1).astype(np.int64)
+            return np.bincount(bins, minlength=_RARITIES).astype(np.int64) << _FINE
+        flagged = rarity > results["cutoff"][0]
+        if self.group is None:
+            return np.array([int(flagged.sum()) << _FINE], dtype=np.int64)
+        groups = codes(records[flagged, self.group], len(self.group_names), self.frac_bits)
+        counts = np.bincount(groups, minlength=len(self.group_names))
+        return counts.astype(np.int64) << _FINE
+
+    @cached_property
+    def _axes(self) -> Floats:
+        """Two directions at right angles for each picture; shape (n_views, 2, n_used)."""
+        d = len(self.used)
+        if d <= 2:
+            return np.eye(2, d)[None]
+        rng = public_generator("outliers", "pictures", self.public_seed, d)
+        drawn = [np.linalg.qr(rng.normal(size=(d, 2))) for _ in range(self.n_views)]
+        # libraries differ in signs, and silos must count in the same cells
+        return np.stack([(q * np.sign(np.diag(r))).T for q, r in drawn])
+
+    def _standardised(self, results: Mapping[str, Floats], records: Records) -> Floats:
+        """Return how far each column is from what is usual, in deviations."""
+        part = np.clip(records[:, list(self.used)] / (1 << self.frac_bits), -1.0, 1.0)
+        away = part - (results["location"] - self._middle) / self._half
+        return away / (results["spread"] / self._half)
+
+    def _cells_of(self, results: Mapping[str, Floats], records: Records) -> Integers:
+        """Return each record's cell in each picture; shape (n_samples, n_views)."""
+        m = self.n_cells
+        part = self._standardised(results, records)
+        found = []
+        for axes in self._axes:
+            places = (part @ axes.T / _REACH + 1) / 2 * m
+            steps = np.clip(places.astype(np.int64), 0, m - 1)
+            found.append(steps[:, 0] if len(self.used) == 1 else steps[:, 0] * m + steps[:, 1])
+        return np.stack(found, axis=1)
+
+    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+        """Return what was released, in records; counts of groups below the limit are dropped."""
+        kept = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
+        if t < self.usual.rounds:
+            after = self.usual.update(t, _of_usual(state), released)
+            return {**kept, **{_USUAL + name: value for name, value in after.items()}}
+        (block,) = released.values()
+        (name,) = released
+        kept[name] = from_grid(block.values, _FINE)
+        kept["noise"][t - self.usual.rounds] = block.noise_std / (1 << _FINE)
+        if "flagged" in released and self.group is not None:
+            kept["flagged"] = np.where(kept["flagged"] >= self.min_group, kept["flagged"], 0.0)
+        return kept
+
+    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
+        """Return the half-width of the number of outliers, if it is released."""
+        if not self.count_share:
+            return {}
+        return {
+            "flagged_half_width": np.array([INTERVAL_95["gaussian"] * noise_std / (1 << _FINE)])
+        }
+
+    def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
+        """Return what is needed to tell how unusual a record is, in data units.
+
+        Returns
+        -------
+        dict
+            ``location`` and ``spread`` (mean and deviation, or median and quartile range over
+            1.349) of shape (n_used,), with ``..._low`` and ``..._high``, the ends of their 95 %
+            noise intervals, and what they were made of as ``usual.NAME``, which are the results of
+            `usual`; for "mahalanobis" ``covariance``; for "density" ``cells`` of shape
+            (n_views, n_cells_of_a_view), ``floor`` (counts below are noise) and ``rarities``.
+            ``cutoff`` of shape (1,): a record with a larger score is an outlier. If asked for,
+            ``flagged``, ``flagged_half_width``, and with groups ``shown`` (0 where the noisy count
+            is below the limit, and then not in ``flagged`` either).
+        """
+        tables = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
+        told = self.usual.results(_of_usual(state), self._grid)
+        found = {
+            "cutoff": np.array([self.threshold]),
+            **self._places(told),
+            **{_USUAL + name: value for name, value in told.items()},
+        }
+        if self.method == "density":
+            found |= self._density(tables)
+        if self.count_share:
+            half_width = INTERVAL_95["gaussian"] * tables["noise"][-1]
+            found["flagged"] = tables["flagged"]
+            found["flagged_half_width"] = np.array([half_width])
+            if self.group is not None:
+                limit = max(self.min_group, 2.0**-self.frac_bits)
+                found["shown"] = (tables["flagged"] >= limit).astype(np.float64)
+        return found
+
+    def _places(self, told: Mapping[str, Floats]) -> dict[str, Floats]:
+        """Return where records lie, how far they spread and their covariance, in data units."""
+        if isinstance(self.usual, Quantiles):
+            first, location, third = (
+                Estimate(*(told[name][:, i] for name in ("quantiles", "low", "high")))
+                for i in range(len(_QUARTILES))
+            )
+            ranges = third.value - first.value, third.low - first.high, third.high - first.low
+            spread = Estimate(*(between / _IQR for between in ranges))
+        else:
+            location, spread = (
+                Estimate(*(told[name + end] for end in ("", "_low", "_high")))
+                for name in ("mean", "deviation")
+            )
+        # less than what noise leaves unknown of the place cannot be told from nothing
+        least = np.maximum(location.high - location.low, self._half * 2.0**-self.frac_bits)
+        ends = (np.maximum(end, least) for end in (spread.value, spread.low, spread.high))
+        found = as_results({"location": location, "spread": Estimate(*ends)})
+        if "covariance" in told:
+            found["covariance"] = _definite(told, found["spread"])
+        return found
+
+    def _density(self, tables: Mapping[str, Floats]) -> dict[str, Floats]:
+        """Return cells, the count below which there is only noise, and the cut between scores."""
+        std = float(tables["noise"][0])
+        found = {
+            "cells": tables["cells"],
+            "floor": np.array([max(std, 1.0)]),
+            "rarities": tables["rarities"],
+        }
+        low, width = self._rarity_bins(found)
+        walls = np.linspace(low, low + width * _RARITIES, _RARITIES + 1)
+        (middle, upper), *_ = quantiles_of(
+            walls[None], tables["rarities"][None], 0.0, _QUARTILES[1:]
+        ).value
+        usual = middle + self.threshold * max(upper - middle, width) / (_IQR / 2)
+        # nothing is rarer than cells in which there is only noise
+        return {**found, "cutoff": np.array([min(usual, low + width * (_RARITIES - 1))])}
+
+    def _rarity_bins(self, results: Mapping[str, Floats]) -> tuple[float, float]:
+        """Return where the bins of scores begin and how wide each is; functions of results."""
+        low = -np.log2(self._cells)
+        records = max(float(results["cells"].sum(axis=1).mean()), 1.0)
+        high = max(np.log2(records / self._cells / float(results["floor"][0])), low + 1.0)
+        return float(low), float(high - low) * (1 + 1e-9) / _RARITIES
+
+    def scores(self, results: Mapping[str, Floats], records: Records) -> Floats:
+        """Return how unusual each record is; local and exact, not a release.
+
+        Parameters
+        ----------
+        results : mapping
+            What :meth:`results` returned.
+        records : ndarray of shape (n_samples, n_features), int32
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+            "zscore" and "robust": the largest distance of a column, in deviations. "mahalanobis":
+            the normal score [WH31]_ of the squared distance. "density": how much rarer the record's
+            cells are than the average cell, as a power of two, on average over pictures [P16]_; the
+            cutoff is `threshold` deviations above the median of the released scores.
+        """
+        # guards against the table's length only
+        return in_batches(lambda part: self._scores(results, part), records)
+
+    def _scores(self, results: Mapping[str, Floats], records: Records) -> Floats:
+        away = self._standardised(results, records)
+        if self.method == "density":
+            cells = np.maximum(results["cells"], results["floor"][0])
+            average = np.maximum(results["cells"].sum(axis=1), 1.0) / self._cells
+            rarity = np.log2(average[:, None] / cells)
+            where = self._cells_of(results, records)
+            mean: Floats = rarity[np.arange(self.n_views), where].mean(axis=1)
+            return mean
+        if self.method != "mahalanobis":
+            far: Floats = np.abs(away).max(axis=1)
+            return far
+        # of standardised columns, so that it is well conditioned
+        correlation = results["covariance"] / np.outer(results["spread"], results["spread"])
+        squared = (away * np.linalg.solve(correlation, away.T).T).sum(axis=1)
+        ninth = 2 / (9 * len(self.used))
+        score: Floats = (np.cbrt(squared / len(self.used)) - (1 - ninth)) / sqrt(ninth)
+        return score
+
+    def exhibits(
+        self, results: Mapping[str, Floats], columns: tuple[str, ...]
+    ) -> tuple[Exhibit, ...]:
+        """Return what is usual, and the number of outliers."""
+        shown: list[Exhibit] = []
+        note = "[ , ] are 95 % of the noise. Which record is unusual is told locally only."
+        words = ("mean", "deviation")
+        if self.method in ("robust", "density"):
+            words = ("median", "IQR / 1.349")
+        rows: tuple[tuple[str | Between, ...], ...] = tuple(
+            (columns[at], *(_between(results, name, i) for name in ("location", "spread")))
+            for i, at in enumerate(self.used)
+        )
+        shown.append(Table("What is usual", ("column", *words), rows, note))
+        shown += self.usual.exhibits(_of_usual(results), columns)
+        if self.method == "density":
+            low, width = self._rarity_bins(results)
+            names = tuple(f"{low + width * (i + 0.5):.2f}" for i in range(_RARITIES))
+            spoken = f"Records beyond {results['cutoff'][0]:.2f} are outliers."
+            shown.append(Bars("How rare records are", names, results["rarities"], note=spoken))
+        if self.count_share:
+            spread = float(results["flagged_half_width"][0])
+            names = self.group_names or ("all",)
+            visible = results.get("shown", np.ones(len(names)))
+            counts = tuple(
+                (name, Measured(float(count), spread) if seen else f"below {self.min_group:g}")
+                for name, count, seen in zip(names, results["flagged"], visible, strict=True)
+            )
+            spoken = "Noisy numbers; ± is 95 % of the noise."
+            shown.append(Table("Outliers", ("", "records"), counts, spoken))
+        return tuple(shown)
+
+
+def _of_usual(values: Mapping[str, _Array]) -> dict[str, _Array]:
+    """Return the state or the results of the task that tells what is usual."""
+    return {
+        name.removeprefix(_USUAL): value
+        for name, value in values.items()
+        if name.startswith(_USUAL)
+    }
+
+
+def _definite(told: Mapping[str, Floats], spread: Floats) -> Floats:
+    """Return the covariance with no direction narrower than its noise, which could be negative."""
+    units = np.outer(spread, spread)
+    noise = (told["covariance_high"] - told["covariance_low"]).diagonal() / spread**2
+    least = max(float(noise.max()) / (2 * INTERVAL_95["gaussian"]), 2.0**-32)
+    values, vectors = np.linalg.eigh(told["covariance"] / units)
+    covariance: Floats = (vectors * np.maximum(values, least)) @ vectors.T * units
+    return covariance
+
+
+def _between(results: Mapping[str, Floats], name: str, i: int) -> Between:
+    return Between(*(float(results[key][i]) for key in (name, f"{name}_low", f"{name}_high")))

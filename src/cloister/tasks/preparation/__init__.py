@@ -1,0 +1,1 @@
+"""Preparation: bounds, scaling, components, statistics, and several tasks as one."""

@@ -1,0 +1,218 @@
+"""``Bounds``: private bounds of columns, and records clipped to them.
+
+A public box that is much wider than the records wastes budget: every later step pays for its width.
+Two private quantiles are a narrower one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import ClassVar, Self, cast
+
+import numpy as np
+
+from cloister.display import Exhibit, Table
+from cloister.errors import PlanError
+from cloister.hazmat.fixedpoint import Grid
+from cloister.privacy.budget import Budget
+from cloister.privacy.calibration import gaussian_noise_multiplier
+from cloister.task import (
+    Block,
+    Floats,
+    GridState,
+    Integers,
+    Mechanism,
+    Profile,
+    PublicColumn,
+    Records,
+    Released,
+    State,
+)
+from cloister.tasks.preparation.quantiles import Quantiles
+
+_USUAL = (0.01, 0.99)
+_BEYOND, _MOST = 2.0, 0.25  # deviations of noise by which a bound is inside; at most so far
+_NARROWEST = 64  # grid steps from the middle to a bound: columns without spread stay as wide
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """Columns of numbers, clipped to two private quantiles and stretched to the box.
+
+    Parameters
+    ----------
+    quantiles : Quantiles
+        At the two probabilities.
+    names : tuple of str
+    low, high : tuple of float, data units
+        The public box.
+    categories : tuple of tuple of str
+        Of each column; empty for numbers.
+    """
+
+    name: ClassVar[str] = "bounds"
+    private: ClassVar[bool] = True
+    profiles: ClassVar[frozenset[Profile]] = Quantiles.profiles
+    mechanism: ClassVar[Mechanism] = "gaussian"
+    quantiles: Quantiles
+    names: tuple[str, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    categories: tuple[tuple[str, ...], ...]
+
+    def __post_init__(self) -> None:
+        for field in ("names", "low", "high"):
+            object.__setattr__(self, field, tuple(getattr(self, field)))
+        object.__setattr__(self, "categories", tuple(tuple(words) for words in self.categories))
+        probabilities = self.quantiles.probabilities
+        if len(probabilities) != 2 or not probabilities[0] < probabilities[1]:
+            raise PlanError(
+                f"probabilities must be two, the lower first, got {probabilities}; the quantiles "
+                "between become the box."
+            )
+
+    @classmethod
+    def design(
+        cls,
+        *,
+        n_features: int,
+        nominal_n: int,
+        budget: Budget | None,
+        frac_bits: int = 16,
+        columns: tuple[PublicColumn, ...],
+        keep: Sequence[str] = (),
+        probabilities: Sequence[float] | None = None,
+        levels: int | None = None,
+        refine: bool = True,
+    ) -> Self:
+        """Bound every column of numbers that is not to be kept as it is.
+
+        Parameters
+        ----------
+        probabilities : (float, float), optional
+            Of the quantiles that become the box. By default 1 % and 99 %, or nearer to the middle
+            where noise could not tell these from the ends of the public box.
+        keep, levels, refine
+            As of :class:`~cloister.tasks.preparation.quantiles.Quantiles`.
+        """
+        quantiles = Quantiles.design(
+            n_features=n_features,
+            nominal_n=nominal_n,
+            budget=budget,
+            frac_bits=frac_bits,
+            columns=columns,
+            probabilities=_USUAL if probabilities is None else probabilities,
+            keep=keep,
+            levels=levels,
+            refine=refine,
+        )
+        if probabilities is None and budget is not None:
+            noise = gaussian_noise_multiplier(budget.epsilon, budget.delta)
+            tail = max(_USUAL[0], min(_BEYOND * quantiles.rank_noise(noise, nominal_n), _MOST))
+            quantiles = replace(quantiles, probabilities=(tail, 1 - tail))
+        return cls(
+            quantiles=quantiles,
+            names=tuple(column.name for column in columns),
+            low=tuple(column.low for column in columns),
+            high=tuple(column.high for column in columns),
+            categories=tuple(column.categories for column in columns),
+        )
+
+    @property
+    def n_features(self) -> int:
+        """Number of columns."""
+        return self.quantiles.n_features
+
+    @property
+    def frac_bits(self) -> int:
+        """Fineness of the grid."""
+        return self.quantiles.frac_bits
+
+    @property
+    def rounds(self) -> int:
+        """Trees of the quantiles."""
+        return self.quantiles.rounds
+
+    @property
+    def used(self) -> tuple[int, ...]:
+        """Columns that are bounded."""
+        return self.quantiles.used
+
+    @property
+    def output(self) -> tuple[PublicColumn, ...]:
+        """The columns; bounded ones in ``[-1, 1]`` between their private bounds."""
+        return tuple(
+            PublicColumn(name, -1.0, 1.0)
+            if j in self.used
+            else PublicColumn(name, self.low[j], self.high[j], self.categories[j])
+            for j, name in enumerate(self.names)
+        )
+
+    def describe(self) -> str:
+        """Say in plain words what is summed and what is released."""
+        low, high = self.quantiles.probabilities
+        return (
+            f"{self.quantiles.describe()} Each silo then clips {len(self.used)} columns to the "
+            f"quantiles {low:g} and {high:g} and stretches them to the whole box."
+        )
+
+    def start(self) -> State:
+        """Return the state of the quantiles."""
+        return self.quantiles.start()
+
+    def blocks(self, t: int) -> tuple[Block, ...]:
+        """Return the blocks of the quantiles."""
+        return self.quantiles.blocks(t)
+
+    def contribute(self, t: int, state: GridState, records: Records) -> Integers:
+        """Return the counts of the quantiles."""
+        return self.quantiles.contribute(t, state, records)
+
+    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+        """Return the quantiles."""
+        return self.quantiles.update(t, state, released)
+
+    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
+        """Return nothing, as the quantiles."""
+        return self.quantiles.forecast(noise_std, nominal_n, grid)
+
+    def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
+        """Return the quantiles with their intervals, and the bounds made of them.
+
+        Returns
+        -------
+        dict
+            What :meth:`.Quantiles.results` returns, and ``lower`` and ``upper`` of shape (n_used,),
+            data units: the quantiles, or a little further apart where they nearly agree.
+        """
+        found = self.quantiles.results(state, grid)
+        low, high = found["quantiles"].T
+        box = self._public
+        half = np.maximum((high - low) / 2, _NARROWEST / box.one * box.half_range)
+        lower, upper = (low + high) / 2 - half, (low + high) / 2 + half
+        # far from zero, numbers may be coarser than the grid
+        return {**found, "lower": lower, "upper": np.maximum(upper, np.nextafter(lower, np.inf))}
+
+    @cached_property
+    def _public(self) -> Grid:
+        """The public box of the used columns."""
+        low, high = (tuple(ends[j] for j in self.used) for ends in (self.low, self.high))
+        return Grid(low, high, self.frac_bits)
+
+    def transform(self, results: Mapping[str, Floats], records: Records) -> Records:
+        """Return records whose used columns are clipped to the quantiles and stretched."""
+        grid, changed = self._public, records.copy()
+        low, high = results["lower"], results["upper"]
+        values = grid.decode(records[:, self.used] / grid.one)
+        scaled = (values - (low + high) / 2) * (2 / (high - low))
+        changed[:, self.used] = np.rint(np.clip(scaled, -1, 1) * grid.one)
+        return changed
+
+    def exhibits(
+        self, results: Mapping[str, Floats], columns: tuple[str, ...]
+    ) -> tuple[Exhibit, ...]:
+        """Return a table of the bounds, and what else quantiles show."""
+        table, *curves = self.quantiles.exhibits(results, columns)
+        return (replace(cast(Table, table), title="Private bounds"), *curves)

@@ -1,0 +1,434 @@
+"""Several tasks as one: the rounds of one after those of another, under one plan and one cost.
+
+What a step releases may change the records that later steps sum
+(:class:`~cloister.task.Transformer`): each silo does so row by row, with a function that is
+public once the step is released.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from inspect import Parameter, signature
+from itertools import accumulate
+from math import ceil, sqrt
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from cloister.display import Exhibit
+from cloister.errors import PlanError
+from cloister.hazmat.fixedpoint import Grid
+from cloister.privacy.budget import Budget
+from cloister.privacy.calibration import gaussian_noise_multiplier, gdp_part
+from cloister.task import (
+    Block,
+    Floats,
+    GridState,
+    Integers,
+    Mechanism,
+    Profile,
+    PublicColumn,
+    Records,
+    Released,
+    State,
+    Task,
+    Transformer,
+)
+from cloister.tasks.options import misfit
+
+_PREPARING_SHARE = 0.1  # of the budget, for each step before the last, unless told
+_TOLD_BY = ("target", "truth")  # options that name the column which no step before may change
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pipeline:
+    """Steps that prepare records, and a last one that answers.
+
+    Parameters
+    ----------
+    steps : tuple of Task
+        All but the last are transformers.
+    shares : tuple of float, one for each step, sum at most 1
+        Parts of the squared GDP parameter of the whole.
+    names : tuple of str
+        Of the columns before the first step.
+    low, high : tuple of float, data units
+        Their box.
+    frac_bits : int
+
+    Notes
+    -----
+    A transformer turns one record into one record of the same lattice, so a step's own bounds hold
+    for what it is given, whatever was released before. Costs of Gaussian releases add up: those of
+    step i are `shares[i]` of the whole. docs/proofs/preparation.md has the proof.
+    """
+
+    name: ClassVar[str] = "pipeline"
+    private: ClassVar[bool] = True
+    profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
+    mechanism: ClassVar[Mechanism] = "gaussian"
+
+    steps: tuple[Task, ...]
+    shares: tuple[float, ...]
+    names: tuple[str, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    frac_bits: int = 16
+
+    def __post_init__(self) -> None:
+        for field in ("steps", "shares", "names", "low", "high"):
+            object.__setattr__(self, field, tuple(getattr(self, field)))
+        if not self.steps or len(self.shares) != len(self.steps):
+            raise PlanError(
+                f"shares must be one for each of {len(self.steps)} steps, got {len(self.shares)}."
+            )
+        if not all(share > 0 for share in self.shares) or sum(self.shares) > 1 + 1e-9:
+            raise PlanError(
+                f"shares must be above 0 and sum to at most 1, got {self.shares}; the last step "
+                "takes what is left if they are not given."
+            )
+        if any(step.frac_bits != self.frac_bits for step in self.steps):
+            raise PlanError(
+                f"frac_bits of all steps must be {self.frac_bits}, as of the records; design the "
+                "pipeline again."
+            )
+        if self.steps[0].n_features != len(self.names):
+            raise PlanError(
+                f"step {self.steps[0].name!r} must take the {len(self.names)} columns of the "
+                f"pipeline, takes {self.steps[0].n_features}."
+            )
+        for step in self.steps:
+            if not step.private or step.mechanism != "gaussian" or step.profiles != self.profiles:
+                raise PlanError(
+                    f"step {step.name!r} cannot be part of a pipeline; its noise must be Gaussian "
+                    "under every profile."
+                )
+        for step, after in zip(self.steps, self.steps[1:], strict=False):
+            if not isinstance(step, Transformer):
+                raise PlanError(
+                    f"step {step.name!r} changes no records, so it must be the last one."
+                )
+            if len(step.output) != after.n_features:
+                raise PlanError(
+                    f"step {after.name!r} expects {after.n_features} columns, {step.name!r} gives "
+                    f"{len(step.output)}."
+                )
+
+    @classmethod
+    def design(
+        cls,
+        *,
+        n_features: int,
+        nominal_n: int,
+        budget: Budget | None,
+        frac_bits: int = 16,
+        columns: tuple[PublicColumn, ...],
+        steps: Sequence[tuple[str, Mapping[str, Any]]],
+        shares: Sequence[float] | None = None,
+        least_signal: float = 2.0,
+    ) -> Self:
+        """Design each step for its part of the budget and the columns that reach it.
+
+        Parameters
+        ----------
+        steps : sequence of (name, options)
+            Names of tasks, such as ``[("standardise", {}), ("logistic", {"target": "ill"})]``.
+        shares : sequence of float, optional
+            A tenth for each step before the last, which takes the rest.
+        least_signal : float, >= 0
+            Refuse a step of which no sum, if all records agreed, would be so many times its noise.
+        """
+        from cloister.tasks import TASKS  # which holds this class, too
+
+        if budget is None or not steps:
+            raise PlanError("a pipeline needs a budget and at least one step.")
+        before = len(steps) - 1
+        if shares is None:
+            shares = (*[_PREPARING_SHARE] * before, 1 - _PREPARING_SHARE * before)
+        if len(shares) != len(steps) or not all(0 < share <= 1 for share in shares):
+            raise PlanError(
+                f"shares must be {len(steps)} numbers in (0, 1], one for each step, got "
+                f"{tuple(shares)}."
+            )
+        cls._check_names([name for name, _ in steps], TASKS)
+        last = dict(steps[-1][1])
+        kept = [last[word] for word in _TOLD_BY if word in last]
+        designed: list[Task] = []
+        reaching = columns
+        for (name, options), share in zip(steps, shares, strict=True):
+            accepts = signature(TASKS[name].design).parameters
+            own: dict[str, Any] = {"columns": reaching} if "columns" in accepts else {}
+            if len(designed) < before and "keep" in accepts:
+                own["keep"] = tuple(kept)
+            try:
+                step = TASKS[name].design(
+                    n_features=len(reaching),
+                    nominal_n=nominal_n,
+                    budget=gdp_part(budget, share),
+                    frac_bits=frac_bits,
+                    **{**own, **options},
+                )
+            except TypeError as error:
+                raise PlanError(misfit(TASKS[name], options, error)) from error
+            designed.append(step)
+            if isinstance(step, Transformer):
+                reaching = step.output
+        _check_signals(designed, shares, budget, nominal_n, least_signal)
+        return cls(
+            steps=tuple(designed),
+            shares=tuple(shares),
+            names=tuple(column.name for column in columns),
+            low=tuple(column.low for column in columns),
+            high=tuple(column.high for column in columns),
+            frac_bits=frac_bits,
+        )
+
+    @classmethod
+    def _check_names(cls, names: Sequence[str], known: Mapping[str, type[Task]]) -> None:
+        """Refuse names that no step can have at its place, and say which fit there."""
+        preparing = [name for name, task in known.items() if hasattr(task, "transform")]
+        for name in names[:-1]:
+            if name in known and name not in preparing:
+                raise PlanError(
+                    f"step {name!r} changes no records, so it must be the last one; before it fit "
+                    f"{', '.join(preparing)}."
+                )
+            if name not in preparing:
+                raise PlanError(
+                    f"a step must be one of {', '.join(preparing)} before the last one, got "
+                    f"{name!r}."
+                )
+        if names[-1] == cls.name or names[-1] not in known or _of_clients(known[names[-1]]):
+            fit = sorted(
+                name
+                for name, task in known.items()
+                if task.private
+                and getattr(task, "mechanism", "") == cls.mechanism
+                and name != cls.name
+                and not _of_clients(task)
+            )
+            raise PlanError(
+                f"a step must be one of {', '.join(fit)} where it is the last, got {names[-1]!r}."
+            )
+
+    @property
+    def n_features(self) -> int:
+        """Number of columns before the first step."""
+        return len(self.names)
+
+    @property
+    def reaching(self) -> tuple[str, ...]:
+        """Names of the columns that reach the last step."""
+        if len(self.steps) == 1:
+            return self.names
+        before = self.steps[-2]
+        assert isinstance(before, Transformer)
+        return tuple(column.name for column in before.output)
+
+    @property
+    def last_grid(self) -> Grid:
+        """The grid of the records that reach the last step; its results are in these units."""
+        return self._grids[-1]
+
+    @property
+    def rounds(self) -> int:
+        """Rounds of all steps."""
+        return sum(step.rounds for step in self.steps)
+
+    def describe(self) -> str:
+        """Say what each step does and which part of the budget it takes."""
+        parts = (
+            f"Step {i} of {len(self.steps)} ({share:.0%} of the budget): {step.describe()}"
+            for i, (step, share) in enumerate(zip(self.steps, self.shares, strict=True), start=1)
+        )
+        return " ".join(parts)
+
+    def start(self) -> State:
+        """Return the states of all steps."""
+        return self._joined(step.start() for step in self.steps)
+
+    def blocks(self, t: int) -> tuple[Block, ...]:
+        """Return the blocks of the step whose round it is, at its part of the budget."""
+        i, own = self._place(t)
+        return tuple(
+            replace(block, weight=block.weight * self.shares[i])
+            for block in self.steps[i].blocks(own)
+        )
+
+    def contribute(self, t: int, state: GridState, records: Records) -> Integers:
+        """Change records as the steps before say, and sum what the step of the round sums."""
+        i, own = self._place(t)
+        for j in range(i):
+            step = self.steps[j]
+            assert isinstance(step, Transformer)
+            results = step.results(self._state_of(j, state), self._grids[j])
+            # whatever a transformer made of hostile numbers, it is a record of the grid
+            one = 1 << self.frac_bits
+            records = np.clip(step.transform(results, records), -one, one)
+        return self.steps[i].contribute(own, self._state_of(i, state), records)
+
+    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+        """Move the state of one step on."""
+        i, own = self._place(t)
+        after = self.steps[i].update(own, self._state_of(i, state), released)
+        one = float(1 << self.frac_bits)
+        same = {name: value / one for name, value in state.items()}
+        return {**same, **{f"{i}.{name}": value for name, value in after.items()}}
+
+    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
+        """Return what the last step expects."""
+        return self.steps[-1].forecast(noise_std, nominal_n, self._grids[-1])
+
+    def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
+        """Return the results of all steps; those before the last as ``NAME.RESULT``."""
+        found: dict[str, Floats] = {}
+        for i, (step, label) in enumerate(zip(self.steps, self._labels, strict=True)):
+            own = step.results(self._state_of(i, state), self._grids[i])
+            found |= {label + name: value for name, value in own.items()}
+        return found
+
+    def exhibits(
+        self, results: Mapping[str, Floats], columns: tuple[str, ...]
+    ) -> tuple[Exhibit, ...]:
+        """Return the exhibits of all steps, the last one's first."""
+        shown: list[tuple[Exhibit, ...]] = []
+        for i, step in enumerate(self.steps):
+            shown.append(step.exhibits(self._results_of(i, results), columns))
+            if isinstance(step, Transformer):
+                columns = tuple(column.name for column in step.output)
+        return tuple(exhibit for part in reversed(shown) for exhibit in part)
+
+    # What the last step can do for a record, the pipeline can: these are absent where it cannot. --
+
+    @property
+    def target(self) -> int:
+        """The column, before the first step, that the last one tells."""
+        at: int = self.steps[-1].target  # type: ignore[attr-defined]  # absent: AttributeError
+        before = self.steps[-2] if len(self.steps) > 1 else None
+        if before is None:
+            return at
+        assert isinstance(before, Transformer)
+        return self.names.index(before.output[at].name)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Classes of the last step."""
+        classes: tuple[str, ...] = self.steps[-1].classes  # type: ignore[attr-defined]
+        return classes
+
+    @property
+    def probabilities(self) -> Callable[[Mapping[str, Floats], Records], Floats]:
+        """As the last step's, of records before the first step."""
+        return partial(self._through, self.steps[-1].probabilities)  # type: ignore[attr-defined]
+
+    @property
+    def predict(self) -> Callable[[Mapping[str, Floats], Records], Floats]:
+        """As the last step's, of records before the first step."""
+        return partial(self._through, self.steps[-1].predict)  # type: ignore[attr-defined]
+
+    def _through(
+        self,
+        tell: Callable[[Mapping[str, Floats], Records], Floats],
+        results: Mapping[str, Floats],
+        records: Records,
+    ) -> Floats:
+        for i, step in enumerate(self.steps[:-1]):
+            assert isinstance(step, Transformer)
+            records = step.transform(self._results_of(i, results), records)
+        return tell(self._results_of(len(self.steps) - 1, results), records)
+
+    @cached_property
+    def _ends(self) -> tuple[int, ...]:
+        return tuple(accumulate(step.rounds for step in self.steps))
+
+    def _place(self, t: int) -> tuple[int, int]:
+        """Return the step of a round, and which of its own rounds it is."""
+        i = next(i for i, end in enumerate(self._ends) if t < end)
+        return i, t - (self._ends[i] - self.steps[i].rounds)
+
+    @cached_property
+    def _grids(self) -> tuple[Grid, ...]:
+        """The grid of the records that reach each step."""
+        grids = [Grid(self.low, self.high, self.frac_bits)]
+        for step in self.steps[:-1]:
+            assert isinstance(step, Transformer)
+            low = tuple(column.low for column in step.output)
+            high = tuple(column.high for column in step.output)
+            grids.append(Grid(low, high, self.frac_bits))
+        return tuple(grids)
+
+    @cached_property
+    def _labels(self) -> tuple[str, ...]:
+        """What stands before the names of each step's results."""
+        names = [step.name for step in self.steps[:-1]]
+        labels = (
+            f"{name}-{names[:i].count(name) + 1}." if name in names[:i] else f"{name}."
+            for i, name in enumerate(names)
+        )
+        return (*labels, "")
+
+    def _results_of(self, i: int, results: Mapping[str, Floats]) -> dict[str, Floats]:
+        """Return the results of one step under its own names."""
+        label = self._labels[i]
+        others = tuple(other for other in self._labels if other)
+        return {
+            name.removeprefix(label): value
+            for name, value in results.items()
+            if (name.startswith(label) if label else not name.startswith(others))
+        }
+
+    def _state_of(self, i: int, state: GridState) -> GridState:
+        start = f"{i}."
+        return {
+            name.removeprefix(start): value
+            for name, value in state.items()
+            if name.startswith(start)
+        }
+
+    @staticmethod
+    def _joined(states: Any) -> State:
+        return {f"{i}.{name}": v for i, state in enumerate(states) for name, v in state.items()}
+
+
+def _of_clients(task: type[Task]) -> bool:
+    """Return whether a task is told whose records they are, which no step is."""
+    silos = signature(task.design).parameters.get("silos")
+    return silos is not None and silos.default is Parameter.empty
+
+
+def _check_signals(
+    steps: Sequence[Task],
+    shares: Sequence[float],
+    budget: Budget,
+    nominal_n: int,
+    least: float,
+) -> None:
+    """Refuse steps that would release noise alone, and say what would fit."""
+    whole = [_signal(step, budget, nominal_n) for step in steps]
+    signals = [signal * sqrt(share) for signal, share in zip(whole, shares, strict=True)]
+    weakest = min(range(len(steps)), key=signals.__getitem__)
+    if signals[weakest] >= least:
+        return
+    factor = least / signals[weakest]
+    fits = [f"epsilon >= {gdp_part(budget, factor**2).epsilon:.2g}"]
+    fits.append(f"nominal_n >= {ceil(factor * nominal_n)}")
+    if len(steps) > 1 and whole[-1] >= least:
+        fits.append(f"the step {steps[-1].name!r} alone")
+    raise PlanError(
+        f"budget too small for step {weakest + 1}, {steps[weakest].name!r}: all records together "
+        f"would be {signals[weakest]:.2g} times its noise, wanted {least:g}; about "
+        f"{' or '.join(fits)} would fit."
+    )
+
+
+def _signal(step: Task, budget: Budget, nominal_n: int) -> float:
+    """Return the largest sum of equal records over its noise, with the whole budget.
+
+    A record that spends its L1 and its L2 bound adds ``l2_squared / l1`` to each word it touches.
+    """
+    noise = gaussian_noise_multiplier(budget.epsilon, budget.delta)
+    blocks = (block for t in range(step.rounds) for block in step.blocks(t))
+    most = max(sqrt(block.weight * block.l2_squared) / block.l1 for block in blocks)
+    return nominal_n * most / noise

@@ -1,0 +1,442 @@
+"""``Quantiles``: medians and other quantiles of columns, from trees of noisy counts.
+
+Each column's axis is cut into equal cells, these into equal cells, and so on, so that a record is
+in one cell of each level of a tree. Noisy counts of all levels are made to agree by least squares
+[H10]_; a running sum of them then holds few noises. A second tree, over cells that are narrow where
+the first one saw records, makes the answer as sharp as the grid, however wide the public box is.
+
+References
+----------
+.. [H10] Hay, Rastogi, Miklau and Suciu, "Boosting the accuracy of differentially private histograms
+   through consistency", PVLDB 3(1), 2010, section 4.
+.. [QYL13] Qardaji, Yang and Li, "Understanding hierarchical methods for differentially private
+   histograms", PVLDB 6(14), 2013: how many children a cell should have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from math import sqrt
+from typing import ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cloister.display import Between, Curve, Exhibit, Table
+from cloister.errors import PlanError
+from cloister.hazmat.fixedpoint import Grid, from_grid
+from cloister.privacy.budget import Budget
+from cloister.privacy.calibration import gaussian_noise_multiplier
+from cloister.task import (
+    INTERVAL_95,
+    Block,
+    Floats,
+    GridState,
+    Integers,
+    Mechanism,
+    Profile,
+    PublicColumn,
+    Records,
+    Released,
+    State,
+)
+from cloister.tasks.scores import Estimate
+
+BRANCHES = 4  # of a cell; of 256 cells it makes the least noise of a running sum [QYL13]_
+_FINE = 16  # a record counts 2**16
+_LEVELS = (2, 5)
+_FIRST_SHARE = 0.25  # of the budget, for the first of two trees
+_EVEN = 0.25  # part of the second tree's cells that is spread evenly over the box
+_SEEN = 2.0  # deviations of its noise by which a cell must stand out to be cut finer
+_CURVES = 6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quantiles:
+    """Quantiles and distributions of columns of numbers.
+
+    Parameters
+    ----------
+    n_features : int
+    used : tuple of int
+        Columns whose quantiles are released; at least one.
+    probabilities : tuple of float in (0, 1)
+    levels : int in [1, 6]
+        Of a tree; its finest level has ``4**levels`` cells.
+    rounds : int, 1 or 2
+        Trees: over cells of equal width, then over cells that the first one chose.
+    frac_bits : int
+
+    Notes
+    -----
+    Add/remove one record: in each round it adds one to one cell of each level for each of D used
+    columns, so a round has the integer bound ``D levels`` in squares. docs/proofs/preparation.md
+    """
+
+    name: ClassVar[str] = "quantiles"
+    private: ClassVar[bool] = True
+    profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
+    mechanism: ClassVar[Mechanism] = "gaussian"
+
+    n_features: int
+    used: tuple[int, ...]
+    probabilities: tuple[float, ...] = (0.25, 0.5, 0.75)
+    levels: int = 4
+    rounds: int = 2
+    frac_bits: int = 16
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "used", tuple(self.used))
+        object.__setattr__(self, "probabilities", tuple(float(p) for p in self.probabilities))
+        if not self.used or not all(type(j) is int and 0 <= j < self.n_features for j in self.used):
+            raise PlanError("quantiles need at least one column of numbers; name one.")
+        if not self.probabilities or not all(0 < p < 1 for p in self.probabilities):
+            raise PlanError(f"probabilities must be in (0, 1), got {self.probabilities}.")
+        if not 1 <= self.levels <= 6:
+            raise PlanError(f"levels must be in [1, 6], got {self.levels}.")
+        if self.rounds not in (1, 2):
+            raise PlanError(f"rounds must be 1 or 2, got {self.rounds}.")
+
+    @classmethod
+    def design(
+        cls,
+        *,
+        n_features: int,
+        nominal_n: int,
+        budget: Budget | None,
+        frac_bits: int = 16,
+        columns: tuple[PublicColumn, ...],
+        probabilities: Sequence[float] = (0.25, 0.5, 0.75),
+        keep: Sequence[str] = (),
+        levels: int | None = None,
+        refine: bool = True,
+    ) -> Self:
+        """Take every column of numbers but those in `keep`.
+
+        Parameters
+        ----------
+        probabilities : sequence of float in (0, 1)
+        keep : sequence of str
+        levels : int, optional
+            By default so many that a finest cell is about what noise can tell apart.
+        refine : bool
+            Whether a second tree looks closer where the first one saw records. Without it a
+            quantile is as good as one cell of the public box.
+        """
+        used = numbers_but(columns, keep)
+        return cls(
+            n_features=n_features,
+            used=used,
+            probabilities=tuple(probabilities),
+            levels=usual_levels(nominal_n, budget, len(used)) if levels is None else levels,
+            rounds=2 if refine else 1,
+            frac_bits=frac_bits,
+        )
+
+    def describe(self) -> str:
+        """Say in plain words what is summed and what is released."""
+        closer = " Then the same again, in cells that lie closer where records were seen."
+        return (
+            f"Numbers of records in {BRANCHES**self.levels} cells of each of {len(self.used)} "
+            f"columns, and in {self.levels - 1} coarser divisions of the same boxes, all with "
+            f"Gaussian noise; quantiles are read from them.{closer * (self.rounds == 2)}"
+        )
+
+    def start(self) -> State:
+        """Return empty counts of equal cells."""
+        d, n = len(self.used), BRANCHES**self.levels
+        walls = np.tile(np.linspace(-1.0, 1.0, n + 1), (d, 1))
+        return {"walls": walls, "counts": np.zeros((d, n)), "next": walls, "noise": np.zeros(1)}
+
+    def blocks(self, t: int) -> tuple[Block, ...]:
+        """Return all levels of all columns' trees under one noise."""
+        touched, one = len(self.used) * self.levels, 1 << _FINE
+        words = sum(BRANCHES**level for level in range(1, self.levels + 1))
+        share = 1.0 if self.rounds == 1 else (_FIRST_SHARE, 1 - _FIRST_SHARE)[t]
+        return (Block("trees", (len(self.used), words), touched * one, touched * one**2, share),)
+
+    def contribute(self, t: int, state: GridState, records: Records) -> Integers:
+        """Return how many records are in each cell of each level."""
+        n, trees = BRANCHES**self.levels, []
+        # walls rise; sorted, so that the bound holds for whatever state a hostile party makes
+        for j, walls in zip(self.used, np.sort(state["next"], axis=1), strict=True):
+            # a value belongs to the last cell whose lower wall is not above it
+            cells = np.searchsorted(walls[1:-1], records[:, j], side="right")
+            finest = np.bincount(cells, minlength=n)
+            for level in range(1, self.levels + 1):
+                trees.append(finest.reshape(BRANCHES**level, -1).sum(axis=1))
+        return np.concatenate(trees).astype(np.int64) << _FINE
+
+    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+        """Return counts that agree, and the cells of the next round."""
+        block = released["trees"]
+        noise = block.noise_std / (1 << _FINE)
+        ends = np.cumsum([BRANCHES**level for level in range(1, self.levels)])
+        counts = agreeing(np.split(from_grid(block.values, _FINE), ends, axis=1))
+        walls = from_grid(state["next"], self.frac_bits)
+        last = t + 1 == self.rounds
+        return {
+            "walls": walls,
+            "counts": counts,
+            "next": walls if last else _sharper(walls, counts, noise),
+            "noise": np.array([noise]),
+        }
+
+    def rank_noise(self, noise_multiplier: float, nominal_n: int) -> float:
+        """Return the deviation of the part of the records below a place, from public numbers."""
+        (last,) = self.blocks(self.rounds - 1)
+        word = noise_multiplier * sqrt(last.l2_squared / last.weight) / (1 << _FINE)
+        inner, _ = running_variance(self.levels)
+        return word * sqrt(float(inner.max())) / max(nominal_n, 1)
+
+    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
+        """Return the half-widths of the share of records below a place, and of the count."""
+        return self._half_widths(noise_std / (1 << _FINE), float(nominal_n))
+
+    def _half_widths(self, noise: float, count: float) -> dict[str, Floats]:
+        inner, total = running_variance(self.levels)
+        z = INTERVAL_95["gaussian"] * noise
+        return {
+            "count_half_width": np.array([z * sqrt(total / len(self.used))]),
+            "rank_half_width": np.array([z * sqrt(inner.max()) / max(count, 1.0)]),
+        }
+
+    def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
+        """Return quantiles and distributions with their 95 % noise intervals.
+
+        Returns
+        -------
+        dict
+            ``quantiles``, ``low`` and ``high`` of shape (n_used, n_probabilities), data units, at
+            least a cell apart; ``walls``, data units, and ``distribution``, the part of the records
+            below each wall, with ``distribution_low`` and ``distribution_high``, of shape
+            (n_used, n_cells + 1); ``count`` and ``count_half_width``, in records, and
+            ``rank_half_width``, of a part of the records, of shape (1,).
+        """
+        real = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
+        walls, counts, noise = real["walls"], real["counts"], float(real["noise"][0])
+        found = quantiles_of(walls, counts, noise, self.probabilities)
+        total = float(counts.sum(axis=1).mean())
+        inner, _ = running_variance(self.levels)
+        spread = INTERVAL_95["gaussian"] * noise * np.sqrt(inner) / max(total, 1.0)
+        share = np.clip(_rising(_running(counts)) / max(total, 1.0), 0.0, 1.0)
+        centre, half = (part[list(self.used), None] for part in (grid.centre, grid.half_range))
+        rounding = 2.0 ** -(self.frac_bits + 1)  # of a record that enters the grid
+        places = {
+            "quantiles": found.value,
+            "low": np.maximum(found.low - rounding, -1.0),
+            "high": np.minimum(found.high + rounding, 1.0),
+            "walls": walls,
+        }
+        return {
+            **{name: centre + half * place for name, place in places.items()},
+            "distribution": share,
+            "distribution_low": np.clip(share - spread, 0.0, 1.0),
+            "distribution_high": np.clip(share + spread, 0.0, 1.0),
+            "count": np.array([total]),
+            **self._half_widths(noise, total),
+        }
+
+    def exhibits(
+        self, results: Mapping[str, Floats], columns: tuple[str, ...]
+    ) -> tuple[Exhibit, ...]:
+        """Return a table of quantiles, and the distributions of the first columns."""
+        cells = zip(results["quantiles"], results["low"], results["high"], strict=True)
+        rows: tuple[tuple[str | Between, ...], ...] = tuple(
+            (
+                columns[j],
+                *(Between(float(q), float(a), float(b)) for q, a, b in zip(*row, strict=True)),
+            )
+            for j, row in zip(self.used, cells, strict=True)
+        )
+        headings = ("column", *(f"{p:.3g}" for p in self.probabilities))
+        note = "[ , ] is at least 95 % of the noise, and never finer than a cell."
+        curves = (
+            Curve(
+                f"Distribution of {columns[j]}",
+                results["walls"][i],
+                results["distribution"][i],
+                results["distribution_low"][i],
+                results["distribution_high"][i],
+                axes=(columns[j], "part of the records below"),
+                note="The band is 95 % of the noise at each place.",
+            )
+            for i, j in enumerate(self.used[:_CURVES])
+        )
+        return (Table("Quantiles", headings, rows, note), *curves)
+
+
+def numbers_but(columns: Sequence[PublicColumn], keep: Sequence[str]) -> tuple[int, ...]:
+    """Return the columns of numbers that are not to be kept.
+
+    Raises
+    ------
+    PlanError
+        If `keep` names a column that is not there.
+    """
+    names = [column.name for column in columns]
+    if unknown := [name for name in keep if name not in names]:
+        raise PlanError(f"keep must name columns of the schema, {names}, got {unknown[0]!r}.")
+    return tuple(j for j, c in enumerate(columns) if not c.levels and c.name not in keep)
+
+
+def usual_levels(nominal_n: int, budget: Budget | None, n_columns: int) -> int:
+    """Return how many levels suit a plan: its finest cells hold about what noise can hide."""
+    if budget is None:
+        raise PlanError("budget is needed to choose the levels of trees; give it, or give levels.")
+    noise = gaussian_noise_multiplier(budget.epsilon, budget.delta) * sqrt(max(n_columns, 1))
+    for levels in range(*_LEVELS):
+        if BRANCHES**levels >= nominal_n / (noise * sqrt(levels)):
+            return levels
+    return _LEVELS[1]
+
+
+# Trees --------------------------------------------------------------------------------------------
+
+
+def agreeing(noisy: Sequence[Floats]) -> Floats:
+    """Return the counts of the finest level that fit all levels best, in least squares.
+
+    Parameters
+    ----------
+    noisy : sequence of ndarray of shape (n_trees, 4**level), for level 1, 2, ...
+        With noise of one deviation. All trees are of the same records and share their total.
+
+    Returns
+    -------
+    ndarray of the shape of the last
+        Linear in `noisy`.
+
+    Notes
+    -----
+    Write E_k for the mean over each cell of level k, m_k for the number of finest cells in one,
+    A_k for the sums over them. The normal equations are ``(sum m_k E_k) x = sum A_k^T y_k``. The
+    E_k are nested projections, so the equations fall apart into the spaces of ``E_k - E_(k-1)``,
+    where the left side is the number ``sum_(l >= k) m_l``. [H10]_ has the same estimate, by two
+    passes over a tree.
+    """
+    depth, n = len(noisy), noisy[-1].shape[1]
+    summed = np.sum([np.repeat(level, n // level.shape[1], axis=1) for level in noisy], axis=0)
+    factors = _precisions(depth)
+    means = [_means(summed, BRANCHES**k) for k in range(depth + 1)]
+    found: Floats = np.tile(means[0].mean(axis=0) / factors[0], (len(summed), 1))
+    for k in range(1, depth + 1):
+        found = found + (means[k] - means[k - 1]) / factors[k]
+    return found
+
+
+@cache
+def running_variance(depth: int) -> tuple[Floats, float]:
+    """Return the variance of running sums of :func:`agreeing` counts, over that of a word.
+
+    Returns
+    -------
+    inner : ndarray of shape (4**depth + 1,)
+        Of the sum of the first 0, 1, ... cells, less an equal part of the total for each.
+    total : float
+        Of the total of one tree; independent of the former.
+    """
+    n, factors = BRANCHES**depth, _precisions(depth)
+    steps = np.tril(np.ones((n + 1, n)), -1)
+    before, inner = _means(steps, 1), np.zeros(n + 1)
+    for k in range(1, depth + 1):
+        after = _means(steps, BRANCHES**k)
+        inner += ((after - before) ** 2).sum(axis=1) / factors[k]
+        before = after
+    return inner, n / float(factors[0])
+
+
+def _precisions(depth: int) -> Floats:
+    """Return the numbers that the normal equations are: for the total, then level by level."""
+    sizes = [BRANCHES ** (depth - level) for level in range(1, depth + 1)]
+    tails = np.cumsum(sizes[::-1])[::-1]
+    return np.array([tails[0], *tails], dtype=np.float64)
+
+
+def _means(values: Floats, cells: int) -> Floats:
+    """Return values replaced by their means over equal runs."""
+    rows, n = values.shape
+    return np.repeat(values.reshape(rows, cells, -1).mean(axis=2), n // cells, axis=1)
+
+
+def quantiles_of(
+    walls: Floats, counts: Floats, noise: float, probabilities: Sequence[float]
+) -> Estimate:
+    """Return quantiles of trees with their 95 % noise intervals.
+
+    Parameters
+    ----------
+    walls : ndarray of shape (n_trees, n_cells + 1), ascending
+    counts : ndarray of shape (n_trees, n_cells)
+        Of :func:`agreeing`.
+    noise : float, >= 0
+        Standard deviation of a word of the trees, in records.
+    probabilities : sequence of float in (0, 1)
+
+    Returns
+    -------
+    Estimate
+        Of shape (n_trees, n_probabilities), in the units of the walls. The target is where the
+        running share of the records reaches the probability, without noise. The interval is made
+        of all cells where noise allows that.
+    """
+    trees, n = counts.shape
+    inner, of_total = running_variance(round(np.log(n) / np.log(BRANCHES)))
+    part = np.array(probabilities)[:, None]
+    sums = _running(counts)[:, None, :]
+    gap = _rising(sums - part * sums[:, :, -1:])
+    variance = inner + (np.linspace(0.0, 1.0, n + 1) - part) ** 2 * of_total / trees
+    reach = INTERVAL_95["gaussian"] * noise * np.sqrt(variance)
+    # the first wall that enough records may lie below, and the last that too few may
+    first = _first(gap + reach >= 0)
+    last = n - _first((gap - reach <= 0)[..., ::-1])
+    low = np.take_along_axis(walls, np.maximum(first - 1, 0), axis=1)
+    high = np.take_along_axis(walls, np.minimum(last + 1, n), axis=1)
+    low, high = np.minimum(low, high), np.maximum(low, high)
+    crossings = [
+        [_crossing(of_part, wall) for of_part in of_tree]
+        for wall, of_tree in zip(walls, gap, strict=True)
+    ]
+    return Estimate(np.clip(crossings, low, high), low, high)
+
+
+def _sharper(walls: Floats, counts: Floats, noise: float) -> Floats:
+    """Return walls that lie close where records were seen."""
+    seen = np.maximum(counts - _SEEN * noise, 0.0)
+    total = seen.sum(axis=1, keepdims=True)
+    even = np.where(total > 0, _EVEN, 1.0) * np.diff(walls, axis=1) / 2
+    upto = _running((1 - _EVEN) * seen / np.where(total > 0, total, 1.0) + even)
+    places = np.linspace(0.0, 1.0, walls.shape[1])
+    pairs = zip(upto / upto[:, -1:], walls, strict=True)
+    return np.array([np.interp(places, reached, wall) for reached, wall in pairs])
+
+
+def _running(counts: Floats) -> Floats:
+    """Return what is below each wall, both ends included; shape (n_trees, n_cells + 1)."""
+    return np.concatenate([np.zeros((len(counts), 1)), np.cumsum(counts, axis=1)], axis=1)
+
+
+def _rising(values: Floats) -> Floats:
+    """Return the middle between the least rising function above and the largest below."""
+    above = np.maximum.accumulate(values, axis=-1)
+    below = np.minimum.accumulate(values[..., ::-1], axis=-1)[..., ::-1]
+    middle: Floats = (above + below) / 2
+    return middle
+
+
+def _first(true: NDArray[np.bool_]) -> Integers:
+    """Return where each row is first true, its last place if nowhere."""
+    found: Integers = np.where(true.any(axis=-1), true.argmax(axis=-1), true.shape[-1] - 1)
+    return found
+
+
+def _crossing(excess: Floats, walls: Floats) -> float:
+    """Return where a rising function on walls is zero; an end if it never is."""
+    after = int(np.argmax(excess >= 0)) if excess[-1] >= 0 else len(excess) - 1
+    if after == 0:
+        return float(walls[0])
+    step = excess[after] - excess[after - 1]
+    part = min(max(-excess[after - 1] / step, 0.0), 1.0) if step > 0 else 1.0
+    return float(walls[after - 1] + part * (walls[after] - walls[after - 1]))

@@ -1,0 +1,347 @@
+"""How many records, their means, variances and, if asked for, covariances: one noisy sum."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import isqrt
+from typing import ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cloister.display import Between, Exhibit, Heatmap, Measured, Table
+from cloister.errors import PlanError
+from cloister.hazmat.fixedpoint import Grid, from_grid
+from cloister.privacy.budget import Budget
+from cloister.task import (
+    INTERVAL_95,
+    Block,
+    Floats,
+    GridState,
+    Integers,
+    Mechanism,
+    Profile,
+    PublicColumn,
+    Records,
+    Released,
+    State,
+)
+from cloister.tasks.clipped import chunks
+from cloister.tasks.moments import (
+    PRODUCT,
+    SQUARE,
+    lattice_bits,
+    n_products,
+    products_l1,
+    products_norm_squared,
+    sum_products,
+    unpack_products,
+)
+from cloister.tasks.population import ENDS, POPULATION_NOTE
+from cloister.tasks.preparation.quantiles import numbers_but
+from cloister.tasks.scores import Estimate, ratio
+
+_FINE = 16  # a record counts 2**16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Statistics:
+    """A noisy count with the means and variances of columns of numbers.
+
+    Parameters
+    ----------
+    n_features : int
+    used : tuple of int
+        Columns that are looked at; at least one.
+    covariance : bool
+        Whether covariances and correlations are released, too.
+    frac_bits : int
+
+    Notes
+    -----
+    Add/remove one record of x in ``[-1, 1]^d``. Without covariances it adds 1 and, of each column,
+    ``x`` and ``2 x^2 - 1``, which uses the whole range where a square uses half of it: squared
+    norm at most ``1 + 2 d``. With them, the packed products of ``(x, 1)``:
+    :func:`~cloister.tasks.moments.products_norm_squared`. docs/proofs/preparation.md
+    """
+
+    name: ClassVar[str] = "statistics"
+    private: ClassVar[bool] = True
+    profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
+    mechanism: ClassVar[Mechanism] = "gaussian"
+    rounds: ClassVar[int] = 1
+
+    n_features: int
+    used: tuple[int, ...]
+    covariance: bool = False
+    frac_bits: int = 16
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "used", tuple(self.used))
+        if not self.used or not all(type(j) is int and 0 <= j < self.n_features for j in self.used):
+            raise PlanError("statistics need at least one column of numbers; name one.")
+        if self.covariance:
+            self._bits  # noqa: B018  # refuses too many columns now
+
+    @classmethod
+    def design(
+        cls,
+        *,
+        n_features: int,
+        nominal_n: int,
+        budget: Budget | None,
+        frac_bits: int = 16,
+        columns: tuple[PublicColumn, ...],
+        keep: Sequence[str] = (),
+        covariance: bool = False,
+    ) -> Self:
+        """Take every column of numbers but those in `keep`."""
+        return cls(
+            n_features=n_features,
+            used=numbers_but(columns, keep),
+            covariance=bool(covariance),
+            frac_bits=frac_bits,
+        )
+
+    @cached_property
+    def _bits(self) -> int:
+        width = len(self.used) + 1
+        return lattice_bits(isqrt(products_norm_squared(width, 0)) + 1, self.frac_bits)
+
+    @property
+    def _size(self) -> int:
+        d = len(self.used)
+        return n_products(d + 1) if self.covariance else 1 + 2 * d
+
+    def describe(self) -> str:
+        """Say in plain words what is summed and what is released."""
+        more = ", and of the products of each two of them" * self.covariance
+        return (
+            f"The number of records, the sums of {len(self.used)} columns and of their squares"
+            f"{more} are released with Gaussian noise; means and variances are made of them."
+        )
+
+    def start(self) -> State:
+        """Return sums of nothing."""
+        return {"sums": np.zeros(self._size), "noise": np.zeros(1)}
+
+    def blocks(self, t: int) -> tuple[Block, ...]:
+        """Return one block: all sums under one noise."""
+        if self.covariance:
+            width, bits = len(self.used) + 1, self._bits
+            l1, l2 = products_l1(width, bits), products_norm_squared(width, bits)
+            return (Block("products", (self._size,), l1, l2, 1.0),)
+        one = 1 << _FINE
+        return (Block("moments", (self._size,), self._size * one, self._size * one**2, 1.0),)
+
+    def contribute(self, t: int, state: GridState, records: Records) -> Integers:
+        """Return sums of ``1, x, 2 x^2 - 1``, or the packed products of ``(x, 1)``."""
+        total = np.zeros(self._size, dtype=np.int64)
+        for part in chunks(records):
+            values = part[:, list(self.used)].astype(np.int64)
+            if self.covariance:
+                rows = nearest(values, self.frac_bits - self._bits)
+                last = np.full((len(rows), 1), 1 << self._bits)
+                total += sum_products(np.concatenate([rows, last], axis=1))
+            else:
+                x = nearest(values, self.frac_bits - _FINE)
+                squares = nearest(2 * x**2 - (1 << 2 * _FINE), _FINE)
+                count = np.array([len(x) << _FINE])
+                total += np.concatenate([count, x.sum(axis=0), squares.sum(axis=0)])
+        return total
+
+    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+        """Return the noisy sums in records."""
+        (block,) = released.values()
+        unit = 2 * self._bits if self.covariance else _FINE
+        return {
+            "sums": from_grid(block.values, unit),
+            "noise": np.array([block.noise_std / (1 << unit)]),
+        }
+
+    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
+        """Return the half-width of the count, in records."""
+        noise = noise_std / (1 << (2 * self._bits if self.covariance else _FINE))
+        return {"count_half_width": self._count_half_width(noise)}
+
+    def _count_half_width(self, noise: float) -> Floats:
+        return np.array([INTERVAL_95["gaussian"] * noise / (SQUARE if self.covariance else 1)])
+
+    def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
+        """Return statistics in data units with their 95 % noise intervals.
+
+        Returns
+        -------
+        dict
+            ``count`` and ``count_half_width`` of shape (1,); ``mean``, ``variance`` and
+            ``deviation``, each with ``_low`` and ``_high``, of shape (n_used,), the mean with the
+            ends of its population interval, ``_population_low`` and ``_high``; if asked for,
+            ``covariance`` and ``correlation``, each with ``_low`` and ``_high``, of shape
+            (n_used, n_used).
+
+        Notes
+        -----
+        Variances divide by the number of records. The released covariance is the nearest matrix
+        without negative eigenvalues; its intervals are of the entries as they were.
+        """
+        real = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
+        noise, d = float(real["noise"][0]), len(self.used)
+        half, centre = (part[list(self.used)] for part in (grid.half_range, grid.centre))
+        found: dict[str, Floats]
+        if self.covariance:
+            products = unpack_products(real["sums"], d + 1)
+            n = float(products[d, d])
+            var_square, var_product = (noise / SQUARE) ** 2, (noise / PRODUCT) ** 2
+            second = np.diag(products)[:d]
+            mean = _mean(products[:d, d], n, second, var_product, var_square)
+            both = _covariance(products, var_square, var_product)
+            found = _matrices(both, half)
+            variance = Estimate(*(np.diag(part) for part in _parts(both)))
+        else:
+            n, first, second = (
+                float(real["sums"][0]),
+                real["sums"][1 : d + 1],
+                real["sums"][d + 1 :],
+            )
+            found = {}
+            mean = _mean(first, n, (second + n) / 2, noise**2, noise**2)
+            variance = _variance(n, first, (second + n) / 2, noise**2)
+        positive = [np.maximum(part, 0.0) for part in _parts(variance)]
+        return {
+            "count": np.array([n]),
+            "count_half_width": self._count_half_width(noise),
+            **mean.mapped(lambda part: centre + half * part).named("mean"),
+            **Estimate(*(half**2 * part for part in positive)).named("variance"),
+            **Estimate(*(half * np.sqrt(part) for part in positive)).named("deviation"),
+            **found,
+        }
+
+    def exhibits(
+        self, results: Mapping[str, Floats], columns: tuple[str, ...]
+    ) -> tuple[Exhibit, ...]:
+        """Return a table of means and deviations, and the correlations."""
+        names = tuple(columns[j] for j in self.used)
+        note = f"[ , ] and ± are 95 % of the noise. {POPULATION_NOTE}"
+        rows: list[tuple[str | Measured | Between, ...]] = [
+            (name, _between(results, "mean", i), _between(results, "deviation", i))
+            for i, name in enumerate(names)
+        ]
+        count = Measured(float(results["count"][0]), float(results["count_half_width"][0]))
+        exhibits: list[Exhibit] = [
+            Table("Noisy count", ("", "records"), (("all silos", count),), note),
+            Table("Means and deviations", ("column", "mean", "deviation"), tuple(rows), note),
+        ]
+        if "correlation" in results:
+            values = results["correlation"]
+            exhibits.append(
+                Heatmap(
+                    "Correlations",
+                    names,
+                    names,
+                    values,
+                    shade=(values + 1) / 2,
+                    note=note,
+                    low=results["correlation_low"],
+                    high=results["correlation_high"],
+                )
+            )
+        return tuple(exhibits)
+
+
+def nearest(values: NDArray[np.int64], bits: int) -> Integers:
+    """Return values in steps ``2**bits`` times as wide, rounded; finer if `bits` is negative.
+
+    A multiple of the wide step stays what it is, so values between two of them stay between.
+    """
+    if bits <= 0:
+        return values << -bits
+    rounded: Integers = (values + (1 << (bits - 1))) >> bits
+    return rounded
+
+
+def _parts(estimate: Estimate) -> tuple[Floats, Floats, Floats]:
+    return estimate.value, estimate.low, estimate.high
+
+
+def _mean(sums: Floats, n: float, squares: Floats, var_sum: float, var_count: float) -> Estimate:
+    """Return means; `squares` are the sums of squares, for the variance of sampling."""
+    box, size = (-1.0, 1.0), np.maximum(n, 1.0)
+    least = sums**2 / size  # no sum of squares is smaller
+    return ratio(
+        sums,
+        np.asarray(n),
+        var_numerator=var_sum,
+        var_denominator=var_count,
+        sampling=(np.maximum(squares, least), size, sums),
+        box=box,
+    )
+
+
+def _variance(n: float, first: Floats, second: Floats, noise: float) -> Estimate:
+    """Return ``(n second - first^2) / n^2``, where `second` is half a sum plus half the count.
+
+    All three sums have noise of one variance; that of `second` is then half of it, and shares half
+    of the count's. What noise adds to the products on average is taken off.
+    """
+    slope = second + n / 2  # of the numerator, by the count
+    return ratio(
+        n * second - first**2 + noise / 2,
+        np.asarray(n * abs(n) - noise),  # below 0 with n, so that no interval is believed
+        var_numerator=noise * (slope**2 + n**2 / 4 + 4 * first**2),
+        var_denominator=noise * 4 * n**2,
+        covariance=noise * 2 * n * slope,
+        box=(0.0, 1.0),
+    )
+
+
+def _covariance(products: Floats, var_square: float, var_product: float) -> Estimate:
+    """Return the covariance from products of (x, 1), entry by entry."""
+    d = len(products) - 1
+    n, first, second = float(products[d, d]), products[:d, d], products[:d, :d]
+    same = np.eye(d)
+    of_second = np.where(same > 0, var_square, var_product)
+    # first_i first_j moves by both noises; the square of one by twice its own
+    moved = first[:, None] ** 2 + first[None, :] ** 2 + 2 * same * first**2
+    return ratio(
+        n * second - np.outer(first, first) + same * var_product,
+        np.asarray(n * abs(n) - var_square),  # below 0 with n, as above
+        var_numerator=n**2 * of_second + second**2 * var_square + moved * var_product,
+        var_denominator=4 * n**2 * var_square,
+        covariance=2 * n * second * var_square,
+        box=(-1.0, 1.0),
+    )
+
+
+def _matrices(entries: Estimate, half: Floats) -> dict[str, Floats]:
+    """Return covariance and correlation with intervals, in data units."""
+    values, vectors = np.linalg.eigh(entries.value)
+    possible = entries.value
+    if values[0] < 0:
+        possible = (vectors * np.maximum(values, 0.0)) @ vectors.T
+        most = np.sqrt(np.maximum(np.diag(possible), 1.0))  # no variance in the box is above 1
+        possible = possible / np.outer(most, most)
+    scale = np.outer(half, half)
+    variances = np.maximum(np.diag(possible), 1e-12)
+    norm = np.sqrt(np.outer(variances, variances))
+    correlation = np.clip(possible / norm, -1.0, 1.0)
+    std = (entries.high - entries.low) / 2  # half-widths at 95 %
+    of_variance = np.diag(std) / variances / 2
+    spread = np.hypot(std / norm, correlation * np.hypot.outer(of_variance, of_variance))
+    np.fill_diagonal(spread, 0.0)
+    np.fill_diagonal(correlation, 1.0)
+    return {
+        "covariance": possible * scale,
+        "covariance_low": entries.low * scale,
+        "covariance_high": entries.high * scale,
+        "correlation": correlation,
+        "correlation_low": np.clip(correlation - spread, -1.0, 1.0),
+        "correlation_high": np.clip(correlation + spread, -1.0, 1.0),
+    }
+
+
+def _between(results: Mapping[str, Floats], name: str, i: int) -> Between:
+    wide = [float(results[name + end][i]) for end in ENDS if name + end in results]
+    ends = (float(results[f"{name}{end}"][i]) for end in ("", "_low", "_high"))
+    return Between(*ends, population=(wide[0], wide[1]) if wide else None)

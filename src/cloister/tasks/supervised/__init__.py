@@ -1,0 +1,1 @@
+"""Supervised learning: models that predict a column."""

@@ -1,0 +1,685 @@
+"""Federated averaging with a guarantee for every client, whatever its records are.
+
+In each round every client trains the public model on its own records and sends by how much the
+parameters moved, shortened to a public length. Only the noised sum of these updates is released;
+it is divided by a public number of clients, never by how many there were.
+
+References
+----------
+.. [MRTZ18] McMahan, Ramage, Talwar, Zhang, "Learning Differentially Private Recurrent Language
+   Models", ICLR 2018, Algorithm 1: bounded updates and a fixed denominator.
+.. [ACGMMTZ16] Abadi et al., "Deep Learning with Differential Privacy", CCS 2016: sampled rounds.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import isfinite, isqrt, sqrt
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+
+from cloister.display import Curve, Exhibit, Heatmap
+from cloister.errors import PlanError
+from cloister.hazmat.fixedpoint import Grid, from_grid
+from cloister.privacy.budget import Budget
+from cloister.privacy.calibration import gaussian_noise_multiplier, sampled_noise_multiplier
+from cloister.task import (
+    INTERVAL_95,
+    Block,
+    Floats,
+    GridState,
+    Integers,
+    Mechanism,
+    Profile,
+    PublicColumn,
+    Records,
+    Released,
+    State,
+)
+from cloister.tasks.columns import Encoding, categories_of, codes, position
+from cloister.tasks.intervals import round_up
+from cloister.tasks.supervised.local_training import NORM, Network, alike, bounded, clipped
+
+Trust = Literal["sum", "local"]
+"""Whether noise is enough in the sum of all clients, or in what each silo sends by itself."""
+
+STAGES = 4
+"""In so many steps the budget of a round may change; few, because each is priced by itself."""
+
+_FARTHEST = float(1 << 20)  # of a parameter: noise may drive it anywhere, and it must fit the grid
+_ROUNDS, _FEW_ROUNDS = 20, 8
+_MUCH_NOISE = 0.1  # of a round, over what all clients together could add
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Averaging(ABC):
+    """Rounds of noised sums of bounded updates, and the server's step.
+
+    Parameters
+    ----------
+    n_features : int
+    n_clients : int, >= 1
+        Public number of clients in all silos together: with `rate`, the denominator of the mean.
+    rounds : int, >= 1
+    clip : float, > 0
+        The longest update, in the units of the parameters.
+    clients : str
+        "row", "silo" or a column; see :class:`~cloister.task.ByClient`.
+    rate : float in (0, 1]
+        Probability with which a client takes part in a round, by a secret coin of its silo.
+    noise_multiplier : float
+        Found by ``design`` where `rate` is below 1.
+    growth : float, > 0
+        Share of the budget of each of the last rounds over that of each of the first. The shares of
+        all rounds sum to 1 in any case.
+    server_rate : float, > 0
+        How far the model follows the mean update.
+    momentum : float in [0, 1)
+    trust : {"sum", "local"}
+        "local": each silo is one client, its own noise hides which records of all possible ones it
+        has, and all of that noise is in the result. For comparison: it needs very many silos.
+    frac_bits : int
+
+    Notes
+    -----
+    Add/remove one client: the sum changes by its update, whose squared integer norm is at most
+    ``NORM**2``. Where trust is local, clients are known, and one update may become any other:
+    ``(2 * NORM)**2``. docs/proofs/fedavg.md.
+    """
+
+    private: ClassVar[bool] = True
+    profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
+    mechanism: ClassVar[Mechanism] = "gaussian"
+
+    n_features: int
+    n_clients: int
+    rounds: int
+    clip: float
+    clients: str = "row"
+    rate: float = 1.0
+    noise_multiplier: float = 0.0
+    growth: float = 1.0
+    server_rate: float = 1.0
+    momentum: float = 0.9
+    trust: Trust = "sum"
+    frac_bits: int = 16
+
+    def __post_init__(self) -> None:
+        for name in ("n_features", "n_clients", "rounds"):
+            _check_whole(name, getattr(self, name), 1)
+        for name in ("clip", "growth", "server_rate"):
+            _check_positive(name, getattr(self, name))
+        if not 0 < self.rate <= 1:
+            raise PlanError(f"rate must be in (0, 1], got {self.rate!r}.")
+        if not 0 <= self.momentum < 1:
+            raise PlanError(f"momentum must be in [0, 1), got {self.momentum!r}.")
+        if self.trust not in ("sum", "local"):
+            raise PlanError(f"trust must be 'sum' or 'local', got {self.trust!r}.")
+        if self.rate < 1:
+            _check_positive("noise_multiplier", self.noise_multiplier)
+        elif self.noise_multiplier:
+            raise PlanError("noise_multiplier goes with a rate below 1; leave it out.")
+        if self.alone and (self.clients != "silo" or self.rate < 1):
+            raise PlanError(
+                "trust='local' needs silos as clients and rate=1: noise of each silo must hide its "
+                'one update; use a schema with unit = "silo".'
+            )
+
+    @property
+    @abstractmethod
+    def n_parameters(self) -> int:
+        """Length of an update."""
+
+    @property
+    def alone(self) -> bool:
+        """Whether each silo's own noise must be enough."""
+        return self.trust == "local"
+
+    @cached_property
+    def weights(self) -> tuple[float, ...]:
+        """The share of each round in the budget; they sum to 1."""
+        shares = [self.growth ** ((STAGES * t // self.rounds) / (STAGES - 1)) for t in self._all]
+        return tuple(share / sum(shares) for share in shares)
+
+    @property
+    def _all(self) -> range:
+        return range(self.rounds)
+
+    def calibrated(self, budget: Budget | None) -> Self:
+        """Return the task with the least noise that this budget allows sampled clients."""
+        if self.rate == 1:
+            return self
+        if budget is None:
+            raise PlanError("budget is needed to find the noise of sampled clients; give it.")
+        found = sampled_noise_multiplier(budget.epsilon, budget.delta, self.rate, self.weights)
+        return replace(self, noise_multiplier=found)
+
+    def start(self) -> State:
+        """Return the public model before the first round."""
+        return {
+            "parameters": self._start_parameters(),
+            "velocity": np.zeros(self.n_parameters),
+            "update": np.zeros(self.n_parameters),
+            "half_width": np.zeros(1),
+            "lengths": np.zeros(self.rounds),
+            "noise_lengths": np.zeros(self.rounds),
+        }
+
+    def _start_parameters(self) -> Floats:
+        return np.zeros(self.n_parameters)
+
+    def blocks(self, t: int) -> tuple[Block, ...]:
+        """Return the sum of updates."""
+        norm = 2 * NORM if self.alone else NORM
+        most = isqrt(self.n_parameters * norm**2) + 1
+        shape = (self.n_parameters,)
+        return (Block("update", shape, l1=most, l2_squared=norm**2, weight=self.weights[t]),)
+
+    @abstractmethod
+    def _steps(self, state: GridState, records: Records) -> Iterator[Integers]:
+        """Yield updates of clients in lattice steps, some at a time."""
+
+    def contribute(self, t: int, state: GridState, records: Records) -> Integers:
+        """Return the sum of the updates of all clients in a table."""
+        total = np.zeros(self.n_parameters, dtype=np.int64)
+        for steps in self._steps(state, records):
+            total += steps.sum(axis=0)
+        return total
+
+    def contribute_sampled(
+        self, t: int, state: GridState, records: Records, coins: Callable[[int], bytes]
+    ) -> Integers:
+        """Return the sum of the updates of clients whose coin says so; all are worked out."""
+        heads = np.uint64(int(self.rate * 2.0**64))  # exact, so a client is in it at most so often
+        total = np.zeros(self.n_parameters, dtype=np.int64)
+        for steps in self._steps(state, records):
+            drawn = np.frombuffer(coins(8 * len(steps)), dtype="<u8")
+            total += (steps * (drawn < heads)[:, None]).sum(axis=0)
+        return total
+
+    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+        """Return the model after the server's step along the noisy mean update."""
+        now = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
+        part = released["update"]
+        mean = part.values * self._unit
+        velocity = self.momentum * now["velocity"] + mean
+        parameters = now["parameters"] + self.server_rate * velocity
+        lengths, noise_lengths = now["lengths"].copy(), now["noise_lengths"].copy()
+        noise = part.noise_std * self._unit
+        lengths[t] = min(float(np.linalg.norm(mean)), _FARTHEST)
+        noise_lengths[t] = min(noise * sqrt(self.n_parameters), _FARTHEST)
+        return {
+            "parameters": np.clip(parameters, -_FARTHEST, _FARTHEST),
+            "velocity": np.clip(velocity, -_FARTHEST, _FARTHEST),
+            "update": np.clip(mean, -_FARTHEST, _FARTHEST),
+            "half_width": round_up(np.array([INTERVAL_95["gaussian"] * noise]), self.frac_bits),
+            "lengths": lengths,
+            "noise_lengths": noise_lengths,
+        }
+
+    @property
+    def _unit(self) -> float:
+        """What a lattice step of the sum is worth in the mean update."""
+        return self.clip / NORM / (self.rate * self.n_clients)
+
+    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
+        """Return the half-width of the 95 % noise interval of the last mean update."""
+        return {"half_width": np.array([INTERVAL_95["gaussian"] * noise_std * self._unit])}
+
+    def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
+        """Return the model and what is known of its noise.
+
+        Returns
+        -------
+        mapping
+            ``parameters`` and ``update``, the noisy mean update of the last round, of shape
+            (n_parameters,); ``half_width`` of the 95 % noise interval of each word of ``update``,
+            around the mean of the bounded updates of all clients that took part; ``lengths`` of the
+            mean updates of all rounds and ``noise_lengths``, what noise alone has on average.
+        """
+        hidden = ("velocity",)
+        return {
+            name: from_grid(value, self.frac_bits)
+            for name, value in state.items()
+            if name not in hidden
+        }
+
+    def _curve(self, results: Mapping[str, Floats]) -> Curve:
+        lengths, noise = results["lengths"], results["noise_lengths"]
+        return Curve(
+            "Length of the mean update",
+            np.arange(1.0, self.rounds + 1),
+            lengths,
+            np.maximum(lengths - noise, 0),
+            lengths + noise,
+            axes=("round", "length"),
+            note="The band is what noise alone has on average. A round whose update is no longer "
+            "than that has taught the model little.",
+        )
+
+    def _in_words(self) -> str:
+        named = f"the records of a silo with one value of {self.clients!r} are one client"
+        who = {
+            "row": "each record is a client",
+            "silo": "each silo with all of its records is one client",
+        }.get(self.clients, named)
+        part = (
+            ""
+            if self.rate == 1
+            else f" A client takes part in a round with probability {self.rate:g}, by a coin that "
+            "its silo keeps secret; this is part of the guarantee against all who see sums only."
+        )
+        local = (
+            " LOCAL MODEL, for comparison: each silo's noise hides its own update even from those "
+            "who see it alone, and the result has the noise of all of them."
+            if self.alone
+            else ""
+        )
+        return (
+            f"{self.rounds} rounds of federated averaging, in which {who}: it trains the model on "
+            f"its records, and by how much {self.n_parameters} parameters moved is shortened to "
+            f"length {self.clip:g}; the sum of these updates is released with Gaussian noise and "
+            f"divided by {self.rate * self.n_clients:g}, a public number.{part}{local}"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Trained(_Averaging):
+    """Averaging of models that the silos train themselves, with code that ships with this package.
+
+    Parameters
+    ----------
+    target : int
+    levels : tuple of int
+        Categories of each column of the schema; 0 for numbers.
+    client_column : int
+        Where clients are told apart; -1 if they are rows or silos.
+    hidden : int, >= 0
+        Hidden units; 0 for a linear model.
+    local_steps : int, >= 1
+        Steps of gradient descent, over all of its records, that a client takes in a round.
+    local_rate : float, > 0
+    public_seed : int
+        Of the hidden layer's start.
+    """
+
+    target: int
+    levels: tuple[int, ...]
+    client_column: int = -1
+    hidden: int = 0
+    local_steps: int = 5
+    local_rate: float = 0.5
+    public_seed: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "levels", tuple(self.levels))
+        super().__post_init__()
+        _check_whole("local_steps", self.local_steps, 1)
+        _check_whole("hidden", self.hidden, 0)
+        _check_positive("local_rate", self.local_rate)
+        if len(self.levels) != self.n_features or not 0 <= self.target < self.n_features:
+            raise PlanError("a plan of federated averaging needs a target and levels of columns.")
+        if (self.clients in ("row", "silo")) != (self.client_column == -1):
+            raise PlanError(f"client_column must name the column {self.clients!r}.")
+        if self.client_column == self.target or len(self.encoding.used) == 0:
+            raise PlanError(
+                "columns must be more than the target and the clients; there is nothing to learn "
+                "from."
+            )
+
+    @classmethod
+    def design(
+        cls,
+        *,
+        n_features: int,
+        nominal_n: int,
+        budget: Budget | None,
+        columns: tuple[PublicColumn, ...],
+        silos: tuple[str, ...],
+        unit: str,
+        target: str,
+        frac_bits: int = 16,
+        n_clients: int | None = None,
+        rounds: int | None = None,
+        clip: float = 1.0,
+        **options: Any,
+    ) -> Self:
+        """Choose the public numbers.
+
+        Parameters
+        ----------
+        target : str
+            The column to be told.
+        n_clients : int, optional
+            Public number of clients: by default `nominal_n` rows, or the number of silos. It must
+            be given where a column names the clients.
+        rounds : int, optional
+            20, or 8 where noise would be more than a tenth of what all clients can add.
+
+        Other options are fields of the task.
+        """
+        names = [column.name for column in columns]
+        clients = unit if unit in ("silo", *names) else "row"
+        at = names.index(clients) if clients in names else -1
+        if at >= 0:
+            _check_told_apart(columns[at], frac_bits)
+        if n_clients is None:
+            if at >= 0:
+                raise PlanError(
+                    f"n_clients must be given where column {clients!r} names them: a public number "
+                    "of clients in all silos together."
+                )
+            n_clients = len(silos) if clients == "silo" else nominal_n
+        place = position(columns, target)
+        fields = dict(**cls._of_target(columns, place), **options)
+        if fields.get("rate", 1.0) != 1:
+            fields["noise_multiplier"] = 1.0  # until it is searched for
+        task = cls(
+            n_features=n_features,
+            n_clients=n_clients,
+            rounds=_FEW_ROUNDS if rounds is None else rounds,
+            clip=clip,
+            clients=clients,
+            client_column=at,
+            target=place,
+            levels=tuple(column.levels for column in columns),
+            frac_bits=frac_bits,
+            **fields,
+        )
+        if rounds is None and budget is not None:
+            sigma = gaussian_noise_multiplier(budget.epsilon, budget.delta)
+            if sigma * sqrt(task.n_parameters) < _MUCH_NOISE * n_clients:
+                task = replace(task, rounds=_ROUNDS)
+        return task.calibrated(budget)
+
+    @classmethod
+    @abstractmethod
+    def _of_target(cls, columns: tuple[PublicColumn, ...], target: int) -> dict[str, Any]:
+        """Return the fields that say what the target is."""
+
+    @property
+    @abstractmethod
+    def network(self) -> Network:
+        """The model."""
+
+    @abstractmethod
+    def _wanted(self, records: Records) -> Floats:
+        """Return what the network should say of each record."""
+
+    @cached_property
+    def encoding(self) -> Encoding:
+        """The design matrix of records."""
+        skip = tuple(j for j in (self.target, self.client_column) if j >= 0)
+        return Encoding(self.levels, self.frac_bits, skip)
+
+    @property
+    def n_parameters(self) -> int:
+        """Number of parameters of the model."""
+        return self.network.size
+
+    def _start_parameters(self) -> Floats:
+        return self.network.start(self.public_seed)
+
+    def _steps(self, state: GridState, records: Records) -> Iterator[Integers]:
+        if len(records) == 0:
+            return
+        parameters = from_grid(state["parameters"], self.frac_bits)
+        X, Y = self._inputs(records), self._wanted(records)
+        for rows in alike(self._owners(records), max(self.n_parameters, self.encoding.width)):
+            moved = self.network.train(
+                parameters, X[rows], Y[rows], self.local_steps, self.local_rate
+            )
+            yield clipped(moved, self.clip)
+
+    def _inputs(self, records: Records) -> Floats:
+        return from_grid(self.encoding.rows(records).astype(np.int64), self.frac_bits)
+
+    def _owners(self, records: Records) -> Records:
+        """Return whose each record is."""
+        if self.clients == "row":
+            return np.arange(len(records), dtype=np.int32)
+        if self.clients == "silo":
+            return np.zeros(len(records), dtype=np.int32)
+        return records[:, self.client_column]
+
+    def _outputs(self, results: Mapping[str, Floats], records: Records) -> Floats:
+        return self.network.predict(results["parameters"], self._inputs(records))
+
+    def exhibits(
+        self, results: Mapping[str, Floats], columns: tuple[str, ...]
+    ) -> tuple[Exhibit, ...]:
+        """Return the coefficients of a linear model, and what each round added."""
+        curve = self._curve(results)
+        if self.hidden:
+            return (curve,)
+        public = tuple(
+            PublicColumn(name, 0.0, 1.0, tuple(str(v) for v in range(levels)))
+            for name, levels in zip(columns, self.levels, strict=True)
+        )
+        names = self.encoding.names(public)
+        heads = self._output_names()
+        values = results["parameters"].reshape(len(names), len(heads))
+        note = "Of columns scaled to [-1, 1]; a category by its number in the schema, from 0."
+        return (Heatmap("Coefficients", names, heads, values, note=note), curve)
+
+    @abstractmethod
+    def _output_names(self) -> tuple[str, ...]:
+        """Return the names of what the network tells."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAvg(_Trained):
+    """Federated averaging of a classifier: logistic or softmax regression, or one hidden layer.
+
+    Parameters
+    ----------
+    classes : tuple of str, at least 2
+        Of the target, in the order of the schema.
+
+    Others are those that federated averaging has in general.
+    """
+
+    name: ClassVar[str] = "fedavg"
+
+    classes: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "classes", tuple(self.classes))
+        super().__post_init__()
+        if len(self.classes) < 2 or self.levels[self.target] != len(self.classes):
+            raise PlanError(f"classes must be the categories of the target, got {self.classes!r}.")
+
+    @classmethod
+    def _of_target(cls, columns: tuple[PublicColumn, ...], target: int) -> dict[str, Any]:
+        return {"classes": categories_of(columns, columns[target].name)}
+
+    @cached_property
+    def network(self) -> Network:
+        """One output for two classes, else one for each."""
+        if len(self.classes) == 2:
+            return Network(self.encoding.width, 1, "logistic", self.hidden)
+        return Network(self.encoding.width, len(self.classes), "softmax", self.hidden)
+
+    def _wanted(self, records: Records) -> Floats:
+        number = codes(records[:, self.target], len(self.classes), self.frac_bits)
+        if len(self.classes) == 2:
+            return number[:, None].astype(np.float64)
+        return np.eye(len(self.classes))[number]
+
+    def probabilities(self, results: Mapping[str, Floats], records: Records) -> Floats:
+        """Return the probability of each class; the target column of the records is not looked at.
+
+        Parameters
+        ----------
+        results : mapping
+        records : ndarray of shape (n_samples, n_features), int32
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes)
+        """
+        found = self._outputs(results, records)
+        return np.column_stack([1 - found, found]) if len(self.classes) == 2 else found
+
+    def _output_names(self) -> tuple[str, ...]:
+        return (self.classes[1],) if len(self.classes) == 2 else self.classes
+
+    def describe(self) -> str:
+        """Say in plain words what is summed and what is released."""
+        return self._in_words()
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAvgRegression(_Trained):
+    """Federated averaging of a model that tells a number: linear, or with one hidden layer.
+
+    Parameters
+    ----------
+    low, high : float, data units
+        Public bounds of the target.
+
+    Others are those that federated averaging has in general.
+    """
+
+    name: ClassVar[str] = "fedavg-regression"
+
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.levels[self.target]:
+            raise PlanError("the target of a regression must be a column of numbers; use fedavg.")
+
+    @classmethod
+    def _of_target(cls, columns: tuple[PublicColumn, ...], target: int) -> dict[str, Any]:
+        return {"low": columns[target].low, "high": columns[target].high}
+
+    @cached_property
+    def network(self) -> Network:
+        """One output, in the box of the target."""
+        return Network(self.encoding.width, 1, "square", self.hidden)
+
+    def _wanted(self, records: Records) -> Floats:
+        return from_grid(records[:, [self.target]].astype(np.int64), self.frac_bits)
+
+    def predict(self, results: Mapping[str, Floats], records: Records) -> Floats:
+        """Return the predicted target, data units; its column of the records is not looked at.
+
+        Parameters
+        ----------
+        results : mapping
+        records : ndarray of shape (n_samples, n_features), int32
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+        """
+        found = self._outputs(results, records)[:, 0]
+        return (self.low + self.high) / 2 + (self.high - self.low) / 2 * found
+
+    def _output_names(self) -> tuple[str, ...]:
+        return ("target",)
+
+    def describe(self) -> str:
+        """Say in plain words what is summed and what is released."""
+        return self._in_words()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientUpdates(_Averaging):
+    """Averaging of updates that the silos' own code makes; each silo is one client.
+
+    No code is in a plan: `model` pins what the silos have agreed to train, and each of them gives
+    the function that makes its update. A silo's one record is the update in lattice steps, see
+    :func:`~cloister.tasks.supervised.local_training.clipped`. It is not among ``TASKS``: no service
+    runs it.
+
+    Parameters
+    ----------
+    length : int, >= 1
+        Number of parameters.
+    model : str
+        A digest of the model and its hyperparameters.
+
+    Others are those that federated averaging has in general. ``parameters`` are what is added to
+    the model that the silos start from.
+    """
+
+    name: ClassVar[str] = "client-updates"
+
+    length: int
+    model: str
+    n_features: int = 1
+    frac_bits: int = NORM.bit_length() - 1  # an update lies in the box of -clip to clip
+    clients: str = "silo"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_whole("length", self.length, 1)
+        if 1 << self.frac_bits != NORM:
+            raise PlanError(
+                f"frac_bits of supplied updates must be {NORM.bit_length() - 1}, the lattice that "
+                f"updates are on, got {self.frac_bits}; leave it out."
+            )
+        if self.clients != "silo" or self.n_features != 1:
+            raise PlanError("a task of supplied updates has silos as clients and one column.")
+
+    @classmethod
+    def design(cls, *, budget: Budget | None, **options: Any) -> Self:
+        """Return the task with its noise; options are its fields."""
+        if options.get("rate", 1.0) != 1:
+            options = {**options, "noise_multiplier": 1.0}
+        return cls(**options).calibrated(budget)
+
+    @property
+    def n_parameters(self) -> int:
+        """Length of an update."""
+        return self.length
+
+    def _steps(self, state: GridState, records: Records) -> Iterator[Integers]:
+        if len(records) == 0:
+            return
+        if records.shape != (1, self.length):
+            raise PlanError(
+                f"a silo's record must be one update of {self.length} parameters, got shape "
+                f"{records.shape}; give a function that makes it."
+            )
+        yield bounded(records.astype(np.int64))
+
+    def exhibits(
+        self, results: Mapping[str, Floats], columns: tuple[str, ...]
+    ) -> tuple[Exhibit, ...]:
+        """Return what each round added."""
+        return (self._curve(results),)
+
+    def describe(self) -> str:
+        """Say in plain words what is summed and what is released."""
+        return f"{self._in_words()} What is trained is not in the plan: {self.model}."
+
+
+def _check_told_apart(column: PublicColumn, frac_bits: int) -> None:
+    """Refuse whole numbers that are not all different on the grid."""
+    if not column.levels and column.high - column.low > 2 << frac_bits:
+        raise PlanError(
+            f"column {column.name!r} has more clients than the grid has places; narrow its bounds "
+            "or use more frac_bits."
+        )
+    if column.levels > 2 << frac_bits:
+        raise PlanError(f"column {column.name!r} has more clients than the grid has places.")
+
+
+def _check_whole(name: str, value: int, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise PlanError(f"{name} must be an integer >= {least}, got {value!r}.")
+
+
+def _check_positive(name: str, value: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise PlanError(f"{name} must be a number > 0, got {value!r}.")
+    if not (isfinite(value) and value > 0):
+        raise PlanError(f"{name} must be a number > 0, got {value!r}.")

@@ -1,0 +1,558 @@
+"""A forest of public trees whose leaves are noisy sums: one sum for all trees, or one for each.
+
+*Random*: every tree counts the classes in its leaves, all trees in one round. *Boosted*: one tree a
+round; its leaves hold the sum of the gradients of the log-loss at the forest so far, and of their
+curvature, and its values are Newton steps. Trees depend on no record, so only sums are paid for.
+
+References
+----------
+.. [FI17] Fletcher, Islam, "Differentially private random decision forests using smooth
+   sensitivity", Expert Systems with Applications 78, 2017: forests of random splits.
+.. [MCWJ22] Maddock, Cormode, Wang, Maple, Jha, "Federated Boosted Decision Trees with Differential
+   Privacy", CCS 2022, sections 4 and 5: boosting of totally random trees with Newton updates.
+.. [NCGK21] Nori, Caruana, Bu, Shen, Kulkarni, "Accuracy, Interpretability, and Differential
+   Privacy via Explainable Boosting", ICML 2021: trees on few columns, dealt in turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import sqrt
+from typing import ClassVar, Literal, Self, get_args
+
+import numpy as np
+
+from cloister.display import Bars, Exhibit, Measured, Table
+from cloister.errors import PlanError
+from cloister.hazmat.fixedpoint import Grid, from_grid
+from cloister.privacy.budget import Budget
+from cloister.privacy.calibration import gaussian_noise_multiplier
+from cloister.task import (
+    INTERVAL_95,
+    Block,
+    Floats,
+    GridState,
+    Integers,
+    Mechanism,
+    Profile,
+    PublicColumn,
+    Records,
+    Released,
+    State,
+)
+from cloister.tasks.columns import categories_of, codes, position
+from cloister.tasks.supervised.forest_trees import Tree, coded_columns, grow
+
+Kind = Literal["random", "boosted"]
+"""All trees in one round, or a tree a round on the gradients of those before."""
+
+_FINE = 16  # a record counts 2**16: noise on a fine lattice, and gradients with 16 bits
+_ONE = 1 << _FINE
+_MOST_WORDS, _MOST_CELLS = 1 << 20, 1 << 16
+_ENOUGH = 800  # records over noise of one count, from which boosting is better
+_FAINT = 50  # below it every further tree costs more than it tells
+_TREES: Mapping[str, int] = {"boosted": 40, "random": 80, "faint": 20}
+_STEP_VARIANCE = 0.1  # of a full Newton step of a leaf, expected before it is seen
+_SPLIT_VARIANCE = 0.03  # of the change of a share between a node and its child, likewise
+_LEAST_SHARE = 0.01  # of a class in a leaf, so that its logarithm is finite
+_MOST_SCORE = 30.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomForest:
+    """A classifier of public trees on few columns each, with noisy sums in their leaves.
+
+    Parameters
+    ----------
+    n_features : int
+        Columns, the target among them.
+    target : int
+    classes : tuple of str, at least 2
+    levels : tuple of int
+        Categories of each column; 0 for numbers.
+    kind : {"random", "boosted"}
+    n_trees : int in [1, 1000]
+    depth : int in [1, 10]
+        Every tree has ``2**depth`` leaves.
+    columns_per_tree : int, >= 1
+    bins : int in [2, 1024]
+        Bins of equal width of a column of numbers; their walls are the public split candidates.
+    rate : float in (0, 1]
+        Part of a Newton step that a boosted tree takes.
+    class_weight : tuple of float
+        What the odds of each class are multiplied by after release; none if empty.
+    balanced : bool
+        Weigh classes by one over their noisy size instead; after release too.
+    public_seed : int
+    frac_bits : int
+    """
+
+    name: ClassVar[str] = "forest"
+    private: ClassVar[bool] = True
+    profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
+    mechanism: ClassVar[Mechanism] = "gaussian"
+
+    n_features: int
+    target: int
+    classes: tuple[str, ...]
+    levels: tuple[int, ...]
+    kind: Kind = "random"
+    n_trees: int = 80
+    depth: int = 4
+    columns_per_tree: int = 2
+    bins: int = 32
+    rate: float = 0.5
+    class_weight: tuple[float, ...] = ()
+    balanced: bool = False
+    public_seed: int = 0
+    frac_bits: int = 16
+
+    def __post_init__(self) -> None:
+        for name in ("classes", "levels", "class_weight"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        if self.kind not in get_args(Kind):
+            raise PlanError(f"kind must be one of {get_args(Kind)}, got {self.kind!r}.")
+        for name, low, high in (
+            ("n_trees", 1, 1000),
+            ("depth", 1, 10),
+            ("columns_per_tree", 1, 1 << 20),
+            ("bins", 2, 1024),
+        ):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+                raise PlanError(f"{name} must be an integer in [{low}, {high}], got {value!r}.")
+        if not 0 < self.rate <= 1:
+            raise PlanError(f"rate must be in (0, 1], got {self.rate!r}.")
+        if len(self.levels) != self.n_features or not 0 <= self.target < self.n_features:
+            raise PlanError("levels must be one for each column, and target one of the columns.")
+        if self.n_features < 2:
+            raise PlanError("a forest needs a column besides the target.")
+        if len(self.classes) < 2 or self.levels[self.target] != len(self.classes):
+            raise PlanError(f"classes must be the categories of the target, got {self.classes!r}.")
+        if max(self.levels) > _MOST_CELLS:
+            raise PlanError(
+                f"a column may have at most {_MOST_CELLS} categories, got {max(self.levels)}; join "
+                "some."
+            )
+        if self.class_weight and (
+            len(self.class_weight) != len(self.classes)
+            or not all(0 < weight < float("inf") for weight in self.class_weight)
+        ):
+            raise PlanError(
+                f"class_weight must be {len(self.classes)} numbers > 0, one for each class, got "
+                f"{list(self.class_weight)}."
+            )
+        words = sum(block.size for block in self.blocks(0))
+        if words > _MOST_WORDS:
+            raise PlanError(
+                f"a round of the forest has {words} words, more than {_MOST_WORDS}; use fewer or "
+                "less deep trees."
+            )
+
+    @classmethod
+    def design(
+        cls,
+        *,
+        n_features: int,
+        nominal_n: int,
+        budget: Budget | None,
+        columns: Sequence[PublicColumn],
+        target: str = "",
+        kind: str | None = None,
+        n_trees: int | None = None,
+        depth: int | None = None,
+        columns_per_tree: int | None = None,
+        bins: int = 32,
+        rate: float = 0.5,
+        class_weight: str | Mapping[str, float] | Sequence[float] | None = None,
+        public_seed: int = 0,
+        frac_bits: int = 16,
+    ) -> Self:
+        """Choose the kind and the size of the trees from public numbers.
+
+        Parameters
+        ----------
+        n_features, nominal_n, budget, columns, frac_bits
+            As every task is told.
+        target : str
+            The column that holds the class.
+        kind : {"random", "boosted"}, optional
+            By default "boosted" where `nominal_n` is at least 800 times the noise of one
+            count at the whole budget, otherwise "random". Boosting takes `n_trees` rounds.
+        n_trees, depth, columns_per_tree, bins, rate, public_seed
+            As in the class. By default 80 random trees, or 20 where `nominal_n` is less than 50
+            times the noise, or 40 boosted ones; as deep as leaves of equal size stand out of their
+            noise; on one column, or two where there are enough records.
+        class_weight : "balanced", mapping of class to float, or sequence of float, optional
+            Weights of the classes, applied to what was released; "balanced" takes one over the
+            noisy class sizes.
+
+        Raises
+        ------
+        PlanError
+            If an option breaks its rule.
+        """
+        at = position(columns, target)
+        classes = categories_of(columns, target)
+        noise = gaussian_noise_multiplier(budget.epsilon, budget.delta) if budget else 1.0
+        clear = nominal_n / noise
+        chosen = kind or ("boosted" if clear >= _ENOUGH else "random")
+        if n_trees is None:
+            faint = chosen == "random" and clear < _FAINT
+            n_trees = _TREES.get("faint" if faint else chosen, 1)
+        if depth is None:
+            least, most, wanted = (3, 5, 4.0) if chosen == "boosted" else (2, 4, 1.0)
+            full = clear / sqrt(n_trees if isinstance(n_trees, int) and n_trees > 1 else 1)
+            depth = max([h for h in range(least, most + 1) if full / 2**h >= wanted] or [least])
+        if columns_per_tree is None:
+            columns_per_tree = 1 if chosen == "boosted" and depth < 5 else 2
+        return cls(
+            n_features=n_features,
+            target=at,
+            classes=classes,
+            levels=tuple(column.levels for column in columns),
+            kind=chosen,  # type: ignore[arg-type]  # checked in __post_init__
+            n_trees=n_trees,
+            depth=depth,
+            columns_per_tree=columns_per_tree,
+            bins=bins,
+            rate=rate,
+            class_weight=_weights(class_weight, classes),
+            balanced=class_weight == "balanced",
+            public_seed=public_seed,
+            frac_bits=frac_bits,
+        )
+
+    def describe(self) -> str:
+        """Say in plain words what is summed and what is released."""
+        trees = (
+            f"{self.n_trees} public trees of {2**self.depth} leaves on up to "
+            f"{self.columns_per_tree} columns each"
+        )
+        if self.kind == "random":
+            return f"A forest of {trees}: every leaf's noisy count of each class, in one sum."
+        return (
+            f"A forest of {trees}, one tree a round: every leaf's noisy sum of gradients of the "
+            "log-loss at the trees before it, and of their curvature."
+        )
+
+    # The trees ------------------------------------------------------------------------------------
+
+    @property
+    def rounds(self) -> int:
+        """One for all trees, or one for each."""
+        return 1 if self.kind == "random" else self.n_trees
+
+    @cached_property
+    def trees(self) -> tuple[Tree, ...]:
+        """The public trees; the same for every party."""
+        return grow(
+            [size or self.bins for size in self.levels],
+            [size == 0 for size in self.levels],
+            skip=self.target,
+            n_trees=self.n_trees,
+            depth=self.depth,
+            columns_per_tree=self.columns_per_tree,
+            public_seed=self.public_seed,
+        )
+
+    @cached_property
+    def _reached(self) -> Floats:
+        """1 for a leaf that some cell belongs to, else 0; shape (n_trees, n_leaves)."""
+        reached = np.zeros((self.n_trees, 1 << self.depth))
+        for mask, tree in zip(reached, self.trees, strict=True):
+            mask[tree.leaf] = 1.0
+        return reached
+
+    @property
+    def _width(self) -> int:
+        """Words of a leaf: the classes, and the curvature where there are gradients."""
+        return len(self.classes) + (self.kind == "boosted")
+
+    @property
+    def _curvature(self) -> int:
+        """What a record's curvature counts: as much as costs nothing beside its gradient."""
+        return 2 if len(self.classes) == 2 else 1
+
+    # The sums -------------------------------------------------------------------------------------
+
+    def start(self) -> State:
+        """Return the state before the first round: every leaf is empty."""
+        leaves = np.zeros((self.n_trees, 1 << self.depth, self._width))
+        return {"leaves": leaves, "noise": np.zeros(1)}
+
+    def blocks(self, t: int) -> tuple[Block, ...]:
+        """Return one block: the leaves of all trees, or those of tree `t`.
+
+        A record counts once in one leaf of each tree; or it adds its gradient and curvature to one
+        leaf, whose joint norm is at most the square root of 2.
+        """
+        leaves, width = 1 << self.depth, self._width
+        if self.kind == "random":
+            shape = (self.n_trees, leaves, width)
+            return (Block("leaves", shape, self.n_trees * _ONE, self.n_trees * _ONE**2, 1.0),)
+        l1 = (2 + self._curvature) * _ONE
+        return (Block("leaves", (leaves, width), l1, 2 * _ONE**2, 1.0 / self.n_trees),)
+
+    def contribute(self, t: int, state: GridState, records: Records) -> Integers:
+        """Return the leaves' counts, or the sums of gradients and curvature in the leaves."""
+        coded = coded_columns(records, self.levels, self.bins, self.frac_bits)
+        labels = codes(records[:, self.target], len(self.classes), self.frac_bits)
+        leaves, width = 1 << self.depth, self._width
+        if self.kind == "random":
+            counts = [
+                np.bincount(tree.leaves(coded) * width + labels, minlength=leaves * width)
+                for tree in self.trees
+            ]
+            return np.concatenate(counts).astype(np.int64) << _FINE
+        public = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
+        scores = self._scores(self._values(public["leaves"][:t], float(public["noise"][0])), coded)
+        words = self._words(_softmax(scores), labels)
+        leaf = self.trees[t].leaves(coded)
+        # sums of whole numbers far below 2**53 are exact in floats
+        sums = [np.bincount(leaf, weights=word, minlength=leaves) for word in words]
+        return np.stack(sums, axis=1).ravel().astype(np.int64)
+
+    def _words(self, probabilities: Floats, labels: Integers) -> Integers:
+        """Return the integers each record adds to its leaf; shape (n_classes + 1, n_samples)."""
+        told = np.arange(len(self.classes))[:, None] == labels
+        curvature = self._curvature * (1.0 - (probabilities**2).sum(axis=0))
+        exact = np.concatenate([told - probabilities, curvature[None]])
+        words: Integers = np.trunc(exact * _ONE).astype(np.int64)
+        # holds by the proof; checked, because the bound is a fact about integers
+        kept = ((words**2).sum(axis=0) <= 2 * _ONE**2) & (
+            np.abs(words).sum(axis=0) <= (2 + self._curvature) * _ONE
+        )
+        bounded: Integers = words * kept
+        return bounded
+
+    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+        """Return the leaves with those of this round filled in, in records."""
+        leaves = from_grid(state["leaves"], self.frac_bits)
+        found = from_grid(released["leaves"].values, _FINE)
+        if self.kind == "random":
+            leaves = found
+        else:
+            leaves[t] = found
+            leaves[t, :, -1] /= self._curvature
+        return {"leaves": leaves, "noise": np.array([released["leaves"].noise_std / _ONE])}
+
+    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
+        """Return the half-widths of the 95 % noise intervals of leaves and class sizes."""
+        noise = noise_std / _ONE
+        return {
+            "leaf_half_width": self._half_width(noise),
+            "class_half_width": np.full(len(self.classes), self._class_half_width(noise)),
+        }
+
+    def _half_width(self, noise: float) -> Floats:
+        widths = np.full(self._width, INTERVAL_95["gaussian"] * noise)
+        if self.kind == "boosted":
+            widths[-1] /= self._curvature
+        return widths
+
+    def _class_half_width(self, noise: float) -> float:
+        reached = self._reached.sum(axis=1)
+        if self.kind == "random":
+            words = float(reached.sum()) / self.n_trees**2
+        else:
+            words = float(reached[0]) * (1 + 1 / (self._curvature * (len(self.classes) - 1)) ** 2)
+        return INTERVAL_95["gaussian"] * noise * sqrt(words)
+
+    # The model ------------------------------------------------------------------------------------
+
+    def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
+        """Return the forest with its noise intervals.
+
+        Returns
+        -------
+        dict
+            ``leaves`` of shape (n_trees, 2**depth, n_classes), the noisy count of each class; or
+            (n_trees, 2**depth, n_classes + 1), the noisy sum of gradients and, last, of curvature.
+            ``leaf_half_width`` of shape (n_classes,) or (n_classes + 1,): of the 95 % interval of
+            every leaf. ``class_sizes`` and ``class_half_width`` of shape (n_classes,), in records.
+            ``importance`` of shape (n_features,), summing to 1: how far the splits on a column part
+            the scores.
+        """
+        public = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
+        leaves, noise = public["leaves"], float(public["noise"][0])
+        return {
+            "leaves": leaves,
+            "leaf_half_width": self._half_width(noise),
+            "class_sizes": self._class_sizes(leaves),
+            "class_half_width": np.full(len(self.classes), self._class_half_width(noise)),
+            "importance": self._importance(leaves, noise),
+        }
+
+    def probabilities(self, results: Mapping[str, Floats], records: Records) -> Floats:
+        """Return the probability of each class; shape (n_samples, n_classes)."""
+        coded = coded_columns(records, self.levels, self.bins, self.frac_bits)
+        leaves = np.asarray(results["leaves"])
+        noise = float(results["leaf_half_width"][0]) / INTERVAL_95["gaussian"]
+        shares = _softmax(self._scores(self._values(leaves, noise), coded)).T
+        if self.balanced:
+            shares = shares / np.maximum(results["class_sizes"], 1.0)
+        elif self.class_weight:
+            shares = shares * np.array(self.class_weight)
+        return np.asarray(shares / shares.sum(axis=1, keepdims=True))
+
+    def _scores(self, values: Integers, coded: Sequence[Integers]) -> Floats:
+        """Return the sum of the values of each record's leaves; shape (n_classes, n_samples)."""
+        scores = np.zeros((len(coded[0]), len(self.classes)), dtype=np.int64)
+        for value, tree in zip(values, self.trees, strict=False):  # the trees there are so far
+            scores += value[tree.leaves(coded)]
+        return np.ascontiguousarray(scores.T) / _ONE
+
+    def _values(self, leaves: Floats, noise: float) -> Integers:
+        """Return what each leaf adds to the score of each class, in ``2**-16``."""
+        if self.kind == "random":
+            values = self._log_odds(leaves, noise)
+        else:
+            values = self._steps(leaves, noise)
+        rounded: Integers = np.rint(values * _ONE).astype(np.int64)
+        return rounded
+
+    def _steps(self, leaves: Floats, noise: float) -> Floats:
+        """Return Newton steps, shrunk by how much of them is noise.
+
+        Gradients are the curvature times the step, plus their own spread and the noise; the best
+        linear guess of a step of known variance is a ridge.
+        """
+        k = len(self.classes)
+        gradients, mass = leaves[..., :-1], np.maximum(leaves[..., -1:], 0.0)
+        gradients = gradients - gradients.mean(axis=-1, keepdims=True)  # exact ones sum to 0
+        slope = mass / (k - 1)  # mean curvature of a direction
+        spread = noise**2 * (1 - 1 / k) + mass / k
+        unit = slope**2 * _STEP_VARIANCE + spread
+        steps = slope * _STEP_VARIANCE * gradients / np.where(unit > 0, unit, 1.0)
+        return np.asarray(self.rate * steps * self._reached[: len(leaves), :, None])
+
+    def _log_odds(self, leaves: Floats, noise: float) -> Floats:
+        """Return by how much each leaf moves the logarithms of the classes' shares.
+
+        From the root down, each node's shares are drawn to those of its parent, the more the less
+        its counts stand out of their noise. All trees count the same records, so the noisy totals
+        of the classes are averaged and the rest spread over the leaves: least squares.
+        """
+        reached = self._reached[..., None]
+        counts = leaves * reached
+        totals, sizes = counts.sum(axis=1), reached.sum(axis=1)
+        root = totals.mean(axis=0)
+        counts = counts + reached * ((root - totals) / sizes)[:, None, :]
+        prior = _shares(root, max(1.0, float(root.sum())))
+        shares = np.broadcast_to(prior, (self.n_trees, 1, len(prior)))
+        for level in range(1, self.depth + 1):
+            shape = (self.n_trees, 1 << level, -1)
+            here = counts.reshape(*shape, len(prior)).sum(axis=2)
+            words = reached.reshape(shape).sum(axis=2)[..., None]
+            shares = np.repeat(shares, 2, axis=1)
+            size = np.maximum(here.sum(axis=2, keepdims=True), 1.0)
+            spread = (shares * (1 - shares)).mean(axis=2, keepdims=True)
+            # of here - shares * size, a mean over classes
+            noisy = words * noise**2 * (1 + (shares**2).sum(axis=2, keepdims=True) - 2 / len(prior))
+            gain = size * _SPLIT_VARIANCE / (size**2 * _SPLIT_VARIANCE + noisy + size * spread)
+            shares = _shares(shares + gain * (here - shares * here.sum(axis=2, keepdims=True)), 1.0)
+        moved = np.log(shares) - np.log(prior)
+        return np.asarray(moved * self._part + np.log(prior) / self.n_trees)
+
+    @property
+    def _part(self) -> float:
+        """Return what part of its evidence a random tree gives.
+
+        Together each column counts once at most, as if columns were independent; they are not, so
+        many trees count less.
+        """
+        looks = sum(len(tree.columns) for tree in self.trees)
+        return min((self.n_features - 1) / looks, 1 / sqrt(self.n_trees))
+
+    def _class_sizes(self, leaves: Floats) -> Floats:
+        """Return the noisy number of records of each class."""
+        sums = (leaves * self._reached[..., None]).sum(axis=1)
+        if self.kind == "random":
+            return np.asarray(sums.mean(axis=0))
+        # before the first tree all classes are equally likely
+        k = len(self.classes)
+        return np.asarray(sums[0, :-1] + sums[0, -1] / (k - 1))
+
+    def _importance(self, leaves: Floats, noise: float) -> Floats:
+        """Return how far the splits on each column part the scores, weighted by what is there."""
+        values = self._values(leaves, noise) / _ONE
+        mass = np.maximum(leaves.sum(axis=2) if self.kind == "random" else leaves[..., -1], 0.0)
+        mass = mass * self._reached
+        found = np.zeros(self.n_features)
+        for level in range(self.depth):
+            halves = (self.n_trees, 1 << level, 2, -1)
+            of_half = mass.reshape(halves)
+            weight = of_half.sum(axis=3)
+            mean = (of_half[..., None] * values.reshape(*halves, len(self.classes))).sum(axis=3)
+            mean = mean / np.maximum(weight, 1e-9)[..., None]
+            apart = ((mean[:, :, 0] - mean[:, :, 1]) ** 2).sum(axis=2)
+            gain = weight.prod(axis=2) / np.maximum(weight.sum(axis=2), 1e-9) * apart
+            for gains, tree in zip(gain, self.trees, strict=True):
+                first = (1 << level) - 1
+                for node, column in enumerate(tree.asked[first : first + (1 << level)]):
+                    if column >= 0:
+                        found[column] += gains[node]
+        total = found.sum()
+        return found / total if total > 0 else found
+
+    def exhibits(
+        self, results: Mapping[str, Floats], columns: tuple[str, ...]
+    ) -> tuple[Exhibit, ...]:
+        """Return class sizes and the columns that tell most."""
+        importance = results["importance"]
+        order = [int(j) for j in np.argsort(-importance, kind="stable") if j != self.target][:20]
+        sizes = tuple(
+            (word, Measured(float(size), float(spread)))
+            for word, size, spread in zip(
+                self.classes, results["class_sizes"], results["class_half_width"], strict=True
+            )
+        )
+        half = float(results["leaf_half_width"][0])
+        what = "each count" if self.kind == "random" else "each sum of gradients"
+        return (
+            Table("Classes", ("class", "records"), sizes, "± is 95 % of the noise."),
+            Bars(
+                "Columns by importance",
+                tuple(columns[j] for j in order),
+                importance[order],
+                note=f"How far splits on a column part the scores, from {self.n_trees} trees of "
+                f"{2**self.depth} leaves; ± {half:.4g} is 95 % of the noise of {what} in a leaf.",
+            ),
+        )
+
+
+def _softmax(scores: Floats) -> Floats:
+    """Return the probabilities of scores of shape (n_classes, n_samples)."""
+    powers = np.exp(np.clip(scores - scores.max(axis=0), -_MOST_SCORE, 0.0))
+    shares: Floats = powers / powers.sum(axis=0)
+    return shares
+
+
+def _shares(values: Floats, total: float) -> Floats:
+    """Return shares of at least a hundredth over the last axis, and 1 together."""
+    floored = np.clip(values / total, _LEAST_SHARE, 1.0)
+    return np.asarray(floored / floored.sum(axis=-1, keepdims=True))
+
+
+def _weights(
+    given: str | Mapping[str, float] | Sequence[float] | None, classes: tuple[str, ...]
+) -> tuple[float, ...]:
+    """Return one weight for each class; none for "balanced"."""
+    if given is None or given == "balanced":
+        return ()
+    if isinstance(given, Mapping):
+        if unknown := sorted(set(map(str, given)) - set(classes)):
+            raise PlanError(f"class_weight must name classes of {classes}, got {unknown[0]!r}.")
+        by_word = {str(word): weight for word, weight in given.items()}
+        given = [by_word.get(word, 1.0) for word in classes]
+    if isinstance(given, str):
+        raise PlanError(
+            f"class_weight must be 'balanced' or a number for each class, got {given!r}."
+        )
+    try:
+        return tuple(float(weight) for weight in given)
+    except (TypeError, ValueError):
+        raise PlanError(f"class_weight must be numbers, got {given!r}.") from None

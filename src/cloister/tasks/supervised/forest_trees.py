@@ -1,0 +1,173 @@
+"""Public trees: which cell of a few columns belongs to which leaf, drawn before any record is seen.
+
+A tree looks at one column or a few, whose categories or bins form a small table; each cell of the
+table belongs to one of ``2**depth`` leaves. So finding a record's leaf is one look into the table,
+whatever the depth. Splits are drawn among those that still part the cells of a node, in the manner
+of extremely randomised trees (Geurts, Ernst, Wehenkel, Machine Learning 63, 2006, section 2.2),
+but from public numbers instead of records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cloister.randomness import public_generator
+from cloister.task import Integers, Records
+from cloister.tasks.columns import codes
+
+MOST_CELLS = 1 << 16
+"""Of the table of a tree; a column that would make it larger is left out of that tree."""
+
+
+@dataclass(frozen=True, eq=False)
+class Tree:
+    """A public partition of the cells of some columns.
+
+    Parameters
+    ----------
+    columns : tuple of int
+        The columns it looks at.
+    cells : tuple of int
+        Categories or bins of each.
+    leaf : ndarray of shape (product of cells,), int64
+        Of each combination, the last column varying fastest.
+    asked : tuple of int
+        The column asked at each inner node, in breadth-first order; -1 where none parts the cells,
+        so that everything goes left.
+    """
+
+    columns: tuple[int, ...]
+    cells: tuple[int, ...]
+    leaf: Integers
+    asked: tuple[int, ...]
+
+    def leaves(self, coded: Sequence[Integers]) -> Integers:
+        """Return the leaf of each record.
+
+        Parameters
+        ----------
+        coded : sequence of ndarray of shape (n_samples,)
+            The category or bin of each record in every column of the schema.
+        """
+        first, *others = self.columns
+        cell = coded[first]
+        for j, size in zip(others, self.cells[1:], strict=True):
+            cell = cell * size + coded[j]
+        found: Integers = self.leaf[cell]
+        return found
+
+
+def grow(
+    cells: Sequence[int],
+    ordered: Sequence[bool],
+    *,
+    skip: int,
+    n_trees: int,
+    depth: int,
+    columns_per_tree: int,
+    public_seed: int,
+) -> tuple[Tree, ...]:
+    """Draw trees from a public seed.
+
+    Parameters
+    ----------
+    cells : sequence of int, >= 2
+        Categories or bins of each column.
+    ordered : sequence of bool
+        Whether a split of the column must be a threshold; otherwise it is any set of categories.
+    skip : int
+        The column that no tree looks at: the target.
+    n_trees, depth, columns_per_tree, public_seed : int
+
+    Returns
+    -------
+    tuple of Tree
+
+    Notes
+    -----
+    Columns are dealt from shuffled packs of all of them, so each is used equally often.
+    """
+    rng = public_generator(public_seed, "forest")
+    usable = [j for j in range(len(cells)) if j != skip]
+    each = min(columns_per_tree, len(usable))
+    pack: list[int] = []
+    trees = []
+    for _ in range(n_trees):
+        chosen: list[int] = []
+        while len(chosen) < each:
+            if not pack:
+                pack = [usable[i] for i in rng.permutation(len(usable))]
+            card = next((j for j in pack if j not in chosen), -1)
+            if card < 0:  # the pack ends with columns this tree has already
+                pack = []
+                continue
+            pack.remove(card)
+            chosen.append(card)
+        columns = [chosen[0]]
+        for j in chosen[1:]:
+            if prod(cells[i] for i in (*columns, j)) <= MOST_CELLS:
+                columns.append(j)
+        trees.append(_tree(rng, tuple(columns), cells, ordered, depth))
+    return tuple(trees)
+
+
+def _tree(
+    rng: np.random.Generator,
+    columns: tuple[int, ...],
+    cells: Sequence[int],
+    ordered: Sequence[bool],
+    depth: int,
+) -> Tree:
+    shape = tuple(cells[j] for j in columns)
+    places = np.indices(shape).reshape(len(shape), -1)
+    leaf = np.zeros(prod(shape), dtype=np.int64)
+    # a node holds, of each column, the codes that can still arrive at it
+    level: list[list[NDArray[np.int64]]] = [[np.arange(size) for size in shape]]
+    asked: list[int] = []
+    for _ in range(depth):
+        below = []
+        goes_right = np.zeros(len(leaf), dtype=np.int64)
+        for node, left in enumerate(level):
+            splittable = [a for a, left_of in enumerate(left) if len(left_of) > 1]
+            if not splittable:
+                asked.append(-1)
+                below += [left, [part[:0] for part in left]]
+                continue
+            axis = splittable[rng.integers(len(splittable))]
+            values = left[axis] if ordered[columns[axis]] else rng.permutation(left[axis])
+            cut = int(rng.integers(1, len(values)))
+            asked.append(columns[axis])
+            parts = (np.sort(values[:cut]), np.sort(values[cut:]))
+            here = leaf == node
+            goes_right[here] = np.isin(places[axis, here], parts[1])
+            below += [[*left[:axis], part, *left[axis + 1 :]] for part in parts]
+        leaf = 2 * leaf + goes_right
+        level = below
+    leaf.flags.writeable = False
+    return Tree(columns, shape, leaf, tuple(asked))
+
+
+def coded_columns(
+    records: Records, levels: Sequence[int], bins: int, frac_bits: int
+) -> list[Integers]:
+    """Return each record's category, or bin of equal width, in every column.
+
+    Every grid value, a forged one too, is in one category or bin.
+    """
+    return [
+        codes(column, size, frac_bits) if size else _bins_of(column, bins, frac_bits)
+        for column, size in zip(np.ascontiguousarray(records.T), levels, strict=True)
+    ]
+
+
+def _bins_of(values: NDArray[np.int32], bins: int, frac_bits: int) -> Integers:
+    one = 1 << frac_bits
+    found: Integers = np.clip(
+        ((values.astype(np.int64) + one) * bins) >> (frac_bits + 1), 0, bins - 1
+    )
+    return found

@@ -1,0 +1,961 @@
+"""Logistic regression from noisy sums: where the columns lie, their products, a few gradients.
+
+The products tell how much each direction of a gradient is worth, so that a handful of gradients is
+enough: a Newton method whose curvature is released a few times. Gradients of shortened rows lead to
+a first model; those of whole rows, shortened where noisy counts of their sizes end, lead to the
+solution that all rows have. With the curvature known, all are averaged.
+
+References
+----------
+.. [B92] Böhning, "Multinomial Logistic Regression Algorithm", Annals of the Institute of
+   Statistical Mathematics 44(1), 1992: the curvature is at most half that of least squares.
+.. [ABL23] Avella-Medina, Bradshaw, Loh, "Differentially Private Inference via Noisy Optimization",
+   Annals of Statistics 51(5), 2023: noisy gradients and noisy Newton steps of clipped residuals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from math import ceil, hypot, isfinite, isqrt, log, sqrt
+from statistics import NormalDist
+from typing import ClassVar, Literal, Self
+
+import numpy as np
+
+from cloister.display import Between, Exhibit, Table
+from cloister.errors import PlanError
+from cloister.hazmat.fixedpoint import Grid, from_grid
+from cloister.privacy.budget import Budget
+from cloister.randomness import public_generator
+from cloister.task import (
+    INTERVAL_95,
+    Block,
+    Floats,
+    GridState,
+    Integers,
+    Mechanism,
+    Profile,
+    PublicColumn,
+    Records,
+    Released,
+    State,
+)
+from cloister.tasks.columns import Encoding, categories_of, codes, position
+from cloister.tasks.intervals import round_up
+from cloister.tasks.population import ENDS, population_interval
+from cloister.tasks.shrinkage import james_stein
+from cloister.tasks.supervised.contrasts import chosen_references, combination, to_reference
+from cloister.tasks.supervised.frame import (
+    LONGEST,
+    NOTE,
+    SUM_BITS,
+    Frame,
+    Rows,
+    Whole,
+    coefficient_bars,
+    count_sizes,
+    edge_at,
+    noise_of_mean,
+    noisy_counts,
+    row_length,
+    solve,
+    usual_square,
+)
+from cloister.tasks.supervised.least_squares import EDGES, sum_zero_basis
+from cloister.tasks.supervised.tails import cut_of_sizes
+
+PLACES_SHARE, SPREADS_SHARE, PRODUCTS_SHARE, CURVATURE_SHARE = 0.05, 0.05, 0.10, 0.16
+EARLY_SHARE, WHOLE_SHARE = 0.18, 0.38
+"""Parts of the budget: where columns lie and how far they spread, the curvature at first and when
+it is asked again, gradients of shortened rows and of whole ones. How long they are has the rest."""
+
+_GROWTH, _MOST_GROWTH = 1.5, 30.0  # of gradients' shares, from one to the next and in all
+_FIRST_AGAIN = 0.35  # of the curvature's share
+_FIRST = 2  # round of gradients
+_TURN, _FEWEST, _MORE_ROUNDS = 0.55, 7, 3  # where sizes are counted; for it
+_WIDEST, _MOST_WORDS = 400, 1 << 17  # of a model, and of a curvature, that is asked again
+_LENGTH = 16.0  # of rows in integers; their unit is a public or released length
+_DRIFT, _LEFT = 0.25, 0.4  # errors of a predicted change of the gradient, and of a last step
+_MODEL = 0.3  # relative error of the curvature of normal rows
+_FLATTEST = 0.1  # a curvature is not taken for less of that of normal rows
+_MORE = 3  # columns of the root of the covariance besides those of noise
+_APART = 2.0  # deviations of two models that contradict each other
+_SAME_WAY = 0.5  # of what is cut off, how much pulls in one direction
+_HIDDEN, _OF_RARE = 25.0, 1.2  # deviations of counts, and lengths of usual rows
+_STEPS, _FARTHEST = 12, 1.5  # within a round, and how far margins may go in each
+_MOST_CLASSES = 64
+_LARGEST = 1024.0  # weight of a row
+_SPREAD_CATEGORY, _SPREAD_NUMBER, _SPREAD_CONSTANT = 1.0, 2.0, 5.0  # of weights, before any data
+_NO_SHRINKAGE = 1e6  # times as much
+_SAMPLES = 256  # of normal margins
+
+
+@dataclass(frozen=True, kw_only=True)
+class Logistic:
+    """Logistic regression, for two classes or more.
+
+    Parameters
+    ----------
+    n_features : int
+        Columns, the target among them.
+    target : int
+    classes : tuple of str, 2 to 64
+    levels : tuple of int
+        Of each column: 0 for numbers, else the number of categories.
+    names : tuple of str
+        Of the columns of the design, the intercept last.
+    low, high : tuple of float
+        The box, data units.
+    rounds : int, >= 3
+    clip : float in (0, 32], optional
+        The first gradients, and curvatures, are of rows, centred and scaled, shortened to this
+        length; None takes `first_length`, less where columns are seen to spread less.
+    first_length : float in (0, 32]
+    penalty : float, >= 0
+        Of half the squared norm of the coefficients, intercepts left out, where numbers are scaled
+        to ``[-1, 1]`` by their public bounds: 1 / C of scikit-learn.
+    class_weight : tuple of float, or "balanced"
+        What a record of each class counts; "balanced" is inverse to the noisy class sizes.
+    shrinkage : bool
+        Whether weights that drown in noise are drawn toward 0. Without noise it changes nothing.
+    reference : tuple of int
+        Of each column: the category that odds ratios are against; 0 for numbers.
+    frac_bits : int
+
+    Notes
+    -----
+    Rows are explained in :mod:`cloister.tasks.supervised.frame`, privacy in
+    docs/proofs/regression.md.
+    """
+
+    name: ClassVar[str] = "logistic"
+    private: ClassVar[bool] = True
+    profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
+    mechanism: ClassVar[Mechanism] = "gaussian"
+
+    n_features: int
+    target: int
+    classes: tuple[str, ...]
+    levels: tuple[int, ...]
+    names: tuple[str, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    rounds: int
+    clip: float | None = None
+    first_length: float = 1.0
+    penalty: float = 1.0
+    class_weight: tuple[float, ...] | Literal["balanced"] = ()
+    shrinkage: bool = True
+    reference: tuple[int, ...] = ()
+    frac_bits: int = 16
+
+    def __post_init__(self) -> None:
+        if not self.reference:
+            object.__setattr__(self, "reference", (0,) * self.n_features)
+        for name in ("classes", "levels", "names", "low", "high", "reference"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        if not 2 <= len(self.classes) <= _MOST_CLASSES:
+            raise PlanError(
+                f"classes must be 2 to {_MOST_CLASSES}, got {len(self.classes)}; join rare ones."
+            )
+        if self.clip is not None and not 0 < self.clip <= LONGEST:
+            raise PlanError(f"clip must be above 0 and at most {LONGEST:g}, got {self.clip!r}.")
+        if not isinstance(self.rounds, int) or self.rounds <= _FIRST:
+            raise PlanError(f"rounds must be an integer >= {_FIRST + 1}, got {self.rounds!r}.")
+        if not (isfinite(self.penalty) and self.penalty >= 0):
+            raise PlanError(f"penalty must be a finite number >= 0, got {self.penalty!r}.")
+        if not len(self.levels) == len(self.low) == len(self.high) == self.n_features:
+            raise PlanError("levels, low and high need one entry for each column.")
+        if len(self.reference) != self.n_features:
+            raise PlanError(f"reference needs a category of each column, got {self.reference!r}.")
+        if not 0 <= self.target < self.n_features:
+            raise PlanError(f"target must be a column, got {self.target}.")
+        if self.levels[self.target] != len(self.classes):
+            raise PlanError(f"classes must be those of the target, got {len(self.classes)}.")
+        if self.class_weight != "balanced":
+            weights = tuple(float(w) for w in self.class_weight or (1.0,) * len(self.classes))
+            if len(weights) != len(self.classes) or not all(isfinite(w) and w > 0 for w in weights):
+                raise PlanError(
+                    "class_weight must be a number above 0 for each class, or 'balanced', got "
+                    f"{self.class_weight!r}."
+                )
+            object.__setattr__(self, "class_weight", weights)
+        self._frame.products_block(1.0)  # refuses a row that is too long or too wide
+
+    @classmethod
+    def design(
+        cls,
+        *,
+        n_features: int,
+        nominal_n: int,
+        budget: Budget | None,
+        columns: Sequence[PublicColumn],
+        target: str = "",
+        C: float = 1.0,
+        class_weight: Mapping[str, float] | Sequence[float] | str | None = None,
+        rounds: int | None = None,
+        clip: float | None = None,
+        shrinkage: bool = True,
+        reference: Mapping[str, str] | None = None,
+        frac_bits: int = 16,
+    ) -> Self:
+        """Choose rounds and the length of rows from public numbers.
+
+        Parameters
+        ----------
+        n_features, nominal_n, budget, columns, frac_bits
+            As every task is told.
+        target : str
+            The column that holds the class.
+        C : float, > 0
+            As in scikit-learn, for numbers scaled to ``[-1, 1]`` by their bounds; infinity for no
+            penalty.
+        class_weight : "balanced", mapping of class to number, or sequence of numbers, optional
+        rounds : int, >= 3, optional
+            The first two count columns, one counts sizes, the others sum gradients; by default 4 to
+            15, more with less noise.
+        clip : float in (0, 32], optional
+            Length of rows; by default shorter with more noise.
+        shrinkage : bool
+        reference : mapping of column to category, optional
+            That odds ratios are against; by default a column's first.
+
+        Raises
+        ------
+        PlanError
+            If an option breaks its rule.
+        """
+        at = position(columns, target)
+        classes = categories_of(columns, target)
+        if n_features < 2:
+            raise PlanError("logistic regression needs a column besides the target.")
+        if isinstance(C, bool) or not isinstance(C, int | float) or not C > 0:
+            raise PlanError(f"C must be a number above 0, got {C!r}.")
+        levels = tuple(c.levels for c in columns)
+        encoding = Encoding(levels, frac_bits, (at,))
+        noise = noise_of_mean(encoding.width, budget, nominal_n)
+        if rounds is None:
+            rounds = _FIRST + min(max(ceil(-log(2.5 * noise)), 2), 10)
+            rounds += _MORE_ROUNDS * (rounds >= _FEWEST)
+        length = row_length([levels[j] for j in encoding.used], noise)
+        if clip is None and rounds < _FEWEST:  # lengths could not be seen either
+            clip = length
+        return cls(
+            n_features=n_features,
+            target=at,
+            classes=classes,
+            levels=levels,
+            names=encoding.names(columns),
+            low=tuple(c.low for c in columns),
+            high=tuple(c.high for c in columns),
+            rounds=rounds,
+            clip=None if clip is None else float(clip),
+            first_length=length,
+            penalty=1 / C,
+            class_weight=_class_weights(classes, class_weight),
+            shrinkage=bool(shrinkage),
+            reference=chosen_references(columns, reference, target),
+            frac_bits=frac_bits,
+        )
+
+    @cached_property
+    def _frame(self) -> Frame:
+        return Frame(self.levels, self.frac_bits, (self.target,), _LENGTH)
+
+    @cached_property
+    def _sums_zero(self) -> Floats:
+        """Basis of weights that sum to 0 over each column's categories; the penalty asks for it."""
+        return sum_zero_basis([n for j, n in enumerate(self.levels) if j != self.target])
+
+    @property
+    def _outputs(self) -> int:
+        """One for two classes, as in scikit-learn, else one for each class."""
+        return 1 if len(self.classes) == 2 else len(self.classes)
+
+    @cached_property
+    def _pairs(self) -> tuple[Integers, Integers]:
+        """The pairs of classes, each with a curvature of its own."""
+        return np.triu_indices(len(self.classes), 1)
+
+    @property
+    def _turn(self) -> int:
+        """The round that counts sizes of gradients, before whole ones; 0 if noise is large."""
+        return 0 if self.rounds < _FEWEST else 1 + round((self.rounds - 1) * _TURN)
+
+    @cached_property
+    def _wide(self) -> bool:
+        """Whether there are too many weights to hold all their curvatures."""
+        p, k = self._frame.width, len(self.classes)
+        words = k * (k - 1) // 2 * (p * (p + 1) // 2)
+        return (k - 1) * p > _WIDEST or words > _MOST_WORDS
+
+    def _residual_squared(self, t: int) -> float:
+        """Return a bound on a record's squared residuals: all classes are even at the start."""
+        if t == _FIRST:
+            return 0.25 if self._outputs == 1 else 1 - 1 / self._outputs
+        if self._turn and t > self._turn:  # in parts of the cut
+            return 1.0
+        return float(min(self._outputs, 2))
+
+    def _curvature_bound(self, t: int) -> tuple[int, float]:
+        """Return the number of a record's curvatures in a round, and a bound on their norm."""
+        if t == _FIRST:  # all classes are even, and so are all pairs
+            return 1, 1 / len(self.classes) ** 2
+        return len(self._pairs[0]), 1 / 4
+
+    def describe(self) -> str:
+        """Say in plain words what is summed and what is released."""
+        return (
+            f"Logistic regression for {len(self.classes)} classes over "
+            f"{self._frame.width - 1} columns of a design. Two noisy counts tell where columns "
+            "lie and how far they spread, one to three sums the curvature of the likelihood, one "
+            "counts how large gradients are, and the others are its gradient at a public model. "
+            "The coefficients are made from these sums."
+        )
+
+    def start(self) -> State:
+        """Return the state before the first round: all weights 0."""
+        p, k = self._frame.width, self._outputs
+        q = self._sums_zero.shape[1]
+        size, words = self._basis.shape[1] * q, q * (q + 1) // 2
+        again = self._turn and not self._wide
+        weights = (1.0,) * len(self.classes)
+        if self.class_weight != "balanced":
+            weights = self.class_weight
+        return {
+            "centre": np.zeros(p),
+            "scale": np.ones(p),
+            "square": np.ones(p),
+            "alike": np.zeros(p),
+            "window": np.zeros((len(self._frame.number_places), 2)),
+            "n": np.ones(1),
+            "length": np.array([self.first_length if self.clip is None else self.clip]),
+            "cut": np.zeros(1),
+            "influence": np.zeros(1),
+            "class_sizes": np.ones(len(self.classes)),
+            "class_weight": np.array(weights) / max(weights),
+            "products": np.zeros(p * (p + 1) // 2),
+            "curvature": np.zeros((len(self._pairs[0]), words) if again else 0),
+            "curvature_std": np.zeros(1),
+            "gradient": np.zeros((k, p)),
+            "gradient_std": np.zeros(1),
+            "weights": np.zeros((k, p)),
+            "place": np.zeros((k, p)),
+            "half_width": np.zeros((k, p)),
+            "first": np.zeros((k, p)),
+            "first_half_width": np.zeros((k, p)),
+            "noise_root": np.zeros((0, 0) if self._wide else (k * p, size + _MORE)),
+            "sampling_root": np.zeros((0, 0) if self._wide else (k * p, size)),
+        }
+
+    def _share(self, t: int) -> float:
+        """Return the share of the budget of a gradient."""
+        first, last, part = _FIRST, self.rounds, EARLY_SHARE
+        if self._turn:
+            last = self._turn
+            if t > self._turn:
+                first, last, part = self._turn + 1, self.rounds, WHOLE_SHARE
+        else:
+            part = 1 - PLACES_SHARE - SPREADS_SHARE - PRODUCTS_SHARE - CURVATURE_SHARE
+        growth = min(_GROWTH, _MOST_GROWTH ** (1 / (last - first)))
+        grow = growth ** np.arange(last - first)
+        return float(part * grow[t - first] / grow.sum())
+
+    def blocks(self, t: int) -> tuple[Block, ...]:
+        """Return counts of columns; a gradient and products; a gradient; or sizes and curvature."""
+        frame, one = self._frame, 1 << SUM_BITS
+        if t == 0:
+            return (frame.places_block(PLACES_SHARE, len(self.classes)),)
+        if t == 1:
+            return (frame.spreads_block(SPREADS_SHARE),)
+        blocks = []
+        if t != self._turn:
+            squared = self._residual_squared(t)
+            blocks.append(frame.gradient_block(self._outputs, squared, self._share(t)))
+        if share := self._curvature_share(t):
+            blocks.append(frame.curvature_block(*self._curvature_bound(t), share))
+        if t == self._turn:
+            share = 1 - PLACES_SHARE - SPREADS_SHARE - PRODUCTS_SHARE - EARLY_SHARE - WHOLE_SHARE
+            share -= 0 if self._wide else CURVATURE_SHARE
+            blocks.append(Block("sizes", (len(EDGES),), one, one**2, share))
+        return tuple(blocks)
+
+    def _curvature_share(self, t: int) -> float:
+        """Return the share of the budget of a curvature: at first, and twice again."""
+        if t == _FIRST:
+            return PRODUCTS_SHARE + CURVATURE_SHARE * (not self._turn)
+        if self._wide or not self._turn or t not in (self._turn, self.rounds - 2):
+            return 0.0
+        return CURVATURE_SHARE * (_FIRST_AGAIN if t == self._turn else 1 - _FIRST_AGAIN)
+
+    def contribute(self, t: int, state: GridState, records: Records) -> Integers:
+        """Return the words of a round."""
+        k = len(self.classes)
+        labels = codes(records[:, self.target], k, self.frac_bits)
+        if t == 0:
+            return self._frame.count_places(records, labels, k)
+        if t == 1:
+            return self._frame.count_spreads(state, records)
+        weights, length = (from_grid(state[name], self.frac_bits) for name in ("weights", "length"))
+        of_class = np.minimum(from_grid(state["class_weight"], self.frac_bits), 1.0)
+        totals = {block.name: np.zeros(block.shape, dtype=np.int64) for block in self.blocks(t)}
+        for where, whole in self._frame.whole(state, records):
+            told = self._told(state, whole, weights)
+            counts = of_class[labels[where]]
+            residuals = told.copy()
+            residuals[labels[where], np.arange(len(counts))] -= 1
+            residuals = residuals[-self._outputs :] * counts
+            rows = self._frame.rows(whole, float(length[0]))
+            if "sizes" in totals:
+                totals["sizes"] += count_sizes(whole.length() * _norm(residuals))
+            if "curvature" in totals:
+                n_pairs, bound = self._curvature_bound(t)
+                pairs = (told[self._pairs[0]] * told[self._pairs[1]])[:n_pairs] * counts
+                # rows that are nearly sure count whole, as far as the bound lets them
+                undone = np.maximum(whole.length() / length, 1.0) ** 2
+                pairs *= np.minimum(undone, bound / np.maximum(_norm(pairs), 1e-300))
+                totals["curvature"] += self._frame.sum_curvature(state, rows, pairs, bound)
+            if "gradient" in totals:
+                if self._turn and t > self._turn:
+                    rows, residuals = self._whole_rows(state, whole, residuals)
+                squared = self._residual_squared(t)
+                totals["gradient"] += self._frame.sum_gradients(state, rows, residuals, squared)
+        return np.concatenate([total.ravel() for total in totals.values()])
+
+    def _whole_rows(self, state: GridState, whole: Whole, residuals: Floats) -> tuple[Rows, Floats]:
+        """Return rows and residuals whose products are shortened to the released cut."""
+        cut, length = edge_at(from_grid(state["cut"], self.frac_bits)), whole.length()
+        least = cut / sqrt(min(self._outputs, 2))  # by the largest residual
+        size = np.maximum(length * _norm(residuals), cut)
+        return self._frame.rows(whole, least), residuals * (np.maximum(length, least) / size)
+
+    def _told(self, state: GridState, whole: Whole, weights: Floats) -> Floats:
+        """Return the probability of each class; shape (n_classes, n)."""
+        margins = self._frame.margins(state, whole, weights)
+        if self._outputs == 1:
+            return np.stack([_sigmoid(-margins[0]), _sigmoid(margins[0])])
+        return _softmax(margins)
+
+    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+        """Place the rows; or average what all gradients say of the solution, and solve for it."""
+        now = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
+        if t == 0:
+            return {**now, **self._placed(released["places"], now)}
+        if t == 1:
+            now |= self._frame.read_spreads(now, released["spreads"])
+            return {**now, **self._shortened(now)}
+        if "curvature" in released:
+            now |= self._bent(t, released["curvature"], now)
+        if t == self._turn:
+            now |= {"first": now["weights"], "first_half_width": now["half_width"]}
+            return {**now, **self._ends(released["sizes"], now)}
+        block = released["gradient"]
+        whole = self._turn and t > self._turn
+        unit = _LENGTH / (edge_at(now["cut"]) if whole else float(now["length"][0]))
+        unit *= 1 << self._frame.gradient_bits(sqrt(self._residual_squared(t)))
+        gradient, noise_std = block.values / unit, block.noise_std / unit
+        if self._outputs > 1:  # the exact gradients of all classes sum to 0
+            gradient = gradient - gradient.mean(axis=0)
+        if t > _FIRST:  # what was said before counts less: the model was farther
+            before = float(now["gradient_std"][0])
+            if whole and t == self._turn + 1:  # and is about shortened rows
+                apart = float(np.abs(gradient - now["gradient"]).max())
+                seen = 2 * log(gradient.size + 1) * (before**2 + noise_std**2)
+                before = sqrt(before**2 + max(apart**2 - seen, noise_std**2))
+            part = before**2 / max(before**2 + noise_std**2, 1e-300)
+            gradient = part * gradient + (1 - part) * now["gradient"]
+            noise_std = hypot(part * noise_std, (1 - part) * before)
+            now["place"] = part * now["weights"] + (1 - part) * now["place"]
+        else:
+            now["place"] = now["weights"]
+        now |= self._solved(now, gradient, noise_std)
+        if whole and self.shrinkage and t == self.rounds - 1:
+            now |= self._joined(now)
+        return now
+
+    def _joined(self, now: State) -> State:
+        """Return the last model, joined with the first where the two do not contradict each other.
+
+        The first is less noisy, but about shortened rows; where the two differ by more than their
+        noise, it is about something else. Intervals stay wide enough for the last alone.
+        """
+        apart = now["weights"] - now["first"]
+        apart[:, -1] = 0.0
+        unit = (INTERVAL_95["gaussian"] * now["scale"]) ** 2
+        first, last = now["first_half_width"] ** 2 / unit, now["half_width"] ** 2 / unit
+        both = np.maximum(first + last, 1e-300)
+        moved = apart * last / both * np.maximum(1 - apart**2 / (_APART**2 * both), 0)
+        moved = moved @ self._sums_zero @ self._sums_zero.T
+        back = self._frame.to_half_boxes(now, np.array(self.low), np.array(self.high))
+        told = moved @ back.T
+        half_width = round_up(np.hypot(now["half_width"], told), self.frac_bits)
+        joined: dict[str, Floats] = {"weights": now["weights"] - moved, "half_width": half_width}
+        if not self._wide:
+            root = now["noise_root"].copy()
+            root[:, -1] = told.ravel() / INTERVAL_95["gaussian"]
+            joined["noise_root"] = root
+        return joined
+
+    def _ends(self, block: Released, now: State) -> State:
+        """Return where gradients of whole rows are cut, and what this may take away."""
+        counts, noise_std = noisy_counts(block)
+        share = self.blocks(self._turn)[-1].weight
+        price = INTERVAL_95["gaussian"] * noise_std * sqrt(share / WHOLE_SHARE)
+        most = sqrt(min(self._outputs, 2))  # of a residual
+        end = int(np.searchsorted(EDGES, most * self._frame.longest(now)))
+        # counts do not show a class that is rarer than their noise: its residuals are large
+        hidden = float(now["class_sizes"].min()) < _HIDDEN * noise_std
+        usual = sqrt(np.trace(self._unpacked(now["products"])) / max(now["products"][-1], 1.0))
+        least = int(np.searchsorted(EDGES, _OF_RARE * usual)) if hidden else 0
+        cut, influence = cut_of_sizes(counts, noise_std, price, least, end)
+        return {"cut": np.array([float(cut)]), "influence": np.array([influence])}
+
+    def _placed(self, block: Released, now: State) -> State:
+        """Return where columns lie, and the sizes and weights of classes."""
+        k = len(self.classes)
+        counts, noise_std = noisy_counts(block)
+        sizes = np.maximum(counts[-1 - k : -1], max(1.0, noise_std))
+        weights = now["class_weight"]
+        if self.class_weight == "balanced":
+            weights = sizes.min() / sizes
+            # the likelihood is divided by the largest weight, and so is the penalty, see _divisor
+        placed = {"class_weight": weights, "class_sizes": sizes}
+        return {**self._frame.read_places(block), **placed}
+
+    def _shortened(self, now: State) -> State:
+        """Return the length of rows: shorter where columns are seen to spread less."""
+        if self.clip is not None:
+            return {}
+        at = self._frame.number_places
+        levels = [n for j, n in enumerate(self.levels) if j != self.target]
+        shares = np.delete(now["centre"][:-1], at)
+        n_categories = sum(n > 0 for n in levels)
+        squared = 1 + np.clip(now["square"][at], 0, 1).sum() + n_categories - shares @ shares
+        spread = sqrt(min(max(squared, 1.0) / usual_square(levels), 1.0))
+        return {"length": np.array([min(self.first_length * spread, self._frame.longest(now))])}
+
+    def _bent(self, t: int, block: Released, now: State) -> State:
+        """Return the curvature of each pair of classes, as far as it stands out of its noise."""
+        matrices, noise_std = self._frame.read_curvature(block, _LENGTH / float(now["length"][0]))
+        if t == _FIRST:  # the curvature of normal rows, until it is asked again
+            even = self._rows_products(matrices[0], noise_std, now) * len(self.classes) ** 2
+            return {
+                "products": even[np.triu_indices(self._frame.width)],
+                "curvature_std": np.array([noise_std]),
+                "curvature": np.zeros_like(now["curvature"]),
+            }
+        before = self._unpacked(now["curvature"])
+        model = self._normal_curvature(self._normal(now, now["weights"])) + before
+        # each entry between two directions of the model's curvature by itself
+        values, vectors = np.linalg.eigh(model)
+        values = np.maximum(values, 1e-9 * np.abs(values).max())
+        apart = self._sums_zero.T @ matrices @ self._sums_zero - model
+        turned = vectors.transpose(0, 2, 1) @ apart @ vectors
+        usual = _MODEL**2 * values[:, :, None] * values[:, None, :]
+        turned *= usual / (usual + noise_std**2)
+        told = before + vectors @ turned @ vectors.transpose(0, 2, 1)
+        return {
+            "curvature": told[:, *np.triu_indices(told.shape[-1])],
+            "curvature_std": np.array([noise_std]),
+        }
+
+    def _rows_products(self, matrix: Floats, noise_std: float, now: State) -> Floats:
+        """Return products of rows, where columns that are not seen to go together do not."""
+        apart = np.diag(np.maximum(np.diag(matrix), noise_std))
+        found = apart + james_stein(matrix - apart, noise_std)
+        values, vectors = np.linalg.eigh(found)
+        positive: Floats = (vectors * np.maximum(values, noise_std)) @ vectors.T
+        return positive
+
+    def _normal(self, now: State, weights: Floats) -> tuple[Floats, Floats, Floats]:
+        """Return what rows would be at some margins, if they were normal.
+
+        Returns
+        -------
+        told : ndarray of shape (n_classes, n_points)
+            Probabilities at margins that stand for equally many rows each.
+        rows : ndarray of shape (n_points, width)
+            Mean row at each, times the square root of how many rows it stands for.
+        left : ndarray of shape (width, width)
+            Products of what is left of rows, for all of them.
+        """
+        products = self._unpacked(now["products"])
+        n = max(float(products[-1, -1]), 1.0)
+        mean = products[-1] / n
+        spread = products / n - np.outer(mean, mean)
+        couple = weights @ spread
+        values, vectors = np.linalg.eigh(couple @ weights.T)
+        root = np.sqrt(np.maximum(values, 0))
+        safe = np.where(root > 1e-6, root, np.inf)
+        # symmetric, so that points move smoothly with the weights
+        towards = couple.T @ (vectors / safe) @ vectors.T  # of a row, for one step of a point
+        points = _points(self._outputs)
+        margins = (mean @ weights.T + points @ ((vectors * root) @ vectors.T)).T
+        rows = (mean + points @ towards.T) * sqrt(n / len(points))
+        told = _softmax(margins)
+        if self._outputs == 1:
+            told = np.stack([_sigmoid(-margins[0]), _sigmoid(margins[0])])
+        return told, rows, n * (spread - towards @ towards.T)
+
+    def _normal_curvature(self, normal: tuple[Floats, Floats, Floats]) -> Floats:
+        """Return the curvature of each pair of classes that normal rows have."""
+        told, rows, left = normal
+        pairs = told[self._pairs[0]] * told[self._pairs[1]]
+        found: Floats = np.einsum("qs,si,sj->qij", pairs, rows, rows, optimize=True)
+        found += pairs.mean(axis=1)[:, None, None] * left
+        return np.asarray(self._sums_zero.T @ found @ self._sums_zero)
+
+    def _unpacked(self, packed: Floats) -> Floats:
+        """Return symmetric matrices."""
+        size = (isqrt(8 * packed.shape[-1] + 1) - 1) // 2
+        upper = np.triu_indices(size)
+        matrix = np.zeros((*packed.shape[:-1], size, size))
+        matrix[..., upper[0], upper[1]] = packed
+        matrix[..., upper[1], upper[0]] = packed
+        return matrix
+
+    def _nearer(self, step: Floats, now: State) -> Floats:
+        """Return a step by which margins change little enough for their curvature to hold."""
+        products = self._unpacked(now["products"])
+        squared = np.einsum("ki,ij,kj", step, products, step) / max(products[-1, -1], 1.0)
+        return step * min(1.0, _FARTHEST / sqrt(max(squared, 1e-18)))
+
+    def _system(self, pairs: Floats) -> Floats:
+        """Return the curvature of all outputs from that of pairs of classes."""
+        if self._outputs == 1:
+            return np.asarray(pairs[0])
+        apart = self._basis[self._pairs[0]] - self._basis[self._pairs[1]]
+        system = np.einsum("qa,qij,qb->aibj", apart, pairs, apart, optimize=True)
+        size = apart.shape[1] * self._sums_zero.shape[1]
+        return np.asarray(system.reshape(size, size))
+
+    @cached_property
+    def _basis(self) -> Floats:
+        """Directions of outputs in which they differ: the same for all changes no probability."""
+        k = self._outputs
+        return np.ones((1, 1)) if k == 1 else np.linalg.svd(np.eye(k) - 1 / k)[0][:, : k - 1]
+
+    def _parts(self, now: State) -> Iterator[Floats]:
+        """Yield directions of outputs that are solved for by themselves: all, if not too wide."""
+        if self._wide:
+            told, _, _ = self._normal(now, now["weights"])
+            told = told[-self._outputs :]
+            mixed = np.diag(told.mean(axis=1)) - told @ told.T / told.shape[1]
+            _, vectors = np.linalg.eigh(self._basis.T @ mixed @ self._basis)
+            yield from (self._basis @ vectors).T[:, :, None]
+        else:
+            yield self._basis
+
+    def _curvature(self, now: State, weights: Floats, basis: Floats, more: Floats) -> Floats:
+        """Return the curvature at some weights between directions of outputs."""
+        normal = self._normal(now, weights)
+        if self._wide:  # as if margins told nothing of rows
+            told = normal[0][-self._outputs :]
+            along = basis[:, 0] @ told
+            bend = (basis[:, 0] ** 2) @ told.mean(axis=1) - (along**2).mean()
+            bend = max(float(bend), _FLATTEST / 4 / len(self.classes))
+            return bend * self._sums_zero.T @ self._unpacked(now["products"]) @ self._sums_zero
+        return _positive(self._system(self._normal_curvature(normal)), more)
+
+    def _solved(self, now: State, gradient: Floats, noise_std: float) -> State:
+        """Solve for the weights."""
+        spread = np.full(self._frame.width, _SPREAD_CATEGORY)
+        spread[self._frame.number_places] = _SPREAD_NUMBER
+        spread[-1] = _SPREAD_CONSTANT
+        spread[now["alike"] > 0] *= _NO_SHRINKAGE  # what they are divided by tells nothing
+        if not self.shrinkage:
+            spread *= _NO_SHRINKAGE
+        before = now["weights"]
+        # weights that are seen to be large are not held to be small
+        spread *= max(1.0, 2 * float(np.sqrt(np.mean((before / spread) ** 2, axis=1).max())))
+        penalty = self.penalty * now["scale"] ** 2 / self._divisor(now)
+        penalty[-1] = 0.0
+        cut_off = float(now["influence"][0]) * edge_at(now["cut"]) / INTERVAL_95["gaussian"]
+        # in half boxes: the state is rounded to the grid
+        back = self._frame.to_half_boxes(now, np.array(self.low), np.array(self.high))
+        weights, after, variance = before, gradient, np.zeros_like(before)
+        solved: State = {}
+        for outputs in self._parts(now):
+            m, basis = outputs.shape[1], np.kron(outputs, self._sums_zero)
+            likely, fine = (np.tile(self._sums_zero.T**2 @ v, m) for v in (spread, penalty))
+            more = np.zeros((len(fine), len(fine)))
+            if now["curvature"].size:
+                more = self._system(self._unpacked(now["curvature"]))
+            system = self._curvature(now, weights, outputs, more)
+            for _ in range(1 if self._wide else _STEPS):
+                at = basis.T @ weights.ravel()
+                target = system @ at - basis.T @ after.ravel()
+                mean, _ = solve(system, fine, target[None], noise_std, likely)
+                step = self._nearer((basis @ (mean[0] - at)).reshape(weights.shape), now)
+                # the curvature changes on the way as that of normal rows does
+                ahead = self._curvature(now, weights + step, outputs, more)
+                change = (system + ahead) / 2 @ (basis.T @ step.ravel())
+                after = after + (basis @ change).reshape(after.shape)
+                weights, system = weights + step, ahead
+            moved = basis.T @ (weights - now["place"]).ravel()
+            error = hypot(noise_std, float(now["curvature_std"][0] * np.sqrt(moved @ moved)))
+            error += _SAME_WAY * cut_off
+            _, left = solve(system, fine, target[None], error, likely)
+            # of what noise leaves open, what is drawn to zero, and what a last step leaves
+            drawn = left @ (basis.T @ weights.ravel() / likely**2)
+            turned = np.kron(outputs, back @ self._sums_zero)
+            root = [_root(left), drawn, _LEFT * moved, 0 * moved]  # the last: of joined models
+            noise = np.asarray(turned @ np.column_stack(root), dtype=np.float64)
+            variance += (noise**2).sum(axis=1).reshape(variance.shape)
+            if not self._wide:
+                inverse = np.linalg.pinv(system + np.diag(fine), hermitian=True)
+                sampling = turned @ _root(inverse @ system @ inverse)
+                solved = {"noise_root": noise, "sampling_root": sampling}
+        half_width: Floats = INTERVAL_95["gaussian"] * np.sqrt(variance)
+        drift = _DRIFT * float(np.sqrt(np.mean((after - gradient) ** 2)))
+        told: State = {
+            "gradient": after,
+            "gradient_std": np.array([hypot(noise_std, drift)]),
+            "weights": np.clip(weights, -_LARGEST, _LARGEST),
+            "half_width": round_up(half_width, self.frac_bits),
+        }
+        return {**solved, **told}
+
+    def _divisor(self, now: State) -> float:
+        """Return the class weight that stands for 1."""
+        if self.class_weight != "balanced":
+            return float(max(self.class_weight))
+        sizes = now["class_sizes"]
+        return float(sizes.sum() / (len(sizes) * sizes.min()))
+
+    def _back(self, now: State) -> Floats:
+        """Return the matrix from weights of rows to coefficients in data units."""
+        low, high = np.array(self.low), np.array(self.high)
+        return self._frame.to_columns(now, (high - low) / 2, (high + low) / 2)
+
+    @property
+    def _half_boxes(self) -> Floats:
+        """Half the range of each number's column, 1 for categories; shape (width - 1,)."""
+        return self._frame.half_boxes(np.array(self.low), np.array(self.high))
+
+    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
+        """Return nothing: the half-widths depend on how far columns spread."""
+        return {}
+
+    def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
+        """Return the model with its 95 % intervals.
+
+        Returns
+        -------
+        dict
+            In data units, ``coef`` of shape (n_outputs, n_columns_of_design) and ``intercept`` of
+            shape (n_outputs,), each with ``..._low`` and ``..._high``; one output for two classes,
+            else one for each class. ``grid_coef`` of shape (n_outputs, n_columns_of_design + 1):
+            coefficients for numbers in ``[-1, 1]``, the intercept last.
+
+        Notes
+        -----
+        The intervals are about the solution that all rows have without noise and shortening. They
+        hold what the averaged gradients' noise leaves open, what was cut off as far as noisy counts
+        tell it, how far weights are drawn to 0, and what the last steps leave. Population
+        intervals, ``..._population_low`` and ``..._population_high``, add sampling by the inverse
+        of the released curvature: they are right if the model is. ``covariance`` and
+        ``sampling_covariance`` are of all coefficients,
+        output by output, the intercept last in each; very wide models have none of these.
+        """
+        now = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
+        told = now["weights"] @ self._back(now).T
+        p = self._frame.width
+        unit = self._frame.to_columns(now, np.ones(self.n_features), np.zeros(self.n_features))
+        half_width = now["half_width"] / np.append(self._half_boxes, 1.0)
+        low, high = told - half_width, told + half_width
+        named = {"": told, "_low": low, "_high": high}
+        results: dict[str, Floats] = {"grid_coef": now["weights"] @ unit.T}
+        if not self._wide:
+            units = np.tile(np.append(self._half_boxes, 1.0), self._outputs)[:, None]
+            noise, sampling = now["noise_root"] / units, now["sampling_root"] / units
+            results["covariance"] = noise @ noise.T
+            results["sampling_covariance"] = sampling @ sampling.T
+            ends = population_interval(told, low, high, (sampling**2).sum(axis=1).reshape(-1, p))
+            named |= dict(zip(ENDS, ends, strict=True))
+        for end, values in named.items():
+            results[f"coef{end}"] = values[:, :-1]
+            results[f"intercept{end}"] = values[:, -1]
+        return results
+
+    def odds_ratio(
+        self, results: Mapping[str, Floats], weights: Floats, output: int = 0
+    ) -> Between:
+        """Return what the odds of a class are multiplied by.
+
+        Parameters
+        ----------
+        results : mapping
+            Of :meth:`results`.
+        weights : ndarray of shape (n_columns_of_design + 1,)
+            By how much each column of the design is larger, in data units; the constant is last.
+        output : int
+            For two classes 0, the odds of the second; else the number of a class, and its odds
+            against the first.
+
+        Raises
+        ------
+        PlanError
+            If the model is too wide to hold covariances.
+        """
+        if self._wide:
+            raise PlanError(
+                "odds ratios need covariances, which are kept up to a few hundred coefficients; "
+                "use fewer columns, or join rare categories."
+            )
+        against = np.zeros(self._outputs)
+        against[output] = 1.0
+        if self._outputs > 1:
+            against[0] -= 1.0
+        told = np.column_stack([results["coef"], results["intercept"]]).ravel()
+        found = combination(
+            np.outer(against, weights).ravel(),
+            told,
+            results["covariance"],
+            results["sampling_covariance"],
+        )
+        ends = found.population or (found.low, found.high)
+        value, *limits = (_exp(v) for v in (found.value, found.low, found.high, *ends))
+        return Between(value, limits[0], limits[1], population=(limits[2], limits[3]))
+
+    def decision(self, results: Mapping[str, Floats], records: Records) -> Floats:
+        """Return the log-odds of each record; shape (n_samples, n_outputs)."""
+        return self._frame.predict(np.asarray(results["grid_coef"]), records)
+
+    def probabilities(self, results: Mapping[str, Floats], records: Records) -> Floats:
+        """Return the probability of each class; shape (n_samples, n_classes)."""
+        margins = self.decision(results, records).T
+        if self._outputs == 1:
+            return np.stack([_sigmoid(-margins[0]), _sigmoid(margins[0])], axis=1)
+        return _softmax(margins).T
+
+    def exhibits(
+        self, results: Mapping[str, Floats], columns: tuple[str, ...]
+    ) -> tuple[Exhibit, ...]:
+        """Return the coefficients, and a picture of those that tell most within their columns."""
+        told = np.column_stack([results["coef"], results["intercept"]])
+        low = np.column_stack([results["coef_low"], results["intercept_low"]])
+        high = np.column_stack([results["coef_high"], results["intercept_high"]])
+        outputs = (self.classes[1],) if self._outputs == 1 else self.classes
+        rows: list[tuple[str | Between, ...]] = []
+        for name, *ends in zip(self.names, told.T, low.T, high.T, strict=True):
+            rows.append(
+                (
+                    name,
+                    *(
+                        Between(float(each[0]), float(each[1]), float(each[2]))
+                        for each in zip(*ends, strict=True)
+                    ),
+                )
+            )
+        table = Table(
+            "Coefficients of the log-odds, data units", ("column", *outputs), tuple(rows), NOTE
+        )
+        half_width = (high - low)[0, :-1] / 2
+        bars = coefficient_bars(
+            f"Largest coefficients of {outputs[0]!r}, for a column over half its box",
+            self.names[:-1],
+            np.asarray(results["grid_coef"])[0, :-1],
+            half_width * self._half_boxes,
+            "log-odds",
+        )
+        if self._wide:
+            return (table, bars)
+        return (table, self._odds_ratios(results), bars)
+
+    def _odds_ratios(self, results: Mapping[str, Floats]) -> Table:
+        """Return the odds ratio of each column for one unit, or against its reference category."""
+        levels = [self.levels[j] for j in range(self.n_features) if j != self.target]
+        chosen = [c for j, c in enumerate(self.reference) if j != self.target]
+        outputs = range(1) if self._outputs == 1 else range(1, self._outputs)
+        rows: list[tuple[str | Between, ...]] = []
+        for name, row in zip(self.names[:-1], to_reference(levels, chosen), strict=False):
+            ratios = [self.odds_ratio(results, row, output) for output in outputs]
+            rows.append((name, *(ratios if row.any() else ["reference"] * len(ratios))))
+        heads = [f"{word} against {self.classes[0]}" for word in self.classes[1:]]
+        return Table(
+            "Odds ratios, for one unit or against the reference category",
+            ("column", *heads),
+            tuple(rows),
+            NOTE,
+        )
+
+
+def _class_weights(
+    classes: tuple[str, ...], given: Mapping[str, float] | Sequence[float] | str | None
+) -> tuple[float, ...] | Literal["balanced"]:
+    if given is None:
+        return (1.0,) * len(classes)
+    if given == "balanced":
+        return "balanced"
+    if isinstance(given, Mapping):
+        if unknown := sorted(set(map(str, given)) - set(classes)):
+            raise PlanError(f"class_weight names {unknown[0]!r}, which is not a class.")
+        by_name = {str(name): weight for name, weight in given.items()}
+        given = [by_name.get(name, 1.0) for name in classes]
+    if isinstance(given, str):
+        raise PlanError(f"class_weight must be 'balanced' or numbers, got {given!r}.")
+    try:
+        return tuple(float(weight) for weight in given)
+    except (TypeError, ValueError):
+        raise PlanError(f"class_weight must be numbers, got {given!r}.") from None
+
+
+def _positive(model: Floats, more: Floats) -> Floats:
+    """Return the sum of two curvatures, in no direction below a part of the first."""
+    if not more.any():
+        return model
+    values, vectors = np.linalg.eigh(model)
+    lengths = np.sqrt(np.maximum(values, 1e-9 * max(float(values[-1]), 1e-9)))
+    ratio, turned = np.linalg.eigh((vectors / lengths).T @ more @ (vectors / lengths))
+    turned = (vectors * lengths) @ turned
+    return np.asarray(model + (turned * np.maximum(ratio, _FLATTEST - 1)) @ turned.T)
+
+
+def _root(covariance: Floats) -> Floats:
+    """Return the symmetric root of a covariance, without its negative part."""
+    values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)
+    root: Floats = (vectors * np.sqrt(np.maximum(values, 0))) @ vectors.T
+    return root
+
+
+@cache
+def _points(n: int) -> Floats:
+    """Return points that stand for a normal law of `n` dimensions; shape (n_points, n)."""
+    if n == 1:
+        normal = NormalDist()
+        return np.array([[normal.inv_cdf((i + 0.5) / _SAMPLES)] for i in range(_SAMPLES)])
+    half = public_generator(0, "margins").normal(size=(_SAMPLES, n))
+    points = np.concatenate([half, -half])
+    return points @ np.linalg.inv(np.linalg.cholesky(points.T @ points / len(points))).T
+
+
+def _norm(vectors: Floats) -> Floats:
+    """Return the lengths of vectors along the first axis, entry by entry."""
+    squared = np.zeros(vectors.shape[1:])
+    for part in vectors:
+        squared += part * part
+    return np.asarray(np.sqrt(squared))
+
+
+def _exp(value: float) -> float:
+    return float(np.exp(np.clip(value, -700, 700)))
+
+
+def _sigmoid(margins: Floats) -> Floats:
+    """Return ``1 / (1 + exp(-margin))``; never overflows."""
+    small = np.exp(-np.abs(margins))
+    told: Floats = np.where(margins >= 0, 1.0, small) / (1 + small)
+    return told
+
+
+def _softmax(margins: Floats) -> Floats:
+    """Return probabilities of the first axis."""
+    raised = np.exp(margins - margins.max(axis=0))
+    total = np.zeros(margins.shape[1:])
+    for part in raised:  # one by one: the sum of a record must not depend on the others
+        total += part
+    told: Floats = raised / total
+    return told

@@ -1,0 +1,127 @@
+"""Where numbers lie and how far they spread, from noisy counts in bins.
+
+A box may be a hundred times as wide as a column's values. Sums of squares would drown there in
+noise that is as large as the box; counts do not. A first histogram of the box finds a window, a
+second one of the window finds centre and spread, and classes beyond it, each twice as wide as the
+one before, tell of tails. All here is made from released counts and public numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import sqrt
+from statistics import NormalDist
+
+import numpy as np
+
+from cloister.task import Floats
+
+BINS = 32
+"""Parts of a box, and of a window in it."""
+TAILS = 6
+"""Classes beyond a window, on each side."""
+
+_WINDOW = 3.0  # deviations on each side of the centre
+_SURE = 3.0  # deviations of noise, up to which records may be hidden
+_MOST_HIDDEN = 0.4  # part of all records
+_ALIKE = 0.9  # part of all records, in two bins
+
+
+@dataclass(frozen=True)
+class Spread:
+    """What counts tell of a column, on the grid.
+
+    Parameters
+    ----------
+    centre : float
+    deviation : float
+        Not below the true one by much, whatever the tails that noise hides.
+    square : float
+        Mean square of what is seen, tails with it, about the centre.
+    alike : bool
+        Whether hardly two values are seen to differ; `deviation` is then at least what noise may
+        hide at the far end of the box.
+    """
+
+    centre: float
+    deviation: float
+    square: float
+    alike: bool
+
+
+def edges(low: float, high: float) -> Floats:
+    """Return the ends of a window's bins and of the classes beyond it, from low to high.
+
+    Returns
+    -------
+    ndarray of shape (BINS + 2 * TAILS + 1,)
+    """
+    beyond = (high - low) / 2 * (2.0 ** np.arange(1, TAILS + 1) - 1)
+    return np.concatenate([low - beyond[::-1], np.linspace(low, high, BINS + 1), high + beyond])
+
+
+def window_of(counts: Floats, noise_std: float, n: float) -> tuple[float, float]:
+    """Return the window of the box ``[-1, 1]`` to count in next.
+
+    Parameters
+    ----------
+    counts : ndarray of shape (BINS,)
+        Noisy counts of the box.
+    noise_std : float
+        Of each count.
+    n : float
+        Noisy number of records.
+    """
+    centre, deviation = _normal(counts, np.linspace(-1, 1, BINS + 1), noise_std, n)
+    low, high = np.clip([centre - _WINDOW * deviation, centre + _WINDOW * deviation], -1, 1)
+    return float(low), float(high)
+
+
+def spread_of(counts: Floats, window: Floats, noise_std: float, n: float) -> Spread:
+    """Return where a column lies and how far it spreads.
+
+    Parameters
+    ----------
+    counts : ndarray of shape (BINS + 2 * TAILS,)
+        Noisy counts of a window and of the classes beyond it.
+    window : ndarray of shape (2,)
+    noise_std, n : float
+        As for :func:`window_of`.
+    """
+    ends = edges(*window)
+    inside = counts[TAILS:-TAILS]
+    centre, deviation = _normal(inside, ends[TAILS:-TAILS], noise_std, n)
+    in_box = (ends[1:] > -1) & (ends[:-1] < 1)  # beyond is nothing but noise
+    counts, middles = counts[in_box], np.clip((ends[1:] + ends[:-1]) / 2, -1, 1)[in_box]
+    seen = counts * _sure(counts, noise_std) * _sure(counts[::-1], noise_std)[::-1]
+    square = max(float(seen @ (middles - centre) ** 2) / n, 0.0)
+    most = float((inside[1:] + inside[:-1]).max()) / n
+    alike = most > _ALIKE and sqrt(square) < 2 * (ends[TAILS + 1] - ends[TAILS])
+    hidden = sqrt(noise_std * sqrt(BINS) / n) if alike else 0.0
+    return Spread(centre, min(max(deviation, sqrt(square), hidden), 1.0), square, bool(alike))
+
+
+def _normal(counts: Floats, ends: Floats, noise_std: float, n: float) -> tuple[float, float]:
+    """Return centre and deviation of equal bins.
+
+    Beyond the first and the last bin no more is seen than noise may hide. What lies between is
+    taken for the middle of a normal law that has as much beyond.
+    """
+    least = _SURE * noise_std * np.sqrt(np.arange(1, len(counts) + 1))
+    below, above = np.cumsum(counts) > least, np.cumsum(counts[::-1]) > least
+    first, last = sorted([int(below.argmax()), len(counts) - 1 - int(above.argmax())])
+    step = float(ends[1] - ends[0])
+    middles = ends[first : last + 1] + step / 2
+    weights = np.maximum(counts[first : last + 1], 1e-9)
+    centre = float(np.average(middles, weights=weights))
+    variance = float(np.average((middles - centre) ** 2, weights=weights)) + step**2 / 12
+    outside = max(first, len(counts) - 1 - last)
+    hidden = float(np.clip(least[outside] / n, 1e-9, _MOST_HIDDEN))
+    normal = step * (last + 1 - first) / 2 / -NormalDist().inv_cdf(hidden)
+    return centre, max(sqrt(variance), normal)
+
+
+def _sure(counts: Floats, noise_std: float) -> Floats:
+    """Return 0 for the first counts, as long as no more than noise is seen, then 1."""
+    found = np.cumsum(counts) > _SURE * noise_std * np.sqrt(np.arange(1, len(counts) + 1))
+    return np.maximum.accumulate(found).astype(np.float64)

@@ -1,0 +1,92 @@
+"""Where sizes of gradients end, from noisy counts of them.
+
+Few records are in a tail, and noise hides them. The tail is taken for a generalised Pareto law from
+the last size that many records exceed; each law counts as far as the noisy counts speak for it.
+
+References
+----------
+.. [P75] Pickands, "Statistical inference using extreme order statistics", Annals of Statistics
+   3(1), 1975: what exceeds a high threshold follows a generalised Pareto law.
+.. [A21] Andrew, Thakkar, McMahan, Ramaswamy, "Differentially Private Learning with Adaptive
+   Clipping", NeurIPS 2021: the length to which gradients are shortened follows from noisy counts.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cloister.task import Floats
+from cloister.tasks.supervised.least_squares import EDGES
+
+_MANY = 5.0  # deviations of the noise
+_FEWEST = 20.0  # records from which a tail is told
+_SHAPES = np.linspace(-0.25, 0.6, 11) + 1e-3  # powers 1 / 0.75 and above, and tails that end
+_SCALES = 2.0 ** np.linspace(-5, 1, 19)  # parts of the threshold
+_HIDDEN_ROWS, _HIDDEN_OCTAVES = 0.5, 3  # deviations of the noise, above the threshold
+
+
+def cut_of_sizes(
+    counts: Floats, noise_std: float, price: float, least: int, end: int
+) -> tuple[int, float]:
+    """Choose the size beyond which gradients are shortened, from counts of their sizes.
+
+    Parameters
+    ----------
+    counts : ndarray of shape (len(EDGES),)
+        Noisy counts of records by the class of their gradient's size.
+    noise_std : float
+        Of each count.
+    price : float
+        Half-width of the noise of a sum of gradients, for each unit of size.
+    least : int
+        Class of the smallest cut.
+    end : int
+        Class that no size is above.
+
+    Returns
+    -------
+    cut : int
+        Of the edge for which the noise, and the influence of what is beyond, are least together.
+    influence : float
+        Length of the sum of all that is cut off, in the size of the cut: the root of its mean
+        square over the laws.
+    """
+    beyond = np.cumsum(counts[end:0:-1])[::-1]  # of the lower edge of classes 1 to `end`
+    error = noise_std * np.sqrt(np.arange(end, 0, -1))
+    least = min(least, end - 1)
+    seen = np.flatnonzero(beyond > np.maximum(_MANY * error, _FEWEST))
+    first = int(seen[-1]) if seen.size else least
+    low, edges = EDGES[first], EDGES[first : end + 1]
+    shape, scale = (v.reshape(-1, 1) for v in np.meshgrid(_SHAPES, _SCALES * low))
+    left = np.maximum(1 + shape * (edges - low) / scale, 0.0)
+    with np.errstate(divide="ignore"):
+        reached = left ** (-1 / shape) * (left > 0)
+    parts = reached[:, :-1] - reached[:, 1:]
+    parts[:, -1] += reached[:, -1]
+    most = max(float(beyond[first]), 1.0)
+    variance = noise_std**2 + most * parts + 1e-9
+    told = counts[first + 1 : end + 1]
+    exceed = (parts * told / variance).sum(axis=1) / (parts**2 / variance).sum(axis=1)
+    exceed = np.clip(exceed, 0.1 * most, 10 * most)
+    misses = ((told - exceed[:, None] * parts) ** 2 / variance + np.log(variance)).sum(axis=1)
+    likely = np.exp((misses.min() - misses) / 2)
+    likely /= likely.sum()
+    # of all that is beyond an edge, what is above it
+    excess = exceed[:, None] * reached * left * scale / (1 - shape)
+    influence = np.sqrt(likely @ excess**2 + _hidden(edges, noise_std) ** 2) / edges
+    influence[-1] = 0.0
+    total = edges * np.hypot(price, 1.5 * influence)
+    total[: max(least - first, 0)] = np.inf
+    best = int(total.argmin())
+    return first + best, float(influence[best])
+
+
+def _hidden(edges: Floats, noise_std: float) -> Floats:
+    """Return what a few records beyond the law add to the sum above each edge.
+
+    No count shows them: they are a part of its noise, spread evenly over the octaves above the
+    first edge, such as the outliers of one column among many.
+    """
+    sizes = edges[: max(min(4 * _HIDDEN_OCTAVES, len(edges) - 1), 1)]
+    rows = _HIDDEN_ROWS * noise_std * np.sqrt(len(sizes))
+    return np.asarray(rows * np.maximum(sizes - edges[:, None], 0.0).mean(axis=1))

@@ -1,0 +1,391 @@
+"""The plan: canonical text and digest, noise and decoding as functions of it, early refusals."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import FrozenInstanceError, fields, replace
+from math import ceil, sqrt
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloister.errors import PlanError, RemoteProtocolError
+from cloister.hazmat.fixedpoint import Grid
+from cloister.privacy import accounting
+from cloister.privacy.budget import Budget
+from cloister.privacy.calibration import gaussian_noise_multiplier
+from cloister.privacy.noise import DiscreteNoise
+from cloister.protocol.plan import MAX_RECORDS, Plan, majority
+from cloister.task import Block, Task
+from cloister.tasks import TASKS
+from cloister.tasks.clustering.kmeans import FastLloyd, GLloyd, Lloyd, SuLloyd
+from cloister.tasks.count import Count
+from cloister.testing import SimulatedNoise, toy_plan
+
+PLANS = json.loads((Path(__file__).parents[2] / "vectors" / "plans.json").read_text())["plans"]
+K2 = {"n_clusters": 2, "n_features": 2, "rounds": 3}
+TOY_TASKS: dict[str, Task] = {
+    "fastlloyd": FastLloyd(**K2, first_radius=1.4, radius=0.8),
+    "fastlloyd-laplace": FastLloyd(**K2, first_radius=1.4, radius=0.8, mechanism="laplace"),
+    "glloyd": GLloyd(**K2),
+    "sulloyd": SuLloyd(**K2),
+    "lloyd": Lloyd(**K2),
+    "count": Count(n_features=2),
+}
+
+
+# --- Text and digest ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", PLANS)
+def test_text_and_digest_follow_the_vectors(case: dict[str, str]) -> None:
+    plan = Plan.from_dict(json.loads(case["text"]))
+    assert plan.canonical_json() == case["text"]
+    assert plan.digest.hex() == case["digest"]
+
+
+@pytest.mark.parametrize("name", TOY_TASKS)
+def test_a_plan_survives_its_text(name: str) -> None:
+    plan = toy_plan(TOY_TASKS[name])
+    again = Plan.from_dict(json.loads(plan.canonical_json()))
+    assert again == plan
+    assert again.digest == plan.digest
+
+
+CHANGES: dict[str, Any] = {
+    "nominal_n": 301,
+    "min_silos": 3,
+    "silos": ("silo-0", "silo-2", "silo-1"),
+    "columns": ("x1", "x0"),
+    "budget": Budget(1.0, 1e-7),
+    "grid": Grid((-1, -1), (1, 1.5)),
+    "unit": "person",
+    "max_rows": 2,
+    "max_silos_per_person": 2,
+    "schema_digest": "00",
+    "study": "other",
+    "run_id": "f" * 32,
+    "task": replace(TOY_TASKS["fastlloyd"], radius=0.8 + 1e-15),  # type: ignore[type-var]
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_whatever_changes_changes_the_digest(name: str) -> None:
+    plan = toy_plan(TOY_TASKS["fastlloyd"])
+    assert replace(plan, **{name: CHANGES[name]}).digest != plan.digest
+
+
+def test_nothing_else_is_in_a_plan_than_what_the_digest_covers() -> None:
+    plan = toy_plan()
+    document = plan.to_dict()
+    assert {field.name for field in fields(plan)} | {"protocol", "ring_bits"} == set(document)
+    task = {field.name for field in fields(plan.task)}  # type: ignore[arg-type]
+    assert task | {"name"} == set(document["task"])
+
+
+def test_publishing_is_for_a_single_silo_and_part_of_the_digest() -> None:
+    kept = toy_plan(silos=1)
+    assert replace(kept, publish=True).digest != kept.digest
+
+
+def test_two_plans_never_share_a_run_id() -> None:
+    assert len({toy_plan().run_id for _ in range(50)}) == 50
+
+
+def test_a_plan_is_frozen() -> None:
+    with pytest.raises(FrozenInstanceError):
+        toy_plan().nominal_n = 5  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"protocol": 2},
+        {"ring_bits": 32},
+        {"task": {"name": "magic"}},
+        {"task": {"name": "count", "n_features": 2, "magic": 1}},
+        {"task": "count"},
+        {"task": None},
+        {"grid": {"low": [0], "high": [1], "frac_bits": 16, "magic": 0}},
+        {"budget": "all of it"},
+        {"budget": {"epsilon": -1, "delta": 0}},
+        {"nominal_n": "300"},
+        {"nominal_n": 300.5},
+        {"nominal_n": None},
+        {"run_id": 5},
+        {"silos": 5},
+    ],
+)
+def test_a_document_that_is_no_plan_is_one_error(change: dict[str, Any]) -> None:
+    document = {**json.loads(PLANS[0]["text"]), **change}
+    with pytest.raises(PlanError):
+        Plan.from_dict(document)
+
+
+def test_a_document_without_a_field_is_refused() -> None:
+    whole = json.loads(PLANS[0]["text"])
+    for name in whole:
+        with pytest.raises(PlanError):
+            Plan.from_dict({key: value for key, value in whole.items() if key != name})
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda plan: plan["task"].update(colour="red"), "task 'fastlloyd' has 'colour'"),
+        (lambda plan: plan["task"].pop("radius"), "task 'fastlloyd' lacks 'radius'"),
+        (lambda plan: plan.pop("upload_slot"), "it lacks 'upload_slot'"),
+    ],
+)
+def test_a_plan_with_other_fields_is_said_to_be_of_another_version(
+    change: Callable[[dict[str, Any]], object], words: str
+) -> None:
+    document = json.loads(toy_plan().canonical_json())
+    change(document)
+    with pytest.raises(PlanError, match=f"{words}, so .* by another version .*make it again"):
+        Plan.from_dict(document)
+
+
+def test_a_task_of_ones_own_is_read_when_it_is_given() -> None:
+    class Mine(Count):
+        name = "mine"
+
+    plan = toy_plan(Mine(n_features=2))
+    with pytest.raises(PlanError, match="mine"):
+        Plan.from_dict(plan.to_dict())
+    assert Plan.from_dict(plan.to_dict(), {"mine": Mine}) == plan
+    assert "mine" not in TASKS
+
+
+# --- Early refusals -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"silos": ()}, "different names"),
+        ({"silos": ("a", "a")}, "different names"),
+        ({"silos": ("a", "")}, "1 to 255 bytes"),
+        ({"silos": ("a", "é" * 128)}, "1 to 255 bytes"),
+        ({"silos": ("a",)}, "profile"),
+        ({"profile": "local"}, "profile"),
+        ({"profile": "threshold"}, "profiles"),
+        ({"min_silos": 1}, r"min_silos must be in \[2, 3\]"),
+        ({"min_silos": 4}, r"min_silos must be in \[2, 3\]"),
+        ({"min_silos": -1}, "min_silos"),
+        ({"min_silos": 2.0}, "min_silos"),
+        ({"run_id": "00"}, "run_id"),
+        ({"run_id": "G" * 32}, "run_id"),
+        ({"nominal_n": 0}, "nominal_n"),
+        ({"nominal_n": 300.0}, "nominal_n"),
+        ({"nominal_n": True}, "nominal_n"),
+        ({"max_rows": 0}, "max_rows"),
+        ({"max_silos_per_person": 0}, "max_silos_per_person"),
+        ({"publish": True}, "publish must be False"),
+        ({"budget": None}, "budget must be given"),
+        ({"budget": Budget(1.0, 0.0)}, "delta must be > 0"),
+        ({"columns": ("x0",)}, "columns"),
+        ({"grid": Grid((-1,), (1,))}, "columns"),
+        ({"grid": Grid((-1, -1), (1, 1), 20)}, "frac_bits differ"),
+    ],
+)
+def test_a_plan_that_cannot_hold_is_refused(change: dict[str, Any], match: str) -> None:
+    with pytest.raises(PlanError, match=match):
+        replace(toy_plan(), **change)
+
+
+def test_a_task_without_noise_takes_no_budget() -> None:
+    with pytest.raises(PlanError, match="must be None"):
+        toy_plan(TOY_TASKS["lloyd"], budget=Budget(1.0, 1e-6))
+
+
+@pytest.mark.parametrize(("silos", "least"), [(1, 1), (2, 2), (3, 2), (4, 3), (5, 3), (8, 5)])
+def test_the_smallest_survivor_set_is_a_majority(silos: int, least: int) -> None:
+    assert toy_plan(silos=silos).min_silos == majority(silos) == least
+    assert 2 * least > silos
+
+
+class Coarse(Count):
+    """Counts on the lattice of step 1, against the rounding rule."""
+
+    def blocks(self, t: int) -> tuple[Block, ...]:
+        return (Block("count", (1,), l1=1, l2_squared=1, weight=1.0),)
+
+
+def test_gaussian_noise_on_the_step_1_lattice_is_refused() -> None:
+    with pytest.raises(PlanError, match="too coarse"):
+        toy_plan(Coarse(n_features=2))
+    # the discrete Laplace law is exact on every lattice
+    assert toy_plan(Coarse(n_features=2, mechanism="laplace")).noise_scale(Block("", (), 1, 1, 1.0))
+
+
+def test_a_radius_of_a_few_grid_steps_is_refused_for_gaussian_noise() -> None:
+    task = FastLloyd(n_clusters=2, n_features=1, rounds=2, first_radius=1, radius=1e-3)
+    with pytest.raises(PlanError, match="too coarse"):
+        toy_plan(task)
+
+
+class Loud(Count):
+    """A record may add so much that the sum could wrap."""
+
+    def blocks(self, t: int) -> tuple[Block, ...]:
+        return (Block("count", (1,), l1=1 << 30, l2_squared=1 << 60, weight=1.0),)
+
+
+def test_sums_that_could_wrap_are_refused() -> None:
+    with pytest.raises(PlanError, match="does not fit the ring"):
+        toy_plan(Loud(n_features=2))
+
+
+@pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
+def test_noise_that_could_not_be_drawn_is_refused(mechanism: Any) -> None:
+    with pytest.raises(PlanError, match=r"round 1 .*epsilon of at least") as refusal:
+        toy_plan(Count(n_features=2, mechanism=mechanism), budget=Budget(1e-9, 1e-12))
+    enough = float(str(refusal.value).split()[-1].rstrip("."))
+    assert toy_plan(Count(n_features=2, mechanism=mechanism), budget=Budget(enough, 1e-12))
+
+
+@pytest.mark.parametrize("mechanism", ["gauss", "Gaussian", "", None, "laplacian"])
+def test_a_law_nobody_knows_is_refused_and_never_drawn_as_another(mechanism: Any) -> None:
+    """Accounted as one law and drawn from the other, noise would be of the wrong size."""
+    with pytest.raises(PlanError, match="mechanism"):
+        toy_plan(Count(n_features=2, mechanism=mechanism))
+    for source in (DiscreteNoise(), SimulatedNoise(0)):
+        with pytest.raises((PlanError, KeyError)):
+            source.draw(mechanism, 100, 5)
+
+
+def test_a_private_task_without_noise_is_refused() -> None:
+    with pytest.raises(PlanError, match="calls itself private"):
+        toy_plan(Count(n_features=2, mechanism="none"))
+
+
+class Greedy(Count):
+    def blocks(self, t: int) -> tuple[Block, ...]:
+        return (Block("a", (1,), 1 << 16, 1 << 32, 0.6), Block("b", (1,), 1 << 16, 1 << 32, 0.6))
+
+
+def test_weights_above_one_are_refused() -> None:
+    with pytest.raises(PlanError, match="weights"):
+        toy_plan(Greedy(n_features=2))
+
+
+# --- Noise ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [name for name in TOY_TASKS if name != "lloyd"])
+@given(epsilon=st.floats(0.05, 20), delta=st.sampled_from([1e-9, 1e-6, 1e-4]))
+def test_the_whole_plan_costs_its_budget_and_no_more(
+    name: str, epsilon: float, delta: float
+) -> None:
+    task = TOY_TASKS[name]
+    plan = toy_plan(task, budget=Budget(epsilon, delta))
+    if task.mechanism == "laplace":
+        cost = accounting.pure_epsilon(plan.events())
+    else:
+        cost = accounting.epsilon(plan.events(), delta)
+    assert cost <= epsilon
+    assert cost > 0.999 * epsilon  # the rounding up to an integer wastes next to nothing
+
+
+def test_gaussian_scale_by_hand() -> None:
+    plan = toy_plan(TOY_TASKS["fastlloyd"], budget=Budget(1.0, 1e-5))
+    block = plan.task.blocks(1)[0]
+    exact = gaussian_noise_multiplier(1.0, 1e-5) * sqrt(3) * sqrt(block.l2_squared)
+    assert plan.noise_scale(block) == ceil(sqrt(exact**2 + 4))
+    assert plan.noise_std(block) == plan.noise_scale(block)
+
+
+def test_laplace_scale_by_hand() -> None:
+    plan = toy_plan(TOY_TASKS["sulloyd"], budget=Budget(0.5, 0.0))
+    block = plan.task.blocks(0)[0]
+    assert plan.noise_scale(block) == ceil(block.l1 * 3 / 0.5)
+    assert plan.noise_std(block) == pytest.approx(sqrt(2) * plan.noise_scale(block))
+
+
+@pytest.mark.parametrize("name", ["fastlloyd", "sulloyd"])
+def test_noise_grows_with_the_records_a_person_may_own(name: str) -> None:
+    one = toy_plan(TOY_TASKS[name])
+    many = replace(one, unit="person", max_rows=3, max_silos_per_person=2)
+    block = one.task.blocks(0)[0]
+    assert many.group_size == 6
+    assert many.noise_scale(block) == pytest.approx(6 * one.noise_scale(block), abs=6)
+    spent = accounting.epsilon(many.events(), 1e-6)
+    assert spent == pytest.approx(accounting.epsilon(one.events(), 1e-6), rel=1e-3)
+    assert spent <= 1.0
+
+
+def test_no_noise_costs_everything() -> None:
+    plan = toy_plan(TOY_TASKS["lloyd"])
+    assert plan.noise_scale(plan.task.blocks(0)[0]) == 0
+    assert accounting.epsilon(plan.events(), 1e-6) == float("inf")
+
+
+def test_lengths_and_bytes_follow_from_the_plan() -> None:
+    plan = toy_plan(TOY_TASKS["fastlloyd"])
+    assert [plan.length(t) for t in range(3)] == [6, 6, 6]
+    assert plan.upload_bytes() == 3 * 6 * 8
+
+
+# --- Decoding -------------------------------------------------------------------------------------
+
+
+def test_decoding_cuts_blocks_in_order() -> None:
+    class Two(Count):
+        def blocks(self, t: int) -> tuple[Block, ...]:
+            one = 1 << 16
+            return (Block("a", (2, 3), one, one**2, 0.5), Block("b", (1,), one, one**2, 0.5))
+
+    plan = toy_plan(Two(n_features=2))
+    released = plan.decode(0, np.arange(7))
+    assert released["a"].values.tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert released["b"].values.tolist() == [6]
+    assert released["a"].noise_std == plan.noise_std(plan.task.blocks(0)[0])
+
+
+@pytest.mark.parametrize("value", [2**63 - 1, -(2**63), -(2**63) + 1, 2**62, -(2**62)])
+@pytest.mark.parametrize("place", [0, 5])
+def test_a_value_honest_silos_cannot_reach_is_refused(value: int, place: int) -> None:
+    plan = toy_plan()
+    values = np.zeros(6, dtype=np.int64)
+    values[place] = value
+    with pytest.raises(RemoteProtocolError, match="outside the plan's range") as caught:
+        plan.decode(0, values)
+    assert str(abs(value)) not in str(caught.value)
+
+
+@given(st.integers(0, 5), st.integers(1, 3))
+def test_a_value_honest_silos_can_reach_is_taken(place: int, silos: int) -> None:
+    plan = toy_plan(silos=silos)
+    block = plan.task.blocks(0)[0]
+    most = silos * MAX_RECORDS * int(sqrt(block.l2_squared)) + 8 * plan.noise_scale(block)
+    values = np.zeros(6, dtype=np.int64)
+    values[place] = -most
+    assert plan.decode(0, values)["sums"].values.ravel()[place] == -most
+    assert most < 2**63
+
+
+def test_a_wrong_pad_is_noticed() -> None:
+    rng = np.random.default_rng(0)
+    plan = toy_plan()
+    for _ in range(100):  # a uniform word is in range with probability below 2^-10
+        with pytest.raises(RemoteProtocolError):
+            plan.decode(0, rng.integers(-(2**63), 2**63, 6))
+
+
+# --- Words ----------------------------------------------------------------------------------------
+
+
+def test_a_plan_says_what_it_costs_and_who_sees_what() -> None:
+    text = toy_plan(budget=Budget(0.7, 1e-7)).describe()
+    for words in ("e^0.7", "1e-07", "3 silos", "aggregator really adding the noise", "one row"):
+        assert words in text
+    assert "nothing is sent" in toy_plan(silos=1).describe()
+    assert "'patient'" in toy_plan(unit="patient", max_rows=2).describe()
+    assert "NO privacy" in toy_plan(TOY_TASKS["lloyd"]).describe()
+    assert toy_plan(TOY_TASKS["lloyd"]).describe().startswith("NOT PRIVATE")

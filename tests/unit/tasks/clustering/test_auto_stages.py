@@ -1,0 +1,380 @@
+"""The stages of ``auto``, each against a plain reference in floats."""
+
+from __future__ import annotations
+
+from math import isqrt, sqrt
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import integrate, optimize, special
+
+from cloister import Budget
+from cloister.hazmat.fixedpoint import Grid, round_to_grid
+from cloister.task import Floats, GridState, Integers, Records, Released
+from cloister.tasks.clipped import bin_numbers, clip_to_unit, sum_clipped, sum_clipped_near
+from cloister.tasks.clustering.auto import Auto
+from cloister.tasks.clustering.auto_mean import MeanRoute, spread_out
+from cloister.tasks.clustering.auto_pca import PcaRoute
+from cloister.tasks.clustering.auto_rounds import growing
+from cloister.tasks.clustering.synopsis import (
+    cell_centres,
+    cluster_weighted,
+    cubic_bins,
+    drop_empty_cells,
+    nearest,
+    project_to_simplex,
+    sample_cells,
+)
+from cloister.tasks.moments import PRODUCT, SQUARE, sum_products, unpack_products
+from cloister.tasks.shrinkage import empirical_bayes, james_stein
+
+ONE = 1 << 16
+RNG = np.random.default_rng(0)
+
+
+def records(n: int, d: int, seed: int = 0) -> Records:
+    drawn = np.random.default_rng(seed).integers(-ONE, ONE, (n, d), endpoint=True)
+    return drawn.astype(np.int32)
+
+
+def clipped(differences: Floats, radii: Floats | float) -> Floats:
+    lengths = np.linalg.norm(differences, axis=1)
+    return differences / np.maximum(lengths, radii)[:, None]
+
+
+# --- What a record adds ---------------------------------------------------------------------------
+
+
+@given(
+    d=st.integers(1, 40),
+    radius=st.integers(1, 4 * ONE),
+    unit=st.sampled_from([256, 1 << 12, ONE, 1 << 20]),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_a_clipped_vector_is_the_real_one_cut_toward_zero(
+    d: int, radius: int, unit: int, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    vectors = rng.integers(-2 * ONE, 2 * ONE, (20, d), endpoint=True)
+    vectors[:5] //= ONE // 3
+    vectors[5] = 0
+    found = clip_to_unit(vectors, radius, unit)
+    real = unit * clipped(vectors.astype(np.float64), float(radius))
+    zeroed = ~found.any(axis=1)
+    close = np.abs(found) >= np.abs(real) - 1 - 1e-6
+    assert (close.all(axis=1) | zeroed).all()
+    assert (np.abs(found) <= np.abs(real) + 1e-6).all()
+    assert all(sum(int(v) ** 2 for v in row) <= unit**2 for row in found)
+
+
+@pytest.mark.parametrize("d", [1, 2, 3, 7, 50])
+def test_no_record_is_lost_to_the_bound_on_a_typical_table(d: int) -> None:
+    """Zeroing is for what floats may get wrong; it must not bias a sum."""
+    vectors = np.random.default_rng(d).integers(-ONE, ONE, (5000, d))
+    assert clip_to_unit(vectors, 10, ONE).any(axis=1).mean() > 0.999
+    axes = 5 * np.eye(d, dtype=np.int64)
+    np.testing.assert_array_equal(clip_to_unit(axes, 1, ONE), ONE * np.eye(d, dtype=np.int64))
+
+
+def test_clipped_sums_are_those_of_a_plain_loop() -> None:
+    table, centres = records(3000, 4), records(5, 4, 1).astype(np.int64)
+    radii = np.array([1, 1000, ONE // 2, ONE, 3 * ONE])
+    sums, counts = sum_clipped_near(table, centres, radii, ONE)
+    labels, _ = nearest(table / ONE, centres / ONE)
+    real = clipped((table - centres[labels]).astype(np.float64), radii[labels].astype(np.float64))
+    for j in range(5):
+        assert counts[j] == (labels == j).sum()
+        np.testing.assert_allclose(sums[j] / ONE, real[labels == j].sum(axis=0), atol=0.1)
+    origin = centres[0]
+    whole = clipped((table - origin).astype(np.float64), 1000.0).sum(axis=0)
+    np.testing.assert_allclose(sum_clipped(table, origin, 1000, ONE) / ONE, whole, atol=0.1)
+
+
+def test_one_record_does_not_change_what_another_adds() -> None:
+    """Not even in the last bit: each row alone gives what it gives in the table."""
+    table, centres = records(400, 9), records(6, 9, 1).astype(np.int64)
+    radii = np.full(6, ONE)
+    whole = sum_clipped_near(table, centres, radii, ONE)
+    rows = [sum_clipped_near(row[None], centres, radii, ONE) for row in table]
+    np.testing.assert_array_equal(whole[0], sum(sums for sums, _ in rows))
+    np.testing.assert_array_equal(whole[1], sum(counts for _, counts in rows))
+
+
+def test_products_are_those_of_an_outer_product() -> None:
+    rows = RNG.integers(-(1 << 12), 1 << 12, (1000, 6))
+    packed = sum_products(rows)
+    expected = rows.T @ rows
+    np.testing.assert_array_equal(unpack_products(packed.astype(np.float64), 6), expected)
+    upper = np.triu_indices(6)
+    weights = np.where(upper[0] == upper[1], SQUARE, PRODUCT)
+    np.testing.assert_array_equal(packed, expected[upper] * weights)
+    assert PRODUCT**2 <= 2 * SQUARE**2  # or an integer bound would not hold
+
+
+def test_a_cell_is_that_of_numpys_histogram() -> None:
+    points = RNG.normal(size=(5000, 3))
+    halves, bins = np.array([2.0, 1.0, 0.5]), np.array([7, 4, 1])
+    edges = [np.linspace(-h, h, m + 1) for h, m in zip(halves, bins, strict=True)]
+    inside = np.clip(points, -halves + 1e-9, halves - 1e-9)
+    expected, _ = np.histogramdd(inside, edges)
+    numbers = bin_numbers(points, halves, bins)
+    found = np.bincount(numbers, minlength=int(bins.prod()))
+    np.testing.assert_array_equal(found.reshape(bins), expected)
+    middles = cell_centres(halves, bins)
+    assert (np.abs(inside - middles[numbers]) <= halves / bins + 1e-9).all()
+
+
+# --- Estimates ------------------------------------------------------------------------------------
+
+
+def test_james_stein_is_better_than_what_it_shrinks() -> None:
+    rng, raw, shrunk = np.random.default_rng(3), 0.0, 0.0
+    truth = 0.3 * rng.normal(size=20)
+    for _ in range(500):
+        noisy = truth + 0.5 * rng.normal(size=20)
+        raw += float(((noisy - truth) ** 2).sum())
+        shrunk += float(((james_stein(noisy, 0.5) - truth) ** 2).sum())
+    assert shrunk < 0.5 * raw
+    assert not james_stein(np.full(10, 1e-9), 1.0).any()
+    np.testing.assert_allclose(james_stein(truth, 1e-9), truth)
+
+
+def test_empirical_bayes_is_the_posterior_mean_of_its_model() -> None:
+    sums = np.array([[0.7, -0.3], [0.4, 0.2], [1.1, 0.6]])
+    factors, spreads = np.array([1.0, 2.0, 4.0]), np.array([1.0, 0.5, 2.0])
+    noise_std, unit, power = 0.7, 0.9, 3.0
+
+    def weight(log_scale: float) -> float:
+        variance = (unit * np.exp(log_scale)) ** 2 * factors**2 * spreads + noise_std**2
+        likelihood = np.prod(np.exp(-0.5 * (sums**2).sum(axis=1) / variance) / variance)
+        return float(likelihood * np.exp(power * log_scale))
+
+    def gain(log_scale: float, j: int) -> float:
+        signal = (unit * np.exp(log_scale)) ** 2 * factors[j] ** 2 * spreads[j]
+        return float(weight(log_scale) * signal / (signal + noise_std**2))
+
+    ends = (np.log(3e-3), np.log(3.0))
+    total = integrate.quad(weight, *ends)[0]
+    expected = [integrate.quad(gain, *ends, args=(j,))[0] / total for j in range(3)]
+    found = empirical_bayes(
+        sums,
+        n_dims=2,
+        factors=factors,
+        noise_std=noise_std,
+        unit=unit,
+        prior_power=power,
+        spreads=spreads,
+    )
+    np.testing.assert_allclose(found, sums * np.array(expected)[:, None], rtol=0.03)
+    nothing = empirical_bayes(
+        sums,
+        n_dims=0,
+        factors=factors,
+        noise_std=1.0,
+        unit=1.0,
+        prior_power=2.0,
+        spreads=spreads,
+    )
+    np.testing.assert_array_equal(nothing, sums)
+
+
+@given(st.lists(st.floats(-50, 100), min_size=1, max_size=12), st.floats(0.5, 500))
+def test_the_projection_is_the_nearest_point_of_the_simplex(
+    counts: list[float], total: float
+) -> None:
+    noisy = np.array(counts)
+    found = project_to_simplex(noisy, total)
+    assert (found >= 0).all()
+    assert found.sum() == pytest.approx(total)
+    # Lagrange: what is kept was moved by the same amount, what is not had less left than that
+    moved = noisy[found > 0] - found[found > 0]
+    assert np.ptp(moved) == pytest.approx(0, abs=1e-6)
+    assert (noisy[found == 0] <= moved.min() + 1e-6).all()
+
+
+def test_cells_are_cubic_and_never_more_than_allowed() -> None:
+    rng = np.random.default_rng(2)
+    for _ in range(200):
+        stds = rng.uniform(0.001, 1, rng.integers(1, 7))
+        most = rng.uniform(1, 4096)
+        bins = cubic_bins(stds, 2.0, most)
+        assert bins.min() >= 1
+        assert bins.prod() <= most
+    np.testing.assert_array_equal(cubic_bins(np.array([2.0, 1.0]), 2.0, 200.0), [20, 10])
+    np.testing.assert_array_equal(cubic_bins(np.array([1.0, 0.01]), 2.0, 30.0), [30, 1])
+
+
+def test_weighted_clustering_finds_what_k_means_finds() -> None:
+    from sklearn.cluster import KMeans
+
+    points = RNG.uniform(-1, 1, (300, 2))
+    weights = RNG.exponential(size=300) * (RNG.uniform(size=300) < 0.7)
+    centres = cluster_weighted(points, weights, 6, public_seed=1, restarts=30)
+    best = KMeans(6, n_init=30, random_state=0).fit(points, sample_weight=weights)
+    cost = float(weights @ nearest(points, centres)[1])
+    assert cost <= 1.02 * best.inertia_
+    again = cluster_weighted(points, weights, 6, public_seed=1, restarts=30)
+    np.testing.assert_array_equal(centres, again)
+
+
+def test_few_points_are_repeated_to_make_up_the_number() -> None:
+    centres = cluster_weighted(np.eye(3), np.array([1.0, 0.0, 2.0]), 4, public_seed=0)
+    np.testing.assert_array_equal(centres, np.eye(3)[[0, 2, 0, 2]])
+
+
+def test_empty_cells_lose_their_weight_and_full_ones_keep_it() -> None:
+    rng = np.random.default_rng(4)
+    truth = np.where(rng.uniform(size=400) < 0.1, rng.exponential(100.0, 400), 0.0)
+    noisy = truth + rng.normal(0, 5.0, 400)
+    weights = project_to_simplex(noisy, truth.sum())
+    kept = drop_empty_cells(noisy, weights, 5.0, truth.sum())
+    assert kept.sum() == pytest.approx(truth.sum())
+    assert (kept[truth > 50] > 0).all()
+    assert (kept[truth == 0] > 0).mean() < 0.01 < (weights[truth == 0] > 0).mean()
+    noise = rng.normal(0, 5.0, 400)  # nothing to keep is no reason to fail
+    weights = project_to_simplex(noise, 10.0)
+    assert drop_empty_cells(noise, weights, 5.0, 10.0).sum() == pytest.approx(10.0)
+
+
+def test_the_normal_distribution_function_is_scipys() -> None:
+    from cloister.tasks.clustering.synopsis import _log_normal_cdf
+
+    places = np.array([-1e4, -300.0, -31.0, -29.0, -8.0, -1.0, 0.0, 3.0, 40.0])
+    np.testing.assert_allclose(_log_normal_cdf(places), special.log_ndtr(places), rtol=2e-3)
+
+
+def test_samples_lie_in_cells_as_often_as_their_weights_say() -> None:
+    middles, sides = cell_centres(np.array([1.0, 1.0]), np.array([2, 2])), np.array([1.0, 1.0])
+    weights = np.array([0.0, 1.0, 3.0, 0.0])
+    samples = sample_cells(middles, weights, sides, np.array([0.5]), public_seed=3)
+    cells, _ = nearest(samples[:, :2], middles)
+    share = np.bincount(cells, minlength=4) / len(samples)
+    np.testing.assert_allclose(share, [0, 0.25, 0.75, 0], atol=0.05)
+    assert (np.abs(samples[:, :2] - middles[cells]) <= 0.5).all()
+    assert samples[:, 2].std() == pytest.approx(0.5, rel=0.1)
+
+
+# --- Routes ---------------------------------------------------------------------------------------
+
+
+def without_noise(task: Auto, t: int, words: Integers) -> dict[str, Released]:
+    """What is released if the noise happens to be 0, though everybody thinks it was not."""
+    found, offset = {}, 0
+    for block in task.blocks(t):
+        part = words[offset : offset + block.size].reshape(block.shape)
+        std = isqrt(block.l2_squared) / (task.mu * sqrt(block.weight))
+        found[block.name] = Released(part, std)
+        offset += block.size
+    return found
+
+
+def state_after(task: Auto, rounds: int, table: Records) -> GridState:
+    state = {name: round_to_grid(v, task.frac_bits) for name, v in task.start().items()}
+    for t in range(rounds):
+        words = task.contribute(t, state, table)
+        new = task.update(t, state, without_noise(task, t, words))
+        state = {name: round_to_grid(v, task.frac_bits) for name, v in new.items()}
+    return state
+
+
+def directed(n: int, d: int) -> Records:
+    """A table whose leading direction is (1, 1, 0, ...)."""
+    rng = np.random.default_rng(8)
+    values = 0.1 * rng.normal(size=(n, d)) + 0.2
+    values[:, :2] += 0.35 * np.sign(rng.normal(size=(n, 1)))
+    return np.rint(np.clip(values, -1, 1) * ONE).astype(np.int32)
+
+
+def test_the_directions_are_those_of_the_clipped_covariance() -> None:
+    table = directed(20_000, 5)
+    task = Auto.design(budget=Budget(2.0, 1e-6), n_features=5, nominal_n=20_000, n_clusters=2)
+    assert isinstance(task.route, PcaRoute)
+    state = state_after(task, 3, table)
+    values = table / ONE
+    np.testing.assert_allclose(state["mean"] / ONE, values.mean(axis=0), atol=0.02)
+    start = state_after(task, 1, table)["mean"] / ONE
+    radius = state_after(task, 2, table)["radius"][0] / ONE
+    distances = np.linalg.norm(values - start, axis=1)
+    assert (distances <= radius).mean() == pytest.approx(0.4, abs=0.1)
+    y = radius * clipped(values - start, radius)
+    variances, vectors = np.linalg.eigh(np.cov(y.T, bias=True))
+    assert state["detected"][0] >= ONE
+    found = state["directions"][:, 0] / ONE
+    assert abs(float(found @ vectors[:, -1])) > 0.999
+    assert found[np.abs(found).argmax()] > 0  # the sign is a rule, not a library's whim
+    assert state["within"][0] / ONE == pytest.approx(variances.sum(), rel=0.05)
+
+
+def test_the_frame_of_cells_holds_whatever_is_detected() -> None:
+    for k, d, n in ((2, 3, 500), (7, 8, 4000), (12, 40, 100_000), (4, 5, 200)):
+        task = Auto.design(budget=Budget(1.0, 1e-6), n_features=d, nominal_n=n, n_clusters=k)
+        route = task.route
+        assert isinstance(route, PcaRoute)
+        for axes in range(1, route._axes + 1):
+            for stds in (np.ones(axes), np.geomspace(1, 1e-3, axes)):
+                assert cubic_bins(stds, 2.0, route._most_cells(axes)).prod() <= route.n_cells
+        assert route.n_cells >= d  # or the branch that sees nothing would not fit
+
+
+def test_shares_grow_and_add_up() -> None:
+    shares = growing(0.6, 1.2, 5)
+    assert sum(shares) == pytest.approx(0.6)
+    np.testing.assert_allclose(np.array(shares[1:]) / np.array(shares[:-1]), 1.2)
+
+
+def one_cluster(epsilon: float, table: Records) -> tuple[Auto, Floats]:
+    task = Auto.design(
+        budget=Budget(epsilon, 1e-6),
+        n_features=table.shape[1],
+        nominal_n=len(table),
+        n_clusters=1,
+    )
+    assert isinstance(task.route, MeanRoute)
+    state = state_after(task, task.rounds, table)
+    return task, state["centres"][0] / ONE
+
+
+def test_one_cluster_has_no_bias_where_there_is_little_noise() -> None:
+    """Clipping pulls the mean of a lopsided table; with budget to spare nothing is clipped."""
+    rng = np.random.default_rng(1)
+    lopsided = np.where(rng.uniform(size=(20_000, 1)) < 0.9, -0.95, 0.95) * np.ones(4)
+    table = np.rint(lopsided * ONE).astype(np.int32)
+    truth = table.mean(axis=0) / ONE
+    errors = [np.linalg.norm(one_cluster(e, table)[1] - truth) for e in (0.01, 5.0)]
+    assert errors[1] < 1e-3 < errors[0]
+
+
+def test_the_forecast_of_one_mean_is_what_the_results_say() -> None:
+    table = records(4000, 3)
+    task, _ = one_cluster(0.5, table)
+    grid = Grid((-1.0,) * 3, (1.0,) * 3)
+    last = task.blocks(task.rounds - 1)[0]
+    noise_std = isqrt(last.l2_squared) / (task.mu * sqrt(last.weight))
+    forecast = task.forecast(noise_std, len(table), grid)
+    results: dict[str, Any] = dict(task.results(state_after(task, task.rounds, table), grid))
+    half = (results["high"] - results["low"]) / 2
+    np.testing.assert_allclose(forecast["half_width"], half[0], rtol=0.25)
+
+
+def test_centres_of_the_mean_route_stand_around_it() -> None:
+    for k in (1, 2, 3, 6):
+        offsets = spread_out(k, 4, 0.3, 5)
+        assert offsets.shape == (k, 4)
+        assert not offsets[0].any()
+        if k % 2 == 1:
+            np.testing.assert_allclose(offsets.sum(axis=0), 0, atol=1e-12)
+        np.testing.assert_array_equal(offsets, spread_out(k, 4, 0.3, 5))
+
+
+def test_the_projection_agrees_with_a_general_solver() -> None:
+    noisy = np.array([4.0, -2.0, 1.0, 0.5])
+    solved = optimize.minimize(
+        lambda w: ((w - noisy) ** 2).sum(),
+        np.full(4, 1.0),
+        bounds=[(0, None)] * 4,
+        constraints={"type": "eq", "fun": lambda w: w.sum() - 4.0},
+    )
+    np.testing.assert_allclose(project_to_simplex(noisy, 4.0), solved.x, atol=1e-4)

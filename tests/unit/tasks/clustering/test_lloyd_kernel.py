@@ -1,0 +1,167 @@
+"""The hot loop against plain Python integers: exact for any split, any tie, any size it allows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloister.errors import PlanError
+from cloister.tasks.clustering.kmeans import FAR
+from cloister.tasks.clustering.lloyd_kernel import check_exact, sum_near_centres
+
+
+def by_hand(
+    records: np.ndarray, centres: np.ndarray, radius_squared: int, relative: bool, count_word: int
+) -> list[list[int]]:
+    """The definition, in Python's integers, one record at a time."""
+    k, d = centres.shape
+    total = [[0] * (d + 1) for _ in range(k)]
+    for record in records.tolist():
+        distances = [
+            sum((x - c) ** 2 for x, c in zip(record, centre, strict=True))
+            for centre in centres.tolist()
+        ]
+        label = distances.index(min(distances))  # ties go to the smaller index
+        origin = centres[label].tolist() if relative else [0] * d
+        added = [x - c for x, c in zip(record, origin, strict=True)]
+        if sum(v * v for v in added) <= radius_squared:
+            for column, value in enumerate(added):
+                total[label][column] += value
+            total[label][d] += count_word
+    return total
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple:
+    d, k = draw(st.sampled_from([1, 2, 4, 5, 9])), draw(st.integers(1, 9))
+    n = draw(st.sampled_from([0, 1, 7, 40]))
+    one = 1 << draw(st.sampled_from([4, 16, 20]))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    span = draw(st.sampled_from([1, 2, one]))  # small spans make ties and duplicates
+    records = rng.integers(-span, span + 1, (n, d), dtype=np.int32)
+    centres = rng.integers(-span, span + 1, (k, d))
+    radius_squared = int(rng.integers(0, 4 * d * span**2 + 1))
+    return records, centres, radius_squared, draw(st.booleans()), draw(st.integers(1, one))
+
+
+@given(cases())
+def test_the_kernel_is_its_definition(case: tuple) -> None:
+    records, centres, radius_squared, relative, count_word = case
+    fast = sum_near_centres(
+        records, centres, radius_squared=radius_squared, relative=relative, count_word=count_word
+    )
+    assert fast.dtype == np.int64
+    assert fast.tolist() == by_hand(*case)
+
+
+@given(cases(), st.integers(0, 40))
+def test_any_split_adds_up_to_the_whole(case: tuple, cut: int) -> None:
+    records, centres, radius_squared, relative, count_word = case
+    options = {"radius_squared": radius_squared, "relative": relative, "count_word": count_word}
+    whole = sum_near_centres(records, centres, **options)
+    parts = sum_near_centres(records[:cut], centres, **options)
+    parts += sum_near_centres(records[cut:], centres, **options)
+    assert (whole == parts).all()
+    assert (sum_near_centres(records[::-1], centres, **options) == whole).all()
+
+
+@pytest.mark.parametrize(("n", "k", "d"), [(20_000, 3, 2), (5_000, 100, 3), (3_000, 5, 40)])
+def test_many_chunks_are_one_sum(n: int, k: int, d: int) -> None:
+    rng = np.random.default_rng(1)
+    records = rng.integers(-65536, 65537, (n, d), dtype=np.int32)
+    centres = rng.integers(-65536, 65537, (k, d))
+    options = {"radius_squared": d * 65536**2 // 4, "relative": True, "count_word": 9}
+    whole = sum_near_centres(records, centres, **options)
+    parts = sum(sum_near_centres(part, centres, **options) for part in np.array_split(records, 7))
+    assert (whole == parts).all()
+    labels = ((records[:, None, :] - centres) ** 2).sum(axis=2).argmin(axis=1)
+    near = ((records - centres[labels]) ** 2).sum(axis=1) <= d * 65536**2 // 4
+    assert (whole[:, -1] == 9 * np.bincount(labels[near], minlength=k)).all()
+
+
+def test_the_radius_is_inclusive_and_exact_to_one_step() -> None:
+    centre = np.array([[1000, -1000]])
+    for move, counted in (((3, 4), 1), ((-4, 3), 1), ((4, 4), 0), ((5, 1), 0), ((0, 0), 1)):
+        record = (centre + np.array(move)).astype(np.int32)
+        total = sum_near_centres(record, centre, radius_squared=25, relative=True, count_word=7)
+        assert total.tolist() == [[counted * move[0], counted * move[1], counted * 7]]
+
+
+def test_the_same_test_drives_sums_and_counts() -> None:
+    # a record outside the radius of its nearest centre counts nowhere, not at the next centre
+    records = np.array([[50]], dtype=np.int32)
+    centres = np.array([[0], [200]])
+    total = sum_near_centres(records, centres, radius_squared=49**2, relative=True, count_word=1)
+    assert total.tolist() == [[0, 0], [0, 0]]
+
+
+def test_an_empty_cluster_is_exactly_zero() -> None:
+    records = np.array([[5, 5], [6, 6]], dtype=np.int32)
+    centres = np.array([[0, 0], [60000, 60000]])
+    total = sum_near_centres(records, centres, radius_squared=2**40, relative=True, count_word=3)
+    assert total.tolist() == [[11, 11, 6], [0, 0, 0]]
+    empty = sum_near_centres(records[:0], centres, radius_squared=1, relative=True, count_word=3)
+    assert empty.tolist() == [[0, 0, 0], [0, 0, 0]]
+
+
+def test_ties_go_to_the_smaller_index() -> None:
+    records = np.array([[0]], dtype=np.int32)
+    for centres in ([[-5], [5]], [[5], [-5]], [[5], [5]]):
+        total = sum_near_centres(
+            records, np.array(centres), radius_squared=99, relative=False, count_word=1
+        )
+        assert total[:, -1].tolist() == [1, 0]
+
+
+# The largest sizes each lattice allows: just inside, all distances are exact.
+LIMITS = [(1, 1, 24, 1), (3, 1, 24, 1), (2, 250, 20, 1), (100, 7, 20, 1), (4, 1, 22, FAR)]
+
+
+@pytest.mark.parametrize(("k", "d", "bits", "reach"), LIMITS)
+def test_distances_are_exact_at_the_largest_sizes_allowed(
+    k: int, d: int, bits: int, reach: int
+) -> None:
+    check_exact(k, d, bits, reach)
+    one, rng = 1 << bits, np.random.default_rng(2)
+    records = rng.choice([-one, one, one - 1, 1 - one], (60, d)).astype(np.int32)
+    far = reach * one
+    centres = rng.choice([-far, far, 1 - far, far - 1], (k, d))
+    radius_squared = int(np.median(((records - centres[0]).astype(object) ** 2).sum(axis=1)))
+    for relative in (True, False):
+        fast = sum_near_centres(
+            records, centres, radius_squared=radius_squared, relative=relative, count_word=1
+        )
+        assert fast.tolist() == by_hand(records, centres, radius_squared, relative, 1)
+
+
+@pytest.mark.parametrize(
+    ("k", "d", "bits", "reach", "match"),
+    [
+        (8, 2, 24, 1, "frac_bits=23"),
+        (1000, 784, 16, 1, "frac_bits=15"),
+        (1, 1, 24, FAR, "frac_bits=23"),
+        (2**30, 2**30, 16, 1, "fewer clusters or columns"),
+    ],
+)
+def test_sizes_that_would_not_be_exact_are_refused_with_the_way_out(
+    k: int, d: int, bits: int, reach: int, match: str
+) -> None:
+    with pytest.raises(PlanError, match=match):
+        check_exact(k, d, bits, reach)
+
+
+def test_no_array_of_all_pairs_is_made() -> None:
+    import tracemalloc
+
+    rng = np.random.default_rng(3)
+    n, k, d = 60_000, 100, 8
+    records = rng.integers(-65536, 65537, (n, d), dtype=np.int32)
+    centres = rng.integers(-65536, 65537, (k, d))
+    tracemalloc.start()
+    sum_near_centres(records, centres, radius_squared=2**34, relative=True, count_word=1)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 8 * n * k / 10  # one float for each pair would take ten times as much
+    assert peak < 8 * 2**20

@@ -1,0 +1,441 @@
+"""Quantiles, bounds, statistics, standardising, principal components, and pipelines of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_breast_cancer, load_wine
+from sklearn.decomposition import PCA as Exact
+
+from cloister import Budget, Column, JobResult, PlanError, Schema, make_plan, run_plan
+from cloister.hazmat.fixedpoint import Grid
+from cloister.protocol.plan import Plan
+from cloister.report import write_report
+from cloister.schema import schema_of
+from cloister.task import Classifier, PublicColumn, Regressor, Transformer
+from cloister.tasks import TASKS
+from cloister.tasks.preparation.quantiles import agreeing, running_variance
+from cloister.testing import SimulatedNoise, ZeroNoise, toy_schema
+
+NUMBERS = (PublicColumn("age", 0.0, 100.0), PublicColumn("weight", 0.0, 200.0))
+MIXED = (*NUMBERS, PublicColumn("work", 0.0, 2.0, ("private", "state", "none")))
+
+
+def numbers_schema(low: Sequence[float], high: Sequence[float]) -> Schema:
+    columns = tuple(
+        Column(name=f"x{j}", type="number", min=float(a), max=float(b))
+        for j, (a, b) in enumerate(zip(low, high, strict=True))
+    )
+    return Schema(dataset="t", unit="row", columns=columns)
+
+
+def planned(
+    word: str, schema: Schema, *, epsilon: float = 1.0, nominal_n: int = 2000, **options: Any
+) -> Plan:
+    budget = Budget(epsilon, 1e-6)
+    return make_plan(TASKS[word], schema, ["a"], budget=budget, nominal_n=nominal_n, **options)
+
+
+def exact(
+    word: str, schema: Schema, X: np.ndarray, *, epsilon: float = 1000.0, **options: Any
+) -> JobResult:
+    """Run without noise, planned for so little that nothing is corrected for it."""
+    plan = planned(word, schema, epsilon=epsilon, **options)
+    return run_plan(plan, {"a": [plan.grid.encode(X)]}, noise=ZeroNoise())
+
+
+def on_grid(grid: Grid, X: np.ndarray) -> np.ndarray:
+    return grid.decode(grid.encode(X) / grid.one)
+
+
+# --- trees
+
+
+def test_agreeing_counts_are_the_least_squares_of_a_design_matrix() -> None:
+    rng = np.random.default_rng(0)
+    noisy = [rng.normal(size=(1, 4**level)) for level in (1, 2, 3)]
+    design = np.concatenate(
+        [np.kron(np.eye(4**level), np.ones(4 ** (3 - level))) for level in (1, 2, 3)]
+    )
+    wanted = np.linalg.lstsq(design, np.concatenate([part[0] for part in noisy]), rcond=None)[0]
+    np.testing.assert_allclose(agreeing(noisy)[0], wanted, atol=1e-12)
+
+
+def test_trees_of_the_same_records_get_one_total() -> None:
+    rng = np.random.default_rng(1)
+    found = agreeing([rng.normal(size=(3, 4**level)) for level in (1, 2)])
+    np.testing.assert_allclose(found.sum(axis=1), found.sum() / 3)
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+def test_the_variance_of_running_sums_is_that_of_the_estimate(depth: int) -> None:
+    n = 4**depth
+    words = np.eye(sum(4**level for level in range(1, depth + 1)))
+    ends = np.cumsum([4**level for level in range(1, depth)])
+    estimate = np.concatenate([agreeing([p[None] for p in np.split(w, ends)]) for w in words])
+    sums = np.cumsum(estimate, axis=1)
+    inner, total = running_variance(depth)
+    of_sums = (sums**2).sum(axis=0)
+    np.testing.assert_allclose(total, of_sums[-1])
+    np.testing.assert_allclose(inner[1:] + (np.arange(1, n + 1) / n) ** 2 * total, of_sums)
+
+
+# --- quantiles and bounds
+
+
+def test_quantiles_without_noise_are_exact_to_a_cell() -> None:
+    rng = np.random.default_rng(2)
+    X = np.column_stack([rng.normal(40, 10, 3000), rng.exponential(20, 3000)])
+    probabilities = (0.05, 0.3, 0.5, 0.95)
+    found = exact("quantiles", schema_of(NUMBERS), X, probabilities=probabilities).results
+    wanted = np.quantile(X, probabilities, axis=0).T
+    ranks = [[np.mean(x < q) for q in row] for x, row in zip(X.T, found["quantiles"], strict=True)]
+    np.testing.assert_allclose(ranks, [probabilities] * 2, atol=0.005)
+    assert (found["low"] <= wanted).all()
+    assert (wanted <= found["high"]).all()
+    assert found["count"][0] == 3000
+    below = np.array(
+        [[np.mean(x < w) for w in walls] for x, walls in zip(X.T, found["walls"], strict=True)]
+    )
+    np.testing.assert_allclose(found["distribution"], below, atol=1e-3)
+
+
+def test_a_second_tree_sees_what_a_public_box_is_too_wide_for() -> None:
+    rng = np.random.default_rng(3)
+    schema = numbers_schema([-1e4], [1e4])
+    X = rng.normal(70, 5, (4000, 1))
+    wanted = np.quantile(X, [0.25, 0.5, 0.75])
+    off = []
+    for refine in (False, True):
+        plan = planned("quantiles", schema, refine=refine)
+        runs = [
+            run_plan(plan, {"a": [plan.grid.encode(X)]}, noise=SimulatedNoise(s)) for s in range(5)
+        ]
+        off.append(np.mean([np.abs(r.results["quantiles"] - wanted).mean() for r in runs]))
+    assert off[1] < 0.2
+    assert off[0] > 10 * off[1]
+
+
+def test_records_are_clipped_to_private_bounds_and_stretched() -> None:
+    rng = np.random.default_rng(4)
+    X = np.column_stack([rng.uniform(20, 30, 2000), rng.uniform(0, 200, 2000)])
+    X[0] = 95.0
+    result = exact("bounds", schema_of(NUMBERS), X, probabilities=[0.02, 0.98])
+    low, high = result.results["lower"], result.results["upper"]
+    np.testing.assert_allclose([low, high], result.results["quantiles"].T, rtol=1e-12)
+    task = result.plan.task
+    assert isinstance(task, Transformer)
+    assert [(c.low, c.high) for c in task.output] == [(-1, 1), (-1, 1)]
+    changed = task.transform(result.results, result.plan.grid.encode(X)) / result.plan.grid.one
+    wanted = np.clip(2 * (X - low) / (high - low) - 1, -1, 1)
+    np.testing.assert_allclose(changed, wanted, atol=2e-3)
+    assert changed[0, 0] == 1.0
+
+
+def test_bounds_keep_away_from_ends_that_noise_hides() -> None:
+    tails = [
+        planned("bounds", toy_schema(2), epsilon=epsilon).task.quantiles.probabilities[0]  # type: ignore[attr-defined]
+        for epsilon in (0.05, 0.5, 50.0)
+    ]
+    assert 0.25 >= tails[0] > tails[1] > tails[2] == 0.01
+
+
+def test_a_constant_column_or_no_record_at_all_is_no_error() -> None:
+    for rows in (0, 500):
+        X = np.full((rows, 2), 37.0)
+        for word in ("quantiles", "bounds", "statistics", "standardise", "pca"):
+            result = exact(word, schema_of(NUMBERS), X)
+            assert all(np.isfinite(value).all() for value in result.results.values()), word
+    found = exact("quantiles", schema_of(NUMBERS), np.full((500, 2), 37.0)).results
+    np.testing.assert_allclose(found["quantiles"], 37.0, atol=0.05)
+
+
+def test_bounds_of_a_box_finer_than_numbers_leave_records_on_the_grid() -> None:
+    result = exact("bounds", numbers_schema([1e16], [1e16 + 2]), np.full((100, 1), 1e16))
+    assert (result.results["lower"] < result.results["upper"]).all()
+    task, one = result.plan.task, result.plan.grid.one
+    assert isinstance(task, Transformer)
+    changed = task.transform(result.results, np.array([[-one], [0], [one]], dtype=np.int32))
+    assert np.abs(changed.astype(np.int64)).max() <= one
+
+
+# --- statistics and standardising
+
+
+@pytest.mark.parametrize("covariance", [False, True])
+def test_statistics_without_noise_are_numpys(covariance: bool) -> None:
+    X = load_wine().data[:, :5]
+    schema = numbers_schema(X.min(axis=0) - 1, X.max(axis=0) + 1)
+    result = exact("statistics", schema, X, covariance=covariance)
+    found, Z = result.results, on_grid(result.plan.grid, X)
+    spread = Z.std(axis=0)
+    assert found["count"][0] == len(X)
+    assert np.abs((found["mean"] - Z.mean(axis=0)) / spread).max() < 1e-3
+    np.testing.assert_allclose(found["deviation"], spread, rtol=2e-3)
+    np.testing.assert_allclose(found["variance"], spread**2, rtol=4e-3)
+    if covariance:
+        wanted = np.cov(Z.T, bias=True)
+        assert np.abs((found["covariance"] - wanted) / np.outer(spread, spread)).max() < 2e-3
+        np.testing.assert_allclose(found["correlation"], np.corrcoef(Z.T), atol=3e-3)
+
+
+def test_standardised_records_have_mean_zero_and_deviation_one() -> None:
+    X = load_wine().data[:, :5]
+    result = exact("standardise", numbers_schema(X.min(axis=0) - 1, X.max(axis=0) + 1), X)
+    task = result.plan.task
+    assert isinstance(task, Transformer)
+    changed = task.transform(result.results, result.plan.grid.encode(X))
+    Z = Grid([c.low for c in task.output], [c.high for c in task.output]).decode(
+        changed / (1 << 16)
+    )
+    np.testing.assert_allclose(Z.mean(axis=0), 0, atol=0.01)
+    np.testing.assert_allclose(Z.std(axis=0), 1, atol=0.01)
+
+
+# --- principal components
+
+
+def test_components_without_noise_are_those_of_scikit_learn() -> None:
+    X = load_breast_cancer().data
+    schema = numbers_schema(X.min(axis=0), X.max(axis=0))
+    result = exact("pca", schema, X, n_components=4, clip=2.0)
+    found, grid = result.results, result.plan.grid
+    Z = grid.normalise(X)
+    wanted = Exact(4).fit(Z)
+    np.testing.assert_allclose(
+        np.abs(np.sum(found["components"] * wanted.components_, axis=1)), 1, atol=1e-4
+    )
+    cosines = np.linalg.svd(found["components"] @ wanted.components_.T)[1]
+    np.testing.assert_allclose(cosines, 1, atol=1e-4)
+    of_all = len(X) / (len(X) - 1)  # scikit-learn divides by one less
+    np.testing.assert_allclose(
+        found["explained_variance"] * of_all, wanted.explained_variance_, rtol=2e-3
+    )
+    np.testing.assert_allclose(
+        found["explained_variance_ratio"], wanted.explained_variance_ratio_, rtol=5e-3
+    )
+    task = result.plan.task
+    assert isinstance(task, Transformer)
+    changed = task.transform(found, grid.encode(X))
+    scores = (Z - found["mean"]) @ found["components"].T
+    wanted_steps = np.clip(scores / np.sqrt(wanted.explained_variance_[0]) / 4, -1, 1)
+    np.testing.assert_allclose(changed / grid.one, wanted_steps, atol=2e-3)
+
+
+def test_categories_enter_components_one_by_one_and_kept_columns_follow() -> None:
+    rng = np.random.default_rng(5)
+    X = np.column_stack([rng.normal(50, 9, 900), rng.normal(90, 9, 900), rng.integers(0, 3, 900)])
+    result = exact("pca", schema_of(MIXED), X, n_components=2, keep=["weight"])
+    task = result.plan.task
+    assert isinstance(task, Transformer)
+    assert result.results["components"].shape == (2, 4)  # age and three words
+    assert [c.name for c in task.output] == ["pc1", "pc2", "weight"]
+    shown = list(task.exhibits(result.results, result.plan.columns))
+    assert shown[-1].columns == ("age", "work=private", "work=state", "work=none")  # type: ignore[union-attr]
+
+
+def test_the_interval_of_a_variance_is_not_of_width_zero() -> None:
+    X = np.random.default_rng(0).uniform(-1, 1, (2000, 2))
+    it = planned("pca", toy_schema(2), epsilon=1e6, n_components=2)
+    result = run_plan(it, {"a": [it.grid.encode(X)]}, noise=SimulatedNoise(0))
+    assert (result.results["explained_variance_half_width"] > 0).all()
+
+
+def test_white_coordinates_have_one_deviation_each() -> None:
+    X = load_wine().data
+    schema = numbers_schema(X.min(axis=0), X.max(axis=0))
+    result = exact("pca", schema, X, n_components=3, clip=2.0, whiten=True, reach=5.0)
+    task = result.plan.task
+    assert isinstance(task, Transformer)
+    changed = task.transform(result.results, result.plan.grid.encode(X)) / (1 << 16) * 5
+    np.testing.assert_allclose(changed.std(axis=0), 1, atol=0.01)
+
+
+# --- pipelines
+
+
+def three_groups(rows: int = 600) -> np.ndarray:
+    """Groups that a box a hundred times too wide hides."""
+    rng = np.random.default_rng(6)
+    centres = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, 1.0]])
+    return centres[np.arange(rows) % 3] + rng.normal(0, 0.05, (rows, 2))
+
+
+def test_a_pipeline_of_one_step_is_that_step() -> None:
+    X = three_groups()
+    options = {"n_clusters": 3, "rounds": 3, "public_seed": 1}
+    alone = exact("fastlloyd", toy_schema(2), X, **options)
+    piped = exact("pipeline", toy_schema(2), X, steps=[("fastlloyd", options)])
+    assert piped.results.keys() == alone.results.keys()
+    assert all((piped.results[key] == alone.results[key]).all() for key in alone.results)
+    assert piped.spent == alone.spent
+
+
+def test_a_pipeline_without_noise_is_its_steps_one_after_another() -> None:
+    X = three_groups()
+    schema = numbers_schema([-100, -100], [100, 100])
+    last = ("fastlloyd", {"n_clusters": 3, "rounds": 2})
+    steps = [("bounds", {"refine": False}), ("standardise", {}), last]
+    piped = exact("pipeline", schema, X, steps=steps, nominal_n=2000, epsilon=50)
+    task: Any = piped.plan.task
+    records, columns = piped.plan.grid.encode(X), schema.public
+    for i, (word, step) in enumerate(zip(("bounds.", "standardise.", ""), task.steps, strict=True)):
+        plan = Plan(
+            task=step,
+            silos=("a",),
+            grid=Grid([c.low for c in columns], [c.high for c in columns]),
+            columns=tuple(c.name for c in columns),
+            budget=Budget(50, 1e-6),
+            nominal_n=2000,
+            profile="local",
+        )
+        own = run_plan(plan, {"a": [records]}, noise=ZeroNoise())
+        shown = (("quantiles",), ("mean", "scale"), ("centres",))[i]
+        for key in shown:
+            np.testing.assert_allclose(
+                piped.results[word + key], own.results[key], atol=1e-3, err_msg=key
+            )
+        if i < 2:
+            records, columns = step.transform(own.results, records), step.output
+
+
+def test_private_bounds_find_the_groups_that_a_wide_box_hides() -> None:
+    X = three_groups(3000)
+    schema = numbers_schema([-100, -100], [100, 100])
+    last = ("auto", {"n_clusters": 3})
+    found = {}
+    for name, steps in {"wide": [last], "bounded": [("bounds", {}), last]}.items():
+        plan = planned("pipeline", schema, epsilon=2, nominal_n=3000, steps=steps)
+        records = plan.grid.encode(X)
+        result = run_plan(plan, {"a": [records]}, noise=SimulatedNoise(1))
+        task: Any = plan.task
+        centres = result.results["centres"]
+        if name == "bounded":
+            low, high = (result.results[f"bounds.{end}"] for end in ("lower", "upper"))
+            centres = low + (centres + 1) / 2 * (high - low)
+        away = ((X[:, None] - centres[None]) ** 2).sum(axis=2).min(axis=1)
+        found[name] = away.mean()
+        assert task.names == ("x0", "x1")
+    assert found["bounded"] < 0.05 < found["wide"]
+
+
+def test_shares_are_parts_of_the_squared_gdp_parameter_and_the_whole_is_the_budget() -> None:
+    steps = [("bounds", {}), ("standardise", {}), ("fastlloyd", {"n_clusters": 2})]
+    plan = planned("pipeline", toy_schema(2), steps=steps, shares=[0.2, 0.3, 0.5])
+    result = run_plan(plan, {"a": [plan.grid.encode(three_groups())]})
+    assert 0.99 < result.epsilon() <= 1.0
+    weights = [
+        sum(b.weight for t in range(first, last) for b in plan.task.blocks(t))
+        for first, last in ((0, 2), (2, 3), (3, plan.rounds))
+    ]
+    np.testing.assert_allclose(weights, [0.2, 0.3, 0.5])
+    words = plan.describe()
+    assert "Step 1 of 3 (20% of the budget)" in words
+    assert "Step 3 of 3 (50% of the budget)" in words
+    assert "epsilon" in str(plan.budget)
+
+
+def test_results_and_exhibits_of_every_step_are_there_once() -> None:
+    steps = [("bounds", {}), ("bounds", {}), ("count", {})]
+    result = exact("pipeline", toy_schema(2), three_groups(), steps=steps)
+    assert {
+        "bounds.quantiles",
+        "bounds-2.quantiles",
+        "count",
+        "half_width",
+    } <= result.results.keys()
+    titles = [e.title for e in result.plan.task.exhibits(result.results, result.plan.columns)]
+    assert titles.count("Private bounds") == 2
+    assert titles[0] == "Noisy count"
+
+
+def test_a_pipeline_does_what_its_last_step_can_do() -> None:
+    columns = (*NUMBERS, PublicColumn("smokes", 0.0, 1.0, ("0", "1")))
+    rng = np.random.default_rng(7)
+    ill = rng.integers(0, 2, 800)
+    X = np.column_stack([rng.normal(40 + 20 * ill, 4), rng.normal(80, 9, 800), ill])
+    steps: list[Any] = [
+        ["standardise", {}],
+        ["pca", {"n_components": 2}],
+        ["naive-bayes", {"target": "smokes"}],
+    ]
+    result = exact("pipeline", schema_of(columns), X, steps=steps, epsilon=8)
+    task = result.plan.task
+    assert isinstance(task, Classifier)
+    assert not isinstance(task, Regressor)
+    assert (task.target, task.classes) == (2, ("0", "1"))
+    records = result.plan.grid.encode(X)
+    told = task.probabilities(result.results, records)
+    np.testing.assert_allclose(told.sum(axis=1), 1)
+    assert (told.argmax(axis=1) == ill).mean() > 0.95
+    clusters = planned("pipeline", toy_schema(2), steps=[("fastlloyd", {"n_clusters": 2})]).task
+    assert not isinstance(clusters, Classifier | Regressor)
+
+
+def test_a_report_is_in_the_units_of_the_last_step(tmp_path: Path) -> None:
+    steps = [("pca", {"n_components": 1}), ("fastlloyd", {"n_clusters": 3, "rounds": 2})]
+    result = exact("pipeline", toy_schema(2), three_groups(), steps=steps)
+    assert result.results["centres"].shape == (3, 1)
+    assert result.plan.task.reaching == ("pc1",)  # type: ignore[attr-defined]
+    write_report(result, tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    for words in ("pc1", "How far the centres moved", "Explained variance"):
+        assert words in page
+
+
+def test_a_budget_too_small_is_told_with_what_would_fit() -> None:
+    steps = [("standardise", {}), ("pca", {}), ("fastlloyd", {"n_clusters": 2})]
+    with pytest.raises(
+        PlanError, match=r"budget too small for step 2, 'pca'.*'fastlloyd' alone"
+    ) as caught:
+        planned("pipeline", toy_schema(8), epsilon=0.2, nominal_n=200, steps=steps)
+    words = str(caught.value)
+    epsilon = 1.05 * float(words.split("epsilon >= ")[1].split(" ")[0])
+    nominal_n = int(words.split("nominal_n >= ")[1].split(" ")[0])
+    assert planned("pipeline", toy_schema(8), epsilon=epsilon, nominal_n=200, steps=steps)
+    assert planned("pipeline", toy_schema(8), epsilon=0.2, nominal_n=nominal_n, steps=steps)
+    anyway = {"steps": steps, "least_signal": 0}
+    assert planned("pipeline", toy_schema(8), epsilon=0.2, nominal_n=200, **anyway)
+
+
+# --- what is refused
+
+
+@pytest.mark.parametrize(
+    ("word", "options", "message"),
+    [
+        ("quantiles", {"probabilities": [0.5, 1.0]}, "probabilities must be in"),
+        ("quantiles", {"keep": ["height"]}, "keep must name columns of the schema"),
+        ("quantiles", {"keep": ["age", "weight"]}, "at least one column of numbers"),
+        ("quantiles", {"levels": 9}, "levels must be in"),
+        ("bounds", {"probabilities": [0.9, 0.1]}, "the lower first"),
+        ("statistics", {"keep": ["age", "weight"]}, "at least one column of numbers"),
+        ("standardise", {"keep": ["age", "weight"]}, "at least one column of numbers"),
+        ("standardise", {"reach": 0}, "reach must be in"),
+        ("pca", {"n_components": 6}, "n_components must be an integer in"),
+        ("pca", {"keep": ["age", "weight", "work"]}, "at least one column that is not kept"),
+        ("pca", {"clip": 0}, "clip must be above 0"),
+        ("pca", {"keep": ["height"]}, "keep must be a column of the schema"),
+        ("pipeline", {"steps": []}, "at least one step"),
+        ("pipeline", {"steps": [["nothing", {}]]}, "a step must be one of .*linear"),
+        (
+            "pipeline",
+            {"steps": [["polish", {}], ["count", {}]]},
+            "one of bounds, pca, standardise before the last one, got 'polish'",
+        ),
+        ("pipeline", {"steps": [["count", {}], ["count", {}]]}, "before it fit bounds, pca"),
+        ("pipeline", {"steps": [["lloyd", {"n_clusters": 2, "rounds": 1}]]}, "cannot be part"),
+        ("pipeline", {"steps": [["count", {"depth": 3}]]}, "do not fit: it has no option"),
+        ("pipeline", {"steps": [["bounds", {}], ["count", {}]], "shares": [1.0]}, "shares must be"),
+        ("pipeline", {"steps": [["bounds", {}], ["count", {}]], "shares": [0.7, 0.7]}, "shares"),
+    ],
+)
+def test_what_cannot_work_is_refused_in_words(
+    word: str, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(PlanError, match=message):
+        planned(word, schema_of(MIXED), **options)

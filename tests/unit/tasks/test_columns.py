@@ -1,0 +1,61 @@
+"""Columns by name, categories by number, and the design matrix."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cloister.errors import PlanError
+from cloister.hazmat.fixedpoint import Grid
+from cloister.task import PublicColumn
+from cloister.tasks.columns import Encoding, categories_of, codes, grid_code, position
+
+COLUMNS = (
+    PublicColumn("age", 0.0, 120.0),
+    PublicColumn("work", 0.0, 2.0, ("private", "state", "none")),
+    PublicColumn("smokes", 0.0, 1.0, ("0", "1")),
+)
+
+
+@pytest.mark.parametrize("levels", [2, 3, 7, 42, 1000])
+@pytest.mark.parametrize("frac_bits", [12, 16, 24])
+def test_the_number_of_a_category_survives_the_grid(levels: int, frac_bits: int) -> None:
+    grid = Grid(low=(0,), high=(levels - 1,), frac_bits=frac_bits)
+    numbers = np.arange(levels)
+    steps = grid.encode(numbers[:, None])[:, 0]
+    assert codes(steps, levels, frac_bits).tolist() == numbers.tolist()
+    assert [grid_code(i, levels, frac_bits) for i in numbers] == steps.tolist()
+
+
+@pytest.mark.parametrize("levels", [2, 5])
+def test_whatever_is_on_the_grid_is_a_category(levels: int) -> None:
+    found = codes(np.array([-(1 << 31), -5, 0, 5, (1 << 31) - 1], np.int64), levels, 4)
+    assert found.min() >= 0
+    assert found.max() < levels
+
+
+def test_the_design_has_numbers_as_they_are_then_one_hot_then_the_intercept() -> None:
+    grid = Grid(low=(0, 0, 0), high=(120, 2, 1), frac_bits=4)
+    encoding = Encoding(levels=(0, 3, 2), frac_bits=4, skip=(2,))
+    design = encoding.rows(grid.encode([[120.0, 1.0, 0.0], [60.0, 2.0, 1.0]]))
+    assert design.tolist() == [[16, 0, 16, 0, 16], [0, 0, 0, 16, 16]]
+    assert encoding.width == 5
+    assert encoding.names(COLUMNS) == (
+        *("age", "work=private", "work=state", "work=none"),
+        "intercept",
+    )
+
+
+def test_a_column_that_is_not_there_is_named() -> None:
+    assert position(COLUMNS, "work") == 1
+    with pytest.raises(PlanError, match=r"target must be a column of the schema.*got 'income'"):
+        position(COLUMNS, "income")
+    many = [PublicColumn(name, 0.0, 1.0) for name in ("canned beer", *map(str, range(168)))]
+    nearest = r"one of 169 \(canned beer, \.\.\.\), got 'beer'"
+    with pytest.raises(PlanError, match=nearest):
+        position(many, "beer")
+    with pytest.raises(PlanError, match=r"one of 169 \(canned beer, 0, 1, \.\.\.\), got 'x'"):
+        position(many, "x")
+    with pytest.raises(PlanError, match="got one of numbers"):
+        categories_of(COLUMNS, "age")
+    assert categories_of(COLUMNS, "smokes") == ("0", "1")
