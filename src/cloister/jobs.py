@@ -6,6 +6,7 @@ The same plan, task, client and aggregator run here as over a network; only the 
 from __future__ import annotations
 
 import json
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from cloister.code import code_of
 from cloister.errors import DataError, PlanError
 from cloister.hazmat.signing import Identity
 from cloister.privacy import accounting
@@ -31,6 +33,7 @@ from cloister.randomness import new_key
 from cloister.schema import Schema
 from cloister.secagg.masks import GroupMask, NoMask
 from cloister.task import Floats, GridState, Mechanism, Profile, Task
+from cloister.tasks import installed
 from cloister.tasks.count import Count
 from cloister.tasks.options import misfit
 from cloister.transports.inprocess import InProcess
@@ -147,7 +150,8 @@ class JobResult:
         if found != MODEL_FORMAT:
             raise DataError(f"model must have format {MODEL_FORMAT!r}, got {found!r}.")
         try:
-            plan = Plan.from_dict(document["plan"], tasks)
+            known: Mapping[str, type[Task]] = ChainMap(tasks or {}, installed())  # type: ignore[arg-type]  # never written
+            plan = Plan.from_dict(document["plan"], known)
             if plan.digest.hex() != document["plan_digest"]:
                 raise DataError(
                     "plan of the model was changed: its digest differs; use the original."
@@ -265,6 +269,7 @@ def make_plan(
         collusion=collusion,
         fingerprints=tuple(fingerprints),
         upload_slot=upload_slot,
+        code=code_of(designed),
     )
 
 

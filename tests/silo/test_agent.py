@@ -490,7 +490,7 @@ _KILLED = """
     from cloister.protocol.messages import Open, encode
     from cloister.protocol.plan import Plan
     import json
-    plan = Plan.from_dict(json.loads(sys.argv[2]))
+    plan = Plan.from_dict(json.loads(sys.argv[2]), TASKS)
     site = Site(Path(sys.argv[1]), standing=True)
     agent = site.agent()
     where = sys.argv[3]

@@ -470,12 +470,12 @@ class Aggregator:
 
     def _draw(self, t: int) -> Words:
         """Draw the noise of a round, block by block, independently."""
-        kind = self.plan.task.mechanism
+        kind = self.plan.layout.mechanism
         if kind == "none" or self.plan.profile == "pairwise":  # there, silos add the noise
             return np.zeros(self.plan.length(t), dtype=np.uint64)
         parts = [
             self._source.draw(kind, self.plan.noise_scale(block), block.size)
-            for block in self.plan.task.blocks(t)
+            for block in self.plan.blocks(t)
         ]
         return to_words(np.concatenate(parts))
 

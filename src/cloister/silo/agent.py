@@ -20,6 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from cloister.code import other_code
 from cloister.data import Records
 from cloister.errors import (
     BudgetExceeded,
@@ -40,6 +41,7 @@ from cloister.protocol.plan import MAX_PLAN_MODEL, Plan, study_name
 from cloister.service.audit import Audit
 from cloister.service.logs import place_of
 from cloister.silo.store import GRANTED, OPEN, UNDECIDED, Job, State, Store, in_brief
+from cloister.task import Task
 from cloister.transports.http import Kind, Message, in_json, printable
 
 LOCAL_PROBLEM = "local problem; see the silo's log"
@@ -75,6 +77,8 @@ class Agent:
         Reads the records on the plan's grid.
     join : function of (plan, records)
         Makes the job's client, with this ledger as its journal.
+    tasks : mapping of str to type
+        The tasks whose code this silo has, by name.
     noise_label : str
         Where the silo's own noise comes from, under profile "pairwise".
     standing : bool
@@ -104,6 +108,7 @@ class Agent:
         refusal: Refusal,
         read: Callable[[Plan], Records],
         join: Callable[[Plan, Records], Client],
+        tasks: Mapping[str, type[Task]],
         noise_label: str,
         standing: bool = False,
         study_epsilon: float | None = None,
@@ -120,6 +125,7 @@ class Agent:
         self._refusal = refusal
         self._read = read
         self._join = join
+        self._tasks = tasks
         self._noise_label = noise_label
         self._standing = standing
         self._study_epsilon = study_epsilon
@@ -199,7 +205,7 @@ class Agent:
     def _offered(self, message: Message) -> list[Message]:
         job = message.job
         try:
-            plan, proposer, asked_at = _read_offer(message)
+            plan, proposer, asked_at = _read_offer(message, self._tasks)
         except PlanError as error:
             _log.warning("an offer was declined: %s", error, extra={"job": job})
             return [_told_no(job, str(error))]
@@ -348,6 +354,8 @@ class Agent:
             plan = self._plan(known)
             if known.state == State.APPROVED:
                 self._start(known, plan)
+            elif reason := other_code(plan):  # installed since the job began
+                raise PlanError(reason)
             self._clients[job] = self._join(plan, self._book(plan))
         return self._clients[job]
 
@@ -510,7 +518,7 @@ class Agent:
     def _plan(self, job: Job) -> Plan:
         if job.id not in self._plans:
             try:
-                self._plans[job.id] = Plan.from_dict(json.loads(job.plan))
+                self._plans[job.id] = Plan.from_dict(json.loads(job.plan), self._tasks)
             except (ValueError, PlanError) as error:
                 raise LedgerError(
                     f"the plan of job {job.id} was changed in the file of jobs; restore its copy."
@@ -533,13 +541,15 @@ def close_job(ledger: Ledger, job: str, *, whole: bool = False) -> None:
 # Messages ----------------------------------------------------------------------------------------
 
 
-def _read_offer(message: Message) -> tuple[Plan, Mapping[str, Any], float | None]:
+def _read_offer(
+    message: Message, tasks: Mapping[str, type[Task]]
+) -> tuple[Plan, Mapping[str, Any], float | None]:
     """Return plan, proposer and time of an offer, or say that it cannot be read."""
     try:
         if len(message.body) > MAX_PLAN_MODEL + _ENVELOPE:
             raise PlanError(f"it has {len(message.body)} bytes.")
         document = message.words()
-        plan = Plan.from_dict(document["plan"])
+        plan = Plan.from_dict(document["plan"], tasks)
         plan.check_network_size()
         given = document.get("proposer") or {}
         if not isinstance(given, dict):

@@ -69,6 +69,7 @@ def open_agent(
         refusal=site.refusal,
         read=site.records,
         join=join,
+        tasks=site.tasks,
         noise_label=(noise or DiscreteNoise).label,
         standing=site.policy.standing,
         study_epsilon=site.policy.max_epsilon_per_study,

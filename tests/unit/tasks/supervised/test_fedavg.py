@@ -28,6 +28,7 @@ from cloister.protocol.messages import Upload, decode
 from cloister.protocol.plan import Plan
 from cloister.schema import Column
 from cloister.task import ByClient, Classifier, GridState, Regressor, Released
+from cloister.tasks import TASKS
 from cloister.tasks.clustering.kmeans import FastLloyd
 from cloister.tasks.examples import EXAMPLES
 from cloister.tasks.supervised.fedavg import ClientUpdates, FedAvg, FedAvgRegression
@@ -501,8 +502,10 @@ def test_every_party_prices_the_noise_of_sampled_rounds() -> None:
     document = json.loads(json.dumps(it.to_dict()))
     document["task"]["noise_multiplier"] *= 0.9
     with pytest.raises(PlanError, match="above the budget"):
-        Plan.from_dict(document)
-    more = replace(it, task=replace(it.task, noise_multiplier=2 * it.task.noise_multiplier))
+        Plan.from_dict(document, TASKS)
+    more = replace(
+        it, layout=None, task=replace(it.task, noise_multiplier=2 * it.task.noise_multiplier)
+    )
     assert more.noise_scale(more.task.blocks(0)[0]) > it.noise_scale(it.task.blocks(0)[0])
 
 
@@ -521,7 +524,7 @@ def test_sampled_rounds_and_a_bought_count_do_not_mix() -> None:
 @pytest.mark.parametrize("rate", [1.0, 0.4])
 def test_a_plan_of_every_profile_survives_json_and_runs(profile: str, rate: float) -> None:
     it = plan("silo", 3, rate=rate, profile=profile)
-    again = Plan.from_dict(json.loads(it.canonical_json()))
+    again = Plan.from_dict(json.loads(it.canonical_json()), TASKS)
     assert (again, again.digest) == (it, it.digest)
     result = run_plan(it, {name: [table(9, i)] for i, name in enumerate(it.silos)})
     assert result.epsilon() <= BUDGET.epsilon * (1 + 1e-9)
