@@ -68,8 +68,7 @@ def _code(*kinds: type[Task]) -> Code | None:
             return None
         sources |= _sources(kind)
     digest = hashlib.sha256()
-    for name, path in sorted(sources.items()):
-        source = path.read_bytes().replace(b"\r\n", b"\n")
+    for name, source in sorted((path.name, _text_of(path)) for path in sources.values()):
         digest.update(f"{name}\0{len(source)}\0".encode() + source)
     return Code(*_distribution(kinds[0]), digest.hexdigest())
 
@@ -100,6 +99,11 @@ def _sources(kind: type[Task]) -> dict[str, Path]:
                 found[name] = path
                 waiting.append(name)
     return found
+
+
+def _text_of(path: Path) -> bytes:
+    """Return a source file as it is on every system."""
+    return path.read_bytes().replace(b"\r\n", b"\n")
 
 
 def _file_of(kind: type[Task]) -> Path | None:

@@ -350,12 +350,13 @@ class SiloSettings(_Dialling):
                 raise ValueError(f"must give FILE.py:CLASS for {name!r}, got {place!r}")
         return files
 
-    @model_validator(mode="after")
-    def _known_tasks(self) -> Self:
-        known = {*self.tasks, *installed()}
-        if unknown := [name for name in self.policy.tasks if name not in known]:
-            raise ValueError(f"must be among {sorted(known)} in 'policy.tasks', got {unknown[0]!r}")
-        return self
+    @field_validator("policy")
+    @classmethod
+    def _known_tasks(cls, policy: PolicySettings, info: ValidationInfo) -> PolicySettings:
+        known = {*info.data.get("tasks", ()), *installed()}
+        if unknown := [name for name in policy.tasks if name not in known]:
+            raise ValueError(f"must name tasks among {sorted(known)}, got {unknown[0]!r}")
+        return policy
 
     @field_validator("failure_share")
     @classmethod

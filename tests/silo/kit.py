@@ -18,6 +18,7 @@ from cloister.secagg.masks import GroupMask
 from cloister.service.audit import Audit
 from cloister.silo.agent import Agent
 from cloister.silo.store import Store
+from cloister.tasks import TASKS
 from cloister.transports.http import Kind, Message
 
 KEY = bytes(range(32))
@@ -83,6 +84,7 @@ class Site:
             "refusal": lambda plan, proposer: self.refused,
             "read": self.read,
             "join": join,
+            "tasks": TASKS,
             "noise_label": self.noise_label,
             "standing": self.standing,
             "study_epsilon": self.study_epsilon,

@@ -147,8 +147,8 @@ class Unopened:
         return int(self.written["frac_bits"])
 
     def describe(self) -> str:
-        """Say all that can be said of it."""
-        return f"Task {self.name!r}, whose code only the silos have, sums its records in rounds."
+        """Say all that can be said of it here."""
+        return f"Noisy sums for task {self.name!r}. Only the silos know what they mean."
 
 
 @dataclass(frozen=True)
