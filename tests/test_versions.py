@@ -42,9 +42,9 @@ def test_a_version_is_kept() -> None:
 def test_models_are_read_and_predict(kept: Path) -> None:
     schema = Schema.load(kept / "a" / "schema.toml")
     rows = pd.DataFrame({"x": [-0.5, 0.25], "y": [0.5, -0.75], "ill": [0, 1]})
-    clusters = DPKMeans.load(kept / "kmeans.json", schema)
+    clusters = DPKMeans.load(kept / "kmeans.json", bounds=schema)
     assert clusters.predict(rows).shape == (2,)
-    classifier = DPNaiveBayes.load(kept / "naive-bayes.json", schema)
+    classifier = DPNaiveBayes.load(kept / "naive-bayes.json", bounds=schema)
     assert classifier.predict_proba(rows[["x", "y"]]).shape == (2, 2)
 
 
