@@ -75,10 +75,8 @@ def shapes(path: Path) -> list[str]:
         else:
             continue
         rows[token.start[0]].append(word)
-    text = [" ".join(rows[number]) for number in sorted(rows)]
-    return [
-        row for row in text if re.search(r"\w.*\w", row) and not row.startswith(("import", "from"))
-    ]
+    text = (" ".join(rows[number]) for number in sorted(rows) if number not in imports)
+    return [row for row in text if re.search(r"\w.*\w", row)]
 
 
 def repetitions(folder: str) -> int:
