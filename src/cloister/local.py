@@ -22,12 +22,12 @@ from typing import Any, Self
 
 from cloister.enrolment import KeyFolder, client_context, local_federation
 from cloister.errors import TransportError
+from cloister.protocol.lifecycle import ENDED
 from cloister.protocol.plan import Plan
 from cloister.schema import Schema
 from cloister.service.client import Rest, proposal
 
 COORDINATOR, ANALYST = "coordinator", "analyst"
-ENDED = ("done", "failed", "declined", "cancelled")
 
 Command = Callable[[str, Path], Sequence[str]]
 

@@ -14,11 +14,12 @@ from cloister.errors import CloisterError, TransportError
 from cloister.hazmat.signing import Identity
 from cloister.protocol.client import Client
 from cloister.protocol.journal import Journal, MemoryJournal
+from cloister.protocol.lifecycle import ENDED
 from cloister.protocol.plan import Plan
 from cloister.protocol.session import Transport
 from cloister.service.audit import Audit
 from cloister.service.jobs import PROPOSE, Jobs
-from cloister.service.store import ENDED, Store, StoredJob
+from cloister.service.store import Store, StoredJob
 from cloister.testing import ZeroNoise, toy_plan, toy_records
 
 SILOS = ("a", "b", "c")

@@ -21,13 +21,14 @@ from cloister.jobs import JobResult
 from cloister.privacy import accounting
 from cloister.privacy.filter import Cost, cheapest, tariffs
 from cloister.privacy.noise import AGGREGATOR_NOISE
+from cloister.protocol.lifecycle import ACCEPT, DENY, GRANTED, WITHDRAW, SiloState, Step
 from cloister.protocol.plan import Plan
 from cloister.report import listed, number, odds_sentence, write_report
 from cloister.report.text import warnings_of
 from cloister.settings import SiloSettings, load_settings
 from cloister.silo.agent import MODEL, close_job
 from cloister.silo.site import Site
-from cloister.silo.store import GRANTED, OPEN, UNDECIDED, Job, State
+from cloister.silo.store import Job
 
 CONSENT = (
     "Profile 'group': the guarantee rests on the aggregator really adding the noise, which no silo "
@@ -91,7 +92,7 @@ def _list(args: argparse.Namespace, site: Site, out: Output) -> None:
     rows = tuple((job.id, job.state, _asker(job), _priced(job), job.received_at) for job in jobs)
     headings = ("job", "state", "asked by", "task and epsilon", "received")
     out.table(Table(f"Jobs at {site.settings.name}", headings, rows))
-    if waiting := sum(job.state == State.WAITING for job in jobs):
+    if waiting := sum(job.state == SiloState.WAITING for job in jobs):
         out.say(f"{waiting} wait for your decision: cloister jobs show JOB, then approve or deny")
     out.document(
         {
@@ -139,7 +140,7 @@ def _show(args: argparse.Namespace, site: Site, out: Output) -> None:
     headings = ("silo", "fingerprint", "pinned here")
     out.table(Table("Members", headings, tuple(tuple(member.values()) for member in members)))
     out.pairs([(name, value) for name, value in _cost_lines(cost)])
-    if job.state == State.WAITING:
+    if job.state == SiloState.WAITING:
         flag = " --accept-aggregator-noise" if consent else ""
         out.say()
         out.say(f"to decide: cloister jobs approve {job.id}{flag}, or cloister jobs deny {job.id}")
@@ -195,13 +196,13 @@ def _show_in_brief(job: Job, site: Site, out: Output) -> None:
 def _approve(args: argparse.Namespace, site: Site, out: Output) -> None:
     store = site.store()
     job = store.find(args.job)
-    if job.state == State.WAITING:
+    if job.state == SiloState.WAITING:
         _check_approval(args, site, job, _plan(job))
-    if not store.move(job.id, State.ACCEPTED, (State.WAITING,), by="owner"):
+    if not store.move(job.id, ACCEPT, by="owner"):
         raise PlanError(f"job {job.id} is {_now(site, job)} already; only a waiting job can be.")
     out.say(f"accepted  {job.id}")
     out.say("The agent reserves its cost now and then tells the coordinator; see 'jobs show'.")
-    out.document({"command": "jobs approve", "job": job.id, "state": State.ACCEPTED})
+    out.document({"command": "jobs approve", "job": job.id, "state": SiloState.ACCEPTED})
 
 
 def _check_approval(args: argparse.Namespace, site: Site, job: Job, plan: Plan) -> None:
@@ -222,11 +223,11 @@ def _check_approval(args: argparse.Namespace, site: Site, job: Job, plan: Plan) 
 
 def _deny(args: argparse.Namespace, site: Site, out: Output) -> None:
     reason = args.reason or "the owner declined."
-    _decide(args, site, out, State.DECLINED, UNDECIDED, reason)
+    _decide(args, site, out, DENY, reason)
 
 
 def _withdraw(args: argparse.Namespace, site: Site, out: Output) -> None:
-    job = _decide(args, site, out, State.WITHDRAWN, OPEN, args.reason)
+    job = _decide(args, site, out, WITHDRAW, args.reason)
     if job.id in site.store().ran():  # only the agent knows whether it has seen all of the job
         out.say("Nothing more leaves for it; what left stays charged, the agent frees the rest.")
         return
@@ -238,21 +239,15 @@ def _withdraw(args: argparse.Namespace, site: Site, out: Output) -> None:
 
 
 def _decide(
-    args: argparse.Namespace,
-    site: Site,
-    out: Output,
-    state: State,
-    among: tuple[State, ...],
-    reason: str,
+    args: argparse.Namespace, site: Site, out: Output, step: Step[SiloState], reason: str
 ) -> Job:
     store = site.store()
     job = store.find(args.job)
-    if not store.move(job.id, state, among, reason=reason, by="owner"):
-        leave = state == State.DECLINED and job.state in GRANTED
-        way = "; use 'cloister jobs withdraw'" if leave else ""
-        raise PlanError(f"job {job.id} is {_now(site, job)} and cannot be {state}{way}.")
-    out.say(f"{state}  {job.id}")
-    out.document({"command": f"jobs {args.action}", "job": job.id, "state": state})
+    if not store.move(job.id, step, reason=reason, by="owner"):
+        way = "; use 'cloister jobs withdraw'" if step is DENY and job.state in GRANTED else ""
+        raise PlanError(f"job {job.id} is {_now(site, job)} and cannot be {step.target}{way}.")
+    out.say(f"{step.target}  {job.id}")
+    out.document({"command": f"jobs {args.action}", "job": job.id, "state": step.target})
     return job
 
 

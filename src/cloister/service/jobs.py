@@ -29,12 +29,13 @@ from cloister.errors import CloisterError, LedgerError, PlanError, ProtocolError
 from cloister.hazmat.signing import SIGNATURE_BYTES, fingerprint_of, verify
 from cloister.privacy.noise import SILOS_NOISE, DiscreteNoise, NoiseSource
 from cloister.protocol.aggregator import Aggregator
+from cloister.protocol.lifecycle import ENDED, CoordinatorState
 from cloister.protocol.messages import Reply, decode
 from cloister.protocol.plan import Plan
 from cloister.protocol.session import RoundDone, Transport, run_rounds
 from cloister.service.audit import Audit
 from cloister.service.logs import place_of
-from cloister.service.store import ENDED, State, Store, StoredJob
+from cloister.service.store import Store, StoredJob
 from cloister.settings import QuotaSettings
 
 PROPOSE = b"cloister/1/propose"  # the label of a proposer's signature over the plan's digest
@@ -574,7 +575,7 @@ class Jobs:
         result = result_of(plan, aggregator.history, survivors, SILOS_NOISE)
         self.store.publish(plan.run_id, result.to_dict())
 
-    def _end(self, job: str, state: State, reason: str = "") -> bool:
+    def _end(self, job: str, state: CoordinatorState, reason: str = "") -> bool:
         """End a job once, and tell its silos; return whether it was this call that ended it."""
         if not self.store.end(job, state, reason):
             return False

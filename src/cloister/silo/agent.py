@@ -32,14 +32,16 @@ from cloister.errors import (
 from cloister.jobs import CONTENT_KEY, JobResult
 from cloister.privacy.ledger import Ledger
 from cloister.privacy.noise import AGGREGATOR_NOISE
+from cloister.protocol import lifecycle
 from cloister.protocol.client import Client
 from cloister.protocol.keys import CLOCK_SECONDS
+from cloister.protocol.lifecycle import GRANTED, OPEN, UNDECIDED, SiloState
 from cloister.protocol.messages import Kind as FrameKind
 from cloister.protocol.messages import decode
 from cloister.protocol.plan import MAX_PLAN_MODEL, Plan, study_name
 from cloister.service.audit import Audit
 from cloister.service.logs import place_of
-from cloister.silo.store import GRANTED, OPEN, UNDECIDED, Job, State, Store, in_brief
+from cloister.silo.store import Job, Store, in_brief
 from cloister.transports.http import Kind, Message, in_json, printable
 
 LOCAL_PROBLEM = "local problem; see the silo's log"
@@ -128,10 +130,10 @@ class Agent:
         self._wait = wait
         self._plans: dict[str, Plan] = {}
         self._clients: dict[str, Client] = {}
-        self._told: dict[str, State | None] = {}  # jobs offered on this connection
+        self._told: dict[str, SiloState | None] = {}  # jobs offered on this connection
         self._noting = threading.Lock()
         self._ending = threading.RLock()
-        self._ends: dict[str, tuple[State, str]] = {}  # told, and not yet acted on
+        self._ends: dict[str, tuple[SiloState, str]] = {}  # told, and not yet acted on
         self._over: dict[str, bool] = {}  # to close in the ledger, and whether as a whole
         self._unsaved: set[str] = set()  # results that could not be written yet
         self._clock_error: float | None = None  # seconds ahead of the coordinator
@@ -178,7 +180,7 @@ class Agent:
         What could not be done before, because a disk was full, is tried again.
         """
         self._catch_up()
-        for job in self._store.states((State.ACCEPTED,)):
+        for job in self._store.states((SiloState.ACCEPTED,)):
             self._reserve(job)
         self._note()
         answers = []
@@ -217,15 +219,15 @@ class Agent:
     def _kept_or_reason(self, plan: Plan, proposer: Mapping[str, Any]) -> str | None:
         """Keep a new job with its first decision, or return why there is no room for it."""
         reason = self._refusal(plan, proposer)
-        if reason is None and len(self._store.states((State.WAITING,))) >= _MOST_WAITING:
+        if reason is None and len(self._store.states((SiloState.WAITING,))) >= _MOST_WAITING:
             reason = f"{_MOST_WAITING} jobs wait for this silo's owner already."
-        state, by, text = State.WAITING, "", plan.canonical_json()
+        state, by, text = SiloState.WAITING, "", plan.canonical_json()
         if reason is not None:
             if self._store.declined_since(_A_DAY) >= _MOST_DECLINED:
                 return reason
-            state, by, text = State.DECLINED, "policy", _brief(plan)
+            state, by, text = SiloState.DECLINED, "policy", _brief(plan)
         elif self._standing:
-            state, by = State.ACCEPTED, "standing rule"
+            state, by = SiloState.ACCEPTED, "standing rule"
         self._store.add(plan.run_id, text, proposer, state, reason=reason or "", by=by)
         self._prune()
         return None
@@ -248,8 +250,8 @@ class Agent:
         if reason is None:
             reason, by = self._book_or_reason(plan), "ledger"
         if reason is not None:
-            self._store.move(job, State.DECLINED, UNDECIDED, reason=reason, by=by)
-        elif not self._store.move(job, State.APPROVED, (State.ACCEPTED,)):
+            self._store.move(job, lifecycle.DENY, reason=reason, by=by)
+        elif not self._store.move(job, lifecycle.RESERVE):
             reason = "withdrawn meanwhile"
         if reason is not None:
             self._forget(job)
@@ -346,7 +348,7 @@ class Agent:
         known = self._check_granted(job)
         if job not in self._clients:
             plan = self._plan(known)
-            if known.state == State.APPROVED:
+            if known.state == SiloState.APPROVED:
                 self._start(known, plan)
             self._clients[job] = self._join(plan, self._book(plan))
         return self._clients[job]
@@ -355,10 +357,10 @@ class Agent:
         """Look at the policy once more; from the first frame on, a change of it is for others."""
         reason = self._refusal(plan, known.proposer)
         if reason is not None:
-            self._store.move(plan.run_id, State.DECLINED, GRANTED, reason=reason, by="policy")
+            self._store.move(plan.run_id, lifecycle.REFUSE, reason=reason, by="policy")
             self._forget(plan.run_id)
             raise PlanError(reason)
-        self._store.move(plan.run_id, State.RUNNING, (State.APPROVED,))
+        self._store.move(plan.run_id, lifecycle.BEGIN)
 
     def _check_granted(self, job: str) -> Job:
         known = self._store.get(job)
@@ -374,7 +376,7 @@ class Agent:
         """
         plan = client.plan
         with self._ending:
-            if self._store.state(plan.run_id) != State.RUNNING:
+            if self._store.state(plan.run_id) != SiloState.RUNNING:
                 return
             history = tuple(plan.task.results(state, plan.grid) for state in client.history)
             noise = self._noise_label if plan.profile == "pairwise" else AGGREGATOR_NOISE
@@ -395,7 +397,7 @@ class Agent:
                     )
                 return
             self._unsaved.discard(plan.run_id)
-            self._store.move(plan.run_id, State.FINISHED, (State.RUNNING,))
+            self._store.move(plan.run_id, lifecycle.FINISH)
 
     def _stopped_before_slot(self, job: str, frame: bytes, asked_at: float) -> bool:
         """Hold an upload back to a multiple of the plan's slot, whatever it took to make."""
@@ -424,15 +426,16 @@ class Agent:
                 return
             final, reason = self._ends[job]
             whole = self._has_result(job)
-            if final == State.DONE:
+            if final == SiloState.DONE:
                 # Not if this very process approved it, and was never asked for a frame.
-                whole = known.state != State.APPROVED or job in self._granted_before
+                whole = known.state != SiloState.APPROVED or job in self._granted_before
                 if self._is_unsaved(job):
                     return
-                if self._store.state(job) != State.FINISHED:
-                    final = State.FAILED
+                if self._store.state(job) != SiloState.FINISHED:
+                    final = SiloState.FAILED
                     reason = "the job is done, but not all of it reached this silo."
-            self._store.move(job, final, OPEN, reason=reason, by=known.decided_by or "coordinator")
+            step = lifecycle.CLOSES[final]
+            self._store.move(job, step, reason=reason, by=known.decided_by or "coordinator")
             del self._ends[job]
             self._forget(job, whole=whole)
         self._note()
@@ -445,7 +448,7 @@ class Agent:
         if client is None or not client.finished:
             return False
         self._finish(client)
-        return self._store.state(job) == State.RUNNING
+        return self._store.state(job) == SiloState.RUNNING
 
     def _has_result(self, job: str) -> bool:
         return (self._results / job / MODEL).is_file()
@@ -483,7 +486,7 @@ class Agent:
             state = states.get(record.job)
             if record.is_open and state not in (None, *OPEN):
                 self._over[record.job] = record.job in self._ran_before
-            elif record.is_open and state == State.RUNNING:
+            elif record.is_open and state == SiloState.RUNNING:
                 known = self._store.get(record.job)
                 assert known is not None
                 if len(record.rounds) == self._plan(known).rounds:
@@ -495,7 +498,7 @@ class Agent:
         """Write every change of state to the audit file, the owner's commands' too."""
         with self._noting:
             for job in self._store.unnoted():
-                if job.state == State.WITHDRAWN:
+                if job.state == SiloState.WITHDRAWN:
                     self._forget(job.id)
                 self._audit.write(
                     job.state.value,
@@ -567,24 +570,28 @@ def _same_study(kept: str, name: str) -> bool:
         return False
 
 
-def _read_end(message: Message) -> tuple[State, str]:
+def _read_end(message: Message) -> tuple[SiloState, str]:
     """Return how a job ended and why, in the coordinator's words."""
     try:
         document = message.words()
         status, reason = document.get("status"), printable(document.get("reason") or "")
     except TransportError:
         status, reason = "failed", "the coordinator did not say why."
-    final = {"done": State.DONE, "cancelled": State.CANCELLED, "declined": State.CANCELLED}
-    return final.get(str(status), State.FAILED), reason
+    final = {
+        "done": SiloState.DONE,
+        "cancelled": SiloState.CANCELLED,
+        "declined": SiloState.CANCELLED,
+    }
+    return final.get(str(status), SiloState.FAILED), reason
 
 
 def _decision(job: Job) -> Message:
     if job.state in GRANTED:
         return Message(Kind.DECISION, 0, job.id, in_json(decision="approved", reason=""))
     reason = job.reason
-    if job.state == State.WITHDRAWN:
+    if job.state == SiloState.WITHDRAWN:
         reason = "withdrawn by its owner."
-    elif job.state != State.DECLINED:
+    elif job.state != SiloState.DECLINED:
         reason = f"the job is {job.state.value} here; submit it as a new job."
     return _told_no(job.id, reason)
 
