@@ -1,4 +1,4 @@
-"""The table of a job's life: nothing ends twice, nothing is stuck, every step says what it keeps."""
+"""The table of a job's life: nothing ends twice, nothing is stuck, no step is twice there."""
 
 from __future__ import annotations
 

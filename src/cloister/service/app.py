@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -18,6 +18,9 @@ from typing import Annotated, Any, Protocol
 from fastapi import FastAPI, HTTPException, Path, Query, Request, WebSocket
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse
+from prometheus_client import CollectorRegistry, Metric, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException as StarletteHTTPException
@@ -220,6 +223,9 @@ def _add_jobs(app: FastAPI, jobs: Jobs) -> None:
 def _add_operations(
     app: FastAPI, jobs: Jobs, streams: StreamServer, counts: Counter[tuple[str, str, int]]
 ) -> None:
+    numbers = CollectorRegistry()
+    numbers.register(Numbers(jobs, streams, counts))
+
     @app.get("/v1/silos", summary="Silos that ever connected")
     def silos(request: Request) -> dict[str, Any]:
         _caller(request, "analyst", "coordinator")
@@ -248,8 +254,7 @@ def _add_operations(
 
     @app.get("/metrics", summary="Numbers for Prometheus", response_class=PlainTextResponse)
     def metrics() -> PlainTextResponse:
-        by_state, rounds = jobs.store.counts()
-        text = exposition(by_state, rounds, len(streams.connected()), counts)
+        text = generate_latest(numbers)
         return PlainTextResponse(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
@@ -271,42 +276,37 @@ def _job(jobs: Jobs, job_id: str, caller: Caller) -> StoredJob:
     return job
 
 
-def exposition(
-    by_state: Mapping[Any, int],
-    rounds: int,
-    connected: int,
-    counts: Mapping[tuple[str, str, int], int],
-) -> str:
-    """Return the numbers in the text format of Prometheus, version 0.0.4.
+@dataclass(frozen=True, eq=False)
+class Numbers(Collector):
+    """What Prometheus is told: jobs, answered rounds, open streams, and requests since the start.
 
     Parameters
     ----------
-    by_state : mapping of str to int
-        Number of jobs in each state.
-    rounds, connected : int
-        Answered rounds of all jobs; silos with an open stream.
-    counts : mapping of (str, str, int) to int
-        Requests by method, route and status code since the start.
+    jobs : Jobs
+    streams : StreamServer
+    requests : mapping of (str, str, int) to int
+        By method, route and status code.
     """
-    states = [(f'{{state="{state}"}}', count) for state, count in by_state.items()]
-    requests = [
-        (f'{{method="{method}",route="{route}",code="{code}"}}', count)
-        for (method, route, code), count in sorted(counts.items())
-    ]
-    return "".join(
-        (
-            _metric("cloister_jobs", "gauge", "Jobs by state.", states),
-            _metric("cloister_rounds_total", "counter", "Rounds answered.", [("", rounds)]),
-            _metric("cloister_connected_silos", "gauge", "Open streams.", [("", connected)]),
-            _metric("cloister_requests_total", "counter", "Requests since start.", requests),
-        )
-    )
 
+    jobs: Jobs
+    streams: StreamServer
+    requests: Mapping[tuple[str, str, int], int]
 
-def _metric(name: str, kind: str, meaning: str, samples: list[tuple[str, int]]) -> str:
-    lines = [f"# HELP {name} {meaning}", f"# TYPE {name} {kind}"]
-    lines += [f"{name}{labels} {value}" for labels, value in samples]
-    return "\n".join(lines) + "\n"
+    def collect(self) -> Iterator[Metric]:
+        """Yield the numbers as they are now."""
+        by_state, rounds = self.jobs.store.counts()
+        states = GaugeMetricFamily("cloister_jobs", "Jobs by state.", labels=["state"])
+        for state, count in by_state.items():
+            states.add_metric([state], count)
+        yield states
+        yield CounterMetricFamily("cloister_rounds", "Rounds answered.", rounds)
+        connected = len(self.streams.connected())
+        yield GaugeMetricFamily("cloister_connected_silos", "Open streams.", connected)
+        labels = ["method", "route", "code"]
+        requests = CounterMetricFamily("cloister_requests", "Requests since start.", labels=labels)
+        for (method, route, code), count in sorted(self.requests.items()):
+            requests.add_metric([method, route, str(code)], count)
+        yield requests
 
 
 # Errors --------------------------------------------------------------------------------------

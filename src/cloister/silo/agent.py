@@ -29,7 +29,7 @@ from cloister.errors import (
     ProtocolError,
     TransportError,
 )
-from cloister.jobs import CONTENT_KEY, JobResult
+from cloister.jobs import CONTENT_KEY, JobResult, result_of
 from cloister.privacy.ledger import Ledger
 from cloister.privacy.noise import AGGREGATOR_NOISE
 from cloister.protocol import lifecycle
@@ -378,11 +378,8 @@ class Agent:
         with self._ending:
             if self._store.state(plan.run_id) != SiloState.RUNNING:
                 return
-            history = tuple(plan.task.results(state, plan.grid) for state in client.history)
             noise = self._noise_label if plan.profile == "pairwise" else AGGREGATOR_NOISE
-            result = JobResult(
-                plan, history[-1], history, plan.events(), noise, tuple(client.survivors)
-            )
+            result = result_of(plan, client.history, client.survivors, noise)
             try:
                 _save(result, self._results / plan.run_id)
             except OSError as error:
