@@ -25,8 +25,9 @@ from cloister.enrolment import KeyFolder, client_context, local_federation
 from cloister.errors import TransportError
 from cloister.protocol.lifecycle import ENDED
 from cloister.protocol.plan import Plan
+from cloister.protocol.proposal import proposal
 from cloister.schema import Schema
-from cloister.service.client import Rest, proposal
+from cloister.service.client import Rest
 
 COORDINATOR, ANALYST = "coordinator", "analyst"
 

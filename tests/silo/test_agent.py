@@ -435,7 +435,7 @@ def test_withdrawn_while_the_vector_is_made_sends_nothing(site: Site, plan: Plan
             site.store().move(plan.run_id, lifecycle.WITHDRAW, by="owner")
             return super().__iter__()
 
-    agent._read = lambda p: Slow(**vars(read(p)))  # type: ignore[method-assign]
+    agent._site.records = lambda p: Slow(**vars(read(p)))
     (refused,) = agent.on_message(opened(plan))
     assert refused.kind == Kind.REFUSE
     assert not site.ledger().jobs()[0].is_open

@@ -25,9 +25,9 @@ from cloister.jobs import JobResult
 from cloister.protocol import lifecycle
 from cloister.protocol.lifecycle import SiloState as State
 from cloister.protocol.plan import Plan
+from cloister.protocol.proposal import PROPOSE, Proposer
 from cloister.settings import load_settings
 from cloister.silo.agent import AGGREGATOR_NOISE
-from cloister.silo.policy import PROPOSE_LABEL, Proposer
 from cloister.silo.site import Site
 from cloister.silo.store import Store
 from cloister.tasks import TASKS
@@ -69,7 +69,7 @@ class Home:
             "ann",
             self.analyst.fingerprint,
             self.analyst.public.hex(),
-            self.analyst.sign(PROPOSE_LABEL, plan.digest).hex(),
+            self.analyst.sign(PROPOSE, plan.digest).hex(),
         )
         self.store.add(plan.run_id, plan.canonical_json(), asdict(proposer), State.WAITING)
         return plan.run_id

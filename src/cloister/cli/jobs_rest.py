@@ -25,9 +25,10 @@ from cloister.enrolment import KeyFolder, client_context
 from cloister.errors import DataError, PlanError
 from cloister.jobs import JobResult
 from cloister.protocol.plan import Plan
+from cloister.protocol.proposal import proposal
 from cloister.report import listed, write_report
 from cloister.schema import Schema
-from cloister.service.client import Rest, proposal
+from cloister.service.client import Rest
 from cloister.settings import AnalystSettings, CoordinatorSettings
 from cloister.task import Task
 from cloister.tasks import TASKS

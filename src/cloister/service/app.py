@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMappi
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 from fastapi import FastAPI, HTTPException, Path, Query, Request, WebSocket
 from fastapi.exceptions import RequestValidationError
@@ -25,7 +25,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
+from cloister.enrolment import Peer
 from cloister.errors import CloisterError, LedgerError, PlanError, TransportError
+from cloister.service.hub import Hub
 from cloister.service.jobs import Jobs
 from cloister.service.logs import Seldom, place_of
 from cloister.service.store import StoredJob
@@ -41,56 +43,20 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 _LOG = logging.getLogger(__name__)
 
 
-class Caller(Protocol):
-    """Whom a certificate names."""
-
-    @property
-    def role(self) -> str:
-        """Return "coordinator", "silo" or "analyst"."""
-        ...
-
-    @property
-    def name(self) -> str:
-        """Return the name that was enrolled."""
-        ...
-
-    @property
-    def fingerprint(self) -> str:
-        """Return the fingerprint of the signing key."""
-        ...
-
-    @property
-    def not_after(self) -> datetime:
-        """Return when the certificate expires."""
-        ...
-
-
 class NotEnrolled(TransportError):
     """A genuine certificate no longer counts.
 
     Parameters
     ----------
-    peer : Caller
+    peer : Peer
         Whom it names.
     why : str
         As in "was revoked".
     """
 
-    def __init__(self, peer: Caller, why: str) -> None:
+    def __init__(self, peer: Peer, why: str) -> None:
         super().__init__(f"the certificate of {peer.name!r} {why}; enrol again.")
         self.peer = peer
-
-
-class StreamServer(Protocol):
-    """What serves the stream of a silo; the hub."""
-
-    def connected(self) -> tuple[str, ...]:
-        """Return the silos that have a stream now."""
-        ...
-
-    async def serve(self, websocket: WebSocket, silo: str) -> None:
-        """Carry a silo's messages until its stream ends."""
-        ...
 
 
 class Proposer(BaseModel):
@@ -124,14 +90,14 @@ JobId = Annotated[str, Path(pattern="^[0-9a-f]{32}$")]
 
 
 def make_app(
-    jobs: Jobs, streams: StreamServer, identify: Callable[[Scope], Caller]
+    jobs: Jobs, streams: Hub, identify: Callable[[Scope], Peer]
 ) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
     """Return the ASGI application of the coordinator.
 
     Parameters
     ----------
     jobs : Jobs
-    streams : StreamServer
+    streams : Hub
         Serves the streams of silos at ``/v1/stream``.
     identify : function
         From a connection's scope to whom its certificate names; raises
@@ -151,7 +117,7 @@ def make_app(
 
     @app.websocket("/v1/stream")
     async def stream(websocket: WebSocket) -> None:
-        caller: Caller = websocket.scope["caller"]
+        caller: Peer = websocket.scope["caller"]
         if caller.role != "silo":
             await websocket.close(1008, f"only silos have streams, not a {caller.role}.")
             return
@@ -221,7 +187,7 @@ def _add_jobs(app: FastAPI, jobs: Jobs) -> None:
 
 
 def _add_operations(
-    app: FastAPI, jobs: Jobs, streams: StreamServer, counts: Counter[tuple[str, str, int]]
+    app: FastAPI, jobs: Jobs, streams: Hub, counts: Counter[tuple[str, str, int]]
 ) -> None:
     numbers = CollectorRegistry()
     numbers.register(Numbers(jobs, streams, counts))
@@ -258,9 +224,9 @@ def _add_operations(
         return PlainTextResponse(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-def _caller(request: Request, *roles: str) -> Caller:
+def _caller(request: Request, *roles: str) -> Peer:
     """Return who calls, if the role may."""
-    caller: Caller = request.scope["caller"]
+    caller: Peer = request.scope["caller"]
     if roles and caller.role not in roles:
         raise HTTPException(
             403, f"this is for the roles {list(roles)}, and {caller.name!r} is a {caller.role}."
@@ -268,7 +234,7 @@ def _caller(request: Request, *roles: str) -> Caller:
     return caller
 
 
-def _job(jobs: Jobs, job_id: str, caller: Caller) -> StoredJob:
+def _job(jobs: Jobs, job_id: str, caller: Peer) -> StoredJob:
     """Return a job that the caller may see."""
     job = jobs.store.job(job_id)
     if job is None or (caller.role == "silo" and caller.name not in job.silos):
@@ -283,13 +249,13 @@ class Numbers(Collector):
     Parameters
     ----------
     jobs : Jobs
-    streams : StreamServer
+    streams : Hub
     requests : mapping of (str, str, int) to int
         By method, route and status code.
     """
 
     jobs: Jobs
-    streams: StreamServer
+    streams: Hub
     requests: Mapping[tuple[str, str, int], int]
 
     def collect(self) -> Iterator[Metric]:
@@ -354,7 +320,7 @@ class Gate:
     """
 
     app: Callable[[Scope, Receive, Send], Awaitable[None]]
-    identify: Callable[[Scope], Caller]
+    identify: Callable[[Scope], Peer]
     jobs: Jobs
     counts: Counter[tuple[str, str, int]] = field(default_factory=Counter)
     turned_away: Seldom = field(default_factory=Seldom)

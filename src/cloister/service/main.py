@@ -18,7 +18,7 @@ from cloister.service.app import NotEnrolled, Scope, make_app
 from cloister.service.audit import Audit
 from cloister.service.door import descriptors
 from cloister.service.hub import Hub
-from cloister.service.jobs import Jobs, Quotas
+from cloister.service.jobs import Jobs
 from cloister.service.logs import place_of
 from cloister.service.server import Server, peer_certificate
 from cloister.service.store import Store
@@ -74,7 +74,7 @@ def run(
         grace=settings.grace,
         approval_timeout=settings.approval_timeout,
         new_noise=DiscreteNoise if noise is None else lambda: noise,
-        quotas=Quotas.of(settings.quotas),
+        quotas=settings.quotas,
     )
     try:
         server = Server(

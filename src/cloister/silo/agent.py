@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -39,22 +40,22 @@ from cloister.protocol.lifecycle import GRANTED, OPEN, UNDECIDED, SiloState
 from cloister.protocol.messages import Kind as FrameKind
 from cloister.protocol.messages import decode
 from cloister.protocol.plan import MAX_PLAN_MODEL, Plan, study_name
+from cloister.protocol.proposal import Proposer
 from cloister.service.audit import Audit
 from cloister.service.logs import place_of
+from cloister.silo.site import Site
 from cloister.silo.store import Job, Store, in_brief
 from cloister.transports.http import Kind, Message, in_json, printable
 
 LOCAL_PROBLEM = "local problem; see the silo's log"
 MODEL = "model.json"
 
-_PROPOSER = ("name", "fingerprint", "public", "signature")
+_PROPOSER = [field.name for field in fields(Proposer)]
 _MOST_WAITING = 1000  # jobs that a coordinator can make this silo keep undecided
 _MOST_DECLINED, _A_DAY = 1000, 86400.0  # and declined, within so many seconds
 _ENVELOPE = 4096  # bytes of an offer besides its plan
 
 _log = logging.getLogger("cloister.silo")
-
-Refusal = Callable[[Plan, Mapping[str, Any]], str | None]
 
 
 class Agent:
@@ -62,29 +63,15 @@ class Agent:
 
     Parameters
     ----------
-    name : str
-        This silo's name in plans.
-    dataset : str
-        The owner's name of the data set, opened in the ledger with a lifetime cap.
+    site : Site
+        Settings, schema and policy of the silo; refuses plans and reads records.
     store : Store
     ledger : Ledger
     audit : Audit
-    results : path-like
-        Folder for one folder per finished job.
-    refusal : function of (plan, proposer)
-        The policy: why a job is refused, in one sentence, or None.
-    read : function of plan
-        Reads the records on the plan's grid.
     join : function of (plan, records)
         Makes the job's client, with this ledger as its journal.
     noise_label : str
         Where the silo's own noise comes from, under profile "pairwise".
-    standing : bool
-        Whether what the policy does not refuse is approved without asking the owner.
-    study_epsilon, year_epsilon : float, optional
-        Caps that divide the lifetime cap.
-    kept : int
-        Ended jobs that the store keeps, and as many declined ones.
     wait : function of seconds
         Waits for an upload slot; returns whether the agent was told to stop meanwhile.
 
@@ -96,37 +83,24 @@ class Agent:
 
     def __init__(
         self,
+        site: Site,
         *,
-        name: str,
-        dataset: str,
         store: Store,
         ledger: Ledger,
         audit: Audit,
-        results: str | os.PathLike[str],
-        refusal: Refusal,
-        read: Callable[[Plan], Records],
         join: Callable[[Plan, Records], Client],
         noise_label: str,
-        standing: bool = False,
-        study_epsilon: float | None = None,
-        year_epsilon: float | None = None,
-        kept: int = 1000,
         wait: Callable[[float], bool],
     ) -> None:
-        self.name = name
-        self._dataset = dataset
+        self.name = site.settings.name
+        self._site = site
+        self._dataset = site.schema.dataset
+        self._results = site.settings.results
         self._store = store
         self._ledger = ledger
         self._audit = audit
-        self._results = Path(results)
-        self._refusal = refusal
-        self._read = read
         self._join = join
         self._noise_label = noise_label
-        self._standing = standing
-        self._study_epsilon = study_epsilon
-        self._year_epsilon = year_epsilon
-        self._kept = kept
         self._wait = wait
         self._plans: dict[str, Plan] = {}
         self._clients: dict[str, Client] = {}
@@ -218,7 +192,7 @@ class Agent:
 
     def _kept_or_reason(self, plan: Plan, proposer: Mapping[str, Any]) -> str | None:
         """Keep a new job with its first decision, or return why there is no room for it."""
-        reason = self._refusal(plan, proposer)
+        reason = self._site.refusal(plan, proposer)
         if reason is None and len(self._store.states((SiloState.WAITING,))) >= _MOST_WAITING:
             reason = f"{_MOST_WAITING} jobs wait for this silo's owner already."
         state, by, text = SiloState.WAITING, "", plan.canonical_json()
@@ -226,7 +200,7 @@ class Agent:
             if self._store.declined_since(_A_DAY) >= _MOST_DECLINED:
                 return reason
             state, by, text = SiloState.DECLINED, "policy", _brief(plan)
-        elif self._standing:
+        elif self._site.policy.standing:
             state, by = SiloState.ACCEPTED, "standing rule"
         self._store.add(plan.run_id, text, proposer, state, reason=reason or "", by=by)
         self._prune()
@@ -234,17 +208,17 @@ class Agent:
 
     def _prune(self) -> None:
         """Forget old jobs that ended, but none whose reservation is open in the ledger."""
-        if len(self._store.states()) <= self._kept:
+        if len(self._store.states()) <= self._site.settings.kept_jobs:
             return
         booked = {job.job for job in self._ledger.jobs(self._dataset) if job.is_open}
-        self._store.prune(self._kept, booked)
+        self._store.prune(self._site.settings.kept_jobs, booked)
 
     def _reserve(self, job: str) -> None:
         """Set the whole cost of an accepted job aside; only then may it be called approved."""
         known = self._store.get(job)
         assert known is not None
         plan = self._plan(known)
-        reason, by = self._refusal(plan, known.proposer), "policy"
+        reason, by = self._site.refusal(plan, known.proposer), "policy"
         if reason is None:
             reason, by = self._wrong_clock(), "clock"
         if reason is None:
@@ -285,11 +259,12 @@ class Agent:
 
     def _book(self, plan: Plan) -> Records:
         """Read the records and reserve the job for them, or check that they are still the same."""
-        records = self._read(plan)
+        records = self._site.records(plan)
         content = records.fingerprint(CONTENT_KEY)
         cap, study = self._ledger.cap(self._dataset), self._study(plan)
-        if self._study_epsilon is not None and self._study_epsilon < cap.epsilon:
-            study_cap = type(cap)(self._study_epsilon, cap.delta)
+        policy = self._site.policy
+        if policy.max_epsilon_per_study is not None and policy.max_epsilon_per_study < cap.epsilon:
+            study_cap = type(cap)(policy.max_epsilon_per_study, cap.delta)
             self._ledger.study_cap(self._dataset, study, study_cap)
         self._ledger.reserve(
             dataset=self._dataset,
@@ -297,7 +272,7 @@ class Agent:
             job=plan.run_id,
             events=plan.events(),
             content=content,
-            year_epsilon=self._year_epsilon,
+            year_epsilon=policy.max_epsilon_per_year,
         )
         return records
 
@@ -355,7 +330,7 @@ class Agent:
 
     def _start(self, known: Job, plan: Plan) -> None:
         """Look at the policy once more; from the first frame on, a change of it is for others."""
-        reason = self._refusal(plan, known.proposer)
+        reason = self._site.refusal(plan, known.proposer)
         if reason is not None:
             self._store.move(plan.run_id, lifecycle.REFUSE, reason=reason, by="policy")
             self._forget(plan.run_id)

@@ -60,20 +60,12 @@ def open_agent(
         )
 
     return Agent(
-        name=settings.name,
-        dataset=site.schema.dataset,
+        site,
         store=site.store(),
         ledger=ledger,
         audit=Audit(settings.audit_log),
-        results=settings.results,
-        refusal=site.refusal,
-        read=site.records,
         join=join,
         noise_label=(noise or DiscreteNoise).label,
-        standing=site.policy.standing,
-        study_epsilon=site.policy.max_epsilon_per_study,
-        year_epsilon=site.policy.max_epsilon_per_year,
-        kept=settings.kept_jobs,
         wait=wait,
     )
 
