@@ -15,7 +15,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -324,9 +324,7 @@ class Store:
             .where(_RECORDS.c.job == job)
             .order_by(_RECORDS.c.number)
         )
-        with self._transaction() as connection:
-            rows = connection.execute(query).all()
-        return tuple((bytes(row.request), bytes(row.answer)) for row in rows)
+        return tuple((bytes(row.request), bytes(row.answer)) for row in self._all(query))
 
     # Jobs -------------------------------------------------------------------------------------
 
@@ -370,16 +368,14 @@ class Store:
             .where(_BRIEFS.c.proposer == fingerprint)
             .order_by(_JOBS.c.number)
         )
-        with self._transaction() as connection:
-            rows = connection.execute(query).all()
+        rows = self._all(query)
         ended = tuple(row.id for row in rows if row.state in ENDED)
         return Kept(len(rows) - len(ended), {row.id: int(row.bytes) for row in rows}, ended)
 
     def ended_before(self, at: float) -> tuple[str, ...]:
         """Return the jobs that ended before a time, in seconds since 1970."""
         query = sa.select(_JOBS.c.id).where(_JOBS.c.state.in_(ENDED), _JOBS.c.ended_at < at)
-        with self._transaction() as connection:
-            return tuple(connection.execute(query).scalars())
+        return tuple(row.id for row in self._all(query))
 
     def forget(self, jobs: Sequence[str]) -> None:
         """Delete everything that is kept of jobs that ended; others stay."""
@@ -392,9 +388,8 @@ class Store:
 
     def job(self, job: str, *, brief: bool = False) -> StoredJob | None:
         """Return a job, if there is one of that id; with its plan in brief if so asked."""
-        with self._transaction() as connection:
-            row = connection.execute(_query(brief).where(_JOBS.c.id == job)).first()
-        return None if row is None else _stored(row)
+        rows = self._all(_query(brief).where(_JOBS.c.id == job))
+        return _stored(rows[0]) if rows else None
 
     def jobs(
         self,
@@ -413,15 +408,13 @@ class Store:
             query = query.join(_MEMBERS, _MEMBERS.c.job == _JOBS.c.id).where(
                 _MEMBERS.c.silo == silo
             )
-        with self._transaction() as connection:
-            rows = connection.execute(query.order_by(_JOBS.c.number.desc()).limit(limit)).all()
-        return tuple(_stored(row) for row in rows)
+        newest = query.order_by(_JOBS.c.number.desc()).limit(limit)
+        return tuple(map(_stored, self._all(newest)))
 
     def open_jobs(self) -> tuple[tuple[str, CoordinatorState, float], ...]:
         """Return id, state and time of proposal of the jobs that have not ended; that is quick."""
         query = sa.select(_JOBS.c.id, _JOBS.c.state, _JOBS.c.proposed_at)
-        with self._transaction() as connection:
-            rows = connection.execute(query.where(_JOBS.c.state.in_(("proposed", "running")))).all()
+        rows = self._all(query.where(_JOBS.c.state.not_in(ENDED)))
         return tuple((row.id, row.state, row.proposed_at) for row in rows)
 
     def declined_by(self, silo: str) -> frozenset[str]:
@@ -429,8 +422,7 @@ class Store:
         query = sa.select(_DECISIONS.c.job).where(
             _DECISIONS.c.silo == silo, _DECISIONS.c.approved.is_(False)
         )
-        with self._transaction() as connection:
-            return frozenset(connection.execute(query).scalars())
+        return frozenset(row.job for row in self._all(query))
 
     def decide(self, job: str, silo: str, approved: bool, reason: str) -> bool:
         """Keep a member's decision while the job waits for it; the last one counts.
@@ -440,24 +432,16 @@ class Store:
         with self._transaction() as connection:
             if _state(connection, job) != "proposed":
                 return False
-            of_silo = sa.and_(_DECISIONS.c.job == job, _DECISIONS.c.silo == silo)
-            connection.execute(sa.delete(_DECISIONS).where(of_silo))
-            values = {"job": job, "silo": silo, "approved": approved, "reason": reason}
-            connection.execute(sa.insert(_DECISIONS), {**values, "at": _now()})
+            said = {"approved": approved, "reason": reason, "at": _now()}
+            _put(connection, _DECISIONS, job=job, silo=silo, **said)
         return True
 
     def decisions(self, job: str) -> tuple[Decision, ...]:
         """Return what the members of a job decided so far."""
-        columns = (
-            _DECISIONS.c.silo,
-            _DECISIONS.c.approved,
-            _DECISIONS.c.reason,
-            _DECISIONS.c.at,
+        query = sa.select(_DECISIONS).where(_DECISIONS.c.job == job).order_by(_DECISIONS.c.silo)
+        return tuple(
+            Decision(row.silo, bool(row.approved), row.reason, row.at) for row in self._all(query)
         )
-        query = sa.select(*columns).where(_DECISIONS.c.job == job).order_by(_DECISIONS.c.silo)
-        with self._transaction() as connection:
-            rows = connection.execute(query).all()
-        return tuple(Decision(row.silo, bool(row.approved), row.reason, row.at) for row in rows)
 
     def start(self, job: str, approved: tuple[str, ...]) -> bool:
         """Fix who takes part, and set a proposed job running; return whether it was proposed."""
@@ -483,39 +467,28 @@ class Store:
     def refuse(self, job: str, silo: str, reason: str) -> None:
         """Keep why a silo refused a frame of a job; the last reason stays."""
         with self._transaction() as connection:
-            of_silo = sa.and_(_REFUSALS.c.job == job, _REFUSALS.c.silo == silo)
-            connection.execute(sa.delete(_REFUSALS).where(of_silo))
-            values = {"job": job, "silo": silo, "reason": reason, "at": _now()}
-            connection.execute(sa.insert(_REFUSALS), values)
+            _put(connection, _REFUSALS, job=job, silo=silo, reason=reason, at=_now())
 
     def refusals(self, job: str) -> Mapping[str, str]:
         """Return the last refusal of each silo in a job."""
         query = sa.select(_REFUSALS.c.silo, _REFUSALS.c.reason).where(_REFUSALS.c.job == job)
-        with self._transaction() as connection:
-            rows = connection.execute(query.order_by(_REFUSALS.c.silo)).all()
-        return {row.silo: row.reason for row in rows}
+        return {row.silo: row.reason for row in self._all(query.order_by(_REFUSALS.c.silo))}
 
     # People and numbers -----------------------------------------------------------------------
 
     def seen(self, name: str, fingerprint: str, not_after: datetime) -> None:
         """Remember the certificate with which a silo connected."""
+        shown = {"fingerprint": fingerprint, "not_after": not_after.timestamp()}
         with self._transaction() as connection:
-            connection.execute(sa.delete(_PEERS).where(_PEERS.c.name == name))
-            values = {"name": name, "fingerprint": fingerprint, "seen_at": _now()}
-            connection.execute(sa.insert(_PEERS), {**values, "not_after": not_after.timestamp()})
+            _put(connection, _PEERS, name=name, **shown, seen_at=_now())
 
     def silos(self) -> tuple[SeenSilo, ...]:
         """Return every silo that ever connected, by name."""
-        with self._transaction() as connection:
-            rows = connection.execute(sa.select(_PEERS).order_by(_PEERS.c.name)).all()
         return tuple(
-            SeenSilo(
-                row.name,
-                row.fingerprint,
-                datetime.fromtimestamp(row.not_after, UTC),
-                row.seen_at,
+            SeenSilo(name, fingerprint, datetime.fromtimestamp(not_after, UTC), seen_at)
+            for name, fingerprint, not_after, seen_at in self._all(
+                sa.select(_PEERS).order_by(_PEERS.c.name)
             )
-            for row in rows
         )
 
     def counts(self) -> tuple[Mapping[CoordinatorState, int], int]:
@@ -529,6 +502,10 @@ class Store:
         return {state: found.get(state, 0) for state in STATES}, int(rounds)
 
     # Inside -----------------------------------------------------------------------------------
+
+    def _all(self, query: sa.Select[Any]) -> Sequence[sa.Row[Any]]:
+        with self._transaction() as connection:
+            return connection.execute(query).all()
 
     def _take(self, job: str, step: Step[CoordinatorState], **values: Any) -> bool:
         """Take a step with a job if it is where the step begins; return whether it was."""
@@ -589,6 +566,13 @@ def _brief(job: str, plan: str, proposer: str) -> dict[str, Any]:
     }
 
 
+def _put(connection: sa.Connection, table: sa.Table, **values: Any) -> None:
+    """Put a row in the place of the one that has its key, if there is one."""
+    key = (column == values[column.name] for column in table.primary_key)
+    connection.execute(sa.delete(table).where(*key))
+    connection.execute(sa.insert(table), values)
+
+
 def _state(connection: sa.Connection, job: str) -> str | None:
     found: str | None = connection.execute(
         sa.select(_JOBS.c.state).where(_JOBS.c.id == job)
@@ -621,22 +605,15 @@ def _as_written() -> Iterator[None]:
 
 
 def _stored(row: Any) -> StoredJob:
+    found = {name: row._mapping[name] for name in _KEPT}
     with _as_written():
-        return StoredJob(
-            id=row.id,
-            plan=json.loads(row.plan),
-            proposer=json.loads(row.proposer),
-            state=row.state,
-            reason=row.reason,
-            approved=tuple(json.loads(row.approved)),
-            rounds=row.rounds,
-            rounds_done=row.rounds_done,
-            survivors=tuple(json.loads(row.survivors)),
-            proposed_at=row.proposed_at,
-            started_at=row.started_at,
-            ended_at=row.ended_at,
-            result=None if row.result is None else json.loads(row.result),
-        )
+        for name in ("plan", "proposer", "approved", "survivors", "result"):
+            found[name] = None if found[name] is None else json.loads(found[name])
+        found |= {name: tuple(found[name]) for name in ("approved", "survivors")}
+    return StoredJob(**found)
+
+
+_KEPT = [field.name for field in fields(StoredJob)]
 
 
 def _now() -> float:
