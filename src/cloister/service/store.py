@@ -485,10 +485,10 @@ class Store:
     def silos(self) -> tuple[SeenSilo, ...]:
         """Return every silo that ever connected, by name."""
         return tuple(
-            SeenSilo(name, fingerprint, datetime.fromtimestamp(not_after, UTC), seen_at)
-            for name, fingerprint, not_after, seen_at in self._all(
-                sa.select(_PEERS).order_by(_PEERS.c.name)
+            SeenSilo(
+                row.name, row.fingerprint, datetime.fromtimestamp(row.not_after, UTC), row.seen_at
             )
+            for row in self._all(sa.select(_PEERS).order_by(_PEERS.c.name))
         )
 
     def counts(self) -> tuple[Mapping[CoordinatorState, int], int]:
