@@ -23,7 +23,7 @@ from cloister.privacy.filter import Cost, cheapest, tariffs
 from cloister.privacy.noise import AGGREGATOR_NOISE
 from cloister.protocol.lifecycle import ACCEPT, DENY, GRANTED, WITHDRAW, SiloState, Step
 from cloister.protocol.plan import Plan
-from cloister.report import listed, number, odds_sentence, write_report
+from cloister.report import listed, number, odds_sentence
 from cloister.report.text import warnings_of
 from cloister.settings import SiloSettings, load_settings
 from cloister.silo.agent import MODEL, close_job
@@ -107,13 +107,6 @@ def _list(args: argparse.Namespace, site: Site, out: Output) -> None:
 
 def _show(args: argparse.Namespace, site: Site, out: Output) -> None:
     job = site.store().find(args.job)
-    if "digest" in json.loads(job.plan):
-        _show_in_brief(job, site, out)
-        return
-    plan = _plan(job)
-    refusal = site.refusal(plan, job.proposer)
-    cost = _cost(plan, site, job)
-    consent = plan.profile == "group"
     out.pairs(
         [
             ("job", job.id),
@@ -121,6 +114,40 @@ def _show(args: argparse.Namespace, site: Site, out: Output) -> None:
             *([("because", job.reason)] if job.reason else []),
             ("received", job.received_at),
             ("asked by", f"{_asker(job)}  {_pinned(job.proposer, site.settings.analysts)}"),
+            ("task and epsilon", _priced(job)),
+        ]
+    )
+    in_brief = "digest" in json.loads(job.plan)
+    details = _show_in_brief(job, out) if in_brief else _show_plan(job, site, out)
+    out.document(
+        {
+            "command": "jobs show",
+            "job": job.id,
+            "state": job.state,
+            "reason": job.reason,
+            "decided_by": job.decided_by,
+            "received_at": job.received_at,
+            "proposer": job.proposer,
+            **details,
+        }
+    )
+
+
+def _show_in_brief(job: Job, out: Output) -> dict[str, Any]:
+    """Show what is left of the plan of a job that the policy declined when it came."""
+    plan = json.loads(job.plan)
+    out.pairs([("study", plan["study"]), ("plan digest", plan["digest"])])
+    return {"plan_digest": plan["digest"]}
+
+
+def _show_plan(job: Job, site: Site, out: Output) -> dict[str, Any]:
+    """Show a plan, who takes part, what it costs here and what the owner can do."""
+    plan = _plan(job)
+    refusal = site.refusal(plan, job.proposer)
+    cost = _cost(plan, site, job)
+    consent = plan.profile == "group"
+    out.pairs(
+        [
             ("study", plan.study),
             ("plan digest", plan.digest.hex()),
             ("columns", listed(plan.columns)),
@@ -139,58 +166,20 @@ def _show(args: argparse.Namespace, site: Site, out: Output) -> None:
     members = _members(plan, site)
     headings = ("silo", "fingerprint", "pinned here")
     out.table(Table("Members", headings, tuple(tuple(member.values()) for member in members)))
-    out.pairs([(name, value) for name, value in _cost_lines(cost)])
+    out.pairs(_cost_lines(cost))
     if job.state == SiloState.WAITING:
         flag = " --accept-aggregator-noise" if consent else ""
         out.say()
         out.say(f"to decide: cloister jobs approve {job.id}{flag}, or cloister jobs deny {job.id}")
-    out.document(
-        {
-            "command": "jobs show",
-            "job": job.id,
-            "state": job.state,
-            "reason": job.reason,
-            "decided_by": job.decided_by,
-            "received_at": job.received_at,
-            "proposer": job.proposer,
-            "refusal": refusal,
-            "needs_consent": consent,
-            "description": plan.describe(),
-            "members": members,
-            "cost": cost,
-            "plan": plan.to_dict(),
-            "plan_digest": plan.digest.hex(),
-        }
-    )
-
-
-def _show_in_brief(job: Job, site: Site, out: Output) -> None:
-    """Show a job that the policy declined when it came; its plan was not kept."""
-    plan = json.loads(job.plan)
-    out.pairs(
-        [
-            ("job", job.id),
-            ("state", f"{job.state}, decided by {job.decided_by}"),
-            ("because", job.reason),
-            ("received", job.received_at),
-            ("asked by", f"{_asker(job)}  {_pinned(job.proposer, site.settings.analysts)}"),
-            ("task and epsilon", _priced(job)),
-            ("study", plan["study"]),
-            ("plan digest", plan["digest"]),
-        ]
-    )
-    out.document(
-        {
-            "command": "jobs show",
-            "job": job.id,
-            "state": job.state,
-            "reason": job.reason,
-            "decided_by": job.decided_by,
-            "received_at": job.received_at,
-            "proposer": job.proposer,
-            "plan_digest": plan["digest"],
-        }
-    )
+    return {
+        "refusal": refusal,
+        "needs_consent": consent,
+        "description": plan.describe(),
+        "members": members,
+        "cost": cost,
+        "plan": plan.to_dict(),
+        "plan_digest": plan.digest.hex(),
+    }
 
 
 def _approve(args: argparse.Namespace, site: Site, out: Output) -> None:
@@ -264,8 +253,7 @@ def _result(args: argparse.Namespace, site: Site, out: Output) -> None:
     out.say(f"model    {path}")
     if args.report:
         lines = _cost_lines(_cost(plan, site, job))
-        write_report(result, args.report, budget_lines=lines, in_process=False)
-        out.say(f"written  {args.report}")
+        jobs_rest.report(result, args.report, out, lines)
     out.document(
         {
             "command": "jobs result",
@@ -305,8 +293,7 @@ def _pinned(party: Mapping[str, Any], pins: Mapping[str, str]) -> str:
 
 def _priced(job: Job) -> str:
     plan = json.loads(job.plan)
-    budget = plan["budget"]
-    return f"{plan['task']['name']}, {budget['epsilon']:g}" if budget else plan["task"]["name"]
+    return jobs_rest.priced(plan["task"]["name"], plan["budget"])
 
 
 def _members(plan: Plan, site: Site) -> list[dict[str, str]]:
