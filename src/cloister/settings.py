@@ -162,12 +162,17 @@ class PolicySettings(_Section):
 
 
 class QuotaSettings(_Section):
-    """How much of the coordinator one proposer may take; see :class:`cloister.service.jobs.Quotas`.
+    """How much of the coordinator one proposer may take.
 
     Parameters
     ----------
-    open_jobs, proposals_per_hour, kept_jobs, kept_mib, kept_days
-        Of one proposer; `kept_days` of everybody.
+    open_jobs : int
+        Proposed or running at once.
+    proposals_per_hour : int
+    kept_jobs, kept_mib : int
+        With more of them, or longer plans together, the oldest that ended are forgotten.
+    kept_days : float
+        After so many days everybody's ended jobs are forgotten.
     """
 
     open_jobs: int = Field(default=100, ge=1)

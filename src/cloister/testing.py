@@ -184,7 +184,7 @@ def serve(role: str, config: str) -> None:
     """
     from cloister.service.logs import configure
     from cloister.service.main import run as run_coordinator
-    from cloister.service.signals import stopped_by_signals
+    from cloister.service.process import stopped_by_signals
     from cloister.settings import CoordinatorSettings, SiloSettings, load_settings
     from cloister.silo.main import run as run_silo
 

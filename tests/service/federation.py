@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,13 @@ from cloister.errors import CloisterError, TransportError
 from cloister.hazmat.signing import Identity
 from cloister.protocol.client import Client
 from cloister.protocol.journal import Journal, MemoryJournal
+from cloister.protocol.lifecycle import ENDED
 from cloister.protocol.plan import Plan
+from cloister.protocol.proposal import Proposer
 from cloister.protocol.session import Transport
 from cloister.service.audit import Audit
-from cloister.service.jobs import PROPOSE, Jobs
-from cloister.service.store import ENDED, Store, StoredJob
+from cloister.service.jobs import Jobs
+from cloister.service.store import Store, StoredJob
 from cloister.tasks import TASKS
 from cloister.testing import ZeroNoise, toy_plan, toy_records
 
@@ -49,13 +51,7 @@ def network_plan(**changes: Any) -> Plan:
 
 def signed_by(name: str, plan: Plan) -> dict[str, str]:
     """Return the proposer of a plan."""
-    identity = IDENTITIES[name]
-    return {
-        "name": name,
-        "fingerprint": identity.fingerprint,
-        "public": identity.public.hex(),
-        "signature": identity.sign(PROPOSE, plan.digest).hex(),
-    }
+    return asdict(Proposer.of(plan, IDENTITIES[name], name))
 
 
 @dataclass

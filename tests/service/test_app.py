@@ -364,7 +364,7 @@ def test_who_is_turned_away_is_in_the_audit_file(client: Client, coordinator: Co
 
 # Metrics -------------------------------------------------------------------------------------
 
-LINE = re.compile(r'^(# (HELP|TYPE) \w+ .+|\w+(\{(\w+="[^"\\\n]*",?)+\})? \d+)$')
+LINE = re.compile(r'^(# (HELP|TYPE) \w+ .+|\w+(\{(\w+="[^"\\\n]*",?)+\})? \d+\.0)$')
 
 
 def test_metrics_count_and_hold_nothing_else(client: Client, coordinator: Coordinator) -> None:
@@ -380,15 +380,15 @@ def test_metrics_count_and_hold_nothing_else(client: Client, coordinator: Coordi
     lines = answer.text.splitlines()
     assert all(LINE.match(line) for line in lines)
     for line in (
-        'cloister_jobs{state="done"} 1',
-        'cloister_jobs{state="proposed"} 1',
-        'cloister_jobs{state="failed"} 0',
-        "cloister_rounds_total 2",
-        "cloister_connected_silos 3",
-        'cloister_requests_total{method="POST",route="/v1/jobs",code="201"} 2',
-        'cloister_requests_total{method="GET",route="/v1/jobs/{job_id}",code="404"} 1',
-        'cloister_requests_total{method="GET",route="",code="401"} 1',
-        'cloister_requests_total{method="GET",route="",code="404"} 1',
+        'cloister_jobs{state="done"} 1.0',
+        'cloister_jobs{state="proposed"} 1.0',
+        'cloister_jobs{state="failed"} 0.0',
+        "cloister_rounds_total 2.0",
+        "cloister_connected_silos 3.0",
+        'cloister_requests_total{code="201",method="POST",route="/v1/jobs"} 2.0',
+        'cloister_requests_total{code="404",method="GET",route="/v1/jobs/{job_id}"} 1.0',
+        'cloister_requests_total{code="401",method="GET",route=""} 1.0',
+        'cloister_requests_total{code="404",method="GET",route=""} 1.0',
     ):
         assert line in lines
     assert "secret-name" not in answer.text

@@ -27,9 +27,10 @@ from cloister.local import kept_port
 from cloister.protocol.client import Client
 from cloister.protocol.journal import MemoryJournal
 from cloister.protocol.plan import Plan
+from cloister.protocol.proposal import proposal
 from cloister.service.app import make_app
 from cloister.service.audit import Audit
-from cloister.service.client import Rest, proposal
+from cloister.service.client import Rest
 from cloister.service.hub import Hub
 from cloister.service.jobs import Jobs
 from cloister.service.main import _serve

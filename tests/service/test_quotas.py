@@ -14,8 +14,8 @@ import pytest
 from cloister.errors import PlanError
 from cloister.protocol import plan as plan_module
 from cloister.protocol.plan import Plan
-from cloister.service.jobs import Quotas
 from cloister.service.store import Store
+from cloister.settings import QuotaSettings
 from cloister.tasks import TASKS
 
 from .federation import IDENTITIES, SILOS, Coordinator, network_plan
@@ -24,7 +24,9 @@ from .federation import IDENTITIES, SILOS, Coordinator, network_plan
 @contextmanager
 def coordinator(folder: Path, **quotas: Any) -> Iterator[Coordinator]:
     made = Coordinator(
-        f"sqlite:///{folder / 'coordinator.db'}", folder, options={"quotas": Quotas(**quotas)}
+        f"sqlite:///{folder / 'coordinator.db'}",
+        folder,
+        options={"quotas": QuotaSettings(**quotas)},
     )
     try:
         yield made

@@ -12,8 +12,8 @@ from cloister import Ledger
 from cloister.errors import PlanError
 from cloister.jobs import CONTENT_KEY
 from cloister.protocol import plan as plan_module
+from cloister.protocol.lifecycle import SiloState as State
 from cloister.protocol.plan import MAX_PLAN_MODEL, MAX_STUDY, MAX_TEXT, Plan, study_name
-from cloister.silo.store import State
 from cloister.tasks import TASKS
 from cloister.tasks.evaluation.classification import Evaluation
 from cloister.testing import toy_plan

@@ -12,7 +12,7 @@ from cloister.errors import LocalProtocolError, RemoteProtocolError
 from cloister.hazmat.prg import PadContext
 from cloister.hazmat.ring import Words, to_words
 from cloister.privacy.noise import NoiseSource
-from cloister.protocol.journal import Journal, MemoryJournal
+from cloister.protocol.journal import AnswerJournal, MemoryJournal
 from cloister.protocol.keys import check_keys, holder_numbers, round_keys
 from cloister.protocol.messages import (
     BEFORE,
@@ -59,13 +59,15 @@ class Aggregator:
     noise : NoiseSource
         Drawn when a round opens, before any upload arrives, so that the time of the answer does
         not depend on it; never stored. Not used under "pairwise".
-    journal : Journal, optional
+    journal : AnswerJournal, optional
         Where what it binds itself to is made durable before it leaves: the roster, the silos that
         share keys, and each round's answer with its charge. An aggregator made anew with the
         journal of a job goes on in the round where it was.
     """
 
-    def __init__(self, plan: Plan, noise: NoiseSource, journal: Journal | None = None) -> None:
+    def __init__(
+        self, plan: Plan, noise: NoiseSource, journal: AnswerJournal | None = None
+    ) -> None:
         self.plan = plan
         self._source = noise
         self._journal = journal or MemoryJournal()

@@ -12,42 +12,13 @@ from typing import Self
 
 from cloister.code import other_code
 from cloister.errors import PlanError
-from cloister.hazmat.signing import fingerprint_of, verify
 from cloister.protocol.plan import Plan, study_name
+from cloister.protocol.proposal import Proposer
 from cloister.schema import Schema
 from cloister.settings import PolicySettings
 from cloister.task import BySilo, Profile, tasks_within
 
 _SHOWN = 5  # names in a reason; a catalogue may have thousands
-PROPOSE_LABEL = b"cloister/1/propose"
-"""What an analyst signs: this and the digest of the plan."""
-
-
-@dataclass(frozen=True)
-class Proposer:
-    """Who asks for a job.
-
-    Parameters
-    ----------
-    name, fingerprint : str
-    public, signature : str
-        Hexadecimal: the signing key, and its signature over the plan's digest.
-    """
-
-    name: str
-    fingerprint: str
-    public: str
-    signature: str
-
-    def signed(self, plan: Plan) -> bool:
-        """Return whether the owner of the fingerprint asked for exactly this plan."""
-        try:
-            public, signature = bytes.fromhex(self.public), bytes.fromhex(self.signature)
-        except ValueError:
-            return False
-        return fingerprint_of(public) == self.fingerprint and verify(
-            public, signature, PROPOSE_LABEL, plan.digest
-        )
 
 
 @dataclass(frozen=True)

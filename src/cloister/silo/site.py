@@ -15,9 +15,10 @@ from cloister.hazmat.signing import Identity
 from cloister.privacy.filter import Limits, Split
 from cloister.privacy.ledger import Ledger
 from cloister.protocol.plan import Plan
+from cloister.protocol.proposal import Proposer
 from cloister.schema import Schema
 from cloister.settings import SiloSettings
-from cloister.silo.policy import Policy, Proposer
+from cloister.silo.policy import Policy
 from cloister.silo.store import Store
 from cloister.tasks import Catalogue, installed
 
