@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sklearn.utils import check_random_state
 
 from cloister.errors import PlanError
+from cloister.estimators.base import public_seed
 from cloister.estimators.kmeans import DPKMeans
-from cloister.estimators.tables import open_account
-from cloister.jobs import run_job
+from cloister.estimators.release import release
+from cloister.estimators.tables import read_silos
 from cloister.privacy.ledger import Ledger
 from cloister.protocol.plan import Plan
 from cloister.tasks.clustering.gap_statistic import GapCurve
@@ -112,31 +112,25 @@ def select_k(
         delta=delta,
         ledger=ledger,
         dataset=dataset,
-        algorithm="auto",
         frac_bits=frac_bits,
         random_state=random_state,
     )
-    schema, records, local = model._read(X)
-    result = run_job(
+    spending = model._spending()
+    data = read_silos(X, spending)
+    result = release(
         SelectK,
-        schema,
-        records,
-        epsilon=epsilon,
-        delta=delta,
-        nominal_n=None if nominal_n is None else int(nominal_n),
-        noise=model._new_noise(),
-        account=open_account(model, schema),
+        data,
+        spending,
         min_clusters=numbers[0],
         max_clusters=numbers[-1],
-        public_seed=int(check_random_state(random_state).randint(2**31 - 1)),
-        frac_bits=int(frac_bits),
+        public_seed=public_seed(random_state),
     )
     found = result.results
     k = int(found["k"][0])
     model.n_clusters = k
     model._keep(result)
-    model._warn(stacklevel=3)
-    model._label(local)
+    model._warn()
+    model._label(data.local)
     curve = GapCurve(
         candidates=np.array(numbers),
         gap=found["gap"],
