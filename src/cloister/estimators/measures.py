@@ -207,11 +207,6 @@ def evaluate(
     >>> found = evaluate(model, X[2000:], y[2000:], epsilon=1.0, nominal_n=2000)
     >>> bool(found["auc"].low < found["auc"].value < found["auc"].high)
     True
-
-    >>> told = model.predict(X[2000:])
-    >>> found = evaluate(predictions=told, truth=y[2000:], classes=[0, 1], epsilon=1.0)
-    >>> round(found["accuracy"].value, 1)
-    0.7
     """
     spending = Spending(
         epsilon=epsilon,
@@ -313,9 +308,11 @@ def _evaluate_other(
         for i, (pair, silo) in enumerate(zip(cells, silos, strict=True))
     }
     if not asked.own:
+        kind_of = type(model).__name__
+        known = "not there" if isinstance(model, _Predictions) else f"a {kind_of}"
         warnings.warn(
-            f"model is a {type(model).__name__}, of which it cannot be proven that its answer to a "
-            "record is a function of that record alone; the guarantee assumes it.",
+            f"model is {known}, so it cannot be proven that its answer to a record is a function "
+            "of that record alone; the guarantee assumes it.",
             PrivacyWarning,
             stacklevel=3,
         )

@@ -67,7 +67,7 @@ def select_k(
     Parameters
     ----------
     X : array_like of shape (n_samples, n_features), DataFrame, path, or list of these
-        As for :class:`DPKMeans`.
+        A list is one silo each.
     candidates : sequence of int
         Consecutive numbers of clusters, such as ``range(2, 13)``. They are public: choose them
         before looking at the records.

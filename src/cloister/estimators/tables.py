@@ -152,7 +152,8 @@ def unpaired(X: Any, y: Any) -> tuple[Any, Any]:
     """Return lists of tables and of labels for a list of pairs (X, y), one pair for each silo."""
     if y is not None or not isinstance(X, list | tuple) or not X or not all(map(_is_pair, X)):
         return X, y
-    return [part[0] for part in X], [part[1] for part in X]
+    tables = [np.asarray(table) if isinstance(table, list) else table for table, _ in X]
+    return tables, [labels for _, labels in X]
 
 
 def _is_pair(part: Any) -> bool:
