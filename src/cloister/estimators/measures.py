@@ -229,7 +229,9 @@ def evaluate(
         about = {"target": target, "classes": classes, "target_bounds": target_bounds}
         return _evaluate_ours(model, task, (X, y), about, spending, options)
     if model is None:
-        model, X = _told(X, classes)
+        many = isinstance(X, list) and all(np.ndim(part) == 1 for part in X)
+        tables = [np.asarray(part)[:, None] for part in (X if many else [X])]
+        model, X = _Predictions(classes), tables if many else tables[0]
     if not hasattr(model, "predict"):
         raise PlanError(
             f"model must be a fitted classifier or regressor, got {type(model).__name__}."
@@ -346,13 +348,6 @@ class _Predictions:
     def predict(self, table: Any) -> Any:
         """Return the column."""
         return table[:, 0]
-
-
-def _told(predictions: Any, classes: Any) -> tuple[_Predictions, Any]:
-    """Return predictions that are there already as a model and its tables."""
-    many = isinstance(predictions, list) and all(np.ndim(part) == 1 for part in predictions)
-    tables = [np.asarray(part)[:, None] for part in (predictions if many else [predictions])]
-    return _Predictions(classes), tables if many else tables[0]
 
 
 @dataclass(frozen=True)

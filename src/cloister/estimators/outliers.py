@@ -114,27 +114,9 @@ class DPOutlierDetector(OutlierMixin, PrivateEstimator):
         return -task.scores(self.result_.results, self.plan_.grid.encode(rows))
 
     def decision_function(self, X: ArrayLike) -> Floats:
-        """Return `score_samples` less `offset_`: below zero for outliers.
-
-        Parameters
-        ----------
-        X : array_like of shape (n_samples, n_features), DataFrame, or path with a schema
-
-        Returns
-        -------
-        ndarray of shape (n_samples,)
-        """
+        """Return `score_samples` less `offset_`: below zero for outliers; shape (n_samples,)."""
         return self.score_samples(X) - self.offset_
 
     def predict(self, X: ArrayLike) -> NDArray[np.int64]:
-        """Return -1 for outliers and 1 for others; local, exact for the given X.
-
-        Parameters
-        ----------
-        X : array_like of shape (n_samples, n_features), DataFrame, or path with a schema
-
-        Returns
-        -------
-        ndarray of shape (n_samples,), int64
-        """
+        """Return -1 for outliers and 1 for others; local, exact for the given X."""
         return np.where(self.decision_function(X) < 0, -1, 1).astype(np.int64)

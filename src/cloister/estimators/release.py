@@ -32,24 +32,9 @@ class Spending:
 
     Parameters
     ----------
-    epsilon : float, > 0
-        Privacy budget of the release. There is no default.
-    bounds : (low, high) or Schema
-        Public bounds of each column, as two numbers or two sequences, data units; records are
-        clipped to them. Never take them from the records. A schema also has categories, booleans
-        and the unit of privacy, and says what happens to missing values.
-    nominal_n : int, optional
-        Public contract value for the number of records. Without it, 2 % of the budget pay for a
-        noisy count.
-    delta : float, optional
-        ``min(1e-6, 1 / (100 nominal_n))`` if not given, 1e-6 without `nominal_n`.
-    ledger : Ledger or path, optional
-        Where the release is charged before anything leaves; it refuses to overspend. Without one
-        nothing remembers what was spent.
-    dataset : str, optional
-        Name under which the ledger knows the data; a schema has its own.
-    frac_bits : int in [4, 24]
-        Records are rounded to multiples of ``2**-frac_bits`` of half a column's range.
+    epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits
+        As for every :class:`~cloister.estimators.base.PrivateEstimator`; `bounds` may be None where
+        another contract was agreed.
 
     Raises
     ------
