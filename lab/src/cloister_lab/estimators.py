@@ -131,12 +131,7 @@ class CuratorKMeans(CentreModel, BaseEstimator):
             )
         check_whole(n_clusters=self.n_clusters)
         spending = Spending(
-            epsilon=self.epsilon,
-            bounds=self.bounds,
-            nominal_n=self.nominal_n,
-            delta=self.delta,
-            ledger=self.ledger,
-            dataset=self.dataset,
+            self.epsilon, self.bounds, self.nominal_n, self.delta, self.ledger, self.dataset
         )
         data = read_silos(X, spending)
         silos = list(data.records.values())

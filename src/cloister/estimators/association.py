@@ -178,15 +178,8 @@ def mine_rules(
     """
     silos = as_silos(_with_baskets(X))
     schema = _schema(silos, catalogue, dataset)
-    spending = Spending(
-        epsilon=epsilon,
-        bounds=catalogue if isinstance(catalogue, Schema) else None,
-        nominal_n=nominal_n,
-        delta=delta,
-        ledger=ledger,
-        dataset=dataset,
-        frac_bits=frac_bits,
-    )
+    agreed = catalogue if isinstance(catalogue, Schema) else None
+    spending = Spending(epsilon, agreed, nominal_n, delta, ledger, dataset, frac_bits)
     options |= {
         "min_support": min_support,
         "max_size": max_size,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 
-from cloister.data import read_floats, read_source
+from cloister.data import read_floats
 from cloister.display import Between, Exhibit
 from cloister.errors import DataError, PlanError, PrivacyWarning
 from cloister.estimators.ensemble import DPSiloEnsemble, combined_probabilities
@@ -21,6 +21,7 @@ from cloister.estimators.row_code import frame_by_frame, one_by_one, row_code
 from cloister.estimators.tables import (
     Floats,
     SiloData,
+    by_schema,
     class_words,
     grid_rows,
     read_labelled,
@@ -208,15 +209,7 @@ def evaluate(
     >>> bool(found["auc"].low < found["auc"].value < found["auc"].high)
     True
     """
-    spending = Spending(
-        epsilon=epsilon,
-        bounds=bounds,
-        nominal_n=nominal_n,
-        delta=delta,
-        ledger=ledger,
-        dataset=dataset,
-        frac_bits=frac_bits,
-    )
+    spending = Spending(epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits)
     if predictions is not None or truth is not None:
         model, X, y = _instead_of(model, X, y, predictions, truth)
     X, y = unpaired(X, y)
@@ -303,24 +296,24 @@ def _evaluate_other(
         columns = (truth, truth.model_copy(update={"name": "prediction"}))
         cells = [(silo.truth.astype(np.float64), asked.numbers(silo.table)) for silo in silos]
     schema = contract.schema(columns, spending.dataset)
-    records = {
-        f"silo-{i}": read_source(
-            _frame(schema, pair, silo.units), schema, frac_bits=spending.frac_bits
-        )
-        for i, (pair, silo) in enumerate(zip(cells, silos, strict=True))
-    }
+    frames = [_frame(schema, *pair, silo.units) for pair, silo in zip(cells, silos, strict=True)]
+    data = SiloData(schema, by_schema(frames, schema, spending))
     if not asked.own:
-        kind_of = type(model).__name__
-        known = "not there" if isinstance(model, _Predictions) else f"a {kind_of}"
-        warnings.warn(
-            f"model is {known}, so it cannot be proven that its answer to a record is a function "
-            "of that record alone; the guarantee assumes it.",
-            PrivacyWarning,
-            stacklevel=3,
-        )
+        _say_assumed(model)
     names: dict[str, Any] = {"truth": schema.names[0], columns[1].name: schema.names[1]}
-    result = release(kind, SiloData(schema, records), spending, **names, **options)
+    result = release(kind, data, spending, **names, **options)
     return Measures(result, "row code" if asked.own else "assumed")
+
+
+def _say_assumed(model: Any) -> None:
+    """Warn that nobody can look into a model."""
+    known = "not there" if isinstance(model, _Predictions) else f"a {type(model).__name__}"
+    warnings.warn(
+        f"model is {known}, so it cannot be proven that its answer to a record is a function of "
+        "that record alone; the guarantee assumes it.",
+        PrivacyWarning,
+        stacklevel=4,
+    )
 
 
 def _labels_told(
@@ -537,11 +530,11 @@ def _worded(told: np.ndarray, labels: np.ndarray, words: tuple[str, ...]) -> np.
     return np.asarray(named[at])
 
 
-def _frame(schema: Schema, pair: tuple[Any, Any], units: Any) -> Any:
+def _frame(schema: Schema, truth: Any, told: Any, units: Any) -> Any:
     """Return truths and answers as a table that the schema reads."""
     import pandas as pd
 
-    found = dict(zip(schema.names, pair, strict=True))
+    found = dict(zip(schema.names, (truth, told), strict=True))
     if units is not None:
         found[schema.unit] = np.asarray(units)
     return pd.DataFrame(found)
@@ -600,14 +593,8 @@ def cluster_quality(
     True
     """
     places = getattr(centres, "cluster_centers_", centres)
-    spending = Spending(
-        epsilon=epsilon,
-        bounds=getattr(centres, "bounds", None) if bounds is None else bounds,
-        nominal_n=nominal_n,
-        delta=delta,
-        ledger=ledger,
-        dataset=dataset,
-        frac_bits=frac_bits,
-    )
+    if bounds is None:
+        bounds = getattr(centres, "bounds", None)
+    spending = Spending(epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits)
     options: dict[str, Any] = {"centres": np.asarray(places), "n_bins": n_bins}
     return Measures(release(ClusterQuality, read_silos(X, spending), spending, **options))

@@ -12,6 +12,7 @@ from cloister.estimators.base import PrivateClassifier
 from cloister.estimators.tables import SiloData
 from cloister.jobs import JobResult
 from cloister.task import Task
+from cloister.tasks.population import ENDS
 from cloister.tasks.supervised.naive_bayes import NaiveBayes
 
 
@@ -98,28 +99,19 @@ class DPNaiveBayes(PrivateClassifier):
         self.feature_names_ = np.array(task.cell_names(self._own_columns), dtype=object)
 
 
+_INTERVALS = {
+    "class_prior": "class_prior",
+    "feature_prob": "cells",
+    "theta": "means",
+    "word_prob": "words",
+}
 _ATTRIBUTES = {
     "class_count_": "class_counts",
     "class_count_half_width_": "class_count_half_width",
-    "class_prior_": "class_prior",
-    "class_prior_low_": "class_prior_low",
-    "class_prior_high_": "class_prior_high",
-    "class_prior_population_low_": "class_prior_population_low",
-    "class_prior_population_high_": "class_prior_population_high",
     "feature_log_prob_": "log_cells",
-    "feature_prob_": "cells",
-    "feature_prob_low_": "cells_low",
-    "feature_prob_high_": "cells_high",
-    "feature_prob_population_low_": "cells_population_low",
-    "feature_prob_population_high_": "cells_population_high",
-    "theta_": "means",
-    "theta_low_": "means_low",
-    "theta_high_": "means_high",
-    "theta_population_low_": "means_population_low",
-    "theta_population_high_": "means_population_high",
     "std_": "stds",
-    "word_prob_": "words",
-    "word_prob_low_": "words_low",
-    "word_prob_high_": "words_high",
+    **{
+        f"{a}{end}_": b + end for a, b in _INTERVALS.items() for end in ("", "_low", "_high", *ENDS)
+    },
 }
 """Attributes by the names of the task's results."""

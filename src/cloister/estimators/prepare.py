@@ -371,15 +371,7 @@ def dp_quantiles(
     >>> bool(49 < found["quantiles"][0, 0] < 51)
     True
     """
-    spending = Spending(
-        epsilon=epsilon,
-        bounds=bounds,
-        nominal_n=nominal_n,
-        delta=delta,
-        ledger=ledger,
-        dataset=dataset,
-        frac_bits=frac_bits,
-    )
+    spending = Spending(epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits)
     options: dict[str, Any] = {"probabilities": tuple(probabilities), "refine": refine}
     return Summary(release(Quantiles, read_silos(X, spending), spending, **options))
 
@@ -430,13 +422,5 @@ def dp_statistics(
     >>> bool((found["mean_low"] < found["mean_high"]).all())
     True
     """
-    spending = Spending(
-        epsilon=epsilon,
-        bounds=bounds,
-        nominal_n=nominal_n,
-        delta=delta,
-        ledger=ledger,
-        dataset=dataset,
-        frac_bits=frac_bits,
-    )
+    spending = Spending(epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits)
     return Summary(release(Statistics, read_silos(X, spending), spending, covariance=covariance))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from cloister.estimators.tables import SiloData
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Spending:
     """What one release may spend, by which contract, and where it is counted.
 

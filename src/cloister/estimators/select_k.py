@@ -13,7 +13,7 @@ import numpy as np
 from cloister.errors import PlanError
 from cloister.estimators.base import public_seed
 from cloister.estimators.kmeans import DPKMeans
-from cloister.estimators.release import release
+from cloister.estimators.release import Spending, release
 from cloister.estimators.tables import read_silos
 from cloister.privacy.ledger import Ledger
 from cloister.protocol.plan import Plan
@@ -104,18 +104,8 @@ def select_k(
         raise PlanError(
             f"candidates must be consecutive integers, such as range(2, 13), got {candidates!r}."
         )
-    model = DPKMeans(
-        numbers[-1],
-        epsilon=epsilon,
-        bounds=bounds,
-        nominal_n=nominal_n,
-        delta=delta,
-        ledger=ledger,
-        dataset=dataset,
-        frac_bits=frac_bits,
-        random_state=random_state,
-    )
-    spending = model._spending()
+    spending = Spending(epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits)
+    model = DPKMeans(numbers[-1], random_state=random_state, **vars(spending))
     data = read_silos(X, spending)
     result = release(
         SelectK,

@@ -129,15 +129,9 @@ def read_labelled(
             "the name of its column as target."
         )
     silos, labels = _silos_with_labels(X, y)
-    known_classes = None
-    if target_bounds is None:
-        known_classes = _public_classes(labels, classes)
-        column = words_column("y", class_words(known_classes))
-        numbers = [_class_numbers(part, known_classes) for part in labels]
-        _warn_of_strangers(numbers)
-    else:
-        column = _number_column(target_bounds)
-        numbers = [np.asarray(part, dtype=np.float64) for part in labels]
+    told = None if target_bounds is not None else _public_classes(labels, classes)
+    column = _number_column(target_bounds) if told is None else words_column("y", class_words(told))
+    numbers = _target_numbers(labels, told)
     known = _known_names(as_silos(X)[0])
     features = plain_schema(spending.bounds, known or header(silos[0]), spending.dataset)
     name = next(word for word in ("y", "target", "the target") if word not in features.names)
@@ -145,7 +139,7 @@ def read_labelled(
     schema = features.model_copy(update={"columns": (*features.columns, column)})
     tables = [np.column_stack(pair) for pair in zip(silos, numbers, strict=True)]
     records = _on_grid(tables, schema, spending)
-    return SiloData(schema, records, None, known, name, known_classes)
+    return SiloData(schema, records, None, known, name, told)
 
 
 def unpaired(X: Any, y: Any) -> tuple[Any, Any]:
@@ -351,21 +345,22 @@ def words_column(name: str, words: tuple[str, ...]) -> Column:
     return Column(name=name, type="category", categories=words, min=0.0, max=len(words) - 1.0)
 
 
-def _class_numbers(labels: NDArray[Any], classes: NDArray[Any]) -> Floats:
-    """Return the number of each label's class; NaN for an unknown one, so that it is dropped."""
-    at = np.clip(np.searchsorted(classes, labels), 0, len(classes) - 1)
-    return np.where(classes[at] == labels, at.astype(np.float64), np.nan)
-
-
-def _warn_of_strangers(numbers: Sequence[Floats]) -> None:
-    """Warn if every label is unknown."""
+def _target_numbers(labels: Sequence[NDArray[Any]], classes: NDArray[Any] | None) -> list[Floats]:
+    """Return what is learned as numbers, of a class its place; NaN drops what is none of them."""
+    if classes is None:
+        return [np.asarray(part, dtype=np.float64) for part in labels]
+    numbers = []
+    for part in labels:
+        at = np.clip(np.searchsorted(classes, part), 0, len(classes) - 1)
+        numbers.append(np.where(classes[at] == part, at.astype(np.float64), np.nan))
     if all(np.isnan(part).all() for part in numbers):
         warnings.warn(
             "no label in y is one of classes, so every record is left out and the model is "
             "noise alone; give the labels as they stand in y.",
             UserWarning,
-            stacklevel=6,
+            stacklevel=7,
         )
+    return numbers
 
 
 def _number_column(bounds: Any) -> Column:
