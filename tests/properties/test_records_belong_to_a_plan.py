@@ -138,7 +138,7 @@ def test_no_task_exceeds_its_bound_for_records_outside_the_box_or_hostile_states
 
 
 def test_a_task_without_the_rule_would_exceed_its_bound() -> None:
-    """The broken twin: the first round of `auto`, summed as records come."""
+    """The mutant: the first round of `auto`, summed as records come."""
     task = planned_task("auto", 9).task
     row = outside_the_box(task.n_features, task.frac_bits)[1:2]
     assert excess(task, 0, task.contribute(0, start(task), row)) > 100

@@ -1,4 +1,4 @@
-"""Intervals of coefficients, table by table: the small version of the experiment, broken twins."""
+"""Intervals of coefficients, table by table: the small version of the experiment, mutants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Coverage of the noise intervals: the small version of the experiment, and broken twins."""
+"""Coverage of the noise intervals: the small version of the experiment, and mutants."""
 
 from __future__ import annotations
 
@@ -75,9 +75,9 @@ class Shifted(FastLloyd):
         return {**new, "low": new["low"] + way, "high": new["high"] + way}
 
 
-@pytest.mark.parametrize("twin", [Narrow, Shifted])
-def test_wrong_intervals_are_caught(blobs: Dataset, twin: type[Task]) -> None:
-    cell = measure(blobs, twin, 1.0, runs=RUNS, noise=SimulatedNoise(3))
+@pytest.mark.parametrize("mutant", [Narrow, Shifted])
+def test_wrong_intervals_are_caught(blobs: Dataset, mutant: type[Task]) -> None:
+    cell = measure(blobs, mutant, 1.0, runs=RUNS, noise=SimulatedNoise(3))
     assert cell.centres < 0.9
     assert not cell.holds
 

@@ -12,8 +12,10 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from cloister.errors import PlanError
+from cloister.moved import old_name
 from cloister.task import Task
 
 GROUP = "cloister.tasks"
@@ -136,3 +138,9 @@ def from_file(place: str) -> type[Task]:
         raise PlanError(f"file {file!r} must have the class {kind!r}, which it has not.")
     found: type[Task] = getattr(module, kind)
     return found
+
+
+if not TYPE_CHECKING:  # type checkers shall see today's names only
+
+    def __getattr__(name: str) -> Any:
+        return old_name(__name__, name)
