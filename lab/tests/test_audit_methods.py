@@ -41,7 +41,7 @@ from cloister.privacy.events import GaussianEvent
 from cloister.privacy.noise import NoiseKind
 from cloister.protocol.plan import Plan
 from cloister.schema import schema_of
-from cloister.tasks import TASKS
+from cloister.tasks import installed
 from cloister.tasks.examples import example_of
 from cloister.testing import Faults, Wire, toy_plan, toy_records
 from cloister.transports.inprocess import InProcess
@@ -55,6 +55,8 @@ from cloister_lab.audit.adversary import (
 from cloister_lab.audit.curators import audit_method
 from cloister_lab.audit.mutants import MUTANTS, FixedNoise, Mutant
 from cloister_lab.curator import METHODS
+
+TASKS = installed()  # the laboratory's, too
 
 PRIVATE = [name for name, task in TASKS.items() if task.private]
 CURATORS = [name for name, method in METHODS.items() if method.private]

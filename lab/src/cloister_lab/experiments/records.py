@@ -208,7 +208,7 @@ def machine_kind() -> str:
 @cache
 def commit() -> str:
     """Return the commit if this package runs from its own checkout, else an empty text."""
-    root = Path(__file__).parents[3]
+    root = Path(__file__).parents[4]
     if not (root / ".git").exists():
         return ""
     command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12"]
