@@ -49,7 +49,7 @@ MODULES: dict[str, str] = {
     "cloister.silo.flare": "cloister.flare.executor",
     "cloister.cli.doubts": "cloister.cli.plan_warnings",
     "cloister.cli.ranks": "cloister.cli.mpi",
-    "cloister.cli.compare": "cloister_lab.commands.compare",
+    "cloister.cli.compare": "cloister_lab.experiments.compare",
     "cloister.cli.experiments": "cloister_lab.commands.experiments",
     "cloister.report.words": "cloister.report.text",
     "cloister.audit.words": "cloister.audit.noise_laws",

@@ -14,7 +14,6 @@ from cloister.errors import PlanError
 from cloister.task import GridState, Released, State, Task
 from cloister.tasks.clustering.kmeans import FastLloyd, GLloyd, Lloyd, SuLloyd
 from cloister.testing import SimulatedNoise
-from cloister_lab.experiments.compare import METHODS as COMPARED
 from cloister_lab.experiments.coverage import (
     COVERAGE,
     METHODS,
@@ -24,7 +23,12 @@ from cloister_lab.experiments.coverage import (
     pooled,
 )
 from cloister_lab.experiments.datasets import Dataset, min_max
-from cloister_lab.experiments.run import Settings, draw_experiment, run_experiment
+from cloister_lab.experiments.run import (
+    Settings,
+    draw_experiment,
+    run_experiment,
+)
+from cloister_lab.experiments.sweep import TASKS as COMPARED
 from cloister_lab.tasks.balcan import Balcan
 from cloister_lab.tasks.max_cover import MaxCoverHistogram
 

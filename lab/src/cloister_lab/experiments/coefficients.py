@@ -26,8 +26,8 @@ from cloister.task import Floats, Records
 from cloister.tasks.columns import Encoding
 from cloister.tasks.supervised.linear import Linear
 from cloister.tasks.supervised.logistic import Logistic
-from cloister_lab.experiments.records import STAMP
-from cloister_lab.experiments.run import Experiment, Settings, TidyRow, Unit, number, write_table
+from cloister_lab.experiments.records import STAMP, TidyRow, number, write_table
+from cloister_lab.experiments.run import Experiment, Settings, Unit, markdown
 
 Rng = np.random.Generator
 
@@ -338,7 +338,7 @@ def _score(
 
 def _units(settings: Settings) -> list[Unit]:
     """Return one unit for each table and epsilon."""
-    runs = settings.repeats or (_RUNS if settings.full else _SMALL_RUNS)
+    runs = settings.runs(_RUNS, _SMALL_RUNS)
     return [
         Unit(
             f"{model} {name} e={epsilon:g} runs={runs}",
@@ -346,7 +346,7 @@ def _units(settings: Settings) -> list[Unit]:
         )
         for model in TASKS
         for name in (tables(model) if settings.full else _SMALL[model])
-        if not settings.only or name in settings.only
+        if settings.wants(name)
         for epsilon in _EPSILONS
     ]
 
@@ -399,26 +399,32 @@ def as_markdown(rows: Sequence[TidyRow], command: str) -> str:
         "rest: how what is told bends (a square, a product or a step besides the straight part) "
         "and the law of errors or classes. Named tables are hard on purpose.",
         "",
-        "| model | epsilon | tables | coverage | at least 0.9 | worst at least 0.8 | wrong signs | "
-        "median width | mean loss of score |",
-        "|---" * 9 + "|",
     ]
     cells = {(row["method"], row["epsilon"]): None for row in rows}
-    lines += [_summary([r for r in rows if (r["method"], r["epsilon"]) == cell]) for cell in cells]
+    lines += markdown(
+        (
+            *("model", "epsilon", "tables", "coverage", "at least 0.9", "worst at least 0.8"),
+            *("wrong signs", "median width", "mean loss of score"),
+        ),
+        (_summary([r for r in rows if (r["method"], r["epsilon"]) == cell]) for cell in cells),
+    )
     for model in dict.fromkeys(row["method"] for row in rows):
         lines += [
             "",
             f"## {str(model).capitalize()}",
             "",
-            "| table | columns, truth and law | records | epsilon | coverage | worst | wrong signs "
-            "| width | scikit-learn's score | ours |",
-            "|---" * 10 + "|",
-            *(_row(row) for row in rows if row["method"] == model),
+            *markdown(
+                (
+                    *("table", "columns, truth and law", "records", "epsilon", "coverage"),
+                    *("worst", "wrong signs", "width", "scikit-learn's score", "ours"),
+                ),
+                (_row(row) for row in rows if row["method"] == model),
+            ),
         ]
     return "\n".join([*lines, ""])
 
 
-def _summary(rows: Sequence[TidyRow]) -> str:
+def _summary(rows: Sequence[TidyRow]) -> tuple[object, ...]:
     """Return the row of a model and an epsilon."""
 
     def all_of(name: str) -> list[float]:
@@ -426,20 +432,21 @@ def _summary(rows: Sequence[TidyRow]) -> str:
 
     lost = [number(row, "exact_score") - number(row, "score") for row in rows]
     return (
-        f"| {rows[0]['method']} | {rows[0]['epsilon']:g} | {len(rows)} "
-        f"| {fmean(all_of('covered')):.3f} | {_part(c >= 0.9 for c in all_of('covered'))} "
-        f"| {_part(w >= 0.8 for w in all_of('worst'))} "
-        f"| {_of(sum(all_of('wrong')), sum(all_of('sure')))} | {median(all_of('width')):.2f} "
-        f"| {fmean(lost):.4f} |"
+        *(rows[0]["method"], f"{rows[0]['epsilon']:g}", len(rows)),
+        f"{fmean(all_of('covered')):.3f}",
+        _part(c >= 0.9 for c in all_of("covered")),
+        _part(w >= 0.8 for w in all_of("worst")),
+        _of(sum(all_of("wrong")), sum(all_of("sure"))),
+        *(f"{median(all_of('width')):.2f}", f"{fmean(lost):.4f}"),
     )
 
 
-def _row(row: TidyRow) -> str:
+def _row(row: TidyRow) -> tuple[object, ...]:
     return (
-        f"| {row['dataset']} | {row['made_of']} | {row['records']:,} x {row['columns']} "
-        f"| {row['epsilon']:g} | {row['covered']:.3f} | {row['worst']:.2f} "
-        f"| {_of(number(row, 'wrong'), number(row, 'sure'))} | {row['width']:.2f} "
-        f"| {row['exact_score']:.3f} | {row['score']:.3f} |"
+        *(row["dataset"], row["made_of"], f"{row['records']:,} x {row['columns']}"),
+        *(f"{row['epsilon']:g}", f"{row['covered']:.3f}", f"{row['worst']:.2f}"),
+        *(_of(number(row, "wrong"), number(row, "sure")), f"{row['width']:.2f}"),
+        *(f"{row['exact_score']:.3f}", f"{row['score']:.3f}"),
     )
 
 

@@ -69,6 +69,10 @@ class Dataset:
     nominal_n: int
     convention: Convention = "public"
 
+    def dataset(self) -> Dataset:
+        """Return itself: a table at hand is a source of records, too."""
+        return self
+
     @property
     def delta(self) -> float:
         """The default delta; of the papers ``1 / (N ln N)``."""

@@ -40,18 +40,17 @@ from cloister_lab.experiments.classify import Problem
 from cloister_lab.experiments.credit import STAND_IN, TABLES, Loans, split
 from cloister_lab.experiments.datasets import SUFFIXES
 from cloister_lab.experiments.environments import json_of
-from cloister_lab.experiments.records import STAMP
-from cloister_lab.experiments.run import (
-    Experiment,
-    MeanOf,
-    Settings,
+from cloister_lab.experiments.records import (
+    Key,
+    Means,
     TidyRow,
-    Unit,
     Value,
     means_of,
     number,
+    table_of,
     write_table,
 )
+from cloister_lab.experiments.run import Experiment, Settings, Unit, markdown, write_page
 from cloister_lab.experiments.table3 import spu_python
 
 EPSILON = 1.0
@@ -256,15 +255,13 @@ def ways(fetch: bool) -> dict[str, Way]:
 def _units(settings: Settings) -> list[Unit]:
     asked: dict[Loans, Path | None] = {STAND_IN: None}
     large = TABLES[-1]
-    folder = settings.data_dir
-    paths = [folder / f"{large.name}{suffix}" for suffix in SUFFIXES] if folder else []
-    if settings.full and (file := next((path for path in paths if path.exists()), None)):
+    if settings.full and (file := settings.file(large.name, SUFFIXES)):
         asked[large] = file
     units = []
     for table, path in asked.items():
-        if settings.only and table.name not in settings.only:
+        if not settings.wants(table.name):
             continue
-        repeats = settings.repeats or (1 if not settings.full else 20 if path is None else 3)
+        repeats = settings.runs(20 if path is None else 3, 1)
         units += [
             Unit(
                 f"{table.name} {name} parties={parties} full={settings.full} r={repeat}",
@@ -325,23 +322,11 @@ _SHOWN = ("accuracy", "auc", "seconds", "bytes", "rounds")
 
 def _figures(rows: Sequence[TidyRow], out: Path) -> list[Path]:
     means = {name: means_of(rows, _BY, name) for name in _SHOWN}
-    table: list[TidyRow] = [
-        {
-            **dict(zip(_BY, key, strict=True)),
-            "runs": mean.runs,
-            **{name: means[name][key].mean for name in _SHOWN if key in means[name]},
-        }
-        for key, mean in means["accuracy"].items()
-    ]
-    for row in table:
-        for name in _SHOWN:
-            row.setdefault(name, None)  # type: ignore[attr-defined]  # a dict, made just above
-    page = out / "learning.md"
-    page.write_text(_page(rows, means), "utf-8")
-    return [page, write_table(out / "learning.csv", table)]
+    page = write_page(out / "learning.md", _page(rows, means))
+    return [page, write_table(out / "learning.csv", table_of(_BY, means))]
 
 
-def _page(rows: Sequence[TidyRow], means: Mapping[str, Mapping[tuple[Value, ...], MeanOf]]) -> str:
+def _page(rows: Sequence[TidyRow], means: Mapping[str, Means]) -> list[str]:
     about = {(row["method"]): (row["protects"], row["others_see"]) for row in rows}
     lines = [
         "# One model, learned by federated learning and by secure computation",
@@ -364,25 +349,16 @@ def _page(rows: Sequence[TidyRow], means: Mapping[str, Mapping[tuple[Value, ...]
         "silos: with three or ten, noise is all that is left, as it must be.",
     ]
     for dataset in dict.fromkeys(row["dataset"] for row in rows):
+        headings = ("Way", "Parties", "Private for", "Others see beside the answer", "Accuracy")
         lines += [
             "",
             f"## {dataset}",
             "",
-            "| Way | Parties | Private for | Others see beside the answer | Accuracy | AUC | "
-            "Seconds | Bytes | Rounds |",
-            "|---" * 9 + "|",
+            *markdown(
+                (*headings, "AUC", "Seconds", "Bytes", "Rounds"),
+                (_line(key, means, about) for key in means["accuracy"] if key[0] == dataset),
+            ),
         ]
-        for key, accuracy in means["accuracy"].items():
-            if key[0] != dataset:
-                continue
-            protects, see = about[key[1]]
-            sent = means["bytes"].get(key)
-            lines.append(
-                f"| {key[1]} | {key[2]} | {protects} | {see} | {_with_half(accuracy)} | "
-                f"{_with_half(means['auc'][key])} | {means['seconds'][key].mean:.3g} | "
-                f"{'-' if sent is None else _bytes(sent.mean)} | "
-                f"{means['rounds'][key].mean:.0f} |"
-            )
         lines += _same_splits(rows, dataset)
     skipped = {
         f"{row['method']} of {row['dataset']}: {row['skipped']}"
@@ -391,8 +367,22 @@ def _page(rows: Sequence[TidyRow], means: Mapping[str, Mapping[tuple[Value, ...]
     }
     if skipped:
         lines += ["", "Not measured: " + "; ".join(sorted(skipped)) + "."]
-    return "\n".join(
-        [*lines, "", f"Made by `cloister experiments run learning --full` ({STAMP}).", ""]
+    return [*lines, "", "Made by `cloister experiments run learning --full`."]
+
+
+def _line(
+    key: Key, means: Mapping[str, Means], about: Mapping[Value, tuple[Value, Value]]
+) -> tuple[object, ...]:
+    """Return one row of the table of a data set."""
+    sent = means["bytes"].get(key)
+    return (
+        *key[1:],
+        *about[key[1]],
+        f"{means['accuracy'][key]:.3f}",
+        f"{means['auc'][key]:.3f}",
+        f"{means['seconds'][key].mean:.3g}",
+        "-" if sent is None else _bytes(sent.mean),
+        f"{means['rounds'][key].mean:.0f}",
     )
 
 
@@ -418,10 +408,6 @@ def _same_splits(rows: Sequence[TidyRow], dataset: Value) -> list[str]:
         f"Shares are measured on {len(shared)} splits. On these their accuracy and that in the "
         f"clear differ by at most {apart:.3f}.",
     ]
-
-
-def _with_half(mean: MeanOf) -> str:
-    return f"{mean.mean:.3f}" + ("" if math.isnan(mean.half) else f" ± {mean.half:.3f}")
 
 
 def _bytes(sent: float) -> str:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from cloister_lab.experiments.records import Mean
+from cloister_lab.experiments.records import MeanOf, Means
 
 EPSILONS = (0.1, 0.25, 0.5, 0.75, 1.0)
 
@@ -93,12 +93,12 @@ class Verdict:
         return bool(self.bars) and all(bar.holds for bar in self.bars)
 
 
-def check_means(means: Sequence[Mean]) -> Verdict:
+def check_means(nicv: Means) -> Verdict:
     """Compare FastLloyd's mean NICV with the published figures, and with the other methods.
 
     Parameters
     ----------
-    means : sequence of Mean
+    nicv : mapping of (dataset, method, epsilon) to MeanOf
         Of runs under the papers' conventions. Bars on data sets that were not run are left out.
 
     Returns
@@ -108,9 +108,8 @@ def check_means(means: Sequence[Mean]) -> Verdict:
         standard errors above the independent one. The geometric mean of the ratios is judged once
         all cells are there.
     """
-    nicv = {(m.dataset, m.method, m.epsilon): m for m in means if m.metric == "nicv"}
     cells = tuple(
-        _check_cell(found, index)
+        _check_cell(dataset, index, found)
         for dataset in PUBLISHED
         for index, epsilon in enumerate(EPSILONS)
         if (found := nicv.get((dataset, "fastlloyd", epsilon)))
@@ -139,10 +138,10 @@ def check_means(means: Sequence[Mean]) -> Verdict:
     return Verdict(cells, tuple(bars))
 
 
-def _check_cell(found: Mean, index: int) -> CellCheck:
-    published = PUBLISHED[found.dataset][index]
-    other, other_sem = INDEPENDENT[found.dataset][index]
-    sem = found.sem or 0.0
+def _check_cell(dataset: str, index: int, found: MeanOf) -> CellCheck:
+    published = PUBLISHED[dataset][index]
+    other, other_sem = INDEPENDENT[dataset][index]
+    sem = 0.0 if math.isnan(found.error) else found.error
     if found.mean <= TOLERANCE * published:
         verdict = "within 15 %"
     elif found.mean <= other + STANDARD_ERRORS * math.hypot(sem, other_sem):
@@ -150,7 +149,7 @@ def _check_cell(found: Mean, index: int) -> CellCheck:
     else:
         verdict = "MISSED"
     return CellCheck(
-        found.dataset,
+        dataset,
         EPSILONS[index],
         found.mean,
         sem,

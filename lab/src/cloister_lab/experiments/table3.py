@@ -29,16 +29,14 @@ from cloister.errors import DataError
 from cloister_lab.experiments import spu_kmeans
 from cloister_lab.experiments.environments import json_of, python_with
 from cloister_lab.experiments.mixtures import Mixture
-from cloister_lab.experiments.run import (
-    Experiment,
-    Settings,
+from cloister_lab.experiments.records import (
     TidyRow,
-    Unit,
     Value,
     means_of,
     number,
     write_table,
 )
+from cloister_lab.experiments.run import Experiment, Settings, Unit, markdown
 
 SPU_PACKAGES = ("spu==0.9.5", "jax==0.4.34", "jaxlib==0.4.34", "numpy==1.26.4")
 """What the environment of SPU is made of; it needs Python 3.11 on x86-64 Linux or a Mac."""
@@ -231,17 +229,16 @@ def _shown(row: TidyRow, column: str) -> str:
 
 
 def _page(table: Sequence[TidyRow], rows: Sequence[TidyRow]) -> str:
-    lines = [
-        "| n | columns | clusters | system | ms an iteration | kB an iteration | "
-        "time over FastLloyd's | bytes over FastLloyd's | largest error of a centre |",
-        "|---|---|---|---|---|---|---|---|---|",
-        *(
-            f"| {row['n']:,} | {row['n_features']} | {row['n_clusters']} | {row['method']} | "
-            + " | ".join(_shown(row, name) for name in _COLUMNS)
-            + " |"
+    headings = ("n", "columns", "clusters", "system", "ms an iteration", "kB an iteration")
+    over = ("time over FastLloyd's", "bytes over FastLloyd's", "largest error of a centre")
+    facts = ("n_features", "n_clusters", "method")
+    lines = markdown(
+        (*headings, *over),
+        (
+            (f"{row['n']:,}", *(row[f] for f in facts), *(_shown(row, name) for name in _COLUMNS))
             for row in table
         ),
-    ]
+    )
     skipped = sorted({f"{row['method']}: {row['skipped']}" for row in rows if row["skipped"]})
     if skipped:
         lines += ["", "Not measured: " + "; ".join(skipped) + "."]
