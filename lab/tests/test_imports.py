@@ -34,6 +34,7 @@ LIBRARIES = {
     "rich": {"experiments", "commands"},
     "matplotlib": {"experiments"},
     "PIL": {"experiments"},
+    "joblib": {"experiments"},
     "threadpoolctl": {"experiments", "curator"},
     "mpi4py": {"experiments.mpi_kmeans"},
     "jax": {"experiments.spu_kmeans"},  # a script of another environment

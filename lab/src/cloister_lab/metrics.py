@@ -103,7 +103,6 @@ def silhouette(
 
     Parameters
     ----------
-    X, labels : array_like
     sample_size : int >= 1, optional
         Use a random sample of this many points; the cost grows with its square.
     public_seed : int

@@ -81,13 +81,8 @@ def audit_method(
     method : type
         One that says of itself that it is not private is held to what its authors claim: epsilon
         alone. Its draws come from a public seed; here each run has its own, as if they were secret.
-    budget : Budget
     n_features, n_clusters, nominal_n, runs : int, >= 1
     make_noise : function, optional
-
-    Returns
-    -------
-    Audit
     """
     source, seeds = (make_noise or system_noise)(), count(1)
 

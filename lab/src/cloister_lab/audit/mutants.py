@@ -67,7 +67,6 @@ class FixedNoise:
 
     Parameters
     ----------
-    seed : int or str
     part : float
         Of the scale that is asked for; 0 for no noise at all.
     """
@@ -129,7 +128,6 @@ class BentNoise(FixedNoise):
 
     Parameters
     ----------
-    seed : int or str
     bend : function
         From words, their scale and earlier draws to the words that are given out.
     before : list

@@ -69,7 +69,6 @@ class MaxCover:
         Laplace scale of the number of records nearest to each ball.
     mean_multiplier, lloyd_multiplier : float, > 0
         Noise multipliers of the means and of the last round.
-    frac_bits : int
     public_seed : int
         Of the projection and of the restarts of k-means.
 

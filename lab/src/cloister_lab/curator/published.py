@@ -49,7 +49,6 @@ class _Published(ABC):
         Of the Laplace noise on the last centres ("eps_lap").
     max_rounds : int, >= 1
         The loop ends when no centre moves, or after so many rounds.
-    frac_bits : int
     public_seed : int
         Of the records to start from and of the draws.
     """
@@ -122,7 +121,6 @@ class _Published(ABC):
         ----------
         values : ndarray of shape (n_samples, n_features), in ``[-1, 1]``
         centres : ndarray of shape (n_clusters, n_features)
-        rng : Generator
 
         Returns
         -------
@@ -243,8 +241,6 @@ class SubCluster(_Published):
     internal_k : int, >= 1
         Number of parts of a zone.
     max_rounds : int, >= 1
-    frac_bits : int
-    public_seed : int
 
     Notes
     -----

@@ -22,15 +22,7 @@ from cloister_lab.curator.max_cover import MaxCover
 from cloister_lab.experiments.figures import draw_heatmaps
 from cloister_lab.experiments.records import TidyRow, Value, means_of, write_table
 from cloister_lab.experiments.run import Experiment, Settings, Unit, markdown
-from cloister_lab.experiments.sweep import (
-    EPSILONS,
-    TASKS,
-    Named,
-    loaded,
-    private,
-    release,
-    tables,
-)
+from cloister_lab.experiments.sweep import EPSILONS, TASKS, Named, loaded, private, release, tables
 from cloister_lab.metrics import nicv
 
 _TABLES = (

@@ -39,7 +39,7 @@ from cloister_lab.experiments.records import (
     number,
     write_table,
 )
-from cloister_lab.experiments.run import Experiment, Settings, Unit, markdown, write_page
+from cloister_lab.experiments.run import Experiment, Settings, Unit, markdown, prose, write_page
 
 DIFFPRIVLIB_PACKAGES = (
     "diffprivlib==0.6.6",
@@ -67,8 +67,6 @@ class Problem:
 
     Parameters
     ----------
-    schema : Schema
-    target : str
     silos : tuple of ndarray of shape (n, n_features), int32, grid steps
     test : ndarray of shape (n, n_features), int32, grid steps
     nominal_n : int
@@ -236,8 +234,6 @@ def in_diffprivlib(
     Parameters
     ----------
     model : {"GaussianNB", "LogisticRegression"}
-    X, y, X_test : ndarray
-    epsilon : float
     needs : arrays and numbers
         ``low`` and ``high`` of the first, ``data_norm`` of the second.
     """
@@ -502,19 +498,7 @@ def _page(rows: Sequence[TidyRow]) -> list[str]:
         means_of(rows, _BY, name)
         for name in ("accuracy", "balanced_accuracy", "log_loss", "seconds")
     )
-    lines = [
-        "# Private classifiers on Adult",
-        "",
-        "Income above 50,000 dollars in UCI Adult, from all columns of the public schema "
-        "(`experiments/schemas/adult.toml`) or from its columns of numbers. In each run four "
-        "fifths of the records are dealt to three silos and the model is tested on the rest. "
-        "Accuracy is the mean over runs ± its 95 % interval. The baseline of a family is the best "
-        "of its methods without noise on the pooled records. Ours protects by the addition or "
-        "removal of a record at (ε, δ) with the default δ; diffprivlib's claim is pure ε. "
-        "Made by `cloister experiments run classify --full --data FOLDER`.",
-        "",
-        "![Accuracy against epsilon](classify.png)",
-    ]
+    lines = prose("classify")
     for family, columns in dict.fromkeys((key[0], key[1]) for key in accuracy):
         of_panel = [key for key in accuracy if key[:2] == (family, columns)]
         best = baseline(accuracy, family, columns)

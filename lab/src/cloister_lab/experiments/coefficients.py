@@ -27,7 +27,7 @@ from cloister.tasks.columns import Encoding
 from cloister.tasks.supervised.linear import Linear
 from cloister.tasks.supervised.logistic import Logistic
 from cloister_lab.experiments.records import STAMP, TidyRow, number, write_table
-from cloister_lab.experiments.run import Experiment, Settings, Unit, markdown
+from cloister_lab.experiments.run import Experiment, Settings, Unit, markdown, prose
 
 Rng = np.random.Generator
 
@@ -261,7 +261,6 @@ def measure(
     model : {"linear", "logistic"}
     schema : Schema
         Its last column is told.
-    records : ndarray, on the grid
     epsilon : float, > 0
     runs : int, >= 1
     peers : int, >= 0
@@ -379,27 +378,7 @@ def as_markdown(rows: Sequence[TidyRow], command: str) -> str:
     """Return the page: a summary, then a row for each table and epsilon."""
     machines = ", ".join(dict.fromkeys(str(row["machine"]) for row in rows))
     runs = ", ".join(f"{count:g}" for count in sorted({number(row, "runs") for row in rows}))
-    lines = [
-        "# Do intervals of coefficients hold",
-        "",
-        f"Made by `{command}` on a {machines} machine, {runs} releases of each table and epsilon; "
-        f"{STAMP}.",
-        "",
-        "Tables are drawn once and released many times with fresh noise, at the defaults. "
-        "*Coverage* is the share of 95 % noise intervals that hold scikit-learn's coefficient on "
-        "the same records, least squares or logistic regression with C = 1; *worst* is that of the "
-        "coefficient with the least. *Wrong signs* are intervals on the other side of 0 than "
-        "scikit-learn's coefficient, of those without 0. *Width* is the median over coefficients, "
-        "relative to a clip that shortens under 1 % of the rows, which nobody knows without seeing "
-        "the records. *Score* is R² of linear and the accuracy of logistic models, on the same "
-        "records. A share of 20 releases has a standard error of 0.05, so the worst of several "
-        "coefficients is often 0.85 where all intervals hold.",
-        "",
-        "Random tables are named by the family of their columns and a number, which chooses the "
-        "rest: how what is told bends (a square, a product or a step besides the straight part) "
-        "and the law of errors or classes. Named tables are hard on purpose.",
-        "",
-    ]
+    lines = prose("coefficients", command=command, machines=machines, runs=runs, stamp=STAMP)
     cells = {(row["method"], row["epsilon"]): None for row in rows}
     lines += markdown(
         (

@@ -70,7 +70,6 @@ def compare(
 
     Parameters
     ----------
-    datasets : sequence of Dataset
     methods : sequence of str
         Of `TASKS`. One that is not private runs once a repeat, with epsilon infinity.
     epsilons : sequence of float, > 0

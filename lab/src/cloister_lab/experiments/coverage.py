@@ -24,7 +24,7 @@ from cloister.protocol.plan import Plan
 from cloister.task import GridState, Integers, Records, Released, State, Task
 from cloister_lab.experiments.datasets import Dataset
 from cloister_lab.experiments.records import STAMP, TidyRow
-from cloister_lab.experiments.run import Experiment, Settings, Unit, markdown
+from cloister_lab.experiments.run import Experiment, Settings, Unit, markdown, prose
 from cloister_lab.experiments.sweep import TASKS, Named, loaded, plan_for, tables
 from cloister_lab.tasks.lsh_tree import LSHTree
 
@@ -51,9 +51,6 @@ class Coverage:
 
     Parameters
     ----------
-    dataset, method : str
-    epsilon : float
-    runs : int
     centre_hits, centre_trials : int
         Over runs, centres and columns; a centre whose exact cluster was empty has no target.
     size_hits, size_trials : int
@@ -110,7 +107,6 @@ def measure(
 
     Parameters
     ----------
-    data : Dataset
     task : type
         With ``centres``, ``low``, ``high``, ``sizes`` and ``size_half_width`` in its state.
     epsilon : float, > 0
@@ -119,10 +115,6 @@ def measure(
         From the operating system unless a test gives another.
     first_seed : int
         Run `i` starts from the public seed ``first_seed + i``.
-
-    Returns
-    -------
-    Coverage
     """
     source = noise or DiscreteNoise()
     budget = Budget(epsilon, data.delta)
@@ -209,16 +201,14 @@ def as_markdown(cells: Sequence[Coverage], command: str) -> str:
     verdict += " inside."
     return "\n".join(
         (
-            "# Do the intervals hold what they say",
-            "",
-            f"Made by `{command}`; {STAMP}.",
-            "",
-            "Each released centre and size has a 95 % interval of its noise. Its target is the "
-            "value the same statistic would have had without noise, given the released state it "
-            "was asked with, before the centre was shrunk, shortened or folded. The table counts "
-            "how often the target was inside, over all runs, centres and columns. Asked are "
-            f"{ALLOWED[0]:.0%} to {ALLOWED[1]:.0%} over all data sets. {verdict}",
-            "",
+            *prose(
+                "coverage",
+                command=command,
+                stamp=STAMP,
+                allowed_0=ALLOWED[0],
+                allowed_1=ALLOWED[1],
+                verdict=verdict,
+            ),
             *markdown(
                 (*headings, "centre in its own interval", "no target"),
                 map(_row, (*pooled(cells), *totals)),

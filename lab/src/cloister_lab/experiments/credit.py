@@ -39,7 +39,7 @@ from cloister_lab.experiments.records import (
     table_of,
     write_table,
 )
-from cloister_lab.experiments.run import Experiment, Settings, Unit, markdown, write_page
+from cloister_lab.experiments.run import Experiment, Settings, Unit, markdown, prose, write_page
 
 EPSILONS = (0.1, 0.5, 1.0, 4.0)
 _TEST_SHARE = 0.25
@@ -55,7 +55,6 @@ class Loans:
         Of the file.
     schema : str
         Of the file beside this package.
-    target : str
     costs : tuple of tuple of float, or None
         ``costs[true][told]``, where the codebook gives them.
     repeats : int
@@ -287,21 +286,7 @@ def _figure(auc: Means, path: Path) -> Path:
 
 def _page(rows: Sequence[TidyRow], means: Mapping[str, Means]) -> list[str]:
     full = " --full" if any(row["dataset"] == TABLES[-1].name for row in rows) else ""
-    lines = [
-        "# Credit scoring",
-        "",
-        "Who is a bad risk in Statlog German Credit (1,000 records), and who earns above 50,000 "
-        "dollars in UCI Adult (48,842 records), from all columns of the public schemas "
-        "(`experiments/schemas`). In each run three quarters of the records are dealt to three "
-        "silos and the model is tested on the rest. A *joint* model is one federated job over all "
-        "silos. In an *ensemble* each silo releases a model of its own at the same ε, and their "
-        "probabilities are averaged (or they vote): as silos hold different records, a person "
-        "whose records are at one silo loses ε once in either case. The rows without noise are "
-        "trained on the pooled records. Numbers are means over splits ± their 95 % interval. "
-        f"Made by `cloister experiments run credit{full} --data FOLDER`.",
-        "",
-        "![Area under the curve against epsilon](credit.png)",
-    ]
+    lines = prose("credit", full=full)
     for table in (*TABLES, STAND_IN):
         keys = [key for key in means["auc"] if key[0] == table.name]
         if keys:

@@ -54,8 +54,6 @@ class Dataset:
 
     Parameters
     ----------
-    name : str
-    schema : Schema
     records : ndarray of shape (n_samples, n_features), int32, grid steps
     n_clusters : int, >= 1
     nominal_n : int, >= 1
@@ -126,10 +124,6 @@ def load(
     nominal_n : int, optional
         Like `schema`.
 
-    Returns
-    -------
-    Dataset
-
     Raises
     ------
     DataError
@@ -180,8 +174,6 @@ def min_max(table: Any, name: str, n_clusters: int) -> Dataset:
     ----------
     table : path, DataFrame or array
         Rows with a missing value are left out.
-    name : str
-    n_clusters : int
 
     Notes
     -----

@@ -18,13 +18,8 @@ from cloister.task import Floats
 from cloister.tasks.columns import Encoding, codes
 from cloister.tasks.evaluation.classification import Evaluation
 from cloister_lab.experiments.datasets import SUFFIXES
-from cloister_lab.experiments.records import (
-    TidyRow,
-    means_of,
-    number,
-    write_table,
-)
-from cloister_lab.experiments.run import Experiment, Settings, Unit, markdown, write_page
+from cloister_lab.experiments.records import TidyRow, means_of, number, write_table
+from cloister_lab.experiments.run import Experiment, Settings, Unit, markdown, prose, write_page
 
 _EPSILONS = (0.1, 0.5, 1.0, 4.0)
 _TABLE, _SMALL, _TARGET, _SILOS = "adult_full", "breast_cancer", "income", 3
@@ -162,19 +157,7 @@ def as_lines(rows: Sequence[TidyRow]) -> list[str]:
         key: max(number(r, "error") for r in rows if tuple(r[name] for name in by) == key)
         for key in errors
     }
-    lines = [
-        "# Private evaluation on Adult",
-        "",
-        "scikit-learn's logistic regression, trained without noise on half of UCI Adult, tells "
-        "income on the other half, which three silos hold. *Exact* is scikit-learn's measure; "
-        "*error* the mean over runs of how far the released one is from it; *half-width* that of "
-        "the 95 % noise interval. The interval of the area allows for what the bins of the score "
-        "histogram blur; those of log-loss and Brier score do not, so *covered* may fall below 95 "
-        f"% for these two where there is hardly any noise. {_RELEASES} runs share a trained model. "
-        f"Wanted: an error of the area of at most {_WANTED} at epsilon 1. "
-        "Made by `cloister experiments run evaluate --full --data FOLDER`.",
-        "",
-    ]
+    lines = prose("evaluate", releases=_RELEASES, wanted=_WANTED)
     headings = ("table", "epsilon", "measure", "runs", "exact", "error", "largest")
     return [
         *lines,

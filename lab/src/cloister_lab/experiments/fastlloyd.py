@@ -18,14 +18,7 @@ import numpy as np
 from cloister.randomness import public_generator
 from cloister_lab.experiments.figures import Point, draw_heatmaps, draw_panels, panels_of
 from cloister_lab.experiments.mixtures import Mixture
-from cloister_lab.experiments.records import (
-    MeanOf,
-    TidyRow,
-    Value,
-    means_of,
-    number,
-    write_table,
-)
+from cloister_lab.experiments.records import MeanOf, TidyRow, Value, means_of, number, write_table
 from cloister_lab.experiments.run import Experiment, Settings, Unit
 from cloister_lab.experiments.sweep import EPSILONS, METHODS, NO_HOUSE, sweep, tables
 from cloister_lab.metrics import nicv_area

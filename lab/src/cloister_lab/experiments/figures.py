@@ -65,7 +65,6 @@ def draw_nicv(means: Means, folder: Path) -> list[Path]:
     Parameters
     ----------
     means : mapping of (dataset, method, epsilon) to MeanOf
-    folder : Path
 
     Returns
     -------
@@ -113,9 +112,7 @@ def draw_panels(
 
     Parameters
     ----------
-    path : Path
     panels : mapping of str to Curves
-    title, x_label, y_label : str
     x_log : bool
         Steps of the horizontal axis are powers of two.
     y_log : bool, optional
@@ -179,18 +176,15 @@ def draw_heatmaps(
 
     Parameters
     ----------
-    path : Path
     maps : mapping of str to ndarray of shape (rows, columns)
         NaN where nothing was run.
     rows, columns : sequence
         Labels.
-    title, x_label, y_label, note : str
     centre : float, optional
         A value that is neither good nor bad; what is better is blue, what is worse red.
     reach : float, optional
         Distance from the centre, or from the least value, at which colours end; the farthest
         value's unless given.
-    more_is_better : bool
 
     Returns
     -------

@@ -10,7 +10,7 @@ from pathlib import Path
 from cloister_lab.experiments.datasets import Dataset
 from cloister_lab.experiments.figures import Curves, Point, draw_panels
 from cloister_lab.experiments.records import TidyRow, Value, means_of, write_table
-from cloister_lab.experiments.run import Experiment, Settings, Unit, markdown, write_page
+from cloister_lab.experiments.run import Experiment, Settings, Unit, markdown, prose, write_page
 from cloister_lab.experiments.sweep import EPSILONS, Named, sweep, tables
 
 _TUNED = ("iris", "wine", "lsun", "breast", "wdbc", "g2mg_16_30", "adult", "birch2")
@@ -49,11 +49,8 @@ class Comparison:
     Parameters
     ----------
     setting : {"paper", "default"}
-    dataset : str
-    epsilon : float
     runs : int
         Of the method that has fewer.
-    fastlloyd, fastlloyd_error, auto, auto_error : float
     optimum : float
         NICV of scikit-learn's k-means, best of ten starts.
     """
@@ -193,19 +190,7 @@ def _figure(cells: Sequence[Comparison], path: Path) -> Path:
 
 
 def _page(cells: Sequence[Comparison]) -> list[str]:
-    lines = [
-        "# The gap that `auto` closes",
-        "",
-        "NICV of FastLloyd and of `auto` at the same (ε, δ) and neighbouring relation, their "
-        "standard errors, and the part of the way from FastLloyd to the non-private optimum that "
-        "`auto` goes: (FastLloyd - auto) / (FastLloyd - optimum). The optimum is scikit-learn's "
-        "k-means, best of ten starts. Where FastLloyd is within 2 % of it, there is no gap to "
-        "close, and the cell is left out of means. A star marks tables that were held out until "
-        "all constants of `auto` were fixed. Bounds are those of each table, a convention of the "
-        "papers. Made by `cloister experiments run gap --full`.",
-        "",
-        "![NICV against epsilon](gap.png)",
-    ]
+    lines = prose("gap")
     for setting, what in _WHAT.items():
         of_setting = [cell for cell in cells if cell.setting == setting]
         if of_setting:

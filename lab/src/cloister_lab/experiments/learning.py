@@ -50,7 +50,7 @@ from cloister_lab.experiments.records import (
     table_of,
     write_table,
 )
-from cloister_lab.experiments.run import Experiment, Settings, Unit, markdown, write_page
+from cloister_lab.experiments.run import Experiment, Settings, Unit, markdown, prose, write_page
 from cloister_lab.experiments.table3 import spu_python
 
 EPSILON = 1.0
@@ -77,7 +77,6 @@ class Cost:
         Of all parties together, but for shares: of the slowest party.
     sent : float
         Bytes of all messages between parties.
-    rounds : int
     """
 
     told: Floats
@@ -328,26 +327,7 @@ def _figures(rows: Sequence[TidyRow], out: Path) -> list[Path]:
 
 def _page(rows: Sequence[TidyRow], means: Mapping[str, Means]) -> list[str]:
     about = {(row["method"]): (row["protects"], row["others_see"]) for row in rows}
-    lines = [
-        "# One model, learned by federated learning and by secure computation",
-        "",
-        "Logistic regression with one coefficient for each column (or category) and an intercept, "
-        "in the public box of each column. In the clear and on shares it is "
-        f"{STEPS} steps of gradient descent of rate {RATE:g}; open averaging is {_ROUNDS} rounds "
-        f"of {_LOCAL_STEPS} such steps at each silo; what is private has its own defaults. A "
-        "quarter of the records, drawn anew in each run, is for testing. Numbers are means; after "
-        "± stands the half-width of their 95 % interval.",
-        "",
-        "**Read with care.** *Seconds* of all but shares are those of all parties together in one "
-        "process, without a network; those of shares are of processes that talk over loopback. "
-        "*Bytes* are of all messages of all parties; in the clear, of the records. *Rounds* are "
-        "exchanges of our protocols, and steps on shares, each of which has many messages.",
-        "",
-        "**What is not in the numbers.** Shares and masks hide what happens on the way; noise "
-        "hides people in the answer. Only rows with an ε have an answer that is private, and only "
-        "shares and the clear have an exact one. A guarantee for a whole silo needs hundreds of "
-        "silos: with three or ten, noise is all that is left, as it must be.",
-    ]
+    lines = prose("learning", steps=STEPS, rate=RATE, rounds=_ROUNDS, local_steps=_LOCAL_STEPS)
     for dataset in dict.fromkeys(row["dataset"] for row in rows):
         headings = ("Way", "Parties", "Private for", "Others see beside the answer", "Accuracy")
         lines += [

@@ -166,8 +166,6 @@ def means_of(rows: Iterable[TidyRow], by: Sequence[str], column: str) -> dict[Ke
     ----------
     rows : iterable of mapping
         Those in which the column is empty are left out.
-    by : sequence of str
-    column : str
 
     Returns
     -------

@@ -25,7 +25,7 @@ from cloister.task import Floats, Records
 from cloister.tasks.patterns.apriori import Apriori
 from cloister_lab.experiments.figures import draw_panels, panels_of
 from cloister_lab.experiments.records import Means, TidyRow, means_of, table_of, write_table
-from cloister_lab.experiments.run import Experiment, Settings, Unit, markdown, write_page
+from cloister_lab.experiments.run import Experiment, Settings, Unit, markdown, prose, write_page
 
 EPSILONS = (0.1, 0.5, 1.0, 2.0, 4.0)
 MIN_SUPPORT = 0.01
@@ -238,23 +238,7 @@ def _figures(rows: Sequence[TidyRow], out: Path) -> list[Path]:
 
 
 def _page(means: Mapping[str, Means]) -> list[str]:
-    lines = [
-        "# Private association rules",
-        "",
-        f"Itemsets in at least {MIN_SUPPORT:.0%} of all baskets, found by the task `apriori` over "
-        "three silos with exact noise, against the exact ones of the pooled baskets. F1 is the "
-        "harmonic mean of precision and recall, mean over runs ± its 95 % interval. *Error* is "
-        "that of the estimated support of sets that are frequent, as a part of the exact one. "
-        "*Covered* says how often the 95 % interval holds the exact support, over all sets that "
-        "were counted and over those shown as frequent, which were chosen for their noise too. The "
-        "constants of the method were chosen on groceries; none was changed for `made-up`, 20,000 "
-        "simulated baskets over 150 "
-        "items. "
-        "Made by `cloister experiments run rules --full --data FOLDER`.",
-        "",
-        "![F1 against epsilon](rules.png)",
-        "",
-    ]
+    lines = prose("rules", min_support=MIN_SUPPORT)
     rows = []
     for key, f1 in means["f1"].items():
         dataset, method, epsilon = key

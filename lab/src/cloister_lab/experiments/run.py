@@ -143,7 +143,6 @@ def run_experiment(
 
     Parameters
     ----------
-    experiment : Experiment
     settings : Settings
         With the folder of all experiments as `out`.
     quiet : bool
@@ -197,6 +196,12 @@ def write_page(path: Path, lines: Iterable[str]) -> Path:
     """Write a page of results, stamped; return its path."""
     path.write_text("\n".join([*lines, "", f"({STAMP})", ""]), "utf-8")
     return path
+
+
+def prose(name: str, **values: object) -> list[str]:
+    """Return the lines of a page's text: that of a file beside this package, with some values."""
+    text = (Path(__file__).parent / "pages" / f"{name}.md").read_text("utf-8")
+    return text.format(**values).splitlines()
 
 
 def markdown(headings: Sequence[object], rows: Iterable[Sequence[object]]) -> list[str]:

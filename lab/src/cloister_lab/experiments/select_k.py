@@ -19,7 +19,7 @@ from cloister.tasks.clustering.auto import Auto
 from cloister.tasks.clustering.select_k import SelectK
 from cloister_lab.experiments.datasets import Dataset
 from cloister_lab.experiments.records import STAMP, Key, TidyRow, Value, number
-from cloister_lab.experiments.run import Experiment, Settings, Unit, markdown
+from cloister_lab.experiments.run import Experiment, Settings, Unit, markdown, prose
 from cloister_lab.experiments.sweep import Named, loaded, plan_for, tables
 from cloister_lab.metrics import nicv
 
@@ -144,15 +144,7 @@ def as_markdown(rows: Sequence[TidyRow], command: str) -> str:
     headings = ("table", "asked", "epsilon", "usual", "chosen (runs)", "NICV", "if known")
     return "\n".join(
         (
-            "# Which number of clusters is chosen",
-            "",
-            f"Made by `{command}`; {STAMP}.",
-            "",
-            "The number is chosen from counts that were released for the clustering anyway. "
-            "*Usual* is the number under which the literature uses the table. *NICV* is the mean "
-            "error of the centres that come with the choice, and *if known* that of `auto` told "
-            "the same number beforehand, at the same budget: what choosing has cost.",
-            "",
+            *prose("select_k", command=command, stamp=STAMP),
             *markdown(headings, (_line(*key, group=group) for key, group in cells.items())),
             "",
             "Bounds, length and delta are read from the tables, as in the papers. A choice at the "

@@ -19,13 +19,7 @@ from typing import Any
 from cloister.tasks.clustering.kmeans import FastLloyd
 from cloister_lab.curator.published import KMeansGuarantee, SubCluster
 from cloister_lab.experiments.figures import draw_panels, panels_of
-from cloister_lab.experiments.records import (
-    MeanOf,
-    TidyRow,
-    Value,
-    means_of,
-    write_table,
-)
+from cloister_lab.experiments.records import MeanOf, TidyRow, Value, means_of, write_table
 from cloister_lab.experiments.run import Experiment, Settings, Unit
 from cloister_lab.experiments.sweep import Named, loaded, private, release, tables
 from cloister_lab.metrics import cost_gap, nicv
@@ -64,7 +58,6 @@ def cost_gaps(table: Named, method: str, internal_k: int | None, repeat: int) ->
 
     Parameters
     ----------
-    table : Named
     method : str
         ``kmeans-guarantee``, ``subcluster``, or one of the tasks they are compared with.
     internal_k : int, optional

@@ -161,7 +161,6 @@ def measure(data: Dataset, centres: Floats, metrics: Collection[str]) -> dict[st
 
     Parameters
     ----------
-    data : Dataset
     centres : ndarray of shape (n_clusters, n_features), coordinates of the box
     metrics : collection of str
         Of `METRICS`; the others are None.
@@ -266,7 +265,6 @@ def sweep(
 
     Parameters
     ----------
-    sources : sequence of Source
     methods : sequence of str
         Of `TASKS`.
     epsilons : sequence of float, > 0

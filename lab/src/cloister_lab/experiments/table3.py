@@ -29,13 +29,7 @@ from cloister.errors import DataError
 from cloister_lab.experiments import spu_kmeans
 from cloister_lab.experiments.environments import json_of, python_with
 from cloister_lab.experiments.mixtures import Mixture
-from cloister_lab.experiments.records import (
-    TidyRow,
-    Value,
-    means_of,
-    number,
-    write_table,
-)
+from cloister_lab.experiments.records import TidyRow, Value, means_of, number, write_table
 from cloister_lab.experiments.run import Experiment, Settings, Unit, markdown
 
 SPU_PACKAGES = ("spu==0.9.5", "jax==0.4.34", "jaxlib==0.4.34", "numpy==1.26.4")
@@ -67,7 +61,6 @@ def measure(mixture: Mixture, repeat: int, iterations: int, fetch: bool) -> list
 
     Parameters
     ----------
-    mixture : Mixture
     repeat, iterations : int
         The time of a system is the least of its iterations: what else runs on the machine only
         adds to it.
