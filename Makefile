@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test lint bench docs clean
+.PHONY: demo test lint bench docs wheels clean
 
 demo: $(VENV)/.base
 	$(BIN)/cloister demo --out demo-out
@@ -27,8 +27,12 @@ bench: $(VENV)/.dev
 docs: $(VENV)/.docs
 	$(BIN)/mkdocs build --strict --site-dir site
 
+# Builds cloister and cloister-lab, and installs the first without the second and with it.
+wheels: $(VENV)/.dev
+	PYTHON=$(BIN)/python scripts/wheels dist
+
 clean:
-	rm -rf $(VENV) site demo-out
+	rm -rf $(VENV) site demo-out dist
 
 $(VENV)/bin/python:
 	@test -n "$(PYTHON)" || { echo "cloister needs Python 3.11 or newer with venv (Debian: apt install python3-venv)."; exit 1; }

@@ -230,7 +230,6 @@ class MaxCover:
 
 
 @lru_cache(maxsize=64)
-@lru_cache(maxsize=64)
 def _priced(budget: Budget) -> tuple[CoverEvent, LaplaceEvent, GaussianEvent, GaussianEvent]:
     """Return the four parts that together cost the budget, or up to 0.2 % less."""
     allowed = budget.epsilon - min(ROUNDING, budget.epsilon / 2)

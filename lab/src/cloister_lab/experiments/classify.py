@@ -7,8 +7,6 @@ records. To add one, write the function and its row in `METHODS`.
 from __future__ import annotations
 
 import math
-import os
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +26,7 @@ from cloister.tasks.supervised.logistic import Logistic
 from cloister.tasks.supervised.naive_bayes import NaiveBayes
 from cloister_lab.experiments import diffprivlib_models
 from cloister_lab.experiments.datasets import SUFFIXES
-from cloister_lab.experiments.environments import json_of, python_with
+from cloister_lab.experiments.environments import python_with, run_script
 from cloister_lab.experiments.figures import Curves, Point, draw_panels
 from cloister_lab.experiments.records import (
     Key,
@@ -238,14 +236,8 @@ def in_diffprivlib(
         ``low`` and ``high`` of the first, ``data_norm`` of the second.
     """
     python = python_with("diffprivlib", DIFFPRIVLIB_PACKAGES, "diffprivlib.models", fetch=True)
-    if isinstance(python, str):
-        return python
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "problem.npz"
-        arrays: dict[str, Any] = {"X": X, "y": y, "X_test": X_test, "epsilon": epsilon, **needs}
-        np.savez(file, **arrays)
-        command = [str(python), "-P", str(Path(diffprivlib_models.__file__)), model, str(file)]
-        found = json_of(command, {**os.environ, "OMP_NUM_THREADS": "1"})
+    arrays = {"X": X, "y": y, "X_test": X_test, "epsilon": epsilon, **needs}
+    found = run_script(python, diffprivlib_models.__file__, [model, "FILE"], arrays)
     return found if isinstance(found, str) else np.array(found["probabilities"])
 
 

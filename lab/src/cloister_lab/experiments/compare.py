@@ -37,7 +37,14 @@ from cloister_lab.experiments.records import (
 )
 from cloister_lab.experiments.reference import Verdict, check_means
 from cloister_lab.experiments.run import Unit, run_units
-from cloister_lab.experiments.sweep import METHODS, METRICS, TASKS, plan_of, private, run_source
+from cloister_lab.experiments.sweep import (
+    METHODS,
+    METRICS,
+    TASKS,
+    plan_of,
+    run_source,
+    takes_epsilon,
+)
 from cloister_lab.metrics import nicv_area
 
 QUICK_METRICS = tuple(name for name in METRICS if name not in ("silhouette", "dunn"))
@@ -121,7 +128,7 @@ def _about(data: Dataset) -> str:
 
 def _epsilons_of(method: str, epsilons: Sequence[float]) -> Iterable[float]:
     """Return the epsilons at which a method runs: one for a method that has none."""
-    return dict.fromkeys(epsilons) if private(method) else (math.inf,)
+    return dict.fromkeys(epsilons) if takes_epsilon(method) else (math.inf,)
 
 
 def _check(

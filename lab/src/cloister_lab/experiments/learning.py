@@ -8,8 +8,6 @@ it is not, whoever sees the answer sees an exact function of all records.
 from __future__ import annotations
 
 import math
-import os
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -39,7 +37,7 @@ from cloister_lab.experiments import spu_kmeans
 from cloister_lab.experiments.classify import Problem
 from cloister_lab.experiments.credit import STAND_IN, TABLES, Loans, split
 from cloister_lab.experiments.datasets import SUFFIXES
-from cloister_lab.experiments.environments import json_of
+from cloister_lab.experiments.environments import run_script
 from cloister_lab.experiments.records import (
     Key,
     Means,
@@ -198,19 +196,13 @@ def _shares(problem: Problem, *, protocol: str, fetch: bool) -> Cost | str:
     """Descend on secret shares; parties are processes with a thread each."""
     if problem.repeat >= _SPU_REPEATS:
         return _ENOUGH
-    python = spu_python(fetch)
-    if isinstance(python, str):
-        return python
     X, Y = _design(problem, problem.train)
     if X.size > _SPU_CELLS:
         return f"{X.size:,} cells are too many for shares"
     network = Network(X.shape[1], 1, "logistic")
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "problem.npz"
-        np.savez(file, X=np.hstack([X, Y]), centres=network.start(0)[:, None])
-        script = str(Path(spu_kmeans.__file__))
-        command = [str(python), "-P", script, protocol, str(STEPS - 1), str(file), "logistic"]
-        done = json_of(command, {**os.environ, "OMP_NUM_THREADS": "1"})
+    words = [protocol, str(STEPS - 1), "FILE", "logistic"]
+    arrays = {"X": np.hstack([X, Y]), "centres": network.start(0)[:, None]}
+    done = run_script(spu_python(fetch), spu_kmeans.__file__, words, arrays)
     if isinstance(done, str):
         return done
     # the first step warms up, and so is not timed, but it is one of the steps

@@ -5,48 +5,30 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
-from cloister_lab.experiments.records import MeanOf, Means
+from cloister_lab.experiments.records import MeanOf, Means, load_tidy, number
 
 EPSILONS = (0.1, 0.25, 0.5, 0.75, 1.0)
 
-PUBLISHED: Mapping[str, tuple[float, ...]] = {
-    "iris": (1.102, 0.575, 0.386, 0.318, 0.295),
-    "wine": (4.575, 3.227, 2.277, 1.961, 1.809),
-    "lsun": (0.353, 0.263, 0.225, 0.217, 0.213),
-    "breast": (2.537, 1.678, 1.504, 1.468, 1.456),
-    "yeast": (0.428, 0.385, 0.355, 0.343, 0.333),
-    "s1": (0.0393, 0.0241, 0.0227, 0.0195, 0.0181),
-    "adult": (0.312, 0.301, 0.292, 0.295, 0.290),
-    "birch2": (0.0079, 0.0051, 0.0037, 0.0030, 0.0026),
-}
+_FIGURES = load_tidy(Path(__file__).with_suffix(".csv"))
+
+
+def _by_dataset(column: str) -> dict[str, tuple[float, ...]]:
+    names = dict.fromkeys(str(row["dataset"]) for row in _FIGURES)
+    return {
+        name: tuple(number(row, column) for row in _FIGURES if row["dataset"] == name)
+        for name in names
+    }
+
+
+PUBLISHED: Mapping[str, tuple[float, ...]] = _by_dataset("published")
 """Mean NICV of the published code (github.com/D-Diaa/FastLloyd, commit of 2025-06-14, run as it
 is), at each of `EPSILONS`."""
 
 INDEPENDENT: Mapping[str, tuple[tuple[float, float], ...]] = {
-    "iris": ((1.062, 0.038), (0.6338, 0.023), (0.4071, 0.012), (0.3538, 0.013), (0.3075, 0.0061)),
-    "wine": ((4.372, 0.074), (3.050, 0.046), (2.225, 0.023), (1.966, 0.02), (1.807, 0.021)),
-    "lsun": (
-        *((0.3342, 0.0091), (0.2439, 0.0067), (0.2126, 0.0053), (0.2094, 0.0055)),
-        (0.2124, 0.0056),
-    ),
-    "breast": ((2.598, 0.09), (1.776, 0.043), (1.602, 0.051), (1.542, 0.04), (1.523, 0.038)),
-    "yeast": (
-        *((0.4217, 0.0017), (0.3750, 0.0032), (0.3502, 0.0038), (0.3334, 0.004)),
-        (0.3249, 0.0041),
-    ),
-    "s1": (
-        *((0.04012, 0.0014), (0.02305, 0.00077), (0.02129, 0.00066), (0.01854, 0.00062)),
-        (0.01744, 0.00079),
-    ),
-    "adult": (
-        *((0.3062, 0.0063), (0.2916, 0.0055), (0.2816, 0.0042), (0.2857, 0.0052)),
-        (0.2868, 0.0043),
-    ),
-    "birch2": (
-        *((0.00727, 0.00015), (0.00513, 0.00011), (0.00364, 9e-05), (0.00295, 6e-05)),
-        (0.00252, 8.3e-05),
-    ),
+    name: tuple(zip(means, _by_dataset("independent_error")[name], strict=True))
+    for name, means in _by_dataset("independent").items()
 }
 """Mean NICV and its standard error of an independent floating-point FastLloyd with fresh noise in
 every run (the published code draws the same noise in the first round of every run)."""

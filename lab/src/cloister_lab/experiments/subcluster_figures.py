@@ -14,15 +14,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from cloister.tasks.clustering.kmeans import FastLloyd
 from cloister_lab.curator.published import KMeansGuarantee, SubCluster
 from cloister_lab.experiments.figures import draw_panels, panels_of
 from cloister_lab.experiments.records import MeanOf, TidyRow, Value, means_of, write_table
 from cloister_lab.experiments.run import Experiment, Settings, Unit
-from cloister_lab.experiments.sweep import Named, loaded, private, release, tables
-from cloister_lab.metrics import cost_gap, nicv
+from cloister_lab.experiments.sweep import Named, private, run_source, tables
 from cloister_lab.tasks.subcluster import KMeansGuaranteeDP, SubClusterDP
 
 EPSILONS = (0.25, 0.5, 1.0, 2.0, 4.0)
@@ -54,41 +52,13 @@ def _units(settings: Settings) -> list[Unit]:
 
 
 def cost_gaps(table: Named, method: str, internal_k: int | None, repeat: int) -> list[TidyRow]:
-    """Run a method at every epsilon from one public seed.
-
-    Parameters
-    ----------
-    method : str
-        ``kmeans-guarantee``, ``subcluster``, or one of the tasks they are compared with.
-    internal_k : int, optional
-        Parts of a zone, of a method that has them.
-    repeat : int
-        The public seed.
-
-    Returns
-    -------
-    list of mapping
-        ``cost_gap`` is to scikit-learn's k-means, on the records in coordinates of the box.
-    """
-    data = loaded(table)
-    options: dict[str, Any] = {} if internal_k is None else {"internal_k": internal_k}
-    rows: list[TidyRow] = []
-    for epsilon in EPSILONS:
-        answer = release(data, method, epsilon, repeat, silos=1, **options)
-        loss = nicv(data.values, answer.centres)
-        rows.append(
-            {
-                "dataset": data.name,
-                "method": method,
-                "private": "yes" if private(method) else "no",
-                "epsilon": epsilon,
-                "internal_k": internal_k,
-                "repeat": repeat,
-                "nicv": loss,
-                "cost_gap": cost_gap(loss, data.reference_nicv),
-            }
-        )
-    return rows
+    """Run a method at every epsilon from one public seed; `internal_k` are the parts of a zone."""
+    options: dict[str, Value] = {} if internal_k is None else {"internal_k": internal_k}
+    labels: dict[str, Value] = {
+        "private": "yes" if private(method) else "no",
+        "internal_k": internal_k,
+    }
+    return run_source(table, method, EPSILONS, repeat, ["cost_gap"], options, labels, silos=1)
 
 
 def _draw(rows: Sequence[TidyRow], out: Path) -> list[Path]:

@@ -79,6 +79,11 @@ def private(method: str) -> bool:
     return (CURATORS[method] if method in CURATORS else TASKS[method]).private
 
 
+def takes_epsilon(method: str) -> bool:
+    """Return whether a method has an epsilon, even if it does not keep its promise."""
+    return method in CURATORS or private(method)
+
+
 def plan_of(
     data: Dataset, method: str, epsilon: float, seed: int, silos: int = _SILOS, **options: Any
 ) -> Plan:
@@ -117,10 +122,10 @@ def plan_for(
 
 def delta_of(data: Dataset, method: str) -> float:
     """Return the delta of a method: 0 if it is pure, 1 if it is not private."""
-    task = TASKS[method]
-    if not task.private:
+    if not private(method):
         return 1.0
-    return 0.0 if getattr(task, "mechanism", "") == "laplace" else data.delta
+    pure = getattr(TASKS.get(method), "mechanism", "") == "laplace"
+    return 0.0 if pure else data.delta
 
 
 def release(
@@ -198,7 +203,7 @@ def run_once(
     return {
         "dataset": data.name,
         "method": method,
-        "epsilon": float(epsilon) if private(method) else math.inf,
+        "epsilon": float(epsilon) if takes_epsilon(method) else math.inf,
         "delta": delta_of(data, method),
         "silos": silos,
         "n_clusters": data.n_clusters,
@@ -317,7 +322,7 @@ def run_source(
             **run_once(data, method, epsilon, repeat, metrics, silos, **options),
             "optimum": optimum,
         }
-        for epsilon in (epsilons if private(method) else epsilons[:1])
+        for epsilon in (epsilons if takes_epsilon(method) else epsilons[:1])
     ]
 
 

@@ -27,7 +27,7 @@ import numpy as np
 
 from cloister.errors import DataError
 from cloister_lab.experiments import spu_kmeans
-from cloister_lab.experiments.environments import json_of, python_with
+from cloister_lab.experiments.environments import json_of, python_with, run_script
 from cloister_lab.experiments.mixtures import Mixture
 from cloister_lab.experiments.records import TidyRow, Value, means_of, number, write_table
 from cloister_lab.experiments.run import Experiment, Settings, Unit, markdown
@@ -83,7 +83,7 @@ def measure(mixture: Mixture, repeat: int, iterations: int, fetch: bool) -> list
             rows.append(_row(mixture, repeat, f"cloister {method}", 3, _over_mpi(file, method)))
         python = spu_python(fetch)
         for protocol, parties in spu_kmeans.PARTIES.items():
-            found = _in_spu(python, protocol, iterations, file, values, centres)
+            found = _in_spu(python, protocol, iterations, values, centres)
             rows.append(_row(mixture, repeat, f"SPU {protocol}", parties, found))
     return rows
 
@@ -139,13 +139,11 @@ def _over_mpi(file: Path, method: str) -> dict[str, Any] | str:
 
 
 def _in_spu(
-    python: Path | str, protocol: str, iterations: int, file: Path, values: Any, centres: Any
+    python: Path | str, protocol: str, iterations: int, values: Any, centres: Any
 ) -> dict[str, Any] | str:
     """Run SPU's parties; the error is the largest distance from the exact centres."""
-    if isinstance(python, str):
-        return python
-    command = [str(python), "-P", str(Path(spu_kmeans.__file__)), protocol, str(iterations)]
-    done = json_of([*command, str(file)], {**os.environ, "OMP_NUM_THREADS": "1"})
+    words, arrays = [protocol, str(iterations), "FILE"], {"X": values, "centres": centres}
+    done = run_script(python, spu_kmeans.__file__, words, arrays)
     if isinstance(done, str):
         return done
     exact = _lloyd(values, centres, iterations + 1)  # one more warms up
