@@ -106,11 +106,6 @@ class CuratorKMeans(CentreModel, BaseEstimator):
         ----------
         X : array_like of shape (n_samples, n_features), DataFrame, path, or list of these
             A list is put together first: the curator sees everything.
-        y : ignored
-
-        Returns
-        -------
-        CuratorKMeans
 
         Raises
         ------
