@@ -12,6 +12,7 @@ from cloister.errors import LocalProtocolError, RemoteProtocolError
 from cloister.hazmat.prg import PadContext
 from cloister.hazmat.ring import Words, to_words
 from cloister.privacy.noise import NoiseSource
+from cloister.protocol.exchanges import Kind
 from cloister.protocol.journal import AnswerJournal, MemoryJournal
 from cloister.protocol.keys import check_keys, holder_numbers, round_keys
 from cloister.protocol.messages import (
@@ -26,7 +27,6 @@ from cloister.protocol.messages import (
     Deal,
     Invite,
     Keys,
-    Kind,
     Open,
     Ready,
     Reply,

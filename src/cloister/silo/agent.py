@@ -36,9 +36,9 @@ from cloister.privacy.ledger import Ledger
 from cloister.privacy.noise import AGGREGATOR_NOISE
 from cloister.protocol import lifecycle
 from cloister.protocol.client import Client
+from cloister.protocol.exchanges import Kind as FrameKind
 from cloister.protocol.keys import CLOCK_SECONDS
 from cloister.protocol.lifecycle import GRANTED, OPEN, UNDECIDED, SiloState
-from cloister.protocol.messages import Kind as FrameKind
 from cloister.protocol.messages import decode
 from cloister.protocol.plan import MAX_PLAN_MODEL, Plan, study_name
 from cloister.protocol.proposal import Proposer

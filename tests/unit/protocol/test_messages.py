@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from cloister.errors import LedgerError, RemoteProtocolError
 from cloister.hazmat.signing import Identity
 from cloister.privacy.chain import SignedStatement, Statement, canonical
+from cloister.protocol.exchanges import Kind
 from cloister.protocol.messages import (
     Adopt,
     Adopted,
@@ -26,7 +27,6 @@ from cloister.protocol.messages import (
     Done,
     Invite,
     Keys,
-    Kind,
     Message,
     Open,
     Ready,
