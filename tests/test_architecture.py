@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).resolve().parents[1] / "src" / "cloister"
+CONTRIBUTING = PACKAGE.parents[1] / "CONTRIBUTING.md"
+UNIT = PACKAGE.parents[1] / "tests" / "unit"
 MODULES = {
     ".".join(("cloister", *path.relative_to(PACKAGE).with_suffix("").parts)): path
     for path in sorted(PACKAGE.rglob("*.py"))
@@ -26,10 +28,10 @@ LAYERS = [
     {"randomness"},
     {"hazmat"},
     {"privacy", "task"},
-    {"tasks", "secagg"},
-    {"protocol"},
-    {"transports", "schema"},
-    {"data"},
+    {"secagg"},
+    {"protocol"},  # of tasks it knows the interface only
+    {"tasks", "transports", "schema"},
+    {"data", "code"},
     {"jobs", "enrolment"},
     {"stability"},
     {"estimators"},
@@ -112,6 +114,20 @@ LAZY = {
 }
 
 
+def table() -> str:
+    """Return the layers as CONTRIBUTING shows them: the highest first."""
+    rows = ["| Layer | Modules | Third-party libraries besides NumPy |", "|---|---|---|"]
+    for number, units in reversed(list(enumerate(LAYERS))):
+        libraries = {
+            library
+            for library, places in LIBRARIES.items()
+            if units & {place.partition(".")[0] for place in places}
+        }
+        named = ", ".join(f"`{one}`" for one in sorted(units))
+        rows.append(f"| {number} | {named} | {', '.join(sorted(libraries))} |")
+    return "\n".join(rows) + "\n"
+
+
 def imports(tree: ast.AST) -> Iterator[tuple[str, bool]]:
     """Yield every imported name with whether it is imported when the module is."""
     inside = {
@@ -145,43 +161,55 @@ def among(name: str, allowed: set[str]) -> bool:
 INNER = [name for name in MODULES if name != "cloister.__init__"]
 
 
-@pytest.mark.parametrize("name", INNER)
-def test_a_module_imports_lower_layers_only(name: str) -> None:
-    here = unit(name)
-    assert here in LAYER, f"{here} has no layer yet; give it one"
-    for imported, _ in imports(ast.parse(MODULES[name].read_text())):
-        if not imported.startswith("cloister."):
-            continue
-        there = unit(imported)
-        if there not in LAYER:  # a public name from the package itself, such as cloister.Plan
-            assert LAYER[here] == len(LAYERS) - 1, f"{name} imports {imported} from the top"
-            continue
-        assert there == here or LAYER[there] < LAYER[here], f"{name} imports {imported}"
-        if here in ONLY:
-            assert among(imported, ONLY[here]), f"{name} imports {imported}"
+def test_a_module_imports_lower_layers_only() -> None:
+    for name in INNER:
+        here = unit(name)
+        assert here in LAYER, f"{here} has no layer yet; give it one"
+        for imported, _ in imports(ast.parse(MODULES[name].read_text())):
+            if not imported.startswith("cloister."):
+                continue
+            there = unit(imported)
+            if there not in LAYER:  # a public name from the package itself, such as cloister.Plan
+                assert LAYER[here] == len(LAYERS) - 1, f"{name} imports {imported} from the top"
+                continue
+            assert there == here or LAYER[there] < LAYER[here], f"{name} imports {imported}"
+            if here in ONLY:
+                assert among(imported, ONLY[here]), f"{name} imports {imported}"
 
 
-@pytest.mark.parametrize("name", list(MODULES))
-def test_a_library_is_imported_in_its_one_place(name: str) -> None:
-    for imported, at_import in imports(ast.parse(MODULES[name].read_text())):
-        library = imported.split(".")[0]
-        if library == "cloister" or library in sys.stdlib_module_names or library == "numpy":
-            continue
-        assert library in LIBRARIES, f"{name} imports {library}, which has no place yet"
-        assert among(name, LIBRARIES[library]), f"{name} imports {library}"
-        assert not (at_import and library in LAZY), f"{name} must import {library} inside"
+def test_contributing_shows_these_layers() -> None:
+    assert table() in CONTRIBUTING.read_text(), "run: python tests/test_architecture.py"
 
 
-@pytest.mark.parametrize("name", list(MODULES))
-def test_nobody_imports_the_testing_kit(name: str) -> None:
-    for imported, _ in imports(ast.parse(MODULES[name].read_text())):
-        assert not imported.startswith("cloister.testing"), f"{name} imports {imported}"
+def test_unit_tests_stand_where_their_modules_do() -> None:
+    folders = {path.parent for path in UNIT.rglob("test_*.py")}
+    strange = [
+        str(f.relative_to(UNIT)) for f in folders if not (PACKAGE / f.relative_to(UNIT)).is_dir()
+    ]
+    assert not strange
 
 
-@pytest.mark.parametrize("name", list(MODULES))
-def test_the_product_imports_nothing_of_the_laboratory(name: str) -> None:
-    for imported, _ in imports(ast.parse(MODULES[name].read_text())):
-        assert not imported.startswith("cloister_lab"), f"{name} imports {imported}"
+def test_a_library_is_imported_in_its_one_place() -> None:
+    for name in list(MODULES):
+        for imported, at_import in imports(ast.parse(MODULES[name].read_text())):
+            library = imported.split(".")[0]
+            if library == "cloister" or library in sys.stdlib_module_names or library == "numpy":
+                continue
+            assert library in LIBRARIES, f"{name} imports {library}, which has no place yet"
+            assert among(name, LIBRARIES[library]), f"{name} imports {library}"
+            assert not (at_import and library in LAZY), f"{name} must import {library} inside"
+
+
+def test_nobody_imports_the_testing_kit() -> None:
+    for name in list(MODULES):
+        for imported, _ in imports(ast.parse(MODULES[name].read_text())):
+            assert not imported.startswith("cloister.testing"), f"{name} imports {imported}"
+
+
+def test_the_product_imports_nothing_of_the_laboratory() -> None:
+    for name in list(MODULES):
+        for imported, _ in imports(ast.parse(MODULES[name].read_text())):
+            assert not imported.startswith("cloister_lab"), f"{name} imports {imported}"
 
 
 # Names that create randomness. numpy's generators are for public choices and simulation.
@@ -189,29 +217,29 @@ SECRET = {"os.urandom", "os.getrandom", "secrets", "uuid.uuid4", "random.SystemR
 SEEDED = {"default_rng", "RandomState", "Generator", "PCG64", "MT19937", "Philox", "SFC64"}
 
 
-@pytest.mark.parametrize("name", [n for n in INNER if n != "cloister.randomness"])
-def test_only_randomness_creates_randomness(name: str) -> None:
-    tree = ast.parse(MODULES[name].read_text())
-    for imported, _ in imports(tree):
-        top = imported.split(".")[0]
-        assert top not in {"secrets", "random"}, f"{name} imports {imported}"
-        assert imported not in SECRET, f"{name} imports {imported}"
-    simulation = unit(name) == "testing"
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Call):
-            continue
-        called = ast.unparse(node.func)
-        assert called not in SECRET, f"{name}:{node.lineno} calls {called}"
-        of_numpy = called.startswith(("np.random.", "numpy.random."))
-        assert simulation or not of_numpy, f"{name}:{node.lineno} calls {called}"
-        assert called.rpartition(".")[2] not in SEEDED or simulation, f"{name}:{node.lineno}"
+def test_only_randomness_creates_randomness() -> None:
+    for name in [n for n in INNER if n != "cloister.randomness"]:
+        tree = ast.parse(MODULES[name].read_text())
+        for imported, _ in imports(tree):
+            top = imported.split(".")[0]
+            assert top not in {"secrets", "random"}, f"{name} imports {imported}"
+            assert imported not in SECRET, f"{name} imports {imported}"
+        simulation = unit(name) == "testing"
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Call):
+                continue
+            called = ast.unparse(node.func)
+            assert called not in SECRET, f"{name}:{node.lineno} calls {called}"
+            of_numpy = called.startswith(("np.random.", "numpy.random."))
+            assert simulation or not of_numpy, f"{name}:{node.lineno} calls {called}"
+            assert called.rpartition(".")[2] not in SEEDED or simulation, f"{name}:{node.lineno}"
 
 
-@pytest.mark.parametrize("name", [n for n in INNER if unit(n) != "cli"])
-def test_nobody_prints_but_the_command_line(name: str) -> None:
-    for node in ast.walk(ast.parse(MODULES[name].read_text())):
-        printed = isinstance(node, ast.Call) and ast.unparse(node.func) == "print"
-        assert not printed, f"{name}:{node.lineno} prints"
+def test_nobody_prints_but_the_command_line() -> None:
+    for name in [n for n in INNER if unit(n) != "cli"]:
+        for node in ast.walk(ast.parse(MODULES[name].read_text())):
+            printed = isinstance(node, ast.Call) and ast.unparse(node.func) == "print"
+            assert not printed, f"{name}:{node.lineno} prints"
 
 
 HEAVY = "sklearn pandas pyarrow polars scipy matplotlib sqlalchemy dp_accounting pydantic rich"
@@ -251,3 +279,9 @@ print("quiet")
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.strip() == "quiet", done.stderr
+
+
+if __name__ == "__main__":  # write the table of layers into CONTRIBUTING
+    text = CONTRIBUTING.read_text()
+    begin = text.index("| Layer |")
+    CONTRIBUTING.write_text(text[:begin] + table() + text[text.index("\n\n", begin) + 1 :])
