@@ -136,16 +136,6 @@ class Unopened:
         """The word for it in plans."""
         return str(self.written[_TASK])
 
-    @property
-    def n_features(self) -> int:
-        """Number of columns."""
-        return int(self.written["n_features"])
-
-    @property
-    def frac_bits(self) -> int:
-        """Fineness of the grid."""
-        return int(self.written["frac_bits"])
-
     def describe(self) -> str:
         """Say all that can be said of it here."""
         return f"Noisy sums for task {self.name!r}. Only the silos know what they mean."
@@ -361,12 +351,13 @@ class Plan:
             )
         if not all(isinstance(name, str) for name in self.columns):
             raise PlanError("columns must be names.")
-        if not task.n_features == self.grid.n_features == len(self.columns):
+        n_features = task.n_features if self.opened else self.grid.n_features
+        if not n_features == self.grid.n_features == len(self.columns):
             raise PlanError(
-                f"columns must be {task.n_features} as in the task, got {len(self.columns)} names "
+                f"columns must be {n_features} as in the task, got {len(self.columns)} names "
                 f"and {self.grid.n_features} bounds."
             )
-        if task.frac_bits != self.grid.frac_bits:
+        if self.opened and task.frac_bits != self.grid.frac_bits:
             raise PlanError(f"frac_bits differ: task {task.frac_bits}, grid {self.grid.frac_bits}.")
         if self.budget and self.layout.mechanism == "gaussian" and self.budget.delta == 0:
             raise PlanError(f"delta must be > 0 for task {task.name!r}, whose noise is Gaussian.")
