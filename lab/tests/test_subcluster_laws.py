@@ -23,7 +23,7 @@ from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.protocol.plan import Plan
 from cloister.randomness import public_generator
 from cloister.task import Block, GridState, Released, Task
-from cloister.tasks import TASKS
+from cloister.tasks import TASKS, installed
 from cloister.tasks.clustering.kmeans import FastLloyd
 from cloister.testing import Wire, check_task, toy_plan, toy_schema
 from cloister_lab.tasks.subcluster import (
@@ -461,7 +461,7 @@ def test_kmeans_guarantee_dp_costs_what_fastlloyd_costs() -> None:
 def test_a_plan_survives_json(name: str) -> None:
     it = designed(name)
     plan = toy_plan(it, budget=BUDGET)
-    again = Plan.from_dict(json.loads(json.dumps(plan.to_dict())))
+    again = Plan.from_dict(json.loads(json.dumps(plan.to_dict())), installed())
     assert again.digest == plan.digest
     assert again.task == it
 

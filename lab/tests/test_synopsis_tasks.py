@@ -22,7 +22,7 @@ from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.protocol.plan import Plan
 from cloister.task import Block, GridState, Released, Task
-from cloister.tasks import TASKS
+from cloister.tasks import TASKS, installed
 from cloister.testing import Wire, ZeroNoise, check_task, toy_plan, toy_schema
 from cloister_lab.tasks.balcan import Balcan
 from cloister_lab.tasks.dp_em import DPEM
@@ -307,7 +307,7 @@ def test_weights_add_up_to_the_budget_and_no_more_is_spent(name: str) -> None:
 def test_a_plan_survives_json(name: str) -> None:
     it = designed(name)
     plan = toy_plan(it, budget=budget_of(it))
-    again = Plan.from_dict(json.loads(json.dumps(plan.to_dict())))
+    again = Plan.from_dict(json.loads(json.dumps(plan.to_dict())), installed())
     assert again.digest == plan.digest
     assert again.task == it
 

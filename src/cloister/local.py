@@ -54,6 +54,8 @@ class LocalFederation:
         Lifetime cap in each silo's ledger.
     policies : mapping of str to mapping
         What a silo's policy says beyond, or in place of, approving `auto`, FastLloyd and counts.
+    tasks : mapping of name to ``FILE.py:CLASS``
+        Tasks of your own, as every silo's settings name them.
     coordinator : mapping
         Settings of the coordinator, such as ``{"grace": 5.0}``.
     command : function of (role, configuration file)
@@ -68,6 +70,7 @@ class LocalFederation:
     cap_epsilon: float = 10.0
     cap_delta: float = 1e-6
     policies: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    tasks: Mapping[str, str] = field(default_factory=dict)
     coordinator: Mapping[str, Any] = field(default_factory=dict)
     command: Command = product_command
     poll_seconds: float = 0.05
@@ -232,6 +235,7 @@ class LocalFederation:
                     "cap_delta": self.cap_delta,
                     "data": {"file": str(Path(table).resolve())},
                     "policy": policy,
+                    "tasks": dict(self.tasks),
                     "peers": {p: self.fingerprints[p] for p in self.tables if p != name},
                     "analysts": {ANALYST: self.fingerprints[ANALYST]},
                 },

@@ -213,7 +213,7 @@ class Beaten:
                 ((document,),) = database.execute(
                     "SELECT plan FROM jobs WHERE id = ?", (outcome.job,)
                 ).fetchall()
-                plan = Plan.from_dict(json.loads(document))
+                plan = Plan.from_dict(json.loads(document), TASKS)
                 rows = database.execute(
                     "SELECT round, frame FROM rounds WHERE job = ? ORDER BY round", (outcome.job,)
                 ).fetchall()

@@ -21,6 +21,7 @@ from cloister.protocol.session import Transport
 from cloister.service.audit import Audit
 from cloister.service.jobs import Jobs
 from cloister.service.store import Store, StoredJob
+from cloister.tasks import TASKS
 from cloister.testing import ZeroNoise, toy_plan, toy_records
 
 SILOS = ("a", "b", "c")
@@ -81,7 +82,7 @@ class Streams:
     def offer(self, silo: str, job: str, document: dict[str, Any]) -> None:
         self.offers.append((silo, job, document))
         if (silo, job) not in self.clients:
-            self.clients[silo, job] = self.client(silo, Plan.from_dict(document["plan"]))
+            self.clients[silo, job] = self.client(silo, Plan.from_dict(document["plan"], TASKS))
 
     def client(self, silo: str, plan: Plan) -> Client:
         records = toy_records(plan)[silo]

@@ -36,6 +36,7 @@ from cloister.service.jobs import Jobs
 from cloister.service.main import _serve
 from cloister.service.server import Server, peer_certificate
 from cloister.service.store import Store
+from cloister.tasks import TASKS
 from cloister.testing import ZeroNoise, toy_records
 from cloister.transports.http import Kind, Message, StreamClient, in_json
 
@@ -195,7 +196,7 @@ class Silo:
     def _take(self, stream: Any, message: Message) -> None:
         match message.kind:
             case Kind.OFFER:
-                plan = Plan.from_dict(message.words()["plan"])
+                plan = Plan.from_dict(message.words()["plan"], TASKS)
                 if message.job not in self.clients:
                     self.clients[message.job] = Client(
                         plan,

@@ -19,6 +19,7 @@ from cloister.secagg.masks import GroupMask
 from cloister.service.audit import Audit
 from cloister.silo.agent import Agent
 from cloister.silo.store import Store
+from cloister.tasks import TASKS
 from cloister.transports.http import Kind, Message
 
 KEY = bytes(range(32))
@@ -88,6 +89,7 @@ class Site:
             ),
             refusal=lambda plan, proposer: self.refused,
             records=changes.pop("read", self.read),
+            tasks=TASKS,
         )
         options: dict[str, Any] = {
             "store": self.store(),

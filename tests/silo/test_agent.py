@@ -490,8 +490,9 @@ _KILLED = """
     from kit import Site, ask, offer
     from cloister.protocol.messages import Open, encode
     from cloister.protocol.plan import Plan
+    from cloister.tasks import TASKS
     import json
-    plan = Plan.from_dict(json.loads(sys.argv[2]))
+    plan = Plan.from_dict(json.loads(sys.argv[2]), TASKS)
     site = Site(Path(sys.argv[1]), standing=True)
     agent = site.agent()
     where = sys.argv[3]

@@ -142,7 +142,7 @@ def _show_in_brief(job: Job, out: Output) -> dict[str, Any]:
 
 def _show_plan(job: Job, site: Site, out: Output) -> dict[str, Any]:
     """Show a plan, who takes part, what it costs here and what the owner can do."""
-    plan = _plan(job)
+    plan = _plan(site, job)
     refusal = site.refusal(plan, job.proposer)
     cost = _cost(plan, site, job)
     consent = plan.profile == "group"
@@ -186,7 +186,7 @@ def _approve(args: argparse.Namespace, site: Site, out: Output) -> None:
     store = site.store()
     job = store.find(args.job)
     if job.state == SiloState.WAITING:
-        _check_approval(args, site, job, _plan(job))
+        _check_approval(args, site, job, _plan(site, job))
     if not store.move(job.id, ACCEPT, by="owner"):
         raise PlanError(f"job {job.id} is {_now(site, job)} already; only a waiting job can be.")
     out.say(f"accepted  {job.id}")
@@ -245,7 +245,7 @@ def _result(args: argparse.Namespace, site: Site, out: Output) -> None:
     path = site.settings.results / job.id / MODEL
     if not path.is_file():
         raise DataError(f"job {job.id} is {job.state} and has no result here.")
-    result = JobResult.load(path)
+    result = JobResult.load(path, site.tasks)
     for warning in _warnings(result):
         out.warn(warning)
     plan = result.plan
@@ -273,8 +273,8 @@ def _warnings(result: JobResult) -> tuple[str, ...]:
     return (CONSENT,) if result.noise == AGGREGATOR_NOISE else warnings_of(result)
 
 
-def _plan(job: Job) -> Plan:
-    return Plan.from_dict(json.loads(job.plan))
+def _plan(site: Site, job: Job) -> Plan:
+    return Plan.from_dict(json.loads(job.plan), site.tasks)
 
 
 def _now(site: Site, job: Job) -> str:

@@ -31,7 +31,6 @@ from cloister.schema import Schema
 from cloister.service.client import Rest
 from cloister.settings import AnalystSettings, CoordinatorSettings
 from cloister.task import Task
-from cloister.tasks import TASKS
 
 Settings = AnalystSettings | CoordinatorSettings
 
@@ -137,10 +136,6 @@ def _planned(args: argparse.Namespace, rest: Rest) -> Plan:
         options = {**task_options(args.set), **_about(args, task)}
     else:
         task, options = kmeans_task(args)
-    if TASKS.get(task.name) is not task:
-        raise PlanError(
-            f"task {task.name!r} is not one that every silo has; see cloister tasks for those."
-        )
     members = _members(args.silos, rest)
     network = {
         "profile": args.profile or ("pairwise" if len(members) > 2 else "group"),

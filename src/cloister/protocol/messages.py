@@ -20,7 +20,7 @@ from cloister.hazmat.ring import RING_BITS, Words, from_bytes, to_bytes
 from cloister.hazmat.shamir import SHARE_BYTES
 from cloister.hazmat.signing import SIGNATURE_BYTES
 from cloister.privacy.chain import SignedStatement, Statement
-from cloister.protocol.plan import PROTOCOL_VERSION, Plan
+from cloister.protocol.plan import Plan
 
 BEFORE = -1
 """The round in which silos agree on keys, where confirmations name one."""
@@ -361,7 +361,7 @@ def encode(plan: Plan, message: Message) -> bytes:
     sender = message.sender.encode()
     header = _HEADER.pack(
         _MAGIC,
-        PROTOCOL_VERSION,
+        plan.protocol,
         message.kind,
         bytes.fromhex(plan.run_id),
         plan.digest,
@@ -388,9 +388,9 @@ def decode(plan: Plan, frame: bytes) -> Message:
     magic, version, kind, session, digest, t, attempt, frac_bits, ring_bits, name_len, body_len = (
         _HEADER.unpack_from(frame)
     )
-    if magic != _MAGIC or version != PROTOCOL_VERSION:
+    if magic != _MAGIC or version != plan.protocol:
         raise RemoteProtocolError(
-            f"frame is not of protocol version {PROTOCOL_VERSION}; use the same version everywhere."
+            f"frame is not of protocol version {plan.protocol}; use the same version everywhere."
         )
     if session != bytes.fromhex(plan.run_id) or digest != plan.digest:
         raise RemoteProtocolError("frame belongs to another plan or run; the digests differ.")

@@ -26,11 +26,11 @@ from functools import partial
 from typing import Any
 
 from cloister.errors import CloisterError, LedgerError, PlanError, ProtocolError, TransportError
-from cloister.privacy.noise import SILOS_NOISE, DiscreteNoise, NoiseSource
+from cloister.privacy.noise import DiscreteNoise, NoiseSource
 from cloister.protocol.aggregator import Aggregator
 from cloister.protocol.lifecycle import ENDED, CoordinatorState
-from cloister.protocol.messages import Reply, decode
 from cloister.protocol.plan import Plan
+from cloister.protocol.progress import sums_to_dict
 from cloister.protocol.proposal import Proposer
 from cloister.protocol.session import RoundDone, Transport, run_rounds
 from cloister.service.audit import Audit
@@ -506,15 +506,8 @@ class Jobs:
         )
 
     def _publish(self, plan: Plan, aggregator: Aggregator) -> None:
-        """Keep the result of a plan that publishes it, which only pairwise masks allow."""
-        from cloister.jobs import result_of
-
-        survivors = []
-        for t in range(plan.rounds):
-            reply = decode(plan, self.store.frame(plan.run_id, t) or b"")
-            survivors.append(reply.survivors if isinstance(reply, Reply) else ())
-        result = result_of(plan, aggregator.history, survivors, SILOS_NOISE)
-        self.store.publish(plan.run_id, result.to_dict())
+        """Keep the noised sums of a plan that publishes them, which only pairwise masks allow."""
+        self.store.publish(plan.run_id, sums_to_dict(plan, aggregator.sums))
 
     def _end(self, job: str, state: CoordinatorState, reason: str = "") -> bool:
         """End a job once, and tell its silos; return whether it was this call that ended it."""

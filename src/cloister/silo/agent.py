@@ -21,6 +21,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from cloister.code import other_code
 from cloister.data import Records
 from cloister.errors import (
     BudgetExceeded,
@@ -45,6 +46,7 @@ from cloister.service.audit import Audit
 from cloister.service.logs import place_of
 from cloister.silo.site import Site
 from cloister.silo.store import Job, Store, in_brief
+from cloister.task import Task
 from cloister.transports.http import Kind, Message, in_json, printable
 
 LOCAL_PROBLEM = "local problem; see the silo's log"
@@ -64,7 +66,7 @@ class Agent:
     Parameters
     ----------
     site : Site
-        Settings, schema and policy of the silo; refuses plans and reads records.
+        Settings, schema, policy and tasks of the silo; refuses plans and reads records.
     store : Store
     ledger : Ledger
     audit : Audit
@@ -100,6 +102,7 @@ class Agent:
         self._ledger = ledger
         self._audit = audit
         self._join = join
+        self._tasks = site.tasks
         self._noise_label = noise_label
         self._wait = wait
         self._plans: dict[str, Plan] = {}
@@ -175,7 +178,7 @@ class Agent:
     def _offered(self, message: Message) -> list[Message]:
         job = message.job
         try:
-            plan, proposer, asked_at = _read_offer(message)
+            plan, proposer, asked_at = _read_offer(message, self._tasks)
         except PlanError as error:
             _log.warning("an offer was declined: %s", error, extra={"job": job})
             return [_told_no(job, str(error))]
@@ -325,6 +328,8 @@ class Agent:
             plan = self._plan(known)
             if known.state == SiloState.APPROVED:
                 self._start(known, plan)
+            elif reason := other_code(plan):  # installed since the job began
+                raise PlanError(reason)
             self._clients[job] = self._join(plan, self._book(plan))
         return self._clients[job]
 
@@ -485,7 +490,7 @@ class Agent:
     def _plan(self, job: Job) -> Plan:
         if job.id not in self._plans:
             try:
-                self._plans[job.id] = Plan.from_dict(json.loads(job.plan))
+                self._plans[job.id] = Plan.from_dict(json.loads(job.plan), self._tasks)
             except (ValueError, PlanError) as error:
                 raise LedgerError(
                     f"the plan of job {job.id} was changed in the file of jobs; restore its copy."
@@ -508,13 +513,15 @@ def close_job(ledger: Ledger, job: str, *, whole: bool = False) -> None:
 # Messages ----------------------------------------------------------------------------------------
 
 
-def _read_offer(message: Message) -> tuple[Plan, Mapping[str, Any], float | None]:
+def _read_offer(
+    message: Message, tasks: Mapping[str, type[Task]]
+) -> tuple[Plan, Mapping[str, Any], float | None]:
     """Return plan, proposer and time of an offer, or say that it cannot be read."""
     try:
         if len(message.body) > MAX_PLAN_MODEL + _ENVELOPE:
             raise PlanError(f"it has {len(message.body)} bytes.")
         document = message.words()
-        plan = Plan.from_dict(document["plan"])
+        plan = Plan.from_dict(document["plan"], tasks)
         plan.check_network_size()
         given = document.get("proposer") or {}
         if not isinstance(given, dict):

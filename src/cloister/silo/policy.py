@@ -10,12 +10,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Self
 
+from cloister.code import other_code
 from cloister.errors import PlanError
 from cloister.protocol.plan import Plan, study_name
 from cloister.protocol.proposal import Proposer
 from cloister.schema import Schema
 from cloister.settings import PolicySettings
-from cloister.task import BySilo, Profile, names_within
+from cloister.task import BySilo, Profile, tasks_within
 
 _SHOWN = 5  # names in a reason; a catalogue may have thousands
 
@@ -168,9 +169,11 @@ class Policy:
             )
 
     def _what(self, plan: Plan) -> Iterator[str]:
-        for name in names_within(plan.task):
+        for name in (task.name for task in tasks_within(plan.task)):
             if name not in self.tasks:
                 yield f"task {name!r} is not among those allowed here: {_list(self.tasks)}."
+        if reason := other_code(plan):
+            yield reason
         if plan.profile not in self.profiles:
             yield (
                 f"profile {plan.profile!r} is not among those allowed here: {_list(self.profiles)}."

@@ -39,6 +39,7 @@ from cloister.errors import DataError, PlanError, PrivacyWarning
 from cloister.estimators.measures import _Asked
 from cloister.estimators.row_code import frame_by_frame, one_by_one, row_code
 from cloister.protocol.plan import Plan
+from cloister.tasks import TASKS
 from cloister.tasks.evaluation.classification import Evaluation
 from cloister.tasks.evaluation.regression import RegressionEvaluation
 from cloister.testing import ZeroNoise
@@ -331,7 +332,7 @@ def test_a_plan_says_that_columns_of_scores_are_assumed_to_be_of_the_record() ->
         profile="pairwise", truth="truth", score="x",
     )  # fmt: skip
     assert "from its own record alone" in plan.task.describe()
-    assert Plan.from_dict(plan.to_dict()) == plan
+    assert Plan.from_dict(plan.to_dict(), TASKS) == plan
 
 
 # An ensemble of ours ------------------------------------------------------------------------------
