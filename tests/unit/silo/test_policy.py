@@ -28,7 +28,7 @@ PLAN = replace(PLAN, schema_digest=SCHEMA.digest())
 ANN, MALLORY = Identity.new(), Identity.new()
 SILO = "silo-1"
 PINS = {name: identity.fingerprint for name, identity in IDENTITIES.items()}
-ALLOWS = Policy(tasks=("fastlloyd",), max_epsilon_per_job=1.0)
+ALLOWS = Policy(PolicySettings(tasks=("fastlloyd",), max_epsilon_per_job=1.0))
 
 
 def signed(plan: Plan, identity: Identity = ANN, name: str = "ann", **changes: str) -> Proposer:
@@ -73,7 +73,7 @@ def test_a_job_within_every_rule_is_not_refused() -> None:
 
 
 def allowing(**changes: Any) -> Policy:
-    return replace(ALLOWS, **changes)
+    return Policy(ALLOWS.rules.model_copy(update=changes))
 
 
 def asking(**changes: Any) -> Plan:
@@ -318,10 +318,10 @@ def test_a_signature_with_another_byte_is_none(place: int, change: int) -> None:
 
 
 def test_the_policy_of_a_file_that_says_nothing_is_the_policy_that_denies() -> None:
-    assert Policy.of(PolicySettings()) == Policy()
-    written = PolicySettings(tasks=("count",), max_epsilon_per_job=0.5, columns=("a",))
-    assert Policy.of(written) == Policy(("count",), 0.5, columns=("a",))
-    assert [field.name for field in fields(Policy)] == list(PolicySettings.model_fields)
+    assert Policy().rules == PolicySettings()
+    for name, value in (("tasks", ()), ("max_epsilon_per_job", None), ("profiles", ())):
+        assert Case(allowing(**{name: value})).refusal() is not None
+    assert Case(Policy()).refusal() is not None
 
 
 COLUMN = {"name": "x", "type": "category", "categories": ("a", "b", "c")}
