@@ -137,9 +137,8 @@ class Policy:
         if reason := other_code(plan):
             yield reason
         if plan.profile not in self.rules.profiles:
-            yield (
-                f"profile {plan.profile!r} is not among those allowed here: {_list(self.rules.profiles)}."
-            )
+            allowed = _list(self.rules.profiles)
+            yield f"profile {plan.profile!r} is not among those allowed here: {allowed}."
         if plan.publish and not self.rules.allow_publish:
             yield "publish must be False here; the result is for the silos alone."
         if isinstance(plan.task, BySilo) and plan.task.silos and not self.rules.allow_breakdown:
@@ -173,9 +172,10 @@ class Policy:
                 f"schema_digest must be {schema.digest()}, that of this silo's schema, got "
                 f"{plan.schema_digest!r}; agree on one schema, see 'cloister schema diff'."
             )
+        allowed = self.rules.columns
         for name in plan.columns:
-            if self.rules.columns is not None and name not in self.rules.columns:
-                yield f"column {name!r} is not among those allowed here: {_list(self.rules.columns)}."
+            if allowed is not None and name not in allowed:
+                yield f"column {name!r} is not among those allowed here: {_list(allowed)}."
         for name, asked, own in (
             ("unit", plan.unit, schema.unit),
             ("max_rows", plan.max_rows, schema.max_rows or 1),
