@@ -10,7 +10,7 @@ QUICK := tests/unit/hazmat tests/unit/privacy tests/unit/secagg tests/unit/proto
   tests/protocol/test_aggregator.py tests/protocol/test_client.py tests/properties/test_payloads.py
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test quick house lint bench docs clean
+.PHONY: demo test quick house lint bench docs wheels clean
 
 demo: $(VENV)/.base
 	$(BIN)/cloister demo --out demo-out
@@ -39,8 +39,12 @@ bench: $(VENV)/.dev
 docs: $(VENV)/.docs
 	$(BIN)/mkdocs build --strict --site-dir site
 
+# Builds cloister and cloister-lab, and installs the first without the second and with it.
+wheels: $(VENV)/.dev
+	PYTHON=$(BIN)/python scripts/wheels dist
+
 clean:
-	rm -rf $(VENV) site demo-out
+	rm -rf $(VENV) site demo-out dist
 
 $(VENV)/bin/python:
 	@test -n "$(PYTHON)" || { echo "cloister needs Python 3.11 or newer with venv (Debian: apt install python3-venv)."; exit 1; }

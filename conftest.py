@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -40,6 +42,26 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip("public benchmark tables are not beside this checkout")
     return folder
+
+
+# What makes a process behave as if the laboratory were not installed.
+_WITHOUT_LAB = """
+import importlib.metadata as metadata, os, sys
+sys.path = [place for place in sys.path if not os.path.isdir(os.path.join(place, "cloister_lab"))]
+found = metadata.entry_points
+metadata.entry_points = lambda **k: [e for e in found(**k) if "cloister_lab" not in e.value]
+"""
+
+
+@pytest.fixture(scope="session")
+def without_lab() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """A function that runs code, with its arguments, in a process that has no laboratory."""
+
+    def run(code: str, *argv: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", _WITHOUT_LAB + code, *argv]
+        return subprocess.run(command, capture_output=True, text=True)
+
+    return run
 
 
 def _reachable(root: object) -> list[object]:

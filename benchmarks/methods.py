@@ -30,12 +30,13 @@ from sklearn.cluster import KMeans
 from threadpoolctl import threadpool_limits
 
 from cloister import DPKMeans
-from cloister.estimators.kmeans import ALGORITHMS
-from cloister_lab.experiments.all_methods import CURATORS, curator_centres
+from cloister.estimators.kmeans import kmeans_tasks
+from cloister_lab.curator import METHODS as CURATORS
 from cloister_lab.experiments.datasets import load
+from cloister_lab.experiments.sweep import release
 
 TABLES = ("s1", "adult", "mnist_t10k")
-METHODS = (*ALGORITHMS, *CURATORS)
+METHODS = (*kmeans_tasks(), *CURATORS)
 EPSILON = 1.0
 ENOUGH = 3.0  # seconds after which a fit is not repeated
 TIMEOUT = 900.0
@@ -83,7 +84,7 @@ def measure(method: str, table: str, folder: Path | None) -> Cell:
 
     def fit() -> None:
         if method in CURATORS:
-            curator_centres(data, CURATORS[method], EPSILON, 0)
+            release(data, method, EPSILON, 0)
         else:
             DPKMeans(
                 data.n_clusters,

@@ -1,11 +1,11 @@
-"""Every private method withstands its audit, and every broken twin is caught by one.
+"""Every private method withstands its audit, and every mutant is caught by one.
 
 False alarms. What runs on fresh noise of the operating system may fail by chance: an audit of a
 task with probability at most ``6 ALPHA``, one of a curator's method with ``2 ALPHA``, and each
 attack on a system or a method with ``ALPHA = 1e-8``. ``test_false_alarm_rates_sum_to_the_budget``
 adds them up for this file; the sum is at most 4e-6. Twins run on fixed seeds, or
 have a defect that every key and every draw shows, so they are caught each time. Max cover draws its
-balls with fresh bytes; its twin is caught with some ten deviations to spare.
+balls with fresh bytes; its mutant is caught with some ten deviations to spare.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from cloister.privacy.events import GaussianEvent
 from cloister.privacy.noise import NoiseKind
 from cloister.protocol.plan import Plan
 from cloister.schema import schema_of
-from cloister.tasks import TASKS
+from cloister.tasks import installed
 from cloister.tasks.examples import example_of
 from cloister.testing import Faults, Wire, toy_plan, toy_records
 from cloister.transports.inprocess import InProcess
@@ -53,8 +53,10 @@ from cloister_lab.audit.adversary import (
     attack_system,
 )
 from cloister_lab.audit.curators import audit_method
-from cloister_lab.audit.twins import TWINS, FixedNoise, Twin
+from cloister_lab.audit.mutants import MUTANTS, FixedNoise, Mutant
 from cloister_lab.curator import METHODS
+
+TASKS = installed()  # the laboratory's, too
 
 PRIVATE = [name for name, task in TASKS.items() if task.private]
 CURATORS = [name for name, method in METHODS.items() if method.private]
@@ -119,9 +121,9 @@ def test_false_alarm_rates_sum_to_the_budget() -> None:
 # --- what is broken is caught
 
 
-@pytest.mark.parametrize("twin", TWINS, ids=lambda twin: twin.name)
-def test_a_broken_twin_is_caught(twin: Twin) -> None:
-    assert twin.caught is not None, twin.defect
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_broken_twin_is_caught(mutant: Mutant) -> None:
+    assert mutant.caught is not None, mutant.defect
 
 
 def test_a_method_that_says_it_is_not_private_is_not_audited_as_a_task() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from cloister.cli import main
 from cloister_lab.experiments.catalogue import EXPERIMENTS
-from cloister_lab.experiments.run import load_tidy
+from cloister_lab.experiments.records import load_tidy
 
 RUN = ["experiments", "run", "fastlloyd-fig2", "--repeats", "1", "--datasets", "iris"]
 

@@ -31,7 +31,7 @@ from cloister.testing import UNMET_CHECKS, SimulatedNoise, ZeroNoise, toy_plan
 from cloister_lab.curator import CuratorMethod
 from cloister_lab.curator.published import KMeansGuarantee, SubCluster
 from cloister_lab.estimators import CuratorKMeans
-from cloister_lab.experiments.compare import METHODS
+from cloister_lab.experiments.sweep import TASKS as METHODS
 from cloister_lab.metrics import nicv
 from cloister_lab.tasks.subcluster import KMeansGuaranteeDP, SubClusterDP
 

@@ -15,6 +15,7 @@ from cloister.errors import PlanError
 from cloister.testing import UNMET_CHECKS
 from cloister_lab.experiments.compare import compare
 from cloister_lab.experiments.datasets import min_max
+from cloister_lab.experiments.records import number
 
 ALGORITHMS = pytest.mark.parametrize("algorithm", ["kmeans-guarantee-dp", "subcluster-dp"])
 RNG = np.random.default_rng(0)
@@ -74,10 +75,14 @@ def test_subclusters_rounds_are_even() -> None:
         model("subcluster-dp", rounds=3).fit(X)
 
 
-def test_they_can_be_compared() -> None:
+def test_they_can_be_compared(tmp_path: Path) -> None:
     rows = compare(
-        [min_max(X, "groups", 3)], ["kmeans-guarantee-dp", "subcluster-dp"], [1.0], repeats=1
+        [min_max(X, "groups", 3)],
+        ["kmeans-guarantee-dp", "subcluster-dp"],
+        [1.0],
+        tmp_path / "runs.csv",
+        repeats=1,
     )
-    assert [row.method for row in rows] == ["kmeans-guarantee-dp", "subcluster-dp"]
-    assert all(row.noise == "operating system" for row in rows)
-    assert all(row.cost_gap is not None and math.isfinite(row.cost_gap) for row in rows)
+    assert [row["method"] for row in rows] == ["kmeans-guarantee-dp", "subcluster-dp"]
+    assert all(row["noise"] == "operating system" for row in rows)
+    assert all(math.isfinite(number(row, "cost_gap")) for row in rows)

@@ -23,7 +23,7 @@ from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.protocol.plan import Plan
 from cloister.randomness import public_generator
 from cloister.task import Block, GridState, Released, Task
-from cloister.tasks import TASKS, installed
+from cloister.tasks import installed
 from cloister.tasks.clustering.kmeans import FastLloyd
 from cloister.testing import Wire, check_task, toy_plan, toy_schema
 from cloister_lab.tasks.subcluster import (
@@ -34,6 +34,8 @@ from cloister_lab.tasks.subcluster import (
     draw_from_zone,
     sum_in_zones,
 )
+
+TASKS = installed()  # the laboratory's, too
 
 ONE = 1 << 16
 BUDGET = Budget(4.0, 1e-6)

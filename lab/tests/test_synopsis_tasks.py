@@ -22,7 +22,7 @@ from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.protocol.plan import Plan
 from cloister.task import Block, GridState, Released, Task
-from cloister.tasks import TASKS, installed
+from cloister.tasks import installed
 from cloister.testing import Wire, ZeroNoise, check_task, toy_plan, toy_schema
 from cloister_lab.tasks.balcan import Balcan
 from cloister_lab.tasks.dp_em import DPEM
@@ -30,6 +30,8 @@ from cloister_lab.tasks.feddp_init import FedDPInit
 from cloister_lab.tasks.grid_synopsis import EUGkM, Hybrid
 from cloister_lab.tasks.lsh_tree import LSHTree
 from cloister_lab.tasks.max_cover import MaxCoverHistogram
+
+TASKS = installed()  # the laboratory's, too
 
 ONE = 1 << 16
 # name: the task and the options under which it has something to show

@@ -23,6 +23,7 @@ from cloister.errors import (
     TransportError,
     UncountedWarning,
 )
+from cloister.moved import install, old_name
 
 if TYPE_CHECKING:
     from cloister.data import Baskets
@@ -147,9 +148,12 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
-        raise AttributeError(f"module 'cloister' has no attribute {name!r}")
+        return old_name(__name__, name)
     return getattr(import_module(_HOME[name]), name)
 
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+install()

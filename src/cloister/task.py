@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import log, prod, sqrt
-from typing import Any, ClassVar, Literal, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from cloister.display import Exhibit
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
+from cloister.moved import old_name
 
 Mechanism = Literal["gaussian", "laplace", "none"]
 Profile = Literal["local", "group", "pairwise"]
@@ -395,3 +396,9 @@ class BySilo(Task, Protocol):
         `contribute` knows no silo and fills the first layer.
         """
         ...
+
+
+if not TYPE_CHECKING:  # type checkers shall see today's names only
+
+    def __getattr__(name: str) -> Any:
+        return old_name(__name__, name)

@@ -18,9 +18,11 @@ from cloister.privacy.events import Event
 from cloister.privacy.filter import Split
 from cloister.privacy.ledger import Ledger
 from cloister.schema import schema_of
-from cloister.tasks import TASKS
+from cloister.tasks import installed
 from cloister.tasks.examples import example_of
 from cloister_lab.curator import METHODS
+
+TASKS = installed()  # the laboratory's, too
 
 Said = pytest.CaptureFixture[str]
 CAP = Budget(1.0, 1e-6)

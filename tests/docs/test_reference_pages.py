@@ -11,7 +11,9 @@ from types import ModuleType
 import pytest
 
 import cloister
-from cloister.tasks import TASKS
+from cloister.tasks import installed
+
+TASKS = installed()  # the laboratory's, too
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 DIRECTIVE = re.compile(r"^::: ([\w.]+)\n((?:    .*\n)*)", re.MULTILINE)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+LAB = ROOT / "lab" / "src"
 PAGE = (ROOT / "docs" / "reference" / "rules.md").read_text(encoding="utf-8")
 ROW = re.compile(r"^\| (\d+) \| (.+) \| (.+) \| (.+) \|$", re.MULTILINE)
 RULES = {int(number): (rule, where, tests) for number, rule, where, tests in ROW.findall(PAGE)}
@@ -38,11 +39,12 @@ def test_a_rule_has_tests_that_exist(number: int) -> None:
     assert found, f"rule {number} has no test"
     assert TEST.sub("", named).strip(" ,") == "", f"rule {number} names something that is no test"
     for file, name in found:
-        path = ROOT / "tests" / file
+        path = ROOT / ("" if file.startswith("lab/") else "tests") / file
         assert path.is_file(), f"{file} is not there"
         assert name in names_in(path), f"{file} has no test {name}"
     for module in re.findall(r"`([\w/]+\.py)`", where):
-        assert (ROOT / "src" / "cloister" / module).is_file(), f"{module} is not there"
+        home = LAB if module.startswith("cloister_lab/") else ROOT / "src" / "cloister"
+        assert (home / module).is_file(), f"{module} is not there"
 
 
 def test_a_test_that_is_not_there_is_noticed(tmp_path: Path) -> None:

@@ -7,10 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from cloister.tasks import TASKS
+from cloister.tasks import TASKS as SHIPPED
+from cloister.tasks import installed
+
+TASKS = installed()  # the laboratory's, too
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "reference" / "tasks.md").read_text(encoding="utf-8")
+PAGES = {
+    page: (ROOT / "docs" / "reference" / f"{page}.md").read_text(encoding="utf-8")
+    for page in ("tasks", "lab")
+}
+PAGE = "".join(PAGES.values())
 PROVED = dict(
     re.findall(r"^\| `([\w-]+)` \| (\[.+?\]\(\.\./proofs/.+?\) \| `.+?`) \|$", PAGE, re.MULTILINE)
 )
@@ -24,10 +31,18 @@ def test_a_task_is_described(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name, task in TASKS.items() if task.private])
 def test_a_private_task_names_its_proof_and_its_test_of_sensitivity(name: str) -> None:
-    proof, test = re.findall(r"\(\.\./(proofs/[\w-]+\.md)\)|`(tests/[\w/]+\.py)`", PROVED[name])
+    proof, test = re.findall(
+        r"\(\.\./(proofs/[\w-]+\.md)\)|`((?:lab/)?tests/[\w/]+\.py)`", PROVED[name]
+    )
     assert (ROOT / "docs" / proof[0]).is_file()
     assert (ROOT / test[1]).is_file()
 
 
 def test_no_proof_is_named_for_what_does_not_ship() -> None:
     assert PROVED.keys() <= TASKS.keys()
+
+
+def test_tasks_of_the_laboratory_have_a_page_of_their_own() -> None:
+    for name in TASKS:
+        page = "tasks" if name in SHIPPED else "lab"
+        assert f"\n| `{name}` |" in PAGES[page]

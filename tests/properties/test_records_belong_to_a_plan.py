@@ -22,10 +22,12 @@ from cloister.protocol.plan import Plan
 from cloister.schema import schema_of
 from cloister.secagg.masks import NoMask
 from cloister.task import GridState, Task, inside
-from cloister.tasks import TASKS
+from cloister.tasks import installed
 from cloister.tasks.count import Count
 from cloister.tasks.examples import example_of
 from cloister.testing import ZeroNoise, check_task, hostile_states, outside_the_box
+
+TASKS = installed()  # the laboratory's, too
 
 TABLE = pd.DataFrame({"x0": [0.5] * 50, "x1": [0.5] * 50, "person": ["a"] * 50})
 FIELDS: dict[str, Any] = {"budget": Budget(1.0, 1e-6), "nominal_n": 100}
@@ -138,7 +140,7 @@ def test_no_task_exceeds_its_bound_for_records_outside_the_box_or_hostile_states
 
 
 def test_a_task_without_the_rule_would_exceed_its_bound() -> None:
-    """The broken twin: the first round of `auto`, summed as records come."""
+    """The mutant: the first round of `auto`, summed as records come."""
     task = planned_task("auto", 9).task
     row = outside_the_box(task.n_features, task.frac_bits)[1:2]
     assert excess(task, 0, task.contribute(0, start(task), row)) > 100

@@ -229,8 +229,8 @@ def test_law_04_pads_are_uniform_modulo_2_64() -> None:
         words = np.concatenate(pads)
         for place in (0, 3, 7):
             assert uniform_bytes(words, place) > 1e-10
-    twin = np.random.default_rng(0).integers(0, 2**63, 100_000, dtype=np.uint64)
-    assert uniform_bytes(twin, 7) < 1e-10  # one bit of the ring unused is found
+    mutant = np.random.default_rng(0).integers(0, 2**63, 100_000, dtype=np.uint64)
+    assert uniform_bytes(mutant, 7) < 1e-10  # one bit of the ring unused is found
 
 
 def test_law_04_no_label_is_used_twice_in_a_job(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Whole runs leak no more than they claim, and broken twins of them are caught.
+"""Whole runs leak no more than they claim, and mutants of them are caught.
 
 Four things are tested: the two-world audit of :mod:`audit`, that its fast runs are the real ones,
 that noise is drawn afresh for every word, round and run, and that no record, wherever it lies,
@@ -18,7 +18,7 @@ most 4e-7 for this file, and ``test_false_alarm_rates_sum_to_the_budget`` adds i
   most the moments of the continuous one). The threshold makes the union bound over all pairs of
   words and both signs equal ``ALPHA_INDEPENDENCE = 1e-8``; two tests: 2e-8.
 
-Together 1.96e-7. All other tests, broken twins included, run on fixed seeds and cannot fail by
+Together 1.96e-7. All other tests, mutants included, run on fixed seeds and cannot fail by
 chance.
 
 Power, measured at 3e5 runs a world, epsilon = 4, delta = 1e-5 (share of audits that alarm; 20 each,
@@ -87,10 +87,10 @@ COPIES = 20_000  # so many records hold the centre still: it moves by about 1e-4
 # --- plans, records and noise to audit
 
 
-def fast_lloyd(n_features: int, twin: type[FastLloyd] = FastLloyd) -> FastLloyd:
+def fast_lloyd(n_features: int, mutant: type[FastLloyd] = FastLloyd) -> FastLloyd:
     """Return three rounds; the radii are lattice distances of records in the box, exactly."""
     first_radius, radius = {1: (1.0, 0.8), 2: (1.25, 1.0)}[n_features]
-    return twin(
+    return mutant(
         n_clusters=1, n_features=n_features, rounds=3, first_radius=first_radius, radius=radius
     )
 
@@ -138,7 +138,7 @@ def encoded(plan: Plan, points: list[Floats], times: list[int], extra: Floats) -
 
 
 class FixedNoise:
-    """The exact samplers on a fixed stream, so that twins are caught on every machine."""
+    """The exact samplers on a fixed stream, so that mutants are caught on every machine."""
 
     label = "fixed stream: not private"
 
@@ -166,7 +166,7 @@ class Recorded:
         return words
 
 
-# --- broken twins: each has one defect, in a part that is passed in
+# --- mutants: each has one defect, in a part that is passed in
 
 
 class QuietNoise(FixedNoise):
@@ -545,10 +545,10 @@ def test_no_record_adds_more_than_the_sensitivity_wherever_it_lies(k: int, d: in
 
 
 def test_the_same_check_finds_records_that_add_more() -> None:
-    for twin in (fast_lloyd(2, KeepsFarRecords), fast_lloyd(2, Understated)):
-        rng, one = public_generator("hard"), 1 << twin.frac_bits
+    for mutant in (fast_lloyd(2, KeepsFarRecords), fast_lloyd(2, Understated)):
+        rng, one = public_generator("hard"), 1 << mutant.frac_bits
         with pytest.raises(AssertionError, match="L2 bound"):
-            check_task(twin, [hard_records(2, one, rng)], hard_states(1, 2, one, rng))
+            check_task(mutant, [hard_records(2, one, rng)], hard_states(1, 2, one, rng))
 
 
 @pytest.mark.parametrize("d", [1, 2])

@@ -14,7 +14,7 @@ from cloister.audit.checks import check_replay
 from cloister.protocol.replay import replay_elsewhere
 from cloister.task import Floats, GridState, Integers, Records
 from cloister.tasks.clustering.kmeans import FastLloyd
-from cloister_lab.audit.twins import FixedNoise, RemembersJobs, RemembersLast, plan_of
+from cloister_lab.audit.mutants import FixedNoise, RemembersJobs, RemembersLast, plan_of
 
 Grid = object
 _SEEN: list[Integers] = []
@@ -59,10 +59,10 @@ def test_an_honest_task_comes_out_the_same_everywhere() -> None:
     assert "fresh interpreter" in found.evidence
 
 
-@pytest.mark.parametrize("twin", [RemembersLast, RemembersJobs, InItself, ByState])
-def test_a_task_that_remembers_is_found_out(twin: type[FastLloyd]) -> None:
-    for _ in range(2 if twin is ByState else 1):  # also when it remembers an audit before
-        assert check_replay(plan_of(twin, rounds=2)).alarms
+@pytest.mark.parametrize("mutant", [RemembersLast, RemembersJobs, InItself, ByState])
+def test_a_task_that_remembers_is_found_out(mutant: type[FastLloyd]) -> None:
+    for _ in range(2 if mutant is ByState else 1):  # also when it remembers an audit before
+        assert check_replay(plan_of(mutant, rounds=2)).alarms
 
 
 def test_a_class_that_nobody_can_import_is_followed_in_this_interpreter() -> None:

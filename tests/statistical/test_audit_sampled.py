@@ -1,6 +1,6 @@
 """Two worlds of a plan that samples its clients: the price of sampling is not refuted.
 
-Coins are fresh: a true claim alarms with probability at most 1e-8. The broken twin uses fixed ones.
+Coins are fresh: a true claim alarms with probability at most 1e-8. The mutant uses fixed ones.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cloister.protocol.plan import Plan
 from cloister.schema import schema_of
 from cloister.tasks.examples import EXAMPLES
 from cloister.tasks.supervised.fedavg import FedAvg
-from cloister_lab.audit.twins import FixedNoise
+from cloister_lab.audit.mutants import FixedNoise
 
 RUNS = 600
 

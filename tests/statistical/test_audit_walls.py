@@ -15,7 +15,7 @@ from cloister.schema import schema_of
 from cloister.task import GridState
 from cloister.tasks.clustering.kmeans import FastLloyd
 from cloister.tasks.examples import numbers
-from cloister_lab.audit.twins import CLAIM, EdgeTwice, FixedNoise, TieTwice, plan_of
+from cloister_lab.audit.mutants import CLAIM, EdgeTwice, FixedNoise, TieTwice, plan_of
 
 ONE = 1 << 16
 
@@ -63,11 +63,11 @@ def test_records_exactly_on_the_radius_are_tried() -> None:
     assert best == squared
 
 
-@pytest.mark.parametrize("twin", [TieTwice, EdgeTwice])
+@pytest.mark.parametrize("mutant", [TieTwice, EdgeTwice])
 @pytest.mark.parametrize("k", [2, 5])
-def test_defects_of_measure_zero_are_found(twin: type[FastLloyd], k: int) -> None:
+def test_defects_of_measure_zero_are_found(mutant: type[FastLloyd], k: int) -> None:
     plan = make_plan(
-        twin,
+        mutant,
         schema_of(numbers(2)),
         ["silo"],
         budget=CLAIM,

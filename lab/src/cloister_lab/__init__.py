@@ -1,1 +1,1 @@
-"""The laboratory of cloister: published methods, rivals, experiments and broken twins."""
+"""The laboratory of cloister: published methods, rivals, experiments and mutants."""

@@ -2,6 +2,10 @@
 
 Nothing here is private: each number is a function of the records without any noise. Use them to
 study methods on public data or inside one silo; none of them is a release.
+
+Throughout, ``X`` is a table of shape (n_samples, n_features), ``centres`` one of shape (n_clusters,
+n_features) in the same units, and ``labels`` a list of length n_samples. A table that is empty, not
+finite or of other columns, and labels that do not fit, are a `DataError`.
 """
 
 from __future__ import annotations
@@ -22,20 +26,7 @@ _CHUNK_VALUES = 1 << 20  # distances held at a time
 def nicv(X: ArrayLike, centres: ArrayLike) -> float:
     """Return the normalised intra-cluster variance; exact on data, not a release.
 
-    Parameters
-    ----------
-    X : array_like of shape (n_samples, n_features)
-    centres : array_like of shape (n_clusters, n_features), same units
-
-    Returns
-    -------
-    float
-        Sum over all points of the squared distance to the nearest centre, divided by n_samples.
-
-    Raises
-    ------
-    DataError
-        If a table is empty or not finite, or the numbers of features differ.
+    It is the sum over all points of the squared distance to the nearest centre, over n_samples.
     """
     X, centres = _tables(X, centres)
     total = sum(
@@ -51,11 +42,6 @@ def nicv_area(epsilons: ArrayLike, values: ArrayLike) -> float:
     ----------
     epsilons : array_like of shape (m,), m >= 2, increasing
     values : array_like of shape (m,)
-
-    Raises
-    ------
-    DataError
-        If the shapes differ, a value is not finite or the epsilons do not increase.
     """
     x, y = np.asarray(epsilons, dtype=np.float64), np.asarray(values, dtype=np.float64)
     if x.ndim != 1 or x.shape != y.shape or len(x) < 2:
@@ -71,20 +57,8 @@ def nicv_area(epsilons: ArrayLike, values: ArrayLike) -> float:
 def centroid_mse(a: ArrayLike, b: ArrayLike) -> float:
     """Return the mean squared distance between matched centres; not a release.
 
-    Parameters
-    ----------
-    a, b : array_like of shape (n_clusters, n_features)
-
-    Returns
-    -------
-    float
-        Mean over pairs of the squared Euclidean distance, under the one-to-one matching that makes
-        it least.
-
-    Raises
-    ------
-    DataError
-        If the shapes differ or a value is not finite.
+    It is the mean over pairs of the squared Euclidean distance, under the one-to-one matching of
+    two tables of centres that makes it least.
     """
     from scipy.optimize import linear_sum_assignment
     from scipy.spatial.distance import cdist
@@ -100,37 +74,17 @@ def empty_clusters(X: ArrayLike, centres: ArrayLike) -> int:
     """Count centres that are nearest to no point; exact on data, not a release.
 
     A tie goes to the first centre, so of two equal centres one is empty.
-
-    Parameters
-    ----------
-    X : array_like of shape (n_samples, n_features)
-    centres : array_like of shape (n_clusters, n_features)
-
-    Raises
-    ------
-    DataError
-        As `nicv`.
     """
     X, centres = _tables(X, centres)
-    counts = np.zeros(len(centres), dtype=np.int64)
-    for _, labels in _nearest(X, centres):
-        counts += np.bincount(labels, minlength=len(centres))
-    return int((counts == 0).sum())
+    nearest = [labels for _, labels in _nearest(X, centres)]
+    return len(centres) - len(np.unique(np.concatenate(nearest)))
 
 
 def cost_gap(loss: float, reference_loss: float) -> float:
     """Return ``|loss - reference_loss| / reference_loss``; not a release.
 
-    Parameters
-    ----------
-    loss, reference_loss : float, >= 0
-        For example the NICV with and without noise. A reference of 0 gives infinity, or 0 if both
-        are 0.
-
-    Raises
-    ------
-    DataError
-        If a loss is negative or not finite.
+    The losses are sums of squares, for example NICV with and without noise. A reference of 0 gives
+    infinity, or 0 if both are 0.
     """
     if not (
         math.isfinite(loss) and math.isfinite(reference_loss) and min(loss, reference_loss) >= 0
@@ -149,8 +103,6 @@ def silhouette(
 
     Parameters
     ----------
-    X : array_like of shape (n_samples, n_features)
-    labels : array_like of shape (n_samples,)
     sample_size : int >= 1, optional
         Use a random sample of this many points; the cost grows with its square.
     public_seed : int
@@ -160,11 +112,6 @@ def silhouette(
     -------
     float in [-1, 1]
         -1 for one cluster; 0 where every point is its own cluster.
-
-    Raises
-    ------
-    DataError
-        If X is empty or not finite, labels do not fit, or sample_size is below 1.
     """
     X, codes, _ = _labelled(X, labels)
     if sample_size is not None and sample_size < 1:
@@ -184,90 +131,41 @@ def silhouette(
 
 
 def davies_bouldin(X: ArrayLike, labels: ArrayLike) -> float:
-    """Return the Davies-Bouldin index, less is better; exact on data, not a release.
+    """Return scikit-learn's Davies-Bouldin index, less is better; exact on data, not a release.
 
-    Parameters
-    ----------
-    X : array_like of shape (n_samples, n_features)
-    labels : array_like of shape (n_samples,)
-
-    Returns
-    -------
-    float, >= 0
-        Infinity for one cluster, or where two clusters have the same mean.
-
-    Raises
-    ------
-    DataError
-        If X is empty or not finite, or labels do not fit.
-
-    References
-    ----------
-    Davies and Bouldin, A cluster separation measure, IEEE PAMI 1979, with p = 2 and q = 1.
+    Infinity for one cluster, or where two clusters have the same mean; 0 where every point is its
+    own cluster.
     """
-    from scipy.spatial.distance import cdist
+    from sklearn.metrics import davies_bouldin_score
 
     X, codes, means = _labelled(X, labels)
-    if len(means) == 1:
+    if len(np.unique(means, axis=0)) < max(len(means), 2):
         return math.inf
-    distance = np.sqrt(((X - means[codes]) ** 2).sum(axis=1))
-    scatter = np.bincount(codes, weights=distance) / np.bincount(codes)
-    apart = cdist(means, means)
-    np.fill_diagonal(apart, math.inf)
-    if (apart == 0).any():
-        return math.inf
-    return float(((scatter[:, None] + scatter) / apart).max(axis=1).mean())
+    return 0.0 if len(means) == len(X) else float(davies_bouldin_score(X, codes))
 
 
 def calinski_harabasz(X: ArrayLike, labels: ArrayLike) -> float:
-    """Return the variance ratio of Calinski and Harabasz, more is better; not a release.
+    """Return scikit-learn's variance ratio, more is better; exact on data, not a release.
 
-    Parameters
-    ----------
-    X : array_like of shape (n_samples, n_features)
-    labels : array_like of shape (n_samples,)
-
-    Returns
-    -------
-    float, >= 0
-        ``(bcss / (k - 1)) / (wcss / (n - k))``; 0 where it says nothing (one cluster, every point
-        its own cluster, all points equal), infinity for clusters without spread.
-
-    Raises
-    ------
-    DataError
-        If X is empty or not finite, or labels do not fit.
+    0 where it says nothing (one cluster, every point its own cluster, all points equal), infinity
+    for clusters without spread.
     """
+    from sklearn.metrics import calinski_harabasz_score
+
     X, codes, means = _labelled(X, labels)
-    n, k = len(X), len(means)
-    between, within = _between(X, codes, means), float(((X - means[codes]) ** 2).sum())
-    if k == 1 or k == n or between == 0:
+    if len(means) in (1, len(X)) or _between(X, codes, means) == 0:
         return 0.0
-    return math.inf if within == 0 else (between / (k - 1)) / (within / (n - k))
+    if np.array_equal(X, means[codes]):
+        return math.inf
+    return float(calinski_harabasz_score(X, codes))
 
 
 def dunn(X: ArrayLike, labels: ArrayLike) -> float:
     """Return the Dunn index, more is better; exact on data, not a release.
 
-    Parameters
-    ----------
-    X : array_like of shape (n_samples, n_features)
-    labels : array_like of shape (n_samples,)
-
-    Returns
-    -------
-    float, >= 0
-        Least distance between points of two clusters over the largest distance within one; 0 for
-        one cluster, infinity for separate clusters without spread.
-
-    Raises
-    ------
-    DataError
-        If X is empty or not finite, or labels do not fit.
-
-    Notes
-    -----
-    Time grows with the square of n_samples, memory does not.
+    It is the least distance between points of two clusters over the largest distance within one; 0
+    for one cluster, infinity for separate clusters without spread. Time grows with the square of
+    n_samples, memory does not.
     """
     from scipy.spatial.distance import cdist
 
@@ -288,20 +186,7 @@ def dunn(X: ArrayLike, labels: ArrayLike) -> float:
 def bcss(X: ArrayLike, labels: ArrayLike) -> float:
     """Return the between-cluster sum of squares; exact on data, not a release.
 
-    Parameters
-    ----------
-    X : array_like of shape (n_samples, n_features)
-    labels : array_like of shape (n_samples,)
-
-    Returns
-    -------
-    float, >= 0
-        Sum over clusters of size times squared distance from the cluster's mean to the mean of X.
-
-    Raises
-    ------
-    DataError
-        If X is empty or not finite, or labels do not fit.
+    It is the sum over clusters of size times squared distance from the cluster's mean to that of X.
     """
     return _between(*_labelled(X, labels))
 

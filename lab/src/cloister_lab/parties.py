@@ -276,7 +276,6 @@ class MaskedClient(_Client):
     index : int in [0, num_clients)
     values : array_like of shape (n_samples, dim)
         Clipped to the bounds and rounded to the grid once.
-    params : Params
     key : GroupKey
         From :func:`new_key`, the same for all clients of the run.
     """

@@ -21,7 +21,8 @@ from cloister_lab.experiments.classify import (
     measure,
     split,
 )
-from cloister_lab.experiments.run import Settings, TidyRow, run_experiment
+from cloister_lab.experiments.records import TidyRow
+from cloister_lab.experiments.run import Settings, run_experiment
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Intervals of coefficients, table by table: the small version of the experiment, broken twins."""
+"""Intervals of coefficients, table by table: the small version of the experiment, mutants."""
 
 from __future__ import annotations
 
@@ -26,9 +26,14 @@ from cloister_lab.experiments.coefficients import (
     measure,
     tables,
 )
-from cloister_lab.experiments.run import Settings, draw_experiment, load_tidy, run_experiment
+from cloister_lab.experiments.records import load_tidy
+from cloister_lab.experiments.run import (
+    Settings,
+    draw_experiment,
+    run_experiment,
+)
 
-STATISTICAL = Path(__file__).parents[2] / "statistical"
+STATISTICAL = Path(__file__).parents[3] / "tests" / "statistical"
 
 
 def statistical(name: str) -> ModuleType:

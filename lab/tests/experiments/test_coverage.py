@@ -1,4 +1,4 @@
-"""Coverage of the noise intervals: the small version of the experiment, and broken twins."""
+"""Coverage of the noise intervals: the small version of the experiment, and mutants."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from cloister.errors import PlanError
 from cloister.task import GridState, Released, State, Task
 from cloister.tasks.clustering.kmeans import FastLloyd, GLloyd, Lloyd, SuLloyd
 from cloister.testing import SimulatedNoise
-from cloister_lab.experiments.compare import METHODS as COMPARED
 from cloister_lab.experiments.coverage import (
     COVERAGE,
     METHODS,
@@ -24,7 +23,12 @@ from cloister_lab.experiments.coverage import (
     pooled,
 )
 from cloister_lab.experiments.datasets import Dataset, min_max
-from cloister_lab.experiments.run import Settings, draw_experiment, run_experiment
+from cloister_lab.experiments.run import (
+    Settings,
+    draw_experiment,
+    run_experiment,
+)
+from cloister_lab.experiments.sweep import TASKS as COMPARED
 from cloister_lab.tasks.balcan import Balcan
 from cloister_lab.tasks.max_cover import MaxCoverHistogram
 
@@ -75,9 +79,9 @@ class Shifted(FastLloyd):
         return {**new, "low": new["low"] + way, "high": new["high"] + way}
 
 
-@pytest.mark.parametrize("twin", [Narrow, Shifted])
-def test_wrong_intervals_are_caught(blobs: Dataset, twin: type[Task]) -> None:
-    cell = measure(blobs, twin, 1.0, runs=RUNS, noise=SimulatedNoise(3))
+@pytest.mark.parametrize("mutant", [Narrow, Shifted])
+def test_wrong_intervals_are_caught(blobs: Dataset, mutant: type[Task]) -> None:
+    cell = measure(blobs, mutant, 1.0, runs=RUNS, noise=SimulatedNoise(3))
     assert cell.centres < 0.9
     assert not cell.holds
 

@@ -13,7 +13,8 @@ from cloister.tasks.supervised.naive_bayes import NaiveBayes
 from cloister_lab.experiments import credit
 from cloister_lab.experiments.classify import SCHEMAS
 from cloister_lab.experiments.credit import CREDIT, METHODS, PAIRS, STAND_IN, TABLES, measure, split
-from cloister_lab.experiments.run import Settings, TidyRow
+from cloister_lab.experiments.records import TidyRow
+from cloister_lab.experiments.run import Settings
 
 
 def rows(**of_method: list[float]) -> list[TidyRow]:

@@ -10,7 +10,8 @@ import pytest
 
 from cloister_lab.experiments.catalogue import EXPERIMENTS
 from cloister_lab.experiments.gap import GAP, Comparison, Rounded, compare_runs, mean_closed
-from cloister_lab.experiments.run import Settings, TidyRow, load_tidy
+from cloister_lab.experiments.records import TidyRow, load_tidy
+from cloister_lab.experiments.run import Settings
 
 
 def comparison(

@@ -15,7 +15,11 @@ from cloister_lab.experiments.maxcover_figure import (
     Images,
     objective,
 )
-from cloister_lab.experiments.run import Settings, draw_experiment, run_experiment
+from cloister_lab.experiments.run import (
+    Settings,
+    draw_experiment,
+    run_experiment,
+)
 
 
 def test_the_small_version_has_every_method_at_every_k(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from cloister_lab.experiments import fastlloyd
 from cloister_lab.experiments.all_methods import ALL, gaps_closed, run_method
 from cloister_lab.experiments.datasets import load
 from cloister_lab.experiments.figures import draw_heatmaps, draw_panels
-from cloister_lab.experiments.records import STAMP
-from cloister_lab.experiments.run import Settings, TidyRow
+from cloister_lab.experiments.records import STAMP, TidyRow
+from cloister_lab.experiments.run import Settings
 from cloister_lab.experiments.sweep import EPSILONS, NO_HOUSE, Named, sweep, tables
 
 

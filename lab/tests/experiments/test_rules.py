@@ -11,6 +11,7 @@ import pytest
 from cloister.testing import SimulatedNoise
 from cloister_lab.experiments import rules
 from cloister_lab.experiments.catalogue import EXPERIMENTS
+from cloister_lab.experiments.records import TidyRow
 from cloister_lab.experiments.rules import (
     METHODS,
     RULES,
@@ -19,7 +20,7 @@ from cloister_lab.experiments.rules import (
     made_up_table,
     measure,
 )
-from cloister_lab.experiments.run import Settings, TidyRow
+from cloister_lab.experiments.run import Settings
 
 
 @pytest.fixture(scope="module")

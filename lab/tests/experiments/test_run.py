@@ -10,16 +10,18 @@ import pytest
 
 from cloister.errors import DataError, PlanError
 from cloister_lab.experiments.catalogue import EXPERIMENTS
+from cloister_lab.experiments.records import (
+    TidyRow,
+    append_tidy,
+    load_tidy,
+    means_of,
+)
 from cloister_lab.experiments.run import (
     Experiment,
     Settings,
-    TidyRow,
     Unit,
-    append_tidy,
     draw_experiment,
     folder_of,
-    load_tidy,
-    means_of,
     run_experiment,
 )
 from cloister_lab.experiments.sweep import Named, sweep

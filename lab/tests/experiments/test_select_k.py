@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cloister_lab.experiments.run import Settings, draw_experiment, run_experiment
+from cloister_lab.experiments.run import (
+    Settings,
+    draw_experiment,
+    run_experiment,
+)
 from cloister_lab.experiments.select_k import SELECT_K, as_markdown
 
 

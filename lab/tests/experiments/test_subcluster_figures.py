@@ -6,7 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from cloister_lab.experiments.run import Settings, draw_experiment, run_experiment
+from cloister_lab.experiments.run import (
+    Settings,
+    draw_experiment,
+    run_experiment,
+)
 from cloister_lab.experiments.subcluster_figures import EPSILONS, INTERNAL_KS, SUBCLUSTER, cost_gaps
 from cloister_lab.experiments.sweep import Named
 

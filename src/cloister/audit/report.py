@@ -8,9 +8,9 @@ from pathlib import Path
 
 from cloister.audit.bounds import best_at_95
 from cloister.audit.checks import Audit, Finding
+from cloister.audit.packages import Mutant
 from cloister.display import Table
 from cloister.report.text import number
-from cloister_lab.audit.twins import Twin
 
 _CLAIM, _SEEN, _ALARM = "#0072B2", "#000000", "#D55E00"
 _LEAST = 1e-4  # of delta, on the axis: no audit of this size can see less
@@ -21,7 +21,7 @@ def write_report(
     audits: Sequence[Audit],
     folder: Path,
     command: str = _COMMAND,
-    twins: Mapping[Twin, Finding | None] | None = None,
+    mutants: Mapping[Mutant, Finding | None] | None = None,
 ) -> list[Path]:
     """Write ``audit.md`` and a picture of each audit.
 
@@ -32,8 +32,8 @@ def write_report(
         Made if it is not there.
     command : str
         What was called, for those who want to repeat it.
-    twins : mapping of Twin to Finding or None, optional
-        What caught each broken twin.
+    mutants : mapping of Mutant to Finding or None, optional
+        What caught each mutant.
 
     Returns
     -------
@@ -43,7 +43,7 @@ def write_report(
     folder.mkdir(parents=True, exist_ok=True)
     pictures = [draw_audit(audit, folder / f"audit-{audit.method}.png") for audit in audits]
     report = folder / _NAME
-    report.write_text(markdown(audits, command, twins), encoding="utf-8")
+    report.write_text(markdown(audits, command, mutants), encoding="utf-8")
     return [report, *pictures]
 
 
@@ -86,7 +86,7 @@ def findings(audit: Audit) -> Table:
 def markdown(
     audits: Sequence[Audit],
     command: str = _COMMAND,
-    twins: Mapping[Twin, Finding | None] | None = None,
+    mutants: Mapping[Mutant, Finding | None] | None = None,
 ) -> str:
     """Return the report: what was claimed, what was seen, and how often it is wrong by chance."""
     private = [audit for audit in audits if audit.claims]
@@ -116,14 +116,14 @@ def markdown(
             "",
             *_rows(summary(published)),
         ]
-    if twins:
+    if mutants:
         lines += [
             "## Broken on purpose",
             "",
-            f"{sum(found is not None for found in twins.values())} of {len(twins)} broken twins "
+            f"{sum(found is not None for found in mutants.values())} of {len(mutants)} mutants "
             "are caught. Their randomness is fixed, so it is not left to chance.",
             "",
-            *_rows(_caught(twins)),
+            *_rows(_caught(mutants)),
         ]
     for audit in audits:
         claim = f"epsilon {audit.budget.epsilon:g}, delta {audit.budget.delta:g}"
@@ -139,15 +139,15 @@ def markdown(
     return "\n".join(lines)
 
 
-def _caught(twins: Mapping[Twin, Finding | None]) -> Table:
-    """Return one row for each broken twin."""
+def _caught(mutants: Mapping[Mutant, Finding | None]) -> Table:
+    """Return one row for each mutant."""
     rows = tuple(
-        (twin.name, twin.defect, found.check, found.evidence)
+        (mutant.name, mutant.defect, found.check, found.evidence)
         if found
-        else (twin.name, twin.defect, "NOT CAUGHT", "")
-        for twin, found in twins.items()
+        else (mutant.name, mutant.defect, "NOT CAUGHT", "")
+        for mutant, found in mutants.items()
     )
-    return Table("Broken on purpose", ("twin", "defect", "caught by", "evidence"), rows)
+    return Table("Broken on purpose", ("mutant", "defect", "caught by", "evidence"), rows)
 
 
 def _passed(audits: Sequence[Audit]) -> str:

@@ -1,7 +1,8 @@
 """``cloister``: parse, call the library, print.
 
 Every command is a module with ``add_arguments(parser)`` and ``run(args) -> int``, imported when it
-is asked for. Results go to standard output, warnings and errors to standard error.
+is asked for; those of the laboratory come by the entry-point group ``cloister.commands``. Results
+go to standard output, warnings and errors to standard error.
 
 Exit codes
 ----------
@@ -29,8 +30,9 @@ import sys
 import traceback
 from collections.abc import Sequence
 from importlib import import_module
+from importlib.metadata import entry_points
 from importlib.util import find_spec
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from cloister.errors import (
     BudgetExceeded,
@@ -41,6 +43,7 @@ from cloister.errors import (
     ProtocolError,
     TransportError,
 )
+from cloister.moved import GET_LAB
 
 COMMANDS = {
     "demo": "three simulated hospitals on real data, in two seconds",
@@ -80,6 +83,9 @@ EXIT_CODES: dict[type[CloisterError], int] = {
     ProtocolError: 7,
     TransportError: 7,
 }
+LABORATORY = ("compare", "experiments")
+"""Commands that are listed here and come with the package ``cloister-lab``."""
+GROUP = "cloister.commands"
 USAGE, UNEXPECTED, INTERRUPTED = 2, 1, 130
 NETWORKED = ("coordinator", "silo", "jobs", "flare", "federation")
 # what the extra brings
@@ -139,13 +145,30 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
         command = commands.add_parser(
             name, help=summary, description=f"{summary[0].upper()}{summary[1:]}."
         )
-        if name == wanted:
-            if name in NETWORKED and not all(map(find_spec, _SERVICE)):
-                raise PlanError(f"{name!r} works over a network: pip install 'cloister[service]'.")
-            module = import_module(f"cloister.cli.{name.replace('-', '_')}")
+        if name != wanted:
+            continue
+        module = _module(name)
+        if module:
             module.add_arguments(command)
             command.set_defaults(run=module.run)
+        elif {"-h", "--help"} & set(arguments):
+            command.epilog = _from_lab(name)
+        else:
+            raise PlanError(_from_lab(name))
     return parser
+
+
+def _module(name: str) -> Any:
+    """Return the module of a command; None if it is one of the laboratory, which is absent."""
+    if name in LABORATORY:
+        return next((entry.load() for entry in entry_points(group=GROUP, name=name)), None)
+    if name in NETWORKED and not all(map(find_spec, _SERVICE)):
+        raise PlanError(f"{name!r} works over a network: pip install 'cloister[service]'.")
+    return import_module(f"cloister.cli.{name.replace('-', '_')}")
+
+
+def _from_lab(name: str) -> str:
+    return f"{name!r} comes with the laboratory: {GET_LAB}."
 
 
 class _Version(argparse.Action):

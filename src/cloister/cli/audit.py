@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from cloister.audit import Audit, audit_task
 from cloister.audit.checks import case_of
+from cloister.audit.packages import Method, Mutant, methods, mutants
 from cloister.audit.report import summary, verdict, write_report
 from cloister.cli.output import Output, add_flags
 from cloister.cli.run import add_set_argument, load_task, task_options
 from cloister.display import Table
 from cloister.errors import PlanError
+from cloister.moved import GET_LAB
 from cloister.privacy.budget import Budget
 from cloister.schema import Schema
-from cloister.tasks import TASKS
-from cloister_lab.audit.curators import audit_method
-from cloister_lab.audit.twins import TWINS
-from cloister_lab.curator import METHODS
+from cloister.task import Task
+from cloister.tasks import installed
 
 ALARM, NO_POWER = 1, 8
-"""Exit codes if a claim is refuted, or a broken twin is not; and if nothing could be seen where
+"""Exit codes if a claim is refuted, or a mutant is not; and if nothing could be seen where
 something should have been."""
-
-_METHODS = (*(name for name, task in TASKS.items() if task.private), *METHODS)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,12 +33,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "where they could have"
     )
     add = parser.add_argument
-    shipped = ", ".join(_METHODS)
+    shipped = ", ".join([*_tasks(), *methods()])
     add(
         "method", nargs="?", metavar="METHOD", help=f"{shipped}, or a class of yours: FILE.py:CLASS"
     )
     add("--all", action="store_true", help="all methods that say they are private")
-    add("--twins", action="store_true", help="what is broken on purpose, and must be caught")
+    add("--mutants", action="store_true", help="what is broken on purpose, and must be caught")
+    add("--twins", dest="mutants", action="store_true", help=argparse.SUPPRESS)  # its old name
     add("--epsilon", type=float, default=4.0, metavar="E", help="what is claimed; default: 4")
     add("--delta", type=float, default=1e-6, metavar="D", help="default: 1e-6")
     add("--runs", type=int, default=2000, metavar="N", help="in each world; default: 2000")
@@ -61,42 +60,46 @@ def run(args: argparse.Namespace) -> int:
     PlanError
         If nothing or too much is asked for, or no plan can be made.
     """
-    if bool(args.method) + args.all != 1 and not (args.twins and not args.method and not args.all):
+    chosen = bool(args.method) + args.all
+    if chosen > 1 or not (chosen or args.mutants):
         raise PlanError(
-            "one METHOD, --all or --twins must be given; `cloister audit --help` helps."
+            "one METHOD, --all or --mutants must be given; `cloister audit --help` helps."
         )
     if args.runs < 20 or min(args.columns, args.k, args.nominal_n) < 1:
         raise PlanError("runs must be at least 20, columns, k and nominal-n at least 1.")
-    if (args.set or args.schema) and (args.all or args.method in METHODS):
+    others, broken = methods(), _mutants() if args.mutants else ()
+    if (args.set or args.schema) and (args.all or args.method in others):
         raise PlanError("--set and --schema go with one METHOD that is a task.")
     out, audits = Output.of(args), []
-    for audit in _audited(args):
+    for audit in _audited(args, others):
         audits.append(audit)
         _say(audit, out)
-    caught = {twin: twin.caught for twin in (TWINS if args.twins else ())}
+    caught = {mutant: mutant.caught for mutant in broken}
     if audits:
         out.table(summary(audits))
     if caught:
         rows = tuple((t.name, f.check if f else "NOT CAUGHT") for t, f in caught.items())
-        out.table(Table("Broken twins", ("twin", "caught by"), rows))
+        out.table(Table("Mutants", ("mutant", "caught by"), rows))
     files = []
     if args.out:
         files = write_report(audits, args.out, _command(args), caught)
         out.say(f"{len(files)} files are in {args.out}")
     refuted = [audit.method for audit in audits if audit.alarms]
-    missed = [twin.name for twin, finding in caught.items() if finding is None]
+    missed = [mutant.name for mutant, finding in caught.items() if finding is None]
     powerless = [audit.method for audit in audits if audit.no_power and not audit.alarms]
     for method in powerless:
         out.warn(f"the audit of {method} has no power: runs show under a tenth of its claim")
     for method in refuted:
         out.warn(f"the claim of {method} is refuted")
     for name in missed:
-        out.warn(f"a broken twin was not caught: {name}")
+        out.warn(f"a mutant was not caught: {name}")
     out.document(
         {
             "command": "audit",
             "audits": [_described(audit) for audit in audits],
-            "twins": {twin.name: found.check if found else None for twin, found in caught.items()},
+            "mutants": {
+                mutant.name: found.check if found else None for mutant, found in caught.items()
+            },
             "files": [str(file) for file in files],
         }
     )
@@ -105,29 +108,55 @@ def run(args: argparse.Namespace) -> int:
     return NO_POWER if powerless else 0
 
 
-def _audited(args: argparse.Namespace) -> Iterator[Audit]:
+def _tasks() -> dict[str, type[Task]]:
+    """Return the installed tasks that say they are private."""
+    return {name: task for name, task in installed().items() if task.private}
+
+
+def _mutants() -> tuple[Mutant, ...]:
+    """Return what is broken on purpose, if some package brought it."""
+    found = mutants()
+    if not found:
+        raise PlanError(f"mutants come with the laboratory: {GET_LAB}.")
+    return found
+
+
+def _audited(args: argparse.Namespace, others: Mapping[str, Method]) -> Iterator[Audit]:
     """Yield the audits that are asked for, as they are done."""
     names = [args.method] if args.method else []
     if args.all:
-        names = [name for name in _METHODS if name not in METHODS or METHODS[name].private]
+        names = [*_tasks(), *(name for name, other in others.items() if other.private)]
     sizes = {
         "n_features": args.columns,
         "n_clusters": args.k,
         "nominal_n": args.nominal_n,
         "runs": args.runs,
     }
+    budget = Budget(args.epsilon, args.delta)
     for name in names:
-        if name in METHODS:
-            yield audit_method(METHODS[name], Budget(args.epsilon, args.delta), **sizes)
+        if name in others:
+            yield others[name].audit(budget, **sizes)
         else:
-            task = load_task(name)
+            task = _task(name)
             schema = Schema.load(args.schema) if args.schema else None
             options = None
             if args.set:  # on top of those of the task's own example
                 example = case_of(task, args.columns, args.k, None, schema)
                 options = {**example.options, **task_options(args.set)}
-            budget = Budget(args.epsilon, args.delta)
             yield audit_task(task, budget, options=options, schema=schema, **sizes)
+
+
+def _task(name: str) -> type[Task]:
+    """Return a task by its name, or of a file."""
+    tasks = installed()
+    if name in tasks:
+        return tasks[name]
+    if ".py:" not in name:
+        raise PlanError(
+            f"METHOD must be one that 'cloister audit --help' names, or FILE.py:CLASS, got "
+            f"{name!r}; published methods come with the laboratory: {GET_LAB}."
+        )
+    return load_task(name)
 
 
 def _say(audit: Audit, out: Output) -> None:
@@ -162,7 +191,7 @@ def _described(audit: Audit) -> dict[str, object]:
 def _command(args: argparse.Namespace) -> str:
     """Return what was called, but for where files go."""
     words = ["cloister", "audit", *filter(None, [args.method])]
-    words += [f"--{flag}" for flag in ("all", "twins") if getattr(args, flag)]
+    words += [f"--{flag}" for flag in ("all", "mutants") if getattr(args, flag)]
     claim = f"--epsilon {args.epsilon:g} --delta {args.delta:g}"
     size = f"--columns {args.columns} --k {args.k} --nominal-n {args.nominal_n} --runs {args.runs}"
     own = [f"--schema {args.schema.name}"] if args.schema else []

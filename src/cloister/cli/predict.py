@@ -65,7 +65,7 @@ def _told(result: JobResult, args: argparse.Namespace) -> Told:
     import numpy as np
 
     from cloister.data import read_rows
-    from cloister.estimators.base import with_target, without_target
+    from cloister.estimators.tables import with_target, without_target
 
     plan, task = result.plan, result.plan.task
     if not isinstance(task, Classifier | Regressor | Outliers):

@@ -14,8 +14,10 @@ from importlib.metadata import entry_points
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from cloister.errors import CloisterError, PlanError
+from cloister.moved import old_name
 from cloister.task import Task
 
 GROUP = "cloister.tasks"
@@ -160,3 +162,9 @@ def _executed(path: Path) -> ModuleType:
             f"task file {str(path)!r} cannot be executed: {type(error).__name__}: {error}."
         ) from error
     return module
+
+
+if not TYPE_CHECKING:  # type checkers shall see today's names only
+
+    def __getattr__(name: str) -> Any:
+        return old_name(__name__, name)

@@ -1,1 +1,1 @@
-"""Broken twins, an adversary's kit, and audits of methods that need a curator."""
+"""Mutants, an adversary's kit, and audits of methods that need a curator."""

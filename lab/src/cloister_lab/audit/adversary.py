@@ -74,7 +74,6 @@ class Server:
 
     Parameters
     ----------
-    inner : Transport
     twice : bool
         Whether every request is sent a second time; the first answer counts.
     """

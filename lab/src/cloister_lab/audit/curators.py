@@ -21,6 +21,7 @@ import numpy as np
 
 from cloister.audit.bounds import Check, attainable, compare, points
 from cloister.audit.checks import ALPHA, Audit, Finding, drawn_curve, told
+from cloister.audit.packages import Method
 from cloister.audit.pairs import Pair, entered
 from cloister.audit.runs import MakeNoise, system_noise
 from cloister.errors import PrivacyWarning
@@ -31,6 +32,7 @@ from cloister.privacy.noise import NoiseSource
 from cloister.schema import schema_of
 from cloister.task import Floats, Integers, Records
 from cloister.tasks.examples import numbers
+from cloister_lab.curator import METHODS
 from cloister_lab.curator.base import CuratorMethod
 from cloister_lab.curator.cover import BallGrid, Cover
 from cloister_lab.curator.max_cover import MAX_EPSILON, MaxCover
@@ -79,13 +81,8 @@ def audit_method(
     method : type
         One that says of itself that it is not private is held to what its authors claim: epsilon
         alone. Its draws come from a public seed; here each run has its own, as if they were secret.
-    budget : Budget
     n_features, n_clusters, nominal_n, runs : int, >= 1
     make_noise : function, optional
-
-    Returns
-    -------
-    Audit
     """
     source, seeds = (make_noise or system_noise)(), count(1)
 
@@ -342,3 +339,10 @@ def _happenings(outputs: list[Floats]) -> Iterator[Happening]:
                 for within in np.unique([0.0, *np.quantile(far, _QUANTILES)]):
                     yield Happening(column, float(place), float(within))
                     yield Happening(column, float(place), float(within), above=True)
+
+
+AUDITED = tuple(
+    Method(method.name, method.private, partial(audit_method, method))
+    for method in METHODS.values()
+)
+"""Every method of a curator, for ``cloister audit``."""

@@ -87,7 +87,6 @@ class Cover:
 
     Parameters
     ----------
-    grid : BallGrid
     points : ndarray of shape (n_points, n_axes), int64, steps of ``1 / ONE``
     """
 
@@ -270,7 +269,6 @@ def draw_ball(cover: Cover, pick_epsilon: float, rand: ByteSource) -> int:
 
     Parameters
     ----------
-    cover : Cover
     pick_epsilon : float, > 0
     rand : ByteSource
         Uniform secret bytes.
@@ -302,11 +300,9 @@ def pick_centres(
     Parameters
     ----------
     points : ndarray of shape (n_points, n_axes), int64, steps of ``1 / ONE``
-    grids : sequence of BallGrid
     picks : int
         Always so many, also when nobody is left.
     pick_epsilon : float, > 0
-    rand : ByteSource
 
     Yields
     ------

@@ -69,7 +69,6 @@ class MaxCover:
         Laplace scale of the number of records nearest to each ball.
     mean_multiplier, lloyd_multiplier : float, > 0
         Noise multipliers of the means and of the last round.
-    frac_bits : int
     public_seed : int
         Of the projection and of the restarts of k-means.
 
@@ -230,7 +229,6 @@ class MaxCover:
         )
 
 
-@lru_cache(maxsize=64)
 @lru_cache(maxsize=64)
 def _priced(budget: Budget) -> tuple[CoverEvent, LaplaceEvent, GaussianEvent, GaussianEvent]:
     """Return the four parts that together cost the budget, or up to 0.2 % less."""

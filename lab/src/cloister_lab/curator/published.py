@@ -49,7 +49,6 @@ class _Published(ABC):
         Of the Laplace noise on the last centres ("eps_lap").
     max_rounds : int, >= 1
         The loop ends when no centre moves, or after so many rounds.
-    frac_bits : int
     public_seed : int
         Of the records to start from and of the draws.
     """
@@ -122,7 +121,6 @@ class _Published(ABC):
         ----------
         values : ndarray of shape (n_samples, n_features), in ``[-1, 1]``
         centres : ndarray of shape (n_clusters, n_features)
-        rng : Generator
 
         Returns
         -------
@@ -191,8 +189,6 @@ class KMeansGuarantee(_Published):
     zone_share : float in (0, 1]
         Radius of the sampling zone over that of the convergent zone; the text gives none.
 
-    Other parameters: see :class:`SubCluster`.
-
     Notes
     -----
     The sampling zone touches the edge of the convergent zone from within, on a random side that
@@ -235,16 +231,8 @@ class SubCluster(_Published):
 
     Parameters
     ----------
-    n_clusters, n_features : int, >= 1
-    epsilon_draw : float, > 0
-        Of the exponential mechanism in each draw ("eps_exp"); it is not divided among rounds.
-    epsilon_end : float, > 0
-        Of the Laplace noise on the last centres ("eps_lap").
     internal_k : int, >= 1
         Number of parts of a zone.
-    max_rounds : int, >= 1
-    frac_bits : int
-    public_seed : int
 
     Notes
     -----

@@ -30,9 +30,7 @@ class CuratorResult:
 
     Parameters
     ----------
-    method : CuratorMethod
     centres : ndarray of shape (n_clusters, n_features), data units
-    budget : Budget
     spent : Event
         What was done to the records, the count included.
     noise : str
@@ -68,17 +66,14 @@ def run_method(
 
     Parameters
     ----------
-    method : type
     schema : Schema
         Its unit of privacy must be the row: a method's guarantee is for one record.
     records : iterable of int32 arrays
         On the schema's grid, in chunks.
-    epsilon : float
     delta : float, optional
         ``min(1e-6, 1 / (100 nominal_n))``, or 1e-6 if `nominal_n` is not given.
     nominal_n : int, optional
         Without it, 2 % of epsilon pay for a count with Laplace noise.
-    frac_bits : int
     noise : NoiseSource, optional
         Exact discrete noise from the operating system unless a test gives another.
     account : Account, optional
@@ -86,10 +81,6 @@ def run_method(
         answer is returned.
     options
         The method's own, such as ``n_clusters`` and ``public_seed``.
-
-    Returns
-    -------
-    CuratorResult
 
     Raises
     ------

@@ -8,40 +8,22 @@ from __future__ import annotations
 
 import math
 import time
-import warnings
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from cloister.errors import PlanError, PrivacyWarning
-from cloister.privacy.budget import Budget
-from cloister.privacy.noise import DiscreteNoise
+from cloister.errors import PlanError
 from cloister.task import Floats
 from cloister.tasks.clustering.kmeans import FastLloyd, Lloyd
-from cloister_lab.curator.base import CuratorMethod
+from cloister_lab.curator import METHODS as CURATORS
 from cloister_lab.curator.max_cover import MaxCover
-from cloister_lab.curator.published import KMeansGuarantee, SubCluster
-from cloister_lab.experiments.compare import METHODS, make_cell, make_cell_plan, run_repeat
-from cloister_lab.experiments.datasets import Dataset
 from cloister_lab.experiments.figures import draw_heatmaps
-from cloister_lab.experiments.run import (
-    Experiment,
-    Settings,
-    TidyRow,
-    Unit,
-    Value,
-    means_of,
-    write_table,
-)
-from cloister_lab.experiments.sweep import EPSILONS, Named, loaded, tables
+from cloister_lab.experiments.records import TidyRow, Value, means_of, write_table
+from cloister_lab.experiments.run import Experiment, Settings, Unit, markdown
+from cloister_lab.experiments.sweep import EPSILONS, TASKS, Named, loaded, private, release, tables
 from cloister_lab.metrics import nicv
-
-CURATORS: dict[str, type[CuratorMethod]] = {
-    method.name: method for method in (MaxCover, KMeansGuarantee, SubCluster)
-}
-"""Methods that are not sums, by name."""
 
 _TABLES = (
     *("iris", "wine", "lsun", "breast", "wdbc", "yeast", "s1", "adult", "digits", "birch2"),
@@ -50,15 +32,14 @@ _TABLES = (
 _SMALL_TABLES = ("iris",)
 _MIDDLE = 0.5  # the one epsilon of the small version
 _NEGLIGIBLE = 1.02  # FastLloyd over the optimum, below which there is no gap to speak of
-_SILOS = 2
 _SLOW = {MaxCover.name: 5}  # so many times fewer repeats
 
 
 def _units(settings: Settings) -> list[Unit]:
     sources = tables(_TABLES if settings.full else _SMALL_TABLES, settings)
     epsilons = EPSILONS if settings.full else (_MIDDLE,)
-    repeats = settings.repeats or (10 if settings.full else 1)
-    names = [name for name in (*METHODS, *CURATORS) if name != Lloyd.name]
+    repeats = settings.runs(10, 1)
+    names = [name for name in (*TASKS, *CURATORS) if name != Lloyd.name]
     shown = ",".join(f"{e:g}" for e in epsilons)
     return [
         Unit(f"{s.name} {name} e={shown} r={r}", partial(run_method, s, name, epsilons, r))
@@ -82,7 +63,7 @@ def run_method(source: Named, method: str, epsilons: Sequence[float], repeat: in
         row: dict[str, Value] = {
             "dataset": data.name,
             "method": method,
-            "private": "no" if method in CURATORS and not CURATORS[method].private else "yes",
+            "private": "yes" if private(method) else "no",
             "epsilon": epsilon,
             "repeat": repeat,
             "nicv": None,
@@ -93,38 +74,14 @@ def run_method(source: Named, method: str, epsilons: Sequence[float], repeat: in
         }
         begun = time.perf_counter()
         try:
-            if method in CURATORS:
-                centres = curator_centres(data, CURATORS[method], epsilon, repeat)
-                row["seconds"] = time.perf_counter() - begun
-                row["nicv"] = nicv(data.values, centres)
-            else:
-                cell = make_cell(data, method, epsilon, _SILOS)
-                make_cell_plan(data, cell, repeat)
-                done = run_repeat(data, [cell], repeat, ())[0]
-                row["seconds"] = time.perf_counter() - begun
-                row |= {"nicv": done.nicv, "plan_digest": done.plan_digest}
+            answer = release(data, method, epsilon, repeat)
+            row["seconds"] = time.perf_counter() - begun
+            row["nicv"] = nicv(data.values, answer.centres)
+            row["plan_digest"] = answer.facts["plan_digest"]
         except PlanError as refusal:
             row["refused"] = str(refusal)
         rows.append(row)
     return rows
-
-
-def curator_centres(
-    data: Dataset, method: type[CuratorMethod], epsilon: float, seed: int
-) -> Floats:
-    """Return what a curator's method releases of a table, in coordinates of the box."""
-    grid = data.schema.grid()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", PrivacyWarning)  # the figure says so
-        designed = method.design(
-            n_clusters=data.n_clusters,
-            n_features=grid.n_features,
-            nominal_n=data.nominal_n,
-            budget=Budget(epsilon, data.delta),
-            frac_bits=grid.frac_bits,
-            public_seed=seed,
-        )
-        return designed.release(data.records, DiscreteNoise())
 
 
 def gaps_closed(rows: Sequence[TidyRow]) -> list[TidyRow]:
@@ -147,7 +104,7 @@ def gaps_closed(rows: Sequence[TidyRow]) -> list[TidyRow]:
                 "method": method,
                 "runs": mean.runs,
                 "nicv": mean.mean,
-                "half_width": None if math.isnan(mean.half) else mean.half,
+                "half_width": mean.half_or_none,
                 "optimum": optimum,
                 "gap_closed": None
                 if gap is None or fast is None
@@ -196,14 +153,13 @@ def _figures(rows: Sequence[TidyRow], out: Path) -> list[Path]:
 def _page(
     names: Sequence[str], columns: Sequence[str], values: Floats, rows: Sequence[TidyRow]
 ) -> str:
-    lines = [
-        "| method | " + " | ".join(columns) + " |",
-        "|---" * (len(columns) + 1) + "|",
-        *(
-            f"| {name} | " + " | ".join("" if math.isnan(v) else f"{v:.2f}" for v in line) + " |"
+    lines = markdown(
+        ("method", *columns),
+        (
+            (name, *("" if math.isnan(v) else f"{v:.2f}" for v in line))
             for name, line in zip(names, values, strict=True)
         ),
-    ]
+    )
     refused: dict[Value, set[Value]] = {}
     for row in rows:
         if row["refused"]:

@@ -7,8 +7,6 @@ records. To add one, write the function and its row in `METHODS`.
 from __future__ import annotations
 
 import math
-import os
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,19 +26,18 @@ from cloister.tasks.supervised.logistic import Logistic
 from cloister.tasks.supervised.naive_bayes import NaiveBayes
 from cloister_lab.experiments import diffprivlib_models
 from cloister_lab.experiments.datasets import SUFFIXES
-from cloister_lab.experiments.environments import json_of, python_with
+from cloister_lab.experiments.environments import python_with, run_script
 from cloister_lab.experiments.figures import Curves, Point, draw_panels
-from cloister_lab.experiments.records import STAMP
-from cloister_lab.experiments.run import (
-    Experiment,
-    MeanOf,
-    Settings,
+from cloister_lab.experiments.records import (
+    Key,
+    Means,
     TidyRow,
-    Unit,
     Value,
     means_of,
+    number,
     write_table,
 )
+from cloister_lab.experiments.run import Experiment, Settings, Unit, markdown, prose, write_page
 
 DIFFPRIVLIB_PACKAGES = (
     "diffprivlib==0.6.6",
@@ -68,8 +65,6 @@ class Problem:
 
     Parameters
     ----------
-    schema : Schema
-    target : str
     silos : tuple of ndarray of shape (n, n_features), int32, grid steps
     test : ndarray of shape (n, n_features), int32, grid steps
     nominal_n : int
@@ -237,20 +232,12 @@ def in_diffprivlib(
     Parameters
     ----------
     model : {"GaussianNB", "LogisticRegression"}
-    X, y, X_test : ndarray
-    epsilon : float
     needs : arrays and numbers
         ``low`` and ``high`` of the first, ``data_norm`` of the second.
     """
     python = python_with("diffprivlib", DIFFPRIVLIB_PACKAGES, "diffprivlib.models", fetch=True)
-    if isinstance(python, str):
-        return python
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "problem.npz"
-        arrays: dict[str, Any] = {"X": X, "y": y, "X_test": X_test, "epsilon": epsilon, **needs}
-        np.savez(file, **arrays)
-        command = [str(python), "-P", str(Path(diffprivlib_models.__file__)), model, str(file)]
-        found = json_of(command, {**os.environ, "OMP_NUM_THREADS": "1"})
+    arrays = {"X": X, "y": y, "X_test": X_test, "epsilon": epsilon, **needs}
+    found = run_script(python, diffprivlib_models.__file__, [model, "FILE"], arrays)
     return found if isinstance(found, str) else np.array(found["probabilities"])
 
 
@@ -335,11 +322,10 @@ RIVALS: tuple[tuple[str, str], ...] = (
 
 
 def _units(settings: Settings) -> list[Unit]:
-    file = _file(settings.data_dir)
+    file = settings.file(_TABLE, SUFFIXES)
     dataset = _TABLE if file else _MADE_UP
-    if (file is None and settings.full) or (settings.only and dataset not in settings.only):
+    if (file is None and settings.full) or not settings.wants(dataset):
         return []
-    repeats = settings.repeats or (20 if settings.full else 2)
     epsilons = EPSILONS if settings.full else (1.0,)
     names = [name for name in METHODS if settings.full or not name.startswith("diffprivlib")]
     return [
@@ -347,15 +333,9 @@ def _units(settings: Settings) -> list[Unit]:
             f"{dataset} {name} epsilons={','.join(map(str, epsilons))} r={repeat}",
             partial(measure, name, file, repeat, epsilons),
         )
-        for repeat in range(repeats)
+        for repeat in range(settings.runs(20, 2))
         for name in names
     ]
-
-
-def _file(folder: Path | None) -> Path | None:
-    """Return the table in a data folder, if it is there."""
-    found = [folder / f"{_TABLE}{suffix}" for suffix in SUFFIXES] if folder else []
-    return next((path for path in found if path.exists()), None)
 
 
 def measure(name: str, file: Path | None, repeat: int, epsilons: Sequence[float]) -> list[TidyRow]:
@@ -398,13 +378,19 @@ def _scores(probabilities: Floats, truth: Integers) -> dict[str, Value]:
 
 def split(file: Path | None, columns: Columns, repeat: int) -> Problem:
     """Return silos of equal size and test records, drawn by a public seed."""
-    schema, records = _read(file, columns)
-    order = public_generator("classify", repeat).permutation(len(records))
-    n_test = round(_TEST_SHARE * len(records))
+    return dealt("classify", *_read(file, columns), _TARGET, repeat, _TEST_SHARE)
+
+
+def dealt(
+    name: str, schema: Schema, records: Records, target: str, repeat: int, test_share: float
+) -> Problem:
+    """Deal records to three silos, but for a share of them that is for testing."""
+    order = public_generator(name, repeat).permutation(len(records))
+    n_test = round(test_share * len(records))
     train = records[order[n_test:]]
     return Problem(
         schema=schema,
-        target=_TARGET,
+        target=target,
         silos=tuple(train[i::_SILOS] for i in range(_SILOS)),
         test=records[order[:n_test]],
         nominal_n=int(float(f"{len(train):.0e}")),
@@ -450,20 +436,16 @@ def _figures(rows: Sequence[TidyRow], out: Path) -> list[Path]:
             **dict(zip(_BY, key, strict=True)),
             "runs": mean.runs,
             "accuracy": mean.mean,
-            "accuracy_half_width": None if math.isnan(mean.half) else mean.half,
+            "accuracy_half_width": mean.half_or_none,
             "below_baseline": _loss(accuracy, key),
         }
         for key, mean in accuracy.items()
     ]
-    page = out / "classify.md"
-    page.write_text(_page(rows))
+    page = write_page(out / "classify.md", _page(rows))
     return [page, write_table(out / "classify.csv", table), _figure(accuracy, out / "classify.png")]
 
 
-_Means = Mapping[tuple[Value, ...], MeanOf]
-
-
-def baseline(accuracy: _Means, family: Value, columns: Value) -> tuple[str, float] | None:
+def baseline(accuracy: Means, family: Value, columns: Value) -> tuple[str, float] | None:
     """Return the best method without noise of a family on some columns, and its mean."""
     found = [
         (mean.mean, str(key[2]))
@@ -473,13 +455,13 @@ def baseline(accuracy: _Means, family: Value, columns: Value) -> tuple[str, floa
     return (max(found)[1], max(found)[0]) if found else None
 
 
-def _loss(accuracy: _Means, key: tuple[Value, ...]) -> float | None:
+def _loss(accuracy: Means, key: Key) -> float | None:
     """Return how far a mean is below its baseline; negative above it."""
     best = baseline(accuracy, *key[:2])
     return None if best is None else best[1] - accuracy[key].mean
 
 
-def _figure(accuracy: _Means, path: Path) -> Path:
+def _figure(accuracy: Means, path: Path) -> Path:
     panels: dict[str, dict[str, list[Point]]] = {}
     for (family, columns, method, epsilon), mean in accuracy.items():
         panel = panels.setdefault(f"{family}, {columns}", {})
@@ -503,24 +485,12 @@ def _figure(accuracy: _Means, path: Path) -> Path:
     )
 
 
-def _page(rows: Sequence[TidyRow]) -> str:
+def _page(rows: Sequence[TidyRow]) -> list[str]:
     accuracy, balanced, loss, seconds = (
         means_of(rows, _BY, name)
         for name in ("accuracy", "balanced_accuracy", "log_loss", "seconds")
     )
-    lines = [
-        "# Private classifiers on Adult",
-        "",
-        "Income above 50,000 dollars in UCI Adult, from all columns of the public schema "
-        "(`experiments/schemas/adult.toml`) or from its columns of numbers. In each run four "
-        "fifths of the records are dealt to three silos and the model is tested on the rest. "
-        "Accuracy is the mean over runs ± its 95 % interval. The baseline of a family is the best "
-        "of its methods without noise on the pooled records. Ours protects by the addition or "
-        "removal of a record at (ε, δ) with the default δ; diffprivlib's claim is pure ε. "
-        "Made by `cloister experiments run classify --full --data FOLDER`.",
-        "",
-        "![Accuracy against epsilon](classify.png)",
-    ]
+    lines = prose("classify")
     for family, columns in dict.fromkeys((key[0], key[1]) for key in accuracy):
         of_panel = [key for key in accuracy if key[:2] == (family, columns)]
         best = baseline(accuracy, family, columns)
@@ -528,25 +498,23 @@ def _page(rows: Sequence[TidyRow]) -> str:
         lines += ["", f"## {_title(str(family))}, {what}", ""]
         if best:
             lines += [f"Baseline: {best[0]}, {best[1]:.4f}.", ""]
-        lines += [
-            "| Method | ε | runs | accuracy | below baseline | allowed | balanced accuracy "
-            "| log-loss | seconds |",
-            "|---|---|---|---|---|---|---|---|---|",
-        ]
-        for key in of_panel:
-            lines.append(_line(key, accuracy, balanced, loss, seconds))
+        headings = ("Method", "ε", "runs", "accuracy", "below baseline", "allowed")
+        lines += markdown(
+            (*headings, "balanced accuracy", "log-loss", "seconds"),
+            (_line(key, accuracy, balanced, loss, seconds) for key in of_panel),
+        )
     lines += _rivals(rows, accuracy)
     skipped = sorted({f"{row['method']}: {row['skipped']}" for row in rows if row["skipped"]})
     if skipped:
         lines += ["", "Not measured: " + "; ".join(skipped) + "."]
-    return "\n".join([*lines, "", f"({STAMP})", ""])
+    return lines
 
 
 def _title(family: str) -> str:
     return family[0].upper() + family[1:]
 
 
-def _line(key: tuple[Value, ...], *means: _Means) -> str:
+def _line(key: Key, *means: Means) -> tuple[object, ...]:
     accuracy, balanced, loss, seconds = (of[key] for of in means)
     family, columns, method, epsilon = key
     below = _loss(means[0], key)
@@ -555,44 +523,42 @@ def _line(key: tuple[Value, ...], *means: _Means) -> str:
     ours = METHODS.get(str(method))
     shown = allowed is not None and ours is not None and private
     return (
-        f"| {method} | {f'{epsilon:g}' if private else 'no noise'} | {accuracy.runs} "
-        f"| {accuracy.mean:.4f} ± {accuracy.half:.4f} "
-        f"| {'-' if below is None or not private else f'{below:.4f}'} "
-        f"| {f'{allowed:g}' if shown else '-'} | {balanced.mean:.4f} | {loss.mean:.3f} "
-        f"| {seconds.mean:.2g} |"
+        *(method, f"{epsilon:g}" if private else "no noise", accuracy.runs, f"{accuracy:.4f}"),
+        *(
+            "-" if below is None or not private else f"{below:.4f}",
+            f"{allowed:g}" if shown else "-",
+        ),
+        *(f"{balanced.mean:.4f}", f"{loss.mean:.3f}", f"{seconds.mean:.2g}"),
     )
 
 
-def _rivals(rows: Sequence[TidyRow], accuracy: _Means) -> list[str]:
+def _rivals(rows: Sequence[TidyRow], accuracy: Means) -> list[str]:
     """Return a table of ours less theirs over the same splits."""
     lines = []
+    accuracy_of = {
+        (row["method"], row["epsilon"], row["repeat"]): number(row, "accuracy") for row in rows
+    }
     for ours, theirs in RIVALS:
-        epsilons = [key[3] for key in accuracy if key[2] == theirs]
-        for epsilon in dict.fromkeys(epsilons):
-            of = {
-                name: {
-                    row["repeat"]: float(row["accuracy"])
-                    for row in rows
-                    if row["method"] == name
-                    and row["epsilon"] == epsilon
-                    and row["accuracy"] is not None
-                }
-                for name in (theirs, ours)
-            }
-            both = [of[ours][r] - of[theirs][r] for r in of[ours].keys() & of[theirs].keys()]
+        for epsilon in dict.fromkeys(key[3] for key in accuracy if key[2] == theirs):
+            apart = [
+                found - accuracy_of[theirs, epsilon, repeat]
+                for (name, at, repeat), found in accuracy_of.items()
+                if (name, at) == (ours, epsilon) and (theirs, epsilon, repeat) in accuracy_of
+            ]
+            both = [value for value in apart if not math.isnan(value)]
             if len(both) < 2:
                 continue
             error = float(np.std(both, ddof=1)) / math.sqrt(len(both))
-            lines.append(
-                f"| {ours} | {theirs} | {epsilon:g} | {len(both)} | {np.mean(both):+.4f} "
-                f"| {error:.4f} |"
-            )
+            mean = f"{np.mean(both):+.4f}"
+            lines.append((ours, theirs, f"{epsilon:g}", len(both), mean, f"{error:.4f}"))
     if not lines:
         return []
     head = ["", "## Beside diffprivlib", ""]
     head += ["Same records, columns, bounds and ε; mean difference of accuracy over splits.", ""]
-    head += ["| Ours | Theirs | ε | runs | ours - theirs | standard error |", "|---" * 6 + "|"]
-    return [*head, *lines]
+    return [
+        *head,
+        *markdown(("Ours", "Theirs", "ε", "runs", "ours - theirs", "standard error"), lines),
+    ]
 
 
 CLASSIFY = Experiment(

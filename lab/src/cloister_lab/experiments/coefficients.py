@@ -26,8 +26,8 @@ from cloister.task import Floats, Records
 from cloister.tasks.columns import Encoding
 from cloister.tasks.supervised.linear import Linear
 from cloister.tasks.supervised.logistic import Logistic
-from cloister_lab.experiments.records import STAMP
-from cloister_lab.experiments.run import Experiment, Settings, TidyRow, Unit, number, write_table
+from cloister_lab.experiments.records import STAMP, TidyRow, number, write_table
+from cloister_lab.experiments.run import Experiment, Settings, Unit, markdown, prose
 
 Rng = np.random.Generator
 
@@ -261,7 +261,6 @@ def measure(
     model : {"linear", "logistic"}
     schema : Schema
         Its last column is told.
-    records : ndarray, on the grid
     epsilon : float, > 0
     runs : int, >= 1
     peers : int, >= 0
@@ -338,7 +337,7 @@ def _score(
 
 def _units(settings: Settings) -> list[Unit]:
     """Return one unit for each table and epsilon."""
-    runs = settings.repeats or (_RUNS if settings.full else _SMALL_RUNS)
+    runs = settings.runs(_RUNS, _SMALL_RUNS)
     return [
         Unit(
             f"{model} {name} e={epsilon:g} runs={runs}",
@@ -346,7 +345,7 @@ def _units(settings: Settings) -> list[Unit]:
         )
         for model in TASKS
         for name in (tables(model) if settings.full else _SMALL[model])
-        if not settings.only or name in settings.only
+        if settings.wants(name)
         for epsilon in _EPSILONS
     ]
 
@@ -379,46 +378,32 @@ def as_markdown(rows: Sequence[TidyRow], command: str) -> str:
     """Return the page: a summary, then a row for each table and epsilon."""
     machines = ", ".join(dict.fromkeys(str(row["machine"]) for row in rows))
     runs = ", ".join(f"{count:g}" for count in sorted({number(row, "runs") for row in rows}))
-    lines = [
-        "# Do intervals of coefficients hold",
-        "",
-        f"Made by `{command}` on a {machines} machine, {runs} releases of each table and epsilon; "
-        f"{STAMP}.",
-        "",
-        "Tables are drawn once and released many times with fresh noise, at the defaults. "
-        "*Coverage* is the share of 95 % noise intervals that hold scikit-learn's coefficient on "
-        "the same records, least squares or logistic regression with C = 1; *worst* is that of the "
-        "coefficient with the least. *Wrong signs* are intervals on the other side of 0 than "
-        "scikit-learn's coefficient, of those without 0. *Width* is the median over coefficients, "
-        "relative to a clip that shortens under 1 % of the rows, which nobody knows without seeing "
-        "the records. *Score* is R² of linear and the accuracy of logistic models, on the same "
-        "records. A share of 20 releases has a standard error of 0.05, so the worst of several "
-        "coefficients is often 0.85 where all intervals hold.",
-        "",
-        "Random tables are named by the family of their columns and a number, which chooses the "
-        "rest: how what is told bends (a square, a product or a step besides the straight part) "
-        "and the law of errors or classes. Named tables are hard on purpose.",
-        "",
-        "| model | epsilon | tables | coverage | at least 0.9 | worst at least 0.8 | wrong signs | "
-        "median width | mean loss of score |",
-        "|---" * 9 + "|",
-    ]
+    lines = prose("coefficients", command=command, machines=machines, runs=runs, stamp=STAMP)
     cells = {(row["method"], row["epsilon"]): None for row in rows}
-    lines += [_summary([r for r in rows if (r["method"], r["epsilon"]) == cell]) for cell in cells]
+    lines += markdown(
+        (
+            *("model", "epsilon", "tables", "coverage", "at least 0.9", "worst at least 0.8"),
+            *("wrong signs", "median width", "mean loss of score"),
+        ),
+        (_summary([r for r in rows if (r["method"], r["epsilon"]) == cell]) for cell in cells),
+    )
     for model in dict.fromkeys(row["method"] for row in rows):
         lines += [
             "",
             f"## {str(model).capitalize()}",
             "",
-            "| table | columns, truth and law | records | epsilon | coverage | worst | wrong signs "
-            "| width | scikit-learn's score | ours |",
-            "|---" * 10 + "|",
-            *(_row(row) for row in rows if row["method"] == model),
+            *markdown(
+                (
+                    *("table", "columns, truth and law", "records", "epsilon", "coverage"),
+                    *("worst", "wrong signs", "width", "scikit-learn's score", "ours"),
+                ),
+                (_row(row) for row in rows if row["method"] == model),
+            ),
         ]
     return "\n".join([*lines, ""])
 
 
-def _summary(rows: Sequence[TidyRow]) -> str:
+def _summary(rows: Sequence[TidyRow]) -> tuple[object, ...]:
     """Return the row of a model and an epsilon."""
 
     def all_of(name: str) -> list[float]:
@@ -426,20 +411,21 @@ def _summary(rows: Sequence[TidyRow]) -> str:
 
     lost = [number(row, "exact_score") - number(row, "score") for row in rows]
     return (
-        f"| {rows[0]['method']} | {rows[0]['epsilon']:g} | {len(rows)} "
-        f"| {fmean(all_of('covered')):.3f} | {_part(c >= 0.9 for c in all_of('covered'))} "
-        f"| {_part(w >= 0.8 for w in all_of('worst'))} "
-        f"| {_of(sum(all_of('wrong')), sum(all_of('sure')))} | {median(all_of('width')):.2f} "
-        f"| {fmean(lost):.4f} |"
+        *(rows[0]["method"], f"{rows[0]['epsilon']:g}", len(rows)),
+        f"{fmean(all_of('covered')):.3f}",
+        _part(c >= 0.9 for c in all_of("covered")),
+        _part(w >= 0.8 for w in all_of("worst")),
+        _of(sum(all_of("wrong")), sum(all_of("sure"))),
+        *(f"{median(all_of('width')):.2f}", f"{fmean(lost):.4f}"),
     )
 
 
-def _row(row: TidyRow) -> str:
+def _row(row: TidyRow) -> tuple[object, ...]:
     return (
-        f"| {row['dataset']} | {row['made_of']} | {row['records']:,} x {row['columns']} "
-        f"| {row['epsilon']:g} | {row['covered']:.3f} | {row['worst']:.2f} "
-        f"| {_of(number(row, 'wrong'), number(row, 'sure'))} | {row['width']:.2f} "
-        f"| {row['exact_score']:.3f} | {row['score']:.3f} |"
+        *(row["dataset"], row["made_of"], f"{row['records']:,} x {row['columns']}"),
+        *(f"{row['epsilon']:g}", f"{row['covered']:.3f}", f"{row['worst']:.2f}"),
+        *(_of(number(row, "wrong"), number(row, "sure")), f"{row['width']:.2f}"),
+        *(f"{row['exact_score']:.3f}", f"{row['score']:.3f}"),
     )
 
 

@@ -13,88 +13,50 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
-import numpy as np
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from cloister.cli.output import add_flags
 from cloister.errors import PlanError
-from cloister.jobs import make_plan, run_plan
-from cloister.privacy.budget import Budget
-from cloister.protocol.plan import Plan
-from cloister.randomness import public_generator
 from cloister.schema import Schema
-from cloister.task import Floats, Task
-from cloister.tasks.clustering.auto import Auto
-from cloister.tasks.clustering.kmeans import FastLloyd, GLloyd, Lloyd, SuLloyd
-from cloister_lab import metrics as measures
 from cloister_lab.experiments.datasets import Convention, Dataset, load, title
 from cloister_lab.experiments.figures import draw_nicv
-from cloister_lab.experiments.pool import progress_bar, run_all
 from cloister_lab.experiments.records import (
-    AREA,
-    METRICS,
     STAMP,
-    Cell,
-    Mean,
-    Row,
-    append_rows,
-    commit,
-    load_rows,
-    machine_kind,
-    summarise,
-    write_means,
+    MeanOf,
+    Means,
+    TidyRow,
+    Value,
+    means_of,
+    number,
+    write_table,
 )
 from cloister_lab.experiments.reference import Verdict, check_means
-from cloister_lab.tasks.balcan import Balcan
-from cloister_lab.tasks.dp_em import DPEM
-from cloister_lab.tasks.feddp_init import FedDPInit
-from cloister_lab.tasks.grid_synopsis import EUGkM, Hybrid
-from cloister_lab.tasks.lsh_tree import LSHTree
-from cloister_lab.tasks.max_cover import MaxCoverHistogram
-from cloister_lab.tasks.subcluster import KMeansGuaranteeDP, SubClusterDP
-
-METHODS: dict[str, type[Task]] = {
-    task.name: task
-    for task in (
-        Lloyd,
-        SuLloyd,
-        GLloyd,
-        FastLloyd,
-        Auto,
-        EUGkM,
-        Hybrid,
-        LSHTree,
-        FedDPInit,
-        DPEM,
-        Balcan,
-        MaxCoverHistogram,
-        KMeansGuaranteeDP,
-        SubClusterDP,
-    )
-}
-"""What can be compared, by name."""
-
-USUAL_METHODS = (Lloyd.name, SuLloyd.name, GLloyd.name, FastLloyd.name, Auto.name)
-"""What is compared unless others are asked for; they run on tables of any width."""
+from cloister_lab.experiments.run import Unit, run_units
+from cloister_lab.experiments.sweep import (
+    METHODS,
+    METRICS,
+    TASKS,
+    plan_of,
+    run_source,
+    takes_epsilon,
+)
+from cloister_lab.metrics import nicv_area
 
 QUICK_METRICS = tuple(name for name in METRICS if name not in ("silhouette", "dunn"))
 """Metrics whose time does not grow with the square of the number of records."""
 
+AREA = "nicv_area"
 PAPER_NOTE = (
     "Preset fastlloyd-paper: bounds, number of records and delta are read from the data, as in "
     "the papers. For comparison with published figures only: on private data no guarantee would "
     "hold."
 )
-_PAPER_OPTIONS: Mapping[str, Mapping[str, Any]] = {
-    SuLloyd.name: {"post": "none"},
-    GLloyd.name: {"post": "none"},
-}
-_SILHOUETTE_SAMPLE = 2000
+_CELL = ("dataset", "method", "epsilon")
 _T = TypeVar("_T")
 
 
@@ -102,23 +64,24 @@ def compare(
     datasets: Sequence[Dataset],
     methods: Sequence[str],
     epsilons: Sequence[float],
+    runs: Path,
     *,
     repeats: int = 10,
     repeats_for: Mapping[str, int] | None = None,
     silos: int = 2,
     metrics: Collection[str] = QUICK_METRICS,
     jobs: int = 1,
-    done: Iterable[Row] = (),
-    on_rows: Callable[[Sequence[Row], int, int], None] | None = None,
-) -> list[Row]:
+    quiet: bool = True,
+) -> list[TidyRow]:
     """Run every method at every epsilon on every data set, several times.
 
     Parameters
     ----------
-    datasets : sequence of Dataset
     methods : sequence of str
-        Of `METHODS`. One that is not private runs once a repeat, with epsilon infinity.
+        Of `TASKS`. One that is not private runs once a repeat, with epsilon infinity.
     epsilons : sequence of float, > 0
+    runs : Path
+        A CSV. Runs that it has are not made again; others are added as each ends.
     repeats : int, >= 1
     repeats_for : mapping of str to int, optional
         Another number for some data sets.
@@ -128,188 +91,116 @@ def compare(
         Of `METRICS`; NICV is always among them.
     jobs : int, >= 1
         Processes, each with one thread.
-    done : iterable of Row
-        Rows of earlier runs; the same runs are not made again.
-    on_rows : function, optional
-        Called as each repeat ends: with its new rows, the number of runs finished so far, and the
-        number of all runs.
+    quiet : bool
+        No progress bar.
 
     Returns
     -------
-    list of Row
-        Of all runs asked for, those of `done` included, in the order of the arguments.
+    list of mapping
+        A row for each run asked for, in the order of the arguments.
 
     Raises
     ------
     PlanError
         Before the first run.
     """
-    cells = [
-        (data, [make_cell(data, m, e, silos) for m in methods for e in _epsilons_of(m, epsilons)])
-        for data in datasets
-    ]
     counts = {data.name: (repeats_for or {}).get(data.name, repeats) for data in datasets}
-    _check(cells, metrics, jobs, counts)
-    rows: dict[tuple[Cell, int], Row | None] = {
-        (cell, repeat): None
-        for data, experiments in cells
-        for cell in experiments
+    _check(datasets, methods, epsilons, silos, metrics, counts)
+    units = [
+        Unit(
+            f"{_about(data)} {method} e={epsilon:g} silos={silos} m={','.join(sorted(metrics))} "
+            f"r={repeat}",
+            partial(run_source, data, method, (epsilon,), repeat, metrics, {}, {}, silos),
+        )
+        for data in datasets
+        for method in methods
+        for epsilon in _epsilons_of(method, epsilons)
         for repeat in range(counts[data.name])
-    }
-    rows |= {key: row for row in done if (key := (row.cell, row.repeat)) in rows}
-    units = []
-    for data, experiments in cells:
-        for repeat in range(counts[data.name]):
-            missing = [cell for cell in experiments if rows[cell, repeat] is None]
-            if missing:
-                units.append(partial(run_repeat, data, missing, repeat, tuple(metrics)))
-    for new in run_all(units, jobs):
-        rows |= {(row.cell, row.repeat): row for row in new}
-        if on_rows:
-            on_rows(new, sum(row is not None for row in rows.values()), len(rows))
-    return [row for row in rows.values() if row is not None]
+    ]
+    return run_units(units, runs, jobs=jobs, quiet=quiet)
 
 
-def make_cell(data: Dataset, method: str, epsilon: float, silos: int) -> Cell:
-    """Name one experiment.
-
-    Raises
-    ------
-    PlanError
-        If the method is not known.
-    """
-    if method not in METHODS:
-        raise PlanError(f"methods must be among {list(METHODS)}, got {method!r}.")
-    task = METHODS[method]
-    pure = getattr(task, "mechanism", "") == "laplace"
-    return Cell(
-        dataset=data.name,
-        method=method,
-        epsilon=float(epsilon) if task.private else math.inf,
-        delta=(0.0 if pure else data.delta) if task.private else 1.0,
-        silos=silos,
-        n_clusters=data.n_clusters,
-        nominal_n=data.nominal_n,
-        convention=data.convention,
-        schema_digest=data.schema.digest()[:16],
-        version=version("cloister"),
-    )
-
-
-def make_cell_plan(data: Dataset, cell: Cell, repeat: int, **options: Any) -> Plan:
-    """Write the plan of one run; the repeat seeds the public starting centres.
-
-    Options of the method come before those of the papers.
-    """
-    task = METHODS[cell.method]
-    return make_plan(
-        task,
-        data.schema,
-        [f"silo-{index}" for index in range(cell.silos)],
-        budget=Budget(cell.epsilon, cell.delta) if task.private else None,
-        nominal_n=cell.nominal_n,
-        n_clusters=cell.n_clusters,
-        public_seed=repeat,
-        **(
-            dict(_PAPER_OPTIONS.get(cell.method, {}))
-            if cell.convention == "fastlloyd-paper"
-            else {}
-        )
-        | options,
-    )
-
-
-def run_repeat(
-    data: Dataset,
-    cells: Sequence[Cell],
-    repeat: int,
-    metrics: Collection[str],
-    **options: Any,
-) -> list[Row]:
-    """Run some experiments on one split of the records, from the same starting centres."""
-    order = public_generator(repeat, "split", data.name).permutation(len(data.records))
-    shuffled, values = data.records[order], data.values
-    rows = []
-    for cell in cells:
-        plan = make_cell_plan(data, cell, repeat, **options)
-        parts = np.array_split(shuffled, cell.silos)
-        result = run_plan(plan, {s: [part] for s, part in zip(plan.silos, parts, strict=True)})
-        centres = plan.grid.normalise(result.results["centres"])
-        rows.append(
-            Row(
-                **asdict(cell),
-                repeat=repeat,
-                **measure(data, values, centres, metrics),
-                n_features=plan.grid.n_features,
-                rounds=plan.rounds,
-                noise=result.noise,
-                plan_digest=plan.digest.hex(),
-                commit=commit(),
-                machine=machine_kind(),
-            )
-        )
-    return rows
-
-
-def measure(
-    data: Dataset, values: Floats, centres: Floats, metrics: Collection[str]
-) -> dict[str, Any]:
-    """Return NICV and the other metrics asked for; exact on data, not a release.
-
-    Parameters
-    ----------
-    data : Dataset
-    values : ndarray of shape (n_samples, n_features), coordinates of the box
-        Its records.
-    centres : ndarray of shape (n_clusters, n_features), coordinates of the box
-    metrics : collection of str
-    """
-    from sklearn.metrics import pairwise_distances_argmin
-
-    nicv = measures.nicv(values, centres)
-    labels = pairwise_distances_argmin(values, centres)
-    known: dict[str, Callable[[], float]] = {
-        "centroid_mse": lambda: measures.centroid_mse(centres, data.reference_centres),
-        "cost_gap": lambda: measures.cost_gap(nicv, data.reference_nicv),
-        "empty_clusters": lambda: float(measures.empty_clusters(values, centres)),
-        "bcss": lambda: measures.bcss(values, labels),
-        "davies_bouldin": lambda: measures.davies_bouldin(values, labels),
-        "calinski_harabasz": lambda: measures.calinski_harabasz(values, labels),
-        "silhouette": lambda: measures.silhouette(values, labels, sample_size=_SILHOUETTE_SAMPLE),
-        "dunn": lambda: measures.dunn(values, labels),
-    }
-    return {"nicv": nicv, **{name: f() for name, f in known.items() if name in metrics}}
+def _about(data: Dataset) -> str:
+    """Return all public numbers of a table."""
+    digest = data.schema.digest()[:16]
+    return f"{data.name} {digest} {data.convention} k={data.n_clusters} n={data.nominal_n}"
 
 
 def _epsilons_of(method: str, epsilons: Sequence[float]) -> Iterable[float]:
     """Return the epsilons at which a method runs: one for a method that has none."""
-    if method in METHODS and not METHODS[method].private:
-        return (math.inf,)
-    return dict.fromkeys(epsilons)
+    return dict.fromkeys(epsilons) if takes_epsilon(method) else (math.inf,)
 
 
 def _check(
-    cells: Sequence[tuple[Dataset, Sequence[Cell]]],
+    datasets: Sequence[Dataset],
+    methods: Sequence[str],
+    epsilons: Sequence[float],
+    silos: int,
     metrics: Collection[str],
-    jobs: int,
     repeats: Mapping[str, int],
 ) -> None:
     """Find mistakes before anything runs; every plan is written once."""
-    if len(repeats) != len(cells):
+    if len(repeats) != len(datasets):
         raise PlanError("data sets must have different names; rename a file.")
     if unknown := [name for name in metrics if name not in METRICS]:
         raise PlanError(f"metrics must be among {list(METRICS)}, got {unknown[0]!r}.")
-    for name, value in {
-        "jobs": jobs,
-        **{f"repeats of {n!r}": r for n, r in repeats.items()},
-    }.items():
-        if value < 1:
-            raise PlanError(f"{name} must be >= 1, got {value}.")
-    for data, experiments in cells:
-        for cell in experiments:
-            make_cell_plan(data, cell, 0)
+    if few := [name for name, count in repeats.items() if count < 1]:
+        raise PlanError(f"repeats of {few[0]!r} must be >= 1, got {repeats[few[0]]}.")
+    if unknown := [name for name in methods if name not in TASKS]:
+        raise PlanError(f"methods must be among {list(TASKS)}, got {unknown[0]!r}.")
+    for data in datasets:
+        for method in methods:
+            for epsilon in _epsilons_of(method, epsilons):
+                plan_of(data, method, epsilon, 0, silos)
         if {"centroid_mse", "cost_gap"} & set(metrics):
             _ = data.reference_nicv  # computed once, here, and sent to the processes
+
+
+def summarise(rows: Sequence[TidyRow]) -> list[TidyRow]:
+    """Return every metric's mean over the repeats of each cell, and NICV's area over epsilon.
+
+    Returns
+    -------
+    list of mapping
+        With ``runs``, ``mean``, ``sem``, ``low`` and ``high`` (the 95 % interval; empty for one
+        run). The area has no epsilon.
+    """
+    long: list[TidyRow] = [
+        {**{name: row[name] for name in _CELL}, "metric": metric, "value": row[metric]}
+        for row in rows
+        for metric in METRICS
+    ]
+    means = means_of([*long, *_areas(rows)], (*_CELL, "metric"), "value")
+    return [
+        {
+            **dict(zip((*_CELL, "metric"), key, strict=True)),
+            "runs": of.runs,
+            "mean": of.mean,
+            "sem": None if math.isnan(of.error) else of.error,
+            "low": None if math.isnan(of.half) else of.mean - of.half,
+            "high": None if math.isnan(of.half) else of.mean + of.half,
+            "stamp": STAMP,
+        }
+        for key, of in means.items()
+    ]
+
+
+def _areas(rows: Sequence[TidyRow]) -> list[TidyRow]:
+    """Return the area under NICV over epsilon of each method and repeat."""
+    curves: dict[tuple[Value, ...], list[tuple[float, float]]] = {}
+    for row in rows:
+        if math.isfinite(number(row, "epsilon")):
+            key = (row["dataset"], row["method"], row["repeat"])
+            curves.setdefault(key, []).append((number(row, "epsilon"), number(row, "nicv")))
+    return [
+        {
+            **dict(zip(_CELL, (dataset, method, None), strict=True)),
+            "metric": AREA,
+            "value": nicv_area(*zip(*sorted(points), strict=True)),
+        }
+        for (dataset, method, _), points in curves.items()
+        if len(points) > 1
+    ]
 
 
 # --- Command line ---------------------------------------------------------------------------------
@@ -322,8 +213,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--methods",
         type=_names,
-        default=list(USUAL_METHODS),
-        help=f"of {','.join(METHODS)}; by default {','.join(USUAL_METHODS)}",
+        default=list(METHODS),
+        help=f"of {','.join(TASKS)}; by default {','.join(METHODS)}",
     )
     add("--epsilons", type=_list_of(float), required=True, metavar="E,E,...")
     add(
@@ -353,6 +244,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="compare with the published figures; exit code 1 if a bar is missed",
     )
+    add_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -363,41 +255,32 @@ def run(args: argparse.Namespace) -> int:
     CloisterError
         For mistakes in the options, before the first run.
     """
-    quiet, as_json = getattr(args, "quiet", False), getattr(args, "json", False)
     if args.check_reference and not args.preset:
         raise PlanError("check_reference needs the papers' conventions; add --preset.")
     datasets = _load_all(args)
     args.out.mkdir(parents=True, exist_ok=True)
-    runs = args.out / "runs.csv"
-    done = load_rows(runs)
-    with progress_bar(quiet) as bar:
-        task = bar.add_task("runs", total=None)
-
-        def save(new: Sequence[Row], finished: int, total: int) -> None:
-            append_rows(runs, new)
-            bar.update(task, completed=finished, total=total)
-
-        rows = compare(
-            datasets,
-            args.methods,
-            args.epsilons,
-            repeats=args.repeats,
-            repeats_for=args.repeats_for,
-            silos=args.silos,
-            metrics=args.metrics,
-            jobs=args.jobs,
-            done=done,
-            on_rows=save,
-        )
+    rows = compare(
+        datasets,
+        args.methods,
+        args.epsilons,
+        args.out / "runs.csv",
+        repeats=args.repeats,
+        repeats_for=args.repeats_for,
+        silos=args.silos,
+        metrics=args.metrics,
+        jobs=args.jobs,
+        quiet=args.quiet or args.json,
+    )
     means = summarise(rows)
-    write_means(args.out / "summary.csv", means)
-    draw_nicv(means, args.out)
-    verdict = check_means(means) if args.check_reference else None
-    if as_json:
+    write_table(args.out / "summary.csv", means)
+    nicv = means_of(rows, _CELL, "nicv")
+    draw_nicv(nicv, args.out)
+    verdict = check_means(nicv) if args.check_reference else None
+    if args.json:
         json.dump(_document(args, means, verdict), sys.stdout, indent=1)
         sys.stdout.write("\n")
-    elif not quiet:
-        _show(Console(), args, means, verdict)
+    elif not args.quiet:
+        _show(Console(), args, nicv | means_of(_areas(rows), _CELL, "value"), verdict)
     elif verdict:
         for missed in (bar.text for bar in verdict.bars if not bar.holds):
             Console(stderr=True).print(f"MISSED  {missed}", soft_wrap=True)
@@ -429,7 +312,7 @@ def _load_all(args: argparse.Namespace) -> list[Dataset]:
 
 
 def _document(
-    args: argparse.Namespace, means: Sequence[Mean], verdict: Verdict | None
+    args: argparse.Namespace, means: Sequence[TidyRow], verdict: Verdict | None
 ) -> dict[str, Any]:
     """Return what is shown as JSON values; JSON has no infinity, so None stands for it."""
     document: dict[str, Any] = {
@@ -438,7 +321,7 @@ def _document(
         "means": [
             {
                 name: None if isinstance(value, float) and not math.isfinite(value) else value
-                for name, value in asdict(mean).items()
+                for name, value in mean.items()
             }
             for mean in means
         ],
@@ -451,21 +334,20 @@ def _document(
 
 
 def _show(
-    console: Console, args: argparse.Namespace, means: Sequence[Mean], verdict: Verdict | None
+    console: Console, args: argparse.Namespace, found: Means, verdict: Verdict | None
 ) -> None:
     """Print NICV by data set, epsilon and method."""
     if args.preset:
         console.print(PAPER_NOTE)
-    found = {(m.dataset, m.epsilon, m.method): m for m in means if m.metric in ("nicv", AREA)}
-    methods = list(dict.fromkeys(m.method for m in means))
-    table = _table(f"NICV, mean ± 95 % ({STAMP})", ("data set", "ε", *methods))
-    for dataset in dict.fromkeys(m.dataset for m in means):
-        epsilons = {epsilon for name, epsilon, _ in found if name == dataset}
+    methods = list(dict.fromkeys(method for _, method, _ in found))
+    table = _table(f"NICV, mean ± 95 % ({STAMP})", ("data set", "ε", *map(str, methods)))
+    for dataset in dict.fromkeys(dataset for dataset, _, _ in found):
+        epsilons = {epsilon for name, _, epsilon in found if name == dataset}
         # the area, whose epsilon is None, comes last
-        for epsilon in sorted(epsilons, key=lambda e: (e is None, e or 0)):
+        for epsilon in sorted(epsilons, key=lambda e: (e is None, float(e or 0))):
             label = "area" if epsilon is None else f"{epsilon:g}"
-            cells = (found.get((dataset, epsilon, method)) for method in methods)
-            table.add_row(dataset, label, *map(_interval, cells))
+            cells = (found.get((dataset, method, epsilon)) for method in methods)
+            table.add_row(str(dataset), label, *map(_interval, cells))
         table.add_row()
     console.print(table)
     if verdict:
@@ -482,12 +364,11 @@ def _table(title: str, headings: Sequence[str]) -> Table:
     return table
 
 
-def _interval(mean: Mean | None) -> str:
+def _interval(mean: MeanOf | None) -> str:
     if mean is None:
         return ""
-    if mean.high is None:
-        return f"{mean.mean:.4g}"
-    return f"{mean.mean:.4g} ± {mean.high - mean.mean:.2g}"
+    half = "" if math.isnan(mean.half) else f" ± {mean.half:.2g}"
+    return f"{mean.mean:.4g}{half}"
 
 
 def _show_verdict(console: Console, verdict: Verdict) -> None:

@@ -18,16 +18,14 @@ import numpy as np
 
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import round_to_grid
-from cloister.jobs import make_plan
 from cloister.privacy.budget import Budget
 from cloister.privacy.noise import DiscreteNoise, NoiseSource
 from cloister.protocol.plan import Plan
 from cloister.task import GridState, Integers, Records, Released, State, Task
-from cloister.tasks import TASKS
 from cloister_lab.experiments.datasets import Dataset
-from cloister_lab.experiments.records import STAMP
-from cloister_lab.experiments.run import Experiment, Settings, TidyRow, Unit
-from cloister_lab.experiments.sweep import Named, loaded, tables
+from cloister_lab.experiments.records import STAMP, TidyRow
+from cloister_lab.experiments.run import Experiment, Settings, Unit, markdown, prose
+from cloister_lab.experiments.sweep import TASKS, Named, loaded, plan_for, tables
 from cloister_lab.tasks.lsh_tree import LSHTree
 
 ALLOWED = (0.93, 0.97)
@@ -53,9 +51,6 @@ class Coverage:
 
     Parameters
     ----------
-    dataset, method : str
-    epsilon : float
-    runs : int
     centre_hits, centre_trials : int
         Over runs, centres and columns; a centre whose exact cluster was empty has no target.
     size_hits, size_trials : int
@@ -112,7 +107,6 @@ def measure(
 
     Parameters
     ----------
-    data : Dataset
     task : type
         With ``centres``, ``low``, ``high``, ``sizes`` and ``size_half_width`` in its state.
     epsilon : float, > 0
@@ -121,29 +115,15 @@ def measure(
         From the operating system unless a test gives another.
     first_seed : int
         Run `i` starts from the public seed ``first_seed + i``.
-
-    Returns
-    -------
-    Coverage
     """
     source = noise or DiscreteNoise()
-    tallies = [
-        _tally(_plan(data, task, epsilon, first_seed + run), data.records, source)
+    budget = Budget(epsilon, data.delta)
+    plans = (
+        plan_for(task, data, budget, first_seed + run, 1, n_clusters=data.n_clusters)
         for run in range(runs)
-    ]
-    return Coverage(data.name, task.name, epsilon, runs, *(map(sum, zip(*tallies, strict=True))))
-
-
-def _plan(data: Dataset, task: type[Task], epsilon: float, seed: int) -> Plan:
-    return make_plan(
-        task,
-        data.schema,
-        ("silo-0",),
-        budget=Budget(epsilon, data.delta),
-        nominal_n=data.nominal_n,
-        n_clusters=data.n_clusters,
-        public_seed=seed,
     )
+    tallies = [_tally(plan, data.records, source) for plan in plans]
+    return Coverage(data.name, task.name, epsilon, runs, *(map(sum, zip(*tallies, strict=True))))
 
 
 def _tally(plan: Plan, records: Records, noise: NoiseSource) -> tuple[int, ...]:
@@ -216,25 +196,23 @@ _TALLIES = (
 def as_markdown(cells: Sequence[Coverage], command: str) -> str:
     """Return the page of results: a row per method and data set, and one for each method."""
     totals = list(pooled(cells, over_datasets=True))
-    rows = [_row(cell) for cell in (*pooled(cells), *totals)]
+    headings = ("method", "data set", "epsilon", "runs", "centres", "sizes")
     verdict = "Every method is" if all(cell.holds for cell in totals) else "Not every method is"
     verdict += " inside."
     return "\n".join(
         (
-            "# Do the intervals hold what they say",
-            "",
-            f"Made by `{command}`; {STAMP}.",
-            "",
-            "Each released centre and size has a 95 % interval of its noise. Its target is the "
-            "value the same statistic would have had without noise, given the released state it "
-            "was asked with, before the centre was shrunk, shortened or folded. The table counts "
-            "how often the target was inside, over all runs, centres and columns. Asked are "
-            f"{ALLOWED[0]:.0%} to {ALLOWED[1]:.0%} over all data sets. {verdict}",
-            "",
-            "| method | data set | epsilon | runs | centres | sizes | centre in its own interval | "
-            "no target |",
-            "| --- | --- | --- | --- | --- | --- | --- | --- |",
-            *rows,
+            *prose(
+                "coverage",
+                command=command,
+                stamp=STAMP,
+                allowed_0=ALLOWED[0],
+                allowed_1=ALLOWED[1],
+                verdict=verdict,
+            ),
+            *markdown(
+                (*headings, "centre in its own interval", "no target"),
+                map(_row, (*pooled(cells), *totals)),
+            ),
             "",
             "± is two standard errors, as if all intervals were independent. *No target* counts "
             "centres that no record was near to, or that got no leaf of a tree: their mean without "
@@ -253,7 +231,7 @@ def _two_errors(share: float, trials: int) -> float:
     return 2 * sqrt(share * (1 - share) / max(1, trials))
 
 
-def _row(cell: Coverage) -> str:
+def _row(cell: Coverage) -> tuple[object, ...]:
     """Return one row of the table."""
     name = f"**{cell.method}**" if cell.dataset == "all" else cell.method
 
@@ -262,10 +240,11 @@ def _row(cell: Coverage) -> str:
         return f"{part:.2%} ± {_two_errors(part, trials):.2%}"
 
     return (
-        f"| {name} | {cell.dataset} | {cell.epsilon:g} | {cell.runs:,} | "
-        f"{share(cell.centre_hits, cell.centre_trials)} | "
-        f"{share(cell.size_hits, cell.size_trials)} | "
-        f"{cell.centre_inside / max(1, cell.centre_trials):.1%} | {cell.empty:,} |"
+        *(name, cell.dataset, f"{cell.epsilon:g}", f"{cell.runs:,}"),
+        share(cell.centre_hits, cell.centre_trials),
+        share(cell.size_hits, cell.size_trials),
+        f"{cell.centre_inside / max(1, cell.centre_trials):.1%}",
+        f"{cell.empty:,}",
     )
 
 
@@ -275,7 +254,7 @@ def _row(cell: Coverage) -> str:
 def _units(settings: Settings) -> list[Unit]:
     """Return blocks of runs of every method on every table."""
     found = tables(_DATASETS if settings.full else _SMALL, settings)
-    runs = settings.repeats or (_RUNS if settings.full else _SMALL_RUNS)
+    runs = settings.runs(_RUNS, _SMALL_RUNS)
     return [
         Unit(
             f"{table.name} {method} e={_EPSILON:g} runs={first}+{min(_BLOCK, runs - first)}",

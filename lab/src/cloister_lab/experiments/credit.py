@@ -20,30 +20,28 @@ from cloister.estimators.ensemble import Combine, combined_probabilities
 from cloister.estimators.forest import best_class
 from cloister.jobs import run_job
 from cloister.privacy.budget import default_delta
-from cloister.randomness import public_generator
 from cloister.schema import Column, Schema
 from cloister.task import Floats, Integers, Records, Task
 from cloister.tasks.supervised.forest import RandomForest
 from cloister.tasks.supervised.logistic import Logistic
 from cloister.tasks.supervised.naive_bayes import NaiveBayes
-from cloister_lab.experiments.classify import SCHEMAS, Method, Problem, released
+from cloister_lab.experiments.classify import SCHEMAS, Method, Problem, dealt, released
 from cloister_lab.experiments.datasets import BUNDLED, SUFFIXES
-from cloister_lab.experiments.figures import Curves, Point, draw_panels
-from cloister_lab.experiments.records import STAMP
-from cloister_lab.experiments.run import (
-    Experiment,
+from cloister_lab.experiments.figures import draw_panels, panels_of
+from cloister_lab.experiments.records import (
+    Key,
     MeanOf,
-    Settings,
+    Means,
     TidyRow,
-    Unit,
     Value,
     means_of,
     number,
+    table_of,
     write_table,
 )
+from cloister_lab.experiments.run import Experiment, Settings, Unit, markdown, prose, write_page
 
 EPSILONS = (0.1, 0.5, 1.0, 4.0)
-_SILOS = 3
 _TEST_SHARE = 0.25
 
 
@@ -57,7 +55,6 @@ class Loans:
         Of the file.
     schema : str
         Of the file beside this package.
-    target : str
     costs : tuple of tuple of float, or None
         ``costs[true][told]``, where the codebook gives them.
     repeats : int
@@ -163,15 +160,15 @@ PAIRS: tuple[tuple[str, str], ...] = (
 
 def _units(settings: Settings) -> list[Unit]:
     epsilons = EPSILONS if settings.full else (1.0,)
-    files = {table: _file(settings.data_dir, table.name) for table in TABLES}
+    files = {table: settings.file(table.name, SUFFIXES) for table in TABLES}
     asked: dict[Loans, Path | None] = {table: file for table, file in files.items() if file}
     if not settings.full:  # one table, and a small one
         asked = {t: file for t, file in asked.items() if t == TABLES[0]} or {STAND_IN: None}
     units = []
     for table, file in asked.items():
-        if settings.only and table.name not in settings.only:
+        if not settings.wants(table.name):
             continue
-        repeats = settings.repeats or (table.repeats if settings.full else 2)
+        repeats = settings.runs(table.repeats, 2)
         units += [
             Unit(
                 f"{table.name} {name} epsilons={','.join(map(str, epsilons))} r={repeat}",
@@ -181,12 +178,6 @@ def _units(settings: Settings) -> list[Unit]:
             for name in METHODS
         ]
     return units
-
-
-def _file(folder: Path | None, name: str) -> Path | None:
-    """Return a table in a data folder, if it is there."""
-    found = [folder / f"{name}{suffix}" for suffix in SUFFIXES] if folder else []
-    return next((path for path in found if path.exists()), None)
 
 
 def measure(
@@ -231,17 +222,7 @@ def _scores(
 def split(table: Loans, file: Path | None, repeat: int) -> Problem:
     """Return silos of equal size and test records, drawn by a public seed."""
     schema, records = _stand_in() if file is None else _read(file, table.schema)
-    order = public_generator("credit", repeat).permutation(len(records))
-    n_test = round(_TEST_SHARE * len(records))
-    train = records[order[n_test:]]
-    return Problem(
-        schema=schema,
-        target=table.target,
-        silos=tuple(train[i::_SILOS] for i in range(_SILOS)),
-        test=records[order[:n_test]],
-        nominal_n=int(float(f"{len(train):.0e}")),
-        repeat=repeat,
-    )
+    return dealt("credit", schema, records, table.target, repeat, _TEST_SHARE)
 
 
 @lru_cache(maxsize=2)
@@ -273,44 +254,27 @@ _COST = (
     ", where a bad risk taken for a good one costs 5 and the reverse 1, and each decision is that "
     "of least expected cost; refusing everybody costs 0.7"
 )
-_Means = Mapping[tuple[Value, ...], MeanOf]
 
 
 def _figures(rows: Sequence[TidyRow], out: Path) -> list[Path]:
     means = {name: means_of(rows, _BY, name) for name in _SCORES}
-    table: list[TidyRow] = [
-        {
-            **dict(zip(_BY, key, strict=True)),
-            "runs": mean.runs,
-            **{name: _mean(means[name], key) for name in _SCORES},
-            "auc_half_width": None if math.isnan(mean.half) else mean.half,
-        }
-        for key, mean in means["auc"].items()
+    table = [
+        {**row, "auc_half_width": mean.half_or_none}
+        for row, mean in zip(table_of(_BY, means), means["auc"].values(), strict=True)
     ]
-    page = out / "credit.md"
-    page.write_text(_page(rows, means), "utf-8")
+    page = write_page(out / "credit.md", _page(rows, means))
     return [page, write_table(out / "credit.csv", table), _figure(means["auc"], out / "credit.png")]
 
 
-def _mean(means: _Means, key: tuple[Value, ...]) -> float | None:
-    return means[key].mean if key in means else None
-
-
-def _figure(auc: _Means, path: Path) -> Path:
-    panels: dict[str, dict[str, list[Point]]] = {}
+def _figure(auc: Means, path: Path) -> Path:
     shown = {name for pair in PAIRS for name in pair} | {
         n for n, m in METHODS.items() if not m.private
     }
-    for (dataset, _, method, epsilon), mean in auc.items():
-        if method not in shown:
-            continue
-        panel = panels.setdefault(str(dataset), {})
-        point = (math.inf if epsilon == math.inf else float(epsilon or 0), mean.mean, mean.half)
-        panel.setdefault(str(method), []).append(point)
-    curves: dict[str, Curves] = dict(panels)
+    kept = {key: mean for key, mean in auc.items() if key[2] in shown}
+    panels = panels_of(kept, lambda key: str(key[0]), lambda key: str(key[2]))
     return draw_panels(
         path,
-        curves,
+        panels,
         title="Joint models and ensembles",
         x_label="ε",
         y_label="area under the ROC curve",
@@ -320,32 +284,17 @@ def _figure(auc: _Means, path: Path) -> Path:
     )
 
 
-def _page(rows: Sequence[TidyRow], means: Mapping[str, _Means]) -> str:
+def _page(rows: Sequence[TidyRow], means: Mapping[str, Means]) -> list[str]:
     full = " --full" if any(row["dataset"] == TABLES[-1].name for row in rows) else ""
-    lines = [
-        "# Credit scoring",
-        "",
-        "Who is a bad risk in Statlog German Credit (1,000 records), and who earns above 50,000 "
-        "dollars in UCI Adult (48,842 records), from all columns of the public schemas "
-        "(`experiments/schemas`). In each run three quarters of the records are dealt to three "
-        "silos and the model is tested on the rest. A *joint* model is one federated job over all "
-        "silos. In an *ensemble* each silo releases a model of its own at the same ε, and their "
-        "probabilities are averaged (or they vote): as silos hold different records, a person "
-        "whose records are at one silo loses ε once in either case. The rows without noise are "
-        "trained on the pooled records. Numbers are means over splits ± their 95 % interval. "
-        f"Made by `cloister experiments run credit{full} --data FOLDER`.",
-        "",
-        "![Area under the curve against epsilon](credit.png)",
-    ]
+    lines = prose("credit", full=full)
     for table in (*TABLES, STAND_IN):
         keys = [key for key in means["auc"] if key[0] == table.name]
         if keys:
             lines += _table(table, keys, means)
-    lines += _beside(rows)
-    return "\n".join([*lines, "", f"({STAMP})", ""])
+    return lines + _beside(rows)
 
 
-def _table(table: Loans, keys: list[tuple[Value, ...]], means: Mapping[str, _Means]) -> list[str]:
+def _table(table: Loans, keys: list[Key], means: Mapping[str, Means]) -> list[str]:
     epsilons = sorted({float(key[3] or 0) for key in keys} - {math.inf})
     runs = max(means["auc"][key].runs for key in keys)
     lines = ["", f"## {table.name}, {runs} splits"]
@@ -358,22 +307,20 @@ def _table(table: Loans, keys: list[tuple[Value, ...]], means: Mapping[str, _Mea
             continue
         told = _COST if score == "cost" else ""
         lines += ["", f"{what}{told}:", ""]
-        lines.append("| Method | " + " | ".join(f"ε = {e:g}" for e in epsilons) + " |")
-        lines.append("|---" * (len(epsilons) + 1) + "|")
+        table_rows = []
         for family, method in dict.fromkeys(key[1:3] for key in keys):
             found = [means[score].get((table.name, family, method, e)) for e in epsilons]
             clear = means[score].get((table.name, family, method, math.inf))
             cells = [_cell(mean) for mean in found]
             if clear is not None:
                 cells = [f"no noise: {_cell(clear)}", *[""] * (len(epsilons) - 1)]
-            lines.append(f"| {method} | " + " | ".join(cells) + " |")
+            table_rows.append([method, *cells])
+        lines += markdown(["Method", *(f"ε = {e:g}" for e in epsilons)], table_rows)
     return lines
 
 
 def _cell(mean: MeanOf | None) -> str:
-    if mean is None:
-        return "-"
-    return f"{mean.mean:.3f}" + ("" if math.isnan(mean.half) else f" ± {mean.half:.3f}")
+    return "-" if mean is None else f"{mean:.3f}"
 
 
 def _beside(rows: Sequence[TidyRow]) -> list[str]:
@@ -398,9 +345,7 @@ def _beside(rows: Sequence[TidyRow]) -> list[str]:
                 error = float(np.std(both, ddof=1)) / math.sqrt(len(both))
                 mean = float(np.mean(both))
                 ahead.setdefault((table.name, epsilon), []).append(mean)
-                lines.append(
-                    f"| {table.name} | {joint} | {epsilon:g} | {mean:+.3f} | {error:.3f} |"
-                )
+                lines.append((table.name, joint, f"{epsilon:g}", f"{mean:+.3f}", f"{error:.3f}"))
     if not lines:
         return []
     said = "; ".join(
@@ -414,9 +359,7 @@ def _beside(rows: Sequence[TidyRow]) -> list[str]:
         "Mean difference of the area under the curve on the same splits, at the same ε. Over the "
         f"three kinds of model, the joint one is ahead by {said}.",
         "",
-        "| Table | Model | ε | joint - ensemble | standard error |",
-        "|---" * 5 + "|",
-        *lines,
+        *markdown(("Table", "Model", "ε", "joint - ensemble", "standard error"), lines),
     ]
 
 

@@ -54,8 +54,6 @@ class Dataset:
 
     Parameters
     ----------
-    name : str
-    schema : Schema
     records : ndarray of shape (n_samples, n_features), int32, grid steps
     n_clusters : int, >= 1
     nominal_n : int, >= 1
@@ -68,6 +66,10 @@ class Dataset:
     n_clusters: int
     nominal_n: int
     convention: Convention = "public"
+
+    def dataset(self) -> Dataset:
+        """Return itself: a table at hand is a source of records, too."""
+        return self
 
     @property
     def delta(self) -> float:
@@ -122,10 +124,6 @@ def load(
     nominal_n : int, optional
         Like `schema`.
 
-    Returns
-    -------
-    Dataset
-
     Raises
     ------
     DataError
@@ -176,8 +174,6 @@ def min_max(table: Any, name: str, n_clusters: int) -> Dataset:
     ----------
     table : path, DataFrame or array
         Rows with a missing value are left out.
-    name : str
-    n_clusters : int
 
     Notes
     -----

@@ -7,9 +7,12 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 _SECONDS = 3600  # of one program, or one step of making an environment
 
@@ -70,3 +73,27 @@ def json_of(command: Sequence[str], environment: dict[str, str]) -> dict[str, An
     except (OSError, subprocess.TimeoutExpired, ValueError, IndexError) as error:
         return f"{Path(command[0]).name} gave no answer: {type(error).__name__}"
     return document
+
+
+def run_script(
+    python: Path | str, script: str | None, words: Sequence[str], arrays: Mapping[str, Any]
+) -> dict[str, Any] | str:
+    """Return what a script of ours says of some arrays under another Python, with one thread.
+
+    Parameters
+    ----------
+    python : Path or str
+        A text is why there is none, and is returned.
+    script : str
+        Path of the script, which is given the words, and a file of the arrays for the word FILE.
+    words : sequence of str
+    arrays : mapping of str to arrays and numbers
+    """
+    if isinstance(python, str):
+        return python
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "problem.npz"
+        np.savez(file, **arrays)
+        given = [str(file) if word == "FILE" else word for word in words]
+        command = [str(python), "-P", str(script), *given]
+        return json_of(command, {**os.environ, "OMP_NUM_THREADS": "1"})

@@ -18,16 +18,8 @@ from cloister.task import Floats
 from cloister.tasks.columns import Encoding, codes
 from cloister.tasks.evaluation.classification import Evaluation
 from cloister_lab.experiments.datasets import SUFFIXES
-from cloister_lab.experiments.records import STAMP
-from cloister_lab.experiments.run import (
-    Experiment,
-    Settings,
-    TidyRow,
-    Unit,
-    means_of,
-    number,
-    write_table,
-)
+from cloister_lab.experiments.records import TidyRow, means_of, number, write_table
+from cloister_lab.experiments.run import Experiment, Settings, Unit, markdown, prose, write_page
 
 _EPSILONS = (0.1, 0.5, 1.0, 4.0)
 _TABLE, _SMALL, _TARGET, _SILOS = "adult_full", "breast_cancer", "income", 3
@@ -48,13 +40,10 @@ _SCORES = Schema(
 
 
 def _units(settings: Settings) -> list[Unit]:
-    folder = settings.data_dir
-    files = [folder / f"{_TABLE}{suffix}" for suffix in SUFFIXES] if folder else []
-    file = next((path for path in files if path.exists()), None)
+    file = settings.file(_TABLE, SUFFIXES)
     at_hand: dict[str, Path | None] = {} if file is None else {_TABLE: file}
     if not settings.full:  # a small table that comes with scikit-learn
         at_hand[_SMALL] = None
-    repeats = settings.repeats or (20 if settings.full else 2)
     epsilons = _EPSILONS if settings.full else (1.0,)
     releases = _RELEASES if settings.full else 1
     return [
@@ -63,8 +52,8 @@ def _units(settings: Settings) -> list[Unit]:
             partial(measure, name, path, repeat, epsilons, releases),
         )
         for name, path in at_hand.items()
-        if not settings.only or name in settings.only
-        for repeat in range(repeats)
+        if settings.wants(name)
+        for repeat in range(settings.runs(20, 2))
     ]
 
 
@@ -154,12 +143,11 @@ def _read(file: Path | None) -> tuple[Floats, Any]:
 
 
 def _figures(rows: Sequence[TidyRow], folder: Path) -> list[Path]:
-    page = folder / "evaluate.md"
-    page.write_text(as_markdown(rows), "utf-8")
+    page = write_page(folder / "evaluate.md", as_lines(rows))
     return [page, write_table(folder / "evaluate.csv", rows)]
 
 
-def as_markdown(rows: Sequence[TidyRow]) -> str:
+def as_lines(rows: Sequence[TidyRow]) -> list[str]:
     """Return the page: a line for each measure and epsilon."""
     by = ("dataset", "epsilon", "measure")
     errors, halves, exact, covered = (
@@ -169,27 +157,22 @@ def as_markdown(rows: Sequence[TidyRow]) -> str:
         key: max(number(r, "error") for r in rows if tuple(r[name] for name in by) == key)
         for key in errors
     }
-    lines = [
-        "# Private evaluation on Adult",
-        "",
-        "scikit-learn's logistic regression, trained without noise on half of UCI Adult, tells "
-        "income on the other half, which three silos hold. *Exact* is scikit-learn's measure; "
-        "*error* the mean over runs of how far the released one is from it; *half-width* that of "
-        "the 95 % noise interval. The interval of the area allows for what the bins of the score "
-        "histogram blur; those of log-loss and Brier score do not, so *covered* may fall below 95 "
-        f"% for these two where there is hardly any noise. {_RELEASES} runs share a trained model. "
-        f"Wanted: an error of the area of at most {_WANTED} at epsilon 1. "
-        "Made by `cloister experiments run evaluate --full --data FOLDER`.",
-        "",
-        "| table | epsilon | measure | runs | exact | error | largest | half-width | covered |",
-        "|---|---|---|---|---|---|---|---|---|",
+    lines = prose("evaluate", releases=_RELEASES, wanted=_WANTED)
+    headings = ("table", "epsilon", "measure", "runs", "exact", "error", "largest")
+    return [
+        *lines,
+        *markdown(
+            (*headings, "half-width", "covered"),
+            (
+                (
+                    *(key[0], f"{key[1]:g}", key[2], mean.runs, f"{exact[key].mean:.4f}"),
+                    *(f"{mean.mean:.5f}", f"{worst[key]:.5f}", f"{halves[key].mean:.5f}"),
+                    f"{covered[key].mean:.0%}",
+                )
+                for key, mean in errors.items()
+            ),
+        ),
     ]
-    lines += [
-        f"| {key[0]} | {key[1]:g} | {key[2]} | {mean.runs} | {exact[key].mean:.4f} "
-        f"| {mean.mean:.5f} | {worst[key]:.5f} | {halves[key].mean:.5f} | {covered[key].mean:.0%} |"
-        for key, mean in errors.items()
-    ]
-    return "\n".join([*lines, "", f"({STAMP})", ""])
 
 
 EVALUATE = Experiment(

@@ -10,25 +10,16 @@ References
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from cloister.randomness import public_generator
-from cloister_lab.experiments.figures import Curves, Point, draw_heatmaps, draw_panels
+from cloister_lab.experiments.figures import Point, draw_heatmaps, draw_panels, panels_of
 from cloister_lab.experiments.mixtures import Mixture
-from cloister_lab.experiments.run import (
-    Experiment,
-    MeanOf,
-    Settings,
-    TidyRow,
-    Unit,
-    Value,
-    means_of,
-    number,
-    write_table,
-)
+from cloister_lab.experiments.records import MeanOf, TidyRow, Value, means_of, number, write_table
+from cloister_lab.experiments.run import Experiment, Settings, Unit
 from cloister_lab.experiments.sweep import EPSILONS, METHODS, NO_HOUSE, sweep, tables
 from cloister_lab.metrics import nicv_area
 
@@ -45,7 +36,7 @@ _METRICS = ("silhouette", "davies_bouldin", "centroid_mse")
 
 def _units_tables(settings: Settings) -> list[Unit]:
     sources = tables(_TABLES if settings.full else _SMALL_TABLES, settings)
-    base = settings.repeats or (100 if settings.full else 2)
+    base = settings.runs(100, 2)
     repeats = {s.name: max(1, base // _SLOW.get(s.name, 1)) for s in sources}
     return sweep(sources, METHODS, EPSILONS, repeats, _METRICS)
 
@@ -72,7 +63,7 @@ def _draw_tables(rows: Sequence[TidyRow], out: Path) -> list[Path]:
         files.append(
             draw_panels(
                 out / f"{name}.png",
-                _panels(means),
+                panels_of(means, lambda key: str(key[0]), lambda key: str(key[1])),
                 title=title,
                 x_label="ε",
                 y_label=f"{label}, mean and 95 % interval",
@@ -84,22 +75,13 @@ def _draw_tables(rows: Sequence[TidyRow], out: Path) -> list[Path]:
     return [*files, write_table(out / "means.csv", table)]
 
 
-def _panels(means: Mapping[tuple[Value, ...], MeanOf]) -> dict[str, Curves]:
-    """Sort means by (panel, method, x) into curves."""
-    panels: dict[str, dict[str, list[Point]]] = {}
-    for (panel, method, x), mean in means.items():
-        points = panels.setdefault(str(panel), {}).setdefault(str(method), [])
-        points.append((math.inf if x is None else float(x), mean.mean, mean.half))
-    return dict(panels)
-
-
 def _tidy(by: Sequence[str], key: Sequence[Value], column: str, mean: MeanOf) -> dict[str, Value]:
     return {
         **dict(zip(by, key, strict=True)),
         "metric": column,
         "runs": mean.runs,
         "mean": mean.mean,
-        "half_width": None if math.isnan(mean.half) else mean.half,
+        "half_width": mean.half_or_none,
     }
 
 
@@ -114,7 +96,7 @@ def _units_mixtures(settings: Settings) -> list[Unit]:
 
     The starts are shared out over three mixtures of each kind.
     """
-    starts = settings.repeats or (30 if settings.full else 2)
+    starts = settings.runs(30, 2)
     if settings.full:
         size, seeds = 10_000, min(3, starts)
         grid = [(2**i, 2**j) for i in range(1, 10) for j in range(1, 6)]
@@ -162,7 +144,7 @@ def _draw_mixtures(rows: Sequence[TidyRow], out: Path) -> list[Path]:
     methods = [m for m in METHODS if m != "lloyd" and any(key[2] == m for key in means)]
 
     def grid(method: str) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-        none = MeanOf(math.nan, math.nan, 0)
+        none = MeanOf(math.nan, math.nan, 1)
         return np.array([[means.get((d, k, method), none).mean for k in ks] for d in ds])
 
     maps = {method: grid(method) for method in methods}
@@ -265,7 +247,7 @@ def _units_ablation(settings: Settings) -> list[Unit]:
         for j in apart
     ]
     alphas = _ALPHAS if settings.full else (0.4, 0.8, 1.6)
-    repeats = settings.repeats or (10 if settings.full else 2)
+    repeats = settings.runs(10, 2)
     choices: list[dict[str, Value]] = [
         {"alpha": alpha, "radius_strategy": strategy, "post": "fold"}
         for strategy in _STRATEGIES
@@ -292,25 +274,19 @@ def _draw_ablation(rows: Sequence[TidyRow], out: Path) -> list[Path]:
     scaled = [{**row, "ratio": number(row, "nicv") / number(row, "optimum")} for row in rows]
     by = ("radius_strategy", "post", "alpha")
     means = means_of(scaled, by, "ratio")
+    step = [row for row in scaled if row["radius_strategy"] == "step"]
     by_width = means_of(
-        [row for row in scaled if row["radius_strategy"] == "step" and row["post"] == "fold"],
-        ("n_features", "alpha"),
-        "ratio",
+        [row for row in step if row["post"] == "fold"], ("n_features", "alpha"), "ratio"
     )
-    panels: dict[str, dict[str, list[Point]]] = {
-        "strategy": {},
-        "step, by columns": {},
-        "after the division": {},
+    folded = {key: mean for key, mean in means.items() if key[1] == "fold"}
+    posts = {
+        key: mean for key, mean in means.items() if key[0] == "step" and key[2] in _POST_ALPHAS
     }
-    for (strategy, post, alpha), mean in means.items():
-        point = (float(alpha or 0), mean.mean, mean.half)
-        if post == "fold":
-            panels["strategy"].setdefault(str(strategy), []).append(point)
-        if strategy == "step" and alpha in _POST_ALPHAS:
-            panels["after the division"].setdefault(str(post), []).append(point)
-    for (d, alpha), mean in by_width.items():
-        point = (float(alpha or 0), mean.mean, math.nan)
-        panels["step, by columns"].setdefault(f"d = {d}", []).append(point)
+    panels = {
+        **panels_of(folded, lambda _: "strategy", lambda key: str(key[0])),
+        **panels_of(by_width, lambda _: "step, by columns", lambda key: f"d = {key[0]}"),
+        **panels_of(posts, lambda _: "after the division", lambda key: str(key[1])),
+    }
     file = draw_panels(
         out / "fig5.png",
         panels,

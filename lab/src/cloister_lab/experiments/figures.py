@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cloister_lab.experiments.records import STAMP, Mean
+from cloister_lab.experiments.records import STAMP, Key, Means
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,13 +38,33 @@ _COLOURS = 128  # of a small PNG; letters keep soft edges
 _LOG_FROM = 8.0  # largest over smallest value above which the axis is logarithmic
 
 
-def draw_nicv(means: Sequence[Mean], folder: Path) -> list[Path]:
+def panels_of(
+    means: Means, panel: Callable[[Key], str], method: Callable[[Key], str], at: int = -1
+) -> dict[str, dict[str, list[Point]]]:
+    """Sort means into curves.
+
+    Parameters
+    ----------
+    means : mapping of a key to MeanOf
+    panel, method : function of a key
+        Names of the panel and of the curve in it.
+    at : int
+        Where the horizontal place is in a key; a place of None is a level that holds everywhere.
+    """
+    found: dict[str, dict[str, list[Point]]] = {}
+    for key, mean in means.items():
+        x = key[at]
+        point = (math.inf if x is None else float(x), mean.mean, mean.half)
+        found.setdefault(panel(key), {}).setdefault(method(key), []).append(point)
+    return found
+
+
+def draw_nicv(means: Means, folder: Path) -> list[Path]:
     """Draw NICV against epsilon, one figure for each data set, as PNG and SVG.
 
     Parameters
     ----------
-    means : sequence of Mean
-    folder : Path
+    means : mapping of (dataset, method, epsilon) to MeanOf
 
     Returns
     -------
@@ -54,14 +74,8 @@ def draw_nicv(means: Sequence[Mean], folder: Path) -> list[Path]:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    nicv = [mean for mean in means if mean.metric == "nicv" and mean.epsilon is not None]
     files = []
-    for dataset in dict.fromkeys(mean.dataset for mean in nicv):
-        curves: dict[str, list[Point]] = {}
-        for mean in nicv:
-            if mean.dataset == dataset and mean.epsilon is not None:
-                half = math.nan if mean.high is None else mean.high - mean.mean
-                curves.setdefault(mean.method, []).append((mean.epsilon, mean.mean, half))
+    for dataset, curves in panels_of(means, lambda key: str(key[0]), lambda k: str(k[1])).items():
         # fixed ids and no date, so that the same numbers give the same file
         with rc_context({"svg.hashsalt": "cloister", "svg.fonttype": "none"}):
             figure = Figure(figsize=(6, 4), layout="constrained")
@@ -98,9 +112,7 @@ def draw_panels(
 
     Parameters
     ----------
-    path : Path
     panels : mapping of str to Curves
-    title, x_label, y_label : str
     x_log : bool
         Steps of the horizontal axis are powers of two.
     y_log : bool, optional
@@ -164,18 +176,15 @@ def draw_heatmaps(
 
     Parameters
     ----------
-    path : Path
     maps : mapping of str to ndarray of shape (rows, columns)
         NaN where nothing was run.
     rows, columns : sequence
         Labels.
-    title, x_label, y_label, note : str
     centre : float, optional
         A value that is neither good nor bad; what is better is blue, what is worse red.
     reach : float, optional
         Distance from the centre, or from the least value, at which colours end; the farthest
         value's unless given.
-    more_is_better : bool
 
     Returns
     -------

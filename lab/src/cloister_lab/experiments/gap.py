@@ -9,16 +9,8 @@ from pathlib import Path
 
 from cloister_lab.experiments.datasets import Dataset
 from cloister_lab.experiments.figures import Curves, Point, draw_panels
-from cloister_lab.experiments.records import STAMP
-from cloister_lab.experiments.run import (
-    Experiment,
-    Settings,
-    TidyRow,
-    Unit,
-    Value,
-    number,
-    write_table,
-)
+from cloister_lab.experiments.records import TidyRow, Value, means_of, write_table
+from cloister_lab.experiments.run import Experiment, Settings, Unit, markdown, prose, write_page
 from cloister_lab.experiments.sweep import EPSILONS, Named, sweep, tables
 
 _TUNED = ("iris", "wine", "lsun", "breast", "wdbc", "g2mg_16_30", "adult", "birch2")
@@ -57,11 +49,8 @@ class Comparison:
     Parameters
     ----------
     setting : {"paper", "default"}
-    dataset : str
-    epsilon : float
     runs : int
         Of the method that has fewer.
-    fastlloyd, fastlloyd_error, auto, auto_error : float
     optimum : float
         NICV of scikit-learn's k-means, best of ten starts.
     """
@@ -104,7 +93,7 @@ def _units(settings: Settings) -> list[Unit]:
     found = tables(
         (*_TUNED, *_HELD_OUT, *_FURTHER) if settings.full else ("iris", "wine"), settings
     )
-    base = settings.repeats or (60 if settings.full else 2)
+    base = settings.runs(60, 2)
     repeats = {table.name: base * _MORE.get(table.name, 1) for table in found}
     rounded = [Rounded(table.name, table.data_dir) for table in found]
     return [
@@ -124,38 +113,28 @@ def compare_runs(rows: Iterable[TidyRow]) -> list[Comparison]:
     rows : iterable of mapping
         With columns setting, dataset, epsilon, method, nicv and optimum.
     """
-    runs: dict[tuple[Value, ...], dict[Value, list[float]]] = {}
-    optima: dict[tuple[Value, ...], float] = {}
-    for row in rows:
-        key = (row["setting"], row["dataset"], row["epsilon"])
-        runs.setdefault(key, {}).setdefault(row["method"], []).append(number(row, "nicv"))
-        optima[key] = number(row, "optimum")
-    found = []
-    for (setting, dataset, epsilon), by_method in runs.items():
-        if set(by_method) != set(_METHODS):
-            continue
-        fast, auto = (_mean_and_error(by_method[method]) for method in _METHODS)
-        found.append(
-            Comparison(
-                setting=str(setting),
-                dataset=str(dataset),
-                epsilon=float(epsilon or 0.0),
-                runs=min(map(len, by_method.values())),
-                fastlloyd=fast[0],
-                fastlloyd_error=fast[1],
-                auto=auto[0],
-                auto_error=auto[1],
-                optimum=optima[setting, dataset, epsilon],
-            )
+    rows = list(rows)
+    by = ("setting", "dataset", "epsilon")
+    fast, auto = (
+        means_of([row for row in rows if row["method"] == method], by, "nicv")
+        for method in _METHODS
+    )
+    optima = means_of(rows, by, "optimum")
+    return [
+        Comparison(
+            setting=str(key[0]),
+            dataset=str(key[1]),
+            epsilon=float(key[2] or 0.0),
+            runs=min(of.runs, auto[key].runs),
+            fastlloyd=of.mean,
+            fastlloyd_error=of.error,
+            auto=auto[key].mean,
+            auto_error=auto[key].error,
+            optimum=optima[key].mean,
         )
-    return found
-
-
-def _mean_and_error(values: Sequence[float]) -> tuple[float, float]:
-    n, mean = len(values), math.fsum(values) / len(values)
-    if n < 2:
-        return mean, math.nan
-    return mean, math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (n - 1) / n)
+        for key, of in fast.items()
+        if key in auto
+    ]
 
 
 # --- What is shown --------------------------------------------------------------------------------
@@ -182,8 +161,7 @@ def _draw(rows: Sequence[TidyRow], out: Path) -> list[Path]:
         }
         for cell in cells
     ]
-    page = out / "gap.md"
-    page.write_text(_page(cells))
+    page = write_page(out / "gap.md", _page(cells))
     return [page, write_table(out / "gap.csv", table), _figure(cells, out / "gap.png")]
 
 
@@ -211,34 +189,19 @@ def _figure(cells: Sequence[Comparison], path: Path) -> Path:
     )
 
 
-def _page(cells: Sequence[Comparison]) -> str:
-    lines = [
-        "# The gap that `auto` closes",
-        "",
-        "NICV of FastLloyd and of `auto` at the same (ε, δ) and neighbouring relation, their "
-        "standard errors, and the part of the way from FastLloyd to the non-private optimum that "
-        "`auto` goes: (FastLloyd - auto) / (FastLloyd - optimum). The optimum is scikit-learn's "
-        "k-means, best of ten starts. Where FastLloyd is within 2 % of it, there is no gap to "
-        "close, and the cell is left out of means. A star marks tables that were held out until "
-        "all constants of `auto` were fixed. Bounds are those of each table, a convention of the "
-        "papers. Made by `cloister experiments run gap --full`.",
-        "",
-        "![NICV against epsilon](gap.png)",
-    ]
+def _page(cells: Sequence[Comparison]) -> list[str]:
+    lines = prose("gap")
     for setting, what in _WHAT.items():
         of_setting = [cell for cell in cells if cell.setting == setting]
         if of_setting:
             lines += ["", f"## {what}", "", *_summary(of_setting), "", *_cells(of_setting)]
-    return "\n".join([*lines, "", f"({STAMP})", ""])
+    return lines
 
 
 def _summary(cells: Sequence[Comparison]) -> list[str]:
     """Return a table of means, and how many cells are won."""
     epsilons = sorted({cell.epsilon for cell in cells})
-    lines = [
-        "| Mean gap closed | all ε | " + " | ".join(f"{e:g}" for e in epsilons) + " |",
-        "|---" * (len(epsilons) + 2) + "|",
-    ]
+    rows = []
     for name, held_out in (("all tables", None), ("seen", False), ("held out*", True)):
         group = [c for c in cells if held_out in (None, c.dataset in _HELD_OUT)]
         if not group:
@@ -246,11 +209,11 @@ def _summary(cells: Sequence[Comparison]) -> list[str]:
         means = [mean_closed(group)]
         means += [mean_closed(c for c in group if c.epsilon == e) for e in epsilons]
         shown = ("-" if math.isnan(m) else f"{m:.3f} ± {error:.3f}" for m, error in means)
-        lines.append(f"| {name} | " + " | ".join(shown) + " |")
+        rows.append([name, *shown])
     better = sum(cell.auto < cell.fastlloyd for cell in cells)
     clear = sum(cell.z > _CLEAR for cell in cells)
     return [
-        *lines,
+        *markdown(["Mean gap closed", "all ε", *(f"{e:g}" for e in epsilons)], rows),
         "",
         f"`auto` has the smaller mean in {better} of {len(cells)} cells, in {clear} of them by "
         f"more than {_CLEAR:g} standard errors.",
@@ -258,20 +221,23 @@ def _summary(cells: Sequence[Comparison]) -> list[str]:
 
 
 def _cells(cells: Sequence[Comparison]) -> list[str]:
-    lines = [
-        "| Table | ε | runs | FastLloyd | auto | optimum | gap closed | z |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+    rows = []
     for cell in cells:
         closed = "-" if math.isnan(cell.closed) else f"{cell.closed:.3f} ± {cell.closed_error:.3f}"
-        star = "*" if cell.dataset in _HELD_OUT else ""
-        lines.append(
-            f"| {cell.dataset}{star} | {cell.epsilon:g} | {cell.runs} "
-            f"| {cell.fastlloyd:.4g} ± {cell.fastlloyd_error:.1g} "
-            f"| {cell.auto:.4g} ± {cell.auto_error:.1g} | {cell.optimum:.4g} | {closed} "
-            f"| {cell.z:.1f} |"
+        rows.append(
+            (
+                cell.dataset + "*" * (cell.dataset in _HELD_OUT),
+                f"{cell.epsilon:g}",
+                cell.runs,
+                f"{cell.fastlloyd:.4g} ± {cell.fastlloyd_error:.1g}",
+                f"{cell.auto:.4g} ± {cell.auto_error:.1g}",
+                f"{cell.optimum:.4g}",
+                closed,
+                f"{cell.z:.1f}",
+            )
         )
-    return lines
+    headings = ("Table", "ε", "runs", "FastLloyd", "auto", "optimum", "gap closed", "z")
+    return markdown(headings, rows)
 
 
 GAP = Experiment(

@@ -8,8 +8,6 @@ it is not, whoever sees the answer sees an exact function of all records.
 from __future__ import annotations
 
 import math
-import os
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -39,19 +37,18 @@ from cloister_lab.experiments import spu_kmeans
 from cloister_lab.experiments.classify import Problem
 from cloister_lab.experiments.credit import STAND_IN, TABLES, Loans, split
 from cloister_lab.experiments.datasets import SUFFIXES
-from cloister_lab.experiments.environments import json_of
-from cloister_lab.experiments.records import STAMP
-from cloister_lab.experiments.run import (
-    Experiment,
-    MeanOf,
-    Settings,
+from cloister_lab.experiments.environments import run_script
+from cloister_lab.experiments.records import (
+    Key,
+    Means,
     TidyRow,
-    Unit,
     Value,
     means_of,
     number,
+    table_of,
     write_table,
 )
+from cloister_lab.experiments.run import Experiment, Settings, Unit, markdown, prose, write_page
 from cloister_lab.experiments.table3 import spu_python
 
 EPSILON = 1.0
@@ -78,7 +75,6 @@ class Cost:
         Of all parties together, but for shares: of the slowest party.
     sent : float
         Bytes of all messages between parties.
-    rounds : int
     """
 
     told: Floats
@@ -200,19 +196,13 @@ def _shares(problem: Problem, *, protocol: str, fetch: bool) -> Cost | str:
     """Descend on secret shares; parties are processes with a thread each."""
     if problem.repeat >= _SPU_REPEATS:
         return _ENOUGH
-    python = spu_python(fetch)
-    if isinstance(python, str):
-        return python
     X, Y = _design(problem, problem.train)
     if X.size > _SPU_CELLS:
         return f"{X.size:,} cells are too many for shares"
     network = Network(X.shape[1], 1, "logistic")
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "problem.npz"
-        np.savez(file, X=np.hstack([X, Y]), centres=network.start(0)[:, None])
-        script = str(Path(spu_kmeans.__file__))
-        command = [str(python), "-P", script, protocol, str(STEPS - 1), str(file), "logistic"]
-        done = json_of(command, {**os.environ, "OMP_NUM_THREADS": "1"})
+    words = [protocol, str(STEPS - 1), "FILE", "logistic"]
+    arrays = {"X": np.hstack([X, Y]), "centres": network.start(0)[:, None]}
+    done = run_script(spu_python(fetch), spu_kmeans.__file__, words, arrays)
     if isinstance(done, str):
         return done
     # the first step warms up, and so is not timed, but it is one of the steps
@@ -256,15 +246,13 @@ def ways(fetch: bool) -> dict[str, Way]:
 def _units(settings: Settings) -> list[Unit]:
     asked: dict[Loans, Path | None] = {STAND_IN: None}
     large = TABLES[-1]
-    folder = settings.data_dir
-    paths = [folder / f"{large.name}{suffix}" for suffix in SUFFIXES] if folder else []
-    if settings.full and (file := next((path for path in paths if path.exists()), None)):
+    if settings.full and (file := settings.file(large.name, SUFFIXES)):
         asked[large] = file
     units = []
     for table, path in asked.items():
-        if settings.only and table.name not in settings.only:
+        if not settings.wants(table.name):
             continue
-        repeats = settings.repeats or (1 if not settings.full else 20 if path is None else 3)
+        repeats = settings.runs(20 if path is None else 3, 1)
         units += [
             Unit(
                 f"{table.name} {name} parties={parties} full={settings.full} r={repeat}",
@@ -325,64 +313,24 @@ _SHOWN = ("accuracy", "auc", "seconds", "bytes", "rounds")
 
 def _figures(rows: Sequence[TidyRow], out: Path) -> list[Path]:
     means = {name: means_of(rows, _BY, name) for name in _SHOWN}
-    table: list[TidyRow] = [
-        {
-            **dict(zip(_BY, key, strict=True)),
-            "runs": mean.runs,
-            **{name: means[name][key].mean for name in _SHOWN if key in means[name]},
-        }
-        for key, mean in means["accuracy"].items()
-    ]
-    for row in table:
-        for name in _SHOWN:
-            row.setdefault(name, None)  # type: ignore[attr-defined]  # a dict, made just above
-    page = out / "learning.md"
-    page.write_text(_page(rows, means), "utf-8")
-    return [page, write_table(out / "learning.csv", table)]
+    page = write_page(out / "learning.md", _page(rows, means))
+    return [page, write_table(out / "learning.csv", table_of(_BY, means))]
 
 
-def _page(rows: Sequence[TidyRow], means: Mapping[str, Mapping[tuple[Value, ...], MeanOf]]) -> str:
+def _page(rows: Sequence[TidyRow], means: Mapping[str, Means]) -> list[str]:
     about = {(row["method"]): (row["protects"], row["others_see"]) for row in rows}
-    lines = [
-        "# One model, learned by federated learning and by secure computation",
-        "",
-        "Logistic regression with one coefficient for each column (or category) and an intercept, "
-        "in the public box of each column. In the clear and on shares it is "
-        f"{STEPS} steps of gradient descent of rate {RATE:g}; open averaging is {_ROUNDS} rounds "
-        f"of {_LOCAL_STEPS} such steps at each silo; what is private has its own defaults. A "
-        "quarter of the records, drawn anew in each run, is for testing. Numbers are means; after "
-        "± stands the half-width of their 95 % interval.",
-        "",
-        "**Read with care.** *Seconds* of all but shares are those of all parties together in one "
-        "process, without a network; those of shares are of processes that talk over loopback. "
-        "*Bytes* are of all messages of all parties; in the clear, of the records. *Rounds* are "
-        "exchanges of our protocols, and steps on shares, each of which has many messages.",
-        "",
-        "**What is not in the numbers.** Shares and masks hide what happens on the way; noise "
-        "hides people in the answer. Only rows with an ε have an answer that is private, and only "
-        "shares and the clear have an exact one. A guarantee for a whole silo needs hundreds of "
-        "silos: with three or ten, noise is all that is left, as it must be.",
-    ]
+    lines = prose("learning", steps=STEPS, rate=RATE, rounds=_ROUNDS, local_steps=_LOCAL_STEPS)
     for dataset in dict.fromkeys(row["dataset"] for row in rows):
+        headings = ("Way", "Parties", "Private for", "Others see beside the answer", "Accuracy")
         lines += [
             "",
             f"## {dataset}",
             "",
-            "| Way | Parties | Private for | Others see beside the answer | Accuracy | AUC | "
-            "Seconds | Bytes | Rounds |",
-            "|---" * 9 + "|",
+            *markdown(
+                (*headings, "AUC", "Seconds", "Bytes", "Rounds"),
+                (_line(key, means, about) for key in means["accuracy"] if key[0] == dataset),
+            ),
         ]
-        for key, accuracy in means["accuracy"].items():
-            if key[0] != dataset:
-                continue
-            protects, see = about[key[1]]
-            sent = means["bytes"].get(key)
-            lines.append(
-                f"| {key[1]} | {key[2]} | {protects} | {see} | {_with_half(accuracy)} | "
-                f"{_with_half(means['auc'][key])} | {means['seconds'][key].mean:.3g} | "
-                f"{'-' if sent is None else _bytes(sent.mean)} | "
-                f"{means['rounds'][key].mean:.0f} |"
-            )
         lines += _same_splits(rows, dataset)
     skipped = {
         f"{row['method']} of {row['dataset']}: {row['skipped']}"
@@ -391,8 +339,22 @@ def _page(rows: Sequence[TidyRow], means: Mapping[str, Mapping[tuple[Value, ...]
     }
     if skipped:
         lines += ["", "Not measured: " + "; ".join(sorted(skipped)) + "."]
-    return "\n".join(
-        [*lines, "", f"Made by `cloister experiments run learning --full` ({STAMP}).", ""]
+    return [*lines, "", "Made by `cloister experiments run learning --full`."]
+
+
+def _line(
+    key: Key, means: Mapping[str, Means], about: Mapping[Value, tuple[Value, Value]]
+) -> tuple[object, ...]:
+    """Return one row of the table of a data set."""
+    sent = means["bytes"].get(key)
+    return (
+        *key[1:],
+        *about[key[1]],
+        f"{means['accuracy'][key]:.3f}",
+        f"{means['auc'][key]:.3f}",
+        f"{means['seconds'][key].mean:.3g}",
+        "-" if sent is None else _bytes(sent.mean),
+        f"{means['rounds'][key].mean:.0f}",
     )
 
 
@@ -418,10 +380,6 @@ def _same_splits(rows: Sequence[TidyRow], dataset: Value) -> list[str]:
         f"Shares are measured on {len(shared)} splits. On these their accuracy and that in the "
         f"clear differ by at most {apart:.3f}.",
     ]
-
-
-def _with_half(mean: MeanOf) -> str:
-    return f"{mean.mean:.3f}" + ("" if math.isnan(mean.half) else f" ± {mean.half:.3f}")
 
 
 def _bytes(sent: float) -> str:

@@ -12,7 +12,6 @@ References
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,20 +20,17 @@ from pathlib import Path
 
 import numpy as np
 
-from cloister.jobs import make_plan, run_plan
-from cloister.privacy.budget import Budget
 from cloister.randomness import public_generator
 from cloister.schema import Column, Schema
 from cloister.task import Floats
-from cloister.tasks import TASKS
 from cloister.tasks.clustering.auto import Auto
 from cloister.tasks.clustering.kmeans import FastLloyd
 from cloister_lab.curator.max_cover import MaxCover
-from cloister_lab.experiments.all_methods import curator_centres
 from cloister_lab.experiments.datasets import Dataset, load
-from cloister_lab.experiments.figures import Point, draw_panels
-from cloister_lab.experiments.run import Experiment, Settings, TidyRow, Unit, means_of, write_table
-from cloister_lab.experiments.sweep import loaded
+from cloister_lab.experiments.figures import draw_panels, panels_of
+from cloister_lab.experiments.records import TidyRow, means_of, write_table
+from cloister_lab.experiments.run import Experiment, Settings, Unit
+from cloister_lab.experiments.sweep import loaded, release
 from cloister_lab.metrics import nicv
 from cloister_lab.tasks.balcan import Balcan
 from cloister_lab.tasks.max_cover import MaxCoverHistogram
@@ -99,19 +95,18 @@ class Gaussians:
 
 def _units(settings: Settings) -> list[Unit]:
     sources: list[Images | Gaussians] = [Gaussians(20_000 if settings.full else 2_000)]
-    folder = settings.data_dir
-    if settings.full and folder is not None and (folder / f"{IMAGES}.npz").exists():
-        sources.append(Images(folder))
-    repeats = settings.repeats or (_REPEATS if settings.full else 1)
+    images = settings.file(IMAGES, (".npz",))
+    if settings.full and images:
+        sources.append(Images(images.parent))
     return [
         Unit(
             f"{source.name} {method} k={k} r={repeat}",
             partial(objective, source, method, k, repeat),
         )
         for source in sources
-        if not settings.only or source.name in settings.only
+        if settings.wants(source.name)
         for k in (_KS[source.name] if settings.full else (8, 64))
-        for repeat in range(repeats)
+        for repeat in range(settings.runs(_REPEATS, 1))
         for method in METHODS
     ]
 
@@ -154,43 +149,28 @@ def _centres(data: Dataset, method: str, seed: int) -> Floats:
             data.n_clusters, n_init=1, max_iter=_LLOYD_ITERATIONS, random_state=seed
         ).fit(data.values)
         return np.asarray(model.cluster_centers_, dtype=np.float64)
-    if method == MaxCover.name:
-        return curator_centres(data, MaxCover, EPSILON, seed)
-    plan = make_plan(
-        TASKS[method],
-        data.schema,
-        ["silo-0"],
-        budget=Budget(EPSILON, data.delta),
-        nominal_n=data.nominal_n,
-        n_clusters=data.n_clusters,
-        public_seed=seed,
-    )
-    result = run_plan(plan, {"silo-0": [data.records]})
-    return plan.grid.normalise(result.results["centres"])
+    return release(data, method, EPSILON, seed, silos=1).centres
 
 
 def _draw(rows: Sequence[TidyRow], out: Path) -> list[Path]:
     """Draw a panel for each table, and write the means."""
     means = means_of(rows, ("dataset", "n_samples", "n_features", "method", "k"), "nicv")
-    panels: dict[str, dict[str, list[Point]]] = {}
-    table: list[TidyRow] = []
-    for (dataset, n, d, method, k), mean in means.items():
-        panel = panels.setdefault(f"{dataset}, N = {n}, {d} columns", {})
-        panel.setdefault(str(method), []).append((float(k or 0), mean.mean, mean.half))
-        table.append(
-            {
-                "dataset": dataset,
-                "n_samples": n,
-                "method": method,
-                "k": k,
-                "nicv": mean.mean,
-                "half_width": None if math.isnan(mean.half) else mean.half,
-                "runs": mean.runs,
-            }
-        )
+    panels = panels_of(means, lambda k: f"{k[0]}, N = {k[1]}, {k[2]} columns", lambda k: str(k[3]))
+    table: list[TidyRow] = [
+        {
+            "dataset": dataset,
+            "n_samples": n,
+            "method": method,
+            "k": k,
+            "nicv": mean.mean,
+            "half_width": mean.half_or_none,
+            "runs": mean.runs,
+        }
+        for (dataset, n, _, method, k), mean in means.items()
+    ]
     figure = draw_panels(
         out / "maxcover.png",
-        dict(panels),
+        panels,
         title="Max cover: objective by number of clusters",
         x_label="k",
         y_label="objective / N, mean and 95 % interval",

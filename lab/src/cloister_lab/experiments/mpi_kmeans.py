@@ -28,8 +28,8 @@ from cloister.protocol.session import run_rounds
 from cloister.randomness import new_key
 from cloister.secagg.masks import GroupMask
 from cloister.transports.mpi import MpiTransport, hand_out, serve, world
-from cloister_lab.experiments.compare import METHODS
 from cloister_lab.experiments.datasets import Dataset, min_max
+from cloister_lab.experiments.sweep import TASKS
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Comm
@@ -71,7 +71,7 @@ def _job(comm: Comm, data: Dataset, method: str) -> list[tuple[float, int]]:
     """Run a job; return the seconds and bytes of its rounds at the aggregator."""
     silos = [f"silo-{index}" for index in range(comm.size - 1)]
     plan = make_plan(
-        METHODS[method],
+        TASKS[method],
         data.schema,
         silos,
         budget=Budget(EPSILON, data.delta),

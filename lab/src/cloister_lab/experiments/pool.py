@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import AbstractContextManager
-from multiprocessing import get_context
 from typing import TypeVar
 
 from rich.console import Console
@@ -24,19 +22,17 @@ def run_all(calls: Sequence[Callable[[], _T]], jobs: int) -> Iterator[_T]:
     jobs : int, >= 1
         Processes, each with one thread. One job runs here, in the order of the calls.
     """
-    if jobs == 1 or len(calls) <= 1:
-        for call in calls:
-            yield call()
-        return
-    with ProcessPoolExecutor(
-        min(jobs, len(calls)), mp_context=get_context("spawn"), initializer=_use_one_thread
-    ) as pool:
-        futures = [pool.submit(call) for call in calls]
-        try:
-            for future in as_completed(futures):
-                yield future.result()
-        finally:
-            pool.shutdown(cancel_futures=True)
+    from joblib import (  # type: ignore[import-untyped]  # ships no types
+        Parallel,
+        delayed,
+        parallel_config,
+    )
+
+    with parallel_config("loky", inner_max_num_threads=1):
+        answers: Iterator[_T] = Parallel(jobs, return_as="generator_unordered")(
+            delayed(call)() for call in calls
+        )
+        yield from answers
 
 
 def progress_bar(quiet: bool = False) -> Progress:
@@ -59,7 +55,3 @@ def one_thread() -> AbstractContextManager[object]:
 
     limits: AbstractContextManager[object] = threadpool_limits(1)
     return limits
-
-
-def _use_one_thread() -> None:
-    one_thread()  # in force from here on

@@ -1,203 +1,34 @@
-"""Tidy records of runs: one row each, in a CSV that survives being cut off, and their means."""
+"""Tidy rows of runs in a CSV that survives being cut off, their means, and tables of them."""
 
 from __future__ import annotations
 
-import csv
 import math
 import os
 import platform
 import subprocess
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from cloister.errors import DataError
-from cloister_lab import metrics
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 STAMP = "exact metrics on data: not a release"
-"""Written on everything a comparison gives out."""
+"""Written on everything an experiment gives out."""
 
-AREA = "nicv_area"
+Value = str | int | float | None
+TidyRow = Mapping[str, Value]
+"""One observation; all rows of an experiment have the same columns."""
 
+Key = tuple[Value, ...]
+"""Values of some columns, on which rows agree."""
 
-@dataclass(frozen=True, kw_only=True)
-class Cell:
-    """What all repeats of one experiment share.
-
-    Parameters
-    ----------
-    dataset, method : str
-    epsilon : float
-        Infinite for a method that is not private.
-    delta : float
-        0 for pure differential privacy; 1 for a method that is not private.
-    convention : {"public", "fastlloyd-paper"}
-    schema_digest : str
-        Of columns and bounds, 16 hexadecimal digits.
-    version : str
-        Of this package.
-    """
-
-    dataset: str
-    method: str
-    epsilon: float
-    delta: float
-    silos: int
-    n_clusters: int
-    nominal_n: int
-    convention: str
-    schema_digest: str
-    version: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Row(Cell):
-    """One run of one method.
-
-    Parameters
-    ----------
-    repeat : int
-        Also the public seed of starting centres and of the split into silos; noise has none.
-    nicv, ... : float or None
-        Metrics in coordinates of the box ``[-1, 1]``; None where one was not asked for.
-    commit : str
-        Of the checkout that ran, empty for an installed package.
-    """
-
-    repeat: int
-    nicv: float
-    centroid_mse: float | None = None
-    cost_gap: float | None = None
-    empty_clusters: float | None = None
-    bcss: float | None = None
-    davies_bouldin: float | None = None
-    calinski_harabasz: float | None = None
-    silhouette: float | None = None
-    dunn: float | None = None
-    n_features: int
-    rounds: int
-    noise: str
-    plan_digest: str
-    commit: str
-    machine: str
-    stamp: str = STAMP
-
-    @property
-    def cell(self) -> Cell:
-        """The experiment of which this is one repeat."""
-        return Cell(**{field.name: getattr(self, field.name) for field in fields(Cell)})
-
-
-METRICS = (
-    "nicv",
-    "centroid_mse",
-    "cost_gap",
-    "empty_clusters",
-    "bcss",
-    "davies_bouldin",
-    "calinski_harabasz",
-    "silhouette",
-    "dunn",
-)
-"""Columns of a row that hold a metric."""
-
-_PARSE: Mapping[Any, Callable[[str], Any]] = {
-    "str": str,
-    "int": int,
-    "float": float,
-    "float | None": lambda text: float(text) if text else None,
-}
-_FIELDS = fields(Row)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Mean:
-    """A metric of one method over all repeats, with a 95 % interval of its mean (Student's t).
-
-    Parameters
-    ----------
-    epsilon : float or None
-        None for `nicv_area`, the area under NICV over epsilon.
-    sem, low, high : float or None
-        None for a single run.
-    """
-
-    dataset: str
-    method: str
-    epsilon: float | None
-    metric: str
-    runs: int
-    mean: float
-    sem: float | None
-    low: float | None
-    high: float | None
-    stamp: str = STAMP
-
-
-def load_rows(path: Path) -> list[Row]:
-    """Read stored rows; a last line that was cut off is taken out of the file.
-
-    Raises
-    ------
-    DataError
-        If the file is not a table of runs of this version.
-    """
-    if not path.exists():
-        return []
-    content = path.read_bytes()
-    whole = content[: content.rfind(b"\n") + 1]
-    if whole != content:
-        path.write_bytes(whole)
-    table = csv.DictReader(whole.decode().splitlines())
-    if whole and table.fieldnames != [field.name for field in _FIELDS]:
-        raise DataError(f"{str(path)!r} has other columns than runs have now; use another folder.")
-    try:
-        return [
-            Row(**{field.name: _PARSE[field.type](line[field.name]) for field in _FIELDS})
-            for line in table
-        ]
-    except (ValueError, TypeError) as error:
-        raise DataError(f"{str(path)!r} cannot be read; use another folder.") from error
-
-
-def append_rows(path: Path, rows: Sequence[Row]) -> None:
-    """Add rows to a file; what was written stays if the next run is interrupted."""
-    with path.open("a", newline="") as file:
-        _write(file, rows, Row, heading=file.tell() == 0)
-
-
-def write_means(path: Path, means: Sequence[Mean]) -> None:
-    """Write a summary anew."""
-    with path.open("w", newline="") as file:
-        _write(file, means, Mean, heading=True)
-
-
-def summarise(rows: Iterable[Row]) -> list[Mean]:
-    """Average every metric over the repeats of each cell, and NICV over epsilon.
-
-    Returns
-    -------
-    list of Mean
-        Cells in the order of their first row.
-    """
-    rows = list(rows)
-    means = []
-    for cell in _grouped(rows, lambda row: row.cell):
-        for metric in METRICS:
-            values = [value for row in cell if (value := getattr(row, metric)) is not None]
-            if values:
-                first = cell[0]
-                means.append(_mean(first.dataset, first.method, first.epsilon, metric, values))
-    for curves in _grouped(rows, lambda row: (row.dataset, row.method)):
-        areas = [_area(curve) for curve in _grouped(curves, lambda row: row.repeat)]
-        known = [area for area in areas if area is not None]
-        if known:
-            means.append(_mean(curves[0].dataset, curves[0].method, None, AREA, known))
-    return means
+_TEXT = ("unit", "dataset", "method", "commit", "version", "stamp", "machine", "plan_digest")
+"""Columns that may look like numbers and are none."""
 
 
 def machine_kind() -> str:
@@ -208,7 +39,7 @@ def machine_kind() -> str:
 @cache
 def commit() -> str:
     """Return the commit if this package runs from its own checkout, else an empty text."""
-    root = Path(__file__).parents[3]
+    root = Path(__file__).parents[4]
     if not (root / ".git").exists():
         return ""
     command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12"]
@@ -218,47 +49,160 @@ def commit() -> str:
         return ""
 
 
-def _write(file: Any, records: Sequence[Any], kind: type[Any], *, heading: bool) -> None:
-    writer = csv.writer(file, lineterminator="\n")
-    if heading:
-        writer.writerow([field.name for field in fields(kind)])
-    writer.writerows(["" if v is None else v for v in astuple(record)] for record in records)
+# --- Tidy rows in a file --------------------------------------------------------------------------
 
 
-def _grouped(rows: Iterable[Row], key: Callable[[Row], Any]) -> list[list[Row]]:
-    """Group rows by a key, groups in the order of their first row."""
-    groups: dict[Any, list[Row]] = {}
-    for row in rows:
-        groups.setdefault(key(row), []).append(row)
-    return list(groups.values())
+def load_tidy(path: Path) -> list[TidyRow]:
+    """Read rows; a last line that was cut off is taken out of the file.
+
+    Returns
+    -------
+    list of mapping
+        Numbers as `int` or `float`, an empty field as None, all else as `str`.
+    """
+    import pandas as pd
+
+    content = path.read_bytes() if path.exists() else b""
+    whole = content[: content.rfind(b"\n") + 1]
+    if whole != content:
+        path.write_bytes(whole)
+    if not whole:
+        return []
+    frame = pd.read_csv(
+        path,
+        dtype=dict.fromkeys(_TEXT, str),
+        keep_default_na=False,
+        na_values=["", "nan"],
+        engine="python",  # reads every number back as it was
+    ).astype(object)
+    return _rows(frame)
 
 
-def _area(curve: Sequence[Row]) -> float | None:
-    """Return the area under NICV over epsilon of one repeat."""
-    points = sorted((row.epsilon, row.nicv) for row in curve if math.isfinite(row.epsilon))
-    if len(points) < 2:
-        return None
-    return metrics.nicv_area(*zip(*points, strict=True))
+def append_tidy(path: Path, rows: Sequence[TidyRow]) -> None:
+    """Add rows to a file in one write.
+
+    Raises
+    ------
+    DataError
+        If the file has other columns.
+    """
+    import pandas as pd
+
+    if not rows:
+        return
+    new = not path.exists() or not path.stat().st_size
+    frame = _frame(rows)
+    if not new:
+        columns = pd.read_csv(path, nrows=0).columns
+        if set(columns) != set(frame.columns):
+            raise DataError(
+                f"{str(path)!r} has other columns than its experiment has now; use another folder."
+            )
+        frame = frame[columns]
+    with path.open("a", newline="") as file:
+        file.write(frame.to_csv(None, index=False, header=new, lineterminator="\n"))
 
 
-def _mean(
-    dataset: str, method: str, epsilon: float | None, metric: str, values: Sequence[float]
-) -> Mean:
-    from scipy.special import stdtrit
+def write_table(path: Path, rows: Sequence[TidyRow]) -> Path:
+    """Write rows anew, as a CSV with six digits of each number; return its path."""
+    _frame(rows).map(_rounded).to_csv(path, index=False, lineterminator="\n")
+    return path
 
-    n, mean = len(values), float(np.mean(values))
-    sem = half = None
-    if n > 1 and math.isfinite(mean):
-        sem = float(np.std(values, ddof=1)) / math.sqrt(n)
-        half = float(stdtrit(n - 1, 0.975)) * sem
-    return Mean(
-        dataset=dataset,
-        method=method,
-        epsilon=epsilon,
-        metric=metric,
-        runs=n,
-        mean=mean,
-        sem=sem,
-        low=None if half is None else mean - half,
-        high=None if half is None else mean + half,
-    )
+
+def _frame(rows: Iterable[TidyRow]) -> DataFrame:
+    """Return rows as they are: whole numbers with gaps between them stay whole."""
+    import pandas as pd
+
+    return pd.DataFrame(list(rows), dtype=object)
+
+
+def _rows(frame: DataFrame) -> list[TidyRow]:
+    """Return rows with None where a field is empty."""
+    found: list[TidyRow] = frame.where(frame.notna(), None).to_dict("records")  # type: ignore[assignment]  # names of columns are text
+    return found
+
+
+def _rounded(value: Value) -> Value:
+    return float(f"{value:.6g}") if isinstance(value, float) else value
+
+
+# --- Numbers and means ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class MeanOf:
+    """A mean over rows, with a 95 % interval of it (Student's t)."""
+
+    mean: float
+    error: float
+    """Standard error; NaN for one row."""
+    runs: int
+
+    @property
+    def half(self) -> float:
+        """Half the width of the interval; NaN for one row."""
+        from scipy.special import stdtrit
+
+        return float(stdtrit(self.runs - 1, 0.975)) * self.error
+
+    @property
+    def half_or_none(self) -> float | None:
+        """Half the width as a field of a row: empty where it is not known."""
+        return None if math.isnan(self.half) else self.half
+
+    def __format__(self, digits: str) -> str:
+        """Return the mean, and half the width after ±, in a format such as ``.3f``."""
+        shown = format(self.mean, digits)
+        return shown if math.isnan(self.half) else f"{shown} ± {format(self.half, digits)}"
+
+
+Means = Mapping[Key, MeanOf]
+
+
+def means_of(rows: Iterable[TidyRow], by: Sequence[str], column: str) -> dict[Key, MeanOf]:
+    """Average a column over all rows that agree in some others.
+
+    Parameters
+    ----------
+    rows : iterable of mapping
+        Those in which the column is empty are left out.
+
+    Returns
+    -------
+    dict
+        Values of the columns in `by`, in the order of their first row, to the mean.
+    """
+    import numpy as np
+
+    kept = [row for row in rows if row[column] is not None]
+    if not kept:
+        return {}
+    frame = _frame(kept).astype({column: float})
+    groups = frame.groupby(list(by), sort=False, dropna=False)[column]
+    with np.errstate(invalid="ignore"):  # infinite values have a mean and no interval
+        found = groups.agg(["mean", "sem", "count"]).reset_index()
+    keys = _rows(found[list(by)].astype(object))  # None again where a value is missing
+    numbers = zip(found["mean"], found["sem"], found["count"], strict=True)
+    return {
+        tuple(key[name] for name in by): MeanOf(float(mean), float(error), int(runs))
+        for key, (mean, error, runs) in zip(keys, numbers, strict=True)
+    }
+
+
+def table_of(by: Sequence[str], means: Mapping[str, Means]) -> list[TidyRow]:
+    """Return a row for each key of the first of some means: its values, runs, and each mean."""
+    first = next(iter(means.values()))
+    return [
+        {
+            **dict(zip(by, key, strict=True)),
+            "runs": mean.runs,
+            **{name: of[key].mean if key in of else None for name, of in means.items()},
+        }
+        for key, mean in first.items()
+    ]
+
+
+def number(row: TidyRow, column: str) -> float:
+    """Return a number of a row; NaN where the field is empty."""
+    value = row[column]
+    return math.nan if value is None else float(value)

@@ -23,9 +23,9 @@ from cloister.randomness import public_generator
 from cloister.schema import Schema, catalogue_schema
 from cloister.task import Floats, Records
 from cloister.tasks.patterns.apriori import Apriori
-from cloister_lab.experiments.figures import Curves, Point, draw_panels
-from cloister_lab.experiments.records import STAMP
-from cloister_lab.experiments.run import Experiment, Settings, TidyRow, Unit, means_of, write_table
+from cloister_lab.experiments.figures import draw_panels, panels_of
+from cloister_lab.experiments.records import Means, TidyRow, means_of, table_of, write_table
+from cloister_lab.experiments.run import Experiment, Settings, Unit, markdown, prose, write_page
 
 EPSILONS = (0.1, 0.5, 1.0, 2.0, 4.0)
 MIN_SUPPORT = 0.01
@@ -59,12 +59,10 @@ class Table:
 
 
 def _units(settings: Settings) -> list[Unit]:
-    repeats = settings.repeats or (20 if settings.full else 2)
     epsilons = EPSILONS if settings.full else (1.0,)
-    folder = settings.data_dir
-    file = folder / f"{_FILE}.txt.gz" if folder else None
+    file = settings.file(_FILE, (".txt.gz",))
     tables: dict[str, Path | None] = {_MADE_UP: None}
-    if file is not None and file.exists():
+    if file is not None:
         tables = {_FILE: file, **tables}
     return [
         Unit(
@@ -72,8 +70,8 @@ def _units(settings: Settings) -> list[Unit]:
             partial(measure, name, path, method, repeat, epsilons),
         )
         for name, path in tables.items()
-        if not settings.only or name in settings.only
-        for repeat in range(repeats)
+        if settings.wants(name)
+        for repeat in range(settings.runs(20, 2))
         for method in METHODS
     ]
 
@@ -224,67 +222,32 @@ _COLUMNS = {
 
 def _figures(rows: Sequence[TidyRow], out: Path) -> list[Path]:
     means = {column: means_of(rows, _BY, column) for column in _COLUMNS}
-    table: list[TidyRow] = [
-        {
-            **dict(zip(_BY, key, strict=True)),
-            "runs": first.runs,
-            **{
-                column: of[key].mean if key in of else None
-                for column, of in means.items()
-                if column != "seconds"
-            },
-        }
-        for key, first in means["f1"].items()
-    ]
-    panels: dict[str, dict[str, list[Point]]] = {}
-    for (dataset, method, epsilon), mean in means["f1"].items():
-        panel = panels.setdefault(str(dataset), {})
-        panel.setdefault(str(method), []).append((float(epsilon or 0), mean.mean, mean.half))
-    shown: dict[str, Curves] = dict(panels)
+    table = table_of(_BY, {name: of for name, of in means.items() if name != "seconds"})
+    panels = panels_of(means["f1"], lambda key: str(key[0]), lambda key: str(key[1]))
     figure = draw_panels(
         out / "rules.png",
-        shown,
+        panels,
         title="Frequent itemsets of one and two items",
         x_label="ε",
         y_label="F1, mean and 95 % interval",
         x_log=True,
         note="Three silos; minimum support 1 %.",
     )
-    page = out / "rules.md"
-    page.write_text(_page(means))
+    page = write_page(out / "rules.md", _page(means))
     return [page, write_table(out / "rules.csv", table), figure]
 
 
-def _page(means: Mapping[str, Any]) -> str:
-    lines = [
-        "# Private association rules",
-        "",
-        f"Itemsets in at least {MIN_SUPPORT:.0%} of all baskets, found by the task `apriori` over "
-        "three silos with exact noise, against the exact ones of the pooled baskets. F1 is the "
-        "harmonic mean of precision and recall, mean over runs ± its 95 % interval. *Error* is "
-        "that of the estimated support of sets that are frequent, as a part of the exact one. "
-        "*Covered* says how often the 95 % interval holds the exact support, over all sets that "
-        "were counted and over those shown as frequent, which were chosen for their noise too. The "
-        "constants of the method were chosen on groceries; none was changed for `made-up`, 20,000 "
-        "simulated baskets over 150 "
-        "items. "
-        "Made by `cloister experiments run rules --full --data FOLDER`.",
-        "",
-        "![F1 against epsilon](rules.png)",
-        "",
-        "| Data | Method | ε | runs | " + " | ".join(_COLUMNS.values()) + " | wanted |",
-        "|---" * (len(_COLUMNS) + 5) + "|",
-    ]
+def _page(means: Mapping[str, Means]) -> list[str]:
+    lines = prose("rules", min_support=MIN_SUPPORT)
+    rows = []
     for key, f1 in means["f1"].items():
         dataset, method, epsilon = key
-        cells = [f"{f1.mean:.3f} ± {f1.half:.3f}"]
-        for column in list(_COLUMNS)[1:]:
-            cells.append(f"{means[column][key].mean:.3f}" if key in means[column] else "-")
-        wanted = TARGETS.get(key, "-")
-        lines.append(
-            f"| {dataset} | {method} | {epsilon:g} | {f1.runs} | {' | '.join(cells)} | {wanted} |"
-        )
-    return "\n".join([*lines, "", f"({STAMP})", ""])
+        found = [means[column].get(key) for column in list(_COLUMNS)[1:]]
+        cells = [f"{f1:.3f}", *("-" if mean is None else f"{mean.mean:.3f}" for mean in found)]
+        wanted = TARGETS.get((str(dataset), str(method), float(epsilon or 0)), "-")
+        rows.append([dataset, method, f"{epsilon:g}", f1.runs, *cells, wanted])
+    headings = ["Data", "Method", "ε", "runs", *_COLUMNS.values(), "wanted"]
+    return [*lines, *markdown(headings, rows)]
 
 
 RULES = Experiment(

@@ -7,10 +7,7 @@ a run that was interrupted makes only the units that are missing.
 
 from __future__ import annotations
 
-import csv
-import io
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
@@ -18,11 +15,14 @@ from pathlib import Path
 
 from cloister.errors import DataError, PlanError
 from cloister_lab.experiments.pool import one_thread, progress_bar, run_all
-from cloister_lab.experiments.records import STAMP, commit, machine_kind
-
-Value = str | int | float | None
-TidyRow = Mapping[str, Value]
-"""One observation; all rows of an experiment have the same columns."""
+from cloister_lab.experiments.records import (
+    STAMP,
+    TidyRow,
+    append_tidy,
+    commit,
+    load_tidy,
+    machine_kind,
+)
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,19 @@ class Settings:
     data_dir: Path | None = None
     repeats: int | None = None
     only: tuple[str, ...] = ()
+
+    def runs(self, full: int, small: int) -> int:
+        """Return how often to repeat: as asked, or the number of this version."""
+        return self.repeats or (full if self.full else small)
+
+    def wants(self, dataset: str) -> bool:
+        """Return whether a data set is to be kept."""
+        return not self.only or dataset in self.only
+
+    def file(self, name: str, suffixes: Sequence[str]) -> Path | None:
+        """Return a table's file in the data folder, if it is there."""
+        found = [self.data_dir / f"{name}{s}" for s in suffixes] if self.data_dir else []
+        return next((path for path in found if path.exists()), None)
 
 
 @dataclass(frozen=True)
@@ -98,6 +111,31 @@ class Experiment:
     seconds_full: float
 
 
+def run_units(
+    units: Sequence[Unit], runs: Path, *, jobs: int = 1, quiet: bool = False, name: str = "runs"
+) -> list[TidyRow]:
+    """Make the rows that a file lacks, add them to it, and return those of all units in order.
+
+    Raises
+    ------
+    PlanError
+        If jobs are fewer than one.
+    DataError
+        If the rows stored are of other columns.
+    """
+    if jobs < 1:
+        raise PlanError(f"jobs must be >= 1, got {jobs}.")
+    stored = _by_unit(load_tidy(runs))
+    missing = [unit for unit in units if unit.key not in stored]
+    with progress_bar(quiet) as bar, one_thread():
+        task = bar.add_task(name, total=len(units), completed=len(units) - len(missing))
+        for rows in run_all([partial(_complete, unit) for unit in missing], jobs):
+            append_tidy(runs, rows)
+            bar.advance(task)
+    stored = _by_unit(load_tidy(runs))
+    return [row for unit in units for row in stored.get(unit.key, [])]
+
+
 def run_experiment(
     experiment: Experiment, settings: Settings, *, quiet: bool = False
 ) -> list[TidyRow]:
@@ -105,16 +143,10 @@ def run_experiment(
 
     Parameters
     ----------
-    experiment : Experiment
     settings : Settings
         With the folder of all experiments as `out`.
     quiet : bool
         No progress bar; there is none either where standard error is not a terminal.
-
-    Returns
-    -------
-    list of mapping
-        Of all units asked for, in their order.
 
     Raises
     ------
@@ -123,27 +155,18 @@ def run_experiment(
     DataError
         If the rows stored are not of this experiment.
     """
-    for name, value in (("jobs", settings.jobs), ("repeats", settings.repeats)):
-        if value is not None and value < 1:
-            raise PlanError(f"{name} must be >= 1, got {value}.")
+    if settings.repeats is not None and settings.repeats < 1:
+        raise PlanError(f"repeats must be >= 1, got {settings.repeats}.")
     settings = replace(settings, out=folder_of(experiment, settings))
-    settings.out.mkdir(parents=True, exist_ok=True)
     units = experiment.units(settings)
     if not units:
         raise PlanError(
             f"experiment {experiment.name!r} has nothing to run under these settings; "
             "name a data folder, or other data sets."
         )
+    settings.out.mkdir(parents=True, exist_ok=True)
     runs = settings.out / "runs.csv"
-    stored = _by_unit(load_tidy(runs))
-    missing = [unit for unit in units if unit.key not in stored]
-    with progress_bar(quiet) as bar, one_thread():
-        task = bar.add_task(experiment.name, total=len(units), completed=len(units) - len(missing))
-        for rows in run_all([partial(_complete, unit) for unit in missing], settings.jobs):
-            append_tidy(runs, rows)
-            bar.advance(task)
-    stored = _by_unit(load_tidy(runs))
-    return [row for unit in units for row in stored.get(unit.key, [])]
+    return run_units(units, runs, jobs=settings.jobs, quiet=quiet, name=experiment.name)
 
 
 def draw_experiment(experiment: Experiment, settings: Settings) -> list[Path]:
@@ -169,6 +192,24 @@ def folder_of(experiment: Experiment, settings: Settings) -> Path:
     return settings.out / (experiment.name if settings.full else f"{experiment.name}-small")
 
 
+def write_page(path: Path, lines: Iterable[str]) -> Path:
+    """Write a page of results, stamped; return its path."""
+    path.write_text("\n".join([*lines, "", f"({STAMP})", ""]), "utf-8")
+    return path
+
+
+def prose(name: str, **values: object) -> list[str]:
+    """Return the lines of a page's text: that of a file beside this package, with some values."""
+    text = (Path(__file__).parent / "pages" / f"{name}.md").read_text("utf-8")
+    return text.format(**values).splitlines()
+
+
+def markdown(headings: Sequence[object], rows: Iterable[Sequence[object]]) -> list[str]:
+    """Return the lines of a table."""
+    lines = [headings, ["---"] * len(headings), *rows]
+    return ["| " + " | ".join(map(str, line)) + " |" for line in lines]
+
+
 def _complete(unit: Unit) -> list[TidyRow]:
     """Run a unit; name it, and say where and by what it was run."""
     rows = list(unit.work())
@@ -187,144 +228,6 @@ def _by_unit(rows: Iterable[TidyRow]) -> dict[str, list[TidyRow]]:
     for row in rows:
         if row["version"] == version("cloister"):
             units.setdefault(str(row["unit"]), []).append(row)
-    whole = {}
-    for key, of_unit in units.items():
-        size = of_unit[0]["unit_rows"]
-        if isinstance(size, int) and len(of_unit) >= size:
-            whole[key] = of_unit[-size:]  # an earlier attempt may have been cut off
-    return whole
-
-
-# --- Tidy rows in a file --------------------------------------------------------------------------
-
-
-def load_tidy(path: Path) -> list[TidyRow]:
-    """Read rows; a last line that was cut off is taken out of the file.
-
-    Returns
-    -------
-    list of mapping
-        Numbers as `int` or `float`, an empty field as None, all else as `str`.
-    """
-    if not path.exists():
-        return []
-    content = path.read_bytes()
-    whole = content[: content.rfind(b"\n") + 1]
-    if whole != content:
-        path.write_bytes(whole)
-    return [
-        {name: _value(name, text) for name, text in line.items()}
-        for line in csv.DictReader(whole.decode().splitlines())
-    ]
-
-
-def append_tidy(path: Path, rows: Sequence[TidyRow]) -> None:
-    """Add rows to a file in one write.
-
-    Raises
-    ------
-    DataError
-        If the file has other columns.
-    """
-    if not rows:
-        return
-    columns = list(rows[0])
-    if path.exists() and path.stat().st_size:
-        with path.open(newline="") as stored:
-            columns = next(csv.reader(stored))
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    if not path.exists() or not path.stat().st_size:
-        writer.writeheader()
-    for row in rows:
-        if set(row) != set(columns):
-            raise DataError(
-                f"{str(path)!r} has other columns than its experiment has now; use another folder."
-            )
-        writer.writerow({name: "" if value is None else value for name, value in row.items()})
-    with path.open("a", newline="") as file:
-        file.write(text.getvalue())
-
-
-_TEXT = frozenset(
-    ("unit", "dataset", "method", "commit", "version", "stamp", "machine", "plan_digest")
-)
-"""Columns that may look like numbers and are none."""
-
-
-def _value(name: str, text: str) -> Value:
-    if text == "":
-        return None
-    if name not in _TEXT:
-        for kind in (int, float):
-            try:
-                return kind(text)
-            except ValueError:
-                pass
-    return text
-
-
-# --- Numbers and means ----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class MeanOf:
-    """A mean over rows, with a 95 % interval of it (Student's t)."""
-
-    mean: float
-    half: float
-    """Half the width of the interval; NaN for one row."""
-    runs: int
-
-
-def means_of(
-    rows: Iterable[TidyRow], by: Sequence[str], column: str
-) -> dict[tuple[Value, ...], MeanOf]:
-    """Average a column over all rows that agree in some others.
-
-    Parameters
-    ----------
-    rows : iterable of mapping
-        Those in which the column is empty are left out.
-    by : sequence of str
-    column : str
-
-    Returns
-    -------
-    dict
-        Values of the columns in `by`, in the order of their first row, to the mean.
-    """
-    from scipy.special import stdtrit
-
-    groups: dict[tuple[Value, ...], list[float]] = {}
-    for row in rows:
-        value = row[column]
-        if value is not None:
-            groups.setdefault(tuple(row[name] for name in by), []).append(float(value))
-    found = {}
-    for key, values in groups.items():
-        n = len(values)
-        mean = math.fsum(values) / n
-        half = math.nan
-        if n > 1 and math.isfinite(mean):
-            spread = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (n - 1))
-            half = float(stdtrit(n - 1, 0.975)) * spread / math.sqrt(n)
-        found[key] = MeanOf(mean, half, n)
-    return found
-
-
-def number(row: TidyRow, column: str) -> float:
-    """Return a number of a row; NaN where the field is empty."""
-    value = row[column]
-    return math.nan if value is None else float(value)
-
-
-def write_table(path: Path, rows: Sequence[TidyRow]) -> Path:
-    """Write rows anew, as a CSV with six digits of each number; return its path."""
-    path.unlink(missing_ok=True)
-    append_tidy(path, [{name: _rounded(value) for name, value in row.items()} for row in rows])
-    return path
-
-
-def _rounded(value: Value) -> Value:
-    return float(f"{value:.6g}") if isinstance(value, float) else value
+    # an earlier attempt may have been cut off
+    sizes = {key: int(of_unit[0]["unit_rows"] or 0) for key, of_unit in units.items()}
+    return {key: units[key][-size:] for key, size in sizes.items() if len(units[key]) >= size}

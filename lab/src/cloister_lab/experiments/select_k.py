@@ -11,16 +11,16 @@ from pathlib import Path
 import numpy as np
 
 from cloister.display import Curve
-from cloister.jobs import JobResult, make_plan, run_plan
+from cloister.jobs import JobResult, run_plan
 from cloister.privacy.budget import Budget
 from cloister.report.plots import draw
 from cloister.task import Task
 from cloister.tasks.clustering.auto import Auto
 from cloister.tasks.clustering.select_k import SelectK
 from cloister_lab.experiments.datasets import Dataset
-from cloister_lab.experiments.records import STAMP
-from cloister_lab.experiments.run import Experiment, Settings, TidyRow, Unit
-from cloister_lab.experiments.sweep import Named, loaded, tables
+from cloister_lab.experiments.records import STAMP, Key, TidyRow, Value, number
+from cloister_lab.experiments.run import Experiment, Settings, Unit, markdown, prose
+from cloister_lab.experiments.sweep import Named, loaded, plan_for, tables
 from cloister_lab.metrics import nicv
 
 _EPSILONS = (0.25, 0.5, 1.0)
@@ -51,7 +51,7 @@ _SMALL = (_Choice("iris", 2, 6),)
 
 def _units(settings: Settings) -> list[Unit]:
     """Return a unit for each table, range, epsilon and repeat."""
-    runs = settings.repeats or (_RUNS if settings.full else _SMALL_RUNS)
+    runs = settings.runs(_RUNS, _SMALL_RUNS)
     epsilons = _EPSILONS if settings.full else _EPSILONS[-1:]
     choices = _CHOICES if settings.full else _SMALL
     at_hand = {table.name: table for table in tables([c.name for c in choices], settings)}
@@ -97,15 +97,7 @@ def _choose(table: Named, choice: _Choice, epsilon: float, repeat: int) -> list[
 def _run(
     data: Dataset, task: type[Task], epsilon: float, repeat: int, numbers: dict[str, int]
 ) -> JobResult:
-    plan = make_plan(
-        task,
-        data.schema,
-        ("silo-0",),
-        budget=Budget(epsilon, data.delta),
-        nominal_n=data.nominal_n,
-        public_seed=repeat,
-        **numbers,  # type: ignore[arg-type]  # options of the task
-    )
+    plan = plan_for(task, data, Budget(epsilon, data.delta), repeat, 1, **numbers)
     return run_plan(plan, {"silo-0": [data.records]})
 
 
@@ -145,24 +137,15 @@ def _curve(row: TidyRow, folder: Path) -> Path:
 
 def as_markdown(rows: Sequence[TidyRow], command: str) -> str:
     """Return the page: a line for each table, range and epsilon."""
-    cells: dict[tuple[object, ...], list[TidyRow]] = {}
+    cells: dict[Key, list[TidyRow]] = {}
     for row in rows:
         key = tuple(row[name] for name in ("dataset", "low", "high", "epsilon"))
         cells.setdefault(key, []).append(row)
+    headings = ("table", "asked", "epsilon", "usual", "chosen (runs)", "NICV", "if known")
     return "\n".join(
         (
-            "# Which number of clusters is chosen",
-            "",
-            f"Made by `{command}`; {STAMP}.",
-            "",
-            "The number is chosen from counts that were released for the clustering anyway. "
-            "*Usual* is the number under which the literature uses the table. *NICV* is the mean "
-            "error of the centres that come with the choice, and *if known* that of `auto` told "
-            "the same number beforehand, at the same budget: what choosing has cost.",
-            "",
-            "| table | asked | epsilon | usual | chosen (runs) | NICV | if known |",
-            "| --- | --- | --- | --- | --- | --- | --- |",
-            *(_line(key, group) for key, group in cells.items()),
+            *prose("select_k", command=command, stamp=STAMP),
+            *markdown(headings, (_line(*key, group=group) for key, group in cells.items())),
             "",
             "Bounds, length and delta are read from the tables, as in the papers. A choice at the "
             "upper end of what was asked says that there may be more clusters.",
@@ -171,15 +154,15 @@ def as_markdown(rows: Sequence[TidyRow], command: str) -> str:
     )
 
 
-def _line(key: tuple[object, ...], group: Sequence[TidyRow]) -> str:
-    dataset, low, high, epsilon = key
+def _line(
+    dataset: Value, low: Value, high: Value, epsilon: Value, *, group: Sequence[TidyRow]
+) -> tuple[object, ...]:
     times = Counter(int(row["chosen"] or 0) for row in group)
     chosen = ", ".join(f"{k} ({count})" for k, count in sorted(times.items()))
-    means = (
-        np.mean([float(row[name] or 0) for row in group]) for name in ("nicv", "nicv_if_known")
+    errors = (
+        f"{np.mean([number(row, name) for row in group]):.4g}" for name in ("nicv", "nicv_if_known")
     )
-    errors = " | ".join(f"{mean:.4g}" for mean in means)
-    return f"| {dataset} | {low}..{high} | {epsilon} | {group[0]['usual']} | {chosen} | {errors} |"
+    return (dataset, f"{low}..{high}", epsilon, group[0]["usual"], chosen, *errors)
 
 
 SELECT_K = Experiment(

@@ -11,35 +11,16 @@ References
 
 from __future__ import annotations
 
-import math
-import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from cloister.errors import PrivacyWarning
-from cloister.jobs import make_plan, run_plan
-from cloister.privacy.budget import Budget
-from cloister.privacy.noise import DiscreteNoise
-from cloister.task import Floats, Task
 from cloister.tasks.clustering.kmeans import FastLloyd
-from cloister_lab.curator.base import CuratorMethod
 from cloister_lab.curator.published import KMeansGuarantee, SubCluster
-from cloister_lab.experiments.datasets import Dataset
-from cloister_lab.experiments.figures import Point, draw_panels
-from cloister_lab.experiments.run import (
-    Experiment,
-    MeanOf,
-    Settings,
-    TidyRow,
-    Unit,
-    Value,
-    means_of,
-    write_table,
-)
-from cloister_lab.experiments.sweep import Named, tables
-from cloister_lab.metrics import cost_gap, nicv
+from cloister_lab.experiments.figures import draw_panels, panels_of
+from cloister_lab.experiments.records import MeanOf, TidyRow, Value, means_of, write_table
+from cloister_lab.experiments.run import Experiment, Settings, Unit
+from cloister_lab.experiments.sweep import Named, private, run_source, tables
 from cloister_lab.tasks.subcluster import KMeansGuaranteeDP, SubClusterDP
 
 EPSILONS = (0.25, 0.5, 1.0, 2.0, 4.0)
@@ -47,8 +28,8 @@ INTERNAL_KS = (2, 3, 4, 5)
 BEST_INTERNAL_K = {"iris": 4, "wine": 4, "wdbc": 4, "digits": 5}
 """The numbers of parts that [JT22]_ settled on; of iris they say that it does not matter."""
 
-_PUBLISHED: dict[str, type[CuratorMethod]] = {m.name: m for m in (KMeansGuarantee, SubCluster)}
-_TASKS: dict[str, type[Task]] = {t.name: t for t in (FastLloyd, KMeansGuaranteeDP, SubClusterDP)}
+_PUBLISHED = (KMeansGuarantee.name, SubCluster.name)
+_TASKS = (FastLloyd.name, KMeansGuaranteeDP.name, SubClusterDP.name)
 _WITH_PARTS = (SubCluster.name, SubClusterDP.name)
 _SHOWN = {name: f"{name} (not private)" for name in _PUBLISHED} | {name: name for name in _TASKS}
 _SMALL_TABLES = ("iris", "wine")
@@ -60,7 +41,7 @@ def _units(settings: Settings) -> list[Unit]:
     units = []
     for table in tables(tuple(BEST_INTERNAL_K) if settings.full else _SMALL_TABLES, settings):
         few = 3 if table.name == "digits" else 1  # 10 repeats instead of 30, as in the paper
-        repeats = max(1, (settings.repeats or (30 if settings.full else 2)) // few)
+        repeats = max(1, (settings.runs(30, 2)) // few)
         for repeat in range(repeats):
             for method in (*_PUBLISHED, *_TASKS):
                 for internal_k in INTERNAL_KS if method in _WITH_PARTS else (None,):
@@ -71,73 +52,13 @@ def _units(settings: Settings) -> list[Unit]:
 
 
 def cost_gaps(table: Named, method: str, internal_k: int | None, repeat: int) -> list[TidyRow]:
-    """Run a method at every epsilon from one public seed.
-
-    Parameters
-    ----------
-    table : Named
-    method : str
-        ``kmeans-guarantee``, ``subcluster``, or one of the tasks they are compared with.
-    internal_k : int, optional
-        Parts of a zone, of a method that has them.
-    repeat : int
-        The public seed.
-
-    Returns
-    -------
-    list of mapping
-        ``cost_gap`` is to scikit-learn's k-means, on the records in coordinates of the box.
-    """
-    data = table.dataset()
-    rows: list[TidyRow] = []
-    for epsilon in EPSILONS:
-        loss = nicv(data.values, _centres(data, method, epsilon, internal_k, repeat))
-        rows.append(
-            {
-                "dataset": data.name,
-                "method": method,
-                "private": "no" if method in _PUBLISHED else "yes",
-                "epsilon": epsilon,
-                "internal_k": internal_k,
-                "repeat": repeat,
-                "nicv": loss,
-                "cost_gap": cost_gap(loss, data.reference_nicv),
-            }
-        )
-    return rows
-
-
-def _centres(
-    data: Dataset, method: str, epsilon: float, internal_k: int | None, seed: int
-) -> Floats:
-    """Return what a method releases, in coordinates of the box."""
-    budget = Budget(epsilon, data.delta)
-    options: dict[str, Any] = {} if internal_k is None else {"internal_k": internal_k}
-    if method in _PUBLISHED:
-        made = _PUBLISHED[method].design(
-            n_clusters=data.n_clusters,
-            n_features=data.records.shape[1],
-            nominal_n=data.nominal_n,
-            budget=budget,
-            frac_bits=data.schema.grid().frac_bits,
-            public_seed=seed,
-            **options,
-        )
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", PrivacyWarning)  # the rows and figures say it
-            return made.release(data.records, DiscreteNoise())
-    plan = make_plan(
-        _TASKS[method],
-        data.schema,
-        ["silo-0"],
-        budget=budget,
-        nominal_n=data.nominal_n,
-        n_clusters=data.n_clusters,
-        public_seed=seed,
-        **options,
-    )
-    result = run_plan(plan, {"silo-0": [data.records]})
-    return plan.grid.normalise(result.results["centres"])
+    """Run a method at every epsilon from one public seed; `internal_k` are the parts of a zone."""
+    options: dict[str, Value] = {} if internal_k is None else {"internal_k": internal_k}
+    labels: dict[str, Value] = {
+        "private": "yes" if private(method) else "no",
+        "internal_k": internal_k,
+    }
+    return run_source(table, method, EPSILONS, repeat, ["cost_gap"], options, labels, silos=1)
 
 
 def _draw(rows: Sequence[TidyRow], out: Path) -> list[Path]:
@@ -156,15 +77,12 @@ def _draw(rows: Sequence[TidyRow], out: Path) -> list[Path]:
         ("fig3", by_epsilon, "SubCluster Fig. 3: gap to Lloyd's loss", "ε"),
         ("fig4", by_parts, "SubCluster Fig. 4: gap by parts", "internal k"),
     ):
-        panels: dict[str, dict[str, list[Point]]] = {}
-        for (dataset, method, x), mean in means.items():
-            points = panels.setdefault(str(dataset), {}).setdefault(_SHOWN[str(method)], [])
-            points.append((float(x or math.nan), mean.mean, mean.half))
+        panels = panels_of(means, lambda key: str(key[0]), lambda key: _SHOWN[str(key[1])])
         if panels:
             files.append(
                 draw_panels(
                     out / f"{name}.png",
-                    dict(panels),
+                    panels,
                     title=title,
                     x_label=label,
                     y_label="gap / loss of Lloyd, mean and 95 % interval",
@@ -179,7 +97,7 @@ def _draw(rows: Sequence[TidyRow], out: Path) -> list[Path]:
             "method": method,
             "runs": mean.runs,
             "cost_gap": mean.mean,
-            "half_width": None if math.isnan(mean.half) else mean.half,
+            "half_width": mean.half_or_none,
             # above 1 where parts help: [JT22]_ state 1.1, 4.13, 2.83 and about 1
             "baseline_over_this": _ratio(overall, dataset, method),
         }

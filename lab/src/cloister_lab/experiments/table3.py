@@ -27,18 +27,10 @@ import numpy as np
 
 from cloister.errors import DataError
 from cloister_lab.experiments import spu_kmeans
-from cloister_lab.experiments.environments import json_of, python_with
+from cloister_lab.experiments.environments import json_of, python_with, run_script
 from cloister_lab.experiments.mixtures import Mixture
-from cloister_lab.experiments.run import (
-    Experiment,
-    Settings,
-    TidyRow,
-    Unit,
-    Value,
-    means_of,
-    number,
-    write_table,
-)
+from cloister_lab.experiments.records import TidyRow, Value, means_of, number, write_table
+from cloister_lab.experiments.run import Experiment, Settings, Unit, markdown
 
 SPU_PACKAGES = ("spu==0.9.5", "jax==0.4.34", "jaxlib==0.4.34", "numpy==1.26.4")
 """What the environment of SPU is made of; it needs Python 3.11 on x86-64 Linux or a Mac."""
@@ -69,7 +61,6 @@ def measure(mixture: Mixture, repeat: int, iterations: int, fetch: bool) -> list
 
     Parameters
     ----------
-    mixture : Mixture
     repeat, iterations : int
         The time of a system is the least of its iterations: what else runs on the machine only
         adds to it.
@@ -92,7 +83,7 @@ def measure(mixture: Mixture, repeat: int, iterations: int, fetch: bool) -> list
             rows.append(_row(mixture, repeat, f"cloister {method}", 3, _over_mpi(file, method)))
         python = spu_python(fetch)
         for protocol, parties in spu_kmeans.PARTIES.items():
-            found = _in_spu(python, protocol, iterations, file, values, centres)
+            found = _in_spu(python, protocol, iterations, values, centres)
             rows.append(_row(mixture, repeat, f"SPU {protocol}", parties, found))
     return rows
 
@@ -148,13 +139,11 @@ def _over_mpi(file: Path, method: str) -> dict[str, Any] | str:
 
 
 def _in_spu(
-    python: Path | str, protocol: str, iterations: int, file: Path, values: Any, centres: Any
+    python: Path | str, protocol: str, iterations: int, values: Any, centres: Any
 ) -> dict[str, Any] | str:
     """Run SPU's parties; the error is the largest distance from the exact centres."""
-    if isinstance(python, str):
-        return python
-    command = [str(python), "-P", str(Path(spu_kmeans.__file__)), protocol, str(iterations)]
-    done = json_of([*command, str(file)], {**os.environ, "OMP_NUM_THREADS": "1"})
+    words, arrays = [protocol, str(iterations), "FILE"], {"X": values, "centres": centres}
+    done = run_script(python, spu_kmeans.__file__, words, arrays)
     if isinstance(done, str):
         return done
     exact = _lloyd(values, centres, iterations + 1)  # one more warms up
@@ -231,17 +220,16 @@ def _shown(row: TidyRow, column: str) -> str:
 
 
 def _page(table: Sequence[TidyRow], rows: Sequence[TidyRow]) -> str:
-    lines = [
-        "| n | columns | clusters | system | ms an iteration | kB an iteration | "
-        "time over FastLloyd's | bytes over FastLloyd's | largest error of a centre |",
-        "|---|---|---|---|---|---|---|---|---|",
-        *(
-            f"| {row['n']:,} | {row['n_features']} | {row['n_clusters']} | {row['method']} | "
-            + " | ".join(_shown(row, name) for name in _COLUMNS)
-            + " |"
+    headings = ("n", "columns", "clusters", "system", "ms an iteration", "kB an iteration")
+    over = ("time over FastLloyd's", "bytes over FastLloyd's", "largest error of a centre")
+    facts = ("n_features", "n_clusters", "method")
+    lines = markdown(
+        (*headings, *over),
+        (
+            (f"{row['n']:,}", *(row[f] for f in facts), *(_shown(row, name) for name in _COLUMNS))
             for row in table
         ),
-    ]
+    )
     skipped = sorted({f"{row['method']}: {row['skipped']}" for row in rows if row["skipped"]})
     if skipped:
         lines += ["", "Not measured: " + "; ".join(skipped) + "."]

@@ -1,7 +1,7 @@
 """Broken on purpose: methods and systems with one known defect each, which an audit must catch.
 
-An audit that never alarms says nothing. Each twin is a product of ours, or of the literature, with
-one part replaced; its randomness is fixed, so whether it is caught is not left to chance.
+An audit that never alarms says nothing. Each mutant is a product of ours, or of the literature,
+with one part replaced; its randomness is fixed, so whether it is caught is not left to chance.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from cloister.audit.checks import (
     check_replay,
     find_canaries,
 )
+from cloister.audit.packages import Mutant
 from cloister.hazmat.discrete import discrete_gaussian, discrete_laplace
 from cloister.hazmat.fixedpoint import Grid
 from cloister.hazmat.prg import PadContext
@@ -53,30 +54,9 @@ from cloister_lab.curator.max_cover import MaxCover
 from cloister_lab.curator.published import KMeansGuarantee, SubCluster
 
 CLAIM = Budget(8.0, 1e-5)
-"""What the tasks among the twins claim."""
+"""What the tasks among the mutants claim."""
 
 RUNS = 900
-
-
-@dataclass(frozen=True)
-class Twin:
-    """One broken thing, and the check that must catch it.
-
-    Parameters
-    ----------
-    name, defect : str
-    check : function
-        Makes the findings of that check.
-    """
-
-    name: str
-    defect: str
-    check: Callable[[], Sequence[Finding]]
-
-    @property
-    def caught(self) -> Finding | None:
-        """The first finding that alarms."""
-        return next((finding for finding in self.check() if finding.alarms), None)
 
 
 # Noise --------------------------------------------------------------------------------------------
@@ -87,7 +67,6 @@ class FixedNoise:
 
     Parameters
     ----------
-    seed : int or str
     part : float
         Of the scale that is asked for; 0 for no noise at all.
     """
@@ -149,7 +128,6 @@ class BentNoise(FixedNoise):
 
     Parameters
     ----------
-    seed : int or str
     bend : function
         From words, their scale and earlier draws to the words that are given out.
     before : list
@@ -490,176 +468,176 @@ def _published(method: type[KMeansGuarantee] | type[SubCluster]) -> Sequence[Fin
     return audit_method(method, Budget(1.0, 1e-5), runs=400, make_noise=lambda: noise).findings
 
 
-TWINS: tuple[Twin, ...] = (
-    Twin(
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
         "half the noise",
         "FastLloyd whose noise has half of the plan's sigma",
         lambda: _worlds(plan_of(FastLloyd), "half", 0.5),
     ),
-    Twin(
+    Mutant(
         "nine tenths of the noise",
         "FastLloyd whose noise has 0.9 of the plan's sigma",
         lambda: check_noise(plan_of(FastLloyd), words=3000, make_noise=new_seeds(0.9)),
     ),
-    Twin(
+    Mutant(
         "a twentieth less noise",
         "FastLloyd whose noise has 0.95 of the plan's sigma",
         lambda: check_noise(plan_of(FastLloyd), words=30_000, make_noise=new_seeds(0.95)),
     ),
-    Twin(
+    Mutant(
         "one cluster's noise",
         "noise that is the same in every cluster: their difference is exact",
         lambda: _bent(one_clusters_noise),
     ),
-    Twin(
+    Mutant(
         "halves that cancel",
         "noise of the second half of a vector is minus that of the first",
         lambda: _bent(halves_that_cancel),
     ),
-    Twin(
+    Mutant(
         "a sum without noise",
         "one word is minus the sum of all others, scaled: no two words are alike",
         lambda: _bent(a_sum_without_noise),
     ),
-    Twin(
+    Mutant(
         "a word without noise",
         "the last count of each vector is exact",
         lambda: _bent(a_bare_word),
     ),
-    Twin(
+    Mutant(
         "a word with little noise",
         "one word of each vector has seven tenths of the plan's sigma",
         lambda: _bent(a_low_word),
     ),
-    Twin(
+    Mutant(
         "noise of two rounds before",
         "the third round has the noise of the first, at its own scale",
         lambda: _bent(two_draws_before),
     ),
-    Twin(
+    Mutant(
         "noise of the job before",
         "every second job has the noise of the job before, with the sign turned",
         lambda: _bent(turned_from_the_job_before, shared=True),
     ),
-    Twin(
+    Mutant(
         "one share for all silos",
         "silos that should each add noise of their own add the same",
         lambda: _bent(one_share_for_all),
     ),
-    Twin(
+    Mutant(
         "half the sensitivity",
         "FastLloyd that states half of what a record adds",
         lambda: _worlds(plan_of(understated(FastLloyd, 0.5)), "understated"),
     ),
-    Twin(
+    Mutant(
         "no radius",
         "FastLloyd that adds records beyond the radius, too",
         lambda: _worlds(plan_of(NoRadius, alpha=0.4), "radius"),
     ),
-    Twin(
+    Mutant(
         "no radius, by its bound",
         "the same, seen without noise: a record adds more than is paid for",
         lambda: _sensitivity(plan_of(NoRadius), "radius"),
     ),
-    Twin(
+    Mutant(
         "a tie counts twice",
         "a record as far from one centre as from another is added to both",
         lambda: _sensitivity(plan_of(TieTwice, rounds=2), "tie"),
     ),
-    Twin(
+    Mutant(
         "the edge counts twice",
         "a record within a step of the radius is added twice",
         lambda: _sensitivity(plan_of(EdgeTwice, rounds=2), "edge"),
     ),
-    Twin(
+    Mutant(
         "the first of many counts twice",
         "in a table of more than a hundred records the first one is added twice",
         lambda: _sensitivity(plan_of(FirstOfMany, rounds=2), "first"),
     ),
-    Twin(
+    Mutant(
         "a result from memory",
         "the last update uses the exact sums, which the task kept",
         lambda: (check_replay(plan_of(RemembersLast, rounds=2)),),
     ),
-    Twin(
+    Mutant(
         "a record of an earlier job",
         "sums have a record in them that was seen in another job",
         lambda: (check_replay(plan_of(RemembersJobs, rounds=2)),),
     ),
-    Twin(
+    Mutant(
         "max cover without the half",
         "balls are drawn with exp(epsilon c) in place of exp(epsilon c / 2)",
         _picked,
     ),
-    Twin(
+    Mutant(
         "unclipped records",
         "GLloyd over records that nobody clipped to the box",
         lambda: _worlds(_loose(), "unclipped"),
     ),
-    Twin(
+    Mutant(
         "no noise",
         "FastLloyd that releases exact sums",
         _canaries,
     ),
-    Twin(
+    Mutant(
         "seeded noise",
         "noise from a seed of the job: two runs have the same",
         lambda: check_fresh(plan_of(FastLloyd), make_noise=lambda: FixedNoise("seed")),
     ),
-    Twin(
+    Mutant(
         "every round alike",
         "noise that starts from its seed in every round",
         lambda: check_noise(plan_of(FastLloyd), words=2000, make_noise=partial(_seeded, count()))[
             1:
         ],
     ),
-    Twin(
+    Mutant(
         "published KMeans-Guarantee",
         "zones around exact means; each table has its own",
         lambda: _published(KMeansGuarantee),
     ),
-    Twin(
+    Mutant(
         "published SubCluster",
         "centres are records from zones around exact means",
         lambda: _published(SubCluster),
     ),
-    Twin(
+    Mutant(
         "a server that replays noise",
         "the same noise in two jobs: their difference is a record",
         lambda: _attacked(cancel_noise, System(make_noise=lambda: FixedNoise("server"))),
     ),
-    Twin(
+    Mutant(
         "one key for all jobs",
         "two jobs of one plan under one pad",
         lambda: _attacked(subtract_uploads, System(make_masker=_old_key)),
     ),
-    Twin(
+    Mutant(
         "one pad for all rounds",
         "masks that do not depend on the round",
         lambda: _attacked(subtract_uploads, System(make_masker=lambda: _OnePad(new_key()))),
     ),
-    Twin(
+    Mutant(
         "a forgetful silo",
         "a request that is repeated gets another vector under the same pad",
         lambda: _attacked(ask_twice, System(make_transport=_forgetful_silos)),
     ),
-    Twin(
+    Mutant(
         "a box from the records",
         "bounds, and so the noise, are read from the table",
         lambda: _tried(find_range, box_from_records),
     ),
-    Twin(
+    Mutant(
         "only cells with records",
         "a histogram whose empty cells get no noise",
         lambda: _tried(find_support, cells_that_are_there),
     ),
-    Twin(
+    Mutant(
         "exact counts",
         "a noisy sum beside the number of records",
         lambda: _tried(find_counts, size_without_noise),
     ),
 )
-"""Every broken twin that ships, each with the check that must catch it."""
+"""Every mutant of the laboratory, each with the check that must catch it."""
 
 
 def _seeded(seeds: count[int]) -> _RepeatsRounds:
