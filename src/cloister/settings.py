@@ -135,7 +135,34 @@ class DataSettings(_Section):
 
 
 class PolicySettings(_Section):
-    """The policy of a silo as written in its file; see :class:`cloister.silo.policy.Policy`."""
+    """What a silo takes part in; by default in nothing.
+
+    Parameters
+    ----------
+    tasks : tuple of str
+        By name; of a pipeline it and each of its steps.
+    max_epsilon_per_job, max_epsilon_per_study, max_epsilon_per_year : float or None
+        None leaves it to the lifetime cap of the ledger, except for a job, where None allows none.
+        What earlier jobs of a study or year cost is known to the ledger, which adds it up.
+    studies : tuple of str or None
+        A job may be of these; :func:`~cloister.protocol.plan.study_name` says which spellings are
+        one study. None for any; where `max_epsilon_per_study` is given for "default" alone, since
+        an analyst who may name a new study has no cap for it.
+    max_delta : float
+        Largest delta of a plan: an epsilon says nothing without one.
+    min_other_silos : int
+        In every sum that is released.
+    columns : tuple of str or None
+        A job may use these; None for all of the schema.
+    profiles : tuple of {"pairwise", "group"}
+        "group" must be named: it rests on the aggregator really adding the noise.
+    allow_publish : bool
+        Whether the result may be for others than the silos.
+    allow_breakdown : bool
+        Whether a result may tell about this silo's records alone, with noise of its own.
+    standing : bool
+        Approve by itself what fits; otherwise a person approves each job.
+    """
 
     tasks: tuple[str, ...] = Field(default=(), strict=False)
     max_epsilon_per_job: _Epsilon | None = None

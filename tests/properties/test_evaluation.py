@@ -20,6 +20,7 @@ from cloister.display import Bars, Heatmap, Table
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.plan import Plan
+from cloister.settings import PolicySettings
 from cloister.silo.policy import Policy
 from cloister.task import BySilo, Classifier, Floats, GridState, Records, Regressor
 from cloister.tasks import scores
@@ -444,11 +445,14 @@ def test_a_breakdown_costs_no_more_and_a_record_is_in_one_layer() -> None:
 
 def test_a_silo_declines_a_breakdown_unless_its_owner_allows_it() -> None:
     plan, _, _ = by_silo(SCORED, scored_table(30), truth="truth", score="score")
-    allowed = Policy(tasks=("evaluation",), profiles=("group",), max_epsilon_per_job=1.0)
+    allowed = Policy(
+        PolicySettings(tasks=("evaluation",), profiles=("group",), max_epsilon_per_job=1.0)
+    )
     [said] = list(allowed._what(plan))
     assert "breakdown by silo" in said
-    assert list(replace(allowed, allow_breakdown=True)._what(plan)) == []
-    pooled = replace(plan, task=replace(plan.task, silos=()))
+    asked = Policy(allowed.rules.model_copy(update={"allow_breakdown": True}))
+    assert list(asked._what(plan)) == []
+    pooled = replace(plan, task=replace(plan.task, silos=()), layout=None)
     assert list(allowed._what(pooled)) == []
 
 

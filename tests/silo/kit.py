@@ -17,7 +17,9 @@ from cloister.protocol.client import Client
 from cloister.protocol.plan import Plan
 from cloister.secagg.masks import GroupMask
 from cloister.service.audit import Audit
+from cloister.settings import PolicySettings
 from cloister.silo.agent import Agent
+from cloister.silo.policy import Policy
 from cloister.silo.store import Store
 from cloister.tasks import TASKS
 from cloister.transports.http import Kind, Message
@@ -82,10 +84,12 @@ class Site:
                 kept_jobs=changes.pop("kept", 1000),
             ),
             schema=SimpleNamespace(dataset="toy"),
-            policy=SimpleNamespace(
-                standing=self.standing,
-                max_epsilon_per_study=self.study_epsilon,
-                max_epsilon_per_year=changes.pop("year_epsilon", None),
+            policy=Policy(
+                PolicySettings(
+                    standing=self.standing,
+                    max_epsilon_per_study=self.study_epsilon,
+                    max_epsilon_per_year=changes.pop("year_epsilon", None),
+                )
             ),
             refusal=lambda plan, proposer: self.refused,
             records=changes.pop("read", self.read),

@@ -66,7 +66,7 @@ class Agent:
     Parameters
     ----------
     site : Site
-        Settings, schema and policy of the silo; refuses plans and reads records.
+        Settings, schema, policy and tasks of the silo; refuses plans and reads records.
     store : Store
     ledger : Ledger
     audit : Audit
@@ -203,7 +203,7 @@ class Agent:
             if self._store.declined_since(_A_DAY) >= _MOST_DECLINED:
                 return reason
             state, by, text = SiloState.DECLINED, "policy", _brief(plan)
-        elif self._site.policy.standing:
+        elif self._site.policy.rules.standing:
             state, by = SiloState.ACCEPTED, "standing rule"
         self._store.add(plan.run_id, text, proposer, state, reason=reason or "", by=by)
         self._prune()
@@ -265,7 +265,7 @@ class Agent:
         records = self._site.records(plan)
         content = records.fingerprint(CONTENT_KEY)
         cap, study = self._ledger.cap(self._dataset), self._study(plan)
-        policy = self._site.policy
+        policy = self._site.policy.rules
         if policy.max_epsilon_per_study is not None and policy.max_epsilon_per_study < cap.epsilon:
             study_cap = type(cap)(policy.max_epsilon_per_study, cap.delta)
             self._ledger.study_cap(self._dataset, study, study_cap)

@@ -7,8 +7,7 @@ is refused. Totals over studies and years are the ledger's business; the policy 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Self
+from dataclasses import dataclass, field
 
 from cloister.code import other_code
 from cloister.errors import PlanError
@@ -16,7 +15,7 @@ from cloister.protocol.plan import Plan, study_name
 from cloister.protocol.proposal import Proposer
 from cloister.schema import Schema
 from cloister.settings import PolicySettings
-from cloister.task import BySilo, Profile, tasks_within
+from cloister.task import BySilo, tasks_within
 
 _SHOWN = 5  # names in a reason; a catalogue may have thousands
 
@@ -27,48 +26,11 @@ class Policy:
 
     Parameters
     ----------
-    tasks : tuple of str
-        By name; of a pipeline it and each of its steps.
-    max_epsilon_per_job, max_epsilon_per_study, max_epsilon_per_year : float or None
-        None leaves it to the lifetime cap of the ledger, except for a job, where None allows none.
-        What earlier jobs of a study or year cost is known to the ledger, which adds it up.
-    studies : tuple of str or None
-        A job may be of these; :func:`~cloister.protocol.plan.study_name` says which spellings are
-        one study. None for any; where `max_epsilon_per_study` is given for "default" alone, since
-        an analyst who may name a new study has no cap for it.
-    max_delta : float
-        Largest delta of a plan: an epsilon says nothing without one.
-    min_other_silos : int
-        In every sum that is released.
-    columns : tuple of str or None
-        A job may use these; None for all of the schema.
-    profiles : tuple of {"pairwise", "group"}
-        "group" must be named: it rests on the aggregator really adding the noise.
-    allow_publish : bool
-        Whether the result may be for others than the silos.
-    allow_breakdown : bool
-        Whether a result may tell about this silo's records alone, with noise of its own.
-    standing : bool
-        Approve by itself what fits; otherwise a person approves each job.
+    rules : PolicySettings
+        What the silo's file says.
     """
 
-    tasks: tuple[str, ...] = ()
-    max_epsilon_per_job: float | None = None
-    max_epsilon_per_study: float | None = None
-    max_epsilon_per_year: float | None = None
-    studies: tuple[str, ...] | None = None
-    max_delta: float = 1e-6
-    min_other_silos: int = 2
-    columns: tuple[str, ...] | None = None
-    profiles: tuple[Profile, ...] = ("pairwise",)
-    allow_publish: bool = False
-    allow_breakdown: bool = False
-    standing: bool = False
-
-    @classmethod
-    def of(cls, settings: PolicySettings) -> Self:
-        """Return the policy that a silo's file writes down."""
-        return cls(**settings.model_dump())
+    rules: PolicySettings = field(default_factory=PolicySettings)
 
     def refusal(
         self,
@@ -132,10 +94,10 @@ class Policy:
                     f"silo {name!r} has the fingerprint {shown} in the plan, pinned here is "
                     f"{peers[name]}; compare it with its owner."
                 )
-        if plan.min_silos - 1 < self.min_other_silos:
+        if plan.min_silos - 1 < self.rules.min_other_silos:
             yield (
-                f"min_silos must be at least {self.min_other_silos + 1} for this silo, got "
-                f"{plan.min_silos}; a sum must hold {self.min_other_silos} others."
+                f"min_silos must be at least {self.rules.min_other_silos + 1} for this silo, got "
+                f"{plan.min_silos}; a sum must hold {self.rules.min_other_silos} others."
             )
 
     def _asked_by(
@@ -154,8 +116,8 @@ class Policy:
             yield f"the signature of {proposer.name!r} is not over this plan; submit it again."
 
     def _study(self, plan: Plan) -> Iterator[str]:
-        allowed = self.studies
-        if allowed is None and self.max_epsilon_per_study is not None:
+        allowed = self.rules.studies
+        if allowed is None and self.rules.max_epsilon_per_study is not None:
             allowed = ("default",)
         try:
             name = study_name(plan.study)
@@ -170,17 +132,16 @@ class Policy:
 
     def _what(self, plan: Plan) -> Iterator[str]:
         for name in (task.name for task in tasks_within(plan.task)):
-            if name not in self.tasks:
-                yield f"task {name!r} is not among those allowed here: {_list(self.tasks)}."
+            if name not in self.rules.tasks:
+                yield f"task {name!r} is not among those allowed here: {_list(self.rules.tasks)}."
         if reason := other_code(plan):
             yield reason
-        if plan.profile not in self.profiles:
-            yield (
-                f"profile {plan.profile!r} is not among those allowed here: {_list(self.profiles)}."
-            )
-        if plan.publish and not self.allow_publish:
+        if plan.profile not in self.rules.profiles:
+            allowed = _list(self.rules.profiles)
+            yield f"profile {plan.profile!r} is not among those allowed here: {allowed}."
+        if plan.publish and not self.rules.allow_publish:
             yield "publish must be False here; the result is for the silos alone."
-        if isinstance(plan.task, BySilo) and plan.task.silos and not self.allow_breakdown:
+        if isinstance(plan.task, BySilo) and plan.task.silos and not self.rules.allow_breakdown:
             yield (
                 "a breakdown by silo is not allowed here; plan without by_silo, or ask the owner "
                 "to set allow_breakdown."
@@ -190,20 +151,20 @@ class Policy:
         if plan.budget is None or not plan.task.private:
             yield f"task {plan.task.name!r} is not private; only private jobs are allowed here."
             return
-        if self.max_epsilon_per_job is None:
+        if self.rules.max_epsilon_per_job is None:
             yield "no epsilon is allowed for a job here; the owner has to set max_epsilon_per_job."
         for per, cap in (
-            ("job", self.max_epsilon_per_job),
-            ("study", self.max_epsilon_per_study),
-            ("year", self.max_epsilon_per_year),
+            ("job", self.rules.max_epsilon_per_job),
+            ("study", self.rules.max_epsilon_per_study),
+            ("year", self.rules.max_epsilon_per_year),
         ):
             if cap is not None and plan.budget.epsilon > cap:
                 yield (
                     f"epsilon must be at most {cap:g}, the cap of a {per} here, got "
                     f"{plan.budget.epsilon:g}."
                 )
-        if plan.budget.delta > self.max_delta:
-            yield f"delta must be at most {self.max_delta:g} here, got {plan.budget.delta:g}."
+        if plan.budget.delta > self.rules.max_delta:
+            yield f"delta must be at most {self.rules.max_delta:g} here, got {plan.budget.delta:g}."
 
     def _data(self, plan: Plan, schema: Schema) -> Iterator[str]:
         if plan.schema_digest != schema.digest():
@@ -211,9 +172,10 @@ class Policy:
                 f"schema_digest must be {schema.digest()}, that of this silo's schema, got "
                 f"{plan.schema_digest!r}; agree on one schema, see 'cloister schema diff'."
             )
+        allowed = self.rules.columns
         for name in plan.columns:
-            if self.columns is not None and name not in self.columns:
-                yield f"column {name!r} is not among those allowed here: {_list(self.columns)}."
+            if allowed is not None and name not in allowed:
+                yield f"column {name!r} is not among those allowed here: {_list(allowed)}."
         for name, asked, own in (
             ("unit", plan.unit, schema.unit),
             ("max_rows", plan.max_rows, schema.max_rows or 1),

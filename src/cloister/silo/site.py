@@ -48,7 +48,7 @@ class Site:
         return cls(
             settings,
             Schema.load(settings.schema_file),
-            Policy.of(settings.policy),
+            Policy(settings.policy),
             KeyFolder(settings.keys).identity(),
         )
 

@@ -180,7 +180,8 @@ class Stream:
         self._loop = loop
         self._where = where
         self._max = max_message_bytes
-        self._next: Future[Any] | None = None  # outlives a time-out, so that no message is lost
+        # Waited for ahead, and beyond a time-out, so that no message is lost.
+        self._next: Future[Any] = loop.ask(connection.recv())
 
     def receive(self, timeout: float | None = None) -> Message | None:
         """Return the next message, or None if none came in `timeout` seconds.
@@ -190,13 +191,11 @@ class Stream:
         TransportError
             If the stream has ended, or what came breaks its rules, which ends it.
         """
-        if self._next is None:
-            self._next = self._loop.ask(self._connection.recv())
         try:
             data = self._result(self._next, timeout)
         except TimeoutError:
             return None
-        self._next = None
+        self._next = self._loop.ask(self._connection.recv())
         try:
             message = Message.decode(data)
             if message.kind >= Kind.DECISION:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cloister.code import code_of
 from cloister.errors import PlanError
 from cloister.hazmat.signing import Identity
 from cloister.privacy.budget import Budget
@@ -28,7 +29,7 @@ PLAN = replace(PLAN, schema_digest=SCHEMA.digest())
 ANN, MALLORY = Identity.new(), Identity.new()
 SILO = "silo-1"
 PINS = {name: identity.fingerprint for name, identity in IDENTITIES.items()}
-ALLOWS = Policy(tasks=("fastlloyd",), max_epsilon_per_job=1.0)
+ALLOWS = Policy(PolicySettings(tasks=("fastlloyd",), max_epsilon_per_job=1.0))
 
 
 def signed(plan: Plan, identity: Identity = ANN, name: str = "ann", **changes: str) -> Proposer:
@@ -73,11 +74,14 @@ def test_a_job_within_every_rule_is_not_refused() -> None:
 
 
 def allowing(**changes: Any) -> Policy:
-    return replace(ALLOWS, **changes)
+    return Policy(ALLOWS.rules.model_copy(update=changes))
 
 
-def asking(**changes: Any) -> Plan:
-    return replace(PLAN, **changes)
+def asking(plan: Plan = PLAN, **changes: Any) -> Plan:
+    """Return a plan with other fields; another task comes with its own layout and code."""
+    if "task" in changes:
+        changes = {"layout": None, "code": code_of(changes["task"]), **changes}
+    return replace(plan, **changes)
 
 
 GROUP = toy_plan(
@@ -92,7 +96,7 @@ REFUSALS: dict[str, tuple[Case, str]] = {
     "not private": (
         Case(
             allowing(tasks=("lloyd",), profiles=("group",)),
-            replace(GROUP, task=Lloyd(n_clusters=2, n_features=2, rounds=1), budget=None),
+            asking(GROUP, task=Lloyd(n_clusters=2, n_features=2, rounds=1), budget=None),
         ),
         "task 'lloyd' is not private; only private jobs are allowed here.",
     ),
@@ -219,7 +223,7 @@ def test_each_thing_is_allowed_where_the_owner_says_so() -> None:
     caps = {"max_epsilon_per_study": 1.0, "max_epsilon_per_year": 1.0}
     assert Case(allowing(**caps)).refusal() is None
     pairs = {"tasks": ("count",), "profiles": ("group",)}
-    assert Case(allowing(**pairs), replace(GROUP, task=Count(n_features=2))).refusal() is None
+    assert Case(allowing(**pairs), asking(GROUP, task=Count(n_features=2))).refusal() is None
 
 
 def counting(schema: Schema, names: tuple[str, ...] = (), **changes: Any) -> Plan:
@@ -233,8 +237,8 @@ def counting(schema: Schema, names: tuple[str, ...] = (), **changes: Any) -> Pla
 def test_a_job_over_some_columns_is_held_to_the_policy_and_to_their_bounds() -> None:
     counts, plan = allowing(tasks=("count",)), counting(SCHEMA, ("x1",))
     assert Case(counts, plan).refusal() is None
-    assert Case(replace(counts, columns=("x1",)), plan).refusal() is None
-    reason = Case(replace(counts, columns=("x0",)), plan).refusal()
+    assert Case(allowing(tasks=("count",), columns=("x1",)), plan).refusal() is None
+    reason = Case(allowing(tasks=("count",), columns=("x0",)), plan).refusal()
     assert reason == "column 'x1' is not among those allowed here: 'x0'."
     part = SCHEMA.select(["x1"])
     reason = Case(counts, counting(part)).refusal()
@@ -291,13 +295,16 @@ CHANGES: dict[str, st.SearchStrategy[Any]] = {
     "min_silos": st.just(3),
     "task": st.integers(0, 100).map(lambda seed: replace(PLAN.task, public_seed=seed)),
     "grid": st.floats(1.5, 9).map(lambda high: replace(PLAN.grid, high=(1.0, high))),
+    "code": st.text("0123456789abcdef", min_size=64, max_size=64).map(
+        lambda digest: replace(PLAN.code, digest=digest)
+    ),
 }
 
 
 @given(st.data())
 def test_whatever_changes_in_a_plan_takes_the_signature_away(data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(sorted(CHANGES)))
-    changed = replace(PLAN, **{name: data.draw(CHANGES[name])})
+    changed = asking(**{name: data.draw(CHANGES[name])})
     assert signed(PLAN).signed(changed) == (changed == PLAN)
     assert signed(changed).signed(changed)
     if changed != PLAN:
@@ -305,7 +312,8 @@ def test_whatever_changes_in_a_plan_takes_the_signature_away(data: st.DataObject
 
 
 def test_the_changes_are_of_all_there_is_in_a_plan() -> None:
-    assert set(CHANGES) | {"profile"} == {field.name for field in fields(Plan) if field.init}
+    others = {"profile", "layout", "protocol"}  # of which a task has one, and a version
+    assert set(CHANGES) | others == {field.name for field in fields(Plan) if field.init}
     other = replace(PLAN, profile="group", collusion=0, min_silos=3)
     assert not signed(PLAN).signed(other)
 
@@ -318,10 +326,10 @@ def test_a_signature_with_another_byte_is_none(place: int, change: int) -> None:
 
 
 def test_the_policy_of_a_file_that_says_nothing_is_the_policy_that_denies() -> None:
-    assert Policy.of(PolicySettings()) == Policy()
-    written = PolicySettings(tasks=("count",), max_epsilon_per_job=0.5, columns=("a",))
-    assert Policy.of(written) == Policy(("count",), 0.5, columns=("a",))
-    assert [field.name for field in fields(Policy)] == list(PolicySettings.model_fields)
+    assert Policy().rules == PolicySettings()
+    for name, value in (("tasks", ()), ("max_epsilon_per_job", None), ("profiles", ())):
+        assert Case(allowing(**{name: value})).refusal() is not None
+    assert Case(Policy()).refusal() is not None
 
 
 COLUMN = {"name": "x", "type": "category", "categories": ("a", "b", "c")}

@@ -10,6 +10,7 @@ import pytest
 from cloister.errors import PlanError
 from cloister.protocol.plan import Plan
 from cloister.protocol.proposal import Proposer
+from cloister.settings import PolicySettings
 from cloister.silo.policy import Policy
 from cloister.task import Profile
 from cloister.tasks.clustering.kmeans import FastLloyd
@@ -28,7 +29,9 @@ def refusal(plan: Plan, silo: str, others: int) -> str | None:
         asker.public.hex(),
         asker.sign(b"cloister/1/propose", plan.digest).hex(),
     )
-    policy = Policy(tasks=(plan.task.name,), max_epsilon_per_job=2.0, min_other_silos=others)
+    policy = Policy(
+        PolicySettings(tasks=(plan.task.name,), max_epsilon_per_job=2.0, min_other_silos=others)
+    )
     return policy.refusal(
         plan,
         silo=silo,
