@@ -148,10 +148,6 @@ def mine_rules(
         Of the task: `most_candidates`, `basket_size`, `limit`, `public_seed`; see
         :class:`~cloister.tasks.patterns.apriori.Apriori`.
 
-    Returns
-    -------
-    RuleSet
-
     Raises
     ------
     PlanError, DataError

@@ -108,10 +108,6 @@ class PrivateEstimator(BaseEstimator):
             name CSV or Parquet files, which may be larger than memory.
         y : ignored
 
-        Returns
-        -------
-        estimator
-
         Raises
         ------
         PlanError, DataError
@@ -317,10 +313,6 @@ class PrivateSupervised(PrivateEstimator):
             `y`.
         y : array_like of shape (n_samples,), a list of these, or None
             None where `bounds` is a schema and X has the target.
-
-        Returns
-        -------
-        estimator
 
         Raises
         ------

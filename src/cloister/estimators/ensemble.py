@@ -162,10 +162,6 @@ class DPSiloEnsemble(ClassifierMixin, BaseEstimator):
         y : list of array_like, or None
             None where the base has a schema and the tables have the target.
 
-        Returns
-        -------
-        DPSiloEnsemble
-
         Raises
         ------
         PlanError, DataError, BudgetExceeded

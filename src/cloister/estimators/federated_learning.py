@@ -227,10 +227,6 @@ class FederatedLearner(BaseEstimator):
             clients there are is public.
         y : None
             Labels are beside the data of each client.
-
-        Returns
-        -------
-        FederatedLearner
         """
         if y is not None or not isinstance(clients, list | tuple) or not clients:
             raise DataError("clients must be a list of (X, y), the data of each client.")

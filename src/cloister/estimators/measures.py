@@ -180,10 +180,6 @@ def evaluate(
         Of the task: `n_bins`, `bound`, `by_silo`; see :class:`~.tasks.evaluate.Evaluation` and
         :class:`~.tasks.evaluate_regression.RegressionEvaluation`.
 
-    Returns
-    -------
-    Measures
-
     Raises
     ------
     PlanError, DataError

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
@@ -272,6 +272,8 @@ def _ends(results: Mapping[str, Floats], name: str, ends: Sequence[str]) -> Floa
 
 # Numbers about columns ----------------------------------------------------------------------------
 
+_STATISTICS = ("mean", "variance", "deviation")
+
 
 @dataclass(frozen=True)
 class Summary(Released):
@@ -303,25 +305,21 @@ class Summary(Released):
         import pandas as pd
 
         task, found = self.result.plan.task, self.result.results
-        parts: dict[Any, tuple[Floats, Floats, Floats]]
+        names: Sequence[Any]
         if isinstance(task, Quantiles):
-            values = (found["quantiles"], found["low"], found["high"])
-            parts = {p: _three(v[:, i] for v in values) for i, p in enumerate(task.probabilities)}
+            kind, names = "probability", task.probabilities
+            cells = np.stack([found[key] for key in ("quantiles", "low", "high")], axis=2)
         else:
-            names = ("mean", "variance", "deviation")
-            parts = {n: _three(found[n + end] for end in ("", "_low", "_high")) for n in names}
+            kind, names = "statistic", _STATISTICS
+            ends = ("", "_low", "_high")
+            cells = np.array([[found[name + end] for name in _STATISTICS] for end in ends]).T
         rows = [
-            (column, name, *(float(part[i]) for part in three))
+            (column, name, *cells[i, j].tolist())
             for i, column in enumerate(self.columns)
-            for name, three in parts.items()
+            for j, name in enumerate(names)
         ]
-        heads = ["column", "probability" if isinstance(task, Quantiles) else "statistic"]
+        heads = ["column", kind]
         return pd.DataFrame(rows, columns=[*heads, "value", "low", "high"]).set_index(heads)
-
-
-def _three(parts: Iterable[Floats]) -> tuple[Floats, Floats, Floats]:
-    value, low, high = parts
-    return value, low, high
 
 
 def dp_quantiles(

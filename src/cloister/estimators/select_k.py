@@ -74,10 +74,6 @@ def select_k(
     epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits, random_state
         As for :class:`DPKMeans`. The budget is for choice and clusters together.
 
-    Returns
-    -------
-    KSelection
-
     Raises
     ------
     PlanError, DataError

@@ -208,9 +208,11 @@ def _on_grid(silos: Sequence[Any], schema: Schema, spending: Spending) -> dict[s
 def _known_names(table: Any) -> tuple[str, ...]:
     """Return the names of columns that scikit-learn would keep: those of a frame, all of them text.
 
-    A pandas or polars frame has them as `columns`, an Arrow table as `column_names`.
+    A pandas or polars frame has them as `columns`, an Arrow table as `column_names`. They are asked
+    of the class, since pandas takes the name of a column for an attribute, too.
     """
-    names = getattr(table, "column_names", getattr(table, "columns", ()))
+    kept = next((name for name in ("column_names", "columns") if hasattr(type(table), name)), None)
+    names = getattr(table, kept) if kept else ()
     return tuple(map(str, names)) if all(isinstance(name, str) for name in names) else ()
 
 

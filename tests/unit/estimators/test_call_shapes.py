@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.linear_model import LogisticRegression
 
 from cloister import (
     Baskets,
+    Budget,
     DPLinearRegression,
     DPLogisticRegression,
     DPNaiveBayes,
     DPRandomForestClassifier,
     DPSiloEnsemble,
+    Ledger,
     Schema,
+    cluster_quality,
+    dp_quantiles,
+    dp_statistics,
     evaluate,
     mine_rules,
+    select_k,
 )
 from cloister.errors import PlanError, PrivacyWarning
 from cloister.estimators.release import Spending
@@ -179,6 +187,29 @@ def test_a_spending_holds_numbers_that_can_be_agreed_on() -> None:
         spending.epsilon = 2.0  # type: ignore[misc]
     with pytest.raises(PlanError, match="dataset must be given"):
         Spending(**given, ledger="ledger.db").account()
+
+
+FUNCTIONS: dict[str, Any] = {
+    "dp_statistics": lambda **given: dp_statistics(X, bounds=(-4, 4), **given),
+    "dp_quantiles": lambda **given: dp_quantiles(X, bounds=(-4, 4), **given),
+    "select_k": lambda **given: select_k(X, range(2, 4), bounds=(-4, 4), **given),
+    "cluster_quality": lambda **given: cluster_quality(X[:2], X, bounds=(-4, 4), **given),
+    "evaluate": lambda **given: evaluate(LogisticRegression().fit(X, Y), X, Y, **given),
+    "mine_rules": lambda **given: mine_rules([["tea"]], catalogue=GOODS, **given),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_function_spends_what_it_was_given_where_it_was_told(name: str, tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.db")
+    ledger.open_dataset("d", cap=Budget(9.0, 1e-3))
+    given: dict[str, Any] = {"ledger": ledger, "dataset": "d", "frac_bits": 12}
+    found = FUNCTIONS[name](epsilon=3.0, delta=2e-4, nominal_n=500, **given)
+    assert found.plan.budget == Budget(3.0, 2e-4)
+    assert (found.plan.nominal_n, found.plan.grid.frac_bits) == (500, 12)
+    assert ledger.jobs()[0].dataset == "d"
+    assert ledger.spent("d") > 0
+    ledger.dispose()
 
 
 def test_parameters_are_shared_and_stored_as_they_are_given() -> None:

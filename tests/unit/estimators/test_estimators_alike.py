@@ -180,6 +180,20 @@ def test_an_ensemble_gives_no_answer_for_a_record_that_the_schema_drops() -> Non
         model.predict(frame)
 
 
+def test_names_of_columns_are_those_of_the_header_whatever_they_are() -> None:
+    frame = pd.DataFrame({"column_names": ["a", "b"] * 50, "columns": 1.0})
+    model = DPBounds(epsilon=1.0, bounds=(0, 1), nominal_n=100)
+    with pytest.raises(DataError, match="table of numbers"):
+        model.fit(frame)
+    frame["column_names"] = 0.5
+    assert model.fit(frame).feature_names_in_.tolist() == ["column_names", "columns"]
+    plain = frame.set_axis(["x0", "x1"], axis=1)
+    assert model.fit(plain).feature_names_in_.tolist() == ["x0", "x1"]
+    assert not hasattr(model.fit(frame.to_numpy()), "feature_names_in_")
+    numbered = frame.set_axis([0, 1], axis=1)
+    assert not hasattr(model.fit(numbered), "feature_names_in_")
+
+
 # Labels -------------------------------------------------------------------------------------------
 
 
