@@ -103,6 +103,25 @@ LAZY = {
 }
 
 
+def layer_table() -> str:
+    """Return the table of CONTRIBUTING: the highest layer first, and which libraries are where."""
+    lines = ["| Layer | Modules | Third-party libraries besides NumPy |", "|---|---|---|"]
+    for number in reversed(range(len(LAYERS))):
+        units = sorted(LAYERS[number])
+        found = sorted(
+            library
+            for library, places in LIBRARIES.items()
+            if any(place.split(".")[0] in units for place in places)
+        )
+        lines.append(f"| {number} | {', '.join(f'`{u}`' for u in units)} | {', '.join(found)} |")
+    return "\n".join(lines)
+
+
+def test_contributing_shows_the_layers() -> None:
+    text = (PACKAGE.parents[1] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    assert layer_table() in text, f"put this into CONTRIBUTING.md:\n{layer_table()}"
+
+
 def imports(tree: ast.AST) -> Iterator[tuple[str, bool]]:
     """Yield every imported name with whether it is imported when the module is."""
     inside = {
