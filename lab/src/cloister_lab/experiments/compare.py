@@ -25,9 +25,7 @@ from cloister_lab.experiments.records import (
     MeanOf,
     Means,
     TidyRow,
-    Value,
     means_of,
-    number,
     write_table,
 )
 from cloister_lab.experiments.reference import Verdict, check_means
@@ -36,11 +34,11 @@ from cloister_lab.experiments.sweep import (
     METHODS,
     METRICS,
     TASKS,
+    areas,
     plan_of,
     run_source,
     takes_epsilon,
 )
-from cloister_lab.metrics import nicv_area
 
 QUICK_METRICS = tuple(name for name in METRICS if name not in ("silhouette", "dunn"))
 """Metrics whose time does not grow with the square of the number of records."""
@@ -166,7 +164,8 @@ def summarise(rows: Sequence[TidyRow]) -> list[TidyRow]:
         for row in rows
         for metric in METRICS
     ]
-    means = means_of([*long, *_areas(rows)], (*_CELL, "metric"), "value")
+    long += [{**row, "metric": AREA, "value": row["area"]} for row in areas(rows)]
+    means = means_of(long, (*_CELL, "metric"), "value")
     return [
         {
             **dict(zip((*_CELL, "metric"), key, strict=True)),
@@ -178,24 +177,6 @@ def summarise(rows: Sequence[TidyRow]) -> list[TidyRow]:
             "stamp": STAMP,
         }
         for key, of in means.items()
-    ]
-
-
-def _areas(rows: Sequence[TidyRow]) -> list[TidyRow]:
-    """Return the area under NICV over epsilon of each method and repeat."""
-    curves: dict[tuple[Value, ...], list[tuple[float, float]]] = {}
-    for row in rows:
-        if math.isfinite(number(row, "epsilon")):
-            key = (row["dataset"], row["method"], row["repeat"])
-            curves.setdefault(key, []).append((number(row, "epsilon"), number(row, "nicv")))
-    return [
-        {
-            **dict(zip(_CELL, (dataset, method, None), strict=True)),
-            "metric": AREA,
-            "value": nicv_area(*zip(*sorted(points), strict=True)),
-        }
-        for (dataset, method, _), points in curves.items()
-        if len(points) > 1
     ]
 
 
@@ -272,7 +253,7 @@ def run(args: argparse.Namespace) -> int:
     nicv = means_of(rows, _CELL, "nicv")
     draw_nicv(nicv, args.out)
     verdict = check_means(nicv) if args.check_reference else None
-    _show(Output.of(args), args, means, nicv | means_of(_areas(rows), _CELL, "value"), verdict)
+    _show(Output.of(args), args, means, nicv | means_of(areas(rows), _CELL, "area"), verdict)
     return 0 if verdict is None or verdict.holds else 1
 
 

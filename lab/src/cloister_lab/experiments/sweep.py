@@ -23,7 +23,7 @@ from cloister.tasks import installed
 from cloister_lab import metrics as measures
 from cloister_lab.curator import METHODS as CURATORS
 from cloister_lab.experiments.datasets import BUNDLED, SUFFIXES, Dataset, load
-from cloister_lab.experiments.records import TidyRow, Value
+from cloister_lab.experiments.records import Key, TidyRow, Value, number
 from cloister_lab.experiments.run import Settings, Unit
 
 _NAMES = (
@@ -330,3 +330,21 @@ def run_source(
 def loaded(source: Source) -> Dataset:
     """Return the records of a source; units of one source often follow each other in a process."""
     return source.dataset()
+
+
+def areas(rows: Sequence[TidyRow]) -> list[TidyRow]:
+    """Return the first row of each table, method and repeat with its area under NICV over epsilon.
+
+    Runs of fewer than two finite epsilons have none, and are left out.
+    """
+    runs: dict[Key, list[TidyRow]] = {}
+    for row in rows:
+        if math.isfinite(number(row, "epsilon")):
+            runs.setdefault((row["dataset"], row["method"], row["repeat"]), []).append(row)
+    found: list[TidyRow] = []
+    for run in runs.values():
+        points = sorted((number(row, "epsilon"), number(row, "nicv")) for row in run)
+        if len(points) > 1:
+            area = measures.nicv_area(*zip(*points, strict=True))
+            found.append({**run[0], "epsilon": None, "area": area})
+    return found
