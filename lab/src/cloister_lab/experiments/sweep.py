@@ -25,6 +25,7 @@ from cloister_lab.curator import METHODS as CURATORS
 from cloister_lab.experiments.datasets import BUNDLED, SUFFIXES, Dataset, load
 from cloister_lab.experiments.records import Key, TidyRow, Value, number
 from cloister_lab.experiments.run import Settings, Unit
+from cloister_lab.lloyd import nearest
 
 _NAMES = (
     *("lloyd", "sulloyd", "glloyd", "fastlloyd", "auto", "eugkm", "hybrid", "lshtree"),
@@ -170,11 +171,9 @@ def measure(data: Dataset, centres: Floats, metrics: Collection[str]) -> dict[st
     metrics : collection of str
         Of `METRICS`; the others are None.
     """
-    from sklearn.metrics import pairwise_distances_argmin
-
     values = data.values
     nicv = measures.nicv(values, centres)
-    labels = pairwise_distances_argmin(values, centres)
+    labels = nearest(values, centres)
     known: dict[str, Callable[[], float]] = {
         "nicv": lambda: nicv,
         "centroid_mse": lambda: measures.centroid_mse(centres, data.reference_centres),
