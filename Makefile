@@ -4,9 +4,13 @@ PYTHON ?= $(shell for p in python3.14 python3.13 python3.12 python3.11 python3; 
   >/dev/null 2>&1 && echo $$p && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
+QUICK := tests/unit/hazmat tests/unit/privacy tests/unit/secagg tests/unit/protocol \
+  tests/unit/test_jobs.py tests/unit/test_schema.py tests/unit/tasks/test_count.py \
+  tests/unit/tasks/clustering/test_kmeans_task.py tests/unit/tasks/supervised/test_naive_bayes.py \
+  tests/protocol/test_aggregator.py tests/protocol/test_client.py tests/properties/test_payloads.py
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test lint bench docs wheels clean
+.PHONY: demo test quick house lint bench docs wheels clean
 
 demo: $(VENV)/.base
 	$(BIN)/cloister demo --out demo-out
@@ -15,6 +19,14 @@ demo: $(VENV)/.base
 # Hundreds of processes start, none of which should compile the package again.
 test: $(VENV)/.dev
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 3 --dist loadgroup -q
+
+# The laws of the core, in under a minute of CPU time: for between two thoughts.
+quick: $(VENV)/.dev
+	$(BIN)/python -m pytest -n 0 -q -m "not slow" $(QUICK)
+
+# How much there is: lines, functions, repetition, what an import loads.
+house: $(VENV)/.dev
+	$(BIN)/python scripts/house.py
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check --no-cache src lab tests benchmarks

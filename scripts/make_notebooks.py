@@ -28,7 +28,7 @@ def main() -> None:
             cell.id = f"cell-{index}"  # the same in every run
             cell.metadata.clear()
         nbformat.write(notebook, script.with_suffix(".ipynb"))
-        print(f"written  {script.with_suffix('.ipynb').name}")  # noqa: T201  # a script says what it wrote
+        print(f"written  {script.with_suffix('.ipynb').name}")  # a script says what it wrote
 
 
 if __name__ == "__main__":

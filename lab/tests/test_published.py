@@ -26,6 +26,7 @@ from cloister.privacy import accounting
 from cloister.privacy.noise import DiscreteNoise
 from cloister.protocol.plan import Plan
 from cloister.randomness import public_generator
+from cloister.tasks import installed
 from cloister.testing import UNMET_CHECKS, SimulatedNoise, ZeroNoise, toy_plan
 from cloister_lab.curator import CuratorMethod
 from cloister_lab.curator.published import KMeansGuarantee, SubCluster
@@ -233,10 +234,10 @@ def test_a_plan_that_names_them_is_refused(method: Any) -> None:
     assert method.name not in TASKS
     assert method.name not in METHODS
     document = json.loads(json.dumps(toy_plan().to_dict()))
-    Plan.from_dict(document)
+    Plan.from_dict(document, installed())
     document["task"] = {"name": method.name, "n_clusters": 2, "n_features": 2}
     with pytest.raises(PlanError, match="task must be one of"):
-        Plan.from_dict(document)
+        Plan.from_dict(document, installed())
 
 
 # --- What they do ---------------------------------------------------------------------------------

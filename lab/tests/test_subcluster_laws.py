@@ -463,7 +463,7 @@ def test_kmeans_guarantee_dp_costs_what_fastlloyd_costs() -> None:
 def test_a_plan_survives_json(name: str) -> None:
     it = designed(name)
     plan = toy_plan(it, budget=BUDGET)
-    again = Plan.from_dict(json.loads(json.dumps(plan.to_dict())))
+    again = Plan.from_dict(json.loads(json.dumps(plan.to_dict())), installed())
     assert again.digest == plan.digest
     assert again.task == it
 

@@ -309,7 +309,7 @@ def test_weights_add_up_to_the_budget_and_no_more_is_spent(name: str) -> None:
 def test_a_plan_survives_json(name: str) -> None:
     it = designed(name)
     plan = toy_plan(it, budget=budget_of(it))
-    again = Plan.from_dict(json.loads(json.dumps(plan.to_dict())))
+    again = Plan.from_dict(json.loads(json.dumps(plan.to_dict())), installed())
     assert again.digest == plan.digest
     assert again.task == it
 

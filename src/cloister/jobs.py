@@ -6,31 +6,37 @@ The same plan, task, client and aggregator run here as over a network; only the 
 from __future__ import annotations
 
 import json
+from base64 import b64decode
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from inspect import signature
 from math import sqrt
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cloister.code import code_of
 from cloister.errors import DataError, PlanError
+from cloister.hazmat.ring import from_bytes
 from cloister.hazmat.signing import Identity
 from cloister.privacy import accounting
 from cloister.privacy.budget import Budget, default_delta
 from cloister.privacy.calibration import gdp_mu_for
 from cloister.privacy.events import ComposedEvent, Event, event_from_dict
-from cloister.privacy.noise import DiscreteNoise, NoiseSource
+from cloister.privacy.noise import SILOS_NOISE, DiscreteNoise, NoiseSource
 from cloister.protocol.aggregator import Aggregator
 from cloister.protocol.client import Client, Source
 from cloister.protocol.plan import Plan
+from cloister.protocol.progress import SUMS_FORMAT, Progress
 from cloister.protocol.session import RoundDone, run_rounds
 from cloister.randomness import new_key
 from cloister.schema import Schema
 from cloister.secagg.masks import GroupMask, NoMask
 from cloister.task import Floats, GridState, Mechanism, Profile, Task
+from cloister.tasks import installed
 from cloister.tasks.count import Count
 from cloister.tasks.options import misfit
 from cloister.transports.inprocess import InProcess
@@ -141,17 +147,25 @@ class JobResult:
     @classmethod
     def from_dict(
         cls, document: Mapping[str, Any], tasks: Mapping[str, type[Task]] | None = None
-    ) -> Self:
+    ) -> JobResult:
         """Read a model; the plan must still have the digest it was saved with."""
         found = document.get("format") if isinstance(document, Mapping) else None
-        if found != MODEL_FORMAT:
+        if found not in (MODEL_FORMAT, SUMS_FORMAT):
             raise DataError(f"model must have format {MODEL_FORMAT!r}, got {found!r}.")
         try:
-            plan = Plan.from_dict(document["plan"], tasks)
+            known: Mapping[str, type[Task]] = ChainMap(tasks or {}, installed())  # type: ignore[arg-type]  # never written
+            plan = Plan.from_dict(document["plan"], known)
             if plan.digest.hex() != document["plan_digest"]:
                 raise DataError(
                     "plan of the model was changed: its digest differs; use the original."
                 )
+            if not plan.opened:
+                raise DataError(
+                    f"model is of task {plan.task.name!r}, which is not installed; install its "
+                    "package, or give its file."
+                )
+            if found == SUMS_FORMAT:
+                return _of_sums(plan, document["rounds"])
             return cls(
                 plan=plan,
                 results=_arrays(document["results"]),
@@ -169,7 +183,7 @@ class JobResult:
         Path(path).write_text(json.dumps(self.to_dict(), sort_keys=True) + "\n")
 
     @classmethod
-    def load(cls, path: str | Path, tasks: Mapping[str, type[Task]] | None = None) -> Self:
+    def load(cls, path: str | Path, tasks: Mapping[str, type[Task]] | None = None) -> JobResult:
         """Read a model written by :meth:`save`; `tasks` adds tasks of your own to ours."""
         try:
             document = json.loads(Path(path).read_text())
@@ -265,6 +279,7 @@ def make_plan(
         collusion=collusion,
         fingerprints=tuple(fingerprints),
         upload_slot=upload_slot,
+        code=code_of(designed),
     )
 
 
@@ -357,6 +372,14 @@ def result_of(
     history = tuple(plan.task.results(state, plan.grid) for state in states)
     label = noise if plan.task.private else "none: not private"
     return JobResult(plan, history[-1], history, plan.events(), label, tuple(survivors))
+
+
+def _of_sums(plan: Plan, rounds: Iterable[Mapping[str, Any]]) -> JobResult:
+    progress = Progress(plan)
+    for t, done in enumerate(rounds):
+        words = from_bytes(b64decode(done["words"], validate=True), plan.length(t))
+        progress.receive(words, done["survivors"])
+    return result_of(plan, progress.states, progress.survivors, SILOS_NOISE)
 
 
 def run_job(

@@ -6,7 +6,6 @@ silos that dial out, each with its own files. Only the machine is shared.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
@@ -20,14 +19,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import tomli_w
+
 from cloister.enrolment import KeyFolder, client_context, local_federation
 from cloister.errors import TransportError
+from cloister.protocol.lifecycle import ENDED
 from cloister.protocol.plan import Plan
+from cloister.protocol.proposal import proposal
 from cloister.schema import Schema
-from cloister.service.client import Rest, proposal
+from cloister.service.client import Rest
 
 COORDINATOR, ANALYST = "coordinator", "analyst"
-ENDED = ("done", "failed", "declined", "cancelled")
 
 Command = Callable[[str, Path], Sequence[str]]
 
@@ -52,6 +54,8 @@ class LocalFederation:
         Lifetime cap in each silo's ledger.
     policies : mapping of str to mapping
         What a silo's policy says beyond, or in place of, approving `auto`, FastLloyd and counts.
+    tasks : mapping of name to ``FILE.py:CLASS``
+        Tasks of your own, as every silo's settings name them.
     coordinator : mapping
         Settings of the coordinator, such as ``{"grace": 5.0}``.
     command : function of (role, configuration file)
@@ -66,6 +70,7 @@ class LocalFederation:
     cap_epsilon: float = 10.0
     cap_delta: float = 1e-6
     policies: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    tasks: Mapping[str, str] = field(default_factory=dict)
     coordinator: Mapping[str, Any] = field(default_factory=dict)
     command: Command = product_command
     poll_seconds: float = 0.05
@@ -228,26 +233,18 @@ class LocalFederation:
                     "coordinator": self.url,
                     "cap_epsilon": self.cap_epsilon,
                     "cap_delta": self.cap_delta,
+                    "data": {"file": str(Path(table).resolve())},
+                    "policy": policy,
+                    "tasks": dict(self.tasks),
+                    "peers": {p: self.fingerprints[p] for p in self.tables if p != name},
+                    "analysts": {ANALYST: self.fingerprints[ANALYST]},
                 },
-                data={"file": str(Path(table).resolve())},
-                policy=policy,
-                peers={p: self.fingerprints[p] for p in self.tables if p != name},
-                analysts={ANALYST: self.fingerprints[ANALYST]},
             )
         _write(self.config(ANALYST), {"role": ANALYST, "name": ANALYST, "coordinator": self.url})
 
 
-def _write(path: Path, values: Mapping[str, Any], **sections: Mapping[str, Any]) -> None:
-    lines = [f"{key} = {_toml(value)}" for key, value in values.items()]
-    for name, section in sections.items():
-        lines += ["", f"[{name}]"]
-        lines += [f"{_toml(key)} = {_toml(value)}" for key, value in section.items()]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-
-def _toml(value: Any) -> str:
-    """Return a TOML value; the basic strings of TOML are those of JSON."""
-    return json.dumps(value)
+def _write(path: Path, values: Mapping[str, Any]) -> None:
+    path.write_text(tomli_w.dumps(values), encoding="utf-8")
 
 
 def kept_port() -> tuple[int, socket.socket]:

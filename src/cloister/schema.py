@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
+import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from cloister.errors import PlanError
@@ -338,15 +339,8 @@ class Schema(_Contract):
 
     def to_toml(self) -> str:
         """Return the text that `load` reads back to an equal schema."""
-        lines = [
-            f"dataset = {_toml(self.dataset)}  # your own name for the data; not part of the hash",
-            f"unit = {_toml(self.unit)}",
-        ]
-        if self.max_rows is not None:
-            lines.append(f"max_rows = {self.max_rows}")
-        lines.append(f"max_silos_per_person = {self.max_silos_per_person}")
-        blocks = [_column_block(_written(column)) for column in self.columns]
-        return "\n".join(lines) + "\n" + "".join(blocks)
+        head = self.model_dump(exclude={"columns"}, exclude_none=True)
+        return tomli_w.dumps({**head, "columns": [_written(column) for column in self.columns]})
 
 
 def schema_of(columns: Sequence[PublicColumn]) -> Schema:
@@ -398,8 +392,7 @@ def init_schema(
     if twice := sorted({name for name in columns if list(columns).count(name) > 1}):
         raise PlanError(f"columns must have different names, {twice[0]!r} stands twice.")
     entries = _codebook(codebook) if codebook is not None else {}
-    head = (
-        f"dataset = {_toml(dataset or f'{FILL_IN}: your own name for the data')}\n"
+    head = tomli_w.dumps({"dataset": dataset or f"{FILL_IN}: your own name for the data"}) + (
         'unit = "row"  # or the column that says whose record it is, with max_rows = ...\n'
         "max_silos_per_person = 1\n"
     )
@@ -509,14 +502,9 @@ def _draft(name: str, entry: Mapping[str, Any] | None) -> str:
     if given.get("type") == "boolean":
         given = {"min": 0.0, "max": 1.0, **given}
     if needed.keys() <= given.keys():
-        return _column_block(_written(Column(**{**given, "name": name})))
-    note = "# complete this block, or delete it if the column is not to be used\n"
-    return _column_block({"name": name, **needed, **given}, note)
-
-
-def _column_block(values: Mapping[str, Any], note: str = "") -> str:
-    lines = [f"{key} = {_toml(value)}\n" for key, value in values.items()]
-    return f"\n{note}[[columns]]\n" + "".join(lines)
+        return "\n" + tomli_w.dumps({"columns": [_written(Column(**{**given, "name": name}))]})
+    note = "\n# complete this block, or delete it if the column is not to be used\n"
+    return note + tomli_w.dumps({"columns": [{"name": name, **needed, **given}]})
 
 
 def _written(column: Column) -> dict[str, Any]:
@@ -533,11 +521,6 @@ def _last_code(categories: Any) -> float:
     if len(words) < 2 or len({str(word) for word in words}) != len(words):
         raise ValueError("categories must be at least 2 different words.")
     return len(words) - 1.0
-
-
-def _toml(value: str | float | Sequence[str]) -> str:
-    """Write texts or a number as TOML; JSON's text escapes are TOML's, but for DEL."""
-    return json.dumps(value, ensure_ascii=False, allow_nan=False).replace("\x7f", "\\u007f")
 
 
 def _read(path: str | os.PathLike[str]) -> dict[str, Any]:

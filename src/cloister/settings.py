@@ -36,7 +36,7 @@ from cloister.privacy.filter import Split
 from cloister.protocol.plan import study_name
 from cloister.schema import FILL_IN
 from cloister.task import Profile
-from cloister.tasks import TASKS
+from cloister.tasks import TASKS, installed
 
 _FINGERPRINT = re.compile("ed25519:[0-9a-f]{64}")
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -47,6 +47,11 @@ def _beside(value: Any, info: ValidationInfo) -> Any:
     """Make a path absolute, from the folder of the configuration file."""
     folder = (info.context or {}).get("folder", Path())
     return folder / value if isinstance(value, str | Path) else value
+
+
+def _task_beside(place: Any, info: ValidationInfo) -> Any:
+    """Make the path in ``FILE.py:CLASS`` absolute, likewise."""
+    return str(_beside(place, info)) if isinstance(place, str) else place
 
 
 def _database_beside(url: Any, info: ValidationInfo) -> Any:
@@ -60,6 +65,7 @@ def _database_beside(url: Any, info: ValidationInfo) -> Any:
 
 
 _File = Annotated[Path, BeforeValidator(_beside)]
+_TaskFile = Annotated[str, BeforeValidator(_task_beside)]
 _Url = Annotated[str, Field(min_length=1, repr=False), BeforeValidator(_database_beside)]
 _SecretUrl = Annotated[SecretStr, Field(min_length=1), BeforeValidator(_database_beside)]
 _Epsilon = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -144,13 +150,6 @@ class PolicySettings(_Section):
     allow_breakdown: bool = False
     standing: bool = False
 
-    @field_validator("tasks")
-    @classmethod
-    def _known(cls, tasks: tuple[str, ...]) -> tuple[str, ...]:
-        if unknown := [name for name in tasks if name not in TASKS]:
-            raise ValueError(f"must be among {sorted(TASKS)}, got {unknown[0]!r}")
-        return tasks
-
     @field_validator("studies")
     @classmethod
     def _named(cls, studies: tuple[str, ...] | None) -> tuple[str, ...] | None:
@@ -163,12 +162,17 @@ class PolicySettings(_Section):
 
 
 class QuotaSettings(_Section):
-    """How much of the coordinator one proposer may take; see :class:`cloister.service.jobs.Quotas`.
+    """How much of the coordinator one proposer may take.
 
     Parameters
     ----------
-    open_jobs, proposals_per_hour, kept_jobs, kept_mib, kept_days
-        Of one proposer; `kept_days` of everybody.
+    open_jobs : int
+        Proposed or running at once.
+    proposals_per_hour : int
+    kept_jobs, kept_mib : int
+        With more of them, or longer plans together, the oldest that ended are forgotten.
+    kept_days : float
+        After so many days everybody's ended jobs are forgotten.
     """
 
     open_jobs: int = Field(default=100, ge=1)
@@ -295,6 +299,9 @@ class SiloSettings(_Dialling):
         The coordinator's limit must be as large.
     kept_jobs : int
         Ended jobs that can be listed, and as many declined ones; the ledger forgets none.
+    tasks : mapping of name to ``FILE.py:CLASS``
+        Tasks of the owner's own, beside those that ship and those of installed packages; which of
+        all these jobs may name, the policy says.
     policy : PolicySettings
     peers, analysts : mapping of name to fingerprint
         Whom this silo knows, compared out of band. Its own name may stand among the peers, so that
@@ -319,6 +326,7 @@ class SiloSettings(_Dialling):
     log_level: _LogLevel = "info"
     max_message_bytes: int = Field(default=64 * 2**20, ge=4096, le=2**31 - 1)
     kept_jobs: int = Field(default=1000, ge=1)
+    tasks: dict[str, _TaskFile] = {}
     policy: PolicySettings = PolicySettings()
     peers: dict[str, str] = {}
     analysts: dict[str, str] = {}
@@ -336,6 +344,24 @@ class SiloSettings(_Dialling):
         if not isinstance(now, SiloSettings):
             raise PlanError(f"configuration {str(self._file)!r} is no longer that of a silo.")
         return now.peers, now.analysts
+
+    @field_validator("tasks")
+    @classmethod
+    def _of_files(cls, files: dict[str, str]) -> dict[str, str]:
+        for name, place in files.items():
+            if name in TASKS:
+                raise ValueError(f"must not give {name!r}, which ships, another file")
+            if not place.rpartition(":")[0].endswith(".py"):
+                raise ValueError(f"must give FILE.py:CLASS for {name!r}, got {place!r}")
+        return files
+
+    @field_validator("policy")
+    @classmethod
+    def _known_tasks(cls, policy: PolicySettings, info: ValidationInfo) -> PolicySettings:
+        known = {*info.data.get("tasks", ()), *installed()}
+        if unknown := [name for name in policy.tasks if name not in known]:
+            raise ValueError(f"must name tasks among {sorted(known)}, got {unknown[0]!r}")
+        return policy
 
     @field_validator("failure_share")
     @classmethod

@@ -8,7 +8,7 @@ line, report) is done for it. To add one, write a class with these members in on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import log, prod, sqrt
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, runtime_checkable
@@ -235,11 +235,12 @@ def inside(records: Records, frac_bits: int) -> Records:
     return kept
 
 
-def names_within(task: Task) -> tuple[str, ...]:
-    """Return the name of a task and of every task that is a step of it."""
-    steps = getattr(task, "steps", ())
-    within = (name for step in steps if isinstance(step, Task) for name in names_within(step))
-    return (task.name, *within)
+def tasks_within(task: Task) -> Iterator[Task]:
+    """Yield a task and every task that is a step of it, at any depth."""
+    yield task
+    for step in getattr(task, "steps", ()):
+        if isinstance(step, Task):
+            yield from tasks_within(step)
 
 
 @runtime_checkable

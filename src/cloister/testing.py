@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cloister.code import code_of
 from cloister.errors import CloisterError, PlanError, RemoteProtocolError
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.hazmat.ring import Integers
@@ -95,6 +96,7 @@ def toy_plan(task: Task | None = None, silos: int = 3, **changes: object) -> Pla
         "budget": Budget(1.0, 1e-6) if chosen.private else None,
         "nominal_n": 300,
         "profile": "local" if silos == 1 else "group",
+        "code": code_of(chosen),
         **changes,
     }
     return Plan(**fields)  # type: ignore[arg-type]  # the caller's changes are of many types
@@ -182,7 +184,7 @@ def serve(role: str, config: str) -> None:
     """
     from cloister.service.logs import configure
     from cloister.service.main import run as run_coordinator
-    from cloister.service.signals import stopped_by_signals
+    from cloister.service.process import stopped_by_signals
     from cloister.settings import CoordinatorSettings, SiloSettings, load_settings
     from cloister.silo.main import run as run_silo
 

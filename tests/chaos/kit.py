@@ -24,9 +24,10 @@ import numpy as np
 from cloister.data import read_source
 from cloister.errors import LedgerError, TransportError
 from cloister.jobs import make_plan
-from cloister.local import COORDINATOR, ENDED, LocalFederation
+from cloister.local import COORDINATOR, LocalFederation
 from cloister.privacy.budget import Budget
 from cloister.privacy.ledger import Ledger
+from cloister.protocol.lifecycle import ENDED
 from cloister.protocol.messages import Reply, decode
 from cloister.protocol.plan import Plan
 from cloister.service.audit import verify as verify_audit
@@ -212,7 +213,7 @@ class Beaten:
                 ((document,),) = database.execute(
                     "SELECT plan FROM jobs WHERE id = ?", (outcome.job,)
                 ).fetchall()
-                plan = Plan.from_dict(json.loads(document))
+                plan = Plan.from_dict(json.loads(document), TASKS)
                 rows = database.execute(
                     "SELECT round, frame FROM rounds WHERE job = ? ORDER BY round", (outcome.job,)
                 ).fetchall()

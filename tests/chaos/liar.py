@@ -14,7 +14,7 @@ from pathlib import Path
 import party
 
 from cloister.protocol.client import Client
-from cloister.protocol.messages import Kind
+from cloister.protocol.exchanges import Kind
 from cloister.service.hub import HubTransport
 from cloister.testing import serve
 

@@ -18,7 +18,8 @@ from pathlib import Path
 
 from cloister.protocol.aggregator import Aggregator
 from cloister.protocol.client import Client
-from cloister.protocol.messages import Kind, Reply, decode
+from cloister.protocol.exchanges import Kind
+from cloister.protocol.messages import Reply, decode
 from cloister.service.hub import HubTransport
 from cloister.testing import serve
 

@@ -23,7 +23,7 @@ import pytest
 
 from cloister import Budget, Ledger, Schema
 from cloister.cli import config, doctor, main
-from cloister.cli.config import TEMPLATES
+from cloister.cli.config import template
 from cloister.enrolment import (
     Authority,
     KeyFolder,
@@ -171,7 +171,7 @@ def test_init_writes_the_template_and_replaces_nothing(
 ) -> None:
     file = tmp_path / "party.toml"
     assert main(["config", "init", "--role", role, "--out", str(file)]) == 0
-    assert file.read_text() == TEMPLATES[role]
+    assert file.read_text() == template(role)
     assert f"cloister config check {file}" in capsys.readouterr().out
     file.write_text("mine")
     assert main(["config", "init", "--role", role, "--out", str(file)]) == 3
@@ -180,9 +180,9 @@ def test_init_writes_the_template_and_replaces_nothing(
     assert main(["config", "init", "--role", role, "--out", str(tmp_path / "no" / "x")]) == 3
     capsys.readouterr()
     assert main(["config", "init", "--role", role]) == 0
-    assert capsys.readouterr().out == TEMPLATES[role]
+    assert capsys.readouterr().out == template(role)
     assert main(["config", "init", "--role", role, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["text"] == TEMPLATES[role]
+    assert json.loads(capsys.readouterr().out)["text"] == template(role)
     assert main(["config", "init", "--role", role, "--quiet"]) == 0
     assert capsys.readouterr().out == ""
 

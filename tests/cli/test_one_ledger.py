@@ -16,7 +16,7 @@ import pytest
 from cloister import Budget, DPKMeans, DPLogisticRegression, Ledger, UncountedWarning, mine_rules
 from cloister.cli import main
 from cloister.cli.options import default_ledger
-from cloister.estimators.tables import say_uncounted
+from cloister.estimators.release import say_uncounted
 
 Said = pytest.CaptureFixture[str]
 SCHEMA = """dataset = "ward"

@@ -9,6 +9,7 @@ import pytest
 from cloister.cli import main
 from cloister.errors import PlanError
 from cloister.protocol.plan import Plan
+from cloister.tasks import TASKS
 from cloister.testing import toy_federation, toy_schema
 
 
@@ -29,6 +30,6 @@ def test_a_plan_over_a_network_without_nominal_n_is_none(profile: str) -> None:
     document = plan.to_dict()
     del document["nominal_n"]
     with pytest.raises(PlanError):
-        Plan.from_dict(document)
+        Plan.from_dict(document, TASKS)
     with pytest.raises(PlanError):
-        Plan.from_dict({**document, "nominal_n": None})
+        Plan.from_dict({**document, "nominal_n": None}, TASKS)

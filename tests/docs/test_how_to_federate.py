@@ -12,7 +12,7 @@ import pytest
 from cloister.cli import _parser
 from cloister.cli.jobs_rest import _planned
 from cloister.hazmat.signing import Identity
-from cloister.service.client import proposal
+from cloister.protocol.proposal import proposal
 from cloister.settings import SiloSettings, load_settings
 from cloister.silo.policy import Policy, Proposer
 from cloister.testing import toy_schema

@@ -27,6 +27,7 @@ from cloister.secagg.masks import GroupMask
 from cloister.settings import SiloSettings
 from cloister.silo.agent import Agent
 from cloister.silo.main import open_agent
+from cloister.tasks import TASKS
 from cloister.testing import ZeroNoise, check_transport, toy_records
 from cloister.transports.http import Kind, Message
 
@@ -84,7 +85,7 @@ class ToySite(Silent):
     def _on_message(self, message: Message) -> list[Message]:
         job = message.job
         if message.kind == Kind.OFFER:
-            plan = Plan.from_dict(json.loads(message.body)["plan"])
+            plan = Plan.from_dict(json.loads(message.body)["plan"], TASKS)
             mask = GroupMask(bytes.fromhex((self._local / "group.key").read_text()))
             records = [toy_records(plan)[self._name]]
             self._clients.setdefault(job, Client(plan, self._name, records, mask))

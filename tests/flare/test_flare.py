@@ -17,7 +17,7 @@ from cloister.flare.kit import write_job
 from cloister.jobs import JobResult, make_plan, run_plan
 from cloister.privacy.budget import Budget
 from cloister.protocol.plan import Plan
-from cloister.service.client import proposal
+from cloister.protocol.proposal import proposal
 from cloister.task import GridState
 from cloister.tasks.clustering.kmeans import FastLloyd
 from cloister.testing import Faults, Wire, ZeroNoise, toy_plan, toy_schema

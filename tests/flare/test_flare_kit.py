@@ -15,6 +15,7 @@ from cloister.errors import DataError
 from cloister.flare.kit import SERVER_CLASS, SITE_CLASS, open_doors, secure, write_job
 from cloister.protocol.plan import Plan
 from cloister.silo.policy import Proposer
+from cloister.tasks import TASKS
 from cloister.testing import toy_plan, toy_schema
 
 AUTHORIZATION = {  # as FLARE 2.9 provisions it
@@ -163,7 +164,7 @@ def test_a_job_written_by_the_command_is_the_analysts(
     assert command(line + ",".join("abc")) == 3, "fingerprints must be given"
     assert command(line + ",".join(f"{name}={pin}" for name, pin in pins.items())) == 0
     document = json.loads(Path("job/app/config/proposal.json").read_text())
-    plan = Plan.from_dict(document["plan"])
+    plan = Plan.from_dict(document["plan"], TASKS)
     assert plan.fingerprints == tuple(pins.values())
     assert plan.profile == "pairwise"
     assert Proposer(**document["proposer"]).signed(plan)

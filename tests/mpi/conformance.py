@@ -13,6 +13,7 @@ import cloister.testing as testing
 from cloister.protocol.client import Client
 from cloister.protocol.plan import Plan
 from cloister.secagg.masks import GroupMask
+from cloister.tasks import TASKS
 from cloister.transports.mpi import MpiTransport, hand_out, serve, world
 
 KEY = bytes(range(32))  # the same on all ranks; a key of a test
@@ -49,7 +50,7 @@ def handler(job: bytes) -> testing.Handler:
     if job == ECHO:
         name = "abc"[comm.rank - 1].encode()
         return lambda frame: name + b"|" + frame
-    plan = Plan.from_dict(json.loads(job))
+    plan = Plan.from_dict(json.loads(job), TASKS)
     silo = plan.silos[comm.rank - 1]
     return Client(plan, silo, [testing.toy_records(plan)[silo]], GroupMask(KEY)).handle
 

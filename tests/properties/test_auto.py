@@ -17,6 +17,7 @@ from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.protocol.plan import Plan
 from cloister.task import GridState, Released
+from cloister.tasks import TASKS
 from cloister.tasks.clustering.auto import Auto
 from cloister.tasks.clustering.auto_grid import GridRoute
 from cloister.tasks.clustering.auto_mean import MeanRoute
@@ -215,7 +216,7 @@ def test_every_profile_can_carry_it(name: str, profile: Any) -> None:
         fingerprints=["ed25519:" + 64 * c for c in "abc"] if profile == "pairwise" else (),
         **options,
     )
-    again = Plan.from_dict(json.loads(plan.canonical_json()))
+    again = Plan.from_dict(json.loads(plan.canonical_json()), TASKS)
     assert again.digest == plan.digest
     assert again.task == plan.task
 

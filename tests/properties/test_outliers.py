@@ -17,6 +17,7 @@ from cloister import Budget, DPOutlierDetector, JobResult, Schema, make_plan, ru
 from cloister.errors import DataError, PlanError
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.protocol.plan import Plan
+from cloister.tasks import TASKS
 from cloister.tasks.count import Count
 from cloister.tasks.patterns.outliers import Outliers
 from cloister.testing import UNMET_CHECKS, SimulatedNoise, ZeroNoise, check_task, zero_noise
@@ -292,7 +293,7 @@ def test_a_result_survives_its_file(tmp_path: Any) -> None:
     task = again.plan.task
     assert isinstance(task, Outliers)
     np.testing.assert_array_equal(-task.scores(again.results, rows), model.score_samples(X))
-    assert Plan.from_dict(again.plan.to_dict()).digest == model.plan_.digest
+    assert Plan.from_dict(again.plan.to_dict(), TASKS).digest == model.plan_.digest
 
 
 @pytest.mark.parametrize(

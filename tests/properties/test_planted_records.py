@@ -29,6 +29,7 @@ from cloister.protocol.journal import MemoryJournal
 from cloister.protocol.messages import Close, Confirmation, Open, Reply, decode, encode
 from cloister.protocol.plan import Plan
 from cloister.secagg.masks import GroupMask
+from cloister.tasks import TASKS
 from cloister.testing import Faults, Wire, ZeroNoise, toy_plan, toy_schema
 from cloister.transports.inprocess import InProcess
 from cloister_lab.parties import MaskedClient, Params, Server, new_key
@@ -135,7 +136,7 @@ def test_no_saved_model_ledger_or_log_holds_a_record(
         warnings.simplefilter("always")
         silos = {f"s{i}": read_source(frame, schema) for i in range(3)}
         plan = toy_plan()
-        plan = Plan.from_dict({**plan.to_dict(), "silos": list(silos)})
+        plan = Plan.from_dict({**plan.to_dict(), "silos": list(silos)}, TASKS)
         result = run_plan(plan, silos, account=Account(ledger, "ward"))
         model = DPKMeans(2, epsilon=1.0, bounds=schema, ledger=ledger, dataset="ward")
         ledger.change_cap("ward", Budget(9.0, 1e-6))

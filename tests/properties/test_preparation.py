@@ -150,7 +150,7 @@ def test_a_masked_wire_ends_in_one_state_everywhere(name: str) -> None:
 @names
 def test_a_plan_survives_json(name: str) -> None:
     plan = planned(name, silos=2)
-    again = Plan.from_dict(json.loads(plan.canonical_json()))
+    again = Plan.from_dict(json.loads(plan.canonical_json()), TASKS)
     assert again.task == plan.task
     assert again.digest == plan.digest
 

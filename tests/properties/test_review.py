@@ -39,7 +39,7 @@ def planned(task: str, columns: tuple[PublicColumn, ...], **options: Any) -> Pla
 
 def read(document: Document) -> Plan:
     """Read a plan as it comes to a silo."""
-    return Plan.from_dict(json.loads(json.dumps(document)))
+    return Plan.from_dict(json.loads(json.dumps(document)), TASKS)
 
 
 def states(plan: Plan) -> list[GridState]:

@@ -186,7 +186,7 @@ def test_silos_choose_together_and_the_plan_has_one_budget(profile: Any) -> None
     plan = make_plan(
         TASKS["selectk"], toy_schema(2), parts, budget=budget, nominal_n=2000, profile=profile
     )
-    again = Plan.from_dict(json.loads(json.dumps(plan.to_dict())))
+    again = Plan.from_dict(json.loads(json.dumps(plan.to_dict())), TASKS)
     assert again.digest == plan.digest
     result = run_plan(plan, parts, noise=SimulatedNoise(3))
     assert result.results["k"] == [3]

@@ -282,7 +282,7 @@ class Silo:
 
     def kill(self) -> None:
         """End like a process that was killed: no good-bye of TLS or WebSocket."""
-        self.stream._connection.close_socket()
+        self.stream._loop.close(self.stream._connection.transport.abort)
 
     def close(self) -> None:
         self.stream.close()

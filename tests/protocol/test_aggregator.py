@@ -16,12 +16,12 @@ from cloister.errors import BudgetExceeded, LedgerError, LocalProtocolError, Rem
 from cloister.hazmat.ring import Integers, to_integers
 from cloister.privacy.noise import DiscreteNoise, NoiseKind
 from cloister.protocol.aggregator import Aggregator
+from cloister.protocol.exchanges import Kind
 from cloister.protocol.journal import MemoryJournal
 from cloister.protocol.messages import (
     Confirm,
     Confirmation,
     Done,
-    Kind,
     Open,
     Reply,
     Upload,

@@ -14,8 +14,9 @@ from cloister import Budget, Ledger
 from cloister.errors import CloisterError, RemoteProtocolError, TransportError
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.hazmat.ring import from_bytes, to_integers
+from cloister.protocol.exchanges import Kind
 from cloister.protocol.journal import MemoryJournal
-from cloister.protocol.messages import Kind, Reply, decode, encode
+from cloister.protocol.messages import Reply, decode, encode
 from cloister.protocol.plan import Plan
 from cloister.protocol.session import run_rounds
 from cloister.task import GridState, Released

@@ -459,7 +459,7 @@ def bad(federation: Federation, data: bytes | str) -> str:
     """Send something as silo a; return why the stream was closed."""
     silo = federation.silo("a", echo)
     with suppress(ConnectionClosed):  # it may be closed before all is sent
-        silo.stream._connection.send(data)
+        silo.stream._loop.ask(silo.stream._connection.send(data)).result()
     return str(silo.wait())
 
 

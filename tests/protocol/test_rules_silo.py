@@ -18,6 +18,7 @@ from cloister.hazmat.signing import fingerprint_of
 from cloister.privacy.budget import Budget
 from cloister.privacy.ledger import Ledger
 from cloister.protocol.client import Client
+from cloister.protocol.exchanges import Kind
 from cloister.protocol.journal import MemoryJournal
 from cloister.protocol.keys import KeyAgreement
 from cloister.protocol.messages import (
@@ -29,7 +30,6 @@ from cloister.protocol.messages import (
     Confirmation,
     Deal,
     Keys,
-    Kind,
     Message,
     Open,
     Ready,

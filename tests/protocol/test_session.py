@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from cloister.errors import PlanError, RemoteProtocolError, TransportError
-from cloister.protocol.messages import Confirm, Done, Kind, Open, Upload, decode
+from cloister.protocol.exchanges import Kind
+from cloister.protocol.messages import Confirm, Done, Open, Upload, decode
 from cloister.protocol.plan import Plan
 from cloister.protocol.session import ATTEMPTS, RoundDone, run_rounds
 from cloister.task import Task

@@ -17,8 +17,9 @@ from scipy import stats
 from cloister.protocol import keys
 from cloister.protocol.aggregator import Aggregator
 from cloister.protocol.client import Client
+from cloister.protocol.exchanges import Kind
 from cloister.protocol.journal import MemoryJournal
-from cloister.protocol.messages import Kind, Upload, decode
+from cloister.protocol.messages import Upload, decode
 from cloister.protocol.plan import Plan
 from cloister.protocol.session import run_rounds
 from cloister.tasks.clustering.kmeans import FastLloyd

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,14 @@ from cloister.errors import CloisterError, TransportError
 from cloister.hazmat.signing import Identity
 from cloister.protocol.client import Client
 from cloister.protocol.journal import Journal, MemoryJournal
+from cloister.protocol.lifecycle import ENDED
 from cloister.protocol.plan import Plan
+from cloister.protocol.proposal import Proposer
 from cloister.protocol.session import Transport
 from cloister.service.audit import Audit
-from cloister.service.jobs import PROPOSE, Jobs
-from cloister.service.store import ENDED, Store, StoredJob
+from cloister.service.jobs import Jobs
+from cloister.service.store import Store, StoredJob
+from cloister.tasks import TASKS
 from cloister.testing import ZeroNoise, toy_plan, toy_records
 
 SILOS = ("a", "b", "c")
@@ -48,13 +51,7 @@ def network_plan(**changes: Any) -> Plan:
 
 def signed_by(name: str, plan: Plan) -> dict[str, str]:
     """Return the proposer of a plan."""
-    identity = IDENTITIES[name]
-    return {
-        "name": name,
-        "fingerprint": identity.fingerprint,
-        "public": identity.public.hex(),
-        "signature": identity.sign(PROPOSE, plan.digest).hex(),
-    }
+    return asdict(Proposer.of(plan, IDENTITIES[name], name))
 
 
 @dataclass
@@ -85,7 +82,7 @@ class Streams:
     def offer(self, silo: str, job: str, document: dict[str, Any]) -> None:
         self.offers.append((silo, job, document))
         if (silo, job) not in self.clients:
-            self.clients[silo, job] = self.client(silo, Plan.from_dict(document["plan"]))
+            self.clients[silo, job] = self.client(silo, Plan.from_dict(document["plan"], TASKS))
 
     def client(self, silo: str, plan: Plan) -> Client:
         records = toy_records(plan)[silo]

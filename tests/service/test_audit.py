@@ -12,7 +12,8 @@ import pytest
 
 from cloister.cli import main
 from cloister.errors import LedgerError
-from cloister.service.audit import BEFORE_FIRST, Audit, verify
+from cloister.privacy.chain import BEFORE_FIRST, canonical, link
+from cloister.service.audit import Audit, verify
 
 
 @pytest.fixture
@@ -53,12 +54,10 @@ def lines_of(path: Path) -> list[bytes]:
 
 def forged(line: bytes) -> bytes:
     """Return a line with another value and a hash that fits it."""
-    from cloister.service.audit import _canonical, _hash
-
     entry = json.loads(line)
     del entry["hash"]
     entry["round"] = 99
-    return _canonical({**entry, "hash": _hash(entry)}) + b"\n"
+    return canonical({**entry, "hash": link(canonical(entry))}).encode() + b"\n"
 
 
 @pytest.mark.parametrize(

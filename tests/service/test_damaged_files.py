@@ -17,11 +17,11 @@ from cloister.local import LocalFederation
 from cloister.privacy.budget import Budget
 from cloister.privacy.events import GaussianEvent
 from cloister.privacy.ledger import Ledger, SignedStatement, Statement
+from cloister.protocol.lifecycle import SiloState as State
 from cloister.schema import Column, Schema
 from cloister.service.store import Store as Coordinator
 from cloister.settings import load_settings
 from cloister.silo.main import open_agent
-from cloister.silo.store import State
 from cloister.silo.store import Store as Jobs
 from cloister.testing import toy_plan
 

@@ -17,6 +17,7 @@ from cloister.hazmat.ring import Integers
 from cloister.privacy.noise import NoiseKind
 from cloister.service.audit import verify
 from cloister.service.jobs import Jobs
+from cloister.tasks import TASKS
 from cloister.testing import SimulatedNoise, ZeroNoise, toy_plan
 
 from .federation import IDENTITIES, Coordinator, Streams, network_plan, signed_by
@@ -76,7 +77,7 @@ def test_an_offer_carries_the_plan_and_the_proposers_signature(make: Make) -> No
     silo, job, document = coordinator.streams.offers[0]
     assert silo in plan.silos
     assert job == plan.run_id
-    assert type(plan).from_dict(document["plan"]) == plan
+    assert type(plan).from_dict(document["plan"], TASKS) == plan
     assert document["proposer"] == signed_by("ana", plan)
 
 
@@ -86,7 +87,8 @@ def refused_plans() -> list[tuple[str, Callable[[dict[str, Any]], object]]]:
         ("not complete", lambda p: p.pop("silos")),
         ("not complete", lambda p: p.update(task=7)),
         ("not complete", lambda p: p.update(task={})),
-        ("task must be one of", lambda p: p["task"].update(name="exec")),
+        ("layout must have", lambda p: p.update(layout={"frames": []})),
+        ("sensitivities", lambda p: p["layout"]["frames"][0][0].update(l1=0.5)),
         ("publish must be False", lambda p: p.update(publish=True)),
         ("protocol 99", lambda p: p.update(protocol=99)),
         ("min_silos", lambda p: p.update(min_silos=1)),

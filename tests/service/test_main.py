@@ -21,9 +21,10 @@ from cloister.cli import main as command_line
 from cloister.enrolment import Authority, KeyFolder, Peer, client_context, local_federation
 from cloister.errors import CloisterError, LedgerError, TransportError
 from cloister.local import kept_port
+from cloister.protocol.proposal import proposal
 from cloister.service import main
 from cloister.service.audit import verify
-from cloister.service.client import Rest, proposal
+from cloister.service.client import Rest
 from cloister.service.main import Enrolled, _serve
 from cloister.service.store import Store
 

@@ -27,14 +27,16 @@ from cloister.local import kept_port
 from cloister.protocol.client import Client
 from cloister.protocol.journal import MemoryJournal
 from cloister.protocol.plan import Plan
+from cloister.protocol.proposal import proposal
 from cloister.service.app import make_app
 from cloister.service.audit import Audit
-from cloister.service.client import Rest, proposal
+from cloister.service.client import Rest
 from cloister.service.hub import Hub
 from cloister.service.jobs import Jobs
 from cloister.service.main import _serve
 from cloister.service.server import Server, peer_certificate
 from cloister.service.store import Store
+from cloister.tasks import TASKS
 from cloister.testing import ZeroNoise, toy_records
 from cloister.transports.http import Kind, Message, StreamClient, in_json
 
@@ -194,7 +196,7 @@ class Silo:
     def _take(self, stream: Any, message: Message) -> None:
         match message.kind:
             case Kind.OFFER:
-                plan = Plan.from_dict(message.words()["plan"])
+                plan = Plan.from_dict(message.words()["plan"], TASKS)
                 if message.job not in self.clients:
                     self.clients[message.job] = Client(
                         plan,

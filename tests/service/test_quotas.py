@@ -14,8 +14,9 @@ import pytest
 from cloister.errors import PlanError
 from cloister.protocol import plan as plan_module
 from cloister.protocol.plan import Plan
-from cloister.service.jobs import Quotas
 from cloister.service.store import Store
+from cloister.settings import QuotaSettings
+from cloister.tasks import TASKS
 
 from .federation import IDENTITIES, SILOS, Coordinator, network_plan
 
@@ -23,7 +24,9 @@ from .federation import IDENTITIES, SILOS, Coordinator, network_plan
 @contextmanager
 def coordinator(folder: Path, **quotas: Any) -> Iterator[Coordinator]:
     made = Coordinator(
-        f"sqlite:///{folder / 'coordinator.db'}", folder, options={"quotas": Quotas(**quotas)}
+        f"sqlite:///{folder / 'coordinator.db'}",
+        folder,
+        options={"quotas": QuotaSettings(**quotas)},
     )
     try:
         yield made
@@ -87,7 +90,7 @@ def long_plan(silos: int) -> Plan:
     pins = tuple(f"ed25519:{number:064x}" for number in range(silos))
     least = silos // 2 + 1
     fields = {"silos": names, "fingerprints": pins, "min_silos": least}
-    return Plan.from_dict({**network_plan().to_dict(), **fields})
+    return Plan.from_dict({**network_plan().to_dict(), **fields}, TASKS)
 
 
 def test_long_plans_make_room_for_themselves_or_are_refused(tmp_path: Path) -> None:
@@ -126,7 +129,7 @@ def test_a_plan_over_a_network_has_a_limited_length(
         with pytest.raises(PlanError, match="over a network must have at most 66560 bytes"):
             there.submit(long_plan(1000))
         names = ("a", "b", "c" * 65)
-        plan = Plan.from_dict({**network_plan().to_dict(), "silos": names})
+        plan = Plan.from_dict({**network_plan().to_dict(), "silos": names}, TASKS)
         with pytest.raises(PlanError, match="a silo name must have at most 64 characters"):
             there.submit(plan)
         assert kept(there) == []

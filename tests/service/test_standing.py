@@ -16,10 +16,11 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cloister.enrolment import Authority, KeyFolder, client_context, local_federation
 from cloister.errors import TransportError
 from cloister.local import LocalFederation
+from cloister.protocol.proposal import proposal
 from cloister.schema import Column, Schema
 from cloister.service import hub as hub_module
 from cloister.service import main
-from cloister.service.client import Rest, proposal
+from cloister.service.client import Rest
 from cloister.settings import CoordinatorSettings, SiloSettings, load_settings
 from cloister.silo.site import Site
 from cloister.testing import ZeroNoise
@@ -248,7 +249,7 @@ def test_a_removed_pin_counts_from_the_next_job_without_a_restart(tmp_path: Path
         return site.refusal(plan, signed_by("ana", plan)) or ""
 
     assert "pinned" not in refusal().partition("analyst")[0]
-    (pin,) = [line for line in config.read_text().splitlines() if line.startswith('"c" = ')]
+    (pin,) = [line for line in config.read_text().splitlines() if line.startswith("c = ")]
     config.write_text(config.read_text().replace(pin, ""))
     assert "silo 'c' is not pinned here" in refusal()
     config.write_text("role = ")

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from cloister.secagg.masks import GroupMask
 from cloister.service.audit import Audit
 from cloister.silo.agent import Agent
 from cloister.silo.store import Store
+from cloister.tasks import TASKS
 from cloister.transports.http import Kind, Message
 
 KEY = bytes(range(32))
@@ -73,22 +75,31 @@ class Site:
         def join(plan: Plan, records: Records) -> Client:
             return Client(plan, self.name, records, GroupMask(KEY), ledger)
 
+        site = SimpleNamespace(
+            settings=SimpleNamespace(
+                name=self.name,
+                results=self.folder / "results",
+                kept_jobs=changes.pop("kept", 1000),
+            ),
+            schema=SimpleNamespace(dataset="toy"),
+            policy=SimpleNamespace(
+                standing=self.standing,
+                max_epsilon_per_study=self.study_epsilon,
+                max_epsilon_per_year=changes.pop("year_epsilon", None),
+            ),
+            refusal=lambda plan, proposer: self.refused,
+            records=changes.pop("read", self.read),
+            tasks=TASKS,
+        )
         options: dict[str, Any] = {
-            "name": self.name,
-            "dataset": "toy",
             "store": self.store(),
             "ledger": ledger,
             "audit": self.audit,
-            "results": self.folder / "results",
-            "refusal": lambda plan, proposer: self.refused,
-            "read": self.read,
             "join": join,
             "noise_label": self.noise_label,
-            "standing": self.standing,
-            "study_epsilon": self.study_epsilon,
             "wait": lambda seconds: bool(self.waits.append(seconds)),
         }
-        return Agent(**{**options, **changes})
+        return Agent(site, **{**options, **changes})
 
 
 def offer(plan: Plan, **changes: Any) -> Message:

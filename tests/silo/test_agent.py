@@ -25,15 +25,16 @@ from cloister.errors import LedgerError, RemoteProtocolError
 from cloister.privacy import ledger_file
 from cloister.privacy.chain import composed
 from cloister.privacy.events import mechanism_counts
+from cloister.protocol import lifecycle
 from cloister.protocol.aggregator import Aggregator
 from cloister.protocol.client import Client
+from cloister.protocol.lifecycle import SiloState as State
 from cloister.protocol.messages import Open, Upload, decode, encode
 from cloister.protocol.plan import Plan
 from cloister.protocol.session import run_rounds
 from cloister.secagg.masks import GroupMask
 from cloister.service.audit import verify
 from cloister.silo.agent import AGGREGATOR_NOISE, LOCAL_PROBLEM, Agent
-from cloister.silo.store import GRANTED, OPEN, State
 from cloister.testing import ZeroNoise, toy_plan, toy_records
 from cloister.transports.http import Kind, Message
 
@@ -53,7 +54,7 @@ def plan() -> Plan:
 def approve(site: Site, plan: Plan) -> bool:
     """Approve as the owner does, from another connection to the file."""
     store = site.store()
-    return store.move(plan.run_id, State.ACCEPTED, (State.WAITING,), by="owner")
+    return store.move(plan.run_id, lifecycle.ACCEPT, by="owner")
 
 
 def state(site: Site, plan: Plan) -> State | None:
@@ -178,7 +179,7 @@ def test_a_decision_made_without_a_connection_is_told_at_the_next_offer(
 def test_denied_by_the_owner_is_declined(site: Site, plan: Plan) -> None:
     agent = site.agent()
     agent.on_message(offer(plan))
-    site.store().move(plan.run_id, State.DECLINED, OPEN, reason="not this year.", by="owner")
+    site.store().move(plan.run_id, lifecycle.DENY, reason="not this year.", by="owner")
     assert said(agent.look()) == [("declined", "not this year.")]
     assert not approve(site, plan)  # a decision is one
 
@@ -416,7 +417,7 @@ def test_withdrawn_means_no_frame_any_more(site: Site, plan: Plan) -> None:
     agent = approved(site, plan)
     agent.on_message(opened(plan))
     charged = site.ledger().jobs()[0].rounds
-    site.store().move(plan.run_id, State.WITHDRAWN, OPEN, by="owner")
+    site.store().move(plan.run_id, lifecycle.WITHDRAW, by="owner")
     (refused,) = agent.on_message(opened(plan))  # not even what left once
     assert "withdrawn" in said([refused])[0][1]
     assert said(agent.look()) == [("declined", "withdrawn by its owner.")]
@@ -431,10 +432,10 @@ def test_withdrawn_while_the_vector_is_made_sends_nothing(site: Site, plan: Plan
 
     class Slow(type(read(plan))):  # type: ignore[misc]
         def __iter__(self):  # type: ignore[no-untyped-def]
-            site.store().move(plan.run_id, State.WITHDRAWN, GRANTED, by="owner")
+            site.store().move(plan.run_id, lifecycle.WITHDRAW, by="owner")
             return super().__iter__()
 
-    agent._read = lambda p: Slow(**vars(read(p)))  # type: ignore[method-assign]
+    agent._site.records = lambda p: Slow(**vars(read(p)))
     (refused,) = agent.on_message(opened(plan))
     assert refused.kind == Kind.REFUSE
     assert not site.ledger().jobs()[0].is_open
@@ -477,7 +478,7 @@ def test_a_reservation_left_behind_by_a_crash_is_closed_at_the_next_start(
     site: Site, plan: Plan
 ) -> None:
     approved(site, plan)
-    site.store().move(plan.run_id, State.WITHDRAWN, OPEN, by="owner")  # and then all dies
+    site.store().move(plan.run_id, lifecycle.WITHDRAW, by="owner")  # and then all dies
     site.agent()
     assert not site.ledger().jobs()[0].is_open
 
@@ -489,8 +490,9 @@ _KILLED = """
     from kit import Site, ask, offer
     from cloister.protocol.messages import Open, encode
     from cloister.protocol.plan import Plan
+    from cloister.tasks import TASKS
     import json
-    plan = Plan.from_dict(json.loads(sys.argv[2]))
+    plan = Plan.from_dict(json.loads(sys.argv[2]), TASKS)
     site = Site(Path(sys.argv[1]), standing=True)
     agent = site.agent()
     where = sys.argv[3]

@@ -12,8 +12,9 @@ from cloister import Ledger
 from cloister.errors import PlanError
 from cloister.jobs import CONTENT_KEY
 from cloister.protocol import plan as plan_module
+from cloister.protocol.lifecycle import SiloState as State
 from cloister.protocol.plan import MAX_PLAN_MODEL, MAX_STUDY, MAX_TEXT, Plan, study_name
-from cloister.silo.store import State
+from cloister.tasks import TASKS
 from cloister.tasks.evaluation.classification import Evaluation
 from cloister.testing import toy_plan
 from cloister.transports.http import Kind, Message
@@ -111,7 +112,7 @@ def test_no_text_in_a_plan_is_longer_than_it_may_be(
     with pytest.raises(PlanError, match=sentence):
         replace(PLAN, **changes)  # type: ignore[arg-type]
     with pytest.raises(PlanError, match=sentence):
-        Plan.from_dict({**PLAN.to_dict(), **changes})
+        Plan.from_dict({**PLAN.to_dict(), **changes}, TASKS)
 
 
 def test_no_text_in_a_task_is_longer_than_it_may_be() -> None:

@@ -22,12 +22,14 @@ from cloister.cli import main
 from cloister.enrolment import KeyFolder, local_federation
 from cloister.hazmat.signing import Identity
 from cloister.jobs import JobResult
+from cloister.protocol import lifecycle
+from cloister.protocol.lifecycle import SiloState as State
 from cloister.protocol.plan import Plan
+from cloister.protocol.proposal import PROPOSE, Proposer
 from cloister.settings import load_settings
 from cloister.silo.agent import AGGREGATOR_NOISE
-from cloister.silo.policy import PROPOSE_LABEL, Proposer
 from cloister.silo.site import Site
-from cloister.silo.store import State, Store
+from cloister.silo.store import Store
 from cloister.tasks import TASKS
 from cloister.testing import toy_plan
 
@@ -67,7 +69,7 @@ class Home:
             "ann",
             self.analyst.fingerprint,
             self.analyst.public.hex(),
-            self.analyst.sign(PROPOSE_LABEL, plan.digest).hex(),
+            self.analyst.sign(PROPOSE, plan.digest).hex(),
         )
         self.store.add(plan.run_id, plan.canonical_json(), asdict(proposer), State.WAITING)
         return plan.run_id
@@ -273,7 +275,8 @@ def test_withdrawing_returns_what_did_not_leave_even_without_an_agent(
     ledger = Ledger(home.folder / "ledger.db")
     ledger.open_dataset("toy", cap=Budget(2.0, 1e-6))
     ledger.reserve(dataset="toy", study=plan.study, job=job, events=plan.events())
-    home.store.move(job, State.APPROVED, (State.WAITING,))
+    home.store.move(job, lifecycle.ACCEPT)
+    home.store.move(job, lifecycle.RESERVE)
     shown("withdraw", job)
     assert home.store.state(job) == State.WITHDRAWN
     assert ledger.spent("toy") == 0

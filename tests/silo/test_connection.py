@@ -14,9 +14,10 @@ from types import SimpleNamespace
 import pytest
 
 from cloister.errors import TransportError
+from cloister.protocol import lifecycle
+from cloister.protocol.lifecycle import SiloState as State
 from cloister.protocol.messages import Open, encode
 from cloister.silo.connection import _BACKOFF, serve
-from cloister.silo.store import OPEN, State
 from cloister.testing import toy_plan
 from cloister.transports.http import Kind, Message
 
@@ -112,12 +113,12 @@ def test_approval_by_another_process_is_told_while_the_agent_runs(site: Site) ->
         line.inbox.put(offer(plan))
         eventually(lambda: site.store().state(plan.run_id) == State.WAITING)
         assert line.sent.empty()
-        site.store().move(plan.run_id, State.ACCEPTED, (State.WAITING,), by="owner")
+        site.store().move(plan.run_id, lifecycle.ACCEPT, by="owner")
         assert said([line.answer()]) == [("approved", "")]
         line.inbox.put(ask(plan, encode(plan, Open(0)), number=7))
         answer = line.answer()
         assert (answer.kind, answer.number, answer.job) == (Kind.ANSWER, 7, plan.run_id)
-        site.store().move(plan.run_id, State.WITHDRAWN, OPEN, by="owner")
+        site.store().move(plan.run_id, lifecycle.WITHDRAW, by="owner")
         assert said([line.answer()]) == [("declined", "withdrawn by its owner.")]
         eventually(lambda: not site.ledger().jobs()[0].is_open)
 

@@ -11,11 +11,11 @@ import pytest
 from cloister.data import Records, read_source
 from cloister.protocol.aggregator import Aggregator
 from cloister.protocol.client import Client
+from cloister.protocol.lifecycle import SiloState as State
 from cloister.protocol.plan import Plan
 from cloister.protocol.session import run_rounds
 from cloister.schema import Column, Schema
 from cloister.secagg.masks import GroupMask
-from cloister.silo.store import State
 from cloister.testing import ZeroNoise, toy_plan, toy_records
 from cloister.transports.http import Kind
 

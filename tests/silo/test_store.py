@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 
 from cloister.errors import LedgerError, PlanError
-from cloister.silo.store import OPEN, State, Store
+from cloister.protocol import lifecycle
+from cloister.protocol.lifecycle import OPEN
+from cloister.protocol.lifecycle import SiloState as State
+from cloister.silo.store import Store
 
 JOB = "0123456789abcdef" * 2
 
@@ -31,13 +34,13 @@ def test_a_job_is_kept_as_it_came_first(store: Store) -> None:
 
 def test_only_one_of_many_decisions_counts(store: Store) -> None:
     made: list[State] = []
+    ends = [lifecycle.DENY, lifecycle.WITHDRAW, lifecycle.CLOSES[State.CANCELLED]]
 
-    def decide(state: State) -> None:
-        if Store(store.path).move(JOB, state, (State.WAITING,)):
-            made.append(state)
+    def decide(step: lifecycle.Step[State]) -> None:
+        if Store(store.path).move(JOB, step):
+            made.append(step.target)
 
-    wanted = [State.ACCEPTED, State.DECLINED, State.WITHDRAWN] * 4
-    threads = [threading.Thread(target=decide, args=(state,)) for state in wanted]
+    threads = [threading.Thread(target=decide, args=(step,)) for step in ends * 4]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -46,11 +49,16 @@ def test_only_one_of_many_decisions_counts(store: Store) -> None:
     assert store.state(JOB) == made[0]
 
 
+def test_of_many_steps_from_one_state_one_is_taken(store: Store) -> None:
+    assert [store.move(JOB, lifecycle.ACCEPT) for _ in range(3)] == [True, False, False]
+
+
 def test_a_change_by_another_process_is_seen_at_the_next_look(store: Store) -> None:
     assert store.states(OPEN) == {JOB: State.WAITING}
     code = (
-        "import sys; from cloister.silo.store import Store, State; "
-        f"assert Store(sys.argv[1]).move({JOB!r}, State.ACCEPTED, (State.WAITING,), by='owner')"
+        "import sys; from cloister.protocol import lifecycle; "
+        "from cloister.silo.store import Store; "
+        f"assert Store(sys.argv[1]).move({JOB!r}, lifecycle.ACCEPT, by='owner')"
     )
     subprocess.run([sys.executable, "-c", code, str(store.path)], check=True)
     assert store.states(OPEN) == {JOB: State.ACCEPTED}
@@ -58,19 +66,18 @@ def test_a_change_by_another_process_is_seen_at_the_next_look(store: Store) -> N
 
 
 def test_a_change_of_our_own_is_seen_at_once(store: Store) -> None:
-    for state in (State.ACCEPTED, State.APPROVED, State.RUNNING, State.FINISHED, State.DONE):
-        before = store.state(JOB)
-        assert before is not None
-        assert store.move(JOB, state, (before,))
-        assert store.state(JOB) == state
-        assert store.states() == {JOB: state}
+    way = (lifecycle.ACCEPT, lifecycle.RESERVE, lifecycle.BEGIN, lifecycle.FINISH)
+    for step in (*way, lifecycle.CLOSES[State.DONE]):
+        assert store.move(JOB, step)
+        assert store.state(JOB) == step.target
+        assert store.states() == {JOB: step.target}
 
 
 def test_a_change_of_state_stays_unnoted_until_it_is_noted(store: Store) -> None:
     (job,) = store.unnoted()
     store.note(job)
     assert store.unnoted() == ()
-    store.move(JOB, State.WITHDRAWN, OPEN)
+    store.move(JOB, lifecycle.WITHDRAW)
     assert [job.state for job in Store(store.path).unnoted()] == [State.WITHDRAWN]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from cloister.cli.config import TEMPLATES
+from cloister.cli.config import template
 from cloister.data import Baskets, SqlQuery
 from cloister.errors import PlanError
 from cloister.schema import FILL_IN
@@ -129,7 +129,7 @@ def test_settings_cannot_be_changed(write) -> None:
         (SILO + "cap_delta = 1", "'cap_delta' must be less than 1, got 1."),
         (SILO + "pure_share = 1.5", "'pure_share' must be less than or equal to 1, got 1.5."),
         (SILO + "failure_share = 0.5", "'failure_share' must be 0 where pure_share is"),
-        (SILO + "[policy]\ntasks = ['kmean']", "'policy.tasks' must be among ['apriori', 'auto'"),
+        (SILO + "[policy]\ntasks = ['kmean']", "'policy' must name tasks among ['apriori', 'auto'"),
         (SILO + "[policy]\ntasks = 'count'", "'policy.tasks' must be a valid tuple"),
         (SILO + "[policy]\nprofiles = ['any']", "'policy.profiles.0' must be 'local', 'group' or"),
         (SILO + "[policy]\nmin_other_silos = 0", "'policy.min_other_silos' must be greater than"),
@@ -251,7 +251,7 @@ FILLED = {
 
 def completed(role: str) -> str:
     lines = []
-    for line in TEMPLATES[role].splitlines():
+    for line in template(role).splitlines():
         key = line.partition(" = ")[0]
         lines.append(f"{key} = {FILLED[key]}" if FILL_IN in line else line)
     return "\n".join(lines) + "\n"
@@ -259,9 +259,9 @@ def completed(role: str) -> str:
 
 @pytest.mark.parametrize("role", ROLES)
 def test_a_template_loads_once_its_placeholders_are_filled(write, role: str) -> None:
-    if FILL_IN in TEMPLATES[role]:
+    if FILL_IN in template(role):
         with pytest.raises(PlanError, match="placeholder"):
-            load_settings(write(TEMPLATES[role]))
+            load_settings(write(template(role)))
     assert load_settings(write(completed(role))).role == role
 
 
@@ -277,7 +277,7 @@ def test_a_template_states_the_defaults_as_they_are(write, role: str) -> None:
 
 @pytest.mark.parametrize("role", ROLES)
 def test_a_template_names_every_key(role: str) -> None:
-    text = TEMPLATES[role]
+    text = template(role)
 
     def keys(model) -> set[str]:
         inner = {"data", "policy", "quotas"}

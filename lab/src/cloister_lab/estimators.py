@@ -3,40 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from sklearn.base import (
-    BaseEstimator,
-    ClassNamePrefixFeaturesOutMixin,
-    ClusterMixin,
-    TransformerMixin,
-)
-from sklearn.metrics.pairwise import euclidean_distances
-from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted
+from sklearn.base import BaseEstimator
 
 from cloister.errors import PlanError
-from cloister.estimators.tables import (
-    check_bounds,
-    check_whole,
-    local_labels,
-    nearest_centre,
-    new_rows,
-    open_account,
-    read_silos,
-)
+from cloister.estimators.base import private_tags, public_seed
+from cloister.estimators.centres import CentreModel
+from cloister.estimators.release import Spending, check_whole
+from cloister.estimators.tables import Floats, read_silos
 from cloister.privacy.ledger import Ledger
 from cloister.privacy.noise import DiscreteNoise, NoiseSource
 from cloister_lab.curator import METHODS
 from cloister_lab.curator.run import CuratorResult, run_method
 
-Floats = NDArray[np.float64]
 
-
-class CuratorKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):
+@dataclass(kw_only=True, eq=False, repr=False)
+class CuratorKMeans(CentreModel, BaseEstimator):
     """k-means by a method that is not a sum: one curator must hold all records.
 
     For comparisons, and where all records are in one place anyway. Silos that may not pool their
@@ -90,31 +76,17 @@ class CuratorKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
     (2, 1)
     """
 
-    def __init__(
-        self,
-        n_clusters: int,
-        *,
-        epsilon: float,
-        bounds: Any,
-        algorithm: str = "maxcover",
-        nominal_n: int | None = None,
-        delta: float | None = None,
-        ledger: Ledger | str | Path | None = None,
-        dataset: str | None = None,
-        random_state: Any = None,
-    ) -> None:
-        self.n_clusters = n_clusters
-        self.epsilon = epsilon
-        self.bounds = bounds
-        self.algorithm = algorithm
-        self.nominal_n = nominal_n
-        self.delta = delta
-        self.ledger = ledger
-        self.dataset = dataset
-        self.random_state = random_state
+    _new_noise: ClassVar[Callable[[], NoiseSource]] = DiscreteNoise
 
-    _new_noise: Callable[[], NoiseSource] = DiscreteNoise
-    _frac_bits = 16
+    n_clusters: int = field(kw_only=False)
+    epsilon: float
+    bounds: Any
+    algorithm: str = "maxcover"
+    nominal_n: int | None = None
+    delta: float | None = None
+    ledger: Ledger | str | Path | None = None
+    dataset: str | None = None
+    random_state: Any = None
 
     def fit(self, X: Any, y: object = None) -> Self:
         """Release centres of the records.
@@ -142,88 +114,39 @@ class CuratorKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
                 "methods that are sums belong to DPKMeans."
             )
         check_whole(n_clusters=self.n_clusters)
-        if self.nominal_n is not None:
-            check_whole(nominal_n=self.nominal_n)
-        check_bounds(self.bounds)
-        schema, silos, local = read_silos(self, X, frac_bits=self._frac_bits)
-        account = open_account(self, schema)
+        spending = Spending(
+            self.epsilon, self.bounds, self.nominal_n, self.delta, self.ledger, self.dataset
+        )
+        data = read_silos(X, spending)
+        silos = list(data.records.values())
         result = run_method(
             METHODS[self.algorithm],
-            schema,
-            silos["silo-0"] if len(silos) == 1 else [c for part in silos.values() for c in part],
-            epsilon=self.epsilon,
-            delta=self.delta,
-            nominal_n=None if self.nominal_n is None else int(self.nominal_n),
-            frac_bits=self._frac_bits,
-            noise=self._new_noise(),
-            account=account,
+            data.schema,
+            silos[0] if len(silos) == 1 else [chunk for part in silos for chunk in part],
+            epsilon=spending.epsilon,
+            delta=spending.delta,
+            nominal_n=spending.nominal_n,
+            frac_bits=spending.frac_bits,
+            noise=type(self)._new_noise(),
+            account=spending.account(),
             n_clusters=int(self.n_clusters),
-            public_seed=int(check_random_state(self.random_state).randint(2**31 - 1)),
+            public_seed=public_seed(self.random_state),
         )
         self.result_: CuratorResult = result
         self.cluster_centers_: Floats = result.centres
         self.spent_ = result.epsilon()
         self.delta_ = result.budget.delta
-        self.n_features_in_ = len(schema.names)
-        self._n_features_out = len(result.centres)
-        self._grid = schema.grid(self._frac_bits)
-        if schema.names != tuple(f"x{j}" for j in range(self.n_features_in_)):
-            self.feature_names_in_ = np.array(schema.names, dtype=object)
-        if local is not None:
-            self.labels_ = local_labels(self._grid, local, result.centres)
+        self.n_features_in_ = len(data.schema.names)
+        self._grid = data.schema.grid(spending.frac_bits)
+        self._name_features(data.names, data.schema.names)
+        self._label(data.local)
         return self
 
-    def predict(self, X: ArrayLike) -> NDArray[np.int32]:
-        """Return the nearest centre of each record; local, exact for the given X, costs nothing.
-
-        Parameters
-        ----------
-        X : array_like of shape (n_samples, n_features), DataFrame, or path with a schema
-
-        Returns
-        -------
-        ndarray of shape (n_samples,), int32
-        """
-        X = self._checked(X)
-        return nearest_centre(self._grid, X, self.cluster_centers_)[0]
-
-    def transform(self, X: ArrayLike) -> Floats:
-        """Return the scaled distance of each record to each centre; local, costs nothing.
-
-        Parameters
-        ----------
-        X : array_like of shape (n_samples, n_features), DataFrame, or path with a schema
-
-        Returns
-        -------
-        ndarray of shape (n_samples, n_clusters)
-        """
-        X = self._checked(X)
-        distances: Floats = euclidean_distances(
-            self._grid.normalise(X), self._grid.normalise(self.cluster_centers_)
-        )
-        return distances
-
-    def score(self, X: ArrayLike, y: object = None) -> float:
-        """Return minus the sum of squared scaled distances to the nearest centre.
-
-        Local and exact for the given X: publishing it for private records is a release of its own.
-        """
-        X = self._checked(X)
-        return -float(nearest_centre(self._grid, X, self.cluster_centers_)[1].sum())
-
-    def _checked(self, X: ArrayLike) -> Floats:
-        check_is_fitted(self)
-        return new_rows(self, X)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave out what must not be stored: labels are made from the records."""
-        state = dict(super().__getstate__())
-        state.pop("labels_", None)
-        return state
+    def _name_features(self, known: tuple[str, ...], names: tuple[str, ...]) -> None:
+        """Keep the names of columns where there are any."""
+        self.__dict__.pop("feature_names_in_", None)
+        if known or names != tuple(f"x{j}" for j in range(len(names))):
+            self.feature_names_in_ = np.array(names, dtype=object)
 
     def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = False
-        tags.non_deterministic = True  # fresh noise in every fit
-        return tags
+        return private_tags(super().__sklearn_tags__())

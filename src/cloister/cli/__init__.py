@@ -88,7 +88,8 @@ LABORATORY = ("compare", "experiments")
 GROUP = "cloister.commands"
 USAGE, UNEXPECTED, INTERRUPTED = 2, 1, 130
 NETWORKED = ("coordinator", "silo", "jobs", "flare", "federation")
-_SERVICE = ("fastapi", "uvicorn", "websockets", "httpx")  # what the extra brings
+# what the extra brings
+_SERVICE = ("fastapi", "uvicorn", "websockets", "httpx", "prometheus_client")
 
 
 class _Parser(argparse.ArgumentParser):

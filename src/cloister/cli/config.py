@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import stat
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
@@ -92,7 +92,7 @@ def _check(args: argparse.Namespace, out: Output) -> int:
 
 
 def _init(args: argparse.Namespace, out: Output) -> int:
-    text = TEMPLATES[args.role]
+    text = template(args.role)
     if args.out is None:
         if not (args.json or args.quiet):
             sys.stdout.write(text)
@@ -368,118 +368,11 @@ def _there(name: str, path: Path) -> Check:
 
 
 # Templates ----------------------------------------------------------------------------------------
-# "# " begins a remark; "#" with nothing between begins a line that states a default.
 
-_DIALLING = f"""\
-# As in the certificate.
-name = {json.dumps(f"{FILL_IN}: the name that was enrolled")}
-# The coordinator's address; this party dials out and listens nowhere.
-coordinator = {json.dumps(f"{FILL_IN}: https://HOST:8443")}
-# The way out, if there is a proxy. A URL with a password belongs into a file of its own (mode 600),
-# or into CLOISTER_PROXY.
-# proxy = "http://proxy.example.org:3128"
-# proxy_file = "proxy.url"
-# Folder of identity.key, tls.key, tls.pem and ca.pem; see cloister enroll.
-#keys = "keys"
-"""
 
-TEMPLATES = {
-    "coordinator": """\
-# A coordinator. Paths are relative to this file. Check it with: cloister config check FILE
-role = "coordinator"
+def template(role: str) -> str:
+    """Return the file that a party of a role begins with.
 
-# Address and port of the one TLS port; "0.0.0.0:8443" listens on every address.
-#listen = "127.0.0.1:8443"
-# Folder of identity.key, tls.key, tls.pem and ca.pem; see cloister enroll.
-#keys = "keys"
-# Jobs and rounds; PostgreSQL is "postgresql+psycopg://USER:PASSWORD@HOST/NAME". A URL with a
-# password belongs into a file of its own (mode 600), or into CLOISTER_DATABASE.
-#database = "sqlite:///coordinator.db"
-# database_file = "database.url"
-
-# Seconds a connected silo may be silent, an absent one may take to come back, and silos may take
-# to decide on a job.
-#round_timeout = 300.0
-#grace = 60.0
-#approval_timeout = 604800.0
-#max_message_bytes = 67108864
-
-#audit_log = "audit.jsonl"
-# debug, info, warning or error
-#log_level = "info"
-
-# How much one proposer may take; with more jobs, or MiB of plans, the oldest that ended are
-# forgotten, and everybody's after so many days.
-[quotas]
-#open_jobs = 100
-#proposals_per_hour = 600
-#kept_jobs = 1000
-#kept_mib = 100
-#kept_days = 365.0
-""",
-    "silo": f"""\
-# A silo. Paths are relative to this file. Check it with: cloister config check FILE
-role = "silo"
-{_DIALLING}
-# The agreed data contract; see cloister schema.
-#schema_file = "schema.toml"
-# This silo's own record of what was spent, on a local disk, and the lifetime cap of the data.
-#ledger = "ledger.db"
-cap_epsilon = {json.dumps(f"{FILL_IN}: a number; nothing beyond it is ever released")}
-#cap_delta = 1e-6
-# Parts of epsilon and delta for tasks without Gaussian noise, fixed from the first start on.
-# pure_share = 0.0
-# failure_share = 0.0
-#results = "results"
-#audit_log = "audit.jsonl"
-# debug, info, warning or error
-#log_level = "info"
-#max_message_bytes = 67108864
-# So many ended jobs, and as many declined ones, can be listed; the ledger forgets none.
-#kept_jobs = 1000
-
-[data]
-# CSV, Parquet or a folder of Parquet files; or a database and a query, whose URL belongs into a
-# file of its own (mode 600) or into CLOISTER_DATA_URL.
-file = {json.dumps(f"{FILL_IN}: a path, or use the lines below")}
-# url_file = "data.url"
-# query = "SELECT age, weight FROM visits ORDER BY visit_id"
-# Where the file holds market baskets and the schema is a catalogue; or "long:BASKET,ITEM".
-# baskets = "lines"
-
-# What is not allowed here is refused, whatever a coordinator says.
-[policy]
-# For example ["auto", "count"]; see cloister tasks.
-#tasks = []
-# Without the first, every job is refused; without the others, cap_epsilon alone decides.
-# max_epsilon_per_job = 1.0
-# max_epsilon_per_study = 3.0
-# max_epsilon_per_year = 5.0
-# Studies by name; any if not given, but with max_epsilon_per_study "default" alone.
-# studies = ["default"]
-#max_delta = 1e-6
-# So many others must be in every sum that is released.
-#min_other_silos = 2
-# Columns that a job may use; all of the schema if not given.
-# columns = ["age", "weight"]
-# "group" must be named on purpose: it rests on the aggregator really adding the noise.
-#profiles = ["pairwise"]
-# Whether a result may go to the one who proposed the job.
-#allow_publish = false
-# Whether a result may tell about this silo's records alone.
-#allow_breakdown = false
-# true: approve by itself what this policy allows.
-#standing = false
-
-# Fingerprints that were compared by telephone or in person, never taken from the coordinator:
-# "hospital-b" = "ed25519:..."
-[peers]
-
-# Who may propose jobs, likewise.
-[analysts]
-""",
-    "analyst": f"""\
-# An analyst. Paths are relative to this file. Check it with: cloister config check FILE
-role = "analyst"
-{_DIALLING}""",
-}
+    "# " begins a remark; "#" with nothing between begins a line that states a default.
+    """
+    return (files("cloister.cli") / "templates" / f"{role}.toml").read_text(encoding="utf-8")

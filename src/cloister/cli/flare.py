@@ -10,7 +10,7 @@ from cloister.cli.output import Output, add_flags
 from cloister.enrolment import KeyFolder
 from cloister.errors import DataError, PlanError
 from cloister.flare.kit import open_doors, secure, write_job
-from cloister.service.client import proposal
+from cloister.protocol.proposal import proposal
 from cloister.settings import AnalystSettings, load_settings
 
 

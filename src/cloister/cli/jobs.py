@@ -21,13 +21,14 @@ from cloister.jobs import JobResult
 from cloister.privacy import accounting
 from cloister.privacy.filter import Cost, cheapest, tariffs
 from cloister.privacy.noise import AGGREGATOR_NOISE
+from cloister.protocol.lifecycle import ACCEPT, DENY, GRANTED, WITHDRAW, SiloState, Step
 from cloister.protocol.plan import Plan
-from cloister.report import listed, number, odds_sentence, write_report
+from cloister.report import listed, number, odds_sentence
 from cloister.report.text import warnings_of
 from cloister.settings import SiloSettings, load_settings
 from cloister.silo.agent import MODEL, close_job
 from cloister.silo.site import Site
-from cloister.silo.store import GRANTED, OPEN, UNDECIDED, Job, State
+from cloister.silo.store import Job
 
 CONSENT = (
     "Profile 'group': the guarantee rests on the aggregator really adding the noise, which no silo "
@@ -91,7 +92,7 @@ def _list(args: argparse.Namespace, site: Site, out: Output) -> None:
     rows = tuple((job.id, job.state, _asker(job), _priced(job), job.received_at) for job in jobs)
     headings = ("job", "state", "asked by", "task and epsilon", "received")
     out.table(Table(f"Jobs at {site.settings.name}", headings, rows))
-    if waiting := sum(job.state == State.WAITING for job in jobs):
+    if waiting := sum(job.state == SiloState.WAITING for job in jobs):
         out.say(f"{waiting} wait for your decision: cloister jobs show JOB, then approve or deny")
     out.document(
         {
@@ -106,13 +107,6 @@ def _list(args: argparse.Namespace, site: Site, out: Output) -> None:
 
 def _show(args: argparse.Namespace, site: Site, out: Output) -> None:
     job = site.store().find(args.job)
-    if "digest" in json.loads(job.plan):
-        _show_in_brief(job, site, out)
-        return
-    plan = _plan(job)
-    refusal = site.refusal(plan, job.proposer)
-    cost = _cost(plan, site, job)
-    consent = plan.profile == "group"
     out.pairs(
         [
             ("job", job.id),
@@ -120,6 +114,40 @@ def _show(args: argparse.Namespace, site: Site, out: Output) -> None:
             *([("because", job.reason)] if job.reason else []),
             ("received", job.received_at),
             ("asked by", f"{_asker(job)}  {_pinned(job.proposer, site.settings.analysts)}"),
+            ("task and epsilon", _priced(job)),
+        ]
+    )
+    in_brief = "digest" in json.loads(job.plan)
+    details = _show_in_brief(job, out) if in_brief else _show_plan(job, site, out)
+    out.document(
+        {
+            "command": "jobs show",
+            "job": job.id,
+            "state": job.state,
+            "reason": job.reason,
+            "decided_by": job.decided_by,
+            "received_at": job.received_at,
+            "proposer": job.proposer,
+            **details,
+        }
+    )
+
+
+def _show_in_brief(job: Job, out: Output) -> dict[str, Any]:
+    """Show what is left of the plan of a job that the policy declined when it came."""
+    plan = json.loads(job.plan)
+    out.pairs([("study", plan["study"]), ("plan digest", plan["digest"])])
+    return {"plan_digest": plan["digest"]}
+
+
+def _show_plan(job: Job, site: Site, out: Output) -> dict[str, Any]:
+    """Show a plan, who takes part, what it costs here and what the owner can do."""
+    plan = _plan(site, job)
+    refusal = site.refusal(plan, job.proposer)
+    cost = _cost(plan, site, job)
+    consent = plan.profile == "group"
+    out.pairs(
+        [
             ("study", plan.study),
             ("plan digest", plan.digest.hex()),
             ("columns", listed(plan.columns)),
@@ -138,70 +166,32 @@ def _show(args: argparse.Namespace, site: Site, out: Output) -> None:
     members = _members(plan, site)
     headings = ("silo", "fingerprint", "pinned here")
     out.table(Table("Members", headings, tuple(tuple(member.values()) for member in members)))
-    out.pairs([(name, value) for name, value in _cost_lines(cost)])
-    if job.state == State.WAITING:
+    out.pairs(_cost_lines(cost))
+    if job.state == SiloState.WAITING:
         flag = " --accept-aggregator-noise" if consent else ""
         out.say()
         out.say(f"to decide: cloister jobs approve {job.id}{flag}, or cloister jobs deny {job.id}")
-    out.document(
-        {
-            "command": "jobs show",
-            "job": job.id,
-            "state": job.state,
-            "reason": job.reason,
-            "decided_by": job.decided_by,
-            "received_at": job.received_at,
-            "proposer": job.proposer,
-            "refusal": refusal,
-            "needs_consent": consent,
-            "description": plan.describe(),
-            "members": members,
-            "cost": cost,
-            "plan": plan.to_dict(),
-            "plan_digest": plan.digest.hex(),
-        }
-    )
-
-
-def _show_in_brief(job: Job, site: Site, out: Output) -> None:
-    """Show a job that the policy declined when it came; its plan was not kept."""
-    plan = json.loads(job.plan)
-    out.pairs(
-        [
-            ("job", job.id),
-            ("state", f"{job.state}, decided by {job.decided_by}"),
-            ("because", job.reason),
-            ("received", job.received_at),
-            ("asked by", f"{_asker(job)}  {_pinned(job.proposer, site.settings.analysts)}"),
-            ("task and epsilon", _priced(job)),
-            ("study", plan["study"]),
-            ("plan digest", plan["digest"]),
-        ]
-    )
-    out.document(
-        {
-            "command": "jobs show",
-            "job": job.id,
-            "state": job.state,
-            "reason": job.reason,
-            "decided_by": job.decided_by,
-            "received_at": job.received_at,
-            "proposer": job.proposer,
-            "plan_digest": plan["digest"],
-        }
-    )
+    return {
+        "refusal": refusal,
+        "needs_consent": consent,
+        "description": plan.describe(),
+        "members": members,
+        "cost": cost,
+        "plan": plan.to_dict(),
+        "plan_digest": plan.digest.hex(),
+    }
 
 
 def _approve(args: argparse.Namespace, site: Site, out: Output) -> None:
     store = site.store()
     job = store.find(args.job)
-    if job.state == State.WAITING:
-        _check_approval(args, site, job, _plan(job))
-    if not store.move(job.id, State.ACCEPTED, (State.WAITING,), by="owner"):
+    if job.state == SiloState.WAITING:
+        _check_approval(args, site, job, _plan(site, job))
+    if not store.move(job.id, ACCEPT, by="owner"):
         raise PlanError(f"job {job.id} is {_now(site, job)} already; only a waiting job can be.")
     out.say(f"accepted  {job.id}")
     out.say("The agent reserves its cost now and then tells the coordinator; see 'jobs show'.")
-    out.document({"command": "jobs approve", "job": job.id, "state": State.ACCEPTED})
+    out.document({"command": "jobs approve", "job": job.id, "state": SiloState.ACCEPTED})
 
 
 def _check_approval(args: argparse.Namespace, site: Site, job: Job, plan: Plan) -> None:
@@ -222,11 +212,11 @@ def _check_approval(args: argparse.Namespace, site: Site, job: Job, plan: Plan) 
 
 def _deny(args: argparse.Namespace, site: Site, out: Output) -> None:
     reason = args.reason or "the owner declined."
-    _decide(args, site, out, State.DECLINED, UNDECIDED, reason)
+    _decide(args, site, out, DENY, reason)
 
 
 def _withdraw(args: argparse.Namespace, site: Site, out: Output) -> None:
-    job = _decide(args, site, out, State.WITHDRAWN, OPEN, args.reason)
+    job = _decide(args, site, out, WITHDRAW, args.reason)
     if job.id in site.store().ran():  # only the agent knows whether it has seen all of the job
         out.say("Nothing more leaves for it; what left stays charged, the agent frees the rest.")
         return
@@ -238,21 +228,15 @@ def _withdraw(args: argparse.Namespace, site: Site, out: Output) -> None:
 
 
 def _decide(
-    args: argparse.Namespace,
-    site: Site,
-    out: Output,
-    state: State,
-    among: tuple[State, ...],
-    reason: str,
+    args: argparse.Namespace, site: Site, out: Output, step: Step[SiloState], reason: str
 ) -> Job:
     store = site.store()
     job = store.find(args.job)
-    if not store.move(job.id, state, among, reason=reason, by="owner"):
-        leave = state == State.DECLINED and job.state in GRANTED
-        way = "; use 'cloister jobs withdraw'" if leave else ""
-        raise PlanError(f"job {job.id} is {_now(site, job)} and cannot be {state}{way}.")
-    out.say(f"{state}  {job.id}")
-    out.document({"command": f"jobs {args.action}", "job": job.id, "state": state})
+    if not store.move(job.id, step, reason=reason, by="owner"):
+        way = "; use 'cloister jobs withdraw'" if step is DENY and job.state in GRANTED else ""
+        raise PlanError(f"job {job.id} is {_now(site, job)} and cannot be {step.target}{way}.")
+    out.say(f"{step.target}  {job.id}")
+    out.document({"command": f"jobs {args.action}", "job": job.id, "state": step.target})
     return job
 
 
@@ -261,7 +245,7 @@ def _result(args: argparse.Namespace, site: Site, out: Output) -> None:
     path = site.settings.results / job.id / MODEL
     if not path.is_file():
         raise DataError(f"job {job.id} is {job.state} and has no result here.")
-    result = JobResult.load(path)
+    result = JobResult.load(path, site.tasks)
     for warning in _warnings(result):
         out.warn(warning)
     plan = result.plan
@@ -269,8 +253,7 @@ def _result(args: argparse.Namespace, site: Site, out: Output) -> None:
     out.say(f"model    {path}")
     if args.report:
         lines = _cost_lines(_cost(plan, site, job))
-        write_report(result, args.report, budget_lines=lines, in_process=False)
-        out.say(f"written  {args.report}")
+        jobs_rest.report(result, args.report, out, lines)
     out.document(
         {
             "command": "jobs result",
@@ -290,8 +273,8 @@ def _warnings(result: JobResult) -> tuple[str, ...]:
     return (CONSENT,) if result.noise == AGGREGATOR_NOISE else warnings_of(result)
 
 
-def _plan(job: Job) -> Plan:
-    return Plan.from_dict(json.loads(job.plan))
+def _plan(site: Site, job: Job) -> Plan:
+    return Plan.from_dict(json.loads(job.plan), site.tasks)
 
 
 def _now(site: Site, job: Job) -> str:
@@ -310,8 +293,7 @@ def _pinned(party: Mapping[str, Any], pins: Mapping[str, str]) -> str:
 
 def _priced(job: Job) -> str:
     plan = json.loads(job.plan)
-    budget = plan["budget"]
-    return f"{plan['task']['name']}, {budget['epsilon']:g}" if budget else plan["task"]["name"]
+    return jobs_rest.priced(plan["task"]["name"], plan["budget"])
 
 
 def _members(plan: Plan, site: Site) -> list[dict[str, str]]:

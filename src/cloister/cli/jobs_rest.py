@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -25,12 +25,12 @@ from cloister.enrolment import KeyFolder, client_context
 from cloister.errors import DataError, PlanError
 from cloister.jobs import JobResult
 from cloister.protocol.plan import Plan
+from cloister.protocol.proposal import proposal
 from cloister.report import listed, write_report
 from cloister.schema import Schema
-from cloister.service.client import Rest, proposal
+from cloister.service.client import Rest
 from cloister.settings import AnalystSettings, CoordinatorSettings
 from cloister.task import Task
-from cloister.tasks import TASKS
 
 Settings = AnalystSettings | CoordinatorSettings
 
@@ -136,10 +136,6 @@ def _planned(args: argparse.Namespace, rest: Rest) -> Plan:
         options = {**task_options(args.set), **_about(args, task)}
     else:
         task, options = kmeans_task(args)
-    if TASKS.get(task.name) is not task:
-        raise PlanError(
-            f"task {task.name!r} is not one that every silo has; see cloister tasks for those."
-        )
     members = _members(args.silos, rest)
     network = {
         "profile": args.profile or ("pairwise" if len(members) > 2 else "group"),
@@ -187,7 +183,7 @@ def _list(args: argparse.Namespace, rest: Rest, _: KeyFolder, out: Output) -> No
             job["id"],
             job["state"],
             job["proposer"],
-            _priced(job),
+            priced(job["task"], job["budget"]),
             f"{job['rounds_done']} of {job['rounds']}",
             _time(job["proposed_at"]),
         )
@@ -240,25 +236,28 @@ def _result(args: argparse.Namespace, rest: Rest, _: KeyFolder, out: Output) -> 
     plan = result.plan
     show_federated(result, out)
     if args.report:
-        _write(args.report, result)
-        out.say(f"written  {args.report}")
+        report(result, args.report, out)
     out.document({"command": "jobs result", "job": plan.run_id, **result.to_dict()})
 
 
-def _write(path: Path, result: JobResult) -> None:
+def report(
+    result: JobResult, path: Path, out: Output, lines: Sequence[tuple[str, str]] = ()
+) -> None:
+    """Write the report of a federated job, with what it cost here."""
     try:
-        write_report(result, path, in_process=False)
+        write_report(result, path, budget_lines=lines, in_process=False)
     except OSError as error:
         raise DataError(f"report {str(path)!r} cannot be written: {error.strerror}.") from error
+    out.say(f"written  {path}")
 
 
 def _decided(decision: Mapping[str, Any]) -> str:
     return "approved" if decision["approved"] else f"declined: {decision['reason']}"
 
 
-def _priced(job: Mapping[str, Any]) -> str:
-    budget = job["budget"]
-    return f"{job['task']}, {budget['epsilon']:g}" if budget else f"{job['task']}"
+def priced(task: str, budget: Mapping[str, float] | None) -> str:
+    """Return a task and its price, as lists of jobs show them."""
+    return f"{task}, {budget['epsilon']:g}" if budget else task
 
 
 def _time(seconds: float | None) -> str:

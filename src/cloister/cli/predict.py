@@ -14,6 +14,7 @@ from cloister.cli.output import Output, add_flags
 from cloister.errors import DataError, PlanError
 from cloister.jobs import JobResult
 from cloister.task import Classifier, Regressor
+from cloister.tasks import from_file
 from cloister.tasks.patterns.outliers import Outliers
 
 if TYPE_CHECKING:
@@ -32,6 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--schema", type=Path, help="the data contract of the job; needed unless it was k-means"
     )
+    parser.add_argument(
+        "--task", metavar="FILE.py:CLASS", help="the task of the model, if it is one of your own"
+    )
     parser.add_argument("--out", type=Path, required=True, metavar="OUT.csv")
     add_flags(parser)
 
@@ -39,7 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write what the model says of each row; return the exit code."""
     out = Output.of(args)
-    result = JobResult.load(args.model)
+    own = from_file(args.task) if args.task else None
+    result = JobResult.load(args.model, {own.name: own} if own else None)
     if "centres" in result.results:
         heading, rows, kept = _clusters(args)
     else:
@@ -60,7 +65,7 @@ def _told(result: JobResult, args: argparse.Namespace) -> Told:
     import numpy as np
 
     from cloister.data import read_rows
-    from cloister.estimators.base import with_target, without_target
+    from cloister.estimators.tables import with_target, without_target
 
     plan, task = result.plan, result.plan.task
     if not isinstance(task, Classifier | Regressor | Outliers):

@@ -18,7 +18,7 @@ import numpy as np
 from cloister.cli.options import default_ledger, plan_of, source_of
 from cloister.cli.output import Output
 from cloister.cli.plan_warnings import doubts, doubts_of_categories
-from cloister.display import Bars, Curve, Table
+from cloister.display import Bars, Curve, Exhibit, Heatmap, Table
 from cloister.errors import BudgetExceeded, DataError, PlanError
 from cloister.jobs import Account, JobResult, run_job
 from cloister.privacy.budget import Budget
@@ -384,10 +384,17 @@ def show_federated(result: JobResult, out: Output) -> None:
 def _show_exhibits(result: JobResult, out: Output) -> None:
     if said := clusters_above_noise(result.results):
         out.paragraph(said)
-    for exhibit in result.plan.task.exhibits(result.results, result.plan.columns):
-        long = isinstance(exhibit, Curve) and len(exhibit.places) > _LONG_CURVE
-        if isinstance(exhibit, Table | Bars | Curve) and not long:
-            out.table(as_table(exhibit))
+    exhibits = result.plan.task.exhibits(result.results, result.plan.columns)
+    # a matrix is wide: it is shown where nothing else says the same numbers
+    matrices = [exhibit for exhibit in exhibits if isinstance(exhibit, Heatmap)]
+    for exhibit in [exhibit for exhibit in exhibits if _is_short(exhibit)] or matrices:
+        out.table(as_table(exhibit))
+
+
+def _is_short(exhibit: Exhibit) -> bool:
+    if isinstance(exhibit, Curve):
+        return len(exhibit.places) <= _LONG_CURVE
+    return isinstance(exhibit, Table | Bars)
 
 
 def _present(result: JobResult) -> str:

@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import argparse
 import inspect
-import sys
 from collections.abc import Iterable
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
 from typing import Any
 
 from cloister.cli.options import add_job_arguments, named_values
 from cloister.cli.output import Output, add_flags
 from cloister.cli.release import finish, release
-from cloister.errors import CloisterError, PlanError
+from cloister.errors import PlanError
 from cloister.jobs import make_plan, run_job
 from cloister.task import Task
-from cloister.tasks import TASKS
-
-_MEMBERS = (
-    *("name", "private", "profiles", "rounds", "design", "describe", "start", "blocks"),
-    *("contribute", "update", "forecast", "results", "exhibits"),
-)
+from cloister.tasks import from_file, installed
 
 
 def add_task_arguments(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
@@ -85,23 +77,15 @@ def allowed_task(name: str, *, not_private: bool) -> type[Task]:
 
 
 def load_task(name: str) -> type[Task]:
-    """Return a task that ships, or the class that ``path/to/file.py:ClassName`` names."""
-    if name in TASKS:
-        return TASKS[name]
-    path, colon, cls = name.rpartition(":")
-    if not colon or not path.endswith(".py"):
+    """Return a task that is installed, or the class that ``path/to/file.py:ClassName`` names."""
+    known = installed()
+    if name in known:
+        return known[name]
+    if not name.rpartition(":")[0].endswith(".py"):
         raise PlanError(
-            f"task must be one of {sorted(TASKS)} or path/to/file.py:ClassName, got {name!r}."
+            f"task must be one of {sorted(known)} or path/to/file.py:ClassName, got {name!r}."
         )
-    task = getattr(_execute(Path(path)), cls, None)
-    if not isinstance(task, type):
-        raise PlanError(f"task {name!r} is not there: the file has no class {cls!r}.")
-    public = getattr(task, "__dataclass_fields__", {})  # those without default are no attributes
-    if missing := [m for m in _MEMBERS if not hasattr(task, m) and m not in public]:
-        raise PlanError(
-            f"task {cls!r} does not follow the protocol of tasks: it has no {missing[0]!r}."
-        )
-    return task
+    return from_file(name)
 
 
 def task_options(pairs: Iterable[str]) -> dict[str, Any]:
@@ -121,21 +105,3 @@ def _reserved() -> set[str]:
         if parameter.kind is not parameter.VAR_KEYWORD
     ]
     return {*parameters, "n_features", "columns"}
-
-
-def _execute(path: Path) -> object:
-    """Execute a file of the user's as a module."""
-    spec = spec_from_file_location(f"cloister_task_{path.stem}", path)
-    if spec is None or spec.loader is None or not path.is_file():
-        raise PlanError(f"task file {str(path)!r} cannot be read; check its path.")
-    module = module_from_spec(spec)
-    sys.modules[spec.name] = module  # where dataclasses look their annotations up
-    try:
-        spec.loader.exec_module(module)
-    except CloisterError:
-        raise
-    except Exception as error:  # whatever the user's file does
-        raise PlanError(
-            f"task file {str(path)!r} cannot be executed: {type(error).__name__}: {error}."
-        ) from error
-    return module

@@ -8,13 +8,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloister.data import Baskets, SqlQuery, as_silos, header, read_source
-from cloister.display import Exhibit
+from cloister.data import Baskets, SqlQuery, as_silos, header
 from cloister.errors import PlanError
-from cloister.estimators.tables import account_of
-from cloister.jobs import JobResult, run_job
+from cloister.estimators.release import Released, Spending, release
+from cloister.estimators.tables import SiloData, by_schema
 from cloister.privacy.ledger import Ledger
-from cloister.protocol.plan import Plan
 from cloister.schema import Schema, catalogue_schema
 from cloister.tasks.patterns.apriori import Apriori
 from cloister.tasks.patterns.association import Itemset, Rule, itemsets_of, rules_of
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class RuleSet:
+class RuleSet(Released):
     """Released itemsets, and the rules that follow from them.
 
     Parameters
@@ -37,8 +35,6 @@ class RuleSet:
     ``rules.itemsets`` and ``rules.rules`` are tuples, ``rules.itemsets_frame()`` and
     ``rules.to_frame()`` tables; ``rules.exhibits()`` is what a report shows.
     """
-
-    result: JobResult
 
     @property
     def _task(self) -> Apriori:
@@ -72,20 +68,6 @@ class RuleSet:
     def baskets(self) -> float:
         """Noisy number of baskets; supports are parts of it."""
         return float(self.result.results["baskets"][0])
-
-    @property
-    def plan(self) -> Plan:
-        """The plan of the release."""
-        return self.result.plan
-
-    @property
-    def spent(self) -> float:
-        """Epsilon spent, at the plan's delta."""
-        return self.result.epsilon()
-
-    def exhibits(self) -> tuple[Exhibit, ...]:
-        """Return the tables and the graph of the report."""
-        return self.plan.task.exhibits(self.result.results, self.plan.columns)
 
     def itemsets_frame(self) -> pd.DataFrame:
         """Return the frequent sets as a table: items, size, support, counted, low, high."""
@@ -141,13 +123,15 @@ def mine_rules(
 
     Parameters
     ----------
-    X : table of 0 and 1, path, Baskets, SqlQuery, or list of these
-        One row for each basket and one column for each item; a list is one silo each. Lines of
-        items, or one item a row, are read by :class:`cloister.data.Baskets`.
+    X : table of 0 and 1, path, Baskets, SqlQuery, or list of these; or list of baskets
+        One row for each basket and one column for each item; a list is one silo each. A list of
+        lists or sets of items is the baskets of one silo. Lines of items in a file, one item a
+        row, and baskets of several silos are read by :class:`cloister.data.Baskets`.
     epsilon : float, > 0
         Privacy budget for all sizes together. There is no default.
     catalogue : Schema, sequence of str, or path of a file with an item on each line
-        The public items. Without it the header of the tables, which is public then.
+        The public items. Without it the header of the tables, which is public then; baskets have
+        none, and their items are not public.
     min_support : float in (0, 1)
         Part of all baskets in which a set must be to be frequent.
     max_size : int, 1 to 3
@@ -159,7 +143,7 @@ def mine_rules(
     sensitive : sequence of items, or of sequences of items
         Sets that contain one of these are not released. All silos see this list.
     nominal_n, delta, ledger, dataset, frac_bits
-        As for :class:`~cloister.DPKMeans`.
+        As for every :class:`~cloister.estimators.base.PrivateEstimator`.
     options
         Of the task: `most_candidates`, `basket_size`, `limit`, `public_seed`; see
         :class:`~cloister.tasks.patterns.apriori.Apriori`.
@@ -186,31 +170,46 @@ def mine_rules(
     >>> found = mine_rules(table, epsilon=1.0, nominal_n=5000, min_support=0.05)
     >>> str(found.rules[0]) in ("bread → butter", "butter → bread")
     True
+
+    >>> lists = [["bread", "milk"], ["tea"]] * 1000
+    >>> found = mine_rules(lists, catalogue=["bread", "milk", "tea"], epsilon=1.0, nominal_n=2000)
+    >>> round(found.itemsets[0].support, 1)
+    0.5
     """
-    silos = as_silos(X)
+    silos = as_silos(_with_baskets(X))
     schema = _schema(silos, catalogue, dataset)
-    named = schema.dataset if isinstance(catalogue, Schema) else None
-    result = run_job(
-        Apriori,
-        schema,
-        {
-            f"silo-{i}": read_source(silo, schema, frac_bits=int(frac_bits))
-            for i, silo in enumerate(silos)
-        },
-        epsilon=epsilon,
-        delta=delta,
-        nominal_n=nominal_n,
-        account=account_of(ledger, dataset or named),
-        frac_bits=int(frac_bits),
-        min_support=min_support,
-        max_size=max_size,
-        min_confidence=min_confidence,
-        min_lift=min_lift,
-        min_count=min_count,
-        sensitive=sensitive,
-        **options,
-    )
-    return RuleSet(result)
+    agreed = catalogue if isinstance(catalogue, Schema) else None
+    spending = Spending(epsilon, agreed, nominal_n, delta, ledger, dataset, frac_bits)
+    options |= {
+        "min_support": min_support,
+        "max_size": max_size,
+        "min_confidence": min_confidence,
+        "min_lift": min_lift,
+        "min_count": min_count,
+        "sensitive": sensitive,
+    }
+    data = SiloData(schema, by_schema(silos, schema, spending))
+    return RuleSet(release(Apriori, data, spending, **options))
+
+
+def _with_baskets(X: Any) -> Any:
+    """Return :class:`Baskets` for a list of lists or sets of items in memory.
+
+    Several silos say so themselves, as a list of Baskets: of nested lists without an item nobody
+    could tell whether they are silos or baskets, and how many silos there are is public.
+    """
+    if not isinstance(X, list | tuple) or not X or not all(isinstance(p, _BASKET) for p in X):
+        return X
+    if any(isinstance(item, _BASKET) for basket in X for item in basket):
+        raise PlanError(
+            "silos of baskets in memory must be a list of Baskets, one for each; write "
+            "[Baskets(first), Baskets(second)]."
+        )
+    named = any(isinstance(item, str) for basket in X for item in basket)
+    return Baskets(X) if named or not any(map(len, X)) else X  # a list of rows of 0 and 1 is none
+
+
+_BASKET = (list, tuple, set, frozenset)
 
 
 def _schema(silos: Sequence[Any], catalogue: Any, dataset: str | None) -> Schema:

@@ -13,6 +13,7 @@ References
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from math import isfinite, sqrt
 from typing import Any, Literal, Self, get_args
 
@@ -23,9 +24,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from cloister.data import as_silos, header
 from cloister.errors import DataError, PlanError
-from cloister.estimators.base import IN_Y, grid_rows
+from cloister.estimators.base import private_tags
 from cloister.estimators.forest import best_class, checked_costs
-from cloister.estimators.tables import Floats
+from cloister.estimators.tables import IN_Y, Floats, grid_rows, label_parts, unpaired
 from cloister.jobs import JobResult
 from cloister.privacy import accounting
 from cloister.privacy.accounting import gdp_epsilon
@@ -88,6 +89,7 @@ def combined_probabilities(
     return total
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class DPSiloEnsemble(ClassifierMixin, BaseEstimator):
     """One private model for each silo, and their averaged probabilities or votes.
 
@@ -143,22 +145,12 @@ class DPSiloEnsemble(ClassifierMixin, BaseEstimator):
     (True, 1.0)
     """
 
-    def __init__(
-        self,
-        base: Any,
-        *,
-        combine: Combine = "probabilities",
-        weights: Any = "equal",
-        nominal_n: Sequence[int] | None = None,
-        costs: Any = None,
-        ledgers: Sequence[Any] | None = None,
-    ) -> None:
-        self.base = base
-        self.combine = combine
-        self.weights = weights
-        self.nominal_n = nominal_n
-        self.costs = costs
-        self.ledgers = ledgers
+    base: Any = field(kw_only=False)
+    combine: Combine = "probabilities"
+    weights: Any = "equal"
+    nominal_n: Sequence[int] | None = None
+    costs: Any = None
+    ledgers: Sequence[Any] | None = None
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Release a private model of each silo.
@@ -166,7 +158,7 @@ class DPSiloEnsemble(ClassifierMixin, BaseEstimator):
         Parameters
         ----------
         X : list of tables or paths, one for each silo
-            One table is an ensemble of one model.
+            One table is an ensemble of one model. It may be a list of pairs (X, y) without `y`.
         y : list of array_like, or None
             None where the base has a schema and the tables have the target.
 
@@ -179,8 +171,9 @@ class DPSiloEnsemble(ClassifierMixin, BaseEstimator):
         PlanError, DataError, BudgetExceeded
             Each silo's, before that silo has released anything.
         """
+        X, y = unpaired(X, y)
         silos = as_silos(X)
-        labels = _labels(silos, y)
+        labels = [None] * len(silos) if y is None else label_parts(y, len(silos))
         self._check(len(silos))
         by_position = len(silos) > 1 and not isinstance(self.base.bounds, Schema)
         if by_position and len(set(map(header, silos))) > 1:
@@ -278,10 +271,7 @@ class DPSiloEnsemble(ClassifierMixin, BaseEstimator):
         )
 
     def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = False
-        tags.non_deterministic = True  # fresh noise in every fit
-        return tags
+        return private_tags(super().__sklearn_tags__())
 
 
 def _classifier(result: JobResult) -> Classifier:
@@ -307,17 +297,6 @@ def _checked_weights(weights: Any, n: int) -> Floats:
     if len(given) != n or not all(isfinite(w) and w >= 0 for w in given) or sum(given) <= 0:
         raise PlanError(f"weights must be {n} numbers >= 0, not all 0, got {weights!r}.")
     return np.array(given) / sum(given)
-
-
-def _labels(silos: Sequence[Any], y: Any) -> list[Any]:
-    """Return the labels of each silo."""
-    if y is None:
-        return [None] * len(silos)
-    if len(silos) == 1 and not (isinstance(y, list | tuple) and y and np.ndim(y[0]) >= 1):
-        return [y]
-    if not isinstance(y, list | tuple) or len(y) != len(silos):
-        raise DataError(f"y must be a list of {len(silos)} arrays, one for each silo.")
-    return list(y)
 
 
 def _most_silos(base: Any, n_silos: int) -> int:

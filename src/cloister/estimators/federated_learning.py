@@ -21,7 +21,7 @@ from sklearn.base import BaseEstimator, clone, is_regressor
 from sklearn.utils.validation import check_is_fitted
 
 from cloister.errors import DataError, PlanError
-from cloister.estimators.tables import account_of
+from cloister.estimators.release import account_of
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.jobs import JobResult, run_plan
 from cloister.privacy import accounting
@@ -141,6 +141,7 @@ def epsilons(plan: Plan) -> Epsilons:
     return Epsilons(local, composed(plan.noise_std, 1, plan.rate))
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class FederatedLearner(BaseEstimator):
     """Train one model over clients that keep their data, with a guarantee for each client.
 
@@ -196,48 +197,25 @@ class FederatedLearner(BaseEstimator):
 
     _new_noise: ClassVar[Callable[[], NoiseSource]] = DiscreteNoise
 
-    def __init__(
-        self,
-        model: Any,
-        *,
-        epsilon: float,
-        delta: float | None = None,
-        rounds: int = 10,
-        clip: float = 1.0,
-        rate: float = 1.0,
-        growth: float = 1.0,
-        server_rate: float = 1.0,
-        momentum: float = 0.0,
-        trust: Trust = "sum",
-        classes: Any = None,
-        local_epochs: int = 1,
-        batch_size: int = 32,
-        learning_rate: float = 0.1,
-        loss: Any = None,
-        profile: Literal["group", "pairwise"] = "group",
-        ledger: Any = None,
-        dataset: str | None = None,
-        public_seed: int = 0,
-    ) -> None:
-        self.model = model
-        self.epsilon = epsilon
-        self.delta = delta
-        self.rounds = rounds
-        self.clip = clip
-        self.rate = rate
-        self.growth = growth
-        self.server_rate = server_rate
-        self.momentum = momentum
-        self.trust = trust
-        self.classes = classes
-        self.local_epochs = local_epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.loss = loss
-        self.profile = profile
-        self.ledger = ledger
-        self.dataset = dataset
-        self.public_seed = public_seed
+    model: Any = field(kw_only=False)
+    epsilon: float
+    delta: float | None = None
+    rounds: int = 10
+    clip: float = 1.0
+    rate: float = 1.0
+    growth: float = 1.0
+    server_rate: float = 1.0
+    momentum: float = 0.0
+    trust: Trust = "sum"
+    classes: Any = None
+    local_epochs: int = 1
+    batch_size: int = 32
+    learning_rate: float = 0.1
+    loss: Any = None
+    profile: Literal["group", "pairwise"] = "group"
+    ledger: Any = None
+    dataset: str | None = None
+    public_seed: int = 0
 
     def fit(self, clients: Sequence[Any], y: Any = None) -> FederatedLearner:
         """Train over clients.

@@ -3,37 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.utils import check_random_state
 
 from cloister.errors import PlanError
-from cloister.estimators.base import PrivateClassifier, read_labelled
-from cloister.estimators.tables import Floats
+from cloister.estimators.base import PrivateClassifier, public_seed
+from cloister.estimators.tables import Floats, SiloData
 from cloister.jobs import JobResult
-from cloister.privacy.ledger import Ledger
 from cloister.task import Task
 from cloister.tasks.supervised.forest import RandomForest
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class DPRandomForestClassifier(PrivateClassifier):
     """Differentially private forest over one table or over several silos.
 
     Parameters
     ----------
-    epsilon : float, > 0
-        Privacy budget of one fit. There is no default.
-    bounds : (low, high) or Schema
-        Public bounds of each column, data units; never taken from the records. A schema also has
-        categories, booleans, the target, and what happens to missing values.
-    target : str, optional
-        With a schema: the column of the class.
-    classes : sequence or "in_y"
-        Without a schema: the public labels, or the statement that the set of labels in y is public.
-        A record of another class is left out.
     kind : {"random", "boosted"}, optional
         Counts of all trees in one round, or a tree a round on the gradients of those before. By
         default boosted where there are many records for the budget.
@@ -55,23 +44,13 @@ class DPRandomForestClassifier(PrivateClassifier):
         the class of the least expected cost instead of the most probable one.
     prepare : sequence of (name, options), optional
         Steps before, such as ``[("bounds", {})]``: one plan, one cost.
-    nominal_n : int, optional
-        Public contract value for the number of records. Without it, 2 % of the budget pay for a
-        noisy count.
-    delta : float, optional
-        ``min(1e-6, 1 / (100 nominal_n))`` if not given, 1e-6 without `nominal_n`.
-    ledger : Ledger or path, optional
-        Where the fit is charged before it releases anything; it refuses to overspend.
-    dataset : str, optional
-        Name under which the ledger knows the data; a schema has its own.
-    frac_bits : int in [4, 24]
-        Records are rounded to multiples of ``2**-frac_bits`` of half a column's range.
     random_state : int, RandomState or None
         Seed of the public trees. It never seeds noise.
+    epsilon, bounds, target, classes, nominal_n, delta, ledger, dataset, frac_bits
+        As for every :class:`~cloister.estimators.base.PrivateClassifier`.
 
     Attributes
     ----------
-    classes_ : ndarray of shape (n_classes,)
     feature_importances_ : ndarray of shape (n_features_in_,)
         How far splits on a column part the scores, from released sums; they sum to 1.
     class_count_, class_count_half_width_ : ndarray of shape (n_classes,)
@@ -80,16 +59,12 @@ class DPRandomForestClassifier(PrivateClassifier):
         Noisy counts, or sums of gradients and last of curvature.
     leaf_half_width_ : ndarray of shape (n_classes,) or (n_classes + 1,)
         Of the 95 % interval of every leaf.
-    spent_, delta_ : float
-    plan_ : Plan
-    result_ : JobResult
-    n_features_in_ : int
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    result_, plan_, spent_, delta_, n_features_in_, feature_names_in_
+        As for every :class:`~cloister.estimators.base.PrivateEstimator`.
 
     Notes
     -----
-    Neighbouring data sets differ by one record (or one unit of the schema) added or removed; its
-    class is as private as all else. Intervals have 95 % of the noise; they do not cover sampling.
+    Intervals have 95 % of the noise; they do not cover sampling.
 
     References
     ----------
@@ -112,105 +87,53 @@ class DPRandomForestClassifier(PrivateClassifier):
 
     _task: ClassVar[type[Task]] = RandomForest
 
-    def __init__(
-        self,
-        *,
-        epsilon: float,
-        bounds: Any,
-        target: str | None = None,
-        classes: Any = None,
-        kind: str | None = None,
-        n_estimators: int | None = None,
-        max_depth: int | None = None,
-        max_features: int | None = None,
-        bins: int = 32,
-        learning_rate: float = 0.5,
-        class_weight: Any = None,
-        costs: Any = None,
-        prepare: Sequence[tuple[str, Mapping[str, Any]]] | None = None,
-        nominal_n: int | None = None,
-        delta: float | None = None,
-        ledger: Ledger | str | Path | None = None,
-        dataset: str | None = None,
-        frac_bits: int = 16,
-        random_state: Any = None,
-    ) -> None:
-        self.epsilon = epsilon
-        self.bounds = bounds
-        self.target = target
-        self.classes = classes
-        self.kind = kind
-        self.n_estimators = n_estimators
-        self.max_depth = max_depth
-        self.max_features = max_features
-        self.bins = bins
-        self.learning_rate = learning_rate
-        self.class_weight = class_weight
-        self.costs = costs
-        self.prepare = prepare
-        self.nominal_n = nominal_n
-        self.delta = delta
-        self.ledger = ledger
-        self.dataset = dataset
-        self.frac_bits = frac_bits
-        self.random_state = random_state
+    kind: str | None = None
+    n_estimators: int | None = None
+    max_depth: int | None = None
+    max_features: int | None = None
+    bins: int = 32
+    learning_rate: float = 0.5
+    class_weight: Any = None
+    costs: Any = None
+    prepare: Sequence[tuple[str, Mapping[str, Any]]] | None = None
+    random_state: Any = None
 
-    def fit(self, X: Any, y: Any = None) -> Self:
-        """Release a private forest of the records.
-
-        Parameters
-        ----------
-        X : array_like of shape (n_samples, n_features), DataFrame, path, or list of these
-            A list is one silo each.
-        y : array_like of shape (n_samples,), a list of these, or None
-            None where `bounds` is a schema and X has the target.
-
-        Returns
-        -------
-        DPRandomForestClassifier
-
-        Raises
-        ------
-        PlanError, DataError
-            Before anything is spent.
-        BudgetExceeded
-            If the ledger refuses.
-        """
-        self._check_parameters()
-        schema, records, target = read_labelled(self, X, y, classes=self.classes)
+    def _options(self, data: SiloData) -> dict[str, Any]:
         checked_costs(self.costs, len(self.classes_))
-        self._release(
-            RandomForest,
-            schema,
-            records,
-            target=target,
-            kind=self.kind,
-            n_trees=self.n_estimators,
-            depth=self.max_depth,
-            columns_per_tree=self.max_features,
-            bins=self.bins,
-            rate=self.learning_rate,
-            class_weight=_by_position(self.class_weight, self.classes_),
-            public_seed=int(check_random_state(self.random_state).randint(2**31 - 1)),
-        )
-        return self
+        return {
+            "target": data.target,
+            "kind": self.kind,
+            "n_trees": self.n_estimators,
+            "depth": self.max_depth,
+            "columns_per_tree": self.max_features,
+            "bins": self.bins,
+            "rate": self.learning_rate,
+            "class_weight": _by_position(self.class_weight, self.classes_),
+            "public_seed": public_seed(self.random_state),
+        }
 
     def _keep(self, result: JobResult) -> None:
         super()._keep(result)
-        found = result.results
-        self.leaf_sums_: Floats = found["leaves"]
-        self.leaf_half_width_: Floats = found["leaf_half_width"]
-        self.class_count_: Floats = found["class_sizes"]
-        self.class_count_half_width_: Floats = found["class_half_width"]
+        self._set(_ATTRIBUTES)
         own = self._own_task
         assert isinstance(own, RandomForest)
-        self.feature_importances_: Floats = np.delete(found["importance"], own.target)
+        importance = result.results["importance"]
+        self.feature_importances_: Floats = np.delete(importance, own.target)
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the most probable class of each record, or the one of least expected cost."""
         told = best_class(self.predict_proba(X), self.costs)
         labels: NDArray[Any] = self.classes_[told]
         return labels
+
+
+_ATTRIBUTES = {
+    "leaf_sums_": "leaves",
+    "leaf_half_width_": "leaf_half_width",
+    "class_count_": "class_sizes",
+    "class_count_half_width_": "class_half_width",
+}
+"""Attributes by the names of the task's results."""
 
 
 def checked_costs(costs: Any, n_classes: int) -> Floats | None:

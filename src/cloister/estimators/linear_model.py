@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -14,10 +14,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from cloister.display import Between
 from cloister.errors import PlanError
-from cloister.estimators.base import PrivateClassifier, PrivateEstimator, grid_rows, read_labelled
-from cloister.estimators.tables import Floats
+from cloister.estimators.base import PrivateClassifier, PrivateSupervised
+from cloister.estimators.tables import Floats, SiloData, grid_rows
 from cloister.jobs import JobResult
-from cloister.privacy.ledger import Ledger
 from cloister.schema import Schema
 from cloister.task import Task
 from cloister.tasks.population import ENDS
@@ -25,22 +24,16 @@ from cloister.tasks.supervised.contrasts import combination, difference
 from cloister.tasks.supervised.linear import Linear
 from cloister.tasks.supervised.logistic import Logistic
 
+_NOISE = ("", "_low", "_high")
+_EVERY = (*_NOISE, *ENDS)
 
+
+@dataclass(kw_only=True, eq=False, repr=False)
 class DPLogisticRegression(PrivateClassifier):
     """Differentially private logistic regression over one table or over several silos.
 
     Parameters
     ----------
-    epsilon : float, > 0
-        Privacy budget of one fit. There is no default.
-    bounds : (low, high) or Schema
-        Public bounds of each column, data units; never taken from the records. A schema also has
-        categories, booleans, the target, and what happens to missing values.
-    target : str, optional
-        With a schema: the column of the class.
-    classes : sequence or "in_y"
-        Without a schema: the public labels, or the statement that the set of labels in y is public.
-        A record of another class is left out.
     C : float, > 0
         Inverse strength of the penalty, as in scikit-learn, where numbers are scaled to ``[-1, 1]``
         by their public bounds; infinity for none. Intercepts are not penalised.
@@ -55,21 +48,11 @@ class DPLogisticRegression(PrivateClassifier):
         Whether coefficients that drown in noise are drawn toward 0.
     reference : mapping of column to category, optional
         That odds ratios are against in reports; by default a column's first.
-    nominal_n : int, optional
-        Public contract value for the number of records. Without it, 2 % of the budget pay for a
-        noisy count.
-    delta : float, optional
-        ``min(1e-6, 1 / (100 nominal_n))`` if not given, 1e-6 without `nominal_n`.
-    ledger : Ledger or path, optional
-        Where the fit is charged before it releases anything; it refuses to overspend.
-    dataset : str, optional
-        Name under which the ledger knows the data; a schema has its own.
-    frac_bits : int in [4, 24]
-        Records are rounded to multiples of ``2**-frac_bits`` of half a column's range.
+    epsilon, bounds, target, classes, nominal_n, delta, ledger, dataset, frac_bits
+        As for every :class:`~cloister.estimators.base.PrivateClassifier`.
 
     Attributes
     ----------
-    classes_ : ndarray of shape (n_classes,)
     coef_, coef_low_, coef_high_ : ndarray of shape (n_outputs, n_columns)
         Data units, with 95 % intervals of the noise; one output for two classes, else one a class.
     coef_population_low_, coef_population_high_ : ndarray of shape (n_outputs, n_columns)
@@ -79,16 +62,12 @@ class DPLogisticRegression(PrivateClassifier):
     feature_names_ : ndarray of shape (n_columns,)
         Columns of the design, such as ``age`` and ``sex=Female``.
     n_iter_ : int
-    spent_, delta_ : float
-    plan_ : Plan
-    result_ : JobResult
-    n_features_in_ : int
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    result_, plan_, spent_, delta_, n_features_in_, feature_names_in_
+        As for every :class:`~cloister.estimators.base.PrivateEstimator`.
 
     Notes
     -----
-    Neighbouring data sets differ by one record (or one unit of the schema) added or removed; its
-    class is as private as all else. What the intervals say is in docs/how-to/regression.md.
+    What the intervals say is in docs/how-to/regression.md.
 
     References
     ----------
@@ -108,86 +87,26 @@ class DPLogisticRegression(PrivateClassifier):
 
     _task: ClassVar[type[Task]] = Logistic
 
-    def __init__(
-        self,
-        *,
-        epsilon: float,
-        bounds: Any,
-        target: str | None = None,
-        classes: Any = None,
-        C: float = 1.0,
-        class_weight: str | Mapping[Any, float] | None = None,
-        rounds: int | None = None,
-        clip: float | None = None,
-        shrinkage: bool = True,
-        reference: Mapping[str, str] | None = None,
-        nominal_n: int | None = None,
-        delta: float | None = None,
-        ledger: Ledger | str | Path | None = None,
-        dataset: str | None = None,
-        frac_bits: int = 16,
-    ) -> None:
-        self.epsilon = epsilon
-        self.bounds = bounds
-        self.target = target
-        self.classes = classes
-        self.reference = reference
-        self.C = C
-        self.class_weight = class_weight
-        self.rounds = rounds
-        self.clip = clip
-        self.shrinkage = shrinkage
-        self.nominal_n = nominal_n
-        self.delta = delta
-        self.ledger = ledger
-        self.dataset = dataset
-        self.frac_bits = frac_bits
+    C: float = 1.0
+    class_weight: str | Mapping[Any, float] | None = None
+    rounds: int | None = None
+    clip: float | None = None
+    shrinkage: bool = True
+    reference: Mapping[str, str] | None = None
 
-    def fit(self, X: Any, y: Any = None) -> Self:
-        """Release a private model of the records.
-
-        Parameters
-        ----------
-        X : array_like of shape (n_samples, n_features), DataFrame, path, or list of these
-            A list is one silo each.
-        y : array_like of shape (n_samples,), a list of these, or None
-            None where `bounds` is a schema and X has the target.
-
-        Returns
-        -------
-        DPLogisticRegression
-
-        Raises
-        ------
-        PlanError, DataError
-            Before anything is spent.
-        BudgetExceeded
-            If the ledger refuses.
-        """
-        self._check_parameters()
-        schema, records, target = read_labelled(self, X, y, classes=self.classes)
-        self._release(
-            Logistic,
-            schema,
-            records,
-            target=target,
-            C=self.C,
-            class_weight=self._weights(schema, target),
-            rounds=self.rounds,
-            clip=self.clip,
-            shrinkage=self.shrinkage,
-            reference=self.reference,
-        )
-        return self
+    def _options(self, data: SiloData) -> dict[str, Any]:
+        names = ("C", "rounds", "clip", "shrinkage", "reference")
+        given = {name: getattr(self, name) for name in names}
+        return {"target": data.target, "class_weight": self._weights(data), **given}
 
     def _keep(self, result: JobResult) -> None:
         super()._keep(result)
-        _set_coefficients(self)
+        names = [name + end for name in ("coef", "intercept") for end in _EVERY]
+        self._set({f"{name}_": name for name in names})
+        task = self._own_task
+        assert isinstance(task, Logistic)
+        self.feature_names_ = np.array(task.names[:-1], dtype=object)
         self.n_iter_: int = result.plan.rounds
-        for end in ENDS:
-            if f"coef{end}" in result.results:
-                setattr(self, f"coef{end}_", result.results[f"coef{end}"])
-                setattr(self, f"intercept{end}_", result.results[f"intercept{end}"])
 
     def odds_ratio(self, column: str, reference: str | None = None, label: Any = None) -> Between:
         """Return what one unit of a column, or one category instead of another, does to the odds.
@@ -227,12 +146,12 @@ class DPLogisticRegression(PrivateClassifier):
         assert isinstance(task, Logistic)
         return task.odds_ratio(self.result_.results, weights, 0 if len(labels) == 2 else at)
 
-    def _weights(self, schema: Schema, target: str) -> Any:
+    def _weights(self, data: SiloData) -> Any:
         """Return class weights by the schema's names of the classes."""
         if not isinstance(self.class_weight, Mapping):
             return self.class_weight
-        names = next(c for c in schema.public if c.name == target).categories
-        by_label = dict(zip(self.classes_.tolist(), names, strict=True))
+        words = next(c for c in data.schema.public if c.name == data.target).categories
+        by_label = dict(zip(self.classes_.tolist(), words, strict=True))
         return {by_label.get(label, label): w for label, w in self.class_weight.items()}
 
     def decision_function(self, X: Any) -> Floats:
@@ -251,17 +170,12 @@ class DPLogisticRegression(PrivateClassifier):
         return labels
 
 
-class DPLinearRegression(RegressorMixin, PrivateEstimator):
+@dataclass(kw_only=True, eq=False, repr=False)
+class DPLinearRegression(RegressorMixin, PrivateSupervised):
     """Differentially private least squares, with a ridge if wanted.
 
     Parameters
     ----------
-    epsilon : float, > 0
-        Privacy budget of one fit. There is no default.
-    bounds : (low, high) or Schema
-        Public bounds of each column, data units; never taken from the records.
-    target : str, optional
-        With a schema: the column of numbers that is to be told.
     target_bounds : (low, high), optional
         Without a schema: public bounds of y, required. What is outside is moved to the bound.
     alpha : float, >= 0
@@ -275,8 +189,10 @@ class DPLinearRegression(RegressorMixin, PrivateEstimator):
     sandwich : bool
         Whether population intervals hold residuals whose variance depends on the columns; that
         takes 15 % of the budget.
-    shrinkage, nominal_n, delta, ledger, dataset, frac_bits
+    shrinkage : bool
         As in :class:`DPLogisticRegression`.
+    epsilon, bounds, target, nominal_n, delta, ledger, dataset, frac_bits
+        As for every :class:`~cloister.estimators.base.PrivateSupervised`.
 
     Attributes
     ----------
@@ -294,11 +210,8 @@ class DPLinearRegression(RegressorMixin, PrivateEstimator):
     covariance_, sampling_covariance_ : ndarray of shape (n_columns + 1, n_columns + 1)
         Of coefficients and intercept: of the noise, and over samples of this size.
     feature_names_ : ndarray of shape (n_columns,)
-    spent_, delta_ : float
-    plan_ : Plan
-    result_ : JobResult
-    n_features_in_ : int
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    result_, plan_, spent_, delta_, n_features_in_, feature_names_in_
+        As for every :class:`~cloister.estimators.base.PrivateEstimator`.
 
     References
     ----------
@@ -320,75 +233,22 @@ class DPLinearRegression(RegressorMixin, PrivateEstimator):
 
     _task: ClassVar[type[Task]] = Linear
 
-    def __init__(
-        self,
-        *,
-        epsilon: float,
-        bounds: Any,
-        target: str | None = None,
-        target_bounds: Any = None,
-        alpha: float = 0.0,
-        clip: float | None = None,
-        shrinkage: bool = True,
-        sandwich: bool = False,
-        reference: Mapping[str, str] | None = None,
-        nominal_n: int | None = None,
-        delta: float | None = None,
-        ledger: Ledger | str | Path | None = None,
-        dataset: str | None = None,
-        frac_bits: int = 16,
-    ) -> None:
-        self.epsilon = epsilon
-        self.bounds = bounds
-        self.target = target
-        self.target_bounds = target_bounds
-        self.alpha = alpha
-        self.clip = clip
-        self.shrinkage = shrinkage
-        self.sandwich = sandwich
-        self.reference = reference
-        self.nominal_n = nominal_n
-        self.delta = delta
-        self.ledger = ledger
-        self.dataset = dataset
-        self.frac_bits = frac_bits
+    target_bounds: Any = None
+    alpha: float = 0.0
+    clip: float | None = None
+    shrinkage: bool = True
+    sandwich: bool = False
+    reference: Mapping[str, str] | None = None
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Release a private model of the records.
+        """Release a private model of the records, as :meth:`PrivateSupervised.fit` says.
 
-        Parameters
-        ----------
-        X : array_like of shape (n_samples, n_features), DataFrame, path, or list of these
-            A list is one silo each.
-        y : array_like of shape (n_samples,), a list of these, or None
-            None where `bounds` is a schema and X has the target.
-
-        Returns
-        -------
-        DPLinearRegression
-
-        Raises
-        ------
-        PlanError, DataError
-            Before anything is spent.
-        BudgetExceeded
-            If the ledger refuses.
+        Warns
+        -----
+        UserWarning
+            If nothing can be told of a coefficient.
         """
-        self._check_parameters()
-        if not isinstance(self.bounds, Schema) and self.target_bounds is None:
-            raise PlanError("target_bounds must be given: two public numbers that y lies between.")
-        schema, records, target = read_labelled(self, X, y, target_bounds=self.target_bounds)
-        self._release(
-            Linear,
-            schema,
-            records,
-            target=target,
-            alpha=self.alpha,
-            clip=self.clip,
-            shrinkage=self.shrinkage,
-            sandwich=self.sandwich,
-            reference=self.reference,
-        )
+        self._fit(X, y)
         drowned = self.result_.results["drowned"] > 0
         if drowned.any():
             names = ", ".join(map(str, self.feature_names_[drowned]))
@@ -400,17 +260,24 @@ class DPLinearRegression(RegressorMixin, PrivateEstimator):
             )
         return self
 
+    def _check(self) -> None:
+        if not isinstance(self.bounds, Schema) and self.target_bounds is None:
+            raise PlanError("target_bounds must be given: two public numbers that y lies between.")
+
+    def _options(self, data: SiloData) -> dict[str, Any]:
+        names = ("alpha", "clip", "shrinkage", "sandwich", "reference")
+        return {"target": data.target, **{name: getattr(self, name) for name in names}}
+
     def _keep(self, result: JobResult) -> None:
         super()._keep(result)
-        _set_coefficients(self)
-        results = result.results
-        for end in ("", "_low", "_high", "_population_low", "_population_high"):
-            setattr(self, f"coef{end}_", results[f"coef{end}"])
-            setattr(self, f"intercept{end}_", float(results[f"intercept{end}"][0]))
-        for end in ("", "_low", "_high"):
-            setattr(self, f"residual_std{end}_", float(results[f"residual_std{end}"][0]))
-        self.covariance_: Floats = results["covariance"]
-        self.sampling_covariance_: Floats = results["sampling_covariance"]
+        names = [f"coef{end}" for end in _EVERY]
+        self._set({f"{name}_": name for name in (*names, "covariance", "sampling_covariance")})
+        numbers = [f"intercept{end}" for end in _EVERY] + [f"residual_std{end}" for end in _NOISE]
+        for name in numbers:
+            setattr(self, f"{name}_", float(result.results[name][0]))
+        task = self._own_task
+        assert isinstance(task, Linear)
+        self.feature_names_ = np.array(task.names[:-1], dtype=object)
 
     def contrast(self, level: str, reference: str) -> Between:
         """Return one coefficient less another, with intervals that know their covariance.
@@ -446,13 +313,3 @@ class DPLinearRegression(RegressorMixin, PrivateEstimator):
         task = self.plan_.task
         assert isinstance(task, Linear)
         return task.predict(self.result_.results, rows)
-
-
-def _set_coefficients(model: PrivateEstimator) -> None:
-    """Set coefficients, intercepts, their intervals, and the names of the design's columns."""
-    for name in ("coef", "intercept"):
-        for end in ("", "_low", "_high"):
-            setattr(model, f"{name}{end}_", model.result_.results[name + end])
-    task = model.plan_.task
-    assert isinstance(task, Logistic | Linear)
-    model.feature_names_ = np.array(task.names[:-1], dtype=object)

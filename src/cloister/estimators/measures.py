@@ -11,17 +11,25 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 
-from cloister.data import read_floats, read_source
+from cloister.data import read_floats
 from cloister.display import Between, Exhibit
 from cloister.errors import DataError, PlanError, PrivacyWarning
-from cloister.estimators.base import PrivateEstimator, grid_rows, read_labelled
 from cloister.estimators.ensemble import DPSiloEnsemble, combined_probabilities
 from cloister.estimators.forest import best_class
+from cloister.estimators.release import Released, Spending, release
 from cloister.estimators.row_code import frame_by_frame, one_by_one, row_code
-from cloister.estimators.tables import Floats, read_silos
-from cloister.jobs import JobResult
+from cloister.estimators.tables import (
+    Floats,
+    SiloData,
+    by_schema,
+    class_words,
+    grid_rows,
+    read_labelled,
+    read_silos,
+    unpaired,
+    words_column,
+)
 from cloister.privacy.ledger import Ledger
-from cloister.protocol.plan import Plan
 from cloister.schema import Column, Schema
 from cloister.task import Classifier, Regressor, Task
 from cloister.tasks.evaluation.classification import Evaluation
@@ -40,7 +48,7 @@ _ASSUMED = (
 
 
 @dataclass(frozen=True)
-class Measures:
+class Measures(Released):
     """Released measures of a model, each with its 95 % noise interval.
 
     Parameters
@@ -58,7 +66,6 @@ class Measures:
     noisy matrix; ``measures.to_frame()`` a table; ``measures.exhibits()`` what a report shows.
     """
 
-    result: JobResult
     scored_by: Literal["plan", "row code", "assumed"] = "plan"
 
     def __getitem__(self, name: str) -> Between:
@@ -85,19 +92,9 @@ class Measures:
         """Noisy confusion matrix, truth by prediction; shape (n_classes, n_classes)."""
         return self.result.results["confusion"]
 
-    @property
-    def plan(self) -> Plan:
-        """The plan of the release."""
-        return self.result.plan
-
-    @property
-    def spent(self) -> float:
-        """Epsilon spent, at the plan's delta."""
-        return self.result.epsilon()
-
     def exhibits(self) -> tuple[Exhibit, ...]:
         """Return the tables and pictures: confusion matrix, ROC curve, calibration."""
-        shown = self.plan.task.exhibits(self.result.results, self.plan.columns)
+        shown = super().exhibits()
         if self.scored_by != "assumed":
             return shown
         return tuple(
@@ -123,34 +120,9 @@ class Measures:
         return pd.DataFrame(rows, columns=heads).set_index("measure")
 
 
-class _Reader(PrivateEstimator):
-    """Reads and pays as an estimator does; it has no model of its own."""
-
-    def __init__(
-        self,
-        *,
-        epsilon: float,
-        bounds: Any,
-        nominal_n: int | None,
-        delta: float | None,
-        ledger: Any,
-        dataset: str | None,
-        frac_bits: int,
-        target: str | None = None,
-    ) -> None:
-        self.epsilon = epsilon
-        self.bounds = bounds
-        self.nominal_n = nominal_n
-        self.delta = delta
-        self.ledger = ledger
-        self.dataset = dataset
-        self.frac_bits = frac_bits
-        self.target = target
-
-
 def evaluate(
-    model: Any,
-    X: Any,
+    model: Any = None,
+    X: Any = None,
     y: Any = None,
     *,
     epsilon: float,
@@ -165,6 +137,8 @@ def evaluate(
     ledger: Ledger | str | Path | None = None,
     dataset: str | None = None,
     frac_bits: int = 16,
+    predictions: Any = None,
+    truth: Any = None,
     **options: Any,
 ) -> Measures:
     """Measure a model on records that it has not seen, under a budget of its own.
@@ -178,8 +152,8 @@ def evaluate(
         :class:`~cloister.Measures`, and :func:`~.estimators.row_code.row_code` for the classes
         of which that is proven.
     X : array_like of shape (n_samples, n_features), DataFrame, path, or list of these
-        Records held back; a list is one silo each. A path for a model of ours only. Without a
-        model, predictions: an array of shape (n_samples,), or a list of these.
+        Records held back; a list is one silo each, and may be of pairs (X, y) without `y`. A path
+        for a model of ours only.
     y : array_like of shape (n_samples,), list of these, or None
         The truth. None where X holds it in the column `target`.
     epsilon : float, > 0
@@ -198,7 +172,10 @@ def evaluate(
         whose a record is, and how many records of one count at each silo, the first ones. One
         record by default.
     nominal_n, delta, ledger, dataset, frac_bits
-        As for :class:`~cloister.DPKMeans`.
+        As for every :class:`~cloister.estimators.base.PrivateEstimator`.
+    predictions, truth : array_like of shape (n_samples,), or lists of these
+        Instead of `model`, `X` and `y`: what a model has told already, and what is true; with
+        public `classes`, or `target_bounds` for numbers. A list is one silo each.
     options
         Of the task: `n_bins`, `bound`, `by_silo`; see :class:`~.tasks.evaluate.Evaluation` and
         :class:`~.tasks.evaluate_regression.RegressionEvaluation`.
@@ -232,132 +209,127 @@ def evaluate(
     >>> bool(found["auc"].low < found["auc"].value < found["auc"].high)
     True
     """
-    payer: dict[str, Any] = {
-        "epsilon": epsilon,
-        "nominal_n": nominal_n,
-        "delta": delta,
-        "ledger": ledger,
-        "dataset": dataset,
-        "frac_bits": frac_bits,
-    }
+    spending = Spending(epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits)
+    if predictions is not None or truth is not None:
+        model, X, y = _instead_of(model, X, y, predictions, truth)
+    X, y = unpaired(X, y)
     task = getattr(getattr(model, "plan_", None), "task", None)
     if isinstance(task, Classifier | Regressor):
         if unit is not None or max_rows is not None:
             raise PlanError(
                 "unit and max_rows of a model of ours are those of its schema; give one as bounds."
             )
-        given = {"bounds": bounds, "target": target}
-        return _evaluate_ours(model, task, X, y, classes, target_bounds, given, payer, options)
+        about = {"target": target, "classes": classes, "target_bounds": target_bounds}
+        return _evaluate_ours(model, task, (X, y), about, spending, options)
     if model is None:
-        model, X = _told(X, classes)
+        many = isinstance(X, list) and all(np.ndim(part) == 1 for part in X)
+        tables = [np.asarray(part)[:, None] for part in (X if many else [X])]
+        model, X = _Predictions(classes), tables if many else tables[0]
     if not hasattr(model, "predict"):
         raise PlanError(
             f"model must be a fitted classifier or regressor, got {type(model).__name__}."
         )
-    contract = _Contract(bounds, target, unit, max_rows)
-    return _evaluate_other(model, X, y, classes, target_bounds, contract, payer, options)
+    contract = _Contract(bounds, target, unit, max_rows, classes, target_bounds)
+    return _evaluate_other(model, contract.silos(model, X, y), contract, spending, options)
+
+
+def _instead_of(model: Any, X: Any, y: Any, predictions: Any, truth: Any) -> tuple[Any, Any, Any]:
+    """Return what `predictions` and `truth` stand for: no model, and both as X and y."""
+    if any(given is not None for given in (model, X, y)):
+        raise PlanError("predictions and truth stand for model, X and y; leave these out.")
+    if predictions is None or truth is None:
+        absent = "predictions" if predictions is None else "truth"
+        raise PlanError(f"{absent} must be given: predictions and truth go together.")
+    return None, predictions, truth
 
 
 def _evaluate_ours(
     model: Any,
-    task: Task,
-    X: Any,
-    y: Any,
-    classes: Any,
-    target_bounds: Any,
-    given: dict[str, Any],
-    payer: dict[str, Any],
+    task: Classifier | Regressor,
+    pair: tuple[Any, Any],
+    about: dict[str, Any],
+    spending: Spending,
     options: dict[str, Any],
 ) -> Measures:
     """Put a released model into the plan; the silos apply it."""
-    payer = {**payer, "frac_bits": task.frac_bits}
-    payer["dataset"] = payer["dataset"] or getattr(model, "dataset", None)
-    about: dict[str, Any] = {
-        name: getattr(model, name, None) if value is None else value
-        for name, value in given.items()
-    }
-    reader = _Reader(**about, **payer)
-    reader._check_parameters()
-    classifies = isinstance(task, Classifier)
-    if classifies:
-        target_bounds = None
-        classes = model.classes_ if classes is None else classes
-    elif target_bounds is None:
-        at, grid = task.target, model.plan_.grid  # type: ignore[attr-defined]  # a regressor has one
-        target_bounds = (grid.low[at], grid.high[at])
-    schema, records, _ = read_labelled(reader, X, y, classes=classes, target_bounds=target_bounds)
-    if schema.names != model.plan_.columns or schema.grid(task.frac_bits) != model.plan_.grid:
+    spending = replace(
+        spending,
+        frac_bits=task.frac_bits,
+        dataset=spending.dataset or getattr(model, "dataset", None),
+        bounds=model.bounds if spending.bounds is None else spending.bounds,
+    )
+    at, grid = task.target, model.plan_.grid
+    known = {"target": getattr(model, "target", None)}
+    if isinstance(task, Classifier):
+        about, known["classes"] = {**about, "target_bounds": None}, model.classes_
+    else:
+        known["target_bounds"] = (grid.low[at], grid.high[at])
+    about = {k: known.get(k) if value is None else value for k, value in about.items()}
+    data = read_labelled(*pair, spending, **about)
+    if data.schema.names != model.plan_.columns or data.schema.grid(task.frac_bits) != grid:
         raise DataError(
             f"columns must be those the model was trained on, {list(model.plan_.columns)}, with "
-            f"the same bounds, got {list(schema.names)}."
+            f"the same bounds, got {list(data.schema.names)}."
         )
-    kind = Evaluation if classifies else RegressionEvaluation
+    kind = Evaluation if isinstance(task, Classifier) else RegressionEvaluation
     released = model.result_.results
-    return Measures(
-        reader._release(kind, schema, records, model=task, released=released, **options)
-    )
+    return Measures(release(kind, data, spending, model=task, released=released, **options))
 
 
 def _evaluate_other(
     model: Any,
-    X: Any,
-    y: Any,
-    classes: Any,
-    target_bounds: Any,
+    silos: list[_Silo],
     contract: _Contract,
-    payer: dict[str, Any],
+    spending: Spending,
     options: dict[str, Any],
 ) -> Measures:
     """Let each silo score its records with a model that everybody has, and read the scores."""
-    silos = contract.silos(model, X, y)
-    if target_bounds is None and not hasattr(model, "classes_"):
-        target_bounds = contract.target_bounds()
     asked = _Asked.of(model)
-    if target_bounds is not None or getattr(model, "classes_", None) is None:
-        if target_bounds is None:
-            raise PlanError(
-                "target_bounds must be given: two public numbers around the truth; or classes, "
-                "where it is a label."
-            )
-        low, high = (float(bound) for bound in target_bounds)
-        columns = tuple(
-            Column(name=name, type="number", min=low, max=high) for name in ("truth", "prediction")
-        )
-        cells = [(silo.truth.astype(np.float64), asked.numbers(silo.table)) for silo in silos]
-        kind: type[Task] = RegressionEvaluation
+    bounds = contract.bounds_of_truth(model)
+    if bounds is None:
+        kind: type[Task] = Evaluation
+        labels = np.asarray(model.classes_ if contract.classes is None else contract.classes)
+        columns, cells = _labels_told(asked, silos, labels)
     else:
-        labels = np.asarray(model.classes_ if classes is None else classes)
-        words = _words(labels)
-        truth = Column(
-            name="truth", type="category", categories=words, min=0.0, max=len(words) - 1.0
-        )
-        truths = [_worded(silo.truth, labels, words) for silo in silos]
-        kind = Evaluation
-        if len(labels) == 2 and asked.scores:
-            columns = (truth, Column(name="score", type="number", min=0.0, max=1.0))
-            told = [asked.scores(silo.table) for silo in silos]
-        else:
-            columns = (truth, truth.model_copy(update={"name": "prediction"}))
-            told = [_worded(asked.labels(silo.table), labels, words) for silo in silos]
-        cells = list(zip(truths, told, strict=True))
-    schema = contract.schema(columns, payer["dataset"])
-    reader = _Reader(bounds=schema, **payer)
-    reader._check_parameters()
-    frac_bits = int(payer["frac_bits"])
-    records = {
-        f"silo-{i}": read_source(_frame(schema, pair, silo.units), schema, frac_bits=frac_bits)
-        for i, (pair, silo) in enumerate(zip(cells, silos, strict=True))
-    }
+        kind = RegressionEvaluation
+        truth = Column(name="truth", type="number", min=bounds[0], max=bounds[1])
+        columns = (truth, truth.model_copy(update={"name": "prediction"}))
+        cells = [(silo.truth.astype(np.float64), asked.numbers(silo.table)) for silo in silos]
+    schema = contract.schema(columns, spending.dataset)
+    frames = [_frame(schema, *pair, silo.units) for pair, silo in zip(cells, silos, strict=True)]
+    data = SiloData(schema, by_schema(frames, schema, spending))
     if not asked.own:
-        warnings.warn(
-            f"model is a {type(model).__name__}, of which it cannot be proven that its answer to a "
-            "record is a function of that record alone; the guarantee assumes it.",
-            PrivacyWarning,
-            stacklevel=3,
-        )
-    names = {"truth": schema.names[0], columns[1].name: schema.names[1]}
-    result = reader._release(kind, schema, records, **names, **options)
+        _say_assumed(model)
+    names: dict[str, Any] = {"truth": schema.names[0], columns[1].name: schema.names[1]}
+    result = release(kind, data, spending, **names, **options)
     return Measures(result, "row code" if asked.own else "assumed")
+
+
+def _say_assumed(model: Any) -> None:
+    """Warn that nobody can look into a model."""
+    known = "not there" if isinstance(model, _Predictions) else f"a {type(model).__name__}"
+    warnings.warn(
+        f"model is {known}, so it cannot be proven that its answer to a record is a function of "
+        "that record alone; the guarantee assumes it.",
+        PrivacyWarning,
+        stacklevel=4,
+    )
+
+
+def _labels_told(
+    asked: _Asked, silos: list[_Silo], labels: np.ndarray
+) -> tuple[tuple[Column, Column], list[tuple[Any, Any]]]:
+    """Return the columns of truth and answer of a classifier, and their cells in each silo."""
+    words = class_words(labels)
+    truth = words_column("truth", words)
+    truths = [_worded(silo.truth, labels, words) for silo in silos]
+    if len(labels) == 2 and asked.scores:
+        answer = Column(name="score", type="number", min=0.0, max=1.0)
+        told = [asked.scores(silo.table) for silo in silos]
+    else:
+        answer = words_column("prediction", words)
+        told = [_worded(asked.labels(silo.table), labels, words) for silo in silos]
+    return (truth, answer), list(zip(truths, told, strict=True))
 
 
 @dataclass(frozen=True)
@@ -369,13 +341,6 @@ class _Predictions:
     def predict(self, table: Any) -> Any:
         """Return the column."""
         return table[:, 0]
-
-
-def _told(predictions: Any, classes: Any) -> tuple[_Predictions, Any]:
-    """Return predictions that are there already as a model and its tables."""
-    many = isinstance(predictions, list) and all(np.ndim(part) == 1 for part in predictions)
-    tables = [np.asarray(part)[:, None] for part in (predictions if many else [predictions])]
-    return _Predictions(classes), tables if many else tables[0]
 
 
 @dataclass(frozen=True)
@@ -395,6 +360,8 @@ class _Contract:
     target: str | None
     unit: str | None
     max_rows: int | None
+    classes: Any = None
+    target_bounds: Any = None
 
     def __post_init__(self) -> None:
         if self.bounds is not None and not isinstance(self.bounds, Schema):
@@ -410,11 +377,19 @@ class _Contract:
             return self.bounds.unit_column
         return None if self.unit == "row" else self.unit
 
-    def target_bounds(self) -> tuple[float, float] | None:
-        """Return the public bounds of a target of numbers that the schema has."""
+    def bounds_of_truth(self, model: Any) -> tuple[float, float] | None:
+        """Return the public bounds of what a regressor tells, or None for a classifier."""
         columns = self.bounds.columns if self.bounds else ()
-        column = next((c for c in columns if c.name == self.target), None)
-        return None if column is None or column.categories else (column.min, column.max)
+        column = next((c for c in columns if c.name == self.target and not c.categories), None)
+        given = self.target_bounds
+        if given is None and not hasattr(model, "classes_") and column:
+            given = (column.min, column.max)
+        if given is None and getattr(model, "classes_", None) is None:
+            raise PlanError(
+                "target_bounds must be given: two public numbers around the truth; or classes, "
+                "where it is a label."
+            )
+        return None if given is None else (float(given[0]), float(given[1]))
 
     def silos(self, model: Any, X: Any, y: Any) -> list[_Silo]:
         """Return what each silo has; tables hold what the model looks at."""
@@ -547,13 +522,6 @@ def _of_ensemble(model: DPSiloEnsemble) -> tuple[Callable[[Any], Any], ...]:
     return lambda table: each(shares, (0, k), table)[:, 1], labels, labels
 
 
-def _words(labels: np.ndarray) -> tuple[str, ...]:
-    """Return the word that a schema has for each label."""
-    words = tuple(f"{label}".strip() for label in labels)
-    plain = len(set(words)) == len(words) and all(words)
-    return words if plain else tuple(f"class {i}" for i in range(len(labels)))
-
-
 def _worded(told: np.ndarray, labels: np.ndarray, words: tuple[str, ...]) -> np.ndarray:
     """Return the word of each label; None for an unknown one, so that its record is dropped."""
     found = told[:, None] == labels[None, :]
@@ -562,11 +530,11 @@ def _worded(told: np.ndarray, labels: np.ndarray, words: tuple[str, ...]) -> np.
     return np.asarray(named[at])
 
 
-def _frame(schema: Schema, pair: tuple[Any, Any], units: Any) -> Any:
+def _frame(schema: Schema, truth: Any, told: Any, units: Any) -> Any:
     """Return truths and answers as a table that the schema reads."""
     import pandas as pd
 
-    found = dict(zip(schema.names, pair, strict=True))
+    found = dict(zip(schema.names, (truth, told), strict=True))
     if units is not None:
         found[schema.unit] = np.asarray(units)
     return pd.DataFrame(found)
@@ -598,7 +566,7 @@ def cluster_quality(
     bounds : (low, high) or Schema
         Public bounds; those of the estimator unless given.
     nominal_n, delta, ledger, dataset, frac_bits
-        As for :class:`~cloister.DPKMeans`.
+        As for every :class:`~cloister.estimators.base.PrivateEstimator`.
     n_bins : int, >= 2
         Of the histogram of silhouettes.
 
@@ -625,17 +593,8 @@ def cluster_quality(
     True
     """
     places = getattr(centres, "cluster_centers_", centres)
-    reader = _Reader(
-        epsilon=epsilon,
-        bounds=getattr(centres, "bounds", None) if bounds is None else bounds,
-        nominal_n=nominal_n,
-        delta=delta,
-        ledger=ledger,
-        dataset=dataset,
-        frac_bits=frac_bits,
-    )
-    reader._check_parameters()
-    schema, records, _ = read_silos(reader, X, frac_bits=int(frac_bits))
-    return Measures(
-        reader._release(ClusterQuality, schema, records, centres=np.asarray(places), n_bins=n_bins)
-    )
+    if bounds is None:
+        bounds = getattr(centres, "bounds", None)
+    spending = Spending(epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits)
+    options: dict[str, Any] = {"centres": np.asarray(places), "n_bins": n_bins}
+    return Measures(release(ClusterQuality, read_silos(X, spending), spending, **options))

@@ -3,33 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 
-from cloister.estimators.base import PrivateClassifier, read_labelled
+from cloister.estimators.base import PrivateClassifier
+from cloister.estimators.tables import SiloData
 from cloister.jobs import JobResult
-from cloister.privacy.ledger import Ledger
 from cloister.task import Task
+from cloister.tasks.population import ENDS
 from cloister.tasks.supervised.naive_bayes import NaiveBayes
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class DPNaiveBayes(PrivateClassifier):
     """Differentially private naive Bayes over one table or over several silos.
 
     Parameters
     ----------
-    epsilon : float, > 0
-        Privacy budget of one fit. There is no default.
-    bounds : (low, high) or Schema
-        Public bounds of each column, data units; never taken from the records. A schema also has
-        categories, booleans, the target, and what happens to missing values.
-    target : str, optional
-        With a schema: the column of the class.
-    classes : sequence or "in_y"
-        Without a schema: the public labels, or the statement that the set of labels in y is public.
-        A record of another class is left out.
     numbers : {"binned", "gaussian", "counts"} or mapping of column to one of these
         How columns of numbers are modelled: by a table of bins, by a normal law, or as counts by a
         multinomial law.
@@ -42,21 +34,11 @@ class DPNaiveBayes(PrivateClassifier):
         Records added to every cell (Laplace smoothing); more is added where noise is strong.
     prepare : sequence of (name, options), optional
         Steps before, such as ``[("standardise", {})]``: one plan, one cost.
-    nominal_n : int, optional
-        Public contract value for the number of records. Without it, 2 % of the budget pay for a
-        noisy count.
-    delta : float, optional
-        ``min(1e-6, 1 / (100 nominal_n))`` if not given, 1e-6 without `nominal_n`.
-    ledger : Ledger or path, optional
-        Where the fit is charged before it releases anything; it refuses to overspend.
-    dataset : str, optional
-        Name under which the ledger knows the data; a schema has its own.
-    frac_bits : int in [4, 24]
-        Records are rounded to multiples of ``2**-frac_bits`` of half a column's range.
+    epsilon, bounds, target, classes, nominal_n, delta, ledger, dataset, frac_bits
+        As for every :class:`~cloister.estimators.base.PrivateClassifier`.
 
     Attributes
     ----------
-    classes_ : ndarray of shape (n_classes,)
     class_count_, class_count_half_width_ : ndarray of shape (n_classes,)
         Noisy numbers of records, which may be negative, and the half-width of their intervals.
     class_prior_, class_prior_low_, class_prior_high_ : ndarray of shape (n_classes,)
@@ -72,16 +54,12 @@ class DPNaiveBayes(PrivateClassifier):
     class_prior_population_low_, class_prior_population_high_, and so on
         Ends of population intervals of ``class_prior_``, ``feature_prob_`` and ``theta_``: noise
         and sampling together, as if each record were drawn by itself.
-    spent_, delta_ : float
-    plan_ : Plan
-    result_ : JobResult
-    n_features_in_ : int
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    result_, plan_, spent_, delta_, n_features_in_, feature_names_in_
+        As for every :class:`~cloister.estimators.base.PrivateEstimator`.
 
     Notes
     -----
-    Neighbouring data sets differ by one record (or one unit of the schema) added or removed; its
-    class is as private as all else. Intervals have 95 % of the noise, population intervals
+    Intervals have 95 % of the noise, population intervals
     that and sampling.
 
     References
@@ -102,109 +80,38 @@ class DPNaiveBayes(PrivateClassifier):
 
     _task: ClassVar[type[Task]] = NaiveBayes
 
-    def __init__(
-        self,
-        *,
-        epsilon: float,
-        bounds: Any,
-        target: str | None = None,
-        classes: Any = None,
-        numbers: str | Mapping[str, str] = "binned",
-        bins: int | None = None,
-        most_counts: float | None = None,
-        smoothing: float = 1.0,
-        prepare: Sequence[tuple[str, Mapping[str, Any]]] | None = None,
-        nominal_n: int | None = None,
-        delta: float | None = None,
-        ledger: Ledger | str | Path | None = None,
-        dataset: str | None = None,
-        frac_bits: int = 16,
-    ) -> None:
-        self.epsilon = epsilon
-        self.bounds = bounds
-        self.target = target
-        self.classes = classes
-        self.numbers = numbers
-        self.bins = bins
-        self.most_counts = most_counts
-        self.smoothing = smoothing
-        self.prepare = prepare
-        self.nominal_n = nominal_n
-        self.delta = delta
-        self.ledger = ledger
-        self.dataset = dataset
-        self.frac_bits = frac_bits
+    numbers: str | Mapping[str, str] = "binned"
+    bins: int | None = None
+    most_counts: float | None = None
+    smoothing: float = 1.0
+    prepare: Sequence[tuple[str, Mapping[str, Any]]] | None = None
 
-    def fit(self, X: Any, y: Any = None) -> Self:
-        """Release a private model of the records.
-
-        Parameters
-        ----------
-        X : array_like of shape (n_samples, n_features), DataFrame, path, or list of these
-            A list is one silo each.
-        y : array_like of shape (n_samples,), a list of these, or None
-            None where `bounds` is a schema and X has the target.
-
-        Returns
-        -------
-        DPNaiveBayes
-
-        Raises
-        ------
-        PlanError, DataError
-            Before anything is spent.
-        BudgetExceeded
-            If the ledger refuses.
-        """
-        self._check_parameters()
-        schema, records, target = read_labelled(self, X, y, classes=self.classes)
-        self._release(
-            NaiveBayes,
-            schema,
-            records,
-            target=target,
-            numbers=self.numbers,
-            bins=self.bins,
-            most_counts=self.most_counts,
-            smoothing=self.smoothing,
-        )
-        return self
+    def _options(self, data: SiloData) -> dict[str, Any]:
+        names = ("numbers", "bins", "most_counts", "smoothing")
+        return {"target": data.target, **{name: getattr(self, name) for name in names}}
 
     def _keep(self, result: JobResult) -> None:
         """Set the learned attributes; those of kinds of columns that are not there stay absent."""
         super()._keep(result)
-        found = result.results
-        for name, key in _ATTRIBUTES.items():
-            self.__dict__.pop(name, None)
-            if key in found:
-                setattr(self, name, found[key])
+        self._set(_ATTRIBUTES)
         task = self._own_task
         assert isinstance(task, NaiveBayes)
         self.feature_names_ = np.array(task.cell_names(self._own_columns), dtype=object)
 
 
+_INTERVALS = {
+    "class_prior": "class_prior",
+    "feature_prob": "cells",
+    "theta": "means",
+    "word_prob": "words",
+}
 _ATTRIBUTES = {
     "class_count_": "class_counts",
     "class_count_half_width_": "class_count_half_width",
-    "class_prior_": "class_prior",
-    "class_prior_low_": "class_prior_low",
-    "class_prior_high_": "class_prior_high",
-    "class_prior_population_low_": "class_prior_population_low",
-    "class_prior_population_high_": "class_prior_population_high",
     "feature_log_prob_": "log_cells",
-    "feature_prob_": "cells",
-    "feature_prob_low_": "cells_low",
-    "feature_prob_high_": "cells_high",
-    "feature_prob_population_low_": "cells_population_low",
-    "feature_prob_population_high_": "cells_population_high",
-    "theta_": "means",
-    "theta_low_": "means_low",
-    "theta_high_": "means_high",
-    "theta_population_low_": "means_population_low",
-    "theta_population_high_": "means_population_high",
     "std_": "stds",
-    "word_prob_": "words",
-    "word_prob_low_": "words_low",
-    "word_prob_high_": "words_high",
+    **{
+        f"{a}{end}_": b + end for a, b in _INTERVALS.items() for end in ("", "_low", "_high", *ENDS)
+    },
 }
 """Attributes by the names of the task's results."""

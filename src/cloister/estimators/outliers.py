@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import OutlierMixin
-from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted
 
 from cloister.errors import PlanError
-from cloister.estimators.base import PrivateEstimator
-from cloister.estimators.tables import Floats, new_rows, read_silos
+from cloister.estimators.base import PrivateEstimator, public_seed
+from cloister.estimators.tables import Floats, SiloData, new_rows
 from cloister.jobs import JobResult
-from cloister.privacy.ledger import Ledger
 from cloister.task import Task
 from cloister.tasks.patterns.outliers import Outliers
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class DPOutlierDetector(OutlierMixin, PrivateEstimator):
     """Outliers by differentially private statistics of one table or of several silos.
 
@@ -28,10 +26,6 @@ class DPOutlierDetector(OutlierMixin, PrivateEstimator):
 
     Parameters
     ----------
-    epsilon : float, > 0
-        Privacy budget of one fit. There is no default.
-    bounds : (low, high) or Schema
-        Public bounds of each column. With a schema, its columns of numbers are looked at.
     method : {"robust", "zscore", "mahalanobis", "density"}
         Distance from the median in quartile ranges; from the mean in deviations; from the mean by
         the covariance of all columns; how empty the cells are that a record falls into. "robust"
@@ -44,10 +38,11 @@ class DPOutlierDetector(OutlierMixin, PrivateEstimator):
         Column of a schema by whose categories outliers are counted; needs `count_share`.
     min_group : float, >= 0
         Noisy counts of groups below this are not shown.
-    nominal_n, delta, ledger, dataset, frac_bits
-        As for :class:`~cloister.DPKMeans`.
     random_state : int, RandomState or None
         Seeds the public pictures of "density" only. Noise takes no seed.
+    epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits
+        As for every :class:`~cloister.estimators.base.PrivateEstimator`; of a schema, its columns
+        of numbers are looked at.
 
     Attributes
     ----------
@@ -60,7 +55,7 @@ class DPOutlierDetector(OutlierMixin, PrivateEstimator):
     flagged_ : ndarray of shape (1,) or (n_groups,)
         Noisy numbers of outliers, if asked for; 0 for groups that are not shown.
     result_, plan_, spent_, delta_, n_features_in_, feature_names_in_
-        As for :class:`~cloister.DPKMeans`.
+        As for every :class:`~cloister.estimators.base.PrivateEstimator`.
 
     References
     ----------
@@ -78,78 +73,28 @@ class DPOutlierDetector(OutlierMixin, PrivateEstimator):
 
     _task: ClassVar[type[Task]] = Outliers
 
-    def __init__(
-        self,
-        *,
-        epsilon: float,
-        bounds: Any,
-        method: str = "robust",
-        threshold: float = 2.0,
-        count_share: float = 0.0,
-        group: str | None = None,
-        min_group: float = 0.0,
-        nominal_n: int | None = None,
-        delta: float | None = None,
-        ledger: Ledger | str | Path | None = None,
-        dataset: str | None = None,
-        frac_bits: int = 16,
-        random_state: Any = None,
-    ) -> None:
-        self.epsilon = epsilon
-        self.bounds = bounds
-        self.method = method
-        self.threshold = threshold
-        self.count_share = count_share
-        self.group = group
-        self.min_group = min_group
-        self.nominal_n = nominal_n
-        self.delta = delta
-        self.ledger = ledger
-        self.dataset = dataset
-        self.frac_bits = frac_bits
-        self.random_state = random_state
+    method: str = "robust"
+    threshold: float = 2.0
+    count_share: float = 0.0
+    group: str | None = None
+    min_group: float = 0.0
+    random_state: Any = None
 
-    def fit(self, X: Any, y: object = None) -> Self:
-        """Release the statistics.
-
-        Parameters
-        ----------
-        X : array_like of shape (n_samples, n_features), DataFrame, path, or list of these
-            A list is one silo each.
-        y : ignored
-
-        Raises
-        ------
-        PlanError, DataError
-            Before anything is spent.
-        BudgetExceeded
-            If the ledger refuses.
-        """
-        self._check_parameters()
-        schema, records, _ = read_silos(self, X, frac_bits=int(self.frac_bits))
-        self._release(
-            Outliers,
-            schema,
-            records,
-            method=self.method,
-            threshold=float(self.threshold),
-            count_share=float(self.count_share),
-            group=self.group,
-            min_group=float(self.min_group),
-            public_seed=int(check_random_state(self.random_state).randint(2**31 - 1)),
-        )
-        return self
+    def _options(self, data: SiloData) -> dict[str, Any]:
+        return {
+            "method": self.method,
+            "threshold": float(self.threshold),
+            "count_share": float(self.count_share),
+            "group": self.group,
+            "min_group": float(self.min_group),
+            "public_seed": public_seed(self.random_state),
+        }
 
     def _keep(self, result: JobResult) -> None:
         super()._keep(result)
-        found = result.results
-        self.location_: Floats = found["location"]
-        self.spread_: Floats = found["spread"]
-        if "covariance" in found:
-            self.covariance_: Floats = found["covariance"]
-        if "flagged" in found:
-            self.flagged_: Floats = found["flagged"]
-        self.offset_ = -float(found["cutoff"][0])
+        names = ("location", "spread", "covariance", "flagged")
+        self._set({f"{name}_": name for name in names})
+        self.offset_ = -float(result.results["cutoff"][0])
 
     def score_samples(self, X: ArrayLike) -> Floats:
         """Return minus how unusual each record is; local, exact for the given X, costs nothing.
@@ -162,35 +107,16 @@ class DPOutlierDetector(OutlierMixin, PrivateEstimator):
         -------
         ndarray of shape (n_samples,)
         """
-        check_is_fitted(self)
-        rows = self.plan_.grid.encode(new_rows(self, X))
+        rows = new_rows(self, X)
         task = self.plan_.task
         if not isinstance(task, Outliers):
             raise PlanError(f"task of the model must be 'outliers', got {task.name!r}.")
-        return -task.scores(self.result_.results, rows)
+        return -task.scores(self.result_.results, self.plan_.grid.encode(rows))
 
     def decision_function(self, X: ArrayLike) -> Floats:
-        """Return `score_samples` less `offset_`: below zero for outliers.
-
-        Parameters
-        ----------
-        X : array_like of shape (n_samples, n_features), DataFrame, or path with a schema
-
-        Returns
-        -------
-        ndarray of shape (n_samples,)
-        """
+        """Return `score_samples` less `offset_`: below zero for outliers; shape (n_samples,)."""
         return self.score_samples(X) - self.offset_
 
     def predict(self, X: ArrayLike) -> NDArray[np.int64]:
-        """Return -1 for outliers and 1 for others; local, exact for the given X.
-
-        Parameters
-        ----------
-        X : array_like of shape (n_samples, n_features), DataFrame, or path with a schema
-
-        Returns
-        -------
-        ndarray of shape (n_samples,), int64
-        """
+        """Return -1 for outliers and 1 for others; local, exact for the given X."""
         return np.where(self.decision_function(X) < 0, -1, 1).astype(np.int64)

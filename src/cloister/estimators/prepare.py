@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 from sklearn.base import TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from cloister.display import Exhibit
 from cloister.errors import PlanError
 from cloister.estimators.base import PrivateEstimator
-from cloister.estimators.tables import Floats, check_whole, new_rows, read_silos
+from cloister.estimators.release import Released, Spending, check_whole, release
+from cloister.estimators.tables import Floats, SiloData, new_rows, read_silos
 from cloister.hazmat.fixedpoint import Grid
 from cloister.jobs import JobResult
 from cloister.privacy.ledger import Ledger
@@ -30,13 +30,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def _run(model: PrivateEstimator, task: type[Task], X: Any, **options: Any) -> JobResult:
-    """Check parameters, read the silos, and release."""
-    model._check_parameters()
-    schema, records, _ = read_silos(model, X, frac_bits=int(model.frac_bits))
-    return model._release(task, schema, records, **options)
-
-
+@dataclass(kw_only=True, eq=False, repr=False)
 class _Preparing(TransformerMixin, PrivateEstimator):
     """Transform tables as the results of a fitted task say."""
 
@@ -73,23 +67,22 @@ class _Preparing(TransformerMixin, PrivateEstimator):
         return np.array([column.name for column in self._fitted.output], dtype=object)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class DPBounds(_Preparing):
     """Clip columns to two private quantiles and stretch them to ``[-1, 1]``.
 
+    The public bounds may be wide, but never come from the records.
+
     Parameters
     ----------
-    epsilon : float, > 0
-        Privacy budget of one fit. There is no default.
-    bounds : (low, high) or Schema
-        Public bounds of each column; may be wide, but never come from the records.
     probabilities : (float, float), optional
         Of the two quantiles. By default 1 % and 99 %, or nearer to the middle where noise could
         not tell these from the ends of the public box.
     refine : bool
         Whether the bounds are looked for a second time, closer to where records are. Without it
         they are as good as one of at most 1024 cells of the public box.
-    nominal_n, delta, ledger, dataset, frac_bits
-        As for :class:`~cloister.DPKMeans`.
+    epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits
+        As for every :class:`~cloister.estimators.base.PrivateEstimator`.
 
     Attributes
     ----------
@@ -98,6 +91,7 @@ class DPBounds(_Preparing):
     low_interval_, high_interval_ : ndarray of shape (n_used, 2)
         Ends of an interval of each that holds with at least 95 % over the noise.
     result_, plan_, spent_, delta_, n_features_in_, feature_names_in_
+        As for every :class:`~cloister.estimators.base.PrivateEstimator`.
 
     Examples
     --------
@@ -111,48 +105,11 @@ class DPBounds(_Preparing):
 
     _task: ClassVar[type[Task]] = Bounds
 
-    def __init__(
-        self,
-        *,
-        epsilon: float,
-        bounds: Any,
-        probabilities: Sequence[float] | None = None,
-        refine: bool = True,
-        nominal_n: int | None = None,
-        delta: float | None = None,
-        ledger: Ledger | str | Path | None = None,
-        dataset: str | None = None,
-        frac_bits: int = 16,
-    ) -> None:
-        self.epsilon = epsilon
-        self.bounds = bounds
-        self.probabilities = probabilities
-        self.refine = refine
-        self.nominal_n = nominal_n
-        self.delta = delta
-        self.ledger = ledger
-        self.dataset = dataset
-        self.frac_bits = frac_bits
+    probabilities: Sequence[float] | None = None
+    refine: bool = True
 
-    def fit(self, X: Any, y: object = None) -> Self:
-        """Release private bounds.
-
-        Parameters
-        ----------
-        X : array_like of shape (n_samples, n_features), DataFrame, path, or list of these
-            A list is one silo each.
-        y : ignored
-
-        Raises
-        ------
-        PlanError, DataError
-            Before anything is spent.
-        BudgetExceeded
-            If the ledger refuses.
-        """
-        options = {"probabilities": self.probabilities, "refine": bool(self.refine)}
-        _run(self, Bounds, X, **options)
-        return self
+    def _options(self, data: SiloData) -> dict[str, Any]:
+        return {"probabilities": self.probabilities, "refine": bool(self.refine)}
 
     def _keep(self, result: JobResult) -> None:
         super()._keep(result)
@@ -169,19 +126,16 @@ class DPBounds(_Preparing):
         return values
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class DPStandardScaler(_Preparing):
     """Express columns in private standard deviations from a private mean.
 
     Parameters
     ----------
-    epsilon : float, > 0
-        Privacy budget of one fit. There is no default.
-    bounds : (low, high) or Schema
-        Public bounds of each column; never from the records.
     reach : float in (0, 100]
         Values farther from the mean, in deviations, are cut.
-    nominal_n, delta, ledger, dataset, frac_bits
-        As for :class:`~cloister.DPKMeans`.
+    epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits
+        As for every :class:`~cloister.estimators.base.PrivateEstimator`.
 
     Attributes
     ----------
@@ -193,6 +147,7 @@ class DPStandardScaler(_Preparing):
     mean_population_interval_ : ndarray of shape (n_used, 2)
         Ends of the 95 % intervals of noise and sampling: of the mean where the records came from.
     result_, plan_, spent_, delta_, n_features_in_, feature_names_in_
+        As for every :class:`~cloister.estimators.base.PrivateEstimator`.
 
     Examples
     --------
@@ -206,56 +161,18 @@ class DPStandardScaler(_Preparing):
 
     _task: ClassVar[type[Task]] = Standardise
 
-    def __init__(
-        self,
-        *,
-        epsilon: float,
-        bounds: Any,
-        reach: float = 4.0,
-        nominal_n: int | None = None,
-        delta: float | None = None,
-        ledger: Ledger | str | Path | None = None,
-        dataset: str | None = None,
-        frac_bits: int = 16,
-    ) -> None:
-        self.epsilon = epsilon
-        self.bounds = bounds
-        self.reach = reach
-        self.nominal_n = nominal_n
-        self.delta = delta
-        self.ledger = ledger
-        self.dataset = dataset
-        self.frac_bits = frac_bits
+    reach: float = 4.0
 
-    def fit(self, X: Any, y: object = None) -> Self:
-        """Release private means and deviations.
-
-        Parameters
-        ----------
-        X : array_like of shape (n_samples, n_features), DataFrame, path, or list of these
-            A list is one silo each.
-        y : ignored
-
-        Raises
-        ------
-        PlanError, DataError
-            Before anything is spent.
-        BudgetExceeded
-            If the ledger refuses.
-        """
-        _run(self, Standardise, X, reach=float(self.reach))
-        return self
+    def _options(self, data: SiloData) -> dict[str, Any]:
+        return {"reach": float(self.reach)}
 
     def _keep(self, result: JobResult) -> None:
         super()._keep(result)
         results = result.results
         self.mean_, self.scale_ = results["mean"], results["scale"]
-        self.mean_interval_, self.scale_interval_ = (
-            np.stack([results[f"{name}_low"], results[f"{name}_high"]], axis=1)
-            for name in ("mean", "deviation")
-        )
-        wide = [results[f"mean{end}"] for end in ENDS]
-        self.mean_population_interval_ = np.stack(wide, axis=1)
+        self.mean_interval_ = _ends(results, "mean", ("_low", "_high"))
+        self.scale_interval_ = _ends(results, "deviation", ("_low", "_high"))
+        self.mean_population_interval_ = _ends(results, "mean", ENDS)
 
     def inverse_transform(self, X: Any) -> Floats:
         """Return data units for columns in deviations; other columns stay as they are."""
@@ -265,14 +182,13 @@ class DPStandardScaler(_Preparing):
         return values
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class DPPCA(_Preparing):
     """Express records in their coordinates along private principal components.
 
     Parameters
     ----------
     n_components : int, >= 1
-    epsilon : float, > 0
-        Privacy budget of one fit. There is no default.
     bounds : (low, high) or Schema
         Public bounds of each column; never from the records. Columns of numbers are scaled by half
         their range first; each category of a schema counts 0 or 1.
@@ -283,8 +199,8 @@ class DPPCA(_Preparing):
         Coordinates are cut at so many deviations.
     whiten : bool
         Whether each coordinate is in deviations of its own component, and not of the first.
-    nominal_n, delta, ledger, dataset, frac_bits
-        As for :class:`~cloister.DPKMeans`.
+    epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits
+        As for every :class:`~cloister.estimators.base.PrivateEstimator`.
 
     Attributes
     ----------
@@ -298,6 +214,7 @@ class DPPCA(_Preparing):
     scale_ : ndarray of shape (n_components,)
         What coordinates are divided by.
     result_, plan_, spent_, delta_, n_features_in_, feature_names_in_
+        As for every :class:`~cloister.estimators.base.PrivateEstimator`.
 
     Examples
     --------
@@ -311,68 +228,28 @@ class DPPCA(_Preparing):
 
     _task: ClassVar[type[Task]] = PCA
 
-    def __init__(
-        self,
-        n_components: int,
-        *,
-        epsilon: float,
-        bounds: Any,
-        clip: float = 0.3,
-        reach: float = 4.0,
-        whiten: bool = False,
-        nominal_n: int | None = None,
-        delta: float | None = None,
-        ledger: Ledger | str | Path | None = None,
-        dataset: str | None = None,
-        frac_bits: int = 16,
-    ) -> None:
-        self.n_components = n_components
-        self.epsilon = epsilon
-        self.bounds = bounds
-        self.clip = clip
-        self.reach = reach
-        self.whiten = whiten
-        self.nominal_n = nominal_n
-        self.delta = delta
-        self.ledger = ledger
-        self.dataset = dataset
-        self.frac_bits = frac_bits
+    n_components: int = field(kw_only=False)
+    clip: float = 0.3
+    reach: float = 4.0
+    whiten: bool = False
 
-    def fit(self, X: Any, y: object = None) -> Self:
-        """Release private components.
-
-        Parameters
-        ----------
-        X : array_like of shape (n_samples, n_features), DataFrame, path, or list of these
-            A list is one silo each.
-        y : ignored
-
-        Raises
-        ------
-        PlanError, DataError
-            Before anything is spent.
-        BudgetExceeded
-            If the ledger refuses.
-        """
+    def _check(self) -> None:
         check_whole(n_components=self.n_components)
-        options = {
+
+    def _options(self, data: SiloData) -> dict[str, Any]:
+        return {
             "n_components": int(self.n_components),
             "clip": float(self.clip),
             "reach": float(self.reach),
             "whiten": bool(self.whiten),
         }
-        _run(self, PCA, X, **options)
-        return self
 
     def _keep(self, result: JobResult) -> None:
         super()._keep(result)
-        results = result.results
-        self.mean_, self.components_ = results["mean"], results["components"]
-        self.explained_variance_ = results["explained_variance"]
-        self.explained_variance_ratio_ = results["explained_variance_ratio"]
-        ends = (results["explained_variance_low"], results["explained_variance_high"])
-        self.explained_variance_interval_ = np.stack(ends, axis=1)
-        self.scale_ = results["scale"]
+        names = ("mean", "components", "explained_variance", "explained_variance_ratio", "scale")
+        self._set({f"{name}_": name for name in names})
+        ends = _ends(result.results, "explained_variance", ("_low", "_high"))
+        self.explained_variance_interval_ = ends
 
     def inverse_transform(self, X: Any) -> Floats:
         """Return data units, as far as the components tell them.
@@ -388,11 +265,16 @@ class DPPCA(_Preparing):
         return self.plan_.grid.decode(scores @ self.components_ + self.mean_)
 
 
+def _ends(results: Mapping[str, Floats], name: str, ends: Sequence[str]) -> Floats:
+    """Return both ends of the interval of each entry; shape (n_entries, 2)."""
+    return np.stack([results[name + end] for end in ends], axis=1)
+
+
 # Numbers about columns ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Summary:
+class Summary(Released):
     """Released numbers about columns, each with its 95 % noise interval.
 
     Parameters
@@ -406,8 +288,6 @@ class Summary:
     ``summary["mean_high"]`` are the ends of the intervals; ``summary.to_frame()`` is a table.
     """
 
-    result: JobResult
-
     def __getitem__(self, name: str) -> Floats:
         """Return a released array."""
         return self.result.results[name]
@@ -417,16 +297,6 @@ class Summary:
         """Names of the columns that the numbers are about."""
         task = cast(Quantiles | Statistics, self.result.plan.task)
         return tuple(self.result.plan.columns[j] for j in task.used)
-
-    @property
-    def spent(self) -> float:
-        """Epsilon spent, at the plan's delta."""
-        return self.result.epsilon()
-
-    def exhibits(self) -> tuple[Exhibit, ...]:
-        """Return the tables and pictures of a report."""
-        plan = self.result.plan
-        return plan.task.exhibits(self.result.results, plan.columns)
 
     def to_frame(self) -> pd.DataFrame:
         """Return a row for each number of each column: value, low, high."""
@@ -454,29 +324,6 @@ def _three(parts: Iterable[Floats]) -> tuple[Floats, Floats, Floats]:
     return value, low, high
 
 
-class _Reader(PrivateEstimator):
-    """Reads and pays as an estimator does; it keeps nothing."""
-
-    def __init__(
-        self,
-        *,
-        epsilon: float,
-        bounds: Any,
-        nominal_n: int | None,
-        delta: float | None,
-        ledger: Any,
-        dataset: str | None,
-        frac_bits: int,
-    ) -> None:
-        self.epsilon = epsilon
-        self.bounds = bounds
-        self.nominal_n = nominal_n
-        self.delta = delta
-        self.ledger = ledger
-        self.dataset = dataset
-        self.frac_bits = frac_bits
-
-
 def dp_quantiles(
     X: Any,
     probabilities: Sequence[float] = (0.25, 0.5, 0.75),
@@ -497,14 +344,10 @@ def dp_quantiles(
     X : array_like of shape (n_samples, n_features), DataFrame, path, or list of these
         A list is one silo each.
     probabilities : sequence of float in (0, 1)
-    epsilon : float, > 0
-        There is no default.
-    bounds : (low, high) or Schema
-        Public bounds of each column; may be wide, but never come from the records.
     refine : bool
         As for :class:`DPBounds`.
-    nominal_n, delta, ledger, dataset, frac_bits
-        As for :class:`~cloister.DPKMeans`.
+    epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits
+        As for every :class:`~cloister.estimators.base.PrivateEstimator`.
 
     Returns
     -------
@@ -528,17 +371,9 @@ def dp_quantiles(
     >>> bool(49 < found["quantiles"][0, 0] < 51)
     True
     """
-    reader = _Reader(
-        epsilon=epsilon,
-        bounds=bounds,
-        nominal_n=nominal_n,
-        delta=delta,
-        ledger=ledger,
-        dataset=dataset,
-        frac_bits=frac_bits,
-    )
-    options = {"probabilities": tuple(probabilities), "refine": refine}
-    return Summary(_run(reader, Quantiles, X, **options))
+    spending = Spending(epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits)
+    options: dict[str, Any] = {"probabilities": tuple(probabilities), "refine": refine}
+    return Summary(release(Quantiles, read_silos(X, spending), spending, **options))
 
 
 def dp_statistics(
@@ -559,14 +394,10 @@ def dp_statistics(
     ----------
     X : array_like of shape (n_samples, n_features), DataFrame, path, or list of these
         A list is one silo each.
-    epsilon : float, > 0
-        There is no default.
-    bounds : (low, high) or Schema
-        Public bounds of each column; never from the records.
     covariance : bool
         Whether covariances and correlations are released, too, from the same budget.
-    nominal_n, delta, ledger, dataset, frac_bits
-        As for :class:`~cloister.DPKMeans`.
+    epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits
+        As for every :class:`~cloister.estimators.base.PrivateEstimator`.
 
     Returns
     -------
@@ -591,13 +422,5 @@ def dp_statistics(
     >>> bool((found["mean_low"] < found["mean_high"]).all())
     True
     """
-    reader = _Reader(
-        epsilon=epsilon,
-        bounds=bounds,
-        nominal_n=nominal_n,
-        delta=delta,
-        ledger=ledger,
-        dataset=dataset,
-        frac_bits=frac_bits,
-    )
-    return Summary(_run(reader, Statistics, X, covariance=covariance))
+    spending = Spending(epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits)
+    return Summary(release(Statistics, read_silos(X, spending), spending, covariance=covariance))

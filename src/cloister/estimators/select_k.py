@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sklearn.utils import check_random_state
 
 from cloister.errors import PlanError
+from cloister.estimators.base import public_seed
 from cloister.estimators.kmeans import DPKMeans
-from cloister.estimators.tables import open_account
-from cloister.jobs import run_job
+from cloister.estimators.release import Spending, release
+from cloister.estimators.tables import read_silos
 from cloister.privacy.ledger import Ledger
 from cloister.protocol.plan import Plan
 from cloister.tasks.clustering.gap_statistic import GapCurve
@@ -67,7 +67,7 @@ def select_k(
     Parameters
     ----------
     X : array_like of shape (n_samples, n_features), DataFrame, path, or list of these
-        As for :class:`DPKMeans`.
+        A list is one silo each.
     candidates : sequence of int
         Consecutive numbers of clusters, such as ``range(2, 13)``. They are public: choose them
         before looking at the records.
@@ -104,39 +104,23 @@ def select_k(
         raise PlanError(
             f"candidates must be consecutive integers, such as range(2, 13), got {candidates!r}."
         )
-    model = DPKMeans(
-        numbers[-1],
-        epsilon=epsilon,
-        bounds=bounds,
-        nominal_n=nominal_n,
-        delta=delta,
-        ledger=ledger,
-        dataset=dataset,
-        algorithm="auto",
-        frac_bits=frac_bits,
-        random_state=random_state,
-    )
-    schema, records, local = model._read(X)
-    result = run_job(
+    spending = Spending(epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits)
+    model = DPKMeans(numbers[-1], random_state=random_state, **vars(spending))
+    data = read_silos(X, spending)
+    result = release(
         SelectK,
-        schema,
-        records,
-        epsilon=epsilon,
-        delta=delta,
-        nominal_n=None if nominal_n is None else int(nominal_n),
-        noise=model._new_noise(),
-        account=open_account(model, schema),
+        data,
+        spending,
         min_clusters=numbers[0],
         max_clusters=numbers[-1],
-        public_seed=int(check_random_state(random_state).randint(2**31 - 1)),
-        frac_bits=int(frac_bits),
+        public_seed=public_seed(random_state),
     )
     found = result.results
     k = int(found["k"][0])
     model.n_clusters = k
     model._keep(result)
-    model._warn(stacklevel=3)
-    model._label(local)
+    model._warn()
+    model._label(data.local)
     curve = GapCurve(
         candidates=np.array(numbers),
         gap=found["gap"],

@@ -1,85 +1,164 @@
-"""What estimators share: from a user's table to records on a grid, and from centres to labels."""
+"""From a user's tables to the silos' records on the grid, by a schema or by plain bounds.
+
+A fit reads by :func:`read_silos` or :func:`read_labelled`, which look at no estimator. What a
+fitted model is asked about is read as its fit was: :func:`new_rows`, :func:`grid_rows`.
+"""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
-from functools import cache
-from numbers import Integral
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.metrics import pairwise_distances_argmin_min
-from sklearn.utils.validation import validate_data
+from sklearn.utils import check_array
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
-from cloister.data import array_records, as_silos, header, read_rows, read_source
-from cloister.errors import DataError, PlanError, UncountedWarning
+from cloister.data import Records, array_records, as_silos, header, read_rows, read_source
+from cloister.errors import DataError, PlanError
+from cloister.estimators.release import Spending
 from cloister.hazmat.fixedpoint import Grid
-from cloister.jobs import Account
-from cloister.privacy.ledger import Ledger
 from cloister.protocol.plan import Plan
 from cloister.schema import Column, Schema
 
 Floats = NDArray[np.float64]
 
-FIT = {"ensure_all_finite": False, "ensure_min_samples": 0}
+_DTYPES = (np.float64, np.float32)
+_FIT = {"ensure_all_finite": False, "ensure_min_samples": 0}
 """No record stops a fit, nor does their number: one without a value is left out, as in files.
 
 A fit that fails tells whoever sees it fail something of a record.
 """
+_TRUTH = {"False": False, "True": True}
+IN_Y = "in_y"
+"""What `classes` may be: the caller states that the set of labels in y is public."""
 
 
-def read_silos(
-    model: Any, X: Any, *, frac_bits: int
-) -> tuple[Schema, dict[str, Any], Floats | None]:
-    """Return the contract, the silos' records on the grid, and the table if there is one.
+@dataclass(frozen=True, eq=False)
+class SiloData:
+    """What silos hold, on the grid of one contract.
 
     Parameters
     ----------
-    model : estimator
-        With `bounds` and `dataset`; what scikit-learn learns of a table is set on it.
-    X : table, path, or list of these
-    frac_bits : int
-
-    Returns
-    -------
     schema : Schema
-    records : dict of str to iterable of int32 arrays
-    local : ndarray of shape (n_samples, n_features) or None
-        The table in data units, if there is just one and it is in memory; NaN where a schema
-        drops the record.
+    records : mapping of str to Records
+    local : ndarray of shape (n_samples, n_features), optional
+        The table in data units, if there is just one and it is in memory; NaN where a schema drops
+        the record.
+    names : tuple of str
+        Of the columns of X, if they have names that scikit-learn takes note of.
+    target : str, optional
+        The column that a supervised task learns.
+    classes : ndarray of shape (n_classes,), optional
+        The labels of its classes as the user knows them.
     """
-    for old in ("labels_", "feature_names_in_"):
-        model.__dict__.pop(old, None)
+
+    schema: Schema
+    records: Mapping[str, Records]
+    local: Floats | None = None
+    names: tuple[str, ...] = ()
+    target: str | None = None
+    classes: NDArray[Any] | None = None
+
+
+def read_silos(X: Any, spending: Spending) -> SiloData:
+    """Read a table, a path, or a list of these, one for each silo."""
+    check_bounds(spending.bounds)
     silos = as_silos(X)
-    table = len(silos) == 1 and not isinstance(silos[0], str | Path)
+    alone = len(silos) == 1 and not isinstance(silos[0], str | Path)
+    known: tuple[str, ...] = ()
     local = None
-    if isinstance(model.bounds, Schema):
-        schema = model.bounds
-        if table:  # read now: what cannot be labelled is refused before it costs anything
-            local = read_rows(silos[0], schema)
-    elif table:
-        local = checked_numbers(model, silos[0], **FIT)
+    if spending.schema:
+        if alone:  # read now: what cannot be labelled is refused before it costs anything
+            local = read_rows(silos[0], spending.schema)
+        return SiloData(spending.schema, by_schema(silos, spending.schema, spending), local)
+    if alone:
+        known, local = _known_names(silos[0]), _checked(check_array, silos[0], **_FIT)
         silos = [local]
-        names = getattr(model, "feature_names_in_", header(local))
-        schema = plain_schema(model.bounds, names, model.dataset)
-    else:
-        names, *others = {header(silo) for silo in silos}
-        if others:
-            raise DataError(
-                "silos must have the same columns in the same order; give a schema as bounds "
-                "to match them by name."
-            )
-        schema = plain_schema(model.bounds, names, model.dataset)
-    records = {
-        f"silo-{index}": read_source(silo, schema, frac_bits=frac_bits)
-        if isinstance(model.bounds, Schema)
-        else array_records(silo, schema.grid(frac_bits))
-        for index, silo in enumerate(silos)
-    }
-    return schema, records, local
+    names, *others = {known} if known else {header(silo) for silo in silos}
+    if others:
+        raise DataError(
+            "silos must have the same columns in the same order; give a schema as bounds "
+            "to match them by name."
+        )
+    schema = plain_schema(spending.bounds, names, spending.dataset)
+    return SiloData(schema, _on_grid(silos, schema, spending), local, known)
+
+
+def read_labelled(
+    X: Any,
+    y: Any,
+    spending: Spending,
+    *,
+    target: str | None = None,
+    classes: Any = None,
+    target_bounds: Any = None,
+) -> SiloData:
+    """Read records with what is to be learned of them, which becomes a column.
+
+    Parameters
+    ----------
+    X : table, path, or list of these, one for each silo; or list of pairs (X, y)
+    y : array_like of shape (n_samples,), a list of these, or None
+        None where the target is a column of X, or X is a list of pairs.
+    spending : Spending
+    target : str, optional
+        The column of a schema that is to be told.
+    classes : sequence, "in_y" or None
+        Public labels of a classifier, without a schema.
+    target_bounds : (low, high) or None
+        Public bounds of a regressor's target, without a schema.
+
+    Raises
+    ------
+    PlanError, DataError
+    """
+    check_bounds(spending.bounds)
+    X, y = unpaired(X, y)
+    if spending.schema:
+        return _labelled_by_schema(X, y, spending.schema, spending, target)
+    if target is not None:
+        raise PlanError("target goes with a schema as bounds; leave it out and give y.")
+    if y is None:
+        raise DataError(
+            "requires y to be passed, but the target y is None; give y, or a schema as bounds and "
+            "the name of its column as target."
+        )
+    silos, labels = _silos_with_labels(X, y)
+    told = None if target_bounds is not None else _public_classes(labels, classes)
+    column = _number_column(target_bounds) if told is None else words_column("y", class_words(told))
+    numbers = _target_numbers(labels, told)
+    known = _known_names(as_silos(X)[0])
+    features = plain_schema(spending.bounds, known or header(silos[0]), spending.dataset)
+    name = next(word for word in ("y", "target", "the target") if word not in features.names)
+    column = column.model_copy(update={"name": name})
+    schema = features.model_copy(update={"columns": (*features.columns, column)})
+    tables = [np.column_stack(pair) for pair in zip(silos, numbers, strict=True)]
+    records = _on_grid(tables, schema, spending)
+    return SiloData(schema, records, None, known, name, told)
+
+
+def unpaired(X: Any, y: Any) -> tuple[Any, Any]:
+    """Return lists of tables and of labels for a list of pairs (X, y), one pair for each silo."""
+    if y is not None or not isinstance(X, list | tuple) or not X or not all(map(_is_pair, X)):
+        return X, y
+    tables = [np.asarray(table) if isinstance(table, list) else table for table, _ in X]
+    return tables, [labels for _, labels in X]
+
+
+def _is_pair(part: Any) -> bool:
+    """Tell (table, labels) from a row of cells, and from a table of two rows."""
+    return isinstance(part, tuple) and len(part) == 2 and _is_table(part[0])
+
+
+def _is_table(part: Any) -> bool:
+    if isinstance(part, list):
+        return bool(part) and isinstance(part[0], list | tuple)
+    return len(getattr(part, "shape", ())) == 2
 
 
 def plain_schema(bounds: Any, names: Sequence[str], dataset: str | None) -> Schema:
@@ -112,50 +191,33 @@ def check_schema(schema: Any, plan: Plan) -> None:
         raise PlanError("bounds must be the schema of the model: digests differ; give that one.")
 
 
-def check_whole(**numbers: Any) -> None:
-    """Refuse a number that is not an integer of at least 1."""
-    for name, value in numbers.items():
-        if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
-            raise PlanError(f"{name} must be an integer >= 1, got {value!r}.")
+def by_schema(silos: Sequence[Any], schema: Schema, spending: Spending) -> dict[str, Records]:
+    """Read silos by the rules of a schema."""
+    return {
+        f"silo-{i}": read_source(silo, schema, frac_bits=spending.frac_bits)
+        for i, silo in enumerate(silos)
+    }
 
 
-def open_account(model: Any, schema: Schema) -> Account | None:
-    """Return where an estimator is charged, or None without a ledger."""
-    named = schema.dataset if isinstance(model.bounds, Schema) else None
-    return account_of(model.ledger, model.dataset or named)
+def _on_grid(silos: Sequence[Any], schema: Schema, spending: Spending) -> dict[str, Records]:
+    """Read tables of numbers by plain bounds."""
+    grid = schema.grid(spending.frac_bits)
+    return {f"silo-{i}": array_records(silo, grid) for i, silo in enumerate(silos)}
 
 
-def account_of(ledger: Ledger | str | Path | None, dataset: str | None) -> Account | None:
-    """Return where a release is charged, or None without a ledger, which is said once a process.
+def _known_names(table: Any) -> tuple[str, ...]:
+    """Return the names of columns that scikit-learn would keep: those of a frame, all of them text.
 
-    Raises
-    ------
-    PlanError
-        If there is a ledger and no data set.
+    A pandas or polars frame has them as `columns`, an Arrow table as `column_names`.
     """
-    if ledger is None:
-        say_uncounted()
-        return None
-    if dataset is None:
-        raise PlanError("dataset must be given with a ledger; it is charged under that name.")
-    return Account(ledger if isinstance(ledger, Ledger) else Ledger(ledger), dataset)
+    names = getattr(table, "column_names", getattr(table, "columns", ()))
+    return tuple(map(str, names)) if all(isinstance(name, str) for name in names) else ()
 
 
-@cache
-def say_uncounted() -> None:
-    """Warn that a release is in no ledger; once a process, whatever the warning filters are."""
-    warnings.warn(
-        "no ledger was given, so what this release costs is not added to any other; give ledger "
-        "and dataset, and the whole cost of the records is known and limited.",
-        UncountedWarning,
-        stacklevel=2,
-    )
-
-
-def checked_numbers(model: Any, X: Any, **options: Any) -> Floats:
+def _checked(check: Callable[..., Any], *args: Any, **options: Any) -> Floats:
     """Let scikit-learn check a table; where it would quote cells, say so in our words."""
     try:
-        checked: Floats = validate_data(model, X, dtype=[np.float64, np.float32], **options)
+        checked: Floats = check(*args, dtype=_DTYPES, **options)
         return checked
     except ValueError as error:
         if "array=" not in str(error) and "could not convert" not in str(error):
@@ -166,7 +228,156 @@ def checked_numbers(model: Any, X: Any, **options: Any) -> Floats:
     )
 
 
-def new_rows(model: Any, X: Any) -> Floats:
+# What is to be learned ----------------------------------------------------------------------------
+
+
+def _labelled_by_schema(
+    X: Any, y: Any, schema: Schema, spending: Spending, target: str | None
+) -> SiloData:
+    """Read silos by a schema that has the target."""
+    if target is None:
+        raise PlanError("target must be given with a schema; name the column that is to be told.")
+    column = next((c for c in schema.columns if c.name == target), None)
+    if column is None:
+        raise PlanError(
+            f"target must be a column of the schema, {list(schema.names)}, got {target!r}."
+        )
+    silos = as_silos(X)
+    if y is not None:
+        if any(target in header(silo) for silo in silos if hasattr(silo, "columns")):
+            raise DataError(f"y must be None where X has the target {target!r}; give one.")
+        parts = label_parts(y, len(silos))
+        silos = [_with_column(silo, target, p) for silo, p in zip(silos, parts, strict=True)]
+    words = column.public.categories
+    classes = as_labels(words) if words else None
+    records = by_schema(silos, schema, spending)
+    return SiloData(schema, records, None, (), target, classes)
+
+
+def as_labels(words: Sequence[str]) -> NDArray[Any]:
+    """Return classes as users know them: numbers or truth values where all words are such."""
+    if set(words) <= _TRUTH.keys():
+        return np.array([_TRUTH[word] for word in words])
+    for kind in (int, float):
+        try:
+            numbers = [kind(word) for word in words]
+        except ValueError:
+            continue
+        if [str(number) for number in numbers] == list(words):
+            return np.array(numbers)
+    return np.array(words, dtype=object)
+
+
+def _with_column(table: Any, name: str, values: Any) -> Any:
+    """Return a pandas table with one more column."""
+    if not hasattr(table, "assign"):
+        raise DataError(
+            f"y beside a schema needs X as a DataFrame; put {name!r} into the table, or X into a "
+            "DataFrame."
+        )
+    return table.assign(**{name: np.asarray(values)})
+
+
+def label_parts(y: Any, n_silos: int) -> list[Any]:
+    """Return the labels of each silo."""
+    if n_silos == 1 and not _is_list_of_arrays(y):
+        return [y]
+    if not _is_list_of_arrays(y) or len(y) != n_silos:
+        raise DataError(f"y must be a list of {n_silos} arrays, one for each silo.")
+    return list(y)
+
+
+def _is_list_of_arrays(y: Any) -> bool:
+    return isinstance(y, list | tuple) and bool(y) and all(np.ndim(part) >= 1 for part in y)
+
+
+def _silos_with_labels(X: Any, y: Any) -> tuple[list[Floats], list[NDArray[Any]]]:
+    """Return each silo's table and labels, checked as scikit-learn does."""
+    silos = as_silos(X)
+    parts = label_parts(y, len(silos))
+    tables = [_checked(check_array, silo, **_FIT) for silo in silos]
+    labels = [column_or_1d(part, warn=True) for part in parts]
+    for table, part in zip(tables, labels, strict=True):
+        if len(table) != len(part) or table.shape[1] != tables[0].shape[1]:
+            raise DataError(
+                "every silo must have one label for each record and the same columns, got "
+                f"{len(table)} records of {table.shape[1]} columns and {len(part)} labels."
+            )
+    return tables, labels
+
+
+def _public_classes(labels: Sequence[NDArray[Any]], classes: Any) -> NDArray[Any]:
+    """Return the classes that are told, as far as they are public."""
+    for part in labels:
+        check_classification_targets(_known(part))
+    if classes is None:
+        raise PlanError(
+            "classes must be given: the public list of labels, or 'in_y' to state that the set of "
+            "labels in y is public."
+        )
+    if isinstance(classes, str) and classes != IN_Y:
+        raise PlanError(f"classes must be a list of labels or {IN_Y!r}, got {classes!r}.")
+    given = _known(np.concatenate(labels)) if isinstance(classes, str) else np.asarray(classes)
+    if len(found := np.unique(given)) < 2:
+        raise PlanError(f"classes must be at least 2, got {len(found)} class.")
+    return found
+
+
+def _known(labels: NDArray[Any]) -> NDArray[Any]:
+    """Return the labels that are there; a record without one is left out later."""
+    return labels[np.isfinite(labels)] if labels.dtype.kind == "f" else labels
+
+
+def class_words(labels: NDArray[Any]) -> tuple[str, ...]:
+    """Return the category of a schema that stands for each label."""
+    words = tuple(str(label) for label in labels)
+    plain = len(set(words)) == len(words) and all(w and w == w.strip() for w in words)
+    return words if plain else numbered(len(words))
+
+
+def numbered(n_classes: int) -> tuple[str, ...]:
+    """Return words for labels of which a schema could not make categories."""
+    return tuple(f"class {i}" for i in range(n_classes))
+
+
+def words_column(name: str, words: tuple[str, ...]) -> Column:
+    """Return a column of categories."""
+    return Column(name=name, type="category", categories=words, min=0.0, max=len(words) - 1.0)
+
+
+def _target_numbers(labels: Sequence[NDArray[Any]], classes: NDArray[Any] | None) -> list[Floats]:
+    """Return what is learned as numbers, of a class its place; NaN drops what is none of them."""
+    if classes is None:
+        return [np.asarray(part, dtype=np.float64) for part in labels]
+    numbers = []
+    for part in labels:
+        at = np.clip(np.searchsorted(classes, part), 0, len(classes) - 1)
+        numbers.append(np.where(classes[at] == part, at.astype(np.float64), np.nan))
+    if all(np.isnan(part).all() for part in numbers):
+        warnings.warn(
+            "no label in y is one of classes, so every record is left out and the model is "
+            "noise alone; give the labels as they stand in y.",
+            UserWarning,
+            stacklevel=7,
+        )
+    return numbers
+
+
+def _number_column(bounds: Any) -> Column:
+    """Return the column of a regressor's target."""
+    try:
+        low, high = (float(bound) for bound in bounds)
+    except (TypeError, ValueError):
+        raise PlanError(
+            f"target_bounds must be two public numbers (low, high), got {bounds!r}."
+        ) from None
+    return Column(name="y", type="number", min=low, max=high)
+
+
+# What a fitted model is asked about ---------------------------------------------------------------
+
+
+def new_rows(model: Any, X: Any, *, without: int | None = None) -> Floats:
     """Return records that a fitted model is asked about, data units; none may be dropped.
 
     Parameters
@@ -176,24 +387,58 @@ def new_rows(model: Any, X: Any) -> Floats:
     X : array_like, table or path
         Read like the records of the fit: with a schema as `bounds`, columns are found by name and
         the schema fills what is missing.
+    without : int, optional
+        The column that X need not have, since it is to be told.
 
     Raises
     ------
     DataError
         If the schema drops a record.
     """
-    if isinstance(model.bounds, Schema):
-        return kept_rows(known_columns(model), X)
-    return checked_numbers(model, X, reset=False)
+    check_is_fitted(model)
+    if not isinstance(model.bounds, Schema):
+        return _checked(validate_data, model, X, reset=False)
+    schema = model.bounds
+    if hasattr(model, "plan_"):
+        schema = without_target(schema.select(model.plan_.columns), without)
+    return _kept_rows(schema, X)
 
 
-def known_columns(model: Any) -> Schema:
-    """Return what the contract of a fitted model says of the columns that the model knows."""
-    schema: Schema = model.bounds
-    return schema.select(model.plan_.columns) if hasattr(model, "plan_") else schema
+def grid_rows(model: Any, X: Any) -> NDArray[np.int32]:
+    """Return the grid records of a table whose target is to be told; that column is a constant.
+
+    Parameters
+    ----------
+    model : PrivateEstimator
+        Fitted; ``plan_.task`` has a `target`.
+    X : array_like of shape (n_samples, n_features), DataFrame, or path with a schema
+        With a schema as `bounds`, a table with its columns, of which the target may be absent.
+
+    Raises
+    ------
+    DataError
+        If the schema drops a record.
+    """
+    check_is_fitted(model)
+    target: int = model.plan_.task.target
+    return with_target(new_rows(model, X, without=target), target, model.plan_.grid)
 
 
-def kept_rows(schema: Schema, X: Any) -> Floats:
+def without_target(schema: Schema, target: int | None) -> Schema:
+    """Return the contract of a table that need not hold the target."""
+    columns = tuple(column for j, column in enumerate(schema.columns) if j != target)
+    return schema.model_copy(update={"columns": columns})
+
+
+def with_target(values: Floats, target: int | None, grid: Grid) -> NDArray[np.int32]:
+    """Return data units without the target as grid records in which it is a constant."""
+    if target is not None:
+        values = np.insert(values, target, grid.low[target], axis=1)
+    rows: NDArray[np.int32] = grid.encode(values)
+    return rows
+
+
+def _kept_rows(schema: Schema, X: Any) -> Floats:
     """Return the rows of a table by the rules of a schema; refuse one that the schema drops."""
     values = read_rows(X, schema)
     if (dropped := np.isnan(values)).any():
@@ -206,18 +451,3 @@ def kept_rows(schema: Schema, X: Any) -> Floats:
             "stands for missing."
         )
     return values
-
-
-def nearest_centre(grid: Grid, X: Floats, centres: Floats) -> tuple[NDArray[np.int32], Floats]:
-    """Return label and squared scaled distance of each record; `X` and `centres` in data units."""
-    labels, distances = pairwise_distances_argmin_min(grid.normalise(X), grid.normalise(centres))
-    return labels.astype(np.int32), distances**2
-
-
-def local_labels(grid: Grid, local: Floats, centres: Floats) -> NDArray[np.int32]:
-    """Return the nearest centre of each record, -1 for one that was left out; not private."""
-    complete = np.isfinite(local).all(axis=1)
-    labels = np.full(len(local), -1, dtype=np.int32)
-    if complete.any():
-        labels[complete] = nearest_centre(grid, local[complete], centres)[0]
-    return labels

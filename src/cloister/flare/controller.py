@@ -22,9 +22,10 @@ from cloister.flare.kit import PROPOSAL
 from cloister.flare.transport import FlareTransport, Line, decision_of
 from cloister.privacy.noise import DiscreteNoise, NoiseSource
 from cloister.protocol.aggregator import Aggregator
+from cloister.protocol.lifecycle import CoordinatorState
 from cloister.protocol.plan import Plan
 from cloister.protocol.session import run_rounds
-from cloister.service.store import State, Store
+from cloister.service.store import Store
 from cloister.transports.http import Kind, Message, in_json
 
 _log = logging.getLogger(__name__)
@@ -141,7 +142,7 @@ class Rounds(Controller):
         return members
 
 
-def _end(line: Line, plan: Plan, store: Store, status: State, reason: str = "") -> None:
+def _end(line: Line, plan: Plan, store: Store, status: CoordinatorState, reason: str = "") -> None:
     """End the job here, and tell its silos once."""
     store.end(plan.run_id, status, reason)
     told = Message(Kind.END, 0, plan.run_id, in_json(status=status, reason=reason))

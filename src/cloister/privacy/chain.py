@@ -185,9 +185,13 @@ def canonical(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
-def entry_hash(previous: str, body: str) -> str:
-    """Return the hash of an entry with text ``body`` that follows the entry hashed ``previous``."""
-    return hashlib.sha256(bytes.fromhex(previous) + body.encode()).hexdigest()
+def link(text: str, previous: str = "") -> str:
+    """Return the hash of a link in a chain.
+
+    The ledger hashes the previous hash and then the entry; a line of the audit file names the
+    previous hash itself. No link can be changed, removed or moved without changing all after it.
+    """
+    return hashlib.sha256(bytes.fromhex(previous) + text.encode()).hexdigest()
 
 
 @dataclass
@@ -333,7 +337,7 @@ class State:
             If the entry was changed, removed or moved, or could not have been written.
         """
         try:
-            if entry.seq != self.seq + 1 or entry.hash != entry_hash(self.head, entry.body):
+            if entry.seq != self.seq + 1 or entry.hash != link(entry.body, self.head):
                 raise LedgerError(f"entry {self.seq + 1} was changed, removed or moved.")
             fields = entry.fields
             self.at = fields.pop("at")

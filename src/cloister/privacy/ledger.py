@@ -55,6 +55,7 @@ from cloister.privacy.chain import (
     Statement,
     canonical,
 )
+from cloister.privacy.database import check_pages, explained
 from cloister.privacy.events import (
     ComposedEvent,
     Event,
@@ -114,7 +115,7 @@ class Ledger:
             with self._guarded(), self._engine.begin() as connection:
                 if self._path is None:
                     ledger_file.initialise(connection)
-                ledger_file.check_pages(connection, self._told)
+                check_pages(connection, self._told)
                 self._key = ledger_file.owner_key(connection, self._path)
                 self._catch_up(connection)
                 if not behind:
@@ -928,7 +929,7 @@ class Ledger:
             raise LedgerError(
                 f"{self._told} was opened in another process; open it again in this one."
             )
-        with self._lock, ledger_file.explained(self._told):
+        with self._lock, explained(self._told):
             yield
 
     def _identity(self) -> tuple[int, int] | None:
@@ -1123,7 +1124,7 @@ class Ledger:
         ledger_file.run(
             connection,
             ledger_file.INSERT_ANSWER,
-            (job, number, digest, round, request, answer, tag),
+            (job, number, digest, request, answer, round, tag),
         )
 
     def _checked_answer(

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -24,11 +23,10 @@ from cloister.privacy.chain import (
     SignedStatement,
     State,
     canonical,
-    entry_hash,
+    link,
 )
+from cloister.privacy.database import explained, open_sqlite, sync_folder
 from cloister.randomness import new_key, new_nonce
-
-BUSY_SECONDS = 30
 
 METADATA = sa.MetaData()
 ENTRIES = sa.Table(
@@ -64,6 +62,17 @@ SECRETS = sa.Table(
     sa.Column("job", sa.Text, primary_key=True),
     sa.Column("secret", sa.LargeBinary, nullable=False),
 )
+
+
+def _signed() -> tuple[sa.Column[Any], ...]:
+    """Return the columns of a :class:`~cloister.privacy.chain.SignedStatement`."""
+    return (
+        sa.Column("text", sa.Text, nullable=False),
+        sa.Column("signature", sa.LargeBinary, nullable=False),
+        sa.Column("public", sa.LargeBinary, nullable=False),
+    )
+
+
 # What peers said of their ledgers: the newest word of each in each job.
 STATEMENTS = sa.Table(
     "statements",
@@ -71,9 +80,7 @@ STATEMENTS = sa.Table(
     sa.Column("fingerprint", sa.Text, primary_key=True),
     sa.Column("job", sa.Text, primary_key=True),
     sa.Column("height", sa.Integer, nullable=False),
-    sa.Column("text", sa.Text, nullable=False),
-    sa.Column("signature", sa.LargeBinary, nullable=False),
-    sa.Column("public", sa.LargeBinary, nullable=False),
+    *_signed(),
 )
 # What the owner signed and this ledger lacks, as peers showed it.
 CLAIMS = sa.Table(
@@ -81,9 +88,7 @@ CLAIMS = sa.Table(
     METADATA,
     sa.Column("head", sa.Text, primary_key=True),
     sa.Column("job", sa.Text, primary_key=True),
-    sa.Column("text", sa.Text, nullable=False),
-    sa.Column("signature", sa.LargeBinary, nullable=False),
-    sa.Column("public", sa.LargeBinary, nullable=False),
+    *_signed(),
 )
 OWN_HEADS = sa.Table(
     "own_heads",
@@ -132,37 +137,37 @@ def text_of(time: datetime) -> str:
     return time.isoformat(timespec="seconds")
 
 
+def _insert(table: sa.Table, verb: str = "INSERT") -> str:
+    """Return the statement that puts a row into a table, its values in the order of columns."""
+    names = ", ".join(column.name for column in table.columns)
+    return f"{verb} INTO {table.name} ({names}) VALUES ({', '.join('?' for _ in table.columns)})"
+
+
 # What each round needs is said to the driver itself, which takes a tenth of the time.
+_ANSWER, _SIGNED = "number, round, request, answer, tag", "text, signature, public"
+_NEWER = ", ".join(f"{name} = excluded.{name}" for name in ("height", *_SIGNED.split(", ")))
 ONE_FRAME = "SELECT frame FROM frames WHERE job = ? AND round = ?"
-INSERT_FRAME = "INSERT INTO frames (job, round, frame) VALUES (?, ?, ?)"
+INSERT_FRAME = _insert(FRAMES)
 ENTRIES_FROM = "SELECT seq, body, hash FROM entries WHERE seq >= ? ORDER BY seq"
-INSERT_ENTRY = "INSERT INTO entries (seq, body, hash) VALUES (?, ?, ?)"
-ONE_ANSWER = "SELECT number, round, request, answer, tag FROM answers WHERE job = ? AND digest = ?"
-ANSWERS_OF = "SELECT number, round, request, answer, tag FROM answers WHERE job = ? ORDER BY number"
+INSERT_ENTRY = _insert(ENTRIES)
+ONE_ANSWER = f"SELECT {_ANSWER} FROM answers WHERE job = ? AND digest = ?"
+ANSWERS_OF = f"SELECT {_ANSWER} FROM answers WHERE job = ? ORDER BY number"
 NEXT_NUMBER = "SELECT COALESCE(MAX(number) + 1, 0) FROM answers WHERE job = ?"
-INSERT_ANSWER = (
-    "INSERT INTO answers (job, number, digest, round, request, answer, tag) "
-    "VALUES (?, ?, ?, ?, ?, ?, ?)"
-)
+INSERT_ANSWER = _insert(ANSWERS)
 JOBS_WITH_ANSWERS = sa.select(ANSWERS.c.job).distinct()
 ONE_SECRET = sa.select(SECRETS.c.secret).where(SECRETS.c.job == sa.bindparam("of_job"))
 INSERT_SECRET = sa.insert(SECRETS)
 ALL_SECRETS = sa.select(SECRETS)
 STATEMENTS_ABOVE = (
-    "SELECT text, signature, public FROM statements WHERE fingerprint = ? AND height > ? "
-    "ORDER BY height, job"
+    f"SELECT {_SIGNED} FROM statements WHERE fingerprint = ? AND height > ? ORDER BY height, job"
 )
-ALL_STATEMENTS = "SELECT text, signature, public FROM statements ORDER BY fingerprint, height, job"
+ALL_STATEMENTS = f"SELECT {_SIGNED} FROM statements ORDER BY fingerprint, height, job"
 PUT_STATEMENT = (
-    "INSERT INTO statements (fingerprint, job, height, text, signature, public) "
-    "VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (fingerprint, job) DO UPDATE SET "
-    "height = excluded.height, text = excluded.text, signature = excluded.signature, "
-    "public = excluded.public WHERE excluded.height > statements.height"
+    f"{_insert(STATEMENTS)} ON CONFLICT (fingerprint, job) DO UPDATE SET {_NEWER} "
+    "WHERE excluded.height > statements.height"
 )
-ALL_CLAIMS = "SELECT text, signature, public FROM claims ORDER BY job, head"
-INSERT_CLAIM = (
-    "INSERT OR IGNORE INTO claims (head, job, text, signature, public) VALUES (?, ?, ?, ?, ?)"
-)
+ALL_CLAIMS = f"SELECT {_SIGNED} FROM claims ORDER BY job, head"
+INSERT_CLAIM = _insert(CLAIMS, "INSERT OR IGNORE")
 FORGET_CLAIMS = "DELETE FROM claims"
 ALL_OWN_HEADS = sa.select(OWN_HEADS).order_by(OWN_HEADS.c.seq, OWN_HEADS.c.fingerprint)
 LAST_OWN_HEAD = ALL_OWN_HEADS.order_by(None).order_by(OWN_HEADS.c.seq.desc()).limit(1)
@@ -203,55 +208,25 @@ def _check_types(*values: tuple[Any, type]) -> None:
         raise LedgerError("the file was changed: a value is of another kind; restore its copy.")
 
 
-def check_pages(connection: sa.Connection, name: str) -> None:
-    """Let SQLite look for damage in a file before anything is read from it."""
-    told = run(connection, "PRAGMA quick_check(1)", ()).fetchone()
-    if told != ("ok",):
-        raise LedgerError(f"{name} is damaged ({told and told[0]}); restore its newest copy.")
-
-
 def insert_entry(
     connection: sa.Connection, seq: int, previous: str, kind: str, **fields: Any
 ) -> None:
     """Put one more entry on the chain."""
     body = canonical({"kind": kind, "at": text_of(utc_now()), **fields})
-    run(connection, INSERT_ENTRY, (seq, body, entry_hash(previous, body)))
+    run(connection, INSERT_ENTRY, (seq, body, link(body, previous)))
 
 
-def open_engine(path: Path | None) -> sa.Engine:
+def open_engine(path: Path | None, *, new: bool = False) -> sa.Engine:
     """Return an engine with one connection, which the ledger's own lock guards."""
-    engine = sa.create_engine(
-        sa.URL.create("sqlite", database=None if path is None else str(path)),
-        poolclass=StaticPool,
-        connect_args={"timeout": BUSY_SECONDS, "check_same_thread": False},
-        hide_parameters=True,
-    )
-
-    @sa.event.listens_for(engine, "connect")
-    def configure(connection: Any, _record: Any) -> None:
-        connection.isolation_level = None  # the "begin" event below says how to begin
-        cursor = connection.cursor()
-        for pragma in ("synchronous=FULL", "secure_delete=ON", "recursive_triggers=ON"):
-            cursor.execute(f"PRAGMA {pragma}")
-        cursor.close()
-
-    @sa.event.listens_for(engine, "begin")
-    def begin(connection: sa.Connection) -> None:
-        # Take the write lock at once: to read, decide and then ask for it could fail half-way.
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
-
-    return engine
+    return open_sqlite(path, log=new, poolclass=StaticPool)
 
 
 def create(path: Path) -> None:
     """Put a new ledger at ``path``, or leave the one that somebody put there meanwhile."""
 
     def write(fresh: Path) -> None:
-        engine = open_engine(fresh)
+        engine = open_engine(fresh, new=True)
         try:
-            raw = engine.raw_connection()
-            raw.cursor().execute("PRAGMA journal_mode=WAL")
-            raw.close()
             with engine.begin() as connection:
                 initialise(connection)
         finally:
@@ -286,19 +261,6 @@ def build(path: Path, write: Callable[[Path], None]) -> bool:
     return True
 
 
-@contextmanager
-def explained(name: str) -> Iterator[None]:
-    """Turn what SQLite says into our own error."""
-    try:
-        yield
-    except (sa.exc.SQLAlchemyError, sqlite3.Error, UnicodeDecodeError) as error:
-        cause = getattr(error, "orig", None) or error
-        raise LedgerError(
-            f"{name} cannot be read or written ({cause}), so nothing may be released; "
-            "check the file and its disk."
-        ) from error
-
-
 def replace_file(path: Path, content: bytes) -> None:
     """Replace a small file: after a crash it is the old one or the new one."""
     fresh = path.with_name(f".{path.name}.{new_nonce()}.new")
@@ -316,17 +278,6 @@ def replace_file(path: Path, content: bytes) -> None:
         ) from error
     finally:
         fresh.unlink(missing_ok=True)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable."""
-    if not hasattr(os, "O_DIRECTORY"):
-        return  # Windows keeps names durable by itself
-    descriptor = os.open(folder, os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def initialise(connection: sa.Connection) -> None:

@@ -12,7 +12,8 @@ from cloister.errors import LocalProtocolError, RemoteProtocolError
 from cloister.hazmat.prg import PadContext
 from cloister.hazmat.ring import Words, to_words
 from cloister.privacy.noise import NoiseSource
-from cloister.protocol.journal import Journal, MemoryJournal
+from cloister.protocol.exchanges import Kind
+from cloister.protocol.journal import AnswerJournal, MemoryJournal
 from cloister.protocol.keys import check_keys, holder_numbers, round_keys
 from cloister.protocol.messages import (
     BEFORE,
@@ -26,7 +27,6 @@ from cloister.protocol.messages import (
     Deal,
     Invite,
     Keys,
-    Kind,
     Open,
     Ready,
     Reply,
@@ -40,9 +40,8 @@ from cloister.protocol.messages import (
     encode,
 )
 from cloister.protocol.plan import Plan, share_threshold
-from cloister.protocol.progress import Progress
+from cloister.protocol.progress import ReleasedSum
 from cloister.secagg.dropout import RoundKeys, open_secret
-from cloister.task import GridState
 
 _T = TypeVar("_T")
 _ROSTER, _OPENED = b"roster", "opened/{}"
@@ -51,8 +50,8 @@ _ROSTER, _OPENED = b"roster", "opened/{}"
 class Aggregator:
     """Adds masked vectors, and noise if the profile says so; sees no records and no silo's sum.
 
-    Under "group" it cannot read the results either. Under "pairwise" it can, after enough silos
-    opened a noised sum.
+    Under "group" it cannot read the noised sums either. Under "pairwise" it can, after enough silos
+    opened one; what they mean, only those can work out who have the code of the task.
 
     Parameters
     ----------
@@ -60,13 +59,15 @@ class Aggregator:
     noise : NoiseSource
         Drawn when a round opens, before any upload arrives, so that the time of the answer does
         not depend on it; never stored. Not used under "pairwise".
-    journal : Journal, optional
+    journal : AnswerJournal, optional
         Where what it binds itself to is made durable before it leaves: the roster, the silos that
         share keys, and each round's answer with its charge. An aggregator made anew with the
         journal of a job goes on in the round where it was.
     """
 
-    def __init__(self, plan: Plan, noise: NoiseSource, journal: Journal | None = None) -> None:
+    def __init__(
+        self, plan: Plan, noise: NoiseSource, journal: AnswerJournal | None = None
+    ) -> None:
         self.plan = plan
         self._source = noise
         self._journal = journal or MemoryJournal()
@@ -87,7 +88,7 @@ class Aggregator:
         self._secrets: dict[str, Secrets] = {}
         self._cohort: tuple[str, ...] = ()
         self._finished: dict[int, dict[str, bytes]] = {}  # what opened the last finished round
-        self._progress = Progress(plan) if plan.publish and plan.profile == "pairwise" else None
+        self._sums: list[ReleasedSum] = []  # of finished rounds, kept only to publish them
         self._recorded = dict(self._journal.recorded(plan.run_id))
         self._recall_keys()
         self._round = self._recall_rounds()
@@ -310,9 +311,9 @@ class Aggregator:
         return encode(self.plan, Close(self._round, confirmations, self._finish_round()))
 
     @property
-    def history(self) -> Sequence[GridState]:
-        """The public state before the first round and after each; kept only to publish it."""
-        return tuple(self._progress.states) if self._progress else ()
+    def sums(self) -> Sequence[ReleasedSum]:
+        """The noised sum of each finished round, if the plan says that others may have them."""
+        return tuple(self._sums)
 
     def __repr__(self) -> str:
         return f"Aggregator(round {self._round + 1} of {self.plan.rounds})"
@@ -364,7 +365,7 @@ class Aggregator:
         if t not in self._finished:
             survivors = self.survivors
             opened = self._opened(t, survivors) if self.plan.profile == "pairwise" else {}
-            self._follow(t, survivors, opened)
+            self._keep_sum(t, survivors, opened)
             self._finished, self._members = {t: opened}, survivors
         return self._finished[t]
 
@@ -397,14 +398,14 @@ class Aggregator:
     def _opened_name(self) -> bytes:
         return _OPENED.format(self._round).encode()
 
-    def _follow(self, t: int, survivors: Sequence[str], opened: Mapping[str, bytes]) -> None:
-        """Go on with the public state, if the plan says that the result is for others too."""
-        if self._progress is None:
+    def _keep_sum(self, t: int, survivors: Sequence[str], opened: Mapping[str, bytes]) -> None:
+        """Keep the noised sum, if the plan says that the result is for others too."""
+        if not self.plan.publish or self.plan.profile != "pairwise":
             return
         words = self._reply(t).words
         context = PadContext(self.plan.digest.hex(), t, 0, VECTOR, "")
         left = self._round_keys.left_over(context, words.size, self._members, survivors, opened)
-        self._progress.receive(words - left, survivors)
+        self._sums.append(ReleasedSum(tuple(survivors), words - left))
 
     def _recall_keys(self) -> None:
         """Take up the roster and the cohort that an earlier life fixed."""
@@ -470,12 +471,12 @@ class Aggregator:
 
     def _draw(self, t: int) -> Words:
         """Draw the noise of a round, block by block, independently."""
-        kind = self.plan.task.mechanism
+        kind = self.plan.layout.mechanism
         if kind == "none" or self.plan.profile == "pairwise":  # there, silos add the noise
             return np.zeros(self.plan.length(t), dtype=np.uint64)
         parts = [
             self._source.draw(kind, self.plan.noise_scale(block), block.size)
-            for block in self.plan.task.blocks(t)
+            for block in self.plan.blocks(t)
         ]
         return to_words(np.concatenate(parts))
 

@@ -109,6 +109,11 @@ class Client:
                 f"silo {silo!r} needs an identity for a plan with fingerprints, and masks for one "
                 "without."
             )
+        if not plan.opened:
+            raise LocalProtocolError(
+                f"silo {silo!r} does not have the code of task {plan.task.name!r}; install its "
+                "package or name its file."
+            )
         plan.contract.check(records)
         self.plan = plan
         self.silo = silo
@@ -331,7 +336,7 @@ class Client:
             self._shares_of_noise[t] = np.concatenate(
                 [
                     source.draw("gaussian", self.plan.share_scale(block), block.size)
-                    for block in self.plan.task.blocks(t)
+                    for block in self.plan.blocks(t)
                 ]
             )
         return self._shares_of_noise[t]

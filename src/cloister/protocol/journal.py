@@ -18,12 +18,8 @@ from cloister.privacy.events import Event
 from cloister.randomness import new_key
 
 
-class Journal(Protocol):
-    """Where a party writes before it sends."""
-
-    def secret(self, job: str) -> bytes:
-        """Return the job's 32 secret bytes: made by the operating system, then always the same."""
-        ...
+class AnswerJournal(Protocol):
+    """Where a party, silo or aggregator, writes before it sends."""
 
     def frame(self, job: str, round: int) -> bytes | None:
         """Return the frame committed for a round, if any."""
@@ -59,6 +55,10 @@ class Journal(Protocol):
         """Return requests and answers in the order in which they were kept."""
         ...
 
+
+class HeadBook(Protocol):
+    """What a silo knows of its own ledger and of those of its peers."""
+
     def head(self) -> str:
         """Return the hash that stands for everything that was ever charged here."""
         ...
@@ -88,8 +88,16 @@ class Journal(Protocol):
         ...
 
 
+class Journal(AnswerJournal, HeadBook, Protocol):
+    """All that a silo keeps: answers, heads, and a secret for each job."""
+
+    def secret(self, job: str) -> bytes:
+        """Return the job's 32 secret bytes: made by the operating system, then always the same."""
+        ...
+
+
 class MemoryJournal:
-    """A journal that lives as long as the process."""
+    """A :class:`Journal` that lives as long as the process."""
 
     def __init__(self) -> None:
         self._secrets: dict[str, bytes] = {}

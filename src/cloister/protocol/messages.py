@@ -11,7 +11,6 @@ import hashlib
 import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from enum import IntEnum
 from typing import ClassVar
 
 from cloister.errors import RemoteProtocolError
@@ -20,7 +19,8 @@ from cloister.hazmat.ring import RING_BITS, Words, from_bytes, to_bytes
 from cloister.hazmat.shamir import SHARE_BYTES
 from cloister.hazmat.signing import SIGNATURE_BYTES
 from cloister.privacy.chain import SignedStatement, Statement
-from cloister.protocol.plan import PROTOCOL_VERSION, Plan
+from cloister.protocol.exchanges import ANSWER, Kind
+from cloister.protocol.plan import Plan
 
 BEFORE = -1
 """The round in which silos agree on keys, where confirmations name one."""
@@ -45,32 +45,6 @@ _SEEN = struct.Struct(">HQ")
 _TIME = struct.Struct(">Q")
 _STATEMENT = struct.Struct(f">{SIGNATURE_BYTES}s{_HASH_BYTES}sQH")
 NO_SIGNATURE = bytes(SIGNATURE_BYTES)
-
-
-class Kind(IntEnum):
-    """What a frame is."""
-
-    OPEN = 1
-    UPLOAD = 2
-    REPLY = 3
-    CONFIRM = 4
-    CLOSE = 5
-    DONE = 6
-    # agreement on keys, before the first round
-    INVITE = 7
-    KEYS = 8
-    ROSTER = 9
-    SECRETS = 10
-    DEAL = 11
-    READY = 12
-    # pairwise masks: what opens a sum
-    UNMASK = 13
-    SHARES = 14
-    # machines that round differently
-    ASK_STATE = 15
-    STATE = 16
-    ADOPT = 17
-    ADOPTED = 18
 
 
 @dataclass(frozen=True)
@@ -342,17 +316,7 @@ Message = (
     | Adopt
     | Adopted
 )
-_FROM_SILO = {
-    Kind.UPLOAD,
-    Kind.CONFIRM,
-    Kind.DONE,
-    Kind.KEYS,
-    Kind.SECRETS,
-    Kind.READY,
-    Kind.SHARES,
-    Kind.STATE,
-    Kind.ADOPTED,
-}
+_FROM_SILO = frozenset(ANSWER.values())
 
 
 def encode(plan: Plan, message: Message) -> bytes:
@@ -361,7 +325,7 @@ def encode(plan: Plan, message: Message) -> bytes:
     sender = message.sender.encode()
     header = _HEADER.pack(
         _MAGIC,
-        PROTOCOL_VERSION,
+        plan.protocol,
         message.kind,
         bytes.fromhex(plan.run_id),
         plan.digest,
@@ -388,9 +352,9 @@ def decode(plan: Plan, frame: bytes) -> Message:
     magic, version, kind, session, digest, t, attempt, frac_bits, ring_bits, name_len, body_len = (
         _HEADER.unpack_from(frame)
     )
-    if magic != _MAGIC or version != PROTOCOL_VERSION:
+    if magic != _MAGIC or version != plan.protocol:
         raise RemoteProtocolError(
-            f"frame is not of protocol version {PROTOCOL_VERSION}; use the same version everywhere."
+            f"frame is not of protocol version {plan.protocol}; use the same version everywhere."
         )
     if session != bytes.fromhex(plan.run_id) or digest != plan.digest:
         raise RemoteProtocolError("frame belongs to another plan or run; the digests differ.")
@@ -411,6 +375,11 @@ def decode(plan: Plan, frame: bytes) -> Message:
     if from_silo != (sender in plan.silos) or (not from_silo and sender != AGGREGATOR):
         raise RemoteProtocolError("sender is not a party that may send this kind of frame.")
     return _decode_body(plan, kind, t, sender, rest[name_len:])
+
+
+def kind_of(frame: bytes) -> Kind:
+    """Return the kind of a frame of ours."""
+    return Kind(frame[_KIND_AT])
 
 
 def result_hash(plan: Plan, reply: Reply) -> bytes:

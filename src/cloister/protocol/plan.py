@@ -1,7 +1,8 @@
 """The plan: the one document every party agrees on, frozen, in canonical JSON, with a digest.
 
-Noise scales, vector lengths, number of rounds and decoding are functions of the plan alone, so they
-are never sent and two parties cannot hold different values.
+Noise scales, vector lengths, number of rounds and decoding are functions of the plan's layout
+alone, so they are never sent and two parties cannot hold different values. What the sums mean is
+the task's business, whose code only silos need.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ import json
 import logging
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from functools import cached_property
 from math import ceil, isqrt, sqrt
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 from cloister.errors import PlanError, RemoteProtocolError
 from cloister.hazmat.discrete import MAX_SCALE
@@ -37,13 +38,14 @@ from cloister.privacy.events import (
     NonPrivateEvent,
     SampledGaussianEvent,
 )
+from cloister.protocol.layout import MAX_ROUNDS, Layout
 from cloister.randomness import new_nonce
-from cloister.task import Block, ByClient, BySilo, Mechanism, Profile, Released, Task
-from cloister.tasks import TASKS
+from cloister.task import Block, ByClient, BySilo, Profile, Released, Task, tasks_within
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
+WITHOUT_LAYOUT = 1  # the version whose plans left their layout to the task
 MAX_RECORDS = 1 << 32  # per silo: public head-room, not a count
-MAX_ROUNDS, MAX_SILOS, MAX_WORDS = 1000, 1000, 1 << 24  # of a plan that anybody will look at
+MAX_SILOS, MAX_WORDS = 1000, 1 << 24  # of a plan that anybody will look at
 MAX_STUDY, MAX_TEXT = 200, 1000  # bytes of the study's name, and of any other text in a plan
 MAX_PLAN, MAX_PLAN_COLUMN, MAX_PLAN_MODEL = 1 << 18, 1 << 9, 1 << 23  # bytes over a network
 _FINE_STEPS = 1 << 8  # the rounding rule: nothing is counted in whole records
@@ -96,12 +98,67 @@ def study_name(text: str) -> str:
 
 
 @dataclass(frozen=True)
+class Code:
+    """What a task's code is, as whoever made the plan has it.
+
+    Parameters
+    ----------
+    distribution, version : str
+        Of the package that the task came with; a file of one's own has its path's last part and
+        no version.
+    digest : str
+        SHA-256 of all source that the task is made of, in hexadecimal digits.
+    """
+
+    distribution: str
+    version: str
+    digest: str
+
+
+@dataclass(frozen=True)
+class Unopened:
+    """A task whose code is not here: its plan can be carried, summed and noised, but not fed.
+
+    Parameters
+    ----------
+    written : mapping
+        The task as it stands in the plan.
+    private : bool
+        Whether the plan has a budget.
+    """
+
+    written: Mapping[str, Any]
+    private: bool
+    profiles: frozenset[Profile] = frozenset(get_args(Profile))
+
+    @property
+    def name(self) -> str:
+        """The word for it in plans."""
+        return str(self.written[_TASK])
+
+    @property
+    def n_features(self) -> int:
+        """Number of columns."""
+        return int(self.written["n_features"])
+
+    @property
+    def frac_bits(self) -> int:
+        """Fineness of the grid."""
+        return int(self.written["frac_bits"])
+
+    def describe(self) -> str:
+        """Say all that can be said of it here."""
+        return f"Noisy sums for task {self.name!r}. Only the silos know what they mean."
+
+
+@dataclass(frozen=True)
 class Plan:
     """Everything the parties must agree on before the first record is read.
 
     Parameters
     ----------
     task : Task
+        Or what stands for it where its code is not installed: an :class:`Unopened` one.
     silos : tuple of str
         Members in their agreed order.
     grid : Grid
@@ -135,6 +192,12 @@ class Plan:
     schema_digest, study : str
     run_id : str
         Fresh nonce, so that no pad and no noise repeats.
+    layout : Layout
+        Of the task, by default; any other is refused where the task is known.
+    code : Code, optional
+        Of the task, as its proposer has it: a silo with other code refuses.
+    protocol : int
+        The version of the plan and of its frames.
 
     Notes
     -----
@@ -160,8 +223,12 @@ class Plan:
     fingerprints: tuple[str, ...] = ()
     upload_slot: float = 0.0
     run_id: str = field(default_factory=new_nonce)
+    layout: Layout = field(default=None)  # type: ignore[assignment]  # until the task is asked
+    code: Code | None = None
+    protocol: int = PROTOCOL_VERSION
 
     def __post_init__(self) -> None:
+        self._check_layout()
         if self.profile == "pairwise" and self.collusion == 0:
             object.__setattr__(self, "collusion", 1)
         if self.min_silos == 0:
@@ -176,6 +243,24 @@ class Plan:
         self._check_task()
         self._check_lattice()
         self._check_clients()
+
+    def _check_layout(self) -> None:
+        """Take the layout of the task, or see that the one given is the task's own."""
+        if isinstance(self.task, Unopened):
+            return
+        own = Layout.of(self.task)
+        if self.layout is None:
+            object.__setattr__(self, "layout", own)
+        elif not self.layout.same_as(own):
+            raise PlanError(
+                f"layout must be that of task {self.task.name!r}: lengths, sensitivities or "
+                "weights differ; design the plan with the code that the silos have."
+            )
+
+    @property
+    def opened(self) -> bool:
+        """Whether this party has the code of the task."""
+        return not isinstance(self.task, Unopened)
 
     @property
     def contract(self) -> Contract:
@@ -194,13 +279,9 @@ class Plan:
                 f"study must be a text of at most {MAX_STUDY} bytes, got {str(self.study)[:20]!r} "
                 f"of {_bytes(str(self.study))}; use a shorter name."
             )
-        for name in ("unit", "schema_digest", "silos", "columns", "fingerprints", "task"):
-            for text in _texts(getattr(self, name)):
-                if _bytes(text) > MAX_TEXT:
-                    raise PlanError(
-                        f"{name} must have texts of at most {MAX_TEXT} bytes, got "
-                        f"{text[:20]!r} of {_bytes(text)}; use shorter names."
-                    )
+        for name in ("unit", "schema_digest", "silos", "columns", "fingerprints"):
+            _check_length(name, getattr(self, name))
+        _check_length("task", _written(self.task))
 
     def _check_parties(self) -> None:
         if not self.silos or len(set(self.silos)) != len(self.silos):
@@ -271,17 +352,12 @@ class Plan:
                 f"task {task.name!r} is {'' if task.private else 'not '}private, so budget must "
                 f"{'be given' if task.private else 'be None'}."
             )
-        if task.mechanism not in get_args(Mechanism):
-            raise PlanError(
-                f"mechanism of task {task.name!r} must be one of {get_args(Mechanism)}, "
-                f"got {task.mechanism!r}."
-            )
-        if task.private and task.mechanism == "none":
+        if task.private and self.layout.mechanism == "none":
             raise PlanError(f"task {task.name!r} calls itself private but adds no noise.")
-        if self.profile == "pairwise" and task.mechanism != "gaussian":
+        if self.profile == "pairwise" and self.layout.mechanism != "gaussian":
             raise PlanError(
                 f"profile 'pairwise' needs Gaussian noise, which silos can add in shares; task "
-                f"{task.name!r} uses {task.mechanism!r}."
+                f"{task.name!r} uses {self.layout.mechanism!r}."
             )
         if not all(isinstance(name, str) for name in self.columns):
             raise PlanError("columns must be names.")
@@ -292,14 +368,14 @@ class Plan:
             )
         if task.frac_bits != self.grid.frac_bits:
             raise PlanError(f"frac_bits differ: task {task.frac_bits}, grid {self.grid.frac_bits}.")
-        if self.budget and task.mechanism == "gaussian" and self.budget.delta == 0:
+        if self.budget and self.layout.mechanism == "gaussian" and self.budget.delta == 0:
             raise PlanError(f"delta must be > 0 for task {task.name!r}, whose noise is Gaussian.")
-        weight = sum(block.weight for t in range(task.rounds) for block in task.blocks(t))
-        if not 0 < weight <= 1 + 1e-9:
-            raise PlanError(f"weights of all blocks must sum to at most 1, got {weight:.6g}.")
 
     def _check_clients(self) -> None:
-        """Check who a client is, and that what sampling saves was not overrated."""
+        """Check that what sampling saves was not overrated, and who a client is."""
+        self._check_sampling()
+        if not self.opened:
+            return
         task = self.task
         named = self.unit if self.unit in ("silo", *self.columns) else "row"
         if named != (task.clients if isinstance(task, ByClient) else "row"):
@@ -318,14 +394,12 @@ class Plan:
                 raise PlanError(
                     f"grid cannot tell the clients of {task.clients!r} apart; use more frac_bits."
                 )
-        if bad := [step for step in _steps_of(task) if _needs_its_plan(step)]:
+        if bad := [step for step in list(tasks_within(task))[1:] if _needs_its_plan(step)]:
             raise PlanError(
                 f"task {bad[0].name!r} with clients other than rows, or sampled ones, must be the "
                 "task of a plan and not a step of one."
             )
-        if not isinstance(task, ByClient):
-            return
-        if task.alone and self.profile != "local":
+        if isinstance(task, ByClient) and task.alone and self.profile != "local":
             least = len(self.silos)
             if (self.profile, self.min_silos, self.collusion) != ("pairwise", least, least - 1):
                 raise PlanError(
@@ -333,6 +407,8 @@ class Plan:
                     f"and collusion={least - 1}, so that each silo's own noise is enough; got "
                     f"{self.profile!r}, {self.min_silos} and {self.collusion}."
                 )
+
+    def _check_sampling(self) -> None:
         if self.rate == 1 or self.budget is None:
             return
         if self.group_size > 1:
@@ -343,8 +419,9 @@ class Plan:
         spent = accounting.epsilon(self.events(), self.budget.delta)
         if spent > self.budget.epsilon * (1 + 1e-9):
             raise PlanError(
-                f"noise_multiplier {task.noise_multiplier:.6g} costs epsilon {spent:.6g} at rate "
-                f"{task.rate:g}, above the budget of {self.budget.epsilon:g}; design the task anew."
+                f"noise_multiplier {self.layout.noise_multiplier:.6g} costs epsilon {spent:.6g} "
+                f"at rate {self.rate:g}, above the budget of {self.budget.epsilon:g}; design the "
+                "task anew."
             )
 
     def _check_size(self) -> None:
@@ -363,9 +440,9 @@ class Plan:
 
     def _check_lattice(self) -> None:
         """Prove that nothing can wrap in the ring, and that the noise is as good as continuous."""
-        for t in range(self.task.rounds):
-            for block in self.task.blocks(t):
-                if self.task.mechanism == "gaussian" and block.l2_squared < _FINE_STEPS**2:
+        for t in range(self.rounds):
+            for block in self.blocks(t):
+                if self.layout.mechanism == "gaussian" and block.l2_squared < _FINE_STEPS**2:
                     raise PlanError(
                         f"round {t + 1} of task {self.task.name!r} is too coarse for Gaussian "
                         f"noise: a record changes it by at most {sqrt(block.l2_squared):.3g}"
@@ -386,7 +463,7 @@ class Plan:
 
     def _that_fits(self) -> str:
         """Say about which epsilon would make all noise fit, if noise alone is too large."""
-        blocks = [block for t in range(self.rounds) for block in self.task.blocks(t)]
+        blocks = [block for t in range(self.rounds) for block in self.blocks(t)]
         sums = max(largest_release(len(self.silos), block.l2_squared, 0) for block in blocks)
         room = (1 << (RING_BITS - 1)) - sums
         if self.budget is None or self.rate < 1 or room <= 0:
@@ -395,7 +472,7 @@ class Plan:
             max(self.noise_scale(block) / MAX_SCALE, self._range(block) / room) for block in blocks
         )
         most = self._multiplier / excess
-        event = LaplaceEvent(most) if self.task.mechanism == "laplace" else GaussianEvent(most)
+        event = LaplaceEvent(most) if self.layout.mechanism == "laplace" else GaussianEvent(most)
         least = accounting.epsilon(event, self.budget.delta)
         return f"an epsilon of at least about {1.1 * least:.2g}"
 
@@ -415,7 +492,11 @@ class Plan:
     @property
     def rounds(self) -> int:
         """Number of rounds."""
-        return self.task.rounds
+        return self.layout.rounds
+
+    def blocks(self, t: int) -> tuple[Block, ...]:
+        """Return the layout of round `t`."""
+        return self.layout.blocks(t)
 
     @cached_property
     def by_client(self) -> ByClient | None:
@@ -430,7 +511,7 @@ class Plan:
     @property
     def rate(self) -> float:
         """Probability with which a client takes part in a round; 1 unless a task samples."""
-        return 1.0 if self.by_client is None else self.by_client.rate
+        return self.layout.rate
 
     @property
     def group_size(self) -> int:
@@ -439,16 +520,16 @@ class Plan:
 
     def length(self, t: int) -> int:
         """Return the number of words each silo sends in round `t`."""
-        return sum(block.size for block in self.task.blocks(t))
+        return sum(block.size for block in self.blocks(t))
 
     @cached_property
     def _multiplier(self) -> float:
         """Noise scale over sensitivity of one release that takes the whole budget."""
         if self.budget is None:
             return 0.0
-        if self.by_client is not None and self.rate < 1:
-            return self.by_client.noise_multiplier
-        if self.task.mechanism == "laplace":
+        if self.rate < 1:
+            return self.layout.noise_multiplier
+        if self.layout.mechanism == "laplace":
             return laplace_noise_multiplier(self.budget.epsilon)
         return gaussian_noise_multiplier(self.budget.epsilon, self.budget.delta)
 
@@ -458,9 +539,9 @@ class Plan:
         Sigma of the discrete Gaussian, or the scale of the discrete Laplace, rounded up; 0 for no
         noise. Under "pairwise" at least so much comes from honest silos.
         """
-        if self.task.mechanism == "none":
+        if self.layout.mechanism == "none":
             return 0
-        if self.task.mechanism == "laplace":
+        if self.layout.mechanism == "laplace":
             return ceil(self._multiplier * self.group_size * block.l1 / block.weight)
         sensitivity = self.group_size * sqrt(block.l2_squared)
         return lattice_sigma(self._multiplier / sqrt(block.weight), sensitivity)
@@ -486,17 +567,17 @@ class Plan:
         if self.profile == "pairwise":
             count = len(self.silos) if survivors is None else survivors
             return sqrt(count) * self.share_scale(block)
-        factor = sqrt(2) if self.task.mechanism == "laplace" else 1.0
+        factor = sqrt(2) if self.layout.mechanism == "laplace" else 1.0
         return factor * self.noise_scale(block)
 
     def event(self, t: int) -> Event:
         """Return what round `t` does, as a value that an accountant can price."""
         events: list[Event] = []
-        for block in self.task.blocks(t):
+        for block in self.blocks(t):
             scale = self.noise_scale(block)
-            if self.task.mechanism == "none":
+            if self.layout.mechanism == "none":
                 events.append(NonPrivateEvent())
-            elif self.task.mechanism == "laplace":
+            elif self.layout.mechanism == "laplace":
                 events.append(LaplaceEvent(scale / (self.group_size * block.l1)))
             else:
                 norm = self.group_size * sqrt(block.l2_squared)
@@ -527,7 +608,7 @@ class Plan:
             what only silos may see.
         """
         released, offset = {}, 0
-        for block in self.task.blocks(t):
+        for block in self.blocks(t):
             part = values[offset : offset + block.size]
             limit = self._range(block)
             outside = part.size and max(int(part.max()), -int(part.min())) > limit
@@ -550,12 +631,15 @@ class Plan:
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as JSON-able values."""
         document: dict[str, Any] = {
-            "protocol": PROTOCOL_VERSION,
+            "protocol": self.protocol,
             "ring_bits": RING_BITS,
             "task": _written(self.task),
             "budget": asdict(self.budget) if self.budget else None,
             "grid": asdict(self.grid),
         }
+        if self.protocol > WITHOUT_LAYOUT:
+            document["layout"] = self.layout.to_dict()
+            document["code"] = asdict(self.code) if self.code else None
         for name in _PLAIN_FIELDS:
             document[name] = getattr(self, name)
         return document
@@ -575,9 +659,7 @@ class Plan:
         PlanError
             If it is longer.
         """
-        carries = any(
-            getattr(task, "released", None) for task in (self.task, *_steps_of(self.task))
-        )
+        carries = _carries_model(_written(self.task))
         most = MAX_PLAN + MAX_PLAN_COLUMN * len(self.columns)
         most = MAX_PLAN_MODEL if carries else min(most, MAX_PLAN_MODEL)
         if (length := len(self.canonical_json())) > most:
@@ -596,28 +678,30 @@ class Plan:
     def from_dict(
         cls, document: Mapping[str, Any], tasks: Mapping[str, type[Task]] | None = None
     ) -> Plan:
-        """Read a plan written by :meth:`to_dict`; `tasks` adds tasks of your own to ours."""
-        known = {**TASKS, **(tasks or {})}
+        """Read a plan written by :meth:`to_dict`.
+
+        Parameters
+        ----------
+        document : mapping
+        tasks : mapping of str to type, optional
+            The tasks whose code this party has; a plan of another can be carried and summed, but
+            no record can enter it.
+        """
         try:
-            if document["protocol"] != PROTOCOL_VERSION or document["ring_bits"] != RING_BITS:
-                raise PlanError(
-                    f"plan is of protocol {document['protocol']}, this is {PROTOCOL_VERSION}; "
-                    "use the same version at every party."
-                )
-            task = _read({_TASK: document["task"][_TASK], **document["task"]}, known)
-            if absent := [field for field in _PLAIN_FIELDS if field not in document]:
-                raise PlanError(
-                    f"plan is not complete: it lacks {', '.join(map(repr, absent))}, so it was "
-                    f"written by another version of cloister; {_ANOTHER_VERSION}."
-                )
+            _check_version(document)
+            layout = document.get("layout")
+            code = document.get("code")
+            task = _opened(document["task"], tasks or {}, layout, bool(document["budget"]))
             plain = {field: document[field] for field in _PLAIN_FIELDS}
-            plain["silos"] = tuple(plain["silos"])
-            plain["columns"] = tuple(plain["columns"])
-            plain["fingerprints"] = tuple(plain["fingerprints"])
+            for name in ("silos", "columns", "fingerprints"):
+                plain[name] = tuple(plain[name])
             return cls(
                 task=task,
                 grid=Grid(**document["grid"]),
                 budget=Budget(**document["budget"]) if document["budget"] else None,
+                layout=Layout.from_dict(layout) if layout else None,  # type: ignore[arg-type]  # as above
+                code=Code(**code) if code else None,
+                protocol=document["protocol"],
                 **plain,
             )
         except PlanError:
@@ -672,33 +756,64 @@ class Plan:
         return " ".join(lines)
 
 
-def _steps_of(task: Task) -> list[Task]:
-    """Return the tasks inside a task, at any depth."""
-    steps = [step for step in getattr(task, "steps", ()) if isinstance(step, Task)]
-    return steps + [inner for step in steps for inner in _steps_of(step)]
-
-
-def _texts(value: Any) -> Iterator[str]:
-    """Return every text in a task, in what it is made of, or in a field of a plan."""
+def _check_length(name: str, value: Any) -> None:
+    """Refuse texts that are too long, in a field of a plan or anywhere in a written task."""
     if isinstance(value, str):
-        yield value
-    elif value is None or isinstance(value, int | float):
-        return
+        if _bytes(value) > MAX_TEXT:
+            raise PlanError(
+                f"{name} must have texts of at most {MAX_TEXT} bytes, got {value[:20]!r} of "
+                f"{_bytes(value)}; use shorter names."
+            )
     elif isinstance(value, Mapping):
         for key, part in value.items():
-            yield from _texts(key)
-            yield from _texts(part)
+            _check_length(name, key)
+            _check_length(name, part)
     elif isinstance(value, tuple | list):
         for part in value:
             if not isinstance(part, int | float):  # the numbers of a model are many
-                yield from _texts(part)
-    elif isinstance(value, Task):
-        for one in fields(value):  # type: ignore[arg-type]  # a protocol cannot say that tasks are dataclasses
-            yield from _texts(getattr(value, one.name))
+                _check_length(name, part)
 
 
 def _bytes(text: str) -> int:
     return len(text.encode(errors="surrogatepass"))
+
+
+def _carries_model(written: Any) -> bool:
+    """Return whether a written task, or a step of it, holds what was released earlier."""
+    steps = written.get("steps") or ()
+    inner = (step for step in steps if isinstance(step, Mapping))
+    return bool(written.get("released")) or any(map(_carries_model, inner))
+
+
+def _check_version(document: Mapping[str, Any]) -> None:
+    version = document["protocol"]
+    if version not in (WITHOUT_LAYOUT, PROTOCOL_VERSION) or document["ring_bits"] != RING_BITS:
+        raise PlanError(
+            f"plan is of protocol {version}, this is {PROTOCOL_VERSION}; use the same version at "
+            "every party."
+        )
+    needed = _PLAIN_FIELDS if version == WITHOUT_LAYOUT else (*_PLAIN_FIELDS, "layout", "code")
+    if absent := [name for name in needed if name not in document]:
+        raise PlanError(
+            f"plan is not complete: it lacks {', '.join(map(repr, absent))}, so it was "
+            f"written by another version of cloister; {_ANOTHER_VERSION}."
+        )
+
+
+def _opened(
+    written: Mapping[str, Any], tasks: Mapping[str, type[Task]], layout: Any, private: bool
+) -> Task:
+    """Return the task of a plan, or what stands for it where its code is not here."""
+    name = written[_TASK]
+    if name in tasks:
+        task: Task = _read({_TASK: name, **written}, tasks)
+        return task
+    if layout is None:
+        raise PlanError(
+            f"task must be one of {sorted(tasks)}, got {name!r}; a plan of protocol "
+            f"{WITHOUT_LAYOUT} needs its task's code, run it to its end with cloister 0.1."
+        )
+    return cast(Task, Unopened(written, private))
 
 
 def _needs_its_plan(task: Task) -> bool:
@@ -709,6 +824,8 @@ def _written(value: Any) -> Any:
     """Return a task, with the tasks inside it, as JSON-able values."""
     if value is None or isinstance(value, str | int | float):
         return value
+    if isinstance(value, Unopened):
+        return value.written
     if isinstance(value, Task):
         names = [field.name for field in fields(value)]  # type: ignore[arg-type]  # a protocol cannot say that tasks are dataclasses
         return {_TASK: value.name, **{name: _written(getattr(value, name)) for name in names}}

@@ -2,12 +2,48 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.hazmat.ring import Words, to_bytes, to_integers, to_words
 from cloister.protocol.plan import Plan
 from cloister.task import GridState, State
+
+SUMS_FORMAT = "cloister-sums/1"
+
+
+@dataclass(frozen=True)
+class ReleasedSum:
+    """The noised sum of a round, and the silos whose records are in it.
+
+    Parameters
+    ----------
+    survivors : tuple of str
+    words : ndarray of uint64
+    """
+
+    survivors: tuple[str, ...]
+    words: Words
+
+
+def sums_to_dict(plan: Plan, sums: Sequence[ReleasedSum]) -> dict[str, Any]:
+    """Return the noised sums of a job as JSON-able values.
+
+    Whoever carried the sums need not know what they mean: whoever has the code of the task works
+    the result out.
+    """
+    return {
+        "format": SUMS_FORMAT,
+        "plan": plan.to_dict(),
+        "plan_digest": plan.digest.hex(),
+        "rounds": [
+            {"survivors": one.survivors, "words": b64encode(to_bytes(one.words)).decode()}
+            for one in sums
+        ],
+    }
 
 
 class Progress:

@@ -10,7 +10,8 @@ from typing import Protocol
 
 from cloister.errors import RemoteProtocolError, TransportError
 from cloister.protocol.aggregator import Aggregator
-from cloister.protocol.messages import Kind
+from cloister.protocol.exchanges import ANSWER
+from cloister.protocol.messages import kind_of
 
 ATTEMPTS = 3  # times a frame is sent to a silo that does not answer
 
@@ -60,25 +61,25 @@ def run_rounds(
     for t in range(aggregator.first_round, plan.rounds):
         opening = aggregator.open(t)
         if not aggregator.answered:
-            silos = ask(_all(silos, opening), Kind.UPLOAD)
+            silos = ask(_all(silos, opening))
             _align_states(aggregator, ask)
             reply = aggregator.combine()
         else:
             reply, silos = aggregator.combine(), aggregator.survivors
-        silos = ask(_all(silos, reply), Kind.CONFIRM)
+        silos = ask(_all(silos, reply))
         if len(silos) < aggregator.quorum:
             raise RemoteProtocolError(
                 f"round {t} has {len(silos)} confirmations, the plan asks for {aggregator.quorum}; "
                 "the job ends, what left stays charged."
             )
         if unmask := aggregator.unmask():
-            silos = ask(_all(silos, unmask), Kind.SHARES)
+            silos = ask(_all(silos, unmask))
         yield RoundDone(t, plan.rounds, silos)
-    if not ask(_all(silos, aggregator.close()), Kind.DONE):
+    if not ask(_all(silos, aggregator.close())):
         raise TransportError("no silo took the end of the job; ask again for the result.")
 
 
-Ask = Callable[[Mapping[str, bytes], Kind], tuple[str, ...]]
+Ask = Callable[[Mapping[str, bytes]], tuple[str, ...]]
 
 
 def _agree_on_keys(aggregator: Aggregator, ask: Ask) -> tuple[str, ...]:
@@ -86,18 +87,18 @@ def _agree_on_keys(aggregator: Aggregator, ask: Ask) -> tuple[str, ...]:
     if aggregator.first_round > 0:
         return aggregator.members
     if invite := aggregator.invite():
-        ask(_all(aggregator.plan.silos, invite), Kind.KEYS)
+        ask(_all(aggregator.plan.silos, invite))
     roster = aggregator.roster()
     if not aggregator.has_cohort:
-        ask(_all(aggregator.rostered, roster), Kind.SECRETS)
-    return ask(aggregator.deals(), Kind.READY)
+        ask(_all(aggregator.rostered, roster))
+    return ask(aggregator.deals())
 
 
 def _align_states(aggregator: Aggregator, ask: Ask) -> None:
     """Give the lead silo's state to silos whose machines rounded differently."""
     if differing := aggregator.differing:
-        ask(_all((aggregator.lead,), aggregator.ask_state()), Kind.STATE)
-        ask(_all(differing, aggregator.adopt()), Kind.ADOPTED)
+        ask(_all((aggregator.lead,), aggregator.ask_state()))
+        ask(_all(differing, aggregator.adopt()))
 
 
 def _all(silos: tuple[str, ...], frame: bytes) -> dict[str, bytes]:
@@ -109,19 +110,19 @@ def _ask(
     aggregator: Aggregator,
     attempts: int,
     frames: Mapping[str, bytes],
-    want: Kind,
 ) -> tuple[str, ...]:
     """Send each silo its frame, again to those that stay silent; return those that answered.
 
     A silo whose answer breaks the protocol, comes late or is of another kind counts as silent.
     """
     answered: set[str] = set()
+    wanted = {ANSWER[kind_of(frame)] for frame in frames.values()}  # frames of a step are alike
     for _ in range(attempts):
         missing = {silo: frame for silo, frame in frames.items() if silo not in answered}
         if not missing:
             break
         for silo, answer in transport.exchange(missing).items():
             with suppress(RemoteProtocolError):
-                if aggregator.accept(silo, answer) == want:
+                if aggregator.accept(silo, answer) in wanted:
                     answered.add(silo)
     return tuple(silo for silo in frames if silo in answered)

@@ -9,20 +9,25 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 from fastapi import FastAPI, HTTPException, Path, Query, Request, WebSocket
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse
+from prometheus_client import CollectorRegistry, Metric, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
+from cloister.enrolment import Peer
 from cloister.errors import CloisterError, LedgerError, PlanError, TransportError
+from cloister.service.hub import Hub
 from cloister.service.jobs import Jobs
 from cloister.service.logs import Seldom, place_of
 from cloister.service.store import StoredJob
@@ -38,56 +43,20 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 _LOG = logging.getLogger(__name__)
 
 
-class Caller(Protocol):
-    """Whom a certificate names."""
-
-    @property
-    def role(self) -> str:
-        """Return "coordinator", "silo" or "analyst"."""
-        ...
-
-    @property
-    def name(self) -> str:
-        """Return the name that was enrolled."""
-        ...
-
-    @property
-    def fingerprint(self) -> str:
-        """Return the fingerprint of the signing key."""
-        ...
-
-    @property
-    def not_after(self) -> datetime:
-        """Return when the certificate expires."""
-        ...
-
-
 class NotEnrolled(TransportError):
     """A genuine certificate no longer counts.
 
     Parameters
     ----------
-    peer : Caller
+    peer : Peer
         Whom it names.
     why : str
         As in "was revoked".
     """
 
-    def __init__(self, peer: Caller, why: str) -> None:
+    def __init__(self, peer: Peer, why: str) -> None:
         super().__init__(f"the certificate of {peer.name!r} {why}; enrol again.")
         self.peer = peer
-
-
-class StreamServer(Protocol):
-    """What serves the stream of a silo; the hub."""
-
-    def connected(self) -> tuple[str, ...]:
-        """Return the silos that have a stream now."""
-        ...
-
-    async def serve(self, websocket: WebSocket, silo: str) -> None:
-        """Carry a silo's messages until its stream ends."""
-        ...
 
 
 class Proposer(BaseModel):
@@ -121,14 +90,14 @@ JobId = Annotated[str, Path(pattern="^[0-9a-f]{32}$")]
 
 
 def make_app(
-    jobs: Jobs, streams: StreamServer, identify: Callable[[Scope], Caller]
+    jobs: Jobs, streams: Hub, identify: Callable[[Scope], Peer]
 ) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
     """Return the ASGI application of the coordinator.
 
     Parameters
     ----------
     jobs : Jobs
-    streams : StreamServer
+    streams : Hub
         Serves the streams of silos at ``/v1/stream``.
     identify : function
         From a connection's scope to whom its certificate names; raises
@@ -148,7 +117,7 @@ def make_app(
 
     @app.websocket("/v1/stream")
     async def stream(websocket: WebSocket) -> None:
-        caller: Caller = websocket.scope["caller"]
+        caller: Peer = websocket.scope["caller"]
         if caller.role != "silo":
             await websocket.close(1008, f"only silos have streams, not a {caller.role}.")
             return
@@ -218,8 +187,11 @@ def _add_jobs(app: FastAPI, jobs: Jobs) -> None:
 
 
 def _add_operations(
-    app: FastAPI, jobs: Jobs, streams: StreamServer, counts: Counter[tuple[str, str, int]]
+    app: FastAPI, jobs: Jobs, streams: Hub, counts: Counter[tuple[str, str, int]]
 ) -> None:
+    numbers = CollectorRegistry()
+    numbers.register(Numbers(jobs, streams, counts))
+
     @app.get("/v1/silos", summary="Silos that ever connected")
     def silos(request: Request) -> dict[str, Any]:
         _caller(request, "analyst", "coordinator")
@@ -248,14 +220,13 @@ def _add_operations(
 
     @app.get("/metrics", summary="Numbers for Prometheus", response_class=PlainTextResponse)
     def metrics() -> PlainTextResponse:
-        by_state, rounds = jobs.store.counts()
-        text = exposition(by_state, rounds, len(streams.connected()), counts)
+        text = generate_latest(numbers)
         return PlainTextResponse(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-def _caller(request: Request, *roles: str) -> Caller:
+def _caller(request: Request, *roles: str) -> Peer:
     """Return who calls, if the role may."""
-    caller: Caller = request.scope["caller"]
+    caller: Peer = request.scope["caller"]
     if roles and caller.role not in roles:
         raise HTTPException(
             403, f"this is for the roles {list(roles)}, and {caller.name!r} is a {caller.role}."
@@ -263,7 +234,7 @@ def _caller(request: Request, *roles: str) -> Caller:
     return caller
 
 
-def _job(jobs: Jobs, job_id: str, caller: Caller) -> StoredJob:
+def _job(jobs: Jobs, job_id: str, caller: Peer) -> StoredJob:
     """Return a job that the caller may see."""
     job = jobs.store.job(job_id)
     if job is None or (caller.role == "silo" and caller.name not in job.silos):
@@ -271,42 +242,37 @@ def _job(jobs: Jobs, job_id: str, caller: Caller) -> StoredJob:
     return job
 
 
-def exposition(
-    by_state: Mapping[Any, int],
-    rounds: int,
-    connected: int,
-    counts: Mapping[tuple[str, str, int], int],
-) -> str:
-    """Return the numbers in the text format of Prometheus, version 0.0.4.
+@dataclass(frozen=True, eq=False)
+class Numbers(Collector):
+    """What Prometheus is told: jobs, answered rounds, open streams, and requests since the start.
 
     Parameters
     ----------
-    by_state : mapping of str to int
-        Number of jobs in each state.
-    rounds, connected : int
-        Answered rounds of all jobs; silos with an open stream.
-    counts : mapping of (str, str, int) to int
-        Requests by method, route and status code since the start.
+    jobs : Jobs
+    streams : Hub
+    requests : mapping of (str, str, int) to int
+        By method, route and status code.
     """
-    states = [(f'{{state="{state}"}}', count) for state, count in by_state.items()]
-    requests = [
-        (f'{{method="{method}",route="{route}",code="{code}"}}', count)
-        for (method, route, code), count in sorted(counts.items())
-    ]
-    return "".join(
-        (
-            _metric("cloister_jobs", "gauge", "Jobs by state.", states),
-            _metric("cloister_rounds_total", "counter", "Rounds answered.", [("", rounds)]),
-            _metric("cloister_connected_silos", "gauge", "Open streams.", [("", connected)]),
-            _metric("cloister_requests_total", "counter", "Requests since start.", requests),
-        )
-    )
 
+    jobs: Jobs
+    streams: Hub
+    requests: Mapping[tuple[str, str, int], int]
 
-def _metric(name: str, kind: str, meaning: str, samples: list[tuple[str, int]]) -> str:
-    lines = [f"# HELP {name} {meaning}", f"# TYPE {name} {kind}"]
-    lines += [f"{name}{labels} {value}" for labels, value in samples]
-    return "\n".join(lines) + "\n"
+    def collect(self) -> Iterator[Metric]:
+        """Yield the numbers as they are now."""
+        by_state, rounds = self.jobs.store.counts()
+        states = GaugeMetricFamily("cloister_jobs", "Jobs by state.", labels=["state"])
+        for state, count in by_state.items():
+            states.add_metric([state], count)
+        yield states
+        yield CounterMetricFamily("cloister_rounds", "Rounds answered.", rounds)
+        connected = len(self.streams.connected())
+        yield GaugeMetricFamily("cloister_connected_silos", "Open streams.", connected)
+        labels = ["method", "route", "code"]
+        requests = CounterMetricFamily("cloister_requests", "Requests since start.", labels=labels)
+        for (method, route, code), count in sorted(self.requests.items()):
+            requests.add_metric([method, route, str(code)], count)
+        yield requests
 
 
 # Errors --------------------------------------------------------------------------------------
@@ -354,7 +320,7 @@ class Gate:
     """
 
     app: Callable[[Scope, Receive, Send], Awaitable[None]]
-    identify: Callable[[Scope], Caller]
+    identify: Callable[[Scope], Peer]
     jobs: Jobs
     counts: Counter[tuple[str, str, int]] = field(default_factory=Counter)
     turned_away: Seldom = field(default_factory=Seldom)

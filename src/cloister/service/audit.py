@@ -7,7 +7,6 @@ comparing with a head that was noted elsewhere. No line holds a value that depen
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import sys
@@ -17,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from cloister.errors import LedgerError
+from cloister.privacy.chain import BEFORE_FIRST, canonical, link
+from cloister.privacy.database import sync_folder
 
 if sys.platform != "win32":
     import fcntl
-
-BEFORE_FIRST = "0" * 64
 
 
 class Audit:
@@ -68,7 +67,7 @@ class Audit:
             torn = _cut_torn_line(self._path, self._file)
             self._lines, self._head = verify(self._path)
             if fresh:
-                _sync_folder(self._path.parent)
+                sync_folder(self._path.parent)
         except BaseException:
             self.close()
             raise
@@ -102,8 +101,8 @@ class Audit:
                 "event": event,
                 "previous": self._head,
             }
-            head = _hash(body)
-            line = _canonical({**body, "hash": head}) + b"\n"
+            head = link(canonical(body))
+            line = _line({**body, "hash": head})
             size = os.fstat(self._file).st_size
             try:
                 if os.write(self._file, line) != len(line):
@@ -172,7 +171,7 @@ def _check_line(line: bytes, number: int, previous: str) -> str:
     try:
         entry = json.loads(line)
         stated = entry.pop("hash")
-        intact = line == _canonical({**entry, "hash": stated}) + b"\n" and stated == _hash(entry)
+        intact = line == _line({**entry, "hash": stated}) and stated == link(canonical(entry))
     except (ValueError, KeyError, AttributeError, TypeError):
         intact = False
     if not intact:
@@ -185,13 +184,8 @@ def _check_line(line: bytes, number: int, previous: str) -> str:
     return str(stated)
 
 
-def _canonical(entry: dict[str, Any]) -> bytes:
-    text = json.dumps(entry, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return text.encode()
-
-
-def _hash(body: dict[str, Any]) -> str:
-    return hashlib.sha256(_canonical(body)).hexdigest()
+def _line(entry: dict[str, Any]) -> bytes:
+    return canonical(entry).encode() + b"\n"
 
 
 def _cut_torn_line(path: Path, file: int) -> int:
@@ -202,13 +196,3 @@ def _cut_torn_line(path: Path, file: int) -> int:
         os.ftruncate(file, whole)
         os.fsync(file)
     return torn
-
-
-def _sync_folder(folder: Path) -> None:
-    if not hasattr(os, "O_DIRECTORY"):
-        return  # Windows keeps names durable by itself
-    descriptor = os.open(folder, os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -10,24 +10,8 @@ from typing import Any, Self
 import httpx
 
 from cloister.errors import PlanError, TransportError
-from cloister.hazmat.signing import Identity
-from cloister.protocol.plan import Plan
-from cloister.service.jobs import PROPOSE
 
 TIMEOUT = 30.0  # seconds for any one answer
-
-
-def proposal(plan: Plan, identity: Identity, name: str) -> dict[str, Any]:
-    """Return the document that proposes a plan: the plan, and who signed its digest."""
-    return {
-        "plan": plan.to_dict(),
-        "proposer": {
-            "name": name,
-            "fingerprint": identity.fingerprint,
-            "public": identity.public.hex(),
-            "signature": identity.sign(PROPOSE, plan.digest).hex(),
-        },
-    }
 
 
 class Rest:

@@ -23,21 +23,22 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol, Self
+from typing import Any
 
 from cloister.errors import CloisterError, LedgerError, PlanError, ProtocolError, TransportError
-from cloister.hazmat.signing import SIGNATURE_BYTES, fingerprint_of, verify
-from cloister.privacy.noise import SILOS_NOISE, DiscreteNoise, NoiseSource
+from cloister.privacy.noise import DiscreteNoise, NoiseSource
 from cloister.protocol.aggregator import Aggregator
-from cloister.protocol.messages import Reply, decode
+from cloister.protocol.lifecycle import ENDED, CoordinatorState
 from cloister.protocol.plan import Plan
+from cloister.protocol.progress import sums_to_dict
+from cloister.protocol.proposal import Proposer
 from cloister.protocol.session import RoundDone, Transport, run_rounds
 from cloister.service.audit import Audit
+from cloister.service.hub import Hub
 from cloister.service.logs import place_of
-from cloister.service.store import ENDED, State, Store, StoredJob
+from cloister.service.store import Store, StoredJob
 from cloister.settings import QuotaSettings
 
-PROPOSE = b"cloister/1/propose"  # the label of a proposer's signature over the plan's digest
 MAX_OPEN = 500  # jobs that are proposed or running
 _LONGEST_NAME = 64  # characters of a silo's name in a certificate
 _READ_PLANS = 50  # kept in memory; one may take megabytes
@@ -49,65 +50,6 @@ _RECENT = 100  # ended jobs of which a silo is told when it connects
 _STOPPING = 5.0  # seconds for running rounds to notice the end of the service
 
 _LOG = logging.getLogger(__name__)
-
-
-class Streams(Protocol):
-    """The open streams of silos; the hub of the service, or a double."""
-
-    def connected(self) -> tuple[str, ...]:
-        """Return the silos that have a stream now."""
-        ...
-
-    def offer(self, silo: str, job: str, document: dict[str, Any]) -> None:
-        """Show a job to a silo, if it is connected."""
-        ...
-
-    def end(self, silo: str, job: str, status: str, reason: str) -> None:
-        """Tell a silo that a job has ended, if it is connected."""
-        ...
-
-    def transport(
-        self,
-        job: str,
-        *,
-        round_timeout: float,
-        grace: float,
-        stop: threading.Event,
-        on_refusal: Callable[[str, str], None],
-        on_sent: Callable[[], None],
-    ) -> Transport:
-        """Return the carrier of a job's frames; `on_sent` is called when frames are on their way.
-
-        It may be called in any thread, and more than once.
-        """
-        ...
-
-
-@dataclass(frozen=True)
-class Quotas:
-    """How much of the coordinator one proposer may take.
-
-    Parameters
-    ----------
-    open_jobs : int
-        Proposed or running at once.
-    proposals_per_hour : int
-    kept_jobs, kept_mib : int
-        With more of them, or longer plans together, the oldest that ended are forgotten.
-    kept_days : float
-        After so many days everybody's ended jobs are forgotten.
-    """
-
-    open_jobs: int = 100
-    proposals_per_hour: int = 600
-    kept_jobs: int = 1000
-    kept_mib: int = 100
-    kept_days: float = 365.0
-
-    @classmethod
-    def of(cls, settings: QuotaSettings) -> Self:
-        """Return the quotas that the coordinator's file writes down."""
-        return cls(**settings.model_dump())
 
 
 @dataclass(frozen=True)
@@ -162,23 +104,23 @@ class Jobs:
     Parameters
     ----------
     store : Store
-    streams : Streams
+    streams : Hub
     audit : Audit
     round_timeout, grace, approval_timeout : float, seconds
         How long a silent silo, an absent silo and an undecided silo are waited for.
     new_noise : function
         Makes the noise of a job under profile "group"; from the operating system by default.
-    quotas : Quotas
+    quotas : QuotaSettings
     """
 
     store: Store
-    streams: Streams
+    streams: Hub
     audit: Audit
     round_timeout: float = 300.0
     grace: float = 60.0
     approval_timeout: float = 604800.0
     new_noise: Callable[[], NoiseSource] = DiscreteNoise
-    quotas: Quotas = Quotas()
+    quotas: QuotaSettings = field(default_factory=QuotaSettings)
     _lock: threading.RLock = field(default_factory=threading.RLock, init=False, repr=False)
     _running: dict[str, _Running] = field(default_factory=dict, init=False, repr=False)
     _plans: dict[str, Plan] = field(default_factory=dict, init=False, repr=False)
@@ -262,7 +204,7 @@ class Jobs:
         """
         self._check_rate(name, fingerprint)
         plan = _network_plan(document)
-        _check_proposer(plan, proposer, name, fingerprint)
+        _check_proposer(plan, Proposer(**proposer), name, fingerprint)
         self._check_members(plan)
         by_state, _ = self.store.counts()
         if by_state["proposed"] + by_state["running"] >= MAX_OPEN:
@@ -564,17 +506,10 @@ class Jobs:
         )
 
     def _publish(self, plan: Plan, aggregator: Aggregator) -> None:
-        """Keep the result of a plan that publishes it, which only pairwise masks allow."""
-        from cloister.jobs import result_of
+        """Keep the noised sums of a plan that publishes them, which only pairwise masks allow."""
+        self.store.publish(plan.run_id, sums_to_dict(plan, aggregator.sums))
 
-        survivors = []
-        for t in range(plan.rounds):
-            reply = decode(plan, self.store.frame(plan.run_id, t) or b"")
-            survivors.append(reply.survivors if isinstance(reply, Reply) else ())
-        result = result_of(plan, aggregator.history, survivors, SILOS_NOISE)
-        self.store.publish(plan.run_id, result.to_dict())
-
-    def _end(self, job: str, state: State, reason: str = "") -> bool:
+    def _end(self, job: str, state: CoordinatorState, reason: str = "") -> bool:
         """End a job once, and tell its silos; return whether it was this call that ended it."""
         if not self.store.end(job, state, reason):
             return False
@@ -653,23 +588,17 @@ def _network_plan(document: Mapping[str, Any]) -> Plan:
     return plan
 
 
-def _check_proposer(plan: Plan, proposer: Mapping[str, str], name: str, fingerprint: str) -> None:
+def _check_proposer(plan: Plan, proposer: Proposer, name: str, fingerprint: str) -> None:
     """Check that who sends a proposal also signed it."""
-    if proposer["name"] != name or proposer["fingerprint"] != fingerprint:
+    if (proposer.name, proposer.fingerprint) != (name, fingerprint):
         raise PlanError(
             f"proposer must be {name!r} with fingerprint {fingerprint}, as in the certificate, got "
-            f"{_shortened(proposer['name'])!r}; sign with the identity of that certificate."
+            f"{_shortened(proposer.name)!r}; sign with the identity of that certificate."
         )
-    try:
-        public = bytes.fromhex(proposer["public"])
-        signature = bytes.fromhex(proposer["signature"])
-    except ValueError as error:
-        raise PlanError("proposer's public and signature must be hexadecimal.") from error
-    signed = len(signature) == SIGNATURE_BYTES and verify(public, signature, PROPOSE, plan.digest)
-    if fingerprint_of(public) != fingerprint or not signed:
+    if not proposer.signed(plan):
         raise PlanError(
             "proposer's signature does not belong to this plan and fingerprint; sign the plan's "
-            "digest again."
+            "digest again, and write it in hexadecimal digits."
         )
 
 

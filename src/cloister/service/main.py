@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -18,8 +17,9 @@ from cloister.service.app import NotEnrolled, Scope, make_app
 from cloister.service.audit import Audit
 from cloister.service.door import descriptors
 from cloister.service.hub import Hub
-from cloister.service.jobs import Jobs, Quotas
+from cloister.service.jobs import Jobs
 from cloister.service.logs import place_of
+from cloister.service.process import prepare
 from cloister.service.server import Server, peer_certificate
 from cloister.service.store import Store
 
@@ -49,12 +49,8 @@ def run(
         Ends the service soon after it is set.
     """
     stop = stop or threading.Event()
-    sys.setswitchinterval(2e-4)  # a waiting thread gets its turn long before Python's usual 5 ms
+    keys = prepare(settings.keys)
     descriptors(raised=True)
-    keys = KeyFolder(settings.keys)
-    keys.check_private()
-    for warning in keys.expiry_warnings(datetime.now(UTC)):
-        _LOG.warning("%s", warning)
     store = Store(settings.database)
     audit = Audit(settings.audit_log)
     enrolled = Enrolled(keys)
@@ -74,7 +70,7 @@ def run(
         grace=settings.grace,
         approval_timeout=settings.approval_timeout,
         new_noise=DiscreteNoise if noise is None else lambda: noise,
-        quotas=Quotas.of(settings.quotas),
+        quotas=settings.quotas,
     )
     try:
         server = Server(

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import socket
 import ssl
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -101,9 +98,9 @@ class Server:
         return port
 
     def run(self) -> None:
-        """Serve until :meth:`stop`, or SIGTERM or SIGINT if this is the main thread."""
+        """Serve until :meth:`stop`."""
         loop = asyncio.SelectorEventLoop  # the door needs one that watches sockets
-        with _signals(self.stop), asyncio.Runner(loop_factory=loop) as runner:
+        with asyncio.Runner(loop_factory=loop) as runner:
             runner.run(self._uvicorn._serve())
 
     def stop(self) -> None:
@@ -189,20 +186,3 @@ def _listening(listen: str) -> socket.socket:
     except (OSError, ValueError, OverflowError) as error:
         why = getattr(error, "strerror", None) or "it is not HOST:PORT"
         raise TransportError(f"cannot listen at {listen!r}: {why}; choose another.") from None
-
-
-@contextmanager
-def _signals(stop: Callable[[], None]) -> Iterator[None]:
-    """Stop on SIGTERM and SIGINT; uvicorn's own way ends the process before we can close files."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {
-        number: signal.signal(number, lambda *_: stop())
-        for number in (signal.SIGTERM, signal.SIGINT)
-    }
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

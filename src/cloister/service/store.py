@@ -13,28 +13,24 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
-from typing import Any, Literal, get_args
+from pathlib import Path
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.pool import QueuePool
 
 from cloister.errors import LedgerError, LocalProtocolError
-from cloister.privacy.chain import BEFORE_FIRST, SignedStatement, Statement
+from cloister.privacy import database
+from cloister.privacy.chain import canonical
 from cloister.privacy.events import Event
+from cloister.protocol.lifecycle import ENDED, ENDS, START, STATES, CoordinatorState, Step
 from cloister.protocol.plan import Plan
 
-State = Literal["proposed", "running", "done", "failed", "declined", "cancelled"]
-STATES: tuple[State, ...] = get_args(State)
-ENDED: tuple[State, ...] = ("done", "failed", "declined", "cancelled")
-
 VERSION = 1
-BUSY_SECONDS = 10
 _LOCK = 0x636C6F6973746572  # "cloister": the advisory lock of one coordinator on PostgreSQL
 
 _METADATA = sa.MetaData()
@@ -123,7 +119,7 @@ class StoredJob:
     id: str
     plan: Mapping[str, Any]
     proposer: Mapping[str, str]
-    state: State
+    state: CoordinatorState
     reason: str
     approved: tuple[str, ...]
     rounds: int
@@ -197,20 +193,24 @@ def reach(url: str) -> str:
         public = sa.URL.create(address.get_backend_name(), host=address.host, port=address.port)
         name = repr(str(public.set(database=address.database)))
         engine = sa.create_engine(
-            address, poolclass=sa.NullPool, connect_args={"connect_timeout": BUSY_SECONDS}
+            address, poolclass=sa.NullPool, connect_args={"connect_timeout": database.BUSY_SECONDS}
         )
         with engine.connect() as connection:
             _check_keeps(connection.exec_driver_sql)
             version = connection.exec_driver_sql("SHOW server_version").scalar_one()
     except (sa.exc.SQLAlchemyError, ImportError, ValueError) as error:
         # words of a library may repeat a password that stands in a wrong place of the URL
-        words = _cause(error) if isinstance(error, sa.exc.DBAPIError) else type(error).__name__
+        words = (
+            database.cause_of(error)
+            if isinstance(error, sa.exc.DBAPIError)
+            else type(error).__name__
+        )
         raise LedgerError(f"database {name} cannot be reached: {words}.") from None
     return f"PostgreSQL {version}"
 
 
 class Store:
-    """The coordinator's database, which is the :class:`~cloister.protocol.journal.Journal` of jobs.
+    """The coordinator's database; an :class:`~cloister.protocol.journal.AnswerJournal` of all jobs.
 
     Parameters
     ----------
@@ -235,12 +235,13 @@ class Store:
         except (sa.exc.ArgumentError, ModuleNotFoundError) as error:
             raise LedgerError(
                 "database must be sqlite:///FILE or postgresql+psycopg://HOST/NAME, with the "
-                f"extra 'postgres' for the latter: {_cause(error)}."
+                f"extra 'postgres' for the latter: {database.cause_of(error)}."
             ) from error
         self._name = self._engine.url.render_as_string(hide_password=True)
+        self._told = f"database {self._name!r}"
         try:
             with self._transaction() as connection:
-                _initialise(connection, self._name)
+                _initialise(connection, self._told)
         except LedgerError:
             self._engine.dispose()
             raise
@@ -279,7 +280,7 @@ class Store:
         LocalProtocolError
             If the job is not running, so that nothing of it may leave.
         """
-        charge = _json(event.to_dict())
+        charge = canonical(event.to_dict())
         with self._transaction() as connection:
             of_round = {"of_job": job, "of_round": round}
             row = connection.execute(_STATE_AND_ROUND, of_round).first()
@@ -323,38 +324,7 @@ class Store:
             .where(_RECORDS.c.job == job)
             .order_by(_RECORDS.c.number)
         )
-        with self._transaction() as connection:
-            rows = connection.execute(query).all()
-        return tuple((bytes(row.request), bytes(row.answer)) for row in rows)
-
-    def secret(self, job: str) -> bytes:
-        """Refuse: an aggregator has no secrets."""
-        raise LocalProtocolError(f"the coordinator has no secret in job {job!r}.")
-
-    def head(self) -> str:
-        """Return the head of an empty chain: only ledgers of silos have heads."""
-        return BEFORE_FIRST
-
-    def statement(self, job: str, plan: str, events: Event) -> Statement:
-        """Refuse: an aggregator says nothing of a ledger."""
-        raise LocalProtocolError(f"the coordinator has no ledger to speak of in job {job!r}.")
-
-    def remember(self, statements: Iterable[SignedStatement]) -> None:
-        """Forget them: silos remember those of their peers, the coordinator need not."""
-
-    def remembered(self, fingerprint: str, above: int = -1) -> tuple[SignedStatement, ...]:
-        """Return none, as :meth:`remember` says."""
-        return ()
-
-    def seen_by(self, fingerprint: str) -> int:
-        """Return 0: nobody signs the head of an empty chain."""
-        return 0
-
-    def check_statements(self, shown: Iterable[SignedStatement]) -> None:
-        """Pass: nothing was ever signed of an empty chain."""
-
-    def countersigned(self, head: str, signatures: Mapping[str, bytes]) -> None:
-        """Forget it: an empty chain needs no witness."""
+        return tuple((bytes(row.request), bytes(row.answer)) for row in self._all(query))
 
     # Jobs -------------------------------------------------------------------------------------
 
@@ -371,8 +341,8 @@ class Store:
                 {
                     "id": job,
                     "number": (last or 0) + 1,
-                    "plan": _json(plan),
-                    "proposer": _json(proposer),
+                    "plan": canonical(plan),
+                    "proposer": canonical(proposer),
                     "state": "proposed",
                     "reason": "",
                     "approved": "[]",
@@ -385,7 +355,9 @@ class Store:
             connection.execute(
                 sa.insert(_MEMBERS), [{"job": job, "silo": silo} for silo in plan["silos"]]
             )
-            connection.execute(sa.insert(_BRIEFS), _brief(job, _json(plan), _json(proposer)))
+            connection.execute(
+                sa.insert(_BRIEFS), _brief(job, canonical(plan), canonical(proposer))
+            )
         return True
 
     def kept(self, fingerprint: str) -> Kept:
@@ -396,16 +368,14 @@ class Store:
             .where(_BRIEFS.c.proposer == fingerprint)
             .order_by(_JOBS.c.number)
         )
-        with self._transaction() as connection:
-            rows = connection.execute(query).all()
+        rows = self._all(query)
         ended = tuple(row.id for row in rows if row.state in ENDED)
         return Kept(len(rows) - len(ended), {row.id: int(row.bytes) for row in rows}, ended)
 
     def ended_before(self, at: float) -> tuple[str, ...]:
         """Return the jobs that ended before a time, in seconds since 1970."""
         query = sa.select(_JOBS.c.id).where(_JOBS.c.state.in_(ENDED), _JOBS.c.ended_at < at)
-        with self._transaction() as connection:
-            return tuple(connection.execute(query).scalars())
+        return tuple(row.id for row in self._all(query))
 
     def forget(self, jobs: Sequence[str]) -> None:
         """Delete everything that is kept of jobs that ended; others stay."""
@@ -418,14 +388,13 @@ class Store:
 
     def job(self, job: str, *, brief: bool = False) -> StoredJob | None:
         """Return a job, if there is one of that id; with its plan in brief if so asked."""
-        with self._transaction() as connection:
-            row = connection.execute(_query(brief).where(_JOBS.c.id == job)).first()
-        return None if row is None else _stored(row)
+        rows = self._all(_query(brief).where(_JOBS.c.id == job))
+        return _stored(rows[0]) if rows else None
 
     def jobs(
         self,
         *,
-        states: tuple[State, ...] = STATES,
+        states: tuple[CoordinatorState, ...] = STATES,
         silo: str | None = None,
         limit: int = 1000,
         brief: bool = False,
@@ -439,15 +408,13 @@ class Store:
             query = query.join(_MEMBERS, _MEMBERS.c.job == _JOBS.c.id).where(
                 _MEMBERS.c.silo == silo
             )
-        with self._transaction() as connection:
-            rows = connection.execute(query.order_by(_JOBS.c.number.desc()).limit(limit)).all()
-        return tuple(_stored(row) for row in rows)
+        newest = query.order_by(_JOBS.c.number.desc()).limit(limit)
+        return tuple(map(_stored, self._all(newest)))
 
-    def open_jobs(self) -> tuple[tuple[str, State, float], ...]:
+    def open_jobs(self) -> tuple[tuple[str, CoordinatorState, float], ...]:
         """Return id, state and time of proposal of the jobs that have not ended; that is quick."""
         query = sa.select(_JOBS.c.id, _JOBS.c.state, _JOBS.c.proposed_at)
-        with self._transaction() as connection:
-            rows = connection.execute(query.where(_JOBS.c.state.in_(("proposed", "running")))).all()
+        rows = self._all(query.where(_JOBS.c.state.not_in(ENDED)))
         return tuple((row.id, row.state, row.proposed_at) for row in rows)
 
     def declined_by(self, silo: str) -> frozenset[str]:
@@ -455,8 +422,7 @@ class Store:
         query = sa.select(_DECISIONS.c.job).where(
             _DECISIONS.c.silo == silo, _DECISIONS.c.approved.is_(False)
         )
-        with self._transaction() as connection:
-            return frozenset(connection.execute(query).scalars())
+        return frozenset(row.job for row in self._all(query))
 
     def decide(self, job: str, silo: str, approved: bool, reason: str) -> bool:
         """Keep a member's decision while the job waits for it; the last one counts.
@@ -466,38 +432,28 @@ class Store:
         with self._transaction() as connection:
             if _state(connection, job) != "proposed":
                 return False
-            of_silo = sa.and_(_DECISIONS.c.job == job, _DECISIONS.c.silo == silo)
-            connection.execute(sa.delete(_DECISIONS).where(of_silo))
-            values = {"job": job, "silo": silo, "approved": approved, "reason": reason}
-            connection.execute(sa.insert(_DECISIONS), {**values, "at": _now()})
+            said = {"approved": approved, "reason": reason, "at": _now()}
+            _put(connection, _DECISIONS, job=job, silo=silo, **said)
         return True
 
     def decisions(self, job: str) -> tuple[Decision, ...]:
         """Return what the members of a job decided so far."""
-        columns = (
-            _DECISIONS.c.silo,
-            _DECISIONS.c.approved,
-            _DECISIONS.c.reason,
-            _DECISIONS.c.at,
+        query = sa.select(_DECISIONS).where(_DECISIONS.c.job == job).order_by(_DECISIONS.c.silo)
+        return tuple(
+            Decision(row.silo, bool(row.approved), row.reason, row.at) for row in self._all(query)
         )
-        query = sa.select(*columns).where(_DECISIONS.c.job == job).order_by(_DECISIONS.c.silo)
-        with self._transaction() as connection:
-            rows = connection.execute(query).all()
-        return tuple(Decision(row.silo, bool(row.approved), row.reason, row.at) for row in rows)
 
     def start(self, job: str, approved: tuple[str, ...]) -> bool:
         """Fix who takes part, and set a proposed job running; return whether it was proposed."""
-        values = {"state": "running", "approved": _json(approved), "started_at": _now()}
-        return self._move(job, ("proposed",), values)
+        return self._take(job, START, approved=canonical(approved), started_at=_now())
 
-    def end(self, job: str, state: State, reason: str = "") -> bool:
+    def end(self, job: str, state: CoordinatorState, reason: str = "") -> bool:
         """End a job that has not ended; return whether that was so."""
-        values = {"state": state, "reason": reason, "ended_at": _now()}
-        return self._move(job, ("proposed", "running"), values)
+        return self._take(job, ENDS[state], reason=reason, ended_at=_now())
 
     def progress(self, job: str, rounds_done: int, survivors: tuple[str, ...]) -> None:
         """Remember how far a running job is; nothing depends on it but what people are shown."""
-        values = {"rounds_done": rounds_done, "survivors": _json(survivors)}
+        values = {"rounds_done": rounds_done, "survivors": canonical(survivors)}
         with self._transaction() as connection:
             connection.execute(_PROGRESS, {"of_job": job, **values})
 
@@ -505,48 +461,37 @@ class Store:
         """Keep the result of a job whose plan publishes it."""
         with self._transaction() as connection:
             connection.execute(
-                sa.update(_JOBS).where(_JOBS.c.id == job).values(result=_json(result))
+                sa.update(_JOBS).where(_JOBS.c.id == job).values(result=canonical(result))
             )
 
     def refuse(self, job: str, silo: str, reason: str) -> None:
         """Keep why a silo refused a frame of a job; the last reason stays."""
         with self._transaction() as connection:
-            of_silo = sa.and_(_REFUSALS.c.job == job, _REFUSALS.c.silo == silo)
-            connection.execute(sa.delete(_REFUSALS).where(of_silo))
-            values = {"job": job, "silo": silo, "reason": reason, "at": _now()}
-            connection.execute(sa.insert(_REFUSALS), values)
+            _put(connection, _REFUSALS, job=job, silo=silo, reason=reason, at=_now())
 
     def refusals(self, job: str) -> Mapping[str, str]:
         """Return the last refusal of each silo in a job."""
         query = sa.select(_REFUSALS.c.silo, _REFUSALS.c.reason).where(_REFUSALS.c.job == job)
-        with self._transaction() as connection:
-            rows = connection.execute(query.order_by(_REFUSALS.c.silo)).all()
-        return {row.silo: row.reason for row in rows}
+        return {row.silo: row.reason for row in self._all(query.order_by(_REFUSALS.c.silo))}
 
     # People and numbers -----------------------------------------------------------------------
 
     def seen(self, name: str, fingerprint: str, not_after: datetime) -> None:
         """Remember the certificate with which a silo connected."""
+        shown = {"fingerprint": fingerprint, "not_after": not_after.timestamp()}
         with self._transaction() as connection:
-            connection.execute(sa.delete(_PEERS).where(_PEERS.c.name == name))
-            values = {"name": name, "fingerprint": fingerprint, "seen_at": _now()}
-            connection.execute(sa.insert(_PEERS), {**values, "not_after": not_after.timestamp()})
+            _put(connection, _PEERS, name=name, **shown, seen_at=_now())
 
     def silos(self) -> tuple[SeenSilo, ...]:
         """Return every silo that ever connected, by name."""
-        with self._transaction() as connection:
-            rows = connection.execute(sa.select(_PEERS).order_by(_PEERS.c.name)).all()
         return tuple(
             SeenSilo(
-                row.name,
-                row.fingerprint,
-                datetime.fromtimestamp(row.not_after, UTC),
-                row.seen_at,
+                row.name, row.fingerprint, datetime.fromtimestamp(row.not_after, UTC), row.seen_at
             )
-            for row in rows
+            for row in self._all(sa.select(_PEERS).order_by(_PEERS.c.name))
         )
 
-    def counts(self) -> tuple[Mapping[State, int], int]:
+    def counts(self) -> tuple[Mapping[CoordinatorState, int], int]:
         """Return the number of jobs in each state, and of answered rounds of all jobs."""
         by_state = sa.select(_JOBS.c.state, sa.func.count()).group_by(_JOBS.c.state)
         with self._transaction() as connection:
@@ -558,23 +503,22 @@ class Store:
 
     # Inside -----------------------------------------------------------------------------------
 
-    def _move(self, job: str, from_states: tuple[State, ...], values: Mapping[str, Any]) -> bool:
-        here = sa.and_(_JOBS.c.id == job, _JOBS.c.state.in_(from_states))
+    def _all(self, query: sa.Select[Any]) -> Sequence[sa.Row[Any]]:
         with self._transaction() as connection:
-            moved = connection.execute(sa.update(_JOBS).where(here).values(**values))
-        return bool(moved.rowcount)
+            return connection.execute(query).all()
+
+    def _take(self, job: str, step: Step[CoordinatorState], **values: Any) -> bool:
+        """Take a step with a job if it is where the step begins; return whether it was."""
+        here = sa.and_(_JOBS.c.id == job, _JOBS.c.state.in_(step.sources))
+        change = sa.update(_JOBS).where(here).values(state=step.target, **values)
+        with self._transaction() as connection:
+            return bool(connection.execute(change).rowcount)
 
     @contextmanager
     def _transaction(self) -> Iterator[sa.Connection]:
-        try:
-            with self._engine.begin() as connection:
-                yield connection
-        except (sa.exc.SQLAlchemyError, sqlite3.Error, UnicodeDecodeError) as error:
-            raise LedgerError(
-                f"database {self._name!r} cannot be read or written ({_cause(error)}), so nothing "
-                "may be released; check the server, its disk, and whether another coordinator "
-                "uses it."
-            ) from error
+        way_out = "check the server, its disk, and whether another coordinator uses it"
+        with database.explained(self._told, way_out), self._engine.begin() as connection:
+            yield connection
 
 
 _ONE_ROUND = sa.select(_ROUNDS.c.event, _ROUNDS.c.frame).where(
@@ -618,8 +562,15 @@ def _brief(job: str, plan: str, proposer: str) -> dict[str, Any]:
         "job": job,
         "proposer": json.loads(proposer).get("fingerprint", ""),
         "bytes": len(plan),
-        "plan": _json(kept),
+        "plan": canonical(kept),
     }
+
+
+def _put(connection: sa.Connection, table: sa.Table, **values: Any) -> None:
+    """Put a row in the place of the one that has its key, if there is one."""
+    key = (column == values[column.name] for column in table.primary_key)
+    connection.execute(sa.delete(table).where(*key))
+    connection.execute(sa.insert(table), values)
 
 
 def _state(connection: sa.Connection, job: str) -> str | None:
@@ -654,38 +605,19 @@ def _as_written() -> Iterator[None]:
 
 
 def _stored(row: Any) -> StoredJob:
+    found = {name: row._mapping[name] for name in _KEPT}
     with _as_written():
-        return StoredJob(
-            id=row.id,
-            plan=json.loads(row.plan),
-            proposer=json.loads(row.proposer),
-            state=row.state,
-            reason=row.reason,
-            approved=tuple(json.loads(row.approved)),
-            rounds=row.rounds,
-            rounds_done=row.rounds_done,
-            survivors=tuple(json.loads(row.survivors)),
-            proposed_at=row.proposed_at,
-            started_at=row.started_at,
-            ended_at=row.ended_at,
-            result=None if row.result is None else json.loads(row.result),
-        )
+        for name in ("plan", "proposer", "approved", "survivors", "result"):
+            found[name] = None if found[name] is None else json.loads(found[name])
+        found |= {name: tuple(found[name]) for name in ("approved", "survivors")}
+    return StoredJob(**found)
 
 
-def _json(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+_KEPT = [field.name for field in fields(StoredJob)]
 
 
 def _now() -> float:
     return datetime.now(UTC).timestamp()
-
-
-def _cause(error: BaseException) -> str:
-    """Return the first line of what the driver said, without the statement and its values."""
-    if isinstance(error, UnicodeDecodeError):  # it would quote a byte
-        return "text in it is not UTF-8"
-    cause = str(getattr(error, "orig", None) or error).strip() or type(error).__name__
-    return cause.splitlines()[0].rstrip(".")
 
 
 # How the database is opened ------------------------------------------------------------------
@@ -699,48 +631,25 @@ def _engine(url: str) -> sa.Engine:
         raise sa.exc.ArgumentError(f"{kind!r} is not supported")
     if kind == "sqlite" and address.database in (None, "", ":memory:"):
         raise sa.exc.ArgumentError("a coordinator in memory would forget what it released")
+    one: dict[str, Any] = {
+        "poolclass": QueuePool,
+        "pool_size": 1,
+        "max_overflow": 0,
+        "pool_timeout": 60,
+    }
     if kind == "sqlite":
-        _keep_private(str(address.database))
+        file = Path(str(address.database))
+        database.keep_private(file)
+        return database.open_sqlite(file, exclusive=True, **one)
     engine = sa.create_engine(
         address,
-        poolclass=QueuePool,
-        pool_size=1,
-        max_overflow=0,
-        pool_timeout=60,
-        pool_pre_ping=kind != "sqlite",  # a database server may restart under us
-        connect_args={"timeout": BUSY_SECONDS, "check_same_thread": False}
-        if kind == "sqlite"
-        else {"connect_timeout": BUSY_SECONDS},
+        pool_pre_ping=True,  # a database server may restart under us
+        connect_args={"connect_timeout": database.BUSY_SECONDS},
         hide_parameters=True,
+        **one,
     )
-    sa.event.listen(engine, "connect", _open_sqlite if kind == "sqlite" else _open_postgresql)
-    if kind == "sqlite":
-        sa.event.listen(engine, "begin", _begin_at_once)
+    sa.event.listen(engine, "connect", _open_postgresql)
     return engine
-
-
-def _keep_private(path: str) -> None:
-    """Make the file, or close it to others: SQLite gives its log the same mode."""
-    with suppress(OSError):  # what is wrong with it, SQLite says
-        if not os.path.exists(path):  # to open and close it would take its locks from a store
-            os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
-        for file in (path, f"{path}-wal", f"{path}-shm"):
-            if os.path.exists(file):
-                os.chmod(file, os.stat(file).st_mode & 0o700)
-
-
-def _open_sqlite(connection: Any, _record: Any) -> None:
-    connection.isolation_level = None  # _begin_at_once says how to begin
-    cursor = connection.cursor()
-    # Exclusive: the first transaction takes the file, and the end of the process gives it back.
-    for pragma in ("locking_mode=EXCLUSIVE", "journal_mode=WAL", "synchronous=FULL"):
-        cursor.execute(f"PRAGMA {pragma}")
-    cursor.close()
-
-
-def _begin_at_once(connection: sa.Connection) -> None:
-    # Take the write lock at once: to read, decide and then ask for it could fail half-way.
-    connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
 def _check_keeps(execute: Callable[[str], Any]) -> None:
@@ -756,7 +665,9 @@ def _check_keeps(execute: Callable[[str], Any]) -> None:
 def _open_postgresql(connection: Any, _record: Any) -> None:
     with connection.cursor() as cursor:
         _check_keeps(cursor.execute)
-        cursor.execute("SELECT set_config('lock_timeout', %s, false)", (f"{BUSY_SECONDS}s",))
+        cursor.execute(
+            "SELECT set_config('lock_timeout', %s, false)", (f"{database.BUSY_SECONDS}s",)
+        )
         cursor.execute("SELECT pg_advisory_lock(%s)", (_LOCK,))
     connection.commit()
 
@@ -764,9 +675,7 @@ def _open_postgresql(connection: Any, _record: Any) -> None:
 def _initialise(connection: sa.Connection, name: str) -> None:
     """Make the tables of an empty database, or check that they are sound and ours to use."""
     if connection.dialect.name == "sqlite":
-        told = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar()
-        if told != "ok":
-            raise LedgerError(f"database {name!r} is damaged ({told}); restore its newest copy.")
+        database.check_pages(connection, name)
     if not sa.inspect(connection).has_table(_VERSION.name):
         _METADATA.create_all(connection)
         connection.execute(sa.insert(_VERSION), {"version": VERSION})
@@ -774,7 +683,7 @@ def _initialise(connection: sa.Connection, name: str) -> None:
     found = connection.execute(sa.select(_VERSION.c.version)).scalar_one()
     if found != VERSION:
         raise LedgerError(
-            f"database {name!r} has version {found} and this coordinator reads {VERSION}; use "
+            f"{name} has version {found} and this coordinator reads {VERSION}; use "
             f"{'a newer' if found > VERSION else 'an older'} cloister, or another database."
         )
     _METADATA.create_all(connection)  # a database made before there were briefs

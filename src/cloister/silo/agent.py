@@ -17,9 +17,11 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from cloister.code import other_code
 from cloister.data import Records
 from cloister.errors import (
     BudgetExceeded,
@@ -29,30 +31,33 @@ from cloister.errors import (
     ProtocolError,
     TransportError,
 )
-from cloister.jobs import CONTENT_KEY, JobResult
+from cloister.jobs import CONTENT_KEY, JobResult, result_of
 from cloister.privacy.ledger import Ledger
 from cloister.privacy.noise import AGGREGATOR_NOISE
+from cloister.protocol import lifecycle
 from cloister.protocol.client import Client
+from cloister.protocol.exchanges import Kind as FrameKind
 from cloister.protocol.keys import CLOCK_SECONDS
-from cloister.protocol.messages import Kind as FrameKind
+from cloister.protocol.lifecycle import GRANTED, OPEN, UNDECIDED, SiloState
 from cloister.protocol.messages import decode
 from cloister.protocol.plan import MAX_PLAN_MODEL, Plan, study_name
+from cloister.protocol.proposal import Proposer
 from cloister.service.audit import Audit
 from cloister.service.logs import place_of
-from cloister.silo.store import GRANTED, OPEN, UNDECIDED, Job, State, Store, in_brief
+from cloister.silo.site import Site
+from cloister.silo.store import Job, Store, in_brief
+from cloister.task import Task
 from cloister.transports.http import Kind, Message, in_json, printable
 
 LOCAL_PROBLEM = "local problem; see the silo's log"
 MODEL = "model.json"
 
-_PROPOSER = ("name", "fingerprint", "public", "signature")
+_PROPOSER = [field.name for field in fields(Proposer)]
 _MOST_WAITING = 1000  # jobs that a coordinator can make this silo keep undecided
 _MOST_DECLINED, _A_DAY = 1000, 86400.0  # and declined, within so many seconds
 _ENVELOPE = 4096  # bytes of an offer besides its plan
 
 _log = logging.getLogger("cloister.silo")
-
-Refusal = Callable[[Plan, Mapping[str, Any]], str | None]
 
 
 class Agent:
@@ -60,29 +65,15 @@ class Agent:
 
     Parameters
     ----------
-    name : str
-        This silo's name in plans.
-    dataset : str
-        The owner's name of the data set, opened in the ledger with a lifetime cap.
+    site : Site
+        Settings, schema and policy of the silo; refuses plans and reads records.
     store : Store
     ledger : Ledger
     audit : Audit
-    results : path-like
-        Folder for one folder per finished job.
-    refusal : function of (plan, proposer)
-        The policy: why a job is refused, in one sentence, or None.
-    read : function of plan
-        Reads the records on the plan's grid.
     join : function of (plan, records)
         Makes the job's client, with this ledger as its journal.
     noise_label : str
         Where the silo's own noise comes from, under profile "pairwise".
-    standing : bool
-        Whether what the policy does not refuse is approved without asking the owner.
-    study_epsilon, year_epsilon : float, optional
-        Caps that divide the lifetime cap.
-    kept : int
-        Ended jobs that the store keeps, and as many declined ones.
     wait : function of seconds
         Waits for an upload slot; returns whether the agent was told to stop meanwhile.
 
@@ -94,44 +85,32 @@ class Agent:
 
     def __init__(
         self,
+        site: Site,
         *,
-        name: str,
-        dataset: str,
         store: Store,
         ledger: Ledger,
         audit: Audit,
-        results: str | os.PathLike[str],
-        refusal: Refusal,
-        read: Callable[[Plan], Records],
         join: Callable[[Plan, Records], Client],
         noise_label: str,
-        standing: bool = False,
-        study_epsilon: float | None = None,
-        year_epsilon: float | None = None,
-        kept: int = 1000,
         wait: Callable[[float], bool],
     ) -> None:
-        self.name = name
-        self._dataset = dataset
+        self.name = site.settings.name
+        self._site = site
+        self._dataset = site.schema.dataset
+        self._results = site.settings.results
         self._store = store
         self._ledger = ledger
         self._audit = audit
-        self._results = Path(results)
-        self._refusal = refusal
-        self._read = read
         self._join = join
+        self._tasks = site.tasks
         self._noise_label = noise_label
-        self._standing = standing
-        self._study_epsilon = study_epsilon
-        self._year_epsilon = year_epsilon
-        self._kept = kept
         self._wait = wait
         self._plans: dict[str, Plan] = {}
         self._clients: dict[str, Client] = {}
-        self._told: dict[str, State | None] = {}  # jobs offered on this connection
+        self._told: dict[str, SiloState | None] = {}  # jobs offered on this connection
         self._noting = threading.Lock()
         self._ending = threading.RLock()
-        self._ends: dict[str, tuple[State, str]] = {}  # told, and not yet acted on
+        self._ends: dict[str, tuple[SiloState, str]] = {}  # told, and not yet acted on
         self._over: dict[str, bool] = {}  # to close in the ledger, and whether as a whole
         self._unsaved: set[str] = set()  # results that could not be written yet
         self._clock_error: float | None = None  # seconds ahead of the coordinator
@@ -178,7 +157,7 @@ class Agent:
         What could not be done before, because a disk was full, is tried again.
         """
         self._catch_up()
-        for job in self._store.states((State.ACCEPTED,)):
+        for job in self._store.states((SiloState.ACCEPTED,)):
             self._reserve(job)
         self._note()
         answers = []
@@ -199,7 +178,7 @@ class Agent:
     def _offered(self, message: Message) -> list[Message]:
         job = message.job
         try:
-            plan, proposer, asked_at = _read_offer(message)
+            plan, proposer, asked_at = _read_offer(message, self._tasks)
         except PlanError as error:
             _log.warning("an offer was declined: %s", error, extra={"job": job})
             return [_told_no(job, str(error))]
@@ -216,40 +195,40 @@ class Agent:
 
     def _kept_or_reason(self, plan: Plan, proposer: Mapping[str, Any]) -> str | None:
         """Keep a new job with its first decision, or return why there is no room for it."""
-        reason = self._refusal(plan, proposer)
-        if reason is None and len(self._store.states((State.WAITING,))) >= _MOST_WAITING:
+        reason = self._site.refusal(plan, proposer)
+        if reason is None and len(self._store.states((SiloState.WAITING,))) >= _MOST_WAITING:
             reason = f"{_MOST_WAITING} jobs wait for this silo's owner already."
-        state, by, text = State.WAITING, "", plan.canonical_json()
+        state, by, text = SiloState.WAITING, "", plan.canonical_json()
         if reason is not None:
             if self._store.declined_since(_A_DAY) >= _MOST_DECLINED:
                 return reason
-            state, by, text = State.DECLINED, "policy", _brief(plan)
-        elif self._standing:
-            state, by = State.ACCEPTED, "standing rule"
+            state, by, text = SiloState.DECLINED, "policy", _brief(plan)
+        elif self._site.policy.standing:
+            state, by = SiloState.ACCEPTED, "standing rule"
         self._store.add(plan.run_id, text, proposer, state, reason=reason or "", by=by)
         self._prune()
         return None
 
     def _prune(self) -> None:
         """Forget old jobs that ended, but none whose reservation is open in the ledger."""
-        if len(self._store.states()) <= self._kept:
+        if len(self._store.states()) <= self._site.settings.kept_jobs:
             return
         booked = {job.job for job in self._ledger.jobs(self._dataset) if job.is_open}
-        self._store.prune(self._kept, booked)
+        self._store.prune(self._site.settings.kept_jobs, booked)
 
     def _reserve(self, job: str) -> None:
         """Set the whole cost of an accepted job aside; only then may it be called approved."""
         known = self._store.get(job)
         assert known is not None
         plan = self._plan(known)
-        reason, by = self._refusal(plan, known.proposer), "policy"
+        reason, by = self._site.refusal(plan, known.proposer), "policy"
         if reason is None:
             reason, by = self._wrong_clock(), "clock"
         if reason is None:
             reason, by = self._book_or_reason(plan), "ledger"
         if reason is not None:
-            self._store.move(job, State.DECLINED, UNDECIDED, reason=reason, by=by)
-        elif not self._store.move(job, State.APPROVED, (State.ACCEPTED,)):
+            self._store.move(job, lifecycle.DENY, reason=reason, by=by)
+        elif not self._store.move(job, lifecycle.RESERVE):
             reason = "withdrawn meanwhile"
         if reason is not None:
             self._forget(job)
@@ -283,11 +262,12 @@ class Agent:
 
     def _book(self, plan: Plan) -> Records:
         """Read the records and reserve the job for them, or check that they are still the same."""
-        records = self._read(plan)
+        records = self._site.records(plan)
         content = records.fingerprint(CONTENT_KEY)
         cap, study = self._ledger.cap(self._dataset), self._study(plan)
-        if self._study_epsilon is not None and self._study_epsilon < cap.epsilon:
-            study_cap = type(cap)(self._study_epsilon, cap.delta)
+        policy = self._site.policy
+        if policy.max_epsilon_per_study is not None and policy.max_epsilon_per_study < cap.epsilon:
+            study_cap = type(cap)(policy.max_epsilon_per_study, cap.delta)
             self._ledger.study_cap(self._dataset, study, study_cap)
         self._ledger.reserve(
             dataset=self._dataset,
@@ -295,7 +275,7 @@ class Agent:
             job=plan.run_id,
             events=plan.events(),
             content=content,
-            year_epsilon=self._year_epsilon,
+            year_epsilon=policy.max_epsilon_per_year,
         )
         return records
 
@@ -346,19 +326,21 @@ class Agent:
         known = self._check_granted(job)
         if job not in self._clients:
             plan = self._plan(known)
-            if known.state == State.APPROVED:
+            if known.state == SiloState.APPROVED:
                 self._start(known, plan)
+            elif reason := other_code(plan):  # installed since the job began
+                raise PlanError(reason)
             self._clients[job] = self._join(plan, self._book(plan))
         return self._clients[job]
 
     def _start(self, known: Job, plan: Plan) -> None:
         """Look at the policy once more; from the first frame on, a change of it is for others."""
-        reason = self._refusal(plan, known.proposer)
+        reason = self._site.refusal(plan, known.proposer)
         if reason is not None:
-            self._store.move(plan.run_id, State.DECLINED, GRANTED, reason=reason, by="policy")
+            self._store.move(plan.run_id, lifecycle.REFUSE, reason=reason, by="policy")
             self._forget(plan.run_id)
             raise PlanError(reason)
-        self._store.move(plan.run_id, State.RUNNING, (State.APPROVED,))
+        self._store.move(plan.run_id, lifecycle.BEGIN)
 
     def _check_granted(self, job: str) -> Job:
         known = self._store.get(job)
@@ -374,13 +356,10 @@ class Agent:
         """
         plan = client.plan
         with self._ending:
-            if self._store.state(plan.run_id) != State.RUNNING:
+            if self._store.state(plan.run_id) != SiloState.RUNNING:
                 return
-            history = tuple(plan.task.results(state, plan.grid) for state in client.history)
             noise = self._noise_label if plan.profile == "pairwise" else AGGREGATOR_NOISE
-            result = JobResult(
-                plan, history[-1], history, plan.events(), noise, tuple(client.survivors)
-            )
+            result = result_of(plan, client.history, client.survivors, noise)
             try:
                 _save(result, self._results / plan.run_id)
             except OSError as error:
@@ -395,7 +374,7 @@ class Agent:
                     )
                 return
             self._unsaved.discard(plan.run_id)
-            self._store.move(plan.run_id, State.FINISHED, (State.RUNNING,))
+            self._store.move(plan.run_id, lifecycle.FINISH)
 
     def _stopped_before_slot(self, job: str, frame: bytes, asked_at: float) -> bool:
         """Hold an upload back to a multiple of the plan's slot, whatever it took to make."""
@@ -424,15 +403,16 @@ class Agent:
                 return
             final, reason = self._ends[job]
             whole = self._has_result(job)
-            if final == State.DONE:
+            if final == SiloState.DONE:
                 # Not if this very process approved it, and was never asked for a frame.
-                whole = known.state != State.APPROVED or job in self._granted_before
+                whole = known.state != SiloState.APPROVED or job in self._granted_before
                 if self._is_unsaved(job):
                     return
-                if self._store.state(job) != State.FINISHED:
-                    final = State.FAILED
+                if self._store.state(job) != SiloState.FINISHED:
+                    final = SiloState.FAILED
                     reason = "the job is done, but not all of it reached this silo."
-            self._store.move(job, final, OPEN, reason=reason, by=known.decided_by or "coordinator")
+            step = lifecycle.CLOSES[final]
+            self._store.move(job, step, reason=reason, by=known.decided_by or "coordinator")
             del self._ends[job]
             self._forget(job, whole=whole)
         self._note()
@@ -445,7 +425,7 @@ class Agent:
         if client is None or not client.finished:
             return False
         self._finish(client)
-        return self._store.state(job) == State.RUNNING
+        return self._store.state(job) == SiloState.RUNNING
 
     def _has_result(self, job: str) -> bool:
         return (self._results / job / MODEL).is_file()
@@ -483,7 +463,7 @@ class Agent:
             state = states.get(record.job)
             if record.is_open and state not in (None, *OPEN):
                 self._over[record.job] = record.job in self._ran_before
-            elif record.is_open and state == State.RUNNING:
+            elif record.is_open and state == SiloState.RUNNING:
                 known = self._store.get(record.job)
                 assert known is not None
                 if len(record.rounds) == self._plan(known).rounds:
@@ -495,7 +475,7 @@ class Agent:
         """Write every change of state to the audit file, the owner's commands' too."""
         with self._noting:
             for job in self._store.unnoted():
-                if job.state == State.WITHDRAWN:
+                if job.state == SiloState.WITHDRAWN:
                     self._forget(job.id)
                 self._audit.write(
                     job.state.value,
@@ -510,7 +490,7 @@ class Agent:
     def _plan(self, job: Job) -> Plan:
         if job.id not in self._plans:
             try:
-                self._plans[job.id] = Plan.from_dict(json.loads(job.plan))
+                self._plans[job.id] = Plan.from_dict(json.loads(job.plan), self._tasks)
             except (ValueError, PlanError) as error:
                 raise LedgerError(
                     f"the plan of job {job.id} was changed in the file of jobs; restore its copy."
@@ -533,13 +513,15 @@ def close_job(ledger: Ledger, job: str, *, whole: bool = False) -> None:
 # Messages ----------------------------------------------------------------------------------------
 
 
-def _read_offer(message: Message) -> tuple[Plan, Mapping[str, Any], float | None]:
+def _read_offer(
+    message: Message, tasks: Mapping[str, type[Task]]
+) -> tuple[Plan, Mapping[str, Any], float | None]:
     """Return plan, proposer and time of an offer, or say that it cannot be read."""
     try:
         if len(message.body) > MAX_PLAN_MODEL + _ENVELOPE:
             raise PlanError(f"it has {len(message.body)} bytes.")
         document = message.words()
-        plan = Plan.from_dict(document["plan"])
+        plan = Plan.from_dict(document["plan"], tasks)
         plan.check_network_size()
         given = document.get("proposer") or {}
         if not isinstance(given, dict):
@@ -567,24 +549,28 @@ def _same_study(kept: str, name: str) -> bool:
         return False
 
 
-def _read_end(message: Message) -> tuple[State, str]:
+def _read_end(message: Message) -> tuple[SiloState, str]:
     """Return how a job ended and why, in the coordinator's words."""
     try:
         document = message.words()
         status, reason = document.get("status"), printable(document.get("reason") or "")
     except TransportError:
         status, reason = "failed", "the coordinator did not say why."
-    final = {"done": State.DONE, "cancelled": State.CANCELLED, "declined": State.CANCELLED}
-    return final.get(str(status), State.FAILED), reason
+    final = {
+        "done": SiloState.DONE,
+        "cancelled": SiloState.CANCELLED,
+        "declined": SiloState.CANCELLED,
+    }
+    return final.get(str(status), SiloState.FAILED), reason
 
 
 def _decision(job: Job) -> Message:
     if job.state in GRANTED:
         return Message(Kind.DECISION, 0, job.id, in_json(decision="approved", reason=""))
     reason = job.reason
-    if job.state == State.WITHDRAWN:
+    if job.state == SiloState.WITHDRAWN:
         reason = "withdrawn by its owner."
-    elif job.state != State.DECLINED:
+    elif job.state != SiloState.DECLINED:
         reason = f"the job is {job.state.value} here; submit it as a new job."
     return _told_no(job.id, reason)
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import logging
-import sys
 import threading
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 
 from cloister.data import Records
@@ -16,13 +13,12 @@ from cloister.privacy.noise import DiscreteNoise, NoiseSource
 from cloister.protocol.client import Client
 from cloister.protocol.plan import Plan
 from cloister.service.audit import Audit
+from cloister.service.process import prepare
 from cloister.settings import SiloSettings
 from cloister.silo.agent import Agent
 from cloister.silo.connection import serve
 from cloister.silo.site import Site
 from cloister.transports.http import Stream, StreamClient
-
-_log = logging.getLogger("cloister.silo")
 
 
 def open_agent(
@@ -60,20 +56,12 @@ def open_agent(
         )
 
     return Agent(
-        name=settings.name,
-        dataset=site.schema.dataset,
+        site,
         store=site.store(),
         ledger=ledger,
         audit=Audit(settings.audit_log),
-        results=settings.results,
-        refusal=site.refusal,
-        read=site.records,
         join=join,
         noise_label=(noise or DiscreteNoise).label,
-        standing=site.policy.standing,
-        study_epsilon=site.policy.max_epsilon_per_study,
-        year_epsilon=site.policy.max_epsilon_per_year,
-        kept=settings.kept_jobs,
         wait=wait,
     )
 
@@ -91,11 +79,8 @@ def run(
 ) -> None:
     """Run a silo's agent until `stop` is set; parameters and errors as in :func:`open_agent`."""
     stop = stop or threading.Event()
-    sys.setswitchinterval(2e-4)  # a waiting thread gets its turn long before Python's usual 5 ms
+    keys = prepare(settings.keys)
     agent = open_agent(settings, noise=noise, wait=stop.wait)
-    keys = KeyFolder(settings.keys)
-    for warning in keys.expiry_warnings(datetime.now(UTC)):
-        _log.warning("%s", warning)
 
     def dial() -> Stream:
         """Dial with the certificate that the folder has now: a renewed one needs no restart."""

@@ -10,43 +10,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Self
 
+from cloister.code import other_code
 from cloister.errors import PlanError
-from cloister.hazmat.signing import fingerprint_of, verify
 from cloister.protocol.plan import Plan, study_name
+from cloister.protocol.proposal import Proposer
 from cloister.schema import Schema
 from cloister.settings import PolicySettings
-from cloister.task import BySilo, Profile, names_within
+from cloister.task import BySilo, Profile, tasks_within
 
 _SHOWN = 5  # names in a reason; a catalogue may have thousands
-PROPOSE_LABEL = b"cloister/1/propose"
-"""What an analyst signs: this and the digest of the plan."""
-
-
-@dataclass(frozen=True)
-class Proposer:
-    """Who asks for a job.
-
-    Parameters
-    ----------
-    name, fingerprint : str
-    public, signature : str
-        Hexadecimal: the signing key, and its signature over the plan's digest.
-    """
-
-    name: str
-    fingerprint: str
-    public: str
-    signature: str
-
-    def signed(self, plan: Plan) -> bool:
-        """Return whether the owner of the fingerprint asked for exactly this plan."""
-        try:
-            public, signature = bytes.fromhex(self.public), bytes.fromhex(self.signature)
-        except ValueError:
-            return False
-        return fingerprint_of(public) == self.fingerprint and verify(
-            public, signature, PROPOSE_LABEL, plan.digest
-        )
 
 
 @dataclass(frozen=True)
@@ -197,9 +169,11 @@ class Policy:
             )
 
     def _what(self, plan: Plan) -> Iterator[str]:
-        for name in names_within(plan.task):
+        for name in (task.name for task in tasks_within(plan.task)):
             if name not in self.tasks:
                 yield f"task {name!r} is not among those allowed here: {_list(self.tasks)}."
+        if reason := other_code(plan):
+            yield reason
         if plan.profile not in self.profiles:
             yield (
                 f"profile {plan.profile!r} is not among those allowed here: {_list(self.profiles)}."

@@ -15,10 +15,12 @@ from cloister.hazmat.signing import Identity
 from cloister.privacy.filter import Limits, Split
 from cloister.privacy.ledger import Ledger
 from cloister.protocol.plan import Plan
+from cloister.protocol.proposal import Proposer
 from cloister.schema import Schema
 from cloister.settings import SiloSettings
-from cloister.silo.policy import Policy, Proposer
+from cloister.silo.policy import Policy
 from cloister.silo.store import Store
+from cloister.tasks import Catalogue, installed
 
 _log = logging.getLogger("cloister.silo")
 
@@ -72,6 +74,12 @@ class Site:
             self.schema.dataset, cap=settings.cap, unit=self.schema.unit, split=settings.split
         )
         return ledger
+
+    @property
+    def tasks(self) -> Catalogue:
+        """The tasks that jobs may name here: those that ship, and others that the owner named."""
+        of_packages = installed(self.settings.policy.tasks)
+        return Catalogue({**self.settings.tasks, **of_packages.places})
 
     @property
     def limits(self) -> Limits:

@@ -9,42 +9,26 @@ from __future__ import annotations
 
 import json
 import os
-import sqlite3
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import sqlalchemy as sa
 
 from cloister.errors import LedgerError, PlanError
+from cloister.privacy.database import check_pages, explained, keep_private, open_sqlite, reader
+from cloister.protocol.lifecycle import OPEN, UNDECIDED, SiloState, Step
 
-BUSY_SECONDS = 30
-
-
-class State(StrEnum):
-    """Where a job stands at this silo."""
-
-    WAITING = "waiting"  # for the owner's decision
-    ACCEPTED = "accepted"  # by the owner or a standing rule; the ledger is asked next
-    APPROVED = "approved"  # its whole cost is reserved, the coordinator may be told
-    RUNNING = "running"  # asked for a frame at least once
-    FINISHED = "finished"  # the result is kept; repeats are answered until the coordinator ends it
-    DONE = "done"
-    DECLINED = "declined"
-    WITHDRAWN = "withdrawn"
-    CANCELLED = "cancelled"
-    FAILED = "failed"
-
-
-UNDECIDED = (State.WAITING, State.ACCEPTED)
-GRANTED = (State.APPROVED, State.RUNNING, State.FINISHED)
-OPEN = UNDECIDED + GRANTED
-_BEFORE_FRAMES = ("", *UNDECIDED, State.APPROVED, State.DECLINED)  # a running job is noted at once
+_BEFORE_FRAMES = (
+    "",
+    *UNDECIDED,
+    SiloState.APPROVED,
+    SiloState.DECLINED,
+)  # a running job is noted at once
 
 _Answer = TypeVar("_Answer")
 _METADATA = sa.MetaData()
@@ -67,10 +51,10 @@ _STATES = sa.select(_JOBS.c.id, _JOBS.c.state).order_by(_JOBS.c.seq)
 _CHANGED = "the file of jobs was changed: a value is of another kind; restore its newest copy."
 
 
-def _state(value: Any) -> State:
-    if value not in tuple(State):
+def _state(value: Any) -> SiloState:
+    if value not in tuple(SiloState):
         raise LedgerError(_CHANGED)
-    return State(value)
+    return SiloState(value)
 
 
 @dataclass(frozen=True)
@@ -87,7 +71,7 @@ class Job:
         Who asked, as the coordinator told it.
     received_at : str
         UTC, ISO 8601.
-    state : State
+    state : SiloState
     reason : str
         Why it is in this state; what the coordinator was or will be told.
     decided_by : str
@@ -98,7 +82,7 @@ class Job:
     plan: str
     proposer: Mapping[str, Any]
     received_at: str
-    state: State
+    state: SiloState
     reason: str = ""
     decided_by: str = ""
 
@@ -107,16 +91,13 @@ class Job:
         try:
             proposer = json.loads(row.proposer)
             fields = {**row._mapping, "proposer": proposer, "state": _state(row.state)}
-            texts = {
-                name: value for name, value in fields.items() if name not in ("seq", "proposer")
-            }
-            if not isinstance(proposer, dict) or not all(
-                isinstance(t, str) for t in texts.values()
-            ):
+            del fields["seq"]
+            texts = (value for name, value in fields.items() if name != "proposer")
+            if not isinstance(proposer, dict) or not all(isinstance(t, str) for t in texts):
                 raise ValueError("texts, and a table of the proposer")
         except (TypeError, ValueError) as error:  # SQLite keeps any value in any column
             raise LedgerError(_CHANGED) from error
-        del fields["seq"], fields["noted"]
+        del fields["noted"]
         return cls(**fields)
 
 
@@ -142,16 +123,12 @@ class Store:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(os.path.abspath(path))
-        with self._guarded():
-            os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
-            self._engine = _engine(self.path)
+        self._name = f"the file of jobs {str(self.path)!r}"
+        with explained(self._name):
+            keep_private(self.path)
+            self._engine = open_sqlite(self.path)
             with self._engine.begin() as connection:
-                told = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar()
-                if told != "ok":
-                    raise LedgerError(
-                        f"the file of jobs {str(self.path)!r} is damaged ({told}); restore its "
-                        "newest copy."
-                    )
+                check_pages(connection, self._name)
                 _METADATA.create_all(connection)
             self._watch = self._engine.raw_connection()
         self._lock = threading.Lock()
@@ -171,7 +148,7 @@ class Store:
         job: str,
         plan: str,
         proposer: Mapping[str, Any],
-        state: State,
+        state: SiloState,
         *,
         reason: str = "",
         by: str = "",
@@ -193,18 +170,14 @@ class Store:
             connection.execute(sa.insert(_JOBS), row)
             return True
 
-    def move(
-        self, job: str, to: State, among: Collection[State], *, reason: str = "", by: str = ""
-    ) -> bool:
-        """Move a job to another state if it is in one of `among`; return whether it was."""
-        new: dict[str, Any] = {"state": to, "reason": reason}
+    def move(self, job: str, step: Step[SiloState], *, reason: str = "", by: str = "") -> bool:
+        """Take a step with a job if it is where the step begins; return whether it was."""
+        new: dict[str, Any] = {"state": step.target, "reason": reason}
         if by:
             new["decided_by"] = by
+        here = sa.and_(_JOBS.c.id == job, _JOBS.c.state.in_(step.sources))
         with self._transaction() as connection:
-            moved = connection.execute(
-                sa.update(_JOBS).where(_JOBS.c.id == job, _JOBS.c.state.in_(among)).values(new)
-            )
-            return bool(moved.rowcount)
+            return bool(connection.execute(sa.update(_JOBS).where(here).values(new)).rowcount)
 
     def get(self, job: str) -> Job | None:
         """Return a job, or None if it was never offered."""
@@ -215,7 +188,7 @@ class Store:
             row = connection.execute(sa.select(_JOBS).where(_JOBS.c.id == job)).first()
         return None if row is None else Job._of(row)
 
-    def state(self, job: str) -> State | None:
+    def state(self, job: str) -> SiloState | None:
         """Return the state of a job, or None if it was never offered."""
         known = self.get(job)
         return None if known is None else known.state
@@ -244,11 +217,11 @@ class Store:
         with self._transaction(write=False) as connection:
             return tuple(map(Job._of, connection.execute(sa.select(_JOBS).order_by(_JOBS.c.seq))))
 
-    def states(self, among: Collection[State] = tuple(State)) -> dict[str, State]:
+    def states(self, among: Collection[SiloState] = tuple(SiloState)) -> dict[str, SiloState]:
         """Return the state of each job that is in one of `among`, oldest first."""
         chosen = _STATES.where(_JOBS.c.state.in_(among))
 
-        def read() -> dict[str, State]:
+        def read() -> dict[str, SiloState]:
             with self._transaction(write=False) as connection:
                 return {row.id: _state(row.state) for row in connection.execute(chosen)}
 
@@ -280,7 +253,7 @@ class Store:
         """Return how many jobs that came in the last so many seconds are declined."""
         since = datetime.now(UTC) - timedelta(seconds=seconds)
         query = sa.select(sa.func.count()).where(
-            _JOBS.c.state == State.DECLINED,
+            _JOBS.c.state == SiloState.DECLINED,
             _JOBS.c.received_at >= since.isoformat(timespec="seconds"),
         )
         with self._transaction(write=False) as connection:
@@ -301,10 +274,10 @@ class Store:
         int
             How many were forgotten. A job stays until its last state is in the audit file.
         """
-        ended = [state for state in State if state not in (*OPEN, State.DECLINED)]
+        ended = [state for state in SiloState if state not in (*OPEN, SiloState.DECLINED)]
         gone: list[str] = []
         with self._transaction() as connection:
-            for states in ([State.DECLINED], ended):
+            for states in ([SiloState.DECLINED], ended):
                 of_these = sa.and_(_JOBS.c.state.in_(states), _JOBS.c.noted == _JOBS.c.state)
                 old = sa.select(_JOBS.c.id).where(of_these).order_by(_JOBS.c.seq.desc())
                 gone += connection.execute(old.offset(keep)).scalars()
@@ -315,7 +288,7 @@ class Store:
 
     def _remembered(self, question: Any, read: Callable[[], _Answer]) -> _Answer:
         """Read only if some connection, of this process or another, has written since."""
-        with self._guarded(), self._lock:
+        with explained(self._name), self._lock:
             version = self._watch.cursor().execute("PRAGMA data_version").fetchone()[0]
             if version != self._version:
                 self._version = version
@@ -330,40 +303,7 @@ class Store:
         return answer
 
     @contextmanager
-    def _guarded(self) -> Iterator[None]:
-        try:
-            yield
-        except (OSError, sa.exc.SQLAlchemyError, sqlite3.Error, UnicodeDecodeError) as error:
-            cause = getattr(error, "orig", None) or error
-            raise LedgerError(
-                f"the file of jobs {str(self.path)!r} cannot be read or written ({cause}); check "
-                "it and its disk."
-            ) from None
-
-    @contextmanager
     def _transaction(self, *, write: bool = True) -> Iterator[sa.Connection]:
-        with self._guarded(), self._engine.connect() as connection:
-            # Take the write lock at once: to read, decide and then ask for it could fail half-way.
-            connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
-            try:
-                yield connection
-            except BaseException:
-                connection.exec_driver_sql("ROLLBACK")
-                raise
-            connection.exec_driver_sql("COMMIT")
-
-
-def _engine(path: Path) -> sa.Engine:
-    engine = sa.create_engine(
-        sa.URL.create("sqlite", database=str(path)),
-        connect_args={"timeout": BUSY_SECONDS, "check_same_thread": False},
-        isolation_level="AUTOCOMMIT",  # transactions are begun and ended by hand, see above
-        hide_parameters=True,
-    )
-
-    @sa.event.listens_for(engine, "connect")
-    def configure(connection: Any, _record: Any) -> None:
-        for pragma in ("journal_mode=WAL", "synchronous=FULL"):
-            connection.execute(f"PRAGMA {pragma}")
-
-    return engine
+        engine = self._engine if write else reader(self._engine)
+        with explained(self._name), engine.begin() as connection:
+            yield connection

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Iterator, Mapping
+from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from cloister.errors import PlanError
+from cloister.errors import CloisterError, PlanError
 from cloister.moved import old_name
 from cloister.task import Task
 
@@ -28,15 +30,19 @@ class Catalogue(Mapping[str, type[Task]]):
     Parameters
     ----------
     places : mapping of str to str
-        From the name of a task to ``"module:Class"``.
+        From the name of a task to ``"module:Class"`` or ``"path/to/file.py:Class"``.
     """
 
     def __init__(self, places: Mapping[str, str]) -> None:
         self.places = dict(sorted(places.items()))
 
     def __getitem__(self, name: str) -> type[Task]:
-        module, _, kind = self.places[name].partition(":")
-        task: type[Task] = getattr(import_module(module), kind)
+        module, _, kind = self.places[name].rpartition(":")
+        task: type[Task] = (
+            from_file(self.places[name])
+            if module.endswith(".py")
+            else getattr(import_module(module), kind)
+        )
         if task.name != name:
             raise PlanError(
                 f"task {kind!r} of {module!r} must be called {name!r} as in the catalogue, got "
@@ -115,29 +121,47 @@ def installed(names: Collection[str] | None = None) -> Catalogue:
 
 
 def from_file(place: str) -> type[Task]:
-    """Return the task of ``path/to/file.py:ClassName``.
+    """Return the task that ``path/to/file.py:ClassName`` names; the file is executed, once.
 
     Raises
     ------
     PlanError
-        If there is no such file or class.
+        If there is no such file or class, or the class is no task.
     """
-    file, _, kind = place.rpartition(":")
-    path = Path(file).resolve()
-    if not path.is_file():
-        raise PlanError(f"file of a task must exist, got {file!r}; write path/to/file.py:Class.")
-    spec = spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
+    file, _, name = place.rpartition(":")
+    kind = getattr(_executed(Path(file).resolve()), name, None)
+    if not isinstance(kind, type):
+        raise PlanError(f"task {place!r} is not there: the file has no class {name!r}.")
+    public = getattr(kind, "__dataclass_fields__", {})  # those without default are no attributes
+    if missing := [m for m in _MEMBERS if not hasattr(kind, m) and m not in public]:
         raise PlanError(
-            f"file of a task must be Python, got {file!r}; write path/to/file.py:Class."
+            f"task {name!r} does not follow the protocol of tasks: it has no {missing[0]!r}."
         )
+    return kind
+
+
+_MEMBERS = (
+    *("name", "private", "profiles", "rounds", "design", "describe", "start", "blocks"),
+    *("contribute", "update", "forecast", "results", "exhibits"),
+)
+
+
+@cache
+def _executed(path: Path) -> ModuleType:
+    spec = spec_from_file_location(f"cloister_task_{path.stem}", path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise PlanError(f"task file {str(path)!r} cannot be read; check its path.")
     module = module_from_spec(spec)
-    sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
-    if not hasattr(module, kind):
-        raise PlanError(f"file {file!r} must have the class {kind!r}, which it has not.")
-    found: type[Task] = getattr(module, kind)
-    return found
+    sys.modules[spec.name] = module  # where dataclasses look their annotations up
+    try:
+        spec.loader.exec_module(module)
+    except CloisterError:
+        raise
+    except Exception as error:  # whatever the user's file does
+        raise PlanError(
+            f"task file {str(path)!r} cannot be executed: {type(error).__name__}: {error}."
+        ) from error
+    return module
 
 
 if not TYPE_CHECKING:  # type checkers shall see today's names only

@@ -7,23 +7,24 @@ party is follows from its certificate alone, never from what it says.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import ssl
 import struct
 import threading
-from base64 import b64encode
+from collections.abc import Callable, Coroutine
+from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import IntEnum
-from http.client import HTTPConnection, HTTPException
-from typing import TYPE_CHECKING, Any, NoReturn, cast
-from urllib.parse import unquote, urlsplit
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
 
 from cloister.errors import TransportError
 
 if TYPE_CHECKING:
-    from websockets.sync.client import ClientConnection
+    from websockets.asyncio.client import ClientConnection
 
 PATH = "/v1/stream"
 VERSION = "cloister.1"  # the WebSocket subprotocol; a change of the wire changes the number
@@ -32,7 +33,7 @@ MAX_WORDS = 64 * 2**10  # bytes of a JSON body that a silo sends
 
 _HEADER = struct.Struct(">BI16s")
 _LONGEST_REASON = 500
-_CHUNK = 65536
+_Answer = TypeVar("_Answer")
 _CLOSING = 1.0  # seconds for the other party to hang up as well
 
 
@@ -136,13 +137,50 @@ def check_size(data: bytes, limit: int) -> None:
         )
 
 
-class Stream:
-    """A silo's open stream to the coordinator."""
+class _Loop:
+    """An event loop in a thread of its own, for callers that have none."""
 
-    def __init__(self, connection: ClientConnection, where: str, max_message_bytes: int) -> None:
+    def __init__(self) -> None:
+        self._over = asyncio.Event()
+        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+        self._loop = self._runner.get_loop()
+        threading.Thread(target=self._live, name="stream", daemon=True).start()
+
+    def _live(self) -> None:
+        with self._runner:
+            self._runner.run(self._over.wait())
+
+    def ask(self, work: Coroutine[Any, Any, _Answer]) -> Future[_Answer]:
+        """Begin a coroutine; one that comes too late is cancelled."""
+        try:
+            return asyncio.run_coroutine_threadsafe(work, self._loop)
+        except RuntimeError:  # the loop is closed
+            work.close()
+            late: Future[_Answer] = Future()
+            late.cancel()
+            return late
+
+    def close(self, last: Callable[[], object] = lambda: None) -> None:
+        """Call `last` in the loop and end it; what still waits there is cancelled."""
+        with suppress(RuntimeError):  # it is closed already
+            self._loop.call_soon_threadsafe(last)
+            self._loop.call_soon_threadsafe(self._over.set)
+
+
+class Stream:
+    """A silo's open stream to the coordinator, for threads.
+
+    One thread receives, any may send.
+    """
+
+    def __init__(
+        self, connection: ClientConnection, loop: _Loop, where: str, max_message_bytes: int
+    ) -> None:
         self._connection = connection
+        self._loop = loop
         self._where = where
         self._max = max_message_bytes
+        self._next: Future[Any] | None = None  # outlives a time-out, so that no message is lost
 
     def receive(self, timeout: float | None = None) -> Message | None:
         """Return the next message, or None if none came in `timeout` seconds.
@@ -152,14 +190,13 @@ class Stream:
         TransportError
             If the stream has ended, or what came breaks its rules, which ends it.
         """
-        from websockets.exceptions import ConnectionClosed
-
+        if self._next is None:
+            self._next = self._loop.ask(self._connection.recv())
         try:
-            data = self._connection.recv(timeout)
+            data = self._result(self._next, timeout)
         except TimeoutError:
             return None
-        except ConnectionClosed as error:
-            self._ended(error)
+        self._next = None
         try:
             message = Message.decode(data)
             if message.kind >= Kind.DECISION:
@@ -170,32 +207,37 @@ class Stream:
         return message
 
     def send(self, message: Message) -> None:
-        """Send a message; any thread may.
+        """Send a message.
 
         Raises
         ------
         TransportError
             If it is too large or the stream has ended.
         """
-        from websockets.exceptions import ConnectionClosed
-
         data = message.encode()
         check_size(data, self._max)
-        try:
-            self._connection.send(data)
-        except ConnectionClosed as error:
-            self._ended(error)
+        self._result(self._loop.ask(self._connection.send(data)))
 
     def close(self, code: int = 1000, reason: str = "") -> None:
         """Hang up; what waits to be received is lost."""
-        self._connection.close(code, _shortened(reason))
+        farewell = self._loop.ask(self._connection.close(code, _shortened(reason)))
+        with suppress(TimeoutError, CancelledError):
+            farewell.result(2 * _CLOSING)
+        self._loop.close(self._connection.transport.abort)
 
-    def _ended(self, error: Any) -> NoReturn:
-        first = error.rcvd if error.rcvd_then_sent or error.sent is None else error.sent
-        why = _CLOSED.get(first.code, first.reason) if first else ""
+    def _result(self, answer: Future[_Answer], timeout: float | None = None) -> _Answer:
+        from websockets.exceptions import ConnectionClosed
+
+        try:
+            return answer.result(timeout)
+        except ConnectionClosed as error:
+            first = error.rcvd if error.rcvd_then_sent or error.sent is None else error.sent
+            why = _CLOSED.get(first.code, first.reason) if first else ""
+        except CancelledError:
+            why = "it was closed here"
         raise TransportError(
             f"the stream to {self._where} has ended: {printable(why) or 'the connection was lost'}."
-        ) from None
+        )
 
 
 @dataclass(frozen=True)
@@ -232,16 +274,60 @@ class StreamClient:
         TransportError
             If there is none to be had, with the reason and the way out.
         """
-        from websockets.exceptions import InvalidStatus, NegotiationError, WebSocketException
-        from websockets.sync.client import connect
-
-        host, where = self._address()
-        plain = self._dial(host, where)
-        tls = self._secured(plain, host, where)
+        host, port, where = self._address()
+        plain = None if self.proxy else self._dial(host, port, where)
+        loop = _Loop()
         try:
-            connection = connect(
-                f"ws://{where}{PATH}",
-                sock=cast(socket.socket, tls),
+            connection = loop.ask(self._open(where, plain)).result()
+        except BaseException as error:
+            loop.close()
+            if isinstance(error, Exception):
+                raise TransportError(self._why(error, where)) from None
+            raise
+        return Stream(connection, loop, where, self.max_message_bytes)
+
+    def _address(self) -> tuple[str, int, str]:
+        """Return the coordinator's host and port, and both as they are shown."""
+        try:
+            address = urlsplit(self.url)
+            host, port = address.hostname, address.port or 443
+        except ValueError:
+            host = None
+        if not host or address.scheme != "https":
+            raise TransportError(f"coordinator must be https://HOST:PORT, got {self.url!r}.")
+        return host, port, address.netloc.rpartition("@")[2]
+
+    def _dial(self, host: str, port: int, where: str) -> socket.socket:
+        """Return a connection to the coordinator's port.
+
+        It is made in this thread: a pool's threads, where a loop looks up names, would hold up the
+        end of the process while the network is silent.
+        """
+        try:
+            return socket.create_connection((host, port), self.open_timeout)
+        except OSError as error:
+            why = self._unreachable(error, where)
+        raise TransportError(why)
+
+    async def _open(self, where: str, plain: socket.socket | None) -> ClientConnection:
+        """Shake hands: of the proxy, of TLS and of the stream."""
+        from websockets.asyncio.client import ClientConnection, connect
+        from websockets.exceptions import InvalidMessage
+
+        alerts: list[Exception] = []
+
+        class Connection(ClientConnection):  # which forgets the alert of TLS that ended it
+            def connection_lost(self, exc: Exception | None) -> None:
+                alerts.extend([exc] if exc else [])
+                super().connection_lost(exc)
+
+        try:
+            connection = await connect(
+                f"wss://{where}{PATH}",
+                create_connection=Connection,
+                ssl=self.ssl_context,
+                proxy=self.proxy,
+                sock=plain,
                 subprotocols=[VERSION],  # type: ignore[list-item]
                 compression=None,  # masked vectors do not compress
                 max_size=self.max_message_bytes,
@@ -249,189 +335,63 @@ class StreamClient:
                 ping_interval=self.ping_interval,
                 ping_timeout=self.ping_timeout,
                 close_timeout=_CLOSING,
-            ).__enter__()
-        except TimeoutError:
-            raise TransportError(self._silence(where)) from None
-        except InvalidStatus as error:
-            raise TransportError(_status(error.response, where)) from None
-        except NegotiationError:
-            raise TransportError(f"{where} speaks no {VERSION}; {_SAME_VERSION}") from None
-        except (OSError, EOFError, WebSocketException) as error:
-            raise TransportError(_hung_up(tls.error or error, where)) from None
+            )
+        except InvalidMessage as error:
+            raise next(iter(alerts), error) from None
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # a ping cannot overtake a send that hangs
+            carrier = connection.transport.get_extra_info("socket")
+            patience = round(1000 * (self.ping_interval + self.ping_timeout))
+            carrier.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, patience)
         if connection.subprotocol != VERSION:
-            connection.close(1002, f"we speak {VERSION}")
+            await connection.close(1002, f"we speak {VERSION}")
             raise TransportError(f"{where} speaks no {VERSION}; {_SAME_VERSION}")
-        return Stream(connection, where, self.max_message_bytes)
+        return connection
 
-    def _address(self) -> tuple[str, str]:
-        """Return the coordinator's host, and host and port as they are shown."""
-        try:
-            address = urlsplit(self.url)
-            host, _ = address.hostname, address.port
-        except ValueError:
-            host = None
-        if not host or address.scheme != "https":
-            raise TransportError(f"coordinator must be https://HOST:PORT, got {self.url!r}.")
-        return host, address.netloc.rpartition("@")[2]
-
-    def _dial(self, host: str, where: str) -> socket.socket:
-        """Return a connection to the coordinator's port, through the proxy if there is one."""
-        port = urlsplit(self.url).port or 443
-        nearest, setting = where, "the coordinator's address"
-        try:
-            if self.proxy is None:
-                dialled = socket.create_connection((host, port), self.open_timeout)
-            else:
-                nearest, setting = urlsplit(self.proxy).netloc.rpartition("@")[2], "proxy"
-                dialled = _through(self.proxy, host, port, self.open_timeout)
-        except socket.gaierror:
-            why = f"the name in {nearest!r} does not resolve; check {setting} and DNS."
-        except ConnectionRefusedError:
-            why = f"nobody listens at {nearest!r}; check {setting} and that it runs."
-        except TimeoutError:
-            why = self._silence(nearest)
-        except (OSError, ValueError, HTTPException) as error:
-            what = printable(getattr(error, "strerror", None) or error)
-            why = f"no connection to {where!r}: {what}; check {setting}."
-        else:
-            return dialled
-        raise TransportError(why)
-
-    def _secured(self, plain: socket.socket, host: str, where: str) -> _Tls:
-        """Return the connection under TLS."""
-        try:
-            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if hasattr(socket, "TCP_USER_TIMEOUT"):  # a ping cannot overtake a send that hangs
-                patience = round(1000 * (self.ping_interval + self.ping_timeout))
-                plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, patience)
-            plain.settimeout(self.open_timeout)
-            tls = _Tls(plain, self.ssl_context, host)
-            plain.settimeout(None)
-        except TimeoutError:
-            why = self._silence(where)
-        except ssl.SSLCertVerificationError as error:
-            why = _verification(error, where)
-        except OSError as error:
-            why = _hung_up(error, where)
-        else:
-            return tls
-        plain.close()
-        raise TransportError(why)
-
-    def _silence(self, who: str) -> str:
-        return (
-            f"no answer from {who!r} in {self.open_timeout:g} seconds; check the address and "
-            "firewalls."
+    def _why(self, error: Exception, where: str) -> str:
+        """Say why there is no stream."""
+        from websockets.exceptions import (
+            InvalidProxy,
+            InvalidStatus,
+            NegotiationError,
+            ProxyError,
         )
 
+        match error:
+            case TransportError():
+                return str(error)
+            case InvalidProxy():  # whose text has the password
+                return "proxy must be http://HOST:PORT or http://USER:PASSWORD@HOST:PORT."
+            case ProxyError():
+                return f"no connection to {where!r}: {printable(error)}; check proxy."
+            case InvalidStatus():
+                return _status(error.response, where)
+            case NegotiationError():
+                return f"{where} speaks no {VERSION}; {_SAME_VERSION}"
+            case ssl.SSLCertVerificationError():
+                return _verification(error, where)
+            case ssl.SSLError() | ConnectionResetError():
+                return _hung_up(error, where)
+            case OSError():
+                return self._unreachable(error, where)
+        return _hung_up(error, where)
 
-class _Tls:
-    """A socket under TLS that one thread may read while another writes.
-
-    OpenSSL's connections are not made for two threads: a read that meets a session ticket while
-    another thread writes can lose the write. Here they take turns, and nobody waits for the network
-    in his turn.
-    """
-
-    def __init__(self, plain: socket.socket, context: ssl.SSLContext, host: str) -> None:
-        self.error: ssl.SSLError | None = None
-        self._plain = plain
-        self._incoming = ssl.MemoryBIO()
-        self._outgoing = ssl.MemoryBIO()
-        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host)
-        self._turn = threading.Lock()
-        self._sending = threading.Lock()
-        self._ended = False
-        self._shake_hands()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._plain, name)
-
-    def _shake_hands(self) -> None:
-        while True:
-            try:
-                self._tls.do_handshake()
-            except ssl.SSLWantReadError:
-                self._flush()
-                self._feed(self._plain.recv(_CHUNK))
-            except ssl.SSLError:
-                with suppress(OSError):
-                    self._flush()  # so that the other party hears why
-                raise
-            else:
-                self._flush()
-                return
-
-    def recv(self, size: int) -> bytes:
-        """Return all that has come, waiting for some; nothing at the end."""
-        data = b""
-        while not data and not self._ended:
-            chunk = self._plain.recv(size)
-            with self._turn:
-                self._feed(chunk)
-                data = self._read()
-            if self._outgoing.pending:
-                self._flush()
-        return data
-
-    def sendall(self, data: bytes) -> None:
-        """Send all."""
-        with self._sending:
-            with self._turn, memoryview(data) as view:
-                sent = 0
-                while sent < len(view):
-                    sent += self._tls.write(view[sent:])
-                ready = self._outgoing.read()
-            self._plain.sendall(ready)
-
-    def close(self) -> None:
-        """Close, and wake a thread that waits for the rest of a record."""
-        with suppress(OSError):
-            self._plain.shutdown(socket.SHUT_RDWR)
-        self._plain.close()
-
-    def _feed(self, chunk: bytes) -> None:
-        if chunk:
-            self._incoming.write(chunk)
-        else:
-            self._incoming.write_eof()
-
-    def _read(self) -> bytes:
-        parts = []
-        try:
-            while part := self._tls.read(_CHUNK):
-                parts.append(part)
-        except ssl.SSLWantReadError:
-            return b"".join(parts)
-        except ssl.SSLError as error:
-            self.error = error
-        self._ended = True
-        with suppress(OSError):  # so that who waits for more sees the end too
-            self._plain.shutdown(socket.SHUT_RD)
-        return b"".join(parts)
-
-    def _flush(self) -> None:
-        with self._sending:
-            with self._turn:
-                ready = self._outgoing.read()
-            if ready:
-                self._plain.sendall(ready)
-
-
-def _through(proxy: str, host: str, port: int, seconds: float) -> socket.socket:
-    """Return a connection that an HTTP proxy carries."""
-    address = urlsplit(proxy)
-    if address.scheme != "http" or not address.hostname:
-        raise ValueError("proxy must be http://HOST:PORT")
-    headers = {}
-    if address.username is not None:
-        login = f"{unquote(address.username)}:{unquote(address.password or '')}"
-        headers["Proxy-Authorization"] = "Basic " + b64encode(login.encode()).decode()
-    connection = HTTPConnection(address.hostname, address.port or 3128, timeout=seconds)
-    connection.set_tunnel(host, port, headers)
-    connection.connect()
-    carried: socket.socket = connection.sock
-    return carried
+    def _unreachable(self, error: OSError, where: str) -> str:
+        """Say why nobody answers at the nearest hop."""
+        nearest, setting = where, "the coordinator's address"
+        if self.proxy:
+            nearest, setting = urlsplit(self.proxy).netloc.rpartition("@")[2], "proxy"
+        match error:
+            case TimeoutError():
+                return (
+                    f"no answer from {nearest!r} in {self.open_timeout:g} seconds; check the "
+                    "address and firewalls."
+                )
+            case socket.gaierror():
+                return f"the name in {nearest!r} does not resolve; check {setting} and DNS."
+            case ConnectionRefusedError():
+                return f"nobody listens at {nearest!r}; check {setting} and that it runs."
+        what = printable(error.strerror or error)
+        return f"no connection to {where!r}: {what}; check {setting}."
 
 
 _SAME_VERSION = "install the same version at every party."

@@ -33,12 +33,13 @@ from sklearn.preprocessing import MinMaxScaler, StandardScaler
 from sklearn.svm import LinearSVC
 from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
-import cloister.estimators.base
+import cloister.estimators.release
 from cloister import Budget, DPNaiveBayes, DPSiloEnsemble, Measures, Schema, evaluate, make_plan
 from cloister.errors import DataError, PlanError, PrivacyWarning
 from cloister.estimators.measures import _Asked
 from cloister.estimators.row_code import frame_by_frame, one_by_one, row_code
 from cloister.protocol.plan import Plan
+from cloister.tasks import TASKS
 from cloister.tasks.evaluation.classification import Evaluation
 from cloister.tasks.evaluation.regression import RegressionEvaluation
 from cloister.testing import ZeroNoise
@@ -217,7 +218,7 @@ class Remembers(BatchScaled):
 
 @pytest.fixture
 def without_noise(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cloister.estimators.base.PrivateEstimator, "_new_noise", ZeroNoise)
+    monkeypatch.setattr(cloister.estimators.release, "DiscreteNoise", ZeroNoise)
 
 
 @pytest.mark.usefixtures("without_noise")
@@ -331,7 +332,7 @@ def test_a_plan_says_that_columns_of_scores_are_assumed_to_be_of_the_record() ->
         profile="pairwise", truth="truth", score="x",
     )  # fmt: skip
     assert "from its own record alone" in plan.task.describe()
-    assert Plan.from_dict(plan.to_dict()) == plan
+    assert Plan.from_dict(plan.to_dict(), TASKS) == plan
 
 
 # An ensemble of ours ------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ import pytest
 
 from cloister.errors import BudgetExceeded, LedgerError, PlanError
 from cloister.hazmat.signing import Identity
-from cloister.privacy import ledger_file
+from cloister.privacy import database, ledger_file
 from cloister.privacy.accounting import epsilon
 from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import gaussian_noise_multiplier
@@ -522,7 +522,7 @@ def test_a_missing_folder_is_one_clear_error(tmp_path: Path) -> None:
 def test_a_locked_file_is_an_error_and_then_works_again(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ledger_file, "BUSY_SECONDS", 0.05)
+    monkeypatch.setattr(database, "BUSY_SECONDS", 0.05)
     ledger = Ledger(path)
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
@@ -1511,7 +1511,7 @@ sys.stdin.readline()
 def test_a_lock_held_too_long_by_another_process_charges_nothing(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ledger_file, "BUSY_SECONDS", 0.05)
+    monkeypatch.setattr(database, "BUSY_SECONDS", 0.05)
     ledger = Ledger(path)
     head = ledger.head()
     holder = subprocess.Popen(

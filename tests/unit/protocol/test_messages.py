@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from cloister.errors import LedgerError, RemoteProtocolError
 from cloister.hazmat.signing import Identity
 from cloister.privacy.chain import SignedStatement, Statement, canonical
+from cloister.protocol.exchanges import Kind
 from cloister.protocol.messages import (
     Adopt,
     Adopted,
@@ -26,7 +27,6 @@ from cloister.protocol.messages import (
     Done,
     Invite,
     Keys,
-    Kind,
     Message,
     Open,
     Ready,
@@ -43,11 +43,12 @@ from cloister.protocol.messages import (
     encode_statement,
 )
 from cloister.protocol.plan import Plan
+from cloister.tasks import TASKS
 from cloister.testing import toy_plan
 
 VECTORS = Path(__file__).parents[2] / "vectors"
 FRAMES = json.loads((VECTORS / "frames.json").read_text())
-PLAN = Plan.from_dict(json.loads(FRAMES["plan"]))
+PLAN = Plan.from_dict(json.loads(FRAMES["plan"]), TASKS)
 WORDS = np.array([int(word, 16) for word in FRAMES["words"]], dtype=np.uint64)
 BAD = sorted(VECTORS.glob("frame_bad_*.json"))
 TAG = bytes(range(32))
@@ -117,7 +118,7 @@ def test_a_statement_is_taken_for_its_silo_and_its_job_alone() -> None:
     said = replace(said, job=PLAN.run_id, plan=PLAN.digest.hex(), events=PLAN.events())
     data = encode_statement(said, SignedStatement.of(said, identity).signature)
     assert decode_statement(PLAN, identity.public, data).said == said
-    elsewhere = Plan.from_dict({**PLAN.to_dict(), "run_id": "0" * 32})
+    elsewhere = Plan.from_dict({**PLAN.to_dict(), "run_id": "0" * 32}, TASKS)
     for plan, public, told in (
         (PLAN, other.public, data),
         (elsewhere, identity.public, data),
@@ -290,7 +291,7 @@ def test_noise_is_refused_and_nothing_else_happens(frame: bytes) -> None:
 
 def test_a_frame_of_another_run_of_the_same_plan_is_refused() -> None:
     one = toy_plan()
-    other = Plan.from_dict({**one.to_dict(), "run_id": "0" * 32})
+    other = Plan.from_dict({**one.to_dict(), "run_id": "0" * 32}, TASKS)
     with pytest.raises(RemoteProtocolError, match="another plan or run"):
         decode(other, encode(one, Open(0)))
 

@@ -44,7 +44,7 @@ TOY_TASKS: dict[str, Task] = {
 
 @pytest.mark.parametrize("case", PLANS)
 def test_text_and_digest_follow_the_vectors(case: dict[str, str]) -> None:
-    plan = Plan.from_dict(json.loads(case["text"]))
+    plan = Plan.from_dict(json.loads(case["text"]), TASKS)
     assert plan.canonical_json() == case["text"]
     assert plan.digest.hex() == case["digest"]
 
@@ -52,7 +52,7 @@ def test_text_and_digest_follow_the_vectors(case: dict[str, str]) -> None:
 @pytest.mark.parametrize("name", TOY_TASKS)
 def test_a_plan_survives_its_text(name: str) -> None:
     plan = toy_plan(TOY_TASKS[name])
-    again = Plan.from_dict(json.loads(plan.canonical_json()))
+    again = Plan.from_dict(json.loads(plan.canonical_json()), TASKS)
     assert again == plan
     assert again.digest == plan.digest
 
@@ -124,14 +124,14 @@ def test_a_plan_is_frozen() -> None:
 def test_a_document_that_is_no_plan_is_one_error(change: dict[str, Any]) -> None:
     document = {**json.loads(PLANS[0]["text"]), **change}
     with pytest.raises(PlanError):
-        Plan.from_dict(document)
+        Plan.from_dict(document, TASKS)
 
 
 def test_a_document_without_a_field_is_refused() -> None:
     whole = json.loads(PLANS[0]["text"])
     for name in whole:
         with pytest.raises(PlanError):
-            Plan.from_dict({key: value for key, value in whole.items() if key != name})
+            Plan.from_dict({key: value for key, value in whole.items() if key != name}, TASKS)
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_a_plan_with_other_fields_is_said_to_be_of_another_version(
     document = json.loads(toy_plan().canonical_json())
     change(document)
     with pytest.raises(PlanError, match=f"{words}, so .* by another version .*make it again"):
-        Plan.from_dict(document)
+        Plan.from_dict(document, TASKS)
 
 
 def test_a_task_of_ones_own_is_read_when_it_is_given() -> None:
@@ -156,8 +156,7 @@ def test_a_task_of_ones_own_is_read_when_it_is_given() -> None:
         name = "mine"
 
     plan = toy_plan(Mine(n_features=2))
-    with pytest.raises(PlanError, match="mine"):
-        Plan.from_dict(plan.to_dict())
+    assert not Plan.from_dict(plan.to_dict(), TASKS).opened
     assert Plan.from_dict(plan.to_dict(), {"mine": Mine}) == plan
     assert "mine" not in TASKS
 

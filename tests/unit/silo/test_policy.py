@@ -14,9 +14,10 @@ from cloister.errors import PlanError
 from cloister.hazmat.signing import Identity
 from cloister.privacy.budget import Budget
 from cloister.protocol.plan import Plan
+from cloister.protocol.proposal import PROPOSE, Proposer
 from cloister.schema import Schema, catalogue_schema
 from cloister.settings import PolicySettings
-from cloister.silo.policy import PROPOSE_LABEL, Policy, Proposer
+from cloister.silo.policy import Policy
 from cloister.tasks.clustering.kmeans import Lloyd
 from cloister.tasks.count import Count
 from cloister.testing import toy_federation, toy_plan, toy_schema
@@ -35,7 +36,7 @@ def signed(plan: Plan, identity: Identity = ANN, name: str = "ann", **changes: s
         name,
         identity.fingerprint,
         identity.public.hex(),
-        identity.sign(PROPOSE_LABEL, plan.digest).hex(),
+        identity.sign(PROPOSE, plan.digest).hex(),
     )
     return replace(proposer, **changes)
 

@@ -9,7 +9,8 @@ import pytest
 
 from cloister.errors import PlanError
 from cloister.protocol.plan import Plan
-from cloister.silo.policy import Policy, Proposer
+from cloister.protocol.proposal import Proposer
+from cloister.silo.policy import Policy
 from cloister.task import Profile
 from cloister.tasks.clustering.kmeans import FastLloyd
 from cloister.testing import toy_federation, toy_plan, toy_schema

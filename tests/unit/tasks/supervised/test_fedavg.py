@@ -28,6 +28,7 @@ from cloister.protocol.messages import Upload, decode
 from cloister.protocol.plan import Plan
 from cloister.schema import Column
 from cloister.task import ByClient, Classifier, GridState, Regressor, Released
+from cloister.tasks import TASKS
 from cloister.tasks.clustering.kmeans import FastLloyd
 from cloister.tasks.examples import EXAMPLES
 from cloister.tasks.supervised.fedavg import ClientUpdates, FedAvg, FedAvgRegression
@@ -172,7 +173,7 @@ def test_clients_inside_a_larger_task_are_refused() -> None:
     plain = FastLloyd(n_clusters=2, n_features=4, rounds=1, first_radius=1.0, radius=1.0)
     outer = Outer(**{f.name: getattr(plain, f.name) for f in fields(plain)})
     with pytest.raises(PlanError, match="must be the task of a plan"):
-        replace(plan("row"), task=outer)
+        replace(plan("row"), task=outer, layout=None)
 
 
 # --- sums ---
@@ -494,15 +495,22 @@ def test_every_party_prices_the_noise_of_sampled_rounds() -> None:
     it = plan("phone", rate=0.2)
     assert isinstance(it.event(0), SampledGaussianEvent)
     assert it.task.noise_multiplier < plan("phone").noise_scale(it.task.blocks(0)[0]) / NORM
+    less = replace(it.task, noise_multiplier=0.9 * it.task.noise_multiplier)
     with pytest.raises(PlanError, match="above the budget of 4"):
-        replace(it, task=replace(it.task, noise_multiplier=0.9 * it.task.noise_multiplier))
+        replace(it, task=less, layout=None)
     with pytest.raises(PlanError, match="above the budget"):
-        replace(it, task=replace(it.task, rate=0.3))
+        replace(it, task=replace(it.task, rate=0.3), layout=None)
     document = json.loads(json.dumps(it.to_dict()))
     document["task"]["noise_multiplier"] *= 0.9
-    with pytest.raises(PlanError, match="above the budget"):
-        Plan.from_dict(document)
-    more = replace(it, task=replace(it.task, noise_multiplier=2 * it.task.noise_multiplier))
+    with pytest.raises(PlanError, match="layout must be that of task 'fedavg'"):
+        Plan.from_dict(document, TASKS)
+    document["layout"]["noise_multiplier"] *= 0.9
+    for tasks in (TASKS, {}):
+        with pytest.raises(PlanError, match="above the budget"):
+            Plan.from_dict(document, tasks)
+    more = replace(
+        it, layout=None, task=replace(it.task, noise_multiplier=2 * it.task.noise_multiplier)
+    )
     assert more.noise_scale(more.task.blocks(0)[0]) > it.noise_scale(it.task.blocks(0)[0])
 
 
@@ -521,7 +529,7 @@ def test_sampled_rounds_and_a_bought_count_do_not_mix() -> None:
 @pytest.mark.parametrize("rate", [1.0, 0.4])
 def test_a_plan_of_every_profile_survives_json_and_runs(profile: str, rate: float) -> None:
     it = plan("silo", 3, rate=rate, profile=profile)
-    again = Plan.from_dict(json.loads(it.canonical_json()))
+    again = Plan.from_dict(json.loads(it.canonical_json()), TASKS)
     assert (again, again.digest) == (it, it.digest)
     result = run_plan(it, {name: [table(9, i)] for i, name in enumerate(it.silos)})
     assert result.epsilon() <= BUDGET.epsilon * (1 + 1e-9)

@@ -24,6 +24,7 @@ from cloister.privacy.budget import Budget
 from cloister.protocol.plan import Plan
 from cloister.schema import Column
 from cloister.task import Classifier
+from cloister.tasks import TASKS
 from cloister.tasks.supervised.forest import RandomForest
 from cloister.testing import UNMET_CHECKS, SimulatedNoise, ZeroNoise, zero_noise
 
@@ -320,7 +321,7 @@ def test_a_target_alone_is_refused() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_plan_and_its_model_survive_json(kind: str) -> None:
     result = run(table(100), kind=kind, class_weight=[1.0, 2.0, 3.0])
-    plan = Plan.from_dict(json.loads(json.dumps(result.plan.to_dict())))
+    plan = Plan.from_dict(json.loads(json.dumps(result.plan.to_dict())), TASKS)
     assert plan.task == result.plan.task
     assert plan.digest == result.plan.digest
     again = JobResult.from_dict(json.loads(json.dumps(result.to_dict())))

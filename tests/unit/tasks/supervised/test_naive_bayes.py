@@ -22,6 +22,7 @@ from cloister.privacy.budget import Budget
 from cloister.protocol.plan import Plan
 from cloister.schema import Column
 from cloister.task import Classifier
+from cloister.tasks import TASKS
 from cloister.tasks.supervised.class_tables import fitted_shares, merge_bins, pseudo_records
 from cloister.tasks.supervised.naive_bayes import NaiveBayes
 from cloister.testing import UNMET_CHECKS, SimulatedNoise, ZeroNoise, zero_noise
@@ -272,7 +273,7 @@ def test_a_plan_reads_back_equal_and_says_itself() -> None:
         numbers={"n": "counts", "m": "counts"},
         most_counts=6.0,
     )
-    again = Plan.from_dict(json.loads(json.dumps(plan.to_dict())))
+    again = Plan.from_dict(json.loads(json.dumps(plan.to_dict())), TASKS)
     assert again == plan
     assert again.digest == plan.digest
     assert isinstance(plan.task, Classifier)

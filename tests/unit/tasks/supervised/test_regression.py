@@ -22,6 +22,7 @@ from cloister.privacy.budget import Budget
 from cloister.protocol.plan import Plan
 from cloister.schema import Column
 from cloister.task import Classifier, Regressor, Task
+from cloister.tasks import TASKS
 from cloister.tasks.columns import Encoding
 from cloister.tasks.supervised.frame import row_length, solve
 from cloister.tasks.supervised.least_squares import EDGES, cut_of, unseen_square, usual_length
@@ -362,7 +363,7 @@ def test_a_plan_is_read_back_as_it_was_written(k: int) -> None:
     plan = make_plan(
         task, shape, ["a"], budget=Budget(1.0, 1e-6), nominal_n=100, target="y", **options
     )
-    assert Plan.from_dict(json.loads(plan.canonical_json())) == plan
+    assert Plan.from_dict(json.loads(plan.canonical_json()), TASKS) == plan
 
 
 @pytest.mark.parametrize("k", [0, 2, 3])

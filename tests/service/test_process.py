@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from cloister.service.signals import stopped_by_signals
+from cloister.service.process import stopped_by_signals
 
 NUMBERS = (signal.SIGTERM, signal.SIGINT)
 

@@ -1,0 +1,133 @@
+"""Which code a task is: its package, the version of it, and a digest of all source it is made of.
+
+A plan names the code that it was designed with, and a silo with other code refuses it: two silos
+that would sum different things can never start a round. The source of a task is its own file and
+every file of its package, and of cloister, that those import, at any depth; so a change of a
+command or a report is no change of a task.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import sys
+from collections.abc import Iterator
+from functools import cache
+from importlib.metadata import PackageNotFoundError, packages_distributions, version
+from importlib.util import find_spec
+from pathlib import Path
+
+from cloister.protocol.plan import WITHOUT_LAYOUT, Code, Plan
+from cloister.task import Task, tasks_within
+
+_OURS = "cloister"
+
+
+def code_of(task: Task) -> Code | None:
+    """Return the code of a task and of every task that is a step of it.
+
+    Returns
+    -------
+    Code, or None
+        None for a class that stands in no file, such as one of a notebook: it runs in this process
+        only.
+    """
+    return _code(*dict.fromkeys(type(one) for one in tasks_within(task)))
+
+
+def other_code(plan: Plan) -> str | None:
+    """Say in one sentence why the code of a plan is not ours, or return None if it is.
+
+    A plan of the protocol that named no code is taken as it is.
+    """
+    if not plan.opened:
+        return (
+            f"task {plan.task.name!r} is not installed here; install its package, or name its file "
+            "in this silo's settings."
+        )
+    theirs, ours = plan.code, code_of(plan.task)
+    if plan.protocol == WITHOUT_LAYOUT or (theirs is not None and theirs == ours):
+        return None
+    if theirs is None or ours is None:
+        return f"task {plan.task.name!r} comes from no file; write it to one and plan again."
+    return (
+        f"task {plan.task.name!r} was planned with {_shown(theirs)}, this silo has {_shown(ours)}; "
+        "use the same code at every party."
+    )
+
+
+def _shown(code: Code) -> str:
+    return f"{code.distribution} {code.version} (code {code.digest[:12]})".replace("  ", " ")
+
+
+@cache
+def _code(*kinds: type[Task]) -> Code | None:
+    sources: dict[str, Path] = {}
+    for kind in kinds:
+        if _file_of(kind) is None:
+            return None
+        sources |= _sources(kind)
+    digest = hashlib.sha256()
+    for name, source in sorted((path.name, _text_of(path)) for path in sources.values()):
+        digest.update(f"{name}\0{len(source)}\0".encode() + source)
+    return Code(*_distribution(kinds[0]), digest.hexdigest())
+
+
+def _distribution(kind: type[Task]) -> tuple[str, str]:
+    """Return name and version of the package that a task came with."""
+    top = kind.__module__.partition(".")[0]
+    try:
+        return top, version(top)
+    except PackageNotFoundError:
+        pass
+    for name in packages_distributions().get(top, ()):
+        return name, version(name)
+    return f"{top}.py", ""
+
+
+def _sources(kind: type[Task]) -> dict[str, Path]:
+    """Return the file of a task and those it imports of its package and of ours, by module."""
+    own = _file_of(kind)
+    assert own is not None
+    tops = {kind.__module__.partition(".")[0], _OURS}
+    found = {kind.__module__: own}
+    waiting = [kind.__module__]
+    while waiting:
+        for name in _imported(found[waiting.pop()], tops):
+            path = _module_file(name)
+            if path is not None and name not in found:
+                found[name] = path
+                waiting.append(name)
+    return found
+
+
+def _text_of(path: Path) -> bytes:
+    """Return a source file as it is on every system."""
+    return path.read_bytes().replace(b"\r\n", b"\n")
+
+
+def _file_of(kind: type[Task]) -> Path | None:
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    return Path(file) if file and Path(file).is_file() else None
+
+
+def _imported(path: Path, tops: set[str]) -> Iterator[str]:
+    """Yield every name that a file imports and that may be a module of these packages."""
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        else:
+            continue
+        yield from (name for name in names if name.partition(".")[0] in tops)
+
+
+@cache
+def _module_file(name: str) -> Path | None:
+    """Return the file of a module, or None where the name is a class or a function."""
+    try:
+        spec = find_spec(name)
+    except ModuleNotFoundError:  # a name in a module that is no package
+        return None
+    return Path(spec.origin) if spec and spec.origin and spec.has_location else None

@@ -1,0 +1,164 @@
+"""What a release may spend, and the one way from an estimator or a function to a job.
+
+A release is a function of silos' records and a :class:`Spending`. Functions call :func:`release`
+directly; an estimator makes the spending of its parameters and keeps what came out.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from functools import cache
+from numbers import Integral
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cloister.display import Exhibit
+from cloister.errors import PlanError, UncountedWarning
+from cloister.jobs import Account, JobResult, run_job
+from cloister.privacy.ledger import Ledger
+from cloister.privacy.noise import DiscreteNoise, NoiseSource
+from cloister.protocol.plan import Plan
+from cloister.schema import Schema
+from cloister.task import Task
+
+if TYPE_CHECKING:
+    from cloister.estimators.tables import SiloData
+
+
+@dataclass(frozen=True)
+class Spending:
+    """What one release may spend, by which contract, and where it is counted.
+
+    Parameters
+    ----------
+    epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits
+        As for every :class:`~cloister.estimators.base.PrivateEstimator`; `bounds` may be None where
+        another contract was agreed.
+
+    Raises
+    ------
+    PlanError
+        If a number is none that can be agreed on.
+    """
+
+    epsilon: float
+    bounds: Any
+    nominal_n: int | None = None
+    delta: float | None = None
+    ledger: Ledger | str | Path | None = None
+    dataset: str | None = None
+    frac_bits: int = 16
+
+    def __post_init__(self) -> None:
+        given = {} if self.nominal_n is None else {"nominal_n": self.nominal_n}
+        check_whole(frac_bits=self.frac_bits, **given)
+        for name in ("frac_bits", *given):  # numpy's integers are none to JSON
+            object.__setattr__(self, name, int(getattr(self, name)))
+
+    @property
+    def schema(self) -> Schema | None:
+        """The schema among the bounds, if they are one."""
+        return self.bounds if isinstance(self.bounds, Schema) else None
+
+    def account(self) -> Account | None:
+        """Return where the release is charged, or None without a ledger."""
+        named = self.schema.dataset if self.schema else None
+        return account_of(self.ledger, self.dataset or named)
+
+
+def release(
+    task: type[Task],
+    data: SiloData,
+    spending: Spending,
+    *,
+    noise: NoiseSource | None = None,
+    **options: Any,
+) -> JobResult:
+    """Release what a task says of silos' records.
+
+    Parameters
+    ----------
+    task : type
+    data : SiloData
+        Read by the contract that the spending has.
+    spending : Spending
+    noise : NoiseSource, optional
+        Exact discrete noise from the operating system unless a test gives another.
+    options
+        Of the task.
+
+    Raises
+    ------
+    PlanError
+        Before anything is spent.
+    BudgetExceeded
+        If the ledger refuses.
+    """
+    return run_job(
+        task,
+        data.schema,
+        data.records,
+        epsilon=spending.epsilon,
+        delta=spending.delta,
+        nominal_n=spending.nominal_n,
+        noise=noise or DiscreteNoise(),
+        account=spending.account(),
+        frac_bits=spending.frac_bits,
+        **options,
+    )
+
+
+@dataclass(frozen=True)
+class Released:
+    """A released answer with what may be said about it."""
+
+    result: JobResult
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the release."""
+        return self.result.plan
+
+    @property
+    def spent(self) -> float:
+        """Epsilon spent, at the plan's delta."""
+        return self.result.epsilon()
+
+    def exhibits(self) -> tuple[Exhibit, ...]:
+        """Return the tables and pictures of a report."""
+        return self.plan.task.exhibits(self.result.results, self.plan.columns)
+
+
+def account_of(ledger: Ledger | str | Path | None, dataset: str | None) -> Account | None:
+    """Return where a release is charged, or None without a ledger, which is said once a process.
+
+    Raises
+    ------
+    PlanError
+        If there is a ledger and no data set.
+    """
+    if ledger is None:
+        say_uncounted()
+        return None
+    if dataset is None:
+        raise PlanError("dataset must be given with a ledger; it is charged under that name.")
+    return Account(ledger if isinstance(ledger, Ledger) else Ledger(ledger), dataset)
+
+
+@cache
+def say_uncounted() -> None:
+    """Warn that a release is in no ledger; once a process, whatever the warning filters are."""
+    warnings.warn(
+        "no ledger was given, so what this release costs is not added to any other; give ledger "
+        "and dataset, and the whole cost of the records is known and limited.",
+        UncountedWarning,
+        stacklevel=2,
+    )
+
+
+def check_whole(**numbers: Any) -> None:
+    """Refuse a number that is not an integer of at least 1."""
+    for name, value in numbers.items():
+        if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+            raise PlanError(f"{name} must be an integer >= 1, got {value!r}.")

@@ -1,0 +1,118 @@
+"""How a party's SQLite files are opened: the ledger, a silo's jobs, a coordinator's jobs.
+
+One rule for all of them. A file is for its owner alone. A commit is on the disk when it returns:
+``synchronous=FULL``, with a write-ahead log. A transaction
+takes the write lock when it begins, since to read, decide and then ask for the lock could fail
+half-way; one that says that it only reads takes none. Whoever finds the file locked waits
+`BUSY_SECONDS`. What is deleted is overwritten.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+from cloister.errors import LedgerError
+
+BUSY_SECONDS = 30
+PRAGMAS = ("synchronous=FULL", "secure_delete=ON", "recursive_triggers=ON")
+_READS = "reads"
+
+
+def open_sqlite(
+    file: Path | None, *, log: bool = True, exclusive: bool = False, **pool: Any
+) -> sa.Engine:
+    """Return an engine for a file.
+
+    Parameters
+    ----------
+    file : Path or None
+        None keeps everything in memory.
+    log : bool
+        Whether to choose the write-ahead log, which the file keeps; not for a file that may be
+        somebody else's.
+    exclusive : bool
+        The first transaction takes the file, and the end of the process gives it back.
+    **pool
+        Which connections there are, as :func:`sqlalchemy.create_engine` takes it.
+    """
+    engine = sa.create_engine(
+        sa.URL.create("sqlite", database=None if file is None else str(file)),
+        connect_args={"timeout": BUSY_SECONDS, "check_same_thread": False},
+        hide_parameters=True,
+        **pool,
+    )
+
+    @sa.event.listens_for(engine, "connect")
+    def configure(connection: Any, _record: Any) -> None:
+        connection.isolation_level = None  # `begin` says how to begin
+        first = ["locking_mode=EXCLUSIVE"] * exclusive + ["journal_mode=WAL"] * log
+        for pragma in (*first, *PRAGMAS):
+            connection.execute(f"PRAGMA {pragma}")
+
+    @sa.event.listens_for(engine, "begin")
+    def begin(connection: sa.Connection) -> None:
+        reads = connection.get_execution_options().get(_READS)
+        connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
+
+    return engine
+
+
+def reader(engine: sa.Engine) -> sa.Engine:
+    """Return the same engine for transactions that only read."""
+    return engine.execution_options(**{_READS: True})
+
+
+def keep_private(file: str | os.PathLike[str]) -> None:
+    """Make a file, or close it to others: SQLite gives its log the same mode."""
+    path = os.fspath(file)
+    with suppress(OSError):  # what is wrong with it, SQLite says
+        if not os.path.exists(path):  # to open and close it would take its locks from another
+            os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+        for part in (path, f"{path}-wal", f"{path}-shm"):
+            if os.path.exists(part):
+                os.chmod(part, os.stat(part).st_mode & 0o700)
+
+
+def check_pages(connection: sa.Connection, name: str) -> None:
+    """Let SQLite look for damage in a file before anything is read from it."""
+    told = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar()
+    if told != "ok":
+        raise LedgerError(f"{name} is damaged ({told}); restore its newest copy.")
+
+
+@contextmanager
+def explained(name: str, way_out: str = "check the file and its disk") -> Iterator[None]:
+    """Turn what a database says into our own error."""
+    try:
+        yield
+    except (sa.exc.SQLAlchemyError, sqlite3.Error, UnicodeDecodeError) as error:
+        raise LedgerError(
+            f"{name} cannot be read or written ({cause_of(error)}), so nothing may be released; "
+            f"{way_out}."
+        ) from error
+
+
+def cause_of(error: BaseException) -> str:
+    """Return the first line of what the driver said, without the statement and its values."""
+    if isinstance(error, UnicodeDecodeError):  # it would quote a byte
+        return "text in it is not UTF-8"
+    cause = str(getattr(error, "orig", None) or error).strip() or type(error).__name__
+    return cause.splitlines()[0].rstrip(".")
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    if not hasattr(os, "O_DIRECTORY"):
+        return  # Windows keeps names durable by itself
+    descriptor = os.open(folder, os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

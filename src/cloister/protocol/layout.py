@@ -1,0 +1,141 @@
+"""The layout of a plan: what every round sums, without the task that sums it.
+
+Whoever adds vectors, adds noise or keeps a ledger needs to know how long a vector is, how much one
+record changes it and what share of the budget it takes; never what it means. So the plan carries
+these facts, an aggregator reads nothing else, and a silo checks that they are its own task's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from math import isclose, isfinite
+from typing import Any, Self, get_args
+
+from cloister.errors import PlanError
+from cloister.task import Block, ByClient, Mechanism, Task
+
+MAX_ROUNDS = 1000  # of a plan that anybody will look at
+_SAME_SHARE = 1e-12  # machines may differ in the last bits of a share that has a logarithm in it
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The blocks of each round, and the law of their noise.
+
+    Parameters
+    ----------
+    mechanism : {"gaussian", "laplace", "none"}
+    frames : tuple of tuple of Block
+        The different rounds, each once.
+    order : tuple of int
+        Which of the frames each round has.
+    rate : float in (0, 1]
+        Probability with which a unit of privacy takes part in a round.
+    noise_multiplier : float
+        For ``rate < 1``: noise over sensitivity of a block of weight 1; else 0.
+
+    Raises
+    ------
+    PlanError
+        If it is no sound description: a weight, a bound or a length that cannot be.
+    """
+
+    mechanism: Mechanism
+    frames: tuple[tuple[Block, ...], ...]
+    order: tuple[int, ...]
+    rate: float = 1.0
+    noise_multiplier: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.mechanism not in get_args(Mechanism):
+            raise PlanError(
+                f"mechanism must be one of {get_args(Mechanism)}, got {self.mechanism!r}."
+            )
+        if not all(_is_whole(i, 0) and i < len(self.frames) for i in self.order):
+            raise PlanError("order of a layout must name its frames by number; design it again.")
+        if not (0 < self.rate <= 1 and self.noise_multiplier >= 0 and isfinite(self.rate)):
+            raise PlanError(f"rate must be in (0, 1], got {self.rate!r}.")
+        for block in (block for frame in self.frames for block in frame):
+            _check_block(block)
+        weight = sum(block.weight for t in range(self.rounds) for block in self.blocks(t))
+        if not 0 < weight <= 1 + 1e-9:
+            raise PlanError(f"weights of all blocks must sum to at most 1, got {weight:.6g}.")
+
+    @classmethod
+    def of(cls, task: Task) -> Self:
+        """Return the layout of a task; equal rounds are stored once."""
+        if not 1 <= task.rounds <= MAX_ROUNDS:
+            raise PlanError(
+                f"rounds of task {task.name!r} must be in [1, {MAX_ROUNDS}], got {task.rounds}."
+            )
+        rounds = [task.blocks(t) for t in range(task.rounds)]
+        frames = tuple(dict.fromkeys(rounds))
+        numbers = {frame: number for number, frame in enumerate(frames)}
+        sampled = isinstance(task, ByClient) and task.rate < 1
+        return cls(
+            task.mechanism,
+            frames,
+            tuple(numbers[frame] for frame in rounds),
+            task.rate if sampled else 1.0,  # type: ignore[attr-defined]  # narrowed by sampled
+            task.noise_multiplier if sampled else 0.0,  # type: ignore[attr-defined]
+        )
+
+    @property
+    def rounds(self) -> int:
+        """Number of rounds."""
+        return len(self.order)
+
+    def blocks(self, t: int) -> tuple[Block, ...]:
+        """Return the blocks of round `t`."""
+        return self.frames[self.order[t]]
+
+    def same_as(self, other: Layout) -> bool:
+        """Return whether all integers and names are equal, and shares but for rounding."""
+        mine, theirs = self._exact(), other._exact()
+        return mine == theirs and all(
+            isclose(a, b, rel_tol=_SAME_SHARE)
+            for a, b in zip(self._shares(), other._shares(), strict=True)
+        )
+
+    def _exact(self) -> tuple[object, ...]:
+        rounds = (self.blocks(t) for t in range(self.rounds))
+        return self.mechanism, [[(b.name, b.shape, b.l1, b.l2_squared) for b in r] for r in rounds]
+
+    def _shares(self) -> list[float]:
+        weights = [block.weight for t in range(self.rounds) for block in self.blocks(t)]
+        return [self.rate, self.noise_multiplier, *weights]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the layout as JSON-able values."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> Self:
+        """Read a layout written by :meth:`to_dict`."""
+        known = {field.name for field in fields(cls)}
+        if document.keys() != known:
+            raise PlanError(f"layout must have {', '.join(sorted(known))}; design it again.")
+        frames = tuple(tuple(_block(entry) for entry in frame) for frame in document["frames"])
+        return cls(**{**document, "frames": frames, "order": tuple(document["order"])})
+
+
+def _block(entry: Mapping[str, Any]) -> Block:
+    return Block(**{**entry, "shape": tuple(entry["shape"])})
+
+
+def _check_block(block: Block) -> None:
+    sizes: Sequence[object] = block.shape
+    if not isinstance(block.name, str) or not all(_is_whole(size, 0) for size in sizes):
+        raise PlanError(f"block {block.name!r} must have a name and a shape, got {block.shape!r}.")
+    if not (_is_whole(block.l1, 1) and _is_whole(block.l2_squared, 1)):
+        raise PlanError(
+            f"sensitivities of block {block.name!r} must be integers >= 1, got {block.l1!r} and "
+            f"{block.l2_squared!r}."
+        )
+    if not (isinstance(block.weight, float | int) and 0 < block.weight <= 1 + 1e-9):
+        raise PlanError(f"weight of block {block.name!r} must be in (0, 1], got {block.weight!r}.")
+
+
+def _is_whole(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least

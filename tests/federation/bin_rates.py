@@ -1,0 +1,114 @@
+"""A classifier of one's own in one file: the share of each class in bins of the first column."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from cloister.display import Exhibit, Heatmap
+from cloister.hazmat.fixedpoint import Grid
+from cloister.task import (
+    Block,
+    Floats,
+    GridState,
+    Integers,
+    Mechanism,
+    Profile,
+    PublicColumn,
+    Records,
+    Released,
+    State,
+)
+
+ONE = 1 << 16  # what a record adds to its cell
+
+
+@dataclass(frozen=True, kw_only=True)
+class BinRates:
+    name: ClassVar[str] = "bin-rates"
+    private: ClassVar[bool] = True
+    profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
+    mechanism: ClassVar[Mechanism] = "gaussian"
+    rounds: ClassVar[int] = 1
+
+    n_features: int
+    target: int
+    classes: tuple[str, ...]
+    frac_bits: int = 16
+    bins: int = 4
+
+    @classmethod
+    def design(
+        cls,
+        *,
+        n_features: int,
+        nominal_n: int,
+        budget: Any,
+        columns: tuple[PublicColumn, ...],
+        frac_bits: int = 16,
+        bins: int = 4,
+    ) -> BinRates:
+        last = columns[-1]
+        return cls(
+            n_features=n_features,
+            target=n_features - 1,
+            classes=last.categories,
+            frac_bits=frac_bits,
+            bins=bins,
+        )
+
+    @property
+    def _shape(self) -> tuple[int, int]:
+        return self.bins, len(self.classes)
+
+    def _bin(self, records: Records) -> Integers:
+        edge = 1 << self.frac_bits
+        found: Integers = (records[:, 0].astype(np.int64) + edge) * self.bins // (2 * edge + 1)
+        return found
+
+    def _class(self, records: Records) -> Integers:
+        edge, last = 1 << self.frac_bits, len(self.classes) - 1
+        places = records[:, self.target].astype(np.int64) + edge
+        found: Integers = (places * last + edge) // (2 * edge)
+        return found
+
+    def describe(self) -> str:
+        return f"The number of records of each class in {self.bins} bins, with noise."
+
+    def start(self) -> State:
+        return {"counts": np.zeros(self._shape), "half_width": np.zeros(1)}
+
+    def blocks(self, t: int) -> tuple[Block, ...]:
+        return (Block("cells", self._shape, l1=ONE, l2_squared=ONE**2, weight=1.0),)
+
+    def contribute(self, t: int, state: GridState, records: Records) -> Integers:
+        cells = self._bin(records) * len(self.classes) + self._class(records)
+        return np.bincount(cells, minlength=np.prod(self._shape)).astype(np.int64) * ONE
+
+    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+        cells = released["cells"]
+        return {
+            "counts": cells.values / ONE,
+            "half_width": np.array([1.96 * cells.noise_std / ONE]),
+        }
+
+    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
+        return {"counts_half_width": np.full(self._shape, 1.96 * noise_std / ONE)}
+
+    def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
+        return {name: value / float(1 << self.frac_bits) for name, value in state.items()}
+
+    def exhibits(
+        self, results: Mapping[str, Floats], columns: tuple[str, ...]
+    ) -> tuple[Exhibit, ...]:
+        rows = tuple(f"bin {i}" for i in range(self.bins))
+        spread = np.broadcast_to(results["half_width"], self._shape)
+        return (Heatmap("Records of each class", rows, self.classes, results["counts"], spread),)
+
+    def probabilities(self, results: Mapping[str, Floats], records: Records) -> Floats:
+        counts = results["counts"].clip(min=0.5)
+        shares: Floats = counts / counts.sum(axis=1, keepdims=True)
+        return shares[self._bin(records)]

@@ -1,0 +1,93 @@
+"""What the version before wrote, this one reads, or says in one sentence which version does."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from cloister import DPKMeans, DPNaiveBayes, JobResult, Ledger, Schema
+from cloister.enrolment import local_federation
+from cloister.errors import PlanError
+from cloister.protocol.plan import WITHOUT_LAYOUT, Plan
+from cloister.service.audit import verify
+from cloister.service.store import Store as CoordinatorStore
+from cloister.settings import load_settings
+from cloister.silo.site import Site
+from cloister.silo.store import State
+from cloister.tasks import TASKS
+
+VERSIONS = sorted((Path(__file__).parent / "fixtures").glob("v*"))
+
+
+@pytest.fixture(params=VERSIONS, ids=lambda folder: folder.name)
+def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A copy of what a version wrote, since a ledger that is opened may be migrated."""
+    copy = tmp_path / "kept"
+    shutil.copytree(request.param, copy)
+    for file in copy.rglob("*"):
+        if file.is_file():
+            file.chmod(0o600)  # version control keeps no more of a mode than "executable"
+    return copy
+
+
+def test_a_version_is_kept() -> None:
+    assert VERSIONS
+
+
+def test_models_are_read_and_predict(kept: Path) -> None:
+    schema = Schema.load(kept / "a" / "schema.toml")
+    rows = pd.DataFrame({"x": [-0.5, 0.25], "y": [0.5, -0.75], "ill": [0, 1]})
+    clusters = DPKMeans.load(kept / "kmeans.json", bounds=schema)
+    assert clusters.predict(rows).shape == (2,)
+    classifier = DPNaiveBayes.load(kept / "naive-bayes.json", bounds=schema)
+    assert classifier.predict_proba(rows[["x", "y"]]).shape == (2, 2)
+
+
+def test_a_ledger_is_opened_whole_and_goes_on(kept: Path) -> None:
+    ledger = Ledger(kept / "ledger.db")
+    ledger.verify()
+    before = ledger.spent("toy")
+    assert 1.0 < before < 2.0
+    schema = Schema.load(kept / "a" / "schema.toml")
+    rows = np.zeros((20, 3))
+    DPKMeans(2, epsilon=1.0, bounds=schema, nominal_n=20, ledger=ledger).fit(rows)
+    assert ledger.spent("toy") > before
+
+
+def test_settings_and_schemas_of_all_parties_are_read(kept: Path) -> None:
+    for role in ("coordinator", "a", "analyst"):
+        load_settings(kept / role / "cloister.toml")
+    assert Schema.load(kept / "a" / "schema.toml").names == ("x", "y", "ill")
+
+
+def test_a_silo_knows_its_jobs_its_ledger_and_its_results(kept: Path) -> None:
+    local_federation(kept, ["a"])  # keys of its own, which the fixture has not
+    site = Site.of(load_settings(kept / "a" / "cloister.toml"))
+    jobs = json.loads((kept / "jobs.json").read_text())
+    done = site.store().get(jobs["done"])
+    assert done is not None
+    assert done.state == State.DONE
+    plan = Plan.from_dict(json.loads(done.plan), TASKS)
+    assert {record.job for record in site.ledger().jobs()} == set(jobs.values())
+    result = JobResult.load(site.settings.results / jobs["done"] / "model.json")
+    assert result.plan == plan
+    assert result.results["centres"].shape == (2, 3)
+    verify(site.settings.audit_log)
+
+
+def test_a_coordinator_lists_its_jobs_and_says_who_can_run_an_old_one(kept: Path) -> None:
+    store = CoordinatorStore(f"sqlite:///{kept / 'coordinator' / 'coordinator.db'}")
+    jobs = json.loads((kept / "jobs.json").read_text())
+    done, waits = store.job(jobs["done"]), store.job(jobs["waits"])
+    assert done is not None
+    assert waits is not None
+    assert (done.state, waits.state) == ("done", "proposed")
+    if waits.plan["protocol"] == WITHOUT_LAYOUT:
+        with pytest.raises(PlanError, match=r"run it to its end with cloister 0\.1"):
+            Plan.from_dict(waits.plan)
+    verify(kept / "coordinator" / "audit.jsonl")

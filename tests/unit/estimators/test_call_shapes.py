@@ -1,0 +1,191 @@
+"""The shapes in which readers of a course call first: pairs, predictions, lists of baskets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from cloister import (
+    Baskets,
+    DPLinearRegression,
+    DPLogisticRegression,
+    DPNaiveBayes,
+    DPRandomForestClassifier,
+    DPSiloEnsemble,
+    Schema,
+    evaluate,
+    mine_rules,
+)
+from cloister.errors import PlanError, PrivacyWarning
+from cloister.estimators.release import Spending
+from cloister.testing import zero_noise
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(600, 2))
+Y = (X[:, 0] > 0).astype(int)
+HALVES = (slice(300), slice(300, None))
+PAIRS = [(X[half], Y[half]) for half in HALVES]
+GOODS = ["bread", "milk", "tea"]
+
+
+def learner(kind: Any) -> Any:
+    public: dict[str, Any] = {"target_bounds": (0, 1)}
+    if kind is not DPLinearRegression:
+        public = {"classes": [0, 1]}
+    if kind is DPRandomForestClassifier:
+        public["random_state"] = 0
+    return zero_noise(kind)(epsilon=1.0, bounds=(-4, 4), nominal_n=600, **public)
+
+
+LEARNERS = [DPNaiveBayes, DPLogisticRegression, DPLinearRegression, DPRandomForestClassifier]
+
+
+# Pairs --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", LEARNERS)
+def test_a_list_of_pairs_is_one_silo_each(kind: Any) -> None:
+    lists = learner(kind).fit([X[half] for half in HALVES], [Y[half] for half in HALVES])
+    pairs = learner(kind).fit(PAIRS)
+    assert pairs.plan_.silos == ("silo-0", "silo-1")
+    assert (pairs.predict(X) == lists.predict(X)).all()
+    alone = learner(kind).fit([(X, Y)])
+    assert alone.plan_.silos == ("silo-0",)
+
+
+def test_pairs_of_frames_and_lists_are_pairs() -> None:
+    frames = [(pd.DataFrame(X[half], columns=["a", "b"]), Y[half]) for half in HALVES]
+    assert learner(DPNaiveBayes).fit(frames).feature_names_in_.tolist() == ["a", "b"]
+    lists = [(X[half].tolist(), Y[half].tolist()) for half in HALVES]
+    fitted = learner(DPNaiveBayes).fit(PAIRS)
+    assert (learner(DPNaiveBayes).fit(lists).predict(X) == fitted.predict(X)).all()
+    columns: list[dict[str, Any]] = [
+        {"name": name, "type": "number", "min": -4, "max": 4} for name in "ab"
+    ]
+    columns.append({"name": "y", "type": "category", "categories": ["0", "1"]})
+    schema = Schema(dataset="d", unit="row", columns=columns)
+    model = DPNaiveBayes(epsilon=1.0, bounds=schema, target="y", nominal_n=600).fit(frames)
+    assert model.plan_.silos == ("silo-0", "silo-1")
+
+
+def test_rows_that_are_tuples_of_two_cells_are_no_pairs() -> None:
+    rows = [tuple(row) for row in X.tolist()]
+    assert learner(DPNaiveBayes).fit(rows, Y).plan_.silos == ("silo-0",)
+
+
+def test_an_ensemble_and_an_evaluation_take_pairs() -> None:
+    model = DPSiloEnsemble(learner(DPNaiveBayes)).fit(PAIRS)
+    assert len(model.models_) == 2
+    found = evaluate(model.models_[0], PAIRS, epsilon=1.0, nominal_n=600)
+    assert found.plan.silos == ("silo-0", "silo-1")
+
+
+# Predictions and truth ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def without_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    from cloister.estimators import release
+    from cloister.testing import ZeroNoise
+
+    monkeypatch.setattr(release, "DiscreteNoise", ZeroNoise)
+
+
+@pytest.mark.usefixtures("without_noise")
+def test_predictions_are_measured_against_the_truth() -> None:
+    told = np.where(np.arange(600) % 10 == 0, 1 - Y, Y)
+    public: dict[str, Any] = {"classes": [0, 1], "epsilon": 1.0, "nominal_n": 600}
+    with pytest.warns(PrivacyWarning, match="model is not there, so it cannot be proven"):
+        found = evaluate(predictions=told, truth=Y, **public)
+    assert found["accuracy"].value == pytest.approx(0.9)
+    with pytest.warns(PrivacyWarning):
+        silos = evaluate(
+            predictions=[told[h] for h in HALVES], truth=[Y[h] for h in HALVES], **public
+        )
+    assert silos["accuracy"] == found["accuracy"]
+    with pytest.warns(PrivacyWarning):
+        numbers = evaluate(
+            predictions=X[:, 0] + 0.5, truth=X[:, 0], target_bounds=(-5, 5), epsilon=1.0
+        )
+    assert numbers["rmse"].value == pytest.approx(0.5, rel=1e-3)
+
+
+def test_predictions_stand_for_model_and_records() -> None:
+    with pytest.raises(PlanError, match="stand for model, X and y"):
+        evaluate(None, X, predictions=Y, truth=Y, classes=[0, 1], epsilon=1.0)
+    with pytest.raises(PlanError, match="truth must be given"):
+        evaluate(predictions=Y, classes=[0, 1], epsilon=1.0)
+    with pytest.raises(PlanError, match="predictions must be given"):
+        evaluate(truth=Y, classes=[0, 1], epsilon=1.0)
+    with pytest.raises(PlanError, match=r"target_bounds must be given.*or classes"):
+        evaluate(predictions=Y, truth=Y, epsilon=1.0)
+
+
+# Baskets ------------------------------------------------------------------------------------------
+
+
+def mined(baskets: Any) -> Any:
+    return mine_rules(baskets, catalogue=GOODS, epsilon=1.0, nominal_n=400, max_size=1)
+
+
+@pytest.mark.usefixtures("without_noise")
+@pytest.mark.parametrize("kind", [list, tuple, set, frozenset])
+def test_a_list_of_baskets_is_one_silo(kind: Any) -> None:
+    lists = [kind(basket) for basket in (["bread", "milk"], ["tea"], ["milk", "jam"], [])] * 100
+    found = mined(lists)
+    assert found.plan.silos == ("silo-0",)
+    expected = mined(Baskets([list(basket) for basket in lists]))
+    for name, value in expected.result.results.items():
+        np.testing.assert_array_equal(found.result.results[name], value)
+    assert {s.items: s.counted for s in found.itemsets}["milk",] == pytest.approx(0.5, abs=0.1)
+
+
+def test_the_catalogue_of_baskets_is_public() -> None:
+    with pytest.raises(PlanError, match="catalogue must be given"):
+        mine_rules([["bread", "milk"], ["tea"]], epsilon=1.0)
+
+
+def test_what_baskets_hold_changes_neither_silos_nor_columns() -> None:
+    for lists in ([["bread"], []], [[], []], [["jam"], ["jam"]], [["bread", None], ["tea"]]):
+        plan = mined(lists).plan
+        assert plan.silos == ("silo-0",)
+        assert plan.columns == tuple(GOODS)
+
+
+def test_silos_of_baskets_say_so_themselves() -> None:
+    with pytest.raises(PlanError, match=r"\[Baskets\(first\), Baskets\(second\)\]"):
+        mined([[["bread"], ["milk"]], [["tea"]]])
+    assert mined([Baskets([["bread"]]), Baskets([])]).plan.silos == ("silo-0", "silo-1")
+
+
+def test_rows_of_zeros_and_ones_are_a_table() -> None:
+    assert mined([[1, 0, 1], [0, 0, 1]]).plan.columns == tuple(GOODS)
+
+
+# What may be spent --------------------------------------------------------------------------------
+
+
+def test_a_spending_holds_numbers_that_can_be_agreed_on() -> None:
+    given: dict[str, Any] = {"epsilon": 1.0, "bounds": (0, 1)}
+    spending = Spending(**given, nominal_n=np.int64(5), frac_bits=np.uint8(12))
+    assert (type(spending.nominal_n), type(spending.frac_bits)) == (int, int)
+    for wrong in ({"nominal_n": 2.5}, {"nominal_n": 0}, {"frac_bits": True}):
+        with pytest.raises(PlanError, match=f"{next(iter(wrong))} must be an integer >= 1"):
+            Spending(**given, **wrong)
+    with pytest.raises(AttributeError):
+        spending.epsilon = 2.0  # type: ignore[misc]
+    with pytest.raises(PlanError, match="dataset must be given"):
+        Spending(**given, ledger="ledger.db").account()
+
+
+def test_parameters_are_shared_and_stored_as_they_are_given() -> None:
+    from dataclasses import fields
+
+    shared = {field.name for field in fields(Spending)}
+    for kind in LEARNERS:
+        model = learner(kind)
+        assert shared < set(model.get_params())
+        assert vars(model).keys() == model.get_params().keys()
