@@ -17,6 +17,7 @@ MODULES = {
 }
 # Methods that run in a plan must not need what draws and measures them.
 LAYERS = (
+    "lloyd",
     "tasks",
     "curator",
     "estimators",

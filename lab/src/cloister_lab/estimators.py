@@ -40,19 +40,8 @@ class CuratorKMeans(CentreModel, BaseEstimator):
     algorithm : str
         "maxcover" is private. "kmeans-guarantee" and "subcluster" are there to be compared with:
         they are **not private** for any epsilon, and say so in a `PrivacyWarning`.
-    nominal_n : int, optional
-        Public contract value for the number of records. Without it, 2 % of epsilon pay for a
-        noisy count.
-    delta : float, optional
-        ``min(1e-6, 1 / (100 nominal_n))`` if not given, 1e-6 without `nominal_n`; the value used
-        is in ``delta_``.
-    ledger : Ledger or path, optional
-        Where the fit is charged before it releases anything; it refuses to overspend, and refuses
-        methods that are not private. Without one nothing remembers what was spent.
-    dataset : str, optional
-        Name under which the ledger knows the data; a schema has its own.
-    random_state : int, RandomState or None
-        Seeds public choices only. Noise takes no seed.
+    nominal_n, delta, ledger, dataset, random_state
+        As of :class:`~cloister.DPKMeans`. A ledger refuses methods that are not private.
 
     Attributes
     ----------

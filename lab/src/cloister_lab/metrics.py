@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from cloister.errors import DataError
 from cloister.randomness import public_generator
+from cloister_lab.lloyd import nearest
 
 _Floats = NDArray[np.float64]
 _CHUNK_VALUES = 1 << 20  # distances held at a time
@@ -196,13 +197,10 @@ def _between(X: _Floats, codes: NDArray[np.intp], means: _Floats) -> float:
     return float(np.bincount(codes) @ ((means - X.mean(axis=0)) ** 2).sum(axis=1))
 
 
-def _nearest(X: _Floats, centres: _Floats) -> Iterator[tuple[slice, NDArray[np.intp]]]:
-    """Yield slices of rows with the index of their nearest centre; the first one wins a tie."""
-    middle = centres.mean(axis=0)  # products of small numbers lose fewer digits
-    directions = centres - middle
-    lengths = (directions**2).sum(axis=1)
+def _nearest(X: _Floats, centres: _Floats) -> Iterator[tuple[slice, NDArray[np.int64]]]:
+    """Yield slices of rows with the index of their nearest centre."""
     for rows in _slices(len(X), max(centres.shape)):
-        yield rows, (lengths - 2 * ((X[rows] - middle) @ directions.T)).argmin(axis=1)
+        yield rows, nearest(X[rows], centres)
 
 
 def _slices(n: int, width: int) -> Iterator[slice]:

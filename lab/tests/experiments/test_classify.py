@@ -104,9 +104,7 @@ def test_the_page_has_losses_against_the_best_baseline(tmp_path: Path) -> None:
 
 def test_rivals_are_compared_split_by_split(tmp_path: Path) -> None:
     ours, theirs = RIVALS[0]
-    page = classify._rivals(
-        rows(**{ours: [0.80, 0.90], theirs: [0.70, 0.81]}), {(0, 0, theirs, 1.0): None}
-    )
+    page = classify._rivals(rows(**{ours: [0.80, 0.90], theirs: [0.70, 0.81]}))
     assert "| 1 | 2 | +0.0950 | 0.0050 |" in page[-1]
 
 

@@ -13,6 +13,7 @@ from cloister.errors import DataError
 from cloister_lab.experiments import spu_kmeans, table3
 from cloister_lab.experiments.environments import json_of
 from cloister_lab.experiments.mixtures import Mixture
+from cloister_lab.lloyd import lloyd
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 5, 8])
@@ -23,7 +24,7 @@ def test_the_tournament_is_one_step_of_kmeans(k: int, monkeypatch: pytest.Monkey
     X, centres = rng.uniform(-1, 1, (200, 3)), rng.uniform(-1, 1, (k, 3))
     if k > 1:
         centres[-1] = 50.0  # nobody is near
-    np.testing.assert_allclose(spu_kmeans.step(X, centres), table3._lloyd(X, centres, 1), atol=1e-6)
+    np.testing.assert_allclose(spu_kmeans.step(X, centres), lloyd(X, centres, 1), atol=1e-6)
 
 
 def test_without_a_python_for_spu_the_row_says_why(

@@ -468,175 +468,144 @@ def _published(method: type[KMeansGuarantee] | type[SubCluster]) -> Sequence[Fin
     return audit_method(method, Budget(1.0, 1e-5), runs=400, make_noise=lambda: noise).findings
 
 
-MUTANTS: tuple[Mutant, ...] = (
-    Mutant(
-        "half the noise",
+_MUTANTS: dict[str, tuple[str, Callable[[], Sequence[Finding]]]] = {
+    "half the noise": (
         "FastLloyd whose noise has half of the plan's sigma",
         lambda: _worlds(plan_of(FastLloyd), "half", 0.5),
     ),
-    Mutant(
-        "nine tenths of the noise",
+    "nine tenths of the noise": (
         "FastLloyd whose noise has 0.9 of the plan's sigma",
         lambda: check_noise(plan_of(FastLloyd), words=3000, make_noise=new_seeds(0.9)),
     ),
-    Mutant(
-        "a twentieth less noise",
+    "a twentieth less noise": (
         "FastLloyd whose noise has 0.95 of the plan's sigma",
         lambda: check_noise(plan_of(FastLloyd), words=30_000, make_noise=new_seeds(0.95)),
     ),
-    Mutant(
-        "one cluster's noise",
+    "one cluster's noise": (
         "noise that is the same in every cluster: their difference is exact",
         lambda: _bent(one_clusters_noise),
     ),
-    Mutant(
-        "halves that cancel",
+    "halves that cancel": (
         "noise of the second half of a vector is minus that of the first",
         lambda: _bent(halves_that_cancel),
     ),
-    Mutant(
-        "a sum without noise",
+    "a sum without noise": (
         "one word is minus the sum of all others, scaled: no two words are alike",
         lambda: _bent(a_sum_without_noise),
     ),
-    Mutant(
-        "a word without noise",
+    "a word without noise": (
         "the last count of each vector is exact",
         lambda: _bent(a_bare_word),
     ),
-    Mutant(
-        "a word with little noise",
+    "a word with little noise": (
         "one word of each vector has seven tenths of the plan's sigma",
         lambda: _bent(a_low_word),
     ),
-    Mutant(
-        "noise of two rounds before",
+    "noise of two rounds before": (
         "the third round has the noise of the first, at its own scale",
         lambda: _bent(two_draws_before),
     ),
-    Mutant(
-        "noise of the job before",
+    "noise of the job before": (
         "every second job has the noise of the job before, with the sign turned",
         lambda: _bent(turned_from_the_job_before, shared=True),
     ),
-    Mutant(
-        "one share for all silos",
+    "one share for all silos": (
         "silos that should each add noise of their own add the same",
         lambda: _bent(one_share_for_all),
     ),
-    Mutant(
-        "half the sensitivity",
+    "half the sensitivity": (
         "FastLloyd that states half of what a record adds",
         lambda: _worlds(plan_of(understated(FastLloyd, 0.5)), "understated"),
     ),
-    Mutant(
-        "no radius",
+    "no radius": (
         "FastLloyd that adds records beyond the radius, too",
         lambda: _worlds(plan_of(NoRadius, alpha=0.4), "radius"),
     ),
-    Mutant(
-        "no radius, by its bound",
+    "no radius, by its bound": (
         "the same, seen without noise: a record adds more than is paid for",
         lambda: _sensitivity(plan_of(NoRadius), "radius"),
     ),
-    Mutant(
-        "a tie counts twice",
+    "a tie counts twice": (
         "a record as far from one centre as from another is added to both",
         lambda: _sensitivity(plan_of(TieTwice, rounds=2), "tie"),
     ),
-    Mutant(
-        "the edge counts twice",
+    "the edge counts twice": (
         "a record within a step of the radius is added twice",
         lambda: _sensitivity(plan_of(EdgeTwice, rounds=2), "edge"),
     ),
-    Mutant(
-        "the first of many counts twice",
+    "the first of many counts twice": (
         "in a table of more than a hundred records the first one is added twice",
         lambda: _sensitivity(plan_of(FirstOfMany, rounds=2), "first"),
     ),
-    Mutant(
-        "a result from memory",
+    "a result from memory": (
         "the last update uses the exact sums, which the task kept",
         lambda: (check_replay(plan_of(RemembersLast, rounds=2)),),
     ),
-    Mutant(
-        "a record of an earlier job",
+    "a record of an earlier job": (
         "sums have a record in them that was seen in another job",
         lambda: (check_replay(plan_of(RemembersJobs, rounds=2)),),
     ),
-    Mutant(
-        "max cover without the half",
+    "max cover without the half": (
         "balls are drawn with exp(epsilon c) in place of exp(epsilon c / 2)",
         _picked,
     ),
-    Mutant(
-        "unclipped records",
+    "unclipped records": (
         "GLloyd over records that nobody clipped to the box",
         lambda: _worlds(_loose(), "unclipped"),
     ),
-    Mutant(
-        "no noise",
+    "no noise": (
         "FastLloyd that releases exact sums",
         _canaries,
     ),
-    Mutant(
-        "seeded noise",
+    "seeded noise": (
         "noise from a seed of the job: two runs have the same",
         lambda: check_fresh(plan_of(FastLloyd), make_noise=lambda: FixedNoise("seed")),
     ),
-    Mutant(
-        "every round alike",
+    "every round alike": (
         "noise that starts from its seed in every round",
         lambda: check_noise(plan_of(FastLloyd), words=2000, make_noise=partial(_seeded, count()))[
             1:
         ],
     ),
-    Mutant(
-        "published KMeans-Guarantee",
+    "published KMeans-Guarantee": (
         "zones around exact means; each table has its own",
         lambda: _published(KMeansGuarantee),
     ),
-    Mutant(
-        "published SubCluster",
+    "published SubCluster": (
         "centres are records from zones around exact means",
         lambda: _published(SubCluster),
     ),
-    Mutant(
-        "a server that replays noise",
+    "a server that replays noise": (
         "the same noise in two jobs: their difference is a record",
         lambda: _attacked(cancel_noise, System(make_noise=lambda: FixedNoise("server"))),
     ),
-    Mutant(
-        "one key for all jobs",
+    "one key for all jobs": (
         "two jobs of one plan under one pad",
         lambda: _attacked(subtract_uploads, System(make_masker=_old_key)),
     ),
-    Mutant(
-        "one pad for all rounds",
+    "one pad for all rounds": (
         "masks that do not depend on the round",
         lambda: _attacked(subtract_uploads, System(make_masker=lambda: _OnePad(new_key()))),
     ),
-    Mutant(
-        "a forgetful silo",
+    "a forgetful silo": (
         "a request that is repeated gets another vector under the same pad",
         lambda: _attacked(ask_twice, System(make_transport=_forgetful_silos)),
     ),
-    Mutant(
-        "a box from the records",
+    "a box from the records": (
         "bounds, and so the noise, are read from the table",
         lambda: _tried(find_range, box_from_records),
     ),
-    Mutant(
-        "only cells with records",
+    "only cells with records": (
         "a histogram whose empty cells get no noise",
         lambda: _tried(find_support, cells_that_are_there),
     ),
-    Mutant(
-        "exact counts",
+    "exact counts": (
         "a noisy sum beside the number of records",
         lambda: _tried(find_counts, size_without_noise),
     ),
-)
+}
+
+MUTANTS = tuple(Mutant(name, *rest) for name, rest in _MUTANTS.items())
 """Every mutant of the laboratory, each with the check that must catch it."""
 
 

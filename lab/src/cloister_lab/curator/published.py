@@ -30,7 +30,8 @@ from cloister.privacy.budget import Budget
 from cloister.privacy.events import Event, NonPrivateEvent
 from cloister.privacy.noise import NoiseSource
 from cloister.randomness import public_generator
-from cloister.task import Floats, Integers, Records
+from cloister.task import Floats, Records
+from cloister_lab.lloyd import lloyd, nearest
 from cloister_lab.tasks.subcluster import draw_from_zone
 
 _INNER_ROUNDS = 10  # of Lloyd inside a zone; the text gives none
@@ -127,7 +128,7 @@ class _Published(ABC):
         ndarray of shape (n_clusters, n_features)
             A cluster without records, or whose mean is its centre already, keeps it.
         """
-        labels = _nearest(values, centres)
+        labels = nearest(values, centres)
         drawn = centres.copy()
         for j in np.unique(labels):
             mean = values[labels == j].mean(axis=0)
@@ -172,7 +173,7 @@ class _Published(ABC):
             before, centres = centres, self.step(values, centres, rng)
             if np.array_equal(before, centres):
                 break
-        sizes = np.bincount(_nearest(values, centres), minlength=self.n_clusters)
+        sizes = np.bincount(nearest(values, centres), minlength=self.n_clusters)
         width = 2 << self.frac_bits
         scales = [ceil(width / (max(int(size), 1) * self.epsilon_end)) for size in sizes]
         steps = np.array([noise.draw("laplace", scale, self.n_features) for scale in scales])
@@ -255,7 +256,8 @@ class SubCluster(_Published):
         inside = values[np.linalg.norm(values - mean, axis=1) < radius]
         if len(inside) < self.internal_k:
             return mean
-        parts = _lloyd(inside, self.internal_k, rng)
+        start = inside[rng.choice(len(inside), self.internal_k, replace=False)]
+        parts = nearest(inside, lloyd(inside, start, _INNER_ROUNDS))
         part = parts[rng.integers(len(inside))]  # a part by its size
         points = inside[parts == part]
         far = np.linalg.norm(points - mean, axis=1) / radius
@@ -269,20 +271,3 @@ class SubCluster(_Published):
             f"NOT PRIVATE. {self.n_clusters} records, found in up to {self.max_rounds} rounds of "
             "k-means, with Laplace noise at the end."
         )
-
-
-def _nearest(values: Floats, centres: Floats) -> Integers:
-    """Return the index of the nearest centre of each record."""
-    scores = (centres**2).sum(axis=1) - 2 * values @ centres.T
-    labels: Integers = scores.argmin(axis=1).astype(np.int64)
-    return labels
-
-
-def _lloyd(values: Floats, n_clusters: int, rng: np.random.Generator) -> Integers:
-    """Return the parts of Lloyd's algorithm, from records drawn uniformly."""
-    centres = values[rng.choice(len(values), n_clusters, replace=False)]
-    for _ in range(_INNER_ROUNDS):
-        labels = _nearest(values, centres)
-        for j in np.unique(labels):
-            centres[j] = values[labels == j].mean(axis=0)
-    return _nearest(values, centres)

@@ -34,7 +34,7 @@ from cloister_lab.experiments.records import (
     TidyRow,
     Value,
     means_of,
-    number,
+    paired,
     write_table,
 )
 from cloister_lab.experiments.run import Experiment, Settings, Unit, markdown, prose, write_page
@@ -503,7 +503,7 @@ def _page(rows: Sequence[TidyRow]) -> list[str]:
             (*headings, "balanced accuracy", "log-loss", "seconds"),
             (_line(key, accuracy, balanced, loss, seconds) for key in of_panel),
         )
-    lines += _rivals(rows, accuracy)
+    lines += _rivals(rows)
     skipped = sorted({f"{row['method']}: {row['skipped']}" for row in rows if row["skipped"]})
     if skipped:
         lines += ["", "Not measured: " + "; ".join(skipped) + "."]
@@ -532,25 +532,13 @@ def _line(key: Key, *means: Means) -> tuple[object, ...]:
     )
 
 
-def _rivals(rows: Sequence[TidyRow], accuracy: Means) -> list[str]:
+def _rivals(rows: Sequence[TidyRow]) -> list[str]:
     """Return a table of ours less theirs over the same splits."""
-    lines = []
-    accuracy_of = {
-        (row["method"], row["epsilon"], row["repeat"]): number(row, "accuracy") for row in rows
-    }
-    for ours, theirs in RIVALS:
-        for epsilon in dict.fromkeys(key[3] for key in accuracy if key[2] == theirs):
-            apart = [
-                found - accuracy_of[theirs, epsilon, repeat]
-                for (name, at, repeat), found in accuracy_of.items()
-                if (name, at) == (ours, epsilon) and (theirs, epsilon, repeat) in accuracy_of
-            ]
-            both = [value for value in apart if not math.isnan(value)]
-            if len(both) < 2:
-                continue
-            error = float(np.std(both, ddof=1)) / math.sqrt(len(both))
-            mean = f"{np.mean(both):+.4f}"
-            lines.append((ours, theirs, f"{epsilon:g}", len(both), mean, f"{error:.4f}"))
+    lines = [
+        (ours, theirs, f"{epsilon:g}", mean.runs, f"{mean.mean:+.4f}", f"{mean.error:.4f}")
+        for ours, theirs in RIVALS
+        for (epsilon,), mean in paired(rows, ("epsilon",), "accuracy", ours, theirs).items()
+    ]
     if not lines:
         return []
     head = ["", "## Beside diffprivlib", ""]

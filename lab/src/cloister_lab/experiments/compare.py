@@ -7,20 +7,15 @@ operating system. Only the metrics look at the data, so whatever comes out of he
 from __future__ import annotations
 
 import argparse
-import json
 import math
-import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
-
-from cloister.cli.output import add_flags
+from cloister.cli.output import Output, add_flags
+from cloister.display import Table
 from cloister.errors import PlanError
 from cloister.schema import Schema
 from cloister_lab.experiments.datasets import Convention, Dataset, load, title
@@ -30,9 +25,7 @@ from cloister_lab.experiments.records import (
     MeanOf,
     Means,
     TidyRow,
-    Value,
     means_of,
-    number,
     write_table,
 )
 from cloister_lab.experiments.reference import Verdict, check_means
@@ -41,11 +34,11 @@ from cloister_lab.experiments.sweep import (
     METHODS,
     METRICS,
     TASKS,
+    areas,
     plan_of,
     run_source,
     takes_epsilon,
 )
-from cloister_lab.metrics import nicv_area
 
 QUICK_METRICS = tuple(name for name in METRICS if name not in ("silhouette", "dunn"))
 """Metrics whose time does not grow with the square of the number of records."""
@@ -57,6 +50,7 @@ PAPER_NOTE = (
     "hold."
 )
 _CELL = ("dataset", "method", "epsilon")
+_SIDE_BY_SIDE = 7  # methods in one table on the screen
 _T = TypeVar("_T")
 
 
@@ -170,7 +164,8 @@ def summarise(rows: Sequence[TidyRow]) -> list[TidyRow]:
         for row in rows
         for metric in METRICS
     ]
-    means = means_of([*long, *_areas(rows)], (*_CELL, "metric"), "value")
+    long += [{**row, "metric": AREA, "value": row["area"]} for row in areas(rows)]
+    means = means_of(long, (*_CELL, "metric"), "value")
     return [
         {
             **dict(zip((*_CELL, "metric"), key, strict=True)),
@@ -182,24 +177,6 @@ def summarise(rows: Sequence[TidyRow]) -> list[TidyRow]:
             "stamp": STAMP,
         }
         for key, of in means.items()
-    ]
-
-
-def _areas(rows: Sequence[TidyRow]) -> list[TidyRow]:
-    """Return the area under NICV over epsilon of each method and repeat."""
-    curves: dict[tuple[Value, ...], list[tuple[float, float]]] = {}
-    for row in rows:
-        if math.isfinite(number(row, "epsilon")):
-            key = (row["dataset"], row["method"], row["repeat"])
-            curves.setdefault(key, []).append((number(row, "epsilon"), number(row, "nicv")))
-    return [
-        {
-            **dict(zip(_CELL, (dataset, method, None), strict=True)),
-            "metric": AREA,
-            "value": nicv_area(*zip(*sorted(points), strict=True)),
-        }
-        for (dataset, method, _), points in curves.items()
-        if len(points) > 1
     ]
 
 
@@ -276,14 +253,7 @@ def run(args: argparse.Namespace) -> int:
     nicv = means_of(rows, _CELL, "nicv")
     draw_nicv(nicv, args.out)
     verdict = check_means(nicv) if args.check_reference else None
-    if args.json:
-        json.dump(_document(args, means, verdict), sys.stdout, indent=1)
-        sys.stdout.write("\n")
-    elif not args.quiet:
-        _show(Console(), args, nicv | means_of(_areas(rows), _CELL, "value"), verdict)
-    elif verdict:
-        for missed in (bar.text for bar in verdict.bars if not bar.holds):
-            Console(stderr=True).print(f"MISSED  {missed}", soft_wrap=True)
+    _show(Output.of(args), args, means, nicv | means_of(areas(rows), _CELL, "area"), verdict)
     return 0 if verdict is None or verdict.holds else 1
 
 
@@ -311,57 +281,44 @@ def _load_all(args: argparse.Namespace) -> list[Dataset]:
     ]
 
 
-def _document(
-    args: argparse.Namespace, means: Sequence[TidyRow], verdict: Verdict | None
-) -> dict[str, Any]:
-    """Return what is shown as JSON values; JSON has no infinity, so None stands for it."""
-    document: dict[str, Any] = {
-        "stamp": STAMP,
-        "out": str(args.out),
-        "means": [
-            {
-                name: None if isinstance(value, float) and not math.isfinite(value) else value
-                for name, value in mean.items()
-            }
-            for mean in means
-        ],
-    }
-    if args.preset:
-        document["preset"] = PAPER_NOTE
-    if verdict:
-        document["reference"] = asdict(verdict) | {"holds": verdict.holds}
-    return document
-
-
 def _show(
-    console: Console, args: argparse.Namespace, found: Means, verdict: Verdict | None
+    out: Output,
+    args: argparse.Namespace,
+    means: Sequence[TidyRow],
+    nicv: Means,
+    verdict: Verdict | None,
 ) -> None:
-    """Print NICV by data set, epsilon and method."""
+    """Write NICV by data set, epsilon and method, and what the bars say of it."""
+    document: dict[str, Any] = {"stamp": STAMP, "out": str(args.out), "means": means}
     if args.preset:
-        console.print(PAPER_NOTE)
-    methods = list(dict.fromkeys(method for _, method, _ in found))
-    table = _table(f"NICV, mean ± 95 % ({STAMP})", ("data set", "ε", *map(str, methods)))
-    for dataset in dict.fromkeys(dataset for dataset, _, _ in found):
-        epsilons = {epsilon for name, _, epsilon in found if name == dataset}
-        # the area, whose epsilon is None, comes last
-        for epsilon in sorted(epsilons, key=lambda e: (e is None, float(e or 0))):
-            label = "area" if epsilon is None else f"{epsilon:g}"
-            cells = (found.get((dataset, method, epsilon)) for method in methods)
-            table.add_row(str(dataset), label, *map(_interval, cells))
-        table.add_row()
-    console.print(table)
+        out.say(PAPER_NOTE)
+        document["preset"] = PAPER_NOTE
+    methods = list(dict.fromkeys(str(key[1]) for key in nicv))
+    for first in range(0, len(methods), _SIDE_BY_SIDE):
+        shown = methods[first : first + _SIDE_BY_SIDE]
+        rows = _rows(nicv, shown)
+        out.table(Table(f"NICV, mean ± 95 % ({STAMP})", ("data set", "ε", *shown), rows))
     if verdict:
-        _show_verdict(console, verdict)
-    console.print(f"Runs, summary and figures are in {args.out}; {STAMP}.", soft_wrap=True)
+        _show_verdict(out, verdict)
+        document["reference"] = asdict(verdict) | {"holds": verdict.holds}
+    out.say(f"Runs, summary and figures are in {args.out}; {STAMP}.")
+    out.document(document)
 
 
-def _table(title: str, headings: Sequence[str]) -> Table:
-    table = Table(
-        title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False
+def _rows(nicv: Means, methods: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+    """Return a row for each data set and epsilon; the area, whose epsilon is None, comes last."""
+    places = sorted(
+        dict.fromkeys((str(dataset), epsilon) for dataset, _, epsilon in nicv),
+        key=lambda place: (place[0], place[1] is None, float(place[1] or 0)),
     )
-    for heading in headings:
-        table.add_column(heading, overflow="fold")  # never shorten a number
-    return table
+    return tuple(
+        (
+            dataset,
+            "area" if epsilon is None else f"{epsilon:g}",
+            *(_interval(nicv.get((dataset, method, epsilon))) for method in methods),
+        )
+        for dataset, epsilon in places
+    )
 
 
 def _interval(mean: MeanOf | None) -> str:
@@ -371,24 +328,22 @@ def _interval(mean: MeanOf | None) -> str:
     return f"{mean.mean:.4g}{half}"
 
 
-def _show_verdict(console: Console, verdict: Verdict) -> None:
-    """Print the ratios to the published figures and the bars."""
-    table = _table(
-        "FastLloyd's NICV over that of the published code",
-        ("data set", "ε", "ours", "published", "ratio", ""),
-    )
-    for cell in verdict.cells:
-        table.add_row(
-            cell.dataset,
-            f"{cell.epsilon:g}",
-            f"{cell.ours:.4g} ± {cell.sem:.2g}",
-            f"{cell.published:.4g}",
-            f"{cell.ratio:.3f}",
-            cell.verdict,
+def _show_verdict(out: Output, verdict: Verdict) -> None:
+    """Write the ratios to the published figures and the bars."""
+    rows = tuple(
+        (
+            *(cell.dataset, f"{cell.epsilon:g}", f"{cell.ours:.4g} ± {cell.sem:.2g}"),
+            *(f"{cell.published:.4g}", f"{cell.ratio:.3f}", cell.verdict),
         )
-    console.print(table)
+        for cell in verdict.cells
+    )
+    headings = ("data set", "ε", "ours", "published", "ratio", "")
+    out.table(Table("FastLloyd's NICV over that of the published code", headings, rows))
     for bar in verdict.bars:
-        console.print(f"{'holds ' if bar.holds else 'MISSED'}  {bar.text}")
+        if bar.holds:
+            out.say(f"holds   {bar.text}")
+        else:
+            out.warn(f"MISSED  {bar.text}")
 
 
 def _names(text: str) -> list[str]:

@@ -35,7 +35,7 @@ from cloister_lab.experiments.records import (
     TidyRow,
     Value,
     means_of,
-    number,
+    paired,
     table_of,
     write_table,
 )
@@ -325,29 +325,17 @@ def _cell(mean: MeanOf | None) -> str:
 
 def _beside(rows: Sequence[TidyRow]) -> list[str]:
     """Return a table of joint models less ensembles of the same, over the same splits."""
-    auc = {
-        (row["dataset"], row["method"], row["epsilon"], row["repeat"]): number(row, "auc")
-        for row in rows
-    }
     lines = []
-    ahead: dict[tuple[str, Value], list[float]] = {}
-    for table in (*TABLES, STAND_IN):
-        for joint, apart in PAIRS:
-            of_pair = [key for key in auc if key[0] == table.name and key[1] == apart]
-            for epsilon in dict.fromkeys(key[2] for key in of_pair):
-                both = [
-                    auc[key[0], joint, *key[2:]] - auc[key]
-                    for key in of_pair
-                    if key[2] == epsilon and (key[0], joint, *key[2:]) in auc
-                ]
-                if len(both) < 2:
-                    continue
-                error = float(np.std(both, ddof=1)) / math.sqrt(len(both))
-                mean = float(np.mean(both))
-                ahead.setdefault((table.name, epsilon), []).append(mean)
-                lines.append((table.name, joint, f"{epsilon:g}", f"{mean:+.3f}", f"{error:.3f}"))
+    ahead: dict[Key, list[float]] = {}
+    for joint, apart in PAIRS:
+        for key, mean in paired(rows, ("dataset", "epsilon"), "auc", joint, apart).items():
+            ahead.setdefault(key, []).append(mean.mean)
+            name, epsilon = key
+            lines.append((name, joint, f"{epsilon:g}", f"{mean.mean:+.3f}", f"{mean.error:.3f}"))
     if not lines:
         return []
+    names = list(dict.fromkeys(name for name, _ in ahead))
+    lines.sort(key=lambda line: names.index(line[0]))
     said = "; ".join(
         f"{min(means):+.3f} to {max(means):+.3f} on {name} at ε = {epsilon:g}"
         for (name, epsilon), means in ahead.items()

@@ -20,8 +20,7 @@ from cloister_lab.experiments.figures import Point, draw_heatmaps, draw_panels, 
 from cloister_lab.experiments.mixtures import Mixture
 from cloister_lab.experiments.records import MeanOf, TidyRow, Value, means_of, number, write_table
 from cloister_lab.experiments.run import Experiment, Settings, Unit
-from cloister_lab.experiments.sweep import EPSILONS, METHODS, NO_HOUSE, sweep, tables
-from cloister_lab.metrics import nicv_area
+from cloister_lab.experiments.sweep import EPSILONS, METHODS, NO_HOUSE, areas, sweep, tables
 
 _TABLES = (
     *("iris", "lsun", "s1", "adult", "wine", "breast", "yeast", "mnist_t10k", "birch2"),
@@ -119,16 +118,15 @@ def _synth(size: int, d: int, k: int, seed: int) -> Mixture:
 
 
 def _draw_mixtures(rows: Sequence[TidyRow], out: Path) -> list[Path]:
-    areas = _areas(rows)
+    shares = _areas(rows)
     by = ("n_features", "n_clusters", "method")
-    means = means_of(areas, by, "ratio")
+    means = means_of(shares, by, "ratio")
     ds, ks = (sorted({int(str(key[i])) for key in means}) for i in (0, 1))
-    usual = [row for row in areas if number(row, "n_clusters") <= _MOST_CLUSTERS]
+    usual = [row for row in shares if number(row, "n_clusters") <= _MOST_CLUSTERS]
+    flat = [row for row in shares if row["n_features"] == 2]
     lines = {
-        f"over dimensions, k up to {min(ks[-1], _MOST_CLUSTERS)}": _line(usual, "n_features", ds),
-        "over clusters, d = 2": _line(
-            [row for row in areas if row["n_features"] == 2], "n_clusters", ks
-        ),
+        **_line(usual, "n_features", f"over dimensions, k up to {min(ks[-1], _MOST_CLUSTERS)}"),
+        **_line(flat, "n_clusters", "over clusters, d = 2"),
     }
     files = [
         draw_panels(
@@ -193,37 +191,17 @@ def _areas(rows: Sequence[TidyRow]) -> list[TidyRow]:
             [row for row in rows if row["method"] == "lloyd"], ("dataset",), "nicv"
         ).items()
     }
-    runs: dict[tuple[Value, ...], list[TidyRow]] = {}
-    for row in rows:
-        if row["method"] != "lloyd" and row["dataset"] in level:
-            runs.setdefault((row["dataset"], row["method"], row["repeat"]), []).append(row)
     return [
-        {
-            "n_features": run[0]["n_features"],
-            "n_clusters": run[0]["n_clusters"],
-            "method": method,
-            "ratio": _area(run) / level[dataset],
-        }
-        for (dataset, method, _), run in runs.items()
+        {**row, "ratio": number(row, "area") / level[row["dataset"]]}
+        for row in areas(rows)
+        if row["dataset"] in level
     ]
 
 
-def _area(run: Sequence[TidyRow]) -> float:
-    points = sorted((number(row, "epsilon"), number(row, "nicv")) for row in run)
-    return nicv_area(*zip(*points, strict=True))
-
-
-def _line(areas: Sequence[TidyRow], axis: str, values: Sequence[int]) -> dict[str, list[Point]]:
-    means = means_of(areas, ("method", axis), "ratio")
-    return {
-        method: [
-            (float(value), found.mean, found.half)
-            for value in values
-            if (found := means.get((method, value)))
-        ]
-        for method in METHODS
-        if any(key[0] == method for key in means)
-    }
+def _line(rows: Sequence[TidyRow], axis: str, panel: str) -> dict[str, dict[str, list[Point]]]:
+    return panels_of(
+        means_of(rows, ("method", axis), "ratio"), lambda _: panel, lambda k: str(k[0])
+    )
 
 
 # --- Figure 5: ablation ---------------------------------------------------------------------------

@@ -189,6 +189,34 @@ def means_of(rows: Iterable[TidyRow], by: Sequence[str], column: str) -> dict[Ke
     }
 
 
+def paired(
+    rows: Iterable[TidyRow], by: Sequence[str], column: str, method: str, other: str
+) -> dict[Key, MeanOf]:
+    """Return the mean difference of a column between two methods, over the same repeats.
+
+    Parameters
+    ----------
+    rows : iterable of mapping
+        With columns ``method`` and ``repeat``.
+    by : sequence of str
+        As of :func:`means_of`.
+    column : str
+    method, other : str
+        What is taken away from is `method`. Keys with fewer than two repeats of both are left out.
+    """
+    found: dict[str, dict[Key, float]] = {method: {}, other: {}}
+    for row in rows:
+        if row["method"] in found and row[column] is not None:
+            key = tuple(row[name] for name in (*by, "repeat"))
+            found[str(row["method"])][key] = number(row, column)
+    apart: list[TidyRow] = [
+        {**dict(zip(by, key[:-1], strict=True)), "apart": found[method][key] - theirs}
+        for key, theirs in found[other].items()
+        if key in found[method]
+    ]
+    return {key: mean for key, mean in means_of(apart, by, "apart").items() if mean.runs > 1}
+
+
 def table_of(by: Sequence[str], means: Mapping[str, Means]) -> list[TidyRow]:
     """Return a row for each key of the first of some means: its values, runs, and each mean."""
     first = next(iter(means.values()))

@@ -23,8 +23,9 @@ from cloister.tasks import installed
 from cloister_lab import metrics as measures
 from cloister_lab.curator import METHODS as CURATORS
 from cloister_lab.experiments.datasets import BUNDLED, SUFFIXES, Dataset, load
-from cloister_lab.experiments.records import TidyRow, Value
+from cloister_lab.experiments.records import Key, TidyRow, Value, number
 from cloister_lab.experiments.run import Settings, Unit
+from cloister_lab.lloyd import nearest
 
 _NAMES = (
     *("lloyd", "sulloyd", "glloyd", "fastlloyd", "auto", "eugkm", "hybrid", "lshtree"),
@@ -170,11 +171,9 @@ def measure(data: Dataset, centres: Floats, metrics: Collection[str]) -> dict[st
     metrics : collection of str
         Of `METRICS`; the others are None.
     """
-    from sklearn.metrics import pairwise_distances_argmin
-
     values = data.values
     nicv = measures.nicv(values, centres)
-    labels = pairwise_distances_argmin(values, centres)
+    labels = nearest(values, centres)
     known: dict[str, Callable[[], float]] = {
         "nicv": lambda: nicv,
         "centroid_mse": lambda: measures.centroid_mse(centres, data.reference_centres),
@@ -330,3 +329,21 @@ def run_source(
 def loaded(source: Source) -> Dataset:
     """Return the records of a source; units of one source often follow each other in a process."""
     return source.dataset()
+
+
+def areas(rows: Sequence[TidyRow]) -> list[TidyRow]:
+    """Return the first row of each table, method and repeat with its area under NICV over epsilon.
+
+    Runs of fewer than two finite epsilons have none, and are left out.
+    """
+    runs: dict[Key, list[TidyRow]] = {}
+    for row in rows:
+        if math.isfinite(number(row, "epsilon")):
+            runs.setdefault((row["dataset"], row["method"], row["repeat"]), []).append(row)
+    found: list[TidyRow] = []
+    for run in runs.values():
+        points = sorted((number(row, "epsilon"), number(row, "nicv")) for row in run)
+        if len(points) > 1:
+            area = measures.nicv_area(*zip(*points, strict=True))
+            found.append({**run[0], "epsilon": None, "area": area})
+    return found

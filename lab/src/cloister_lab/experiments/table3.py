@@ -31,6 +31,7 @@ from cloister_lab.experiments.environments import json_of, python_with, run_scri
 from cloister_lab.experiments.mixtures import Mixture
 from cloister_lab.experiments.records import TidyRow, Value, means_of, number, write_table
 from cloister_lab.experiments.run import Experiment, Settings, Unit, markdown
+from cloister_lab.lloyd import lloyd
 
 SPU_PACKAGES = ("spu==0.9.5", "jax==0.4.34", "jaxlib==0.4.34", "numpy==1.26.4")
 """What the environment of SPU is made of; it needs Python 3.11 on x86-64 Linux or a Mac."""
@@ -146,25 +147,13 @@ def _in_spu(
     done = run_script(python, spu_kmeans.__file__, words, arrays)
     if isinstance(done, str):
         return done
-    exact = _lloyd(values, centres, iterations + 1)  # one more warms up
+    exact = lloyd(values, centres, iterations + 1)  # one more warms up
     return {
         "iterations": iterations,
         "seconds": min(done["seconds"]),
         "bytes": done["bytes"],
         "error": float(np.abs(exact - np.array(done["centres"])).max()),
     }
-
-
-def _lloyd(values: Any, centres: Any, iterations: int) -> Any:
-    """Return the centres of plain k-means; an empty cluster keeps its own."""
-    for _ in range(iterations):
-        # as in SPU, without the squares of the records
-        nearest = ((centres**2).sum(axis=1) - 2 * values @ centres.T).argmin(axis=1)
-        counts = np.bincount(nearest, minlength=len(centres))[:, None]
-        sums = np.zeros_like(centres)
-        np.add.at(sums, nearest, values)
-        centres = np.where(counts > 0, sums / np.maximum(counts, 1), centres)
-    return centres
 
 
 def spu_python(fetch: bool) -> Path | str:
