@@ -15,7 +15,7 @@ from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.jobs import make_plan, run_plan
 from cloister.privacy.budget import Budget
 from cloister.task import Released
-from cloister.testing import SimulatedNoise, ZeroNoise, toy_plan, toy_schema
+from cloister.testing import SimulatedNoise, ZeroNoise, toy_plan, toy_schema, toy_task
 from cloister_lab.tasks.dp_em import DPEM, RESPONSIBILITY, SMALLEST_STD, responsibilities
 
 ONE = 1 << 16
@@ -23,7 +23,7 @@ BUDGET = Budget(1.0, 1e-6)
 
 
 def designed(d: int = 2, k: int = 3, **options: Any) -> DPEM:
-    return DPEM.design(n_features=d, nominal_n=1000, budget=BUDGET, n_clusters=k, **options)
+    return toy_task(DPEM, n_features=d, nominal_n=1000, budget=BUDGET, n_clusters=k, **options)
 
 
 def start(it: DPEM) -> Any:

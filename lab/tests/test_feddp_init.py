@@ -31,7 +31,7 @@ from cloister.tasks.moments import (
     sum_products,
     unpack_products,
 )
-from cloister.testing import SimulatedNoise, ZeroNoise, check_task, toy_plan, toy_schema
+from cloister.testing import SimulatedNoise, ZeroNoise, check_task, toy_plan, toy_schema, toy_task
 from cloister_lab.metrics import nicv
 from cloister_lab.tasks.feddp_init import FedDPInit, main_axes, nearest_two
 
@@ -40,7 +40,7 @@ BUDGET = Budget(1.0, 1e-6)
 
 
 def designed(d: int = 2, k: int = 3, **options: Any) -> FedDPInit:
-    return FedDPInit.design(n_features=d, nominal_n=1000, budget=BUDGET, n_clusters=k, **options)
+    return toy_task(FedDPInit, n_features=d, nominal_n=1000, budget=BUDGET, n_clusters=k, **options)
 
 
 def start(it: FedDPInit) -> Any:

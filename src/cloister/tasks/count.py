@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
 import numpy as np
 
+from cloister.declared import Whole, declared
 from cloister.display import Exhibit, Measured, Table
 from cloister.hazmat.fixedpoint import Grid, from_grid
-from cloister.privacy.budget import Budget
 from cloister.task import (
     INTERVAL_95,
     Block,
     Floats,
     GridState,
     Integers,
-    Mechanism,
     Profile,
+    PublicFacts,
     Records,
     Released,
     State,
 )
+from cloister.tasks.options import Noise
 
 _FINE = 16  # a record counts 2**16, so that the noise is on a fine lattice (see the rounding rule)
 
 
-@dataclass(frozen=True, kw_only=True)
+@declared
 class Count:
     """One noisy count of all records.
 
@@ -41,23 +41,24 @@ class Count:
     private: ClassVar[bool] = True
     profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
 
-    n_features: int
-    frac_bits: int = 16
-    mechanism: Mechanism = "gaussian"
     rounds: ClassVar[int] = 1
 
+    @declared
+    class Options:
+        """What a user may choose."""
+
+        mechanism: Annotated[Noise, "law of the noise"] = "gaussian"
+
+    n_features: Whole
+    frac_bits: int = 16
+    mechanism: Noise = "gaussian"
+
     @classmethod
-    def design(
-        cls,
-        *,
-        n_features: int,
-        nominal_n: int,
-        budget: Budget | None,
-        frac_bits: int = 16,
-        mechanism: Mechanism = "gaussian",
-    ) -> Self:
+    def design(cls, facts: PublicFacts, options: Options) -> Self:
         """Return the task; it needs neither `nominal_n` nor `budget`."""
-        return cls(n_features=n_features, frac_bits=frac_bits, mechanism=mechanism)
+        return cls(
+            n_features=facts.n_features, frac_bits=facts.frac_bits, mechanism=options.mechanism
+        )
 
     def describe(self) -> str:
         """Say in plain words what is summed and what is released."""

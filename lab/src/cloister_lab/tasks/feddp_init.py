@@ -9,17 +9,17 @@ References
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from math import isfinite
-from typing import ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
 import numpy as np
 
+from cloister.declared import Range, Share, Whole, declared
 from cloister.display import Exhibit
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid, round_to_grid
-from cloister.privacy.budget import Budget
 from cloister.randomness import public_generator
 from cloister.task import (
     Block,
@@ -28,6 +28,7 @@ from cloister.task import (
     Integers,
     Mechanism,
     Profile,
+    PublicFacts,
     Records,
     Released,
     State,
@@ -46,6 +47,7 @@ from cloister.tasks.moments import (
     sum_products,
     unpack_products,
 )
+from cloister.tasks.options import Clusters, PublicSeed
 
 MAX_REFERENCE = 1000
 _FINE = 16  # a vote counts 2**16, so that the noise is on a fine lattice (see the rounding rule)
@@ -53,7 +55,7 @@ _NORMAL_95 = 1.96
 _CHUNK_VALUES = 1 << 22
 
 
-@dataclass(frozen=True, kw_only=True)
+@declared
 class FedDPInit:
     """FedDP-KMeans [SLS25]_: a start from public points, then rounds of Lloyd.
 
@@ -93,14 +95,32 @@ class FedDPInit:
     profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
     mechanism: ClassVar[Mechanism] = "gaussian"
 
-    n_clusters: int
-    n_features: int
-    components: int
-    product_bits: int
+    @declared
+    class Options:
+        """What a user may choose."""
+
+        n_clusters: Clusters = 1
+        components: Annotated[Whole | None, "axes; as many as clusters if None"] = None
+        reference: Annotated[
+            tuple[tuple[float, ...], ...], "public points in the box, or none"
+        ] = ()
+        reference_size: Annotated[
+            Annotated[int, Range(1, MAX_REFERENCE)] | None, "of made-up points; by k if None"
+        ] = None
+        margin: Annotated[
+            Share, "part of the distance to the other centres within which is near"
+        ] = 1.0
+        refine_rounds: Annotated[int, Range(0, 100), "Lloyd rounds at the end"] = 1
+        public_seed: PublicSeed = 0
+
+    n_clusters: Whole
+    n_features: Whole
+    components: Whole
+    product_bits: Annotated[int, Range(4, 12)]
     reference: tuple[tuple[float, ...], ...] = ()
-    reference_size: int = 256
-    margin: float = 1.0
-    refine_rounds: int = 1
+    reference_size: Annotated[int, Range(1, MAX_REFERENCE)] = 256
+    margin: Share = 1.0
+    refine_rounds: Annotated[int, Range(0, 100)] = 1
     frac_bits: int = 16
     public_seed: int = 0
 
@@ -108,18 +128,11 @@ class FedDPInit:
         _ = self._lloyd  # its checks are ours
         # Distances along the axes are as long as in the box, but for the rounding of the axes.
         check_exact(max(2, self.n_clusters), self.n_features, self.frac_bits)
-        for field, least, most in (
-            ("components", 1, self.n_features),
-            ("product_bits", 4, min(12, self.frac_bits)),
-            ("reference_size", 1, MAX_REFERENCE),
-            ("refine_rounds", 0, 100),
-        ):
-            value = getattr(self, field)
-            whole = isinstance(value, int) and not isinstance(value, bool)
-            if not whole or not least <= value <= most:
-                raise PlanError(f"{field} must be an integer in [{least}, {most}], got {value!r}.")
-        if not 0 < self.margin <= 1:
-            raise PlanError(f"margin must be in (0, 1], got {self.margin!r}.")
+        if self.components > self.n_features or self.product_bits > self.frac_bits:
+            raise PlanError(
+                f"components must be at most {self.n_features} and product_bits at most "
+                f"{self.frac_bits}, got {self.components} and {self.product_bits}."
+            )
         points = checked_reference(self.reference, self.n_features)
         object.__setattr__(self, "reference", points)
         size = len(points) if points else self.reference_size
@@ -130,41 +143,24 @@ class FedDPInit:
             )
 
     @classmethod
-    def design(
-        cls,
-        *,
-        n_features: int,
-        nominal_n: int,
-        budget: Budget | None,
-        n_clusters: int = 1,
-        components: int | None = None,
-        reference: Sequence[Sequence[float]] = (),
-        reference_size: int | None = None,
-        margin: float = 1.0,
-        refine_rounds: int = 1,
-        frac_bits: int = 16,
-        public_seed: int = 0,
-    ) -> Self:
+    def design(cls, facts: PublicFacts, options: Options) -> Self:
         """Choose as many axes as clusters, and the finest lattice of products that fits the ring.
 
         Nothing depends on `nominal_n` or `budget`.
         """
-        if components is None:
-            components = max(1, min(n_clusters, n_features))
-        if reference_size is None:
-            reference_size = min(MAX_REFERENCE, max(256, 4 * n_clusters))
-        longest = ceil_sqrt(products_norm_squared(n_features, 0))
+        d, k = facts.n_features, options.n_clusters
+        longest = ceil_sqrt(products_norm_squared(d, 0))
         return cls(
-            n_clusters=n_clusters,
-            n_features=n_features,
-            components=components,
-            product_bits=lattice_bits(longest, frac_bits),
-            reference=tuple(tuple(float(v) for v in row) for row in reference),
-            reference_size=reference_size,
-            margin=margin,
-            refine_rounds=refine_rounds,
-            frac_bits=frac_bits,
-            public_seed=public_seed,
+            n_clusters=k,
+            n_features=d,
+            components=options.components or min(k, d),
+            product_bits=lattice_bits(longest, facts.frac_bits),
+            reference=options.reference,
+            reference_size=options.reference_size or min(MAX_REFERENCE, max(256, 4 * k)),
+            margin=options.margin,
+            refine_rounds=options.refine_rounds,
+            frac_bits=facts.frac_bits,
+            public_seed=options.public_seed,
         )
 
     @property

@@ -16,18 +16,17 @@ References
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from math import sqrt
-from typing import ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
+from cloister.declared import Range, Whole, declared
 from cloister.display import Bars, Between, Exhibit, Table
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
-from cloister.privacy.budget import Budget
 from cloister.task import (
     INTERVAL_95,
     Block,
@@ -36,20 +35,22 @@ from cloister.task import (
     Integers,
     Mechanism,
     Profile,
-    PublicColumn,
+    PublicFacts,
     Records,
     Released,
     State,
 )
 from cloister.tasks import scores
+from cloister.tasks.examples import NUMBER, OTHER_NUMBER, Example
 
+Bins = Annotated[int, Range(2, 256)]
 _FINE = 16  # a record counts 2**16, so that the noise is on a fine lattice
 _RINGS = 32  # each sqrt(2) times as wide as the one inside
 _BEYOND = 1e-3  # part of the records that may lie beyond the reach
 _WEIGHTS = {"rings": 0.2, "moments": 0.45, "silhouettes": 0.35}
 
 
-@dataclass(frozen=True, kw_only=True)
+@declared
 class ClusterQuality:
     """Quality of public centres on the silos' records.
 
@@ -73,53 +74,46 @@ class ClusterQuality:
     mechanism: ClassVar[Mechanism] = "gaussian"
     rounds: ClassVar[int] = 2
 
-    n_features: int
+    example: ClassVar[Example] = Example(
+        (NUMBER, OTHER_NUMBER), {"centres": ((25.0, 50.0), (75.0, 150.0))}
+    )
+
+    @declared
+    class Options:
+        """What a user may choose."""
+
+        centres: Annotated[Any, "released centres in data units, a row for each"]
+        n_bins: Annotated[Bins, "of silhouettes"] = 20
+
+    n_features: Whole
     centres: tuple[tuple[int, ...], ...]
-    n_bins: int = 20
+    n_bins: Bins = 20
     frac_bits: int = 16
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "centres", tuple(map(tuple, self.centres)))
-        if len(self.centres) < 2 or any(len(c) != self.n_features for c in self.centres):
-            raise PlanError(
-                f"centres must be at least 2 with {self.n_features} coordinates each, got "
-                f"{len(self.centres)}."
-            )
         one = 1 << self.frac_bits
-        if not all(isinstance(v, int) and -one <= v <= one for c in self.centres for v in c):
+        fitting = all(len(centre) == self.n_features for centre in self.centres)
+        if len(self.centres) < 2 or not fitting or np.abs(self.centres).max() > one:
             raise PlanError(
-                f"centres must be integers in [-{one}, {one}], the grid of the box; design the "
-                "task again."
+                f"centres must be at least 2 with {self.n_features} integers in [-{one}, {one}], "
+                f"the grid of the box, got {len(self.centres)}; design the task again."
             )
-        if not 2 <= self.n_bins <= 256:
-            raise PlanError(f"n_bins must be in [2, 256], got {self.n_bins}.")
 
     @classmethod
-    def design(
-        cls,
-        *,
-        n_features: int,
-        nominal_n: int,
-        budget: Budget | None,
-        frac_bits: int = 16,
-        columns: tuple[PublicColumn, ...],
-        centres: ArrayLike,
-        n_bins: int = 20,
-    ) -> Self:
-        """Bring centres, in data units, to the grid; one outside the box goes to its wall."""
-        given = np.asarray(centres, dtype=np.float64)
-        if given.ndim != 2 or given.shape[1] != n_features or not np.isfinite(given).all():
+    def design(cls, facts: PublicFacts, options: Options) -> Self:
+        """Bring centres to the grid; one outside the box goes to its wall."""
+        given = np.asarray(options.centres, dtype=np.float64)
+        if given.ndim != 2 or given.shape[1] != facts.n_features or not np.isfinite(given).all():
             raise PlanError(
-                f"centres must be a finite table of {n_features} columns, got shape {given.shape}."
+                f"centres must be a finite table of {facts.n_features} columns, got shape "
+                f"{given.shape}."
             )
-        low = tuple(column.low for column in columns)
-        high = tuple(column.high for column in columns)
-        steps = Grid(low, high, frac_bits).encode(given)
+        steps = Grid(facts.low, facts.high, facts.frac_bits).encode(given)
         return cls(
-            n_features=n_features,
+            n_features=facts.n_features,
             centres=tuple(tuple(int(v) for v in row) for row in steps),
-            n_bins=n_bins,
-            frac_bits=frac_bits,
+            n_bins=options.n_bins,
+            frac_bits=facts.frac_bits,
         )
 
     @cached_property

@@ -16,14 +16,14 @@ References
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from math import sqrt
-from typing import ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cloister.declared import Length, Probability, Range, Whole, declared
 from cloister.display import Between, Curve, Exhibit, Table
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
@@ -38,13 +38,21 @@ from cloister.task import (
     Mechanism,
     Profile,
     PublicColumn,
+    PublicFacts,
     Records,
     Released,
     State,
 )
+from cloister.tasks.columns import position
+from cloister.tasks.examples import MIXED, Example
+from cloister.tasks.options import Keep
 from cloister.tasks.scores import Estimate
 
 BRANCHES = 4  # of a cell; of 256 cells it makes the least noise of a running sum [QYL13]_
+Probabilities = Annotated[tuple[Probability, ...], Length(1)]
+Levels = Annotated[int, Range(1, 6)]
+TreeLevels = Annotated[Levels | None, "of a tree of counts; by the noise if None"]
+Refine = Annotated[bool, "let a second tree look closer where the first one saw records"]
 _FINE = 16  # a record counts 2**16
 _LEVELS = (2, 5)
 _FIRST_SHARE = 0.25  # of the budget, for the first of two trees
@@ -53,7 +61,7 @@ _SEEN = 2.0  # deviations of its noise by which a cell must stand out to be cut 
 _CURVES = 6
 
 
-@dataclass(frozen=True, kw_only=True)
+@declared
 class Quantiles:
     """Quantiles and distributions of columns of numbers.
 
@@ -80,59 +88,38 @@ class Quantiles:
     profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
     mechanism: ClassVar[Mechanism] = "gaussian"
 
-    n_features: int
+    example: ClassVar[Example] = Example(MIXED)
+
+    @declared
+    class Options:
+        """What a user may choose."""
+
+        probabilities: Annotated[Probabilities, "of the quantiles"] = (0.25, 0.5, 0.75)
+        keep: Keep = ()
+        levels: TreeLevels = None
+        refine: Refine = True
+
+    n_features: Whole
     used: tuple[int, ...]
-    probabilities: tuple[float, ...] = (0.25, 0.5, 0.75)
-    levels: int = 4
-    rounds: int = 2
+    probabilities: Probabilities = (0.25, 0.5, 0.75)
+    levels: Levels = 4
+    rounds: Annotated[int, Range(1, 2)] = 2
     frac_bits: int = 16
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "used", tuple(self.used))
-        object.__setattr__(self, "probabilities", tuple(float(p) for p in self.probabilities))
-        if not self.used or not all(type(j) is int and 0 <= j < self.n_features for j in self.used):
-            raise PlanError("quantiles need at least one column of numbers; name one.")
-        if not self.probabilities or not all(0 < p < 1 for p in self.probabilities):
-            raise PlanError(f"probabilities must be in (0, 1), got {self.probabilities}.")
-        if not 1 <= self.levels <= 6:
-            raise PlanError(f"levels must be in [1, 6], got {self.levels}.")
-        if self.rounds not in (1, 2):
-            raise PlanError(f"rounds must be 1 or 2, got {self.rounds}.")
+        check_used(self.used, self.n_features)
 
     @classmethod
-    def design(
-        cls,
-        *,
-        n_features: int,
-        nominal_n: int,
-        budget: Budget | None,
-        frac_bits: int = 16,
-        columns: tuple[PublicColumn, ...],
-        probabilities: Sequence[float] = (0.25, 0.5, 0.75),
-        keep: Sequence[str] = (),
-        levels: int | None = None,
-        refine: bool = True,
-    ) -> Self:
-        """Take every column of numbers but those in `keep`.
-
-        Parameters
-        ----------
-        probabilities : sequence of float in (0, 1)
-        keep : sequence of str
-        levels : int, optional
-            By default so many that a finest cell is about what noise can tell apart.
-        refine : bool
-            Whether a second tree looks closer where the first one saw records. Without it a
-            quantile is as good as one cell of the public box.
-        """
-        used = numbers_but(columns, keep)
+    def design(cls, facts: PublicFacts, options: Options) -> Self:
+        """Take every column of numbers that is not kept."""
+        used = numbers_but(facts.columns, options.keep)
         return cls(
-            n_features=n_features,
+            n_features=facts.n_features,
             used=used,
-            probabilities=tuple(probabilities),
-            levels=usual_levels(nominal_n, budget, len(used)) if levels is None else levels,
-            rounds=2 if refine else 1,
-            frac_bits=frac_bits,
+            probabilities=options.probabilities,
+            levels=options.levels or usual_levels(facts.nominal_n, facts.budget, len(used)),
+            rounds=2 if options.refine else 1,
+            frac_bits=facts.frac_bits,
         )
 
     def describe(self) -> str:
@@ -269,17 +256,18 @@ class Quantiles:
 
 
 def numbers_but(columns: Sequence[PublicColumn], keep: Sequence[str]) -> tuple[int, ...]:
-    """Return the columns of numbers that are not to be kept.
+    """Return the columns of numbers that are not to be kept."""
+    kept = {position(columns, name, "keep") for name in keep}
+    return tuple(j for j, c in enumerate(columns) if not c.levels and j not in kept)
 
-    Raises
-    ------
-    PlanError
-        If `keep` names a column that is not there.
-    """
-    names = [column.name for column in columns]
-    if unknown := [name for name in keep if name not in names]:
-        raise PlanError(f"keep must name columns of the schema, {names}, got {unknown[0]!r}.")
-    return tuple(j for j, c in enumerate(columns) if not c.levels and c.name not in keep)
+
+def check_used(used: Sequence[int], n_features: int) -> None:
+    """Refuse a task without a column, or with one that is not there."""
+    if not used or not all(0 <= j < n_features for j in used):
+        raise PlanError(
+            f"at least one column of numbers that is not kept must be used, and only of "
+            f"{n_features}, got {tuple(used)}."
+        )
 
 
 def usual_levels(nominal_n: int, budget: Budget | None, n_columns: int) -> int:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import cached_property
 from math import isqrt
-from typing import ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cloister.declared import Whole, declared
 from cloister.display import Between, Exhibit, Heatmap, Measured, Table
-from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
-from cloister.privacy.budget import Budget
 from cloister.task import (
     INTERVAL_95,
     Block,
@@ -23,12 +21,13 @@ from cloister.task import (
     Integers,
     Mechanism,
     Profile,
-    PublicColumn,
+    PublicFacts,
     Records,
     Released,
     State,
 )
 from cloister.tasks.clipped import chunks
+from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.moments import (
     PRODUCT,
     SQUARE,
@@ -39,14 +38,15 @@ from cloister.tasks.moments import (
     sum_products,
     unpack_products,
 )
+from cloister.tasks.options import Keep
 from cloister.tasks.population import ENDS, POPULATION_NOTE
-from cloister.tasks.preparation.quantiles import numbers_but
+from cloister.tasks.preparation.quantiles import check_used, numbers_but
 from cloister.tasks.scores import Estimate, ratio
 
 _FINE = 16  # a record counts 2**16
 
 
-@dataclass(frozen=True, kw_only=True)
+@declared
 class Statistics:
     """A noisy count with the means and variances of columns of numbers.
 
@@ -73,36 +73,33 @@ class Statistics:
     mechanism: ClassVar[Mechanism] = "gaussian"
     rounds: ClassVar[int] = 1
 
-    n_features: int
+    example: ClassVar[Example] = Example(MIXED, {"covariance": True})
+
+    @declared
+    class Options:
+        """What a user may choose."""
+
+        keep: Keep = ()
+        covariance: Annotated[bool, "release the covariances of all pairs of columns, too"] = False
+
+    n_features: Whole
     used: tuple[int, ...]
     covariance: bool = False
     frac_bits: int = 16
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "used", tuple(self.used))
-        if not self.used or not all(type(j) is int and 0 <= j < self.n_features for j in self.used):
-            raise PlanError("statistics need at least one column of numbers; name one.")
+        check_used(self.used, self.n_features)
         if self.covariance:
             self._bits  # noqa: B018  # refuses too many columns now
 
     @classmethod
-    def design(
-        cls,
-        *,
-        n_features: int,
-        nominal_n: int,
-        budget: Budget | None,
-        frac_bits: int = 16,
-        columns: tuple[PublicColumn, ...],
-        keep: Sequence[str] = (),
-        covariance: bool = False,
-    ) -> Self:
-        """Take every column of numbers but those in `keep`."""
+    def design(cls, facts: PublicFacts, options: Options) -> Self:
+        """Take every column of numbers that is not kept."""
         return cls(
-            n_features=n_features,
-            used=numbers_but(columns, keep),
-            covariance=bool(covariance),
-            frac_bits=frac_bits,
+            n_features=facts.n_features,
+            used=numbers_but(facts.columns, options.keep),
+            covariance=options.covariance,
+            frac_bits=facts.frac_bits,
         )
 
     @cached_property
