@@ -82,7 +82,7 @@ class _ZoneLoop(ABC):
 
         n_clusters: Clusters = 1
         rounds: Annotated[Whole | None, "noisy sums; by FastLloyd's error model if None"] = None
-        alpha: Annotated[Positive, "radius, as a part of the diagonal over 2 k**(1/d)"] = 0.8
+        alpha: Annotated[Positive, "radius, as a part of the diagonal over 2 k^(1/d)"] = 0.8
         radius_strategy: Annotated[
             Literal["step", "constant"], "'step' lets the first round look half the diagonal far"
         ] = "step"

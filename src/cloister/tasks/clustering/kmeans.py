@@ -455,7 +455,7 @@ class FastLloyd(_LloydLoop):
     class Options(_LloydLoop.Options):
         """What a user may choose."""
 
-        alpha: Annotated[Positive, "radius, as a part of the diagonal over 2 k**(1/d)"] = 0.8
+        alpha: Annotated[Positive, "radius, as a part of the diagonal over 2 k^(1/d)"] = 0.8
         radius_strategy: Annotated[
             Literal["step", "constant"], "'step' lets the first round look half the diagonal far"
         ] = "step"
