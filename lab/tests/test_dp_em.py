@@ -42,7 +42,7 @@ def one_round(it: DPEM, state: Any, table: np.ndarray) -> Any:
         ({"n_clusters": 0}, "n_clusters"),
         ({"rounds": 0}, "rounds"),
         ({"moment_bits": 3}, "moment_bits"),
-        ({"moment_bits": 13}, "at most 12"),
+        ({"moment_bits": 13}, "in .4, 12."),
         ({"covariance": "round"}, "covariance"),
         ({"public_seed": None}, "public_seed"),
     ],

@@ -51,8 +51,8 @@ def start(it: LSHTree) -> Any:
     [
         ({"n_clusters": 0}, "n_clusters"),
         ({"depth": 0}, "depth"),
-        ({"depth": 17}, "at most 16"),
-        ({"depth": 10**9}, "at most 16"),
+        ({"depth": 17}, "in .1, 16."),
+        ({"depth": 10**9}, "in .1, 16."),
         ({"min_size": 0}, "min_size"),
         ({"max_leaves": 17}, "at most 16"),
         ({"max_leaves": 1.0}, "max_leaves"),
