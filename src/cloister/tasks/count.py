@@ -22,7 +22,7 @@ from cloister.task import (
     Released,
     State,
 )
-from cloister.tasks.options import Noise
+from cloister.tasks.options import Noise, made
 
 _FINE = 16  # a record counts 2**16, so that the noise is on a fine lattice (see the rounding rule)
 
@@ -56,9 +56,7 @@ class Count:
     @classmethod
     def design(cls, facts: PublicFacts, options: Options) -> Self:
         """Return the task; it needs neither `nominal_n` nor `budget`."""
-        return cls(
-            n_features=facts.n_features, frac_bits=facts.frac_bits, mechanism=options.mechanism
-        )
+        return made(cls, facts, options)
 
     def describe(self) -> str:
         """Say in plain words what is summed and what is released."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from inspect import signature
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from cloister.declared import Declaration, Whole, declarations, declared
 from cloister.errors import PlanError
 from cloister.task import PublicFacts, Task
 
+_Task = TypeVar("_Task")
 Noise = Literal["gaussian", "laplace"]
 """Laws of noise that a task may let its user choose from."""
 Clusters = Annotated[Whole, "number of clusters"]
@@ -59,3 +60,18 @@ def design(task: type[Task], facts: PublicFacts, given: Mapping[str, Any]) -> Ta
     if absent := [o.name for o in options_of(task) if o.required and o.name not in given]:
         raise _misfit(task, f"{absent[0]!r} must be given")
     return task.design(facts, getattr(task, "Options", NoOptions)(**given))
+
+
+def made(task: type[_Task], facts: PublicFacts, options: object, **chosen: Any) -> _Task:
+    """Return a task of the numbers that were chosen and, for its other fields, of what was told.
+
+    A field with the name of an option, or else of a public fact, is that.
+    """
+    names = [one.name for one in declarations(task)]  # type: ignore[arg-type]  # classes are hashable
+    told = {
+        name: getattr(source, name)
+        for source in (facts, options)
+        for name in names
+        if hasattr(source, name)
+    }
+    return task(**{**told, **chosen})

@@ -36,7 +36,7 @@ from cloister.task import (
     State,
 )
 from cloister.tasks.clustering.kmeans import centre_exhibits, centres_in_units
-from cloister.tasks.options import Clusters, PublicSeed
+from cloister.tasks.options import Clusters, PublicSeed, made
 from cloister_lab.tasks.projection import BITS, ONE, Projection, usual_axes
 from cloister_lab.tasks.recovery import Recovery, start_state
 
@@ -115,14 +115,7 @@ class Balcan:
         n_axes = options.n_axes or usual_axes(facts.n_features, facts.nominal_n)
         most = max(2, min(MAX_LEVELS, int(log(max(facts.nominal_n, 2)))))
         fits = [i for i in range(1, most + 1) if _side(i) ** n_axes <= MAX_CELLS]
-        return cls(
-            n_clusters=options.n_clusters,
-            n_features=facts.n_features,
-            n_axes=n_axes,
-            levels=options.levels or max(fits),
-            frac_bits=facts.frac_bits,
-            public_seed=options.public_seed,
-        )
+        return made(cls, facts, options, n_axes=n_axes, levels=options.levels or max(fits))
 
     def describe(self) -> str:
         """Say in plain words what is summed and what is released."""

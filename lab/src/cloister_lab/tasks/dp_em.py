@@ -45,7 +45,7 @@ from cloister.tasks.moments import (
     sum_products,
     unpack_products,
 )
-from cloister.tasks.options import Clusters, PublicSeed
+from cloister.tasks.options import Clusters, PublicSeed, made
 
 Covariance = Literal["full", "diagonal"]
 
@@ -130,14 +130,14 @@ class DPEM:
         covariance = options.covariance or ("full" if d <= MAX_FULL else "diagonal")
         coarsest = _scales(d, covariance, 0)
         longest = RESPONSIBILITY * ceil_sqrt(coarsest.l2_squared)
-        return cls(
-            n_clusters=options.n_clusters,
+        return made(
+            cls,
+            facts,
+            options,
             n_features=d,
             moment_bits=lattice_bits(longest, facts.frac_bits),
             rounds=options.rounds or _ROUNDS,
             covariance=covariance,
-            frac_bits=facts.frac_bits,
-            public_seed=options.public_seed,
         )
 
     @property

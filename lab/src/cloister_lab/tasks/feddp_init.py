@@ -47,7 +47,7 @@ from cloister.tasks.moments import (
     sum_products,
     unpack_products,
 )
-from cloister.tasks.options import Clusters, PublicSeed
+from cloister.tasks.options import Clusters, PublicSeed, made
 
 MAX_REFERENCE = 1000
 _FINE = 16  # a vote counts 2**16, so that the noise is on a fine lattice (see the rounding rule)
@@ -150,17 +150,15 @@ class FedDPInit:
         """
         d, k = facts.n_features, options.n_clusters
         longest = ceil_sqrt(products_norm_squared(d, 0))
-        return cls(
+        return made(
+            cls,
+            facts,
+            options,
             n_clusters=k,
             n_features=d,
             components=options.components or min(k, d),
             product_bits=lattice_bits(longest, facts.frac_bits),
-            reference=options.reference,
             reference_size=options.reference_size or min(MAX_REFERENCE, max(256, 4 * k)),
-            margin=options.margin,
-            refine_rounds=options.refine_rounds,
-            frac_bits=facts.frac_bits,
-            public_seed=options.public_seed,
         )
 
     @property

@@ -49,7 +49,7 @@ from cloister.tasks.clustering.kmeans import (
 from cloister.tasks.clustering.kmeans_init import sphere_packing
 from cloister.tasks.clustering.synopsis import cluster_weighted, project_to_simplex
 from cloister.tasks.intervals import BOX, ratio_interval
-from cloister.tasks.options import Clusters, Noise, PublicSeed
+from cloister.tasks.options import Clusters, Noise, PublicSeed, made
 
 Negatives = Literal["project", "zero"]
 Lloyds = SuLloyd | GLloyd
@@ -120,14 +120,11 @@ class EUGkM:
     @classmethod
     def design(cls, facts: PublicFacts, options: Options) -> Self:
         """Choose the grid by the published rule, unless it is given; see :func:`axis_cells`."""
-        return cls(
-            n_clusters=options.n_clusters,
-            n_features=facts.n_features,
+        return made(
+            cls,
+            facts,
+            options,
             cells_per_axis=options.cells_per_axis or usual_cells(facts, options),
-            mechanism=options.mechanism,
-            negatives=options.negatives,
-            frac_bits=facts.frac_bits,
-            public_seed=options.public_seed,
         )
 
     def describe(self) -> str:
@@ -293,15 +290,12 @@ class Hybrid:
         than the grid with the whole budget, see :meth:`prefers_lloyd`.
         """
         given = options.cells_per_axis
-        task = cls(
-            n_clusters=options.n_clusters,
-            n_features=facts.n_features,
+        task = made(
+            cls,
+            facts,
+            options,
             cells_per_axis=given or usual_cells(facts, options, share=0.5),
             refine=True,
-            mechanism=options.mechanism,
-            negatives=options.negatives,
-            frac_bits=facts.frac_bits,
-            public_seed=options.public_seed,
         )
         refine = options.refine
         if refine is None:

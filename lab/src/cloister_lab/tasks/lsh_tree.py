@@ -44,7 +44,7 @@ from cloister.tasks.clustering.kmeans_init import sphere_packing
 from cloister.tasks.clustering.synopsis import cluster_weighted
 from cloister.tasks.intervals import BOX, ratio_interval, size_interval
 from cloister.tasks.moments import drop_long, sum_by_label
-from cloister.tasks.options import Clusters, Noise, PublicSeed
+from cloister.tasks.options import Clusters, Noise, PublicSeed, made
 
 MAX_DEPTH = 16  # every node of every level is counted
 Depth = Annotated[int, Range(1, MAX_DEPTH)]
@@ -141,17 +141,15 @@ class LSHTree:
         levels = ceil(log2(max(2, k, n / min_size))) + 2
         depth = options.depth or min(MAX_DEPTH, levels)
         wanted = min(ceil(2 * n / min_size), _MANY_WORDS // d)
-        return cls(
+        return made(
+            cls,
+            facts,
+            options,
             n_clusters=k,
             n_features=d,
             depth=depth,
             min_size=min_size,
             max_leaves=options.max_leaves or min(1 << depth, max(k, wanted)),
-            count_share=options.count_share,
-            offset=options.offset,
-            mechanism=options.mechanism,
-            frac_bits=facts.frac_bits,
-            public_seed=options.public_seed,
         )
 
     def describe(self) -> str:

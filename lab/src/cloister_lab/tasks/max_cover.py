@@ -37,7 +37,7 @@ from cloister.task import (
 )
 from cloister.tasks.clustering.kmeans import centre_exhibits, centres_in_units
 from cloister.tasks.clustering.synopsis import cluster_weighted, nearest, project_to_simplex
-from cloister.tasks.options import Clusters, PublicSeed
+from cloister.tasks.options import Clusters, PublicSeed, made
 from cloister_lab.tasks.grid_synopsis import cell_middles, cells_of
 from cloister_lab.tasks.projection import BITS, Projection, usual_axes
 from cloister_lab.tasks.recovery import Recovery, start_state
@@ -112,13 +112,12 @@ class MaxCoverHistogram:
         """
         n_axes = options.n_axes or usual_axes(facts.n_features, facts.nominal_n)
         bits = min(MAX_CELL_BITS, (2 * facts.nominal_n).bit_length() - 1)
-        return cls(
-            n_clusters=options.n_clusters,
-            n_features=facts.n_features,
+        return made(
+            cls,
+            facts,
+            options,
             n_axes=n_axes,
             fineness=options.fineness or max(2, min(MAX_FINENESS, bits // n_axes)),
-            frac_bits=facts.frac_bits,
-            public_seed=options.public_seed,
         )
 
     def describe(self) -> str:

@@ -42,7 +42,7 @@ from cloister.task import (
     State,
 )
 from cloister.tasks.clustering.kmeans import FastLloyd, fold
-from cloister.tasks.options import Clusters, PublicSeed
+from cloister.tasks.options import Clusters, PublicSeed, made
 
 CANDIDATES = 256  # points of a sampling zone among which one is drawn
 FINE_BITS = 16  # a record at the edge of its zone adds a vector of 2**16 steps
@@ -210,11 +210,7 @@ class KMeansGuaranteeDP(_ZoneLoop):
     @classmethod
     def design(cls, facts: PublicFacts, options: Options) -> Self:
         """Choose radii and number of rounds as FastLloyd does."""
-        return cls(
-            **cls._as_fastlloyd(facts, options, options.rounds),
-            zone_share=options.zone_share,
-            concentration=options.concentration,
-        )
+        return made(cls, facts, options, **cls._as_fastlloyd(facts, options, options.rounds))
 
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return FastLloyd's block: for each cluster the sums and, last, the count."""
@@ -307,7 +303,7 @@ class SubClusterDP(_ZoneLoop):
         steps = None if options.rounds is None else max(1, options.rounds // 2)
         numbers = cls._as_fastlloyd(replace(facts, nominal_n=fewer), options, steps)
         numbers["rounds"] = options.rounds or 2 * numbers["rounds"]
-        return cls(**numbers, internal_k=options.internal_k, sub_share=options.sub_share)
+        return made(cls, facts, options, **numbers)
 
     @property
     def _steps(self) -> int:

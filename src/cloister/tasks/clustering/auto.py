@@ -40,7 +40,7 @@ from cloister.tasks.clustering.auto_pca import PcaRoute
 from cloister.tasks.clustering.kmeans import centre_exhibits, centres_in_units
 from cloister.tasks.clustering.lloyd_kernel import check_exact
 from cloister.tasks.intervals import ratio_interval, size_interval
-from cloister.tasks.options import Clusters, PublicSeed
+from cloister.tasks.options import Clusters, PublicSeed, made
 
 Route = GridRoute | PcaRoute | MeanRoute
 
@@ -104,14 +104,7 @@ class Auto:
     @classmethod
     def design(cls, facts: PublicFacts, options: Options) -> Self:
         """Fix every public number."""
-        return cls(
-            n_clusters=options.n_clusters,
-            n_features=facts.n_features,
-            nominal_n=facts.nominal_n,
-            mu=planned_mu(facts),
-            frac_bits=facts.frac_bits,
-            public_seed=options.public_seed,
-        )
+        return made(cls, facts, options, mu=planned_mu(facts))
 
     @cached_property
     def route(self) -> Route:

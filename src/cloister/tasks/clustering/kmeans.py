@@ -45,7 +45,7 @@ from cloister.task import (
 from cloister.tasks.clustering.kmeans_init import sphere_packing
 from cloister.tasks.clustering.lloyd_kernel import check_exact, sum_near_centres
 from cloister.tasks.intervals import ratio_interval, size_interval
-from cloister.tasks.options import Clusters, Noise, PublicSeed
+from cloister.tasks.options import Clusters, Noise, PublicSeed, made
 
 Post = Literal["fold", "truncate", "none"]
 
@@ -161,19 +161,17 @@ class _LloydLoop(ABC):
     @classmethod
     def design(cls, facts: PublicFacts, options: Options) -> Self:
         """Choose by error models what the user left open."""
-        task = cls(
-            n_clusters=options.n_clusters,
-            n_features=facts.n_features,
+        task = made(
+            cls,
+            facts,
+            options,
             rounds=options.rounds or cls._best_rounds(facts, options),
-            frac_bits=facts.frac_bits,
-            post=options.post,
-            public_seed=options.public_seed,
+            relocate_empty=bool(options.relocate_empty),
             **cls._own_numbers(facts, options),
         )
-        relocate = options.relocate_empty
-        return replace(
-            task, relocate_empty=task._relocation_pays(facts) if relocate is None else relocate
-        )
+        if options.relocate_empty is None and task._relocation_pays(facts):
+            return replace(task, relocate_empty=True)
+        return task
 
     @classmethod
     def _own_numbers(cls, facts: PublicFacts, options: Any) -> dict[str, Any]:
@@ -480,13 +478,11 @@ class FastLloyd(_LloydLoop):
 
     @classmethod
     def _own_numbers(cls, facts: PublicFacts, options: Any) -> dict[str, Any]:
-        """Return the radii, the law and whether moves are shortened."""
+        """Return the radii."""
         radius = cls._usual_radius(facts, options)
         return {
             "first_radius": sqrt(facts.n_features) if options.radius_strategy == "step" else radius,
             "radius": radius,
-            "mechanism": options.mechanism,
-            "radius_clip": options.radius_clip,
         }
 
     @classmethod

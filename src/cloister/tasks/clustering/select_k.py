@@ -36,7 +36,7 @@ from cloister.tasks.clustering.auto_mean import MeanRoute
 from cloister.tasks.clustering.gap_statistic import BAND, LEAST, gap_curve
 from cloister.tasks.clustering.kmeans import centre_exhibits
 from cloister.tasks.clustering.synopsis import cell_centres
-from cloister.tasks.options import PublicSeed
+from cloister.tasks.options import PublicSeed, made
 
 MOST_CLUSTERS = 256
 NumberOfClusters = Annotated[int, Range(1, MOST_CLUSTERS)]
@@ -99,15 +99,7 @@ class SelectK:
     @classmethod
     def design(cls, facts: PublicFacts, options: Options) -> Self:
         """Fix every public number."""
-        return cls(
-            min_clusters=options.min_clusters,
-            max_clusters=options.max_clusters,
-            n_features=facts.n_features,
-            nominal_n=facts.nominal_n,
-            mu=planned_mu(facts),
-            frac_bits=facts.frac_bits,
-            public_seed=options.public_seed,
-        )
+        return made(cls, facts, options, mu=planned_mu(facts))
 
     @cached_property
     def _auto(self) -> Auto:

@@ -58,6 +58,7 @@ from cloister.tasks.evaluation.layers import (
     truth_of,
 )
 from cloister.tasks.examples import BOOLEAN, Example
+from cloister.tasks.options import made
 
 _MOST_CLASSES = 64
 _VAGUE = 0.5  # a group of scores whose interval is as wide says nothing in a picture
@@ -174,19 +175,19 @@ class Evaluation:
                 f"prediction {told!r} must have the categories of the truth, {classes}."
             )
         score = None if options.score is None else position(columns, options.score, "score")
-        return cls(
-            n_features=facts.n_features,
+        return made(
+            cls,
+            facts,
+            options,
             classes=classes,
             truth=truth,
             model=model,
-            released=options.released,
             prediction=None if told is None else position(columns, told),
             score=score,
             probability=score is None or (facts.low[score], facts.high[score]) == (0.0, 1.0),
             n_bins=options.n_bins
             or scores.number_of_bins(_noise_over_n(facts.budget, facts.nominal_n)),
             silos=facts.silos if options.by_silo else (),
-            frac_bits=facts.frac_bits,
         )
 
     @property

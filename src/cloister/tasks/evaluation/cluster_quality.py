@@ -42,6 +42,7 @@ from cloister.task import (
 )
 from cloister.tasks import scores
 from cloister.tasks.examples import NUMBER, OTHER_NUMBER, Example
+from cloister.tasks.options import made
 
 Bins = Annotated[int, Range(2, 256)]
 _FINE = 16  # a record counts 2**16, so that the noise is on a fine lattice
@@ -109,12 +110,7 @@ class ClusterQuality:
                 f"{given.shape}."
             )
         steps = Grid(facts.low, facts.high, facts.frac_bits).encode(given)
-        return cls(
-            n_features=facts.n_features,
-            centres=tuple(tuple(int(v) for v in row) for row in steps),
-            n_bins=options.n_bins,
-            frac_bits=facts.frac_bits,
-        )
+        return made(cls, facts, options, centres=tuple(tuple(int(v) for v in row) for row in steps))
 
     @cached_property
     def _places(self) -> Integers:

@@ -46,6 +46,7 @@ from cloister.tasks.evaluation.layers import (
     truth_of,
 )
 from cloister.tasks.examples import OTHER_NUMBER, Example
+from cloister.tasks.options import made
 
 
 @declared
@@ -134,19 +135,19 @@ class RegressionEvaluation:
         told = None
         if options.prediction is not None:
             told = position(columns, options.prediction, "prediction")
-        return cls(
-            n_features=facts.n_features,
+        return made(
+            cls,
+            facts,
+            options,
             truth=truth,
             low=low,
             high=high,
             bound=(high - low) / 2 if options.bound is None else options.bound,
             model=model,
-            released=options.released,
             prediction=told,
             prediction_low=0.0 if told is None else columns[told].low,
             prediction_high=0.0 if told is None else columns[told].high,
             silos=facts.silos if options.by_silo else (),
-            frac_bits=facts.frac_bits,
         )
 
     def describe(self) -> str:

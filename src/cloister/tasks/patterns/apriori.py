@@ -45,7 +45,7 @@ from cloister.task import (
 )
 from cloister.tasks.columns import position
 from cloister.tasks.examples import Example
-from cloister.tasks.options import PublicSeed
+from cloister.tasks.options import PublicSeed, made
 from cloister.tasks.patterns.association import Limits, exhibits_of
 from cloister.tasks.patterns.supports import Heavy, load_edges, load_law, mended, shrink
 
@@ -187,19 +187,12 @@ class Apriori:
                     f"column {column.name!r} must be boolean, as each item of a catalogue is; "
                     "write one column of 0 and 1 for each item or category."
                 )
-        task = cls(
-            n_features=facts.n_features,
-            min_support=options.min_support,
-            max_size=options.max_size,
-            most_candidates=options.most_candidates,
-            limit=options.limit,
+        task = made(
+            cls,
+            facts,
+            options,
             basket_size=options.basket_size or _BASKET_SIZES[1],
-            min_confidence=options.min_confidence,
-            min_lift=options.min_lift,
-            min_count=options.min_count,
             sensitive=tuple(_items(entry, facts) for entry in options.sensitive),
-            public_seed=options.public_seed,
-            frac_bits=facts.frac_bits,
         )
         budget = facts.budget
         if options.basket_size is not None or budget is None or budget.delta == 0:

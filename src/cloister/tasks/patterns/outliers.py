@@ -46,7 +46,7 @@ from cloister.task import (
 )
 from cloister.tasks.columns import categories_of, codes, in_batches, position
 from cloister.tasks.examples import CATEGORY, NUMBER, OTHER_NUMBER, Example
-from cloister.tasks.options import PublicSeed
+from cloister.tasks.options import PublicSeed, made
 from cloister.tasks.preparation.quantiles import Quantiles, quantiles_of
 from cloister.tasks.preparation.statistics import Statistics
 from cloister.tasks.scores import Estimate, as_results
@@ -162,21 +162,17 @@ class Outliers:
             raise PlanError("columns must hold at least one of numbers; categories have no mean.")
         n_views = 1 if used <= 2 else min(_VIEWS, used)
         group = options.group
-        return cls(
+        return made(
+            cls,
+            facts,
+            options,
             usual=cls._usual(facts, options),
-            method=options.method,
-            low=facts.low,
-            high=facts.high,
-            threshold=options.threshold,
-            count_share=options.count_share,
             group=None if group is None else position(facts.columns, group, "group"),
             group_names=() if group is None else categories_of(facts.columns, group),
-            min_group=options.min_group,
             n_views=n_views,
             n_cells=_cells_along(facts, used, n_views)
             if options.method == "density"
             else _CELLS[0],
-            public_seed=options.public_seed,
         )
 
     @classmethod

@@ -32,7 +32,7 @@ from cloister.task import (
     State,
 )
 from cloister.tasks.examples import MIXED, Example
-from cloister.tasks.options import Keep
+from cloister.tasks.options import Keep, made
 from cloister.tasks.preparation.quantiles import Quantiles, Refine, TreeLevels
 
 _USUAL = (0.01, 0.99)
@@ -102,13 +102,7 @@ class Bounds:
             rank = quantiles.rank_noise(noise, facts.nominal_n)
             tail = max(_USUAL[0], min(_BEYOND * rank, _MOST))
             quantiles = replace(quantiles, probabilities=(tail, 1 - tail))
-        return cls(
-            quantiles=quantiles,
-            names=facts.names,
-            low=facts.low,
-            high=facts.high,
-            categories=facts.categories,
-        )
+        return made(cls, facts, options, quantiles=quantiles)
 
     @property
     def n_features(self) -> int:

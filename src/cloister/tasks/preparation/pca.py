@@ -41,7 +41,7 @@ from cloister.tasks.columns import Encoding, position
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.intervals import ratio_interval, round_up, size_interval
 from cloister.tasks.moments import PRODUCT, SQUARE, n_products, sum_products, unpack_products
-from cloister.tasks.options import Keep
+from cloister.tasks.options import Keep, made
 from cloister.tasks.preparation.standardise import Reach
 
 _MEAN_SHARE = 0.15
@@ -130,17 +130,14 @@ class PCA:
         """Take every column that is not kept."""
         kept = tuple(sorted(position(facts.columns, name, "keep") for name in options.keep))
         width = Encoding(facts.levels, facts.frac_bits, kept).width - 1
-        return cls(
-            names=facts.names,
-            low=facts.low,
-            high=facts.high,
-            categories=facts.categories,
+        return made(
+            cls,
+            facts,
+            options,
             kept=kept,
             n_components=options.n_components or max(1, min(2, width)),
             clip=float(options.clip),
             reach=float(options.reach),
-            whiten=options.whiten,
-            frac_bits=facts.frac_bits,
         )
 
     @property

@@ -37,7 +37,7 @@ from cloister.task import (
     Transformer,
 )
 from cloister.tasks.examples import MIXED, Example
-from cloister.tasks.options import design, options_of
+from cloister.tasks.options import design, made, options_of
 
 _PREPARING_SHARE = 0.1  # of the budget, for each step before the last, unless told
 _TOLD_BY = ("target", "truth")  # options that name the column which no step before may change
@@ -163,16 +163,9 @@ class Pipeline:
             designed.append(step)
             if isinstance(step, Transformer):
                 reaching = step.output
-        made = cls(
-            steps=tuple(designed),
-            shares=shares,
-            names=facts.names,
-            low=facts.low,
-            high=facts.high,
-            frac_bits=facts.frac_bits,
-        )
+        task = made(cls, facts, options, steps=tuple(designed), shares=shares)
         _check_signals(designed, shares, facts.budget, facts.nominal_n, options.least_signal)
-        return made
+        return task
 
     @classmethod
     def _check_names(cls, names: Sequence[str], known: Mapping[str, type[Task]]) -> None:

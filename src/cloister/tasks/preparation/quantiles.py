@@ -45,7 +45,7 @@ from cloister.task import (
 )
 from cloister.tasks.columns import position
 from cloister.tasks.examples import MIXED, Example
-from cloister.tasks.options import Keep
+from cloister.tasks.options import Keep, made
 from cloister.tasks.scores import Estimate
 
 BRANCHES = 4  # of a cell; of 256 cells it makes the least noise of a running sum [QYL13]_
@@ -113,13 +113,13 @@ class Quantiles:
     def design(cls, facts: PublicFacts, options: Options) -> Self:
         """Take every column of numbers that is not kept."""
         used = numbers_but(facts.columns, options.keep)
-        return cls(
-            n_features=facts.n_features,
+        return made(
+            cls,
+            facts,
+            options,
             used=used,
-            probabilities=options.probabilities,
             levels=options.levels or usual_levels(facts.nominal_n, facts.budget, len(used)),
             rounds=2 if options.refine else 1,
-            frac_bits=facts.frac_bits,
         )
 
     def describe(self) -> str:

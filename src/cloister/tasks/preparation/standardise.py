@@ -26,7 +26,7 @@ from cloister.task import (
     State,
 )
 from cloister.tasks.examples import MIXED, Example
-from cloister.tasks.options import Keep
+from cloister.tasks.options import Keep, made
 from cloister.tasks.preparation.statistics import Statistics
 
 Reach = Annotated[float, Range(above=0, most=100)]
@@ -80,12 +80,11 @@ class Standardise:
     @classmethod
     def design(cls, facts: PublicFacts, options: Options) -> Self:
         """Standardise every column of numbers that is not kept."""
-        return cls(
+        return made(
+            cls,
+            facts,
+            options,
             statistics=Statistics.design(facts, Statistics.Options(keep=options.keep)),
-            names=facts.names,
-            low=facts.low,
-            high=facts.high,
-            categories=facts.categories,
             reach=float(options.reach),
         )
 

@@ -38,7 +38,7 @@ from cloister.tasks.moments import (
     sum_products,
     unpack_products,
 )
-from cloister.tasks.options import Keep
+from cloister.tasks.options import Keep, made
 from cloister.tasks.population import ENDS, POPULATION_NOTE
 from cloister.tasks.preparation.quantiles import check_used, numbers_but
 from cloister.tasks.scores import Estimate, ratio
@@ -95,12 +95,7 @@ class Statistics:
     @classmethod
     def design(cls, facts: PublicFacts, options: Options) -> Self:
         """Take every column of numbers that is not kept."""
-        return cls(
-            n_features=facts.n_features,
-            used=numbers_but(facts.columns, options.keep),
-            covariance=options.covariance,
-            frac_bits=facts.frac_bits,
-        )
+        return made(cls, facts, options, used=numbers_but(facts.columns, options.keep))
 
     @cached_property
     def _bits(self) -> int:

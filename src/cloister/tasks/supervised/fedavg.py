@@ -45,7 +45,7 @@ from cloister.task import (
 from cloister.tasks.columns import Encoding, categories_of, codes, position
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.intervals import round_up
-from cloister.tasks.options import PublicSeed, Target
+from cloister.tasks.options import PublicSeed, Target, made
 from cloister.tasks.supervised.local_training import NORM, Network, alike, bounded, clipped
 
 Trust = Literal["sum", "local"]
@@ -370,19 +370,15 @@ class _Trained(_Averaging):
                 )
             n_clients = len(facts.silos) if clients == "silo" else facts.nominal_n
         target = position(facts.columns, options.target)
-        task = cls(
-            n_features=facts.n_features,
+        task = made(
+            cls,
+            facts,
+            options,
             n_clients=n_clients,
             rounds=options.rounds or _FEW_ROUNDS,
             clients=clients,
             client_column=at,
             target=target,
-            levels=facts.levels,
-            hidden=options.hidden,
-            local_steps=options.local_steps,
-            local_rate=options.local_rate,
-            public_seed=options.public_seed,
-            frac_bits=facts.frac_bits,
             **cls._in_general(options),
             **cls._of_target(facts.columns, target),
         )

@@ -43,7 +43,7 @@ from cloister.task import (
 )
 from cloister.tasks.columns import categories_of, codes, position
 from cloister.tasks.examples import MIXED, Example
-from cloister.tasks.options import PublicSeed, Target
+from cloister.tasks.options import PublicSeed, Target, made
 from cloister.tasks.supervised.class_tables import ClassWeight, check_weights, weights_of
 from cloister.tasks.supervised.forest_trees import Tree, coded_columns, grow
 
@@ -168,22 +168,19 @@ class RandomForest:
         faint = kind == "random" and clear < _FAINT
         n_trees = options.n_trees or _TREES["faint" if faint else kind]
         depth = options.depth or _usual_depth(kind, clear / sqrt(n_trees))
-        return cls(
-            n_features=facts.n_features,
+        return made(
+            cls,
+            facts,
+            options,
             target=position(facts.columns, options.target),
             classes=classes,
-            levels=facts.levels,
             kind=kind,
             n_trees=n_trees,
             depth=depth,
             columns_per_tree=options.columns_per_tree
             or (1 if kind == "boosted" and depth < 5 else 2),
-            bins=options.bins,
-            rate=options.rate,
             class_weight=weights_of(options.class_weight, classes),
             balanced=options.class_weight == "balanced",
-            public_seed=options.public_seed,
-            frac_bits=facts.frac_bits,
         )
 
     def describe(self) -> str:

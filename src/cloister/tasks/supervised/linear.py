@@ -42,7 +42,7 @@ from cloister.task import (
 from cloister.tasks.columns import Encoding, position
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.moments import n_products
-from cloister.tasks.options import Target
+from cloister.tasks.options import Target, made
 from cloister.tasks.population import population_interval
 from cloister.tasks.supervised.contrasts import (
     Reference,
@@ -203,19 +203,16 @@ class Linear:
             noise = noise_of_mean(width, facts.budget, facts.nominal_n)
             stretch = max(_TYPICAL * _NOISY / max(noise, 1e-12), _SHORTEST)
             clip = min(sqrt(stretch * usual_square(levels)), _LONG)
-        return cls(
-            n_features=facts.n_features,
+        return made(
+            cls,
+            facts,
+            options,
             target=at,
             levels=levels,
             names=Encoding(levels, facts.frac_bits, (at,)).names(columns),
-            low=facts.low,
-            high=facts.high,
             clip=float(clip),
             alpha=float(options.alpha),
-            shrinkage=options.shrinkage,
-            sandwich=options.sandwich,
             reference=chosen_references(columns, options.reference, options.target),
-            frac_bits=facts.frac_bits,
         )
 
     @cached_property

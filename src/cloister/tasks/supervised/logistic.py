@@ -44,7 +44,7 @@ from cloister.task import (
 from cloister.tasks.columns import Encoding, categories_of, codes, position
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.intervals import round_up
-from cloister.tasks.options import Target
+from cloister.tasks.options import Target, made
 from cloister.tasks.population import ENDS, population_interval
 from cloister.tasks.shrinkage import james_stein
 from cloister.tasks.supervised.class_tables import ClassWeight, check_weights, weights_of
@@ -213,22 +213,19 @@ class Logistic:
         if clip is None and rounds < _FEWEST:  # lengths could not be seen either
             clip = length
         weight = options.class_weight
-        return cls(
-            n_features=facts.n_features,
+        return made(
+            cls,
+            facts,
+            options,
             target=at,
             classes=classes,
-            levels=facts.levels,
             names=encoding.names(facts.columns),
-            low=facts.low,
-            high=facts.high,
             rounds=rounds,
             clip=None if clip is None else float(clip),
             first_length=length,
             penalty=1 / options.C,
             class_weight="balanced" if weight == "balanced" else weights_of(weight, classes),
-            shrinkage=options.shrinkage,
             reference=chosen_references(facts.columns, options.reference, options.target),
-            frac_bits=facts.frac_bits,
         )
 
     @cached_property

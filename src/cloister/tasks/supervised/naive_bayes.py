@@ -42,7 +42,7 @@ from cloister.task import (
 from cloister.tasks.columns import categories_of, codes, position
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.intervals import fieller, ratio_interval, size_interval
-from cloister.tasks.options import Target
+from cloister.tasks.options import Target, made
 from cloister.tasks.population import ENDS, population_interval, share_variance
 from cloister.tasks.supervised.class_tables import (
     bins_of,
@@ -193,20 +193,18 @@ class NaiveBayes:
             length = sqrt(n_cells * (n_cells - 1)) if n_cells else lengths.get(kind, 1.0)
             part = of_counts if kind == "counts" else share
             words.append(max(floor(_NORM * sqrt(part / total) / length), int(kind != "class")))
-        return cls(
-            n_features=facts.n_features,
+        return made(
+            cls,
+            facts,
+            options,
             target=at,
             classes=classes,
             kinds=kinds,
             cells=cells,
-            categories=facts.categories,
-            low=facts.low,
-            high=facts.high,
             words=tuple(words),
             class_word=floor(_NORM * sqrt(of_classes / total)),
             most_counts=most,
             smoothing=float(options.smoothing),
-            frac_bits=facts.frac_bits,
         )
 
     def describe(self) -> str:
