@@ -30,6 +30,8 @@ INTERVAL_95: Mapping[Mechanism, float] = {
     "none": 0.0,
 }
 """Half-width of the central 95 % of each law, in its standard deviations."""
+FINE = 16
+"""A record counts ``2**FINE`` where it counts 1, so that the noise is on a fine lattice."""
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Records = NDArray[np.int32]

@@ -11,6 +11,7 @@ from cloister.declared import Whole, declared
 from cloister.display import Exhibit, Measured, Table
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.task import (
+    FINE,
     INTERVAL_95,
     Block,
     Floats,
@@ -23,8 +24,6 @@ from cloister.task import (
     State,
 )
 from cloister.tasks.options import Noise, made
-
-_FINE = 16  # a record counts 2**16, so that the noise is on a fine lattice (see the rounding rule)
 
 
 @declared
@@ -68,18 +67,18 @@ class Count:
 
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return the single word."""
-        one = 1 << _FINE
+        one = 1 << FINE
         return (Block("count", (1,), l1=one, l2_squared=one**2, weight=1.0),)
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         """Return the number of records in fine units."""
-        return np.array([len(records) << _FINE], dtype=np.int64)
+        return np.array([len(records) << FINE], dtype=np.int64)
 
     def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
         """Return the noisy count."""
         count = released["count"]
         return {
-            "count": from_grid(count.values, _FINE),
+            "count": from_grid(count.values, FINE),
             "half_width": self._half_width(count.noise_std),
         }
 
@@ -88,7 +87,7 @@ class Count:
         return {"half_width": self._half_width(noise_std)}
 
     def _half_width(self, noise_std: float) -> Floats:
-        return np.array([INTERVAL_95[self.mechanism] * noise_std / (1 << _FINE)])
+        return np.array([INTERVAL_95[self.mechanism] * noise_std / (1 << FINE)])
 
     def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
         """Return ``count`` and the half-width of its 95 % noise interval, in records."""

@@ -24,6 +24,7 @@ from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.randomness import public_generator
 from cloister.task import (
+    FINE,
     Block,
     Floats,
     GridState,
@@ -46,7 +47,6 @@ Levels = Annotated[int, Range(1, MAX_LEVELS)]
 MAX_CUBES = 256  # of one level that are split further
 MAX_SWAPS = 100
 COUNT_SHARE, MEAN_SHARE = 0.5, 0.5
-_FINE = 16  # a record counts 2**16, so that the noise is on a fine lattice (see the rounding rule)
 _GAIN = 1e-9  # a swap that saves a smaller part of the cost is none
 
 
@@ -134,7 +134,7 @@ class Balcan:
         if t > 0:
             return (replace(self._recovery.block(0), weight=MEAN_SHARE),)
         # A record is in one cube of each level, and adds `one` there.
-        one, levels = 1 << _FINE, self.levels
+        one, levels = 1 << FINE, self.levels
         words = sum(self._cells(level) for level in range(1, levels + 1))
         return (Block("cubes", (words,), levels * one, levels * one**2, COUNT_SHARE),)
 
@@ -147,14 +147,14 @@ class Balcan:
             np.bincount(self._cubes_of(projected, level), minlength=self._cells(level))
             for level in range(1, self.levels + 1)
         ]
-        return np.concatenate(counts).astype(np.int64) << _FINE
+        return np.concatenate(counts).astype(np.int64) << FINE
 
     def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
         """Find crowded cubes and group them; then take the noisy means as centres."""
         if t == 0:
             block = released["cubes"]
             points, weights = self._crowded(
-                block.values / float(1 << _FINE), block.noise_std / (1 << _FINE)
+                block.values / float(1 << FINE), block.noise_std / (1 << FINE)
             )
             chosen = local_search(points, weights, self.n_clusters, public_seed=self.public_seed)
             real = {name: from_grid(value, self.frac_bits) for name, value in state.items()}

@@ -21,6 +21,7 @@ from cloister.display import Exhibit
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.task import (
+    INTERVAL_95,
     Block,
     Floats,
     GridState,
@@ -53,7 +54,6 @@ RESPONSIBILITY = 64  # a record's responsibilities are parts of this
 SMALLEST_STD = 1 / 64  # of a component along any direction, grid coordinates
 MAX_FULL = 8  # columns; with more, products of columns are hardly worth their noise
 _ROUNDS = 5
-_NORMAL_95 = 1.96
 _CHUNK_VALUES = 1 << 20
 # Fixed point of the exponents: differences to a mean, whitening, whitened differences, exponents.
 _DIFFERENCE_BITS, _WHITE_BITS, _SCORE_BITS, _EXPONENT_BITS = 12, 8, 10, 6
@@ -246,7 +246,9 @@ class DPEM:
         count_std = block.noise_std / (scales.count * RESPONSIBILITY)
         floored = np.maximum(counts, max(1.0, count_std))
         old = from_grid(state["centres"], self.frac_bits)
-        empty = counts <= max(1.0, _NORMAL_95 * count_std)  # noise alone could explain it
+        empty = counts <= max(
+            1.0, INTERVAL_95["gaussian"] * count_std
+        )  # noise alone could explain it
         means = np.where(empty[:, None], old, np.clip(sums / floored[:, None], *BOX))
         second_std = block.noise_std / (SQUARE * unit * (1 << self.moment_bits))
         low, high = ratio_interval(

@@ -22,6 +22,8 @@ from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid, round_to_grid
 from cloister.randomness import public_generator
 from cloister.task import (
+    FINE,
+    INTERVAL_95,
     Block,
     Floats,
     GridState,
@@ -50,8 +52,6 @@ from cloister.tasks.moments import (
 from cloister.tasks.options import Clusters, PublicSeed, made
 
 MAX_REFERENCE = 1000
-_FINE = 16  # a vote counts 2**16, so that the noise is on a fine lattice (see the rounding rule)
-_NORMAL_95 = 1.96
 _CHUNK_VALUES = 1 << 22
 
 
@@ -214,7 +214,7 @@ class FedDPInit:
             l1, l2_squared = products_l1(d, bits), products_norm_squared(d, bits)
             return (Block("products", (n_products(d),), l1, l2_squared, weight),)
         if t == 1:
-            one = 1 << _FINE
+            one = 1 << FINE
             return (Block("votes", (len(self._reference),), one, one**2, weight),)
         (block,) = self._lloyd.blocks(0)
         return (replace(block, weight=weight),)
@@ -229,7 +229,7 @@ class FedDPInit:
         if t == 1:
             points = self._project(self._reference, state["axes"])
             votes, _ = nearest_two(seen, points)
-            return np.bincount(votes, minlength=len(points)).astype(np.int64) << _FINE
+            return np.bincount(votes, minlength=len(points)).astype(np.int64) << FINE
         payload = self._lloyd.payload(0)
         labels, near = nearest_two(seen, state["anchors"], self.margin)
         labels[~near] = self.n_clusters  # one bin behind the last is dropped
@@ -259,7 +259,7 @@ class FedDPInit:
             )
             return {**real, "axes": main_axes(matrix, self.components)}
         if t == 1:
-            votes = released["votes"].values / float(1 << _FINE)
+            votes = released["votes"].values / float(1 << FINE)
             points = from_grid(self._project(self._reference, state["axes"]), self.frac_bits)
             weights = project_to_simplex(votes, max(1.0, votes.sum()))
             anchors = cluster_weighted(
@@ -268,7 +268,7 @@ class FedDPInit:
             return {**real, "anchors": anchors, "centres": np.clip(anchors @ real["axes"], -1, 1)}
         moved = dict(self._lloyd.update(0, state, released))
         count_std = released["sums"].noise_std / self._lloyd.payload(0).count_word
-        empty = moved["sizes"] <= max(1.0, _NORMAL_95 * count_std)
+        empty = moved["sizes"] <= max(1.0, INTERVAL_95["gaussian"] * count_std)
         # Where noise alone could explain the count, the public points know more than the ratio.
         moved["centres"] = np.where(empty[:, None], real["centres"], moved["centres"])
         return {**real, **moved}

@@ -27,6 +27,7 @@ from cloister.hazmat.fixedpoint import Grid
 from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import gaussian_noise_multiplier
 from cloister.task import (
+    FINE,
     INTERVAL_95,
     Block,
     Floats,
@@ -55,7 +56,6 @@ Negatives = Literal["project", "zero"]
 Lloyds = SuLloyd | GLloyd
 
 MAX_CELLS = 1 << 16  # more are slow to cluster, and no count would rise above its noise
-_FINE = 16  # a record counts 2**16, so that the noise is on a fine lattice (see the rounding rule)
 
 
 @declared
@@ -149,18 +149,18 @@ class EUGkM:
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return one count for each cell."""
         # A record is in one cell and adds `one` there: both norms are `one`.
-        one = 1 << _FINE
+        one = 1 << FINE
         return (Block("counts", (self.n_cells,), l1=one, l2_squared=one**2, weight=1.0),)
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         """Return the number of records in each cell, in fine units."""
         cells = cells_of(records, self.cells_per_axis, self.frac_bits)
-        return np.bincount(cells, minlength=self.n_cells).astype(np.int64) << _FINE
+        return np.bincount(cells, minlength=self.n_cells).astype(np.int64) << FINE
 
     def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
         """Cluster the middles of the cells, weighted by what their counts are likely to be."""
         block = released["counts"]
-        counts, noise = block.values / float(1 << _FINE), block.noise_std / (1 << _FINE)
+        counts, noise = block.values / float(1 << FINE), block.noise_std / (1 << FINE)
         points = cell_middles(self.n_features, self.cells_per_axis)
         weights = np.maximum(counts, 0.0)
         if self.negatives == "project" or not weights.any():
@@ -208,7 +208,7 @@ class EUGkM:
             ``half_width`` of shape (n_features,) in data units and ``size_half_width`` of shape
             (1,) in records.
         """
-        noise = INTERVAL_95[self.mechanism] * noise_std / (1 << _FINE)
+        noise = INTERVAL_95[self.mechanism] * noise_std / (1 << FINE)
         k, d = self.n_clusters, self.n_features
         error = noise * sqrt(_centre_variance(self.n_cells, k, d, nominal_n))
         half_width = min(error + 1 / self.cells_per_axis, 1.0)

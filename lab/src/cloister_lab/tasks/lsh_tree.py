@@ -28,6 +28,7 @@ from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import gaussian_noise_multiplier
 from cloister.randomness import public_generator
 from cloister.task import (
+    FINE,
     Block,
     Floats,
     GridState,
@@ -49,7 +50,6 @@ from cloister.tasks.options import Clusters, Noise, PublicSeed, made
 MAX_DEPTH = 16  # every node of every level is counted
 Depth = Annotated[int, Range(1, MAX_DEPTH)]
 BRANCH = 3  # a node of this many smallest leaves is cut
-_FINE = 16  # a record counts 2**16, so that the noise is on a fine lattice (see the rounding rule)
 _MANY_WORDS = 1 << 20  # of all leaves' sums: more leaves are not worth sending
 _PLANE_BITS = 12  # normals of the planes are rounded to this
 
@@ -179,7 +179,7 @@ class LSHTree:
         """Return the counts of all nodes but the root, then sums and counts of the leaves."""
         if t == 0:
             # A record is in one node of each level, and adds `one` there.
-            one = 1 << _FINE
+            one = 1 << FINE
             nodes = (2 << self.depth) - 2
             depth = self.depth
             return (Block("counts", (nodes,), depth * one, depth * one**2, self.count_share),)
@@ -197,7 +197,7 @@ class LSHTree:
             while len(level) > 2:
                 level = level.reshape(-1, 2).sum(axis=1)
                 levels.append(level)
-            return np.concatenate(levels[::-1]) << _FINE
+            return np.concatenate(levels[::-1]) << FINE
         (block,) = self.blocks(t)
         labels = self._labels(state["leaves"] >> self.frac_bits)[codes]
         drop_long(labels, records, block.l2_squared - self._count_word**2, self.max_leaves)
@@ -211,7 +211,7 @@ class LSHTree:
         real = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
         if t == 0:
             counts = np.zeros(2 << self.depth)
-            counts[2:] = released["counts"].values / float(1 << _FINE)
+            counts[2:] = released["counts"].values / float(1 << FINE)
             counts[1] = counts[2] + counts[3]
             leaves = grow(counts, self.min_size, self.max_leaves)
             padded = np.zeros(self.max_leaves)

@@ -24,6 +24,7 @@ from cloister.display import Exhibit
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.task import (
+    FINE,
     Block,
     Floats,
     GridState,
@@ -46,7 +47,6 @@ MAX_CELL_BITS = 16  # a grid has at most 2**16 cells
 MAX_FINENESS = 6
 Fineness = Annotated[int, Range(2, MAX_FINENESS)]
 COUNT_SHARE, MEAN_SHARE, LLOYD_SHARE = 0.4, 0.3, 0.3
-_FINE = 16  # a record counts 2**16, so that the noise is on a fine lattice (see the rounding rule)
 _UNITS = 16  # counts are rounded to this part of a record, so that sums are the same everywhere
 
 
@@ -139,7 +139,7 @@ class MaxCoverHistogram:
             share = MEAN_SHARE if t == 1 else LLOYD_SHARE
             return (replace(self._recovery.block(t - 1), weight=share),)
         # A record is in one cell of each grid, and adds `one` there.
-        one, grids = 1 << _FINE, len(self._sides)
+        one, grids = 1 << FINE, len(self._sides)
         words = sum(side**self.n_axes for side in self._sides)
         return (Block("cells", (words,), grids * one, grids * one**2, COUNT_SHARE),)
 
@@ -152,13 +152,13 @@ class MaxCoverHistogram:
             np.bincount(cells_of(projected, side, BITS), minlength=side**self.n_axes)
             for side in self._sides
         ]
-        return np.concatenate(counts).astype(np.int64) << _FINE
+        return np.concatenate(counts).astype(np.int64) << FINE
 
     def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
         """Pick balls and group them; then move the centres to the noisy means."""
         if t == 0:
             ends = np.cumsum([side**self.n_axes for side in self._sides])[:-1]
-            counts = np.split(released["cells"].values / float(1 << _FINE), ends)
+            counts = np.split(released["cells"].values / float(1 << FINE), ends)
             real = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
             return {**real, "points": self._group(counts)}
         points = self._points(state)

@@ -23,6 +23,7 @@ from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import gaussian_noise_multiplier
 from cloister.task import (
+    FINE,
     INTERVAL_95,
     Block,
     Classifier,
@@ -41,7 +42,6 @@ from cloister.tasks import scores
 from cloister.tasks.columns import categories_of, codes, in_batches, position
 from cloister.tasks.evaluation.layers import (
     COLUMNS,
-    FINE,
     NOTE,
     SINGLE,
     Numbers,

@@ -28,6 +28,7 @@ from cloister.display import Bars, Between, Exhibit, Table
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.task import (
+    FINE,
     INTERVAL_95,
     Block,
     Floats,
@@ -45,7 +46,6 @@ from cloister.tasks.examples import NUMBER, OTHER_NUMBER, Example
 from cloister.tasks.options import made
 
 Bins = Annotated[int, Range(2, 256)]
-_FINE = 16  # a record counts 2**16, so that the noise is on a fine lattice
 _RINGS = 32  # each sqrt(2) times as wide as the one inside
 _BEYOND = 1e-3  # part of the records that may lie beyond the reach
 _WEIGHTS = {"rings": 0.2, "moments": 0.45, "silhouettes": 0.35}
@@ -147,7 +147,7 @@ class ClusterQuality:
 
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return rings; then moments and silhouettes of each cluster."""
-        k, one = len(self.centres), 1 << _FINE
+        k, one = len(self.centres), 1 << FINE
         if t == 0:
             return (Block("rings", (_RINGS,), one, one**2, _WEIGHTS["rings"]),)
         return (
@@ -161,8 +161,8 @@ class ClusterQuality:
         labels, nearest, second = self._nearest(records)
         if t == 0:
             rings = np.clip(np.searchsorted(self._walls, nearest), 0, _RINGS - 1)
-            return np.bincount(rings, minlength=_RINGS).astype(np.int64) << _FINE
-        k, one = len(self.centres), 1 << _FINE
+            return np.bincount(rings, minlength=_RINGS).astype(np.int64) << FINE
+        k, one = len(self.centres), 1 << FINE
         reach = max(int(state["reach"][0]), 1) / (1 << self.frac_bits)
         part = np.minimum(nearest / reach, 1.0)
         moments = np.zeros((k, 3), dtype=np.int64)
@@ -173,7 +173,7 @@ class ClusterQuality:
         silhouette = np.where(second > 0, 1 - nearest / np.where(second > 0, second, 1.0), 0.0)
         bins = np.clip((silhouette * self.n_bins).astype(np.int64), 0, self.n_bins - 1)
         cells = np.bincount(labels * self.n_bins + bins, minlength=k * self.n_bins)
-        return np.concatenate([moments.ravel(), cells.astype(np.int64) << _FINE])
+        return np.concatenate([moments.ravel(), cells.astype(np.int64) << FINE])
 
     def _nearest(self, records: Records) -> tuple[Integers, Floats, Floats]:
         """Return the nearest centre and the distances to it and to the next, scaled units."""
@@ -192,14 +192,14 @@ class ClusterQuality:
             return {**kept, "reach": np.array([self._reach(rings)])}
         return {
             "reach": kept["reach"],
-            **{name: from_grid(block.values, _FINE) for name, block in released.items()},
-            "noise": np.array([block.noise_std / (1 << _FINE) for block in released.values()]),
+            **{name: from_grid(block.values, FINE) for name, block in released.items()},
+            "noise": np.array([block.noise_std / (1 << FINE) for block in released.values()]),
         }
 
     def _reach(self, rings: Released) -> float:
         """Return the wall of the innermost ring outside of which noise may be all there is."""
-        counts = from_grid(rings.values, _FINE)
-        std = rings.noise_std / (1 << _FINE)
+        counts = from_grid(rings.values, FINE)
+        std = rings.noise_std / (1 << FINE)
         outer = np.append(np.cumsum(counts[::-1])[::-1], 0.0)  # from each ring outwards
         noise = std * np.sqrt(np.arange(_RINGS, -1, -1))
         if (outer <= INTERVAL_95["gaussian"] * noise).all():
@@ -211,7 +211,7 @@ class ClusterQuality:
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
         """Return the half-width of the 95 % interval of each cluster's size, in records."""
-        half_width = INTERVAL_95["gaussian"] * noise_std / (1 << _FINE)
+        half_width = INTERVAL_95["gaussian"] * noise_std / (1 << FINE)
         return {"size_half_width": np.array([half_width])}
 
     def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:

@@ -11,12 +11,10 @@ import numpy as np
 from cloister.display import Between, Table
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid, round_to_grid
-from cloister.task import Block, Floats, Integers, PublicColumn, Released, State, Task
+from cloister.task import FINE, Block, Floats, Integers, PublicColumn, Released, State, Task
 from cloister.tasks.columns import position
 from cloister.tasks.population import ENDS, POPULATION_NOTE
 
-FINE = 16
-"""A record counts ``2**16``, so that the noise is on a fine lattice."""
 NOTE = f"[ , ] are 95 % of the noise, about these records. {POPULATION_NOTE}"
 COLUMNS = (
     "Predictions and scores are columns that each silo made; the guarantee assumes that it made "

@@ -14,6 +14,7 @@ from cloister.display import Bars, Exhibit
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.task import (
+    FINE,
     INTERVAL_95,
     Block,
     Floats,
@@ -32,7 +33,6 @@ from cloister.tasks import scores
 from cloister.tasks.columns import in_batches, position
 from cloister.tasks.evaluation.layers import (
     COLUMNS,
-    FINE,
     NOTE,
     Numbers,
     check_source,

@@ -32,6 +32,7 @@ from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.privacy.calibration import gaussian_noise_multiplier, gdp_part
 from cloister.randomness import public_generator
 from cloister.task import (
+    FINE,
     INTERVAL_95,
     Block,
     Floats,
@@ -56,7 +57,6 @@ _Array = TypeVar("_Array")
 Method = Literal["zscore", "mahalanobis", "robust", "density"]
 Threshold = Annotated[float, Range(above=0, most=10)]
 
-_FINE = 16  # a record counts 2**16, so that the noise is on a fine lattice
 _QUARTILES = (0.25, 0.5, 0.75)
 _IQR = 1.3489795003921634  # of a normal law, in its deviations
 _VIEWS, _REACH = 8, 4.0  # pictures of the plane, at most; each shows so many deviations
@@ -261,7 +261,7 @@ class Outliers:
 
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return the layout of round `t`."""
-        one, v, own = 1 << _FINE, self.n_views, t - self.usual.rounds
+        one, v, own = 1 << FINE, self.n_views, t - self.usual.rounds
         if self.count_share and t == self.rounds - 1:
             shape = (max(1, len(self.group_names)),)
             return (Block("flagged", shape, one, one**2, self.count_share),)
@@ -291,18 +291,18 @@ class Outliers:
             # guards against the table's length only
             cells = in_batches(lambda part: self._cells_of(results, part), records)
             counts = np.concatenate([np.bincount(c, minlength=self._cells) for c in cells.T])
-            return counts.astype(np.int64) << _FINE
+            return counts.astype(np.int64) << FINE
         rarity = self.scores(results, records)
         if not counting:
             low, width = self._rarity_bins(results)
             bins = np.clip((rarity - low) / width, 0, _RARITIES - 1).astype(np.int64)
-            return np.bincount(bins, minlength=_RARITIES).astype(np.int64) << _FINE
+            return np.bincount(bins, minlength=_RARITIES).astype(np.int64) << FINE
         flagged = rarity > results["cutoff"][0]
         if self.group is None:
-            return np.array([int(flagged.sum()) << _FINE], dtype=np.int64)
+            return np.array([int(flagged.sum()) << FINE], dtype=np.int64)
         groups = codes(records[flagged, self.group], len(self.group_names), self.frac_bits)
         counts = np.bincount(groups, minlength=len(self.group_names))
-        return counts.astype(np.int64) << _FINE
+        return counts.astype(np.int64) << FINE
 
     @cached_property
     def _axes(self) -> Floats:
@@ -340,8 +340,8 @@ class Outliers:
             return {**kept, **{_USUAL + name: value for name, value in after.items()}}
         (block,) = released.values()
         (name,) = released
-        kept[name] = from_grid(block.values, _FINE)
-        kept["noise"][t - self.usual.rounds] = block.noise_std / (1 << _FINE)
+        kept[name] = from_grid(block.values, FINE)
+        kept["noise"][t - self.usual.rounds] = block.noise_std / (1 << FINE)
         if "flagged" in released and self.group is not None:
             kept["flagged"] = np.where(kept["flagged"] >= self.min_group, kept["flagged"], 0.0)
         return kept
@@ -350,9 +350,7 @@ class Outliers:
         """Return the half-width of the number of outliers, if it is released."""
         if not self.count_share:
             return {}
-        return {
-            "flagged_half_width": np.array([INTERVAL_95["gaussian"] * noise_std / (1 << _FINE)])
-        }
+        return {"flagged_half_width": np.array([INTERVAL_95["gaussian"] * noise_std / (1 << FINE)])}
 
     def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
         """Return what is needed to tell how unusual a record is, in data units.

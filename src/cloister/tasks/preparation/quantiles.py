@@ -30,6 +30,7 @@ from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import gaussian_noise_multiplier
 from cloister.task import (
+    FINE,
     INTERVAL_95,
     Block,
     Floats,
@@ -53,7 +54,6 @@ Probabilities = Annotated[tuple[Probability, ...], Length(1)]
 Levels = Annotated[int, Range(1, 6)]
 TreeLevels = Annotated[Levels | None, "of a tree of counts; by the noise if None"]
 Refine = Annotated[bool, "let a second tree look closer where the first one saw records"]
-_FINE = 16  # a record counts 2**16
 _LEVELS = (2, 5)
 _FIRST_SHARE = 0.25  # of the budget, for the first of two trees
 _EVEN = 0.25  # part of the second tree's cells that is spread evenly over the box
@@ -139,7 +139,7 @@ class Quantiles:
 
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return all levels of all columns' trees under one noise."""
-        touched, one = len(self.used) * self.levels, 1 << _FINE
+        touched, one = len(self.used) * self.levels, 1 << FINE
         words = sum(BRANCHES**level for level in range(1, self.levels + 1))
         share = 1.0 if self.rounds == 1 else (_FIRST_SHARE, 1 - _FIRST_SHARE)[t]
         return (Block("trees", (len(self.used), words), touched * one, touched * one**2, share),)
@@ -154,14 +154,14 @@ class Quantiles:
             finest = np.bincount(cells, minlength=n)
             for level in range(1, self.levels + 1):
                 trees.append(finest.reshape(BRANCHES**level, -1).sum(axis=1))
-        return np.concatenate(trees).astype(np.int64) << _FINE
+        return np.concatenate(trees).astype(np.int64) << FINE
 
     def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
         """Return counts that agree, and the cells of the next round."""
         block = released["trees"]
-        noise = block.noise_std / (1 << _FINE)
+        noise = block.noise_std / (1 << FINE)
         ends = np.cumsum([BRANCHES**level for level in range(1, self.levels)])
-        counts = agreeing(np.split(from_grid(block.values, _FINE), ends, axis=1))
+        counts = agreeing(np.split(from_grid(block.values, FINE), ends, axis=1))
         walls = from_grid(state["next"], self.frac_bits)
         last = t + 1 == self.rounds
         return {
@@ -174,13 +174,13 @@ class Quantiles:
     def rank_noise(self, noise_multiplier: float, nominal_n: int) -> float:
         """Return the deviation of the part of the records below a place, from public numbers."""
         (last,) = self.blocks(self.rounds - 1)
-        word = noise_multiplier * sqrt(last.l2_squared / last.weight) / (1 << _FINE)
+        word = noise_multiplier * sqrt(last.l2_squared / last.weight) / (1 << FINE)
         inner, _ = running_variance(self.levels)
         return word * sqrt(float(inner.max())) / max(nominal_n, 1)
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
         """Return the half-widths of the share of records below a place, and of the count."""
-        return self._half_widths(noise_std / (1 << _FINE), float(nominal_n))
+        return self._half_widths(noise_std / (1 << FINE), float(nominal_n))
 
     def _half_widths(self, noise: float, count: float) -> dict[str, Floats]:
         inner, total = running_variance(self.levels)

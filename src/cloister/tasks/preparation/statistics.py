@@ -14,6 +14,7 @@ from cloister.declared import Whole, declared
 from cloister.display import Between, Exhibit, Heatmap, Measured, Table
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.task import (
+    FINE,
     INTERVAL_95,
     Block,
     Floats,
@@ -42,8 +43,6 @@ from cloister.tasks.options import Keep, made
 from cloister.tasks.population import ENDS, POPULATION_NOTE
 from cloister.tasks.preparation.quantiles import check_used, numbers_but
 from cloister.tasks.scores import Estimate, ratio
-
-_FINE = 16  # a record counts 2**16
 
 
 @declared
@@ -125,7 +124,7 @@ class Statistics:
             width, bits = len(self.used) + 1, self._bits
             l1, l2 = products_l1(width, bits), products_norm_squared(width, bits)
             return (Block("products", (self._size,), l1, l2, 1.0),)
-        one = 1 << _FINE
+        one = 1 << FINE
         return (Block("moments", (self._size,), self._size * one, self._size * one**2, 1.0),)
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
@@ -138,16 +137,16 @@ class Statistics:
                 last = np.full((len(rows), 1), 1 << self._bits)
                 total += sum_products(np.concatenate([rows, last], axis=1))
             else:
-                x = nearest(values, self.frac_bits - _FINE)
-                squares = nearest(2 * x**2 - (1 << 2 * _FINE), _FINE)
-                count = np.array([len(x) << _FINE])
+                x = nearest(values, self.frac_bits - FINE)
+                squares = nearest(2 * x**2 - (1 << 2 * FINE), FINE)
+                count = np.array([len(x) << FINE])
                 total += np.concatenate([count, x.sum(axis=0), squares.sum(axis=0)])
         return total
 
     def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
         """Return the noisy sums in records."""
         (block,) = released.values()
-        unit = 2 * self._bits if self.covariance else _FINE
+        unit = 2 * self._bits if self.covariance else FINE
         return {
             "sums": from_grid(block.values, unit),
             "noise": np.array([block.noise_std / (1 << unit)]),
@@ -155,7 +154,7 @@ class Statistics:
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
         """Return the half-width of the count, in records."""
-        noise = noise_std / (1 << (2 * self._bits if self.covariance else _FINE))
+        noise = noise_std / (1 << (2 * self._bits if self.covariance else FINE))
         return {"count_half_width": self._count_half_width(noise)}
 
     def _count_half_width(self, noise: float) -> Floats:

@@ -29,6 +29,7 @@ from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.privacy.calibration import gaussian_noise_multiplier
 from cloister.task import (
+    FINE,
     INTERVAL_95,
     Block,
     Floats,
@@ -55,8 +56,7 @@ Depth = Annotated[int, Range(1, 10)]
 Columns = Annotated[int, Range(1, 1 << 20)]
 Bins = Annotated[int, Range(2, 1024)]
 
-_FINE = 16  # a record counts 2**16: noise on a fine lattice, and gradients with 16 bits
-_ONE = 1 << _FINE
+_ONE = 1 << FINE
 _MOST_WORDS, _MOST_CELLS = 1 << 20, 1 << 16
 _ENOUGH = 800  # records over noise of one count, from which boosting is better
 _FAINT = 50  # below it every further tree costs more than it tells
@@ -264,7 +264,7 @@ class RandomForest:
                 np.bincount(tree.leaves(coded) * width + labels, minlength=leaves * width)
                 for tree in self.trees
             ]
-            return np.concatenate(counts).astype(np.int64) << _FINE
+            return np.concatenate(counts).astype(np.int64) << FINE
         public = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
         scores = self._scores(self._values(public["leaves"][:t], float(public["noise"][0])), coded)
         words = self._words(_softmax(scores), labels)
@@ -289,7 +289,7 @@ class RandomForest:
     def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
         """Return the leaves with those of this round filled in, in records."""
         leaves = from_grid(state["leaves"], self.frac_bits)
-        found = from_grid(released["leaves"].values, _FINE)
+        found = from_grid(released["leaves"].values, FINE)
         if self.kind == "random":
             leaves = found
         else:
