@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import sqrt
+from typing import Any
 
 import numpy as np
 
@@ -96,9 +97,7 @@ class MeanRoute:
         return np.zeros(len(state["centres"]))
 
 
-def around(
-    centres: Floats, unshrunk: Floats, noise_std: float, nominal_n: int
-) -> dict[str, Floats]:
+def around(centres: Floats, unshrunk: Floats, noise_std: float, nominal_n: int) -> dict[str, Any]:
     """Return centres whose sizes are not known.
 
     A single one is the mean and has its interval; of several nothing was measured but their mean.

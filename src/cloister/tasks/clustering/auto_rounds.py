@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isqrt
+from typing import Any
 
 import numpy as np
 
@@ -33,7 +34,7 @@ class LloydStep:
     sum_std: float
     counts: Floats
     counts_std: Floats
-    shown: Mapping[str, Floats]
+    shown: Mapping[str, Any]
 
 
 def lloyd_blocks(
@@ -107,7 +108,7 @@ def read_lloyd(
     )
 
 
-def unknown(n_clusters: int, n_features: int) -> dict[str, Floats]:
+def unknown(n_clusters: int, n_features: int) -> dict[str, Any]:
     """Return centres in the middle of the box, of which nothing is known."""
     shape = (n_clusters, n_features)
     return {

@@ -33,10 +33,12 @@ from cloister.task import (
 from cloister.tasks.clustering.auto import Auto, planned_mu
 from cloister.tasks.clustering.auto_grid import GridRoute
 from cloister.tasks.clustering.auto_mean import MeanRoute
+from cloister.tasks.clustering.auto_pca import PcaKnown
 from cloister.tasks.clustering.gap_statistic import BAND, LEAST, gap_curve
 from cloister.tasks.clustering.kmeans import centre_exhibits
 from cloister.tasks.clustering.synopsis import cell_centres
 from cloister.tasks.options import PublicSeed, made
+from cloister.tasks.state import read
 
 MOST_CLUSTERS = 256
 NumberOfClusters = Annotated[int, Range(1, MOST_CLUSTERS)]
@@ -190,8 +192,8 @@ class SelectK:
             return np.zeros(0), np.zeros(0, dtype=np.int64)
         if isinstance(route, GridRoute):
             return np.ones(self.n_features), route.bins
-        bins = state["bins"] >> self.frac_bits
-        return from_grid(state["half_spans"], self.frac_bits)[bins > 0], bins[bins > 0]
+        known = read(PcaKnown, state, self.frac_bits)
+        return known.half_spans[known.bins > 0], known.bins[known.bins > 0]
 
     def _first_blocks(self, released: Mapping[str, Released], k: int) -> dict[str, Released]:
         """Return a round's blocks with the rows of the first `k` clusters only."""
