@@ -15,13 +15,14 @@ from cloister.tasks.clipped import bin_numbers, chunks, clip_to_unit, sum_clippe
 from cloister.tasks.clustering.auto_mean import TYPICAL, around
 from cloister.tasks.clustering.auto_rounds import (
     LloydStep,
+    MovingCentres,
     cell_block,
     growing,
     lloyd_blocks,
     lloyd_contribution,
     read_lloyd,
+    still,
     unit_block,
-    unknown,
 )
 from cloister.tasks.clustering.synopsis import (
     cell_centres,
@@ -62,14 +63,12 @@ _GRAM_BITS = 12
 
 
 @dataclass(frozen=True)
-class PcaKnown:
+class PcaKnown(MovingCentres):
     """What the rounds have told, in grid coordinates.
 
     Parameters
     ----------
-    centres, low, high, start : ndarray of shape (n_clusters, n_features)
-        Centres with their intervals; and where they start around the mean if nothing is detected.
-    sizes, size_half_width, counts, counts_std, radii, widths : ndarray of shape (n_clusters,)
+    widths : ndarray of shape (n_clusters,)
     mean, residual : ndarray of shape (n_features,)
     radius : float
         Within which records are not shortened.
@@ -82,18 +81,12 @@ class PcaKnown:
         Of the histogram; 0 for axes that are not used.
     residual_stds : ndarray
         Deviations along the directions after those of the histogram.
+    start : ndarray of shape (n_clusters, n_features)
+        Where centres start around the mean if nothing is detected.
     residual_std : float
         Noise of the residual; 0 before it is known.
     """
 
-    centres: Floats
-    low: Floats
-    high: Floats
-    sizes: Floats
-    size_half_width: Floats
-    counts: Floats
-    counts_std: Floats
-    radii: Floats
     widths: Floats
     mean: Floats
     radius: float
@@ -171,10 +164,7 @@ class PcaRoute:
         k, d = self.n_clusters, self.n_features
         return written(
             PcaKnown(
-                **unknown(k, d),
-                counts=np.zeros(k),
-                counts_std=np.zeros(k),
-                radii=np.zeros(k),
+                **still(k, d),
                 widths=np.zeros(k),
                 mean=np.zeros(d),
                 radius=TYPICAL * sqrt(d),
@@ -280,7 +270,7 @@ class PcaRoute:
             return written(self._refine(known, block))
         if self._stages[t] == "cells":
             return written(self._cluster(known, released["cells"]))
-        step = read_lloyd(state, released, self.frac_bits, _FLOOR)
+        step = read_lloyd(known, released, self.frac_bits, _FLOOR)
         return written(self._move(known, step))
 
     def _mean_of(self, block: Released, radius: float) -> tuple[Floats, float]:

@@ -9,6 +9,7 @@ of the budget goes into that many clusters. All frames are those of
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Self
 
@@ -38,16 +39,26 @@ from cloister.tasks.clustering.gap_statistic import BAND, LEAST, gap_curve
 from cloister.tasks.clustering.kmeans import centre_exhibits
 from cloister.tasks.clustering.synopsis import cell_centres
 from cloister.tasks.options import PublicSeed, made
-from cloister.tasks.state import read
+from cloister.tasks.state import read, written
 
 MOST_CLUSTERS = 256
 NumberOfClusters = Annotated[int, Range(1, MOST_CLUSTERS)]
-_CURVE = ("gap", "gap_low", "gap_high", "objective")
 _ROWS = (
     *("centres", "low", "high", "sizes", "size_half_width"),
     *("counts", "counts_std", "radii", "widths", "start"),
 )
 """What `auto`'s state holds for each cluster."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The number of clusters, 0 before it is chosen, and the curve that it was chosen by."""
+
+    gap: Floats
+    gap_low: Floats
+    gap_high: Floats
+    objective: Floats
+    k: int
 
 
 @declared
@@ -140,8 +151,11 @@ class SelectK:
 
     def start(self) -> State:
         """Return a state in which nothing is known and nothing chosen."""
-        curve = {name: np.zeros(len(self.candidates)) for name in _CURVE}
-        return {**self._auto.start(), **curve, "k": np.zeros(1)}
+        return {**self._auto.start(), **written(self._no_choice(0))}
+
+    def _no_choice(self, k: int) -> Choice:
+        nothing = np.zeros(len(self.candidates))
+        return Choice(gap=nothing, gap_low=nothing, gap_high=nothing, objective=nothing, k=k)
 
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return the layout of round `t`, with room for the largest number of clusters."""
@@ -153,20 +167,19 @@ class SelectK:
 
     def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
         """Choose the number of clusters when the cells are known; keep that many clusters."""
-        known = {name: from_grid(state[name], self.frac_bits) for name in (*_CURVE, "k")}
-        if not state["k"][0] and ("cells" in released or isinstance(self._auto.route, MeanRoute)):
-            known = self._choose(state, released)
-        k = int(known["k"][0]) or self.max_clusters
-        inner = {name: state[name] for name in state if name not in known}
+        choice = read(Choice, state, self.frac_bits)
+        if not choice.k and ("cells" in released or isinstance(self._auto.route, MeanRoute)):
+            choice = self._choose(state, released)
+        k, own = choice.k or self.max_clusters, written(choice)
+        inner = {name: state[name] for name in state if name not in own}
         moved = self._auto.update(t, _first_rows(inner, k), self._first_blocks(released, k))
-        return {**_fill_rows(_first_rows(moved, k), self.max_clusters), **known}
+        return {**_fill_rows(_first_rows(moved, k), self.max_clusters), **own}
 
-    def _choose(self, state: GridState, released: Mapping[str, Released]) -> dict[str, Floats]:
+    def _choose(self, state: GridState, released: Mapping[str, Released]) -> Choice:
         """Return the curve and the number chosen: the smallest one, where nothing stands out."""
         spans, bins = self._cells_of(state)
         if not bins.size or bins.prod() == 1:
-            nothing = {name: np.zeros(len(self.candidates)) for name in _CURVE}
-            return {**nothing, "k": np.array([float(self.min_clusters)])}
+            return self._no_choice(self.min_clusters)
         block, points = released["cells"], cell_centres(spans, bins)
         curve = gap_curve(
             points,
@@ -177,13 +190,7 @@ class SelectK:
             candidates=self.candidates,
             public_seed=self.public_seed,
         )
-        return {
-            "gap": curve.gap,
-            "gap_low": curve.low,
-            "gap_high": curve.high,
-            "objective": curve.objective,
-            "k": np.array([float(curve.chosen)]),
-        }
+        return Choice(curve.gap, curve.low, curve.high, curve.objective, int(curve.chosen))
 
     def _cells_of(self, state: GridState) -> tuple[Floats, Integers]:
         """Return half the width of the histogram and its bins along each axis; may be none."""
@@ -217,14 +224,13 @@ class SelectK:
             ``gap_low``, ``gap_high`` and ``objective`` of shape (n_candidates,); and for the
             chosen number of clusters what the other k-means tasks return.
         """
-        k = int(state["k"][0]) >> self.frac_bits
-        if not k:
+        choice = read(Choice, state, self.frac_bits)
+        if not choice.k:
             return {"k": np.zeros(1)}
         return {
-            "k": np.array([float(k)]),
             "candidates": self.candidates.astype(np.float64),
-            **{name: from_grid(state[name], self.frac_bits) for name in _CURVE},
-            **self._auto.results(_first_rows(state, k), grid),
+            **written(choice),
+            **self._auto.results(_first_rows(state, choice.k), grid),
         }
 
     def exhibits(
