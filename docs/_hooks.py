@@ -1,7 +1,8 @@
 """Docstrings are numpydoc with a little reStructuredText; this makes HTML of what Markdown leaves.
 
 Roles (``:class:`X```) lose their prefix, citations (``[Key]_``, ``.. [Key] text``) their marks, and
-a ``::`` before a literal block goes. The tables of the protocol come from the code that they drive.
+a ``::`` before a literal block goes. Tables of the protocol come from the code that they drive. Where
+a page says ``<!-- options of tasks -->``, it shows what every task that ships declares.
 """
 
 from __future__ import annotations
@@ -17,10 +18,27 @@ _RULES = (
     (re.compile(r"(<p>|\n)\.\. (?=\[\w+\])"), r"\1"),
     (re.compile(r"<p>::</p>\n?"), ""),
 )
+_OPTIONS = "<!-- options of tasks -->"
+
+
+def _options_of_tasks() -> str:
+    """Return a row for each option of each task that ships."""
+    from cloister.tasks import TASKS
+    from cloister.tasks.options import options_of
+
+    rows = ["| Task | Option | May be | Default | Meaning |", "|---|---|---|---|---|"]
+    for name, task in TASKS.items():
+        for one in options_of(task):
+            default = "must be given" if one.required else f"`{one.default!r}`"
+            cells = (f"`{name}`", f"`{one.name}`", one.rule, default, one.help)
+            rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Put the tables of the protocol where a page asks for one: ``{{ table: NAME }}``."""
+    if _OPTIONS in markdown:
+        markdown = markdown.replace(_OPTIONS, _options_of_tasks())
     return _TABLE.sub(lambda found: _tables()[found[1]], markdown)
 
 

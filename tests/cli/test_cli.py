@@ -304,7 +304,7 @@ def _nothing() -> None:
         (_nothing, {"--nominal-n": "0"}, 3, "nominal_n"),
         (_nothing, {"--rounds": "0"}, 3, "rounds"),
         (_nothing, {"--alpha": "-1"}, 3, "alpha"),
-        (_nothing, {"--alpha": "1", "--algorithm": "glloyd"}, 3, "alpha belongs to fastlloyd"),
+        (_nothing, {"--alpha": "1", "--algorithm": "glloyd"}, 3, "it has no option 'alpha'"),
         (_nothing, {"--algorithm": "lloyd"}, 2, "invalid choice"),
         (_nothing, {"--min-silos": "9"}, 3, "min_silos"),
         (_nothing, {"--schema": "absent.toml"}, 3, "cannot be read"),

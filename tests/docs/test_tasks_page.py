@@ -9,6 +9,7 @@ import pytest
 
 from cloister.tasks import TASKS as SHIPPED
 from cloister.tasks import installed
+from cloister.tasks.options import options_of
 
 TASKS = installed()  # the laboratory's, too
 
@@ -46,3 +47,10 @@ def test_tasks_of_the_laboratory_have_a_page_of_their_own() -> None:
     for name in TASKS:
         page = "tasks" if name in SHIPPED else "lab"
         assert f"\n| `{name}` |" in PAGES[page]
+
+
+@pytest.mark.parametrize("name", list(TASKS))
+def test_an_option_says_what_it_may_be_and_what_it_is_for(name: str) -> None:
+    for one in options_of(TASKS[name]):
+        assert one.rule
+        assert one.help

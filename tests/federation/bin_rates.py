@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
+from cloister.declared import Whole, declared
 from cloister.display import Exhibit, Heatmap
 from cloister.hazmat.fixedpoint import Grid
 from cloister.task import (
@@ -17,7 +17,7 @@ from cloister.task import (
     Integers,
     Mechanism,
     Profile,
-    PublicColumn,
+    PublicFacts,
     Records,
     Released,
     State,
@@ -26,7 +26,7 @@ from cloister.task import (
 ONE = 1 << 16  # what a record adds to its cell
 
 
-@dataclass(frozen=True, kw_only=True)
+@declared
 class BinRates:
     name: ClassVar[str] = "bin-rates"
     private: ClassVar[bool] = True
@@ -34,30 +34,24 @@ class BinRates:
     mechanism: ClassVar[Mechanism] = "gaussian"
     rounds: ClassVar[int] = 1
 
-    n_features: int
+    @declared
+    class Options:
+        bins: Annotated[Whole, "equal parts of the first column's range"] = 4
+
+    n_features: Whole
     target: int
     classes: tuple[str, ...]
     frac_bits: int = 16
-    bins: int = 4
+    bins: Whole = 4
 
     @classmethod
-    def design(
-        cls,
-        *,
-        n_features: int,
-        nominal_n: int,
-        budget: Any,
-        columns: tuple[PublicColumn, ...],
-        frac_bits: int = 16,
-        bins: int = 4,
-    ) -> BinRates:
-        last = columns[-1]
+    def design(cls, facts: PublicFacts, options: Options) -> BinRates:
         return cls(
-            n_features=n_features,
-            target=n_features - 1,
-            classes=last.categories,
-            frac_bits=frac_bits,
-            bins=bins,
+            n_features=facts.n_features,
+            target=facts.n_features - 1,
+            classes=facts.columns[-1].categories,
+            frac_bits=facts.frac_bits,
+            bins=options.bins,
         )
 
     @property

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil, floor, sqrt
 
 import numpy as np
 
 from cloister.hazmat.fixedpoint import from_grid
-from cloister.task import Block, Floats, GridState, Integers, Records, Released, State
+from cloister.task import INTERVAL_95, Block, Floats, GridState, Integers, Records, Released, State
 from cloister.tasks.clustering.auto_rounds import (
-    carry,
+    MovingCentres,
     cell_block,
     growing,
     lloyd_blocks,
     lloyd_contribution,
     read_lloyd,
-    real,
-    unknown,
+    still,
 )
 from cloister.tasks.clustering.synopsis import (
     cell_centres,
@@ -30,6 +29,7 @@ from cloister.tasks.clustering.synopsis import (
     sample_cells,
 )
 from cloister.tasks.shrinkage import empirical_bayes, james_stein
+from cloister.tasks.state import read, written
 
 _MOST_CELLS = 1 << 14
 _MANY_CELLS = 40  # from which empty ones are dropped; among few, a full one is too dear to lose
@@ -99,13 +99,7 @@ class GridRoute:
 
     def start(self) -> State:
         """Return a state in which nothing is known."""
-        k = self.n_clusters
-        return {
-            **unknown(k, self.n_features),
-            "counts": np.zeros(k),
-            "counts_std": np.zeros(k),
-            "radii": np.zeros(k),
-        }
+        return written(MovingCentres(**still(self.n_clusters, self.n_features)))
 
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return the histogram, or sums and counts."""
@@ -128,27 +122,28 @@ class GridRoute:
 
     def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
         """Cluster the histogram, or move the centres."""
+        known = read(MovingCentres, state, self.frac_bits)
         if t == 0:
-            return self._cluster(state, released["cells"])
-        step = read_lloyd(state, released, self.frac_bits, floor=1.0)
-        radii = np.maximum(real(state, "radii", self.frac_bits), 1 / (1 << self.frac_bits))
+            return written(self._cluster(known, released["cells"]))
+        step = read_lloyd(known, released, self.frac_bits, floor=1.0)
+        radii = np.maximum(known.radii, 1 / (1 << self.frac_bits))
         if self.n_features <= 2:
             moves = self._bayes(step.sums, step.sum_std, step.counts, radii) / _UNDER
         else:
             moves = james_stein(step.sums, step.sum_std)
-        centres = real(state, "centres", self.frac_bits) + moves * (radii / step.counts)[:, None]
-        return carry(
-            state,
-            self.frac_bits,
+        centres = known.centres + moves * (radii / step.counts)[:, None]
+        moved = replace(
+            known,
             centres=np.clip(centres, -1, 1),
             counts=step.counts,
             counts_std=step.counts_std,
             **step.shown,
         )
+        return written(moved)
 
     def spreads(self, state: GridState) -> Floats:
         """Return the standard deviation in a column of each cluster, as the histogram has it."""
-        radii = real(state, "radii", self.frac_bits)
+        radii = read(MovingCentres, state, self.frac_bits).radii
         return radii / self._constants.radius / sqrt(self.n_features)
 
     def _bayes(self, sums: Floats, noise_std: float, counts: Floats, radii: Floats) -> Floats:
@@ -163,8 +158,8 @@ class GridRoute:
             spreads=counts.mean() / counts * (radii / radii.mean()) ** 2,
         )
 
-    def _cluster(self, state: GridState, block: Released) -> State:
-        k, d, seed = len(state["centres"]), self.n_features, self.public_seed
+    def _cluster(self, known: MovingCentres, block: Released) -> MovingCentres:
+        k, d, seed = len(known.centres), self.n_features, self.public_seed
         noise_std = block.noise_std / (1 << self.frac_bits)
         noisy = from_grid(block.values, self.frac_bits)
         points = cell_centres(np.ones(d), self.bins)
@@ -189,13 +184,12 @@ class GridRoute:
         pooled = (counts * within).sum() / max(counts.sum(), 1e-9)
         trust = counts**2 / (counts**2 + (2 * noise_std) ** 2 * cells)
         radii = self._constants.radius * np.sqrt(trust * within + (1 - trust) * pooled)
-        return carry(
-            state,
-            self.frac_bits,
+        return replace(
+            known,
             centres=np.clip(centres, -1, 1),
             counts=counts,
             counts_std=noise_std * np.sqrt(cells),
             radii=radii,
             sizes=counts,
-            size_half_width=1.96 * noise_std * np.sqrt(cells),
+            size_half_width=INTERVAL_95["gaussian"] * noise_std * np.sqrt(cells),
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import sqrt
+from typing import Any
 
 import numpy as np
 
@@ -12,14 +13,23 @@ from cloister.hazmat.fixedpoint import from_grid
 from cloister.randomness import public_generator
 from cloister.task import Block, Floats, GridState, Integers, Records, Released, State
 from cloister.tasks.clipped import sum_clipped
-from cloister.tasks.clustering.auto_rounds import carry, real, unit_block, unknown
+from cloister.tasks.clustering.auto_rounds import Centres, unit_block, unknown
 from cloister.tasks.intervals import size_interval
 from cloister.tasks.shrinkage import james_stein
+from cloister.tasks.state import read, written
 
 FIRST = 0.35  # share of the first, rough mean
 TYPICAL = 0.35  # distance to the mean in a column that is taken for typical
 _REACH = 1.8  # of it lie the other centres
 _NOISY, _WIDER = 0.28, 0.4  # with less noise a bias by clipping would show: the radius grows
+
+
+@dataclass(frozen=True)
+class MeanKnown(Centres):
+    """The mean, and the radius around it within which the second sum takes records as they are."""
+
+    mean: Floats
+    radius: float
 
 
 @dataclass(frozen=True)
@@ -49,8 +59,8 @@ class MeanRoute:
 
     def start(self) -> State:
         """Return a state in which nothing is known."""
-        mean = {"mean": np.zeros(self.n_features), "radius": np.zeros(1)}
-        return {**unknown(self.n_clusters, self.n_features), **mean}
+        centres = unknown(self.n_clusters, self.n_features)
+        return written(MeanKnown(**centres, mean=np.zeros(self.n_features), radius=0.0))
 
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return one sum of the length of a record."""
@@ -71,34 +81,27 @@ class MeanRoute:
         d, n, block = self.n_features, self.nominal_n, released["sum"]
         values = from_grid(block.values, self.frac_bits) / n
         noise_std = block.noise_std / (1 << self.frac_bits) / n
+        known = read(MeanKnown, state, self.frac_bits)
         if t == 0:
             mean = np.clip(james_stein(values, noise_std), -1, 1)
             kept = max(0.0, 1 - (d - 2) * noise_std**2 / max(float(values @ values), 1e-300))
             radius = self.stretch * sqrt(d * (TYPICAL**2 + min(kept * noise_std**2, 0.15)))
         else:
-            radius = max(float(real(state, "radius", self.frac_bits)[0]), 1 / (1 << self.frac_bits))
+            radius = max(known.radius, 1 / (1 << self.frac_bits))
             values, noise_std = values * radius, noise_std * radius
-            mean = real(state, "mean", self.frac_bits)
-            unshrunk = mean + values
-            mean = np.clip(mean + james_stein(values, noise_std), -1, 1)
+            unshrunk = known.mean + values
+            mean = np.clip(known.mean + james_stein(values, noise_std), -1, 1)
             values = unshrunk
         offsets = spread_out(self.n_clusters, d, _REACH * TYPICAL, self.public_seed)
-        return carry(
-            state,
-            self.frac_bits,
-            mean=mean,
-            radius=np.array([radius]),
-            **around(mean + offsets, values + offsets, noise_std, n),
-        )
+        around_it = around(mean + offsets, values + offsets, noise_std, n)
+        return written(MeanKnown(**around_it, mean=mean, radius=radius))
 
     def spreads(self, state: GridState) -> Floats:
         """Return zeros: nothing is released of it."""
         return np.zeros(len(state["centres"]))
 
 
-def around(
-    centres: Floats, unshrunk: Floats, noise_std: float, nominal_n: int
-) -> dict[str, Floats]:
+def around(centres: Floats, unshrunk: Floats, noise_std: float, nominal_n: int) -> dict[str, Any]:
     """Return centres whose sizes are not known.
 
     A single one is the mean and has its interval; of several nothing was measured but their mean.

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import sqrt
 
 import numpy as np
 
 from cloister.hazmat.fixedpoint import from_grid
-from cloister.task import Block, Floats, GridState, Integers, Records, Released, State
+from cloister.task import INTERVAL_95, Block, Floats, GridState, Integers, Records, Released, State
 from cloister.tasks.clipped import bin_numbers, chunks, clip_to_unit, sum_clipped
 from cloister.tasks.clustering.auto_mean import TYPICAL, around
 from cloister.tasks.clustering.auto_rounds import (
-    carry,
+    LloydStep,
+    MovingCentres,
     cell_block,
     growing,
     lloyd_blocks,
     lloyd_contribution,
     read_lloyd,
-    real,
+    still,
     unit_block,
-    unknown,
 )
 from cloister.tasks.clustering.synopsis import (
     cell_centres,
@@ -40,6 +40,7 @@ from cloister.tasks.moments import (
     unpack_products,
 )
 from cloister.tasks.shrinkage import empirical_bayes, james_stein
+from cloister.tasks.state import read, written
 
 # Constants below were found on public data sets; docs/proofs/auto.md says that privacy does not
 # depend on any of them.
@@ -59,6 +60,45 @@ _UNDER = 0.95
 _PRIOR = 3.0
 _BINS = 10  # of distances, geometric
 _GRAM_BITS = 12
+
+
+@dataclass(frozen=True)
+class PcaKnown(MovingCentres):
+    """What the rounds have told, in grid coordinates.
+
+    Parameters
+    ----------
+    widths : ndarray of shape (n_clusters,)
+    mean, residual : ndarray of shape (n_features,)
+    radius : float
+        Within which records are not shortened.
+    directions : ndarray of shape (n_features, n_directions)
+    detected : int
+        So many directions stand out of the noise.
+    within : float
+        Mean squared distance of a record to its centre.
+    half_spans, bins : ndarray of shape (n_axes,)
+        Of the histogram; 0 for axes that are not used.
+    residual_stds : ndarray
+        Deviations along the directions after those of the histogram.
+    start : ndarray of shape (n_clusters, n_features)
+        Where centres start around the mean if nothing is detected.
+    residual_std : float
+        Noise of the residual; 0 before it is known.
+    """
+
+    widths: Floats
+    mean: Floats
+    radius: float
+    directions: Floats
+    detected: int
+    within: float
+    half_spans: Floats
+    bins: Integers
+    residual_stds: Floats
+    start: Floats
+    residual: Floats
+    residual_std: float
 
 
 @dataclass(frozen=True)
@@ -122,24 +162,23 @@ class PcaRoute:
     def start(self) -> State:
         """Return a state in which nothing is known."""
         k, d = self.n_clusters, self.n_features
-        return {
-            **unknown(k, d),
-            "counts": np.zeros(k),
-            "counts_std": np.zeros(k),
-            "radii": np.zeros(k),
-            "widths": np.zeros(k),
-            "mean": np.zeros(d),
-            "radius": np.array([TYPICAL * sqrt(d)]),
-            "directions": np.zeros((d, self._kept_directions)),
-            "detected": np.zeros(1),
-            "within": np.zeros(1),
-            "half_spans": np.zeros(self._axes),
-            "bins": np.zeros(self._axes),
-            "residual_stds": np.zeros(_MORE_AXES),
-            "start": np.zeros((k, d)),
-            "residual": np.zeros(d),
-            "residual_std": np.zeros(1),
-        }
+        return written(
+            PcaKnown(
+                **still(k, d),
+                widths=np.zeros(k),
+                mean=np.zeros(d),
+                radius=TYPICAL * sqrt(d),
+                directions=np.zeros((d, self._kept_directions)),
+                detected=0,
+                within=0.0,
+                half_spans=np.zeros(self._axes),
+                bins=np.zeros(self._axes, dtype=np.int64),
+                residual_stds=np.zeros(_MORE_AXES),
+                start=np.zeros((k, d)),
+                residual=np.zeros(d),
+                residual_std=0.0,
+            )
+        )
 
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return the layout of round `t`."""
@@ -185,12 +224,13 @@ class PcaRoute:
                         clip_to_unit(part - state["mean"], radius, 1 << _GRAM_BITS)
                     )
                 return np.concatenate([shift, gram])
-        if self._detected(state) == 0:  # nothing to see: every later frame refines the mean
+        known = self._known(state)
+        if known.detected == 0:  # nothing to see: every later frame refines the mean
             words = np.zeros(sum(block.size for block in self.blocks(t)), dtype=np.int64)
             words[: self.n_features] = sum_clipped(records, state["mean"], radius, one)
             return words
         if self._stages[t] == "cells":
-            return self._count_cells(state, records)
+            return self._count_cells(known, state, records)
         return lloyd_contribution(state, records, one)
 
     def _count_distances(self, state: GridState, records: Records) -> Integers:
@@ -201,10 +241,9 @@ class PcaRoute:
             counts += np.bincount(np.searchsorted(edges, squared), minlength=_BINS)
         return counts * one
 
-    def _count_cells(self, state: GridState, records: Records) -> Integers:
-        one, axes = 1 << self.frac_bits, self._used_axes(state)
-        spans = from_grid(state["half_spans"][:axes], self.frac_bits)
-        bins = (state["bins"][:axes] // one).astype(np.int64)
+    def _count_cells(self, known: PcaKnown, state: GridState, records: Records) -> Integers:
+        one, axes = 1 << self.frac_bits, self._used_axes(known)
+        spans, bins = known.half_spans[:axes], known.bins[:axes]
         directions = state["directions"][:, :axes].astype(np.float64)
         counts = np.zeros(self.n_cells, dtype=np.int64)
         for part in chunks(records):
@@ -216,20 +255,23 @@ class PcaRoute:
 
     def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
         """Return the next state."""
+        known = self._known(state)
         match self._stages[t]:
             case "mean":
                 values, noise_std = self._mean_of(released["sum"], 1.0)
                 mean = np.clip(james_stein(values, noise_std), -1, 1)
-                return carry(state, self.frac_bits, mean=mean, centres=self._all_at(mean))
+                return written(replace(known, mean=mean, centres=self._all_at(mean)))
             case "radius":
-                return carry(state, self.frac_bits, radius=self._radius(released["distances"]))
+                return written(replace(known, radius=self._radius(released["distances"])))
             case "gram":
-                return self._directions(state, released)
-        if self._detected(state) == 0:
-            return self._refine(state, released["cells" if "cells" in released else "sums"])
+                return written(self._directions(known, released))
+        if known.detected == 0:
+            block = released["cells" if "cells" in released else "sums"]
+            return written(self._refine(known, block))
         if self._stages[t] == "cells":
-            return self._cluster(state, released["cells"])
-        return self._move(state, released)
+            return written(self._cluster(known, released["cells"]))
+        step = read_lloyd(known, released, self.frac_bits, _FLOOR)
+        return written(self._move(known, step))
 
     def _mean_of(self, block: Released, radius: float) -> tuple[Floats, float]:
         """Return a released sum in the first words, over the nominal number of records."""
@@ -240,7 +282,7 @@ class PcaRoute:
     def _all_at(self, mean: Floats) -> Floats:
         return np.tile(mean, (self.n_clusters, 1))
 
-    def _radius(self, block: Released) -> Floats:
+    def _radius(self, block: Released) -> float:
         """Return a quantile of the distances; noise alone does not move it out of its usual bin."""
         edges, one = _edges(self.n_features), 1 << self.frac_bits
         below = np.cumsum(block.values / one)[:-1] / self.nominal_n
@@ -254,11 +296,11 @@ class PcaRoute:
         if j > 0 and below[j] > below[j - 1]:
             part = (_QUANTILE - below[j - 1]) / (below[j] - below[j - 1])
             radius = edges[j - 1] * (edges[j] / edges[j - 1]) ** min(max(part, 0.3), 1.0)
-        return np.array([radius])
+        return float(radius)
 
-    def _directions(self, state: GridState, released: Mapping[str, Released]) -> State:
+    def _directions(self, known: PcaKnown, released: Mapping[str, Released]) -> PcaKnown:
         """Find the directions whose variance stands out of the noise of a random matrix."""
-        d, radius = self.n_features, float(real(state, "radius", self.frac_bits)[0])
+        d, radius = self.n_features, known.radius
         values, noise_std = self._mean_of(released["shift"], radius)
         shift = james_stein(values, noise_std)
         scale = radius**2 / self.nominal_n / (1 << 2 * _GRAM_BITS)
@@ -283,41 +325,38 @@ class PcaRoute:
         axes = min(detected, self._axes)
         stds = np.sqrt(np.maximum(signal[:axes] + bulk, 1e-6))
         beside = _residual_stds(variances, axes, edge, total, float((stds**2).sum()))
-        spans, bins = np.zeros(self._axes), np.zeros(self._axes)
+        spans, bins = np.zeros(self._axes), np.zeros(self._axes, dtype=np.int64)
         if axes:
             reach = _REACH[min(axes, len(_REACH)) - 1]
             spans[:axes] = reach * stds
             bins[:axes] = cubic_bins(stds, reach, self._most_cells(axes))
         residual_stds = np.zeros(_MORE_AXES)
         residual_stds[: len(beside)] = beside
-        mean = np.clip(real(state, "mean", self.frac_bits) + shift, -1, 1)
-        return carry(
-            state,
-            self.frac_bits,
+        mean = np.clip(known.mean + shift, -1, 1)
+        return replace(
+            known,
             mean=mean,
             centres=self._all_at(mean),
             directions=vectors[:, : self._kept_directions],
-            detected=np.array([float(detected)]),
-            within=np.array([total]),
+            detected=detected,
+            within=total,
             half_spans=spans,
             bins=bins,
             residual_stds=residual_stds,
         )
 
-    def _cluster(self, state: GridState, block: Released) -> State:
+    def _cluster(self, known: PcaKnown, block: Released) -> PcaKnown:
         """Cluster the histogram, and set the radius of the Lloyd rounds."""
-        k, n, axes = len(state["centres"]), self.nominal_n, self._used_axes(state)
-        one = 1 << self.frac_bits
-        noise_std = block.noise_std / one
-        spans = real(state, "half_spans", self.frac_bits)[:axes]
-        bins = (state["bins"][:axes] // one).astype(np.int64)
+        k, n, axes = len(known.centres), self.nominal_n, self._used_axes(known)
+        noise_std = block.noise_std / (1 << self.frac_bits)
+        spans, bins = known.half_spans[:axes], known.bins[:axes]
         points = cell_centres(spans, bins)
         noisy = from_grid(block.values[: len(points)], self.frac_bits)
         weights = project_to_simplex(noisy, n)
         cells = np.full(k, max(1.0, float((weights > 0).sum()) / k))
         more = min(_MORE_AXES, self.n_features - axes)
         if more:
-            stds = real(state, "residual_stds", self.frac_bits)[:more]
+            stds = known.residual_stds[:more]
             samples = sample_cells(
                 points, weights, 2 * spans / bins, stds, public_seed=self.public_seed
             )
@@ -333,22 +372,19 @@ class PcaRoute:
             counts = np.bincount(labels, weights, minlength=k).astype(np.float64)
             cells = np.maximum(np.bincount(labels[weights > 0], minlength=k), 1.0)
             widths = _widths(points, weights, labels, k)
-        directions = real(state, "directions", self.frac_bits)[:, : places.shape[1]]
-        centres = real(state, "mean", self.frac_bits) + places @ directions.T
-        total = float(real(state, "within", self.frac_bits)[0])
+        centres = known.mean + places @ known.directions[:, : places.shape[1]].T
         between = float((counts[:, None] * places**2).sum()) / n
-        within = max(total - between, 0.2 * total)
-        return carry(
-            state,
-            self.frac_bits,
+        within = max(known.within - between, 0.2 * known.within)
+        return replace(
+            known,
             centres=np.clip(centres, -1, 1),
             counts=counts,
             counts_std=noise_std * np.sqrt(cells),
-            within=np.array([within]),
+            within=within,
             radii=np.full(k, self._stretch * sqrt(within)),
             widths=widths,
             sizes=counts,
-            size_half_width=1.96 * noise_std * np.sqrt(cells),
+            size_half_width=INTERVAL_95["gaussian"] * noise_std * np.sqrt(cells),
         )
 
     def _quantize(self, samples: Floats, n_clusters: int) -> Floats:
@@ -369,15 +405,13 @@ class PcaRoute:
         stretch = float((_NU / nu) ** (_FAST if nu < _NU else _SLOW))
         return min(max(stretch, 0.5), 3.0)
 
-    def _move(self, state: GridState, released: Mapping[str, Released]) -> State:
+    def _move(self, known: PcaKnown, step: LloydStep) -> PcaKnown:
         """Move the centres by what is signal, in the detected directions and beside them."""
-        k, d = len(state["centres"]), self.n_features
-        step = read_lloyd(state, released, self.frac_bits, _FLOOR)
-        radii = np.maximum(real(state, "radii", self.frac_bits), 1 / (1 << self.frac_bits))
+        k, d = len(known.centres), self.n_features
+        radii = np.maximum(known.radii, 1 / (1 << self.frac_bits))
         factors = step.counts / radii * min(_UNDER, _UNDER * self._stretch)
-        within = float(real(state, "within", self.frac_bits)[0])
-        n_axes = max(self._used_axes(state), min(self._detected(state), max(1, k - 1)))
-        basis = real(state, "directions", self.frac_bits)[:, :n_axes]
+        n_axes = max(self._used_axes(known), min(known.detected, max(1, k - 1)))
+        basis = known.directions[:, :n_axes]
         along = step.sums @ basis
         moves = np.zeros((k, d))
         for sums, n_dims in ((along @ basis.T, n_axes), (step.sums - along @ basis.T, d - n_axes)):
@@ -386,14 +420,13 @@ class PcaRoute:
                 n_dims=n_dims,
                 factors=factors,
                 noise_std=step.sum_std,
-                unit=sqrt(within / d),
+                unit=sqrt(known.within / d),
                 prior_power=_PRIOR,
                 spreads=factors.mean() / factors,
             )
-        centres = real(state, "centres", self.frac_bits) + moves / factors[:, None]
-        return carry(
-            state,
-            self.frac_bits,
+        centres = known.centres + moves / factors[:, None]
+        return replace(
+            known,
             centres=np.clip(centres, -1, 1),
             counts=step.counts,
             counts_std=step.counts_std,
@@ -402,46 +435,38 @@ class PcaRoute:
 
     def spreads(self, state: GridState) -> Floats:
         """Return the standard deviation in a column of each cluster, along the used axes."""
-        return real(state, "widths", self.frac_bits)
+        return self._known(state).widths
 
-    def _refine(self, state: GridState, block: Released) -> State:
+    def _refine(self, known: PcaKnown, block: Released) -> PcaKnown:
         """Nothing was detected: merge one more mean, with public centres around it."""
-        radius = float(real(state, "radius", self.frac_bits)[0])
-        fresh, fresh_std = self._mean_of(block, radius)
-        before, std = (
-            real(state, "residual", self.frac_bits),
-            float(real(state, "residual_std", self.frac_bits)[0]),
-        )
-        start = real(state, "start", self.frac_bits)
+        fresh, fresh_std = self._mean_of(block, known.radius)
+        std, start = known.residual_std, known.start
         if std == 0:  # the first of these rounds
             residual, residual_std = fresh, fresh_std
-            stds = real(state, "residual_stds", self.frac_bits)
-            stds = stds[: min(_MORE_AXES, self.n_features)]
+            stds = known.residual_stds[: min(_MORE_AXES, self.n_features)]
             samples = sample_cells(
                 np.zeros((1, 0)), np.ones(1), np.zeros(0), stds, public_seed=self.public_seed
             )
-            directions = real(state, "directions", self.frac_bits)[:, : len(stds)]
-            start = self._quantize(samples, len(state["centres"])) @ directions.T
+            directions = known.directions[:, : len(stds)]
+            start = self._quantize(samples, len(known.centres)) @ directions.T
         else:
             weight = std**2 / (std**2 + fresh_std**2)
-            residual = before + weight * (fresh - before)
+            residual = known.residual + weight * (fresh - known.residual)
             residual_std = std * sqrt(1 - weight)
-        mean = real(state, "mean", self.frac_bits)
-        centres = mean + james_stein(residual, residual_std) + start
-        return carry(
-            state,
-            self.frac_bits,
+        centres = known.mean + james_stein(residual, residual_std) + start
+        return replace(
+            known,
             start=start,
             residual=residual,
-            residual_std=np.array([max(residual_std, 1 / (1 << self.frac_bits))]),
-            **around(centres, mean + residual + start, residual_std, self.nominal_n),
+            residual_std=max(residual_std, 1 / (1 << self.frac_bits)),
+            **around(centres, known.mean + residual + start, residual_std, self.nominal_n),
         )
 
-    def _detected(self, state: GridState) -> int:
-        return int(state["detected"][0]) >> self.frac_bits
+    def _known(self, state: GridState) -> PcaKnown:
+        return read(PcaKnown, state, self.frac_bits)
 
-    def _used_axes(self, state: GridState) -> int:
-        return min(self._detected(state), self._axes)
+    def _used_axes(self, known: PcaKnown) -> int:
+        return min(known.detected, self._axes)
 
 
 def _widths(points: Floats, weights: Floats, labels: Integers, n_clusters: int) -> Floats:

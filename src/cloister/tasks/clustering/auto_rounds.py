@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isqrt
+from typing import Any
 
 import numpy as np
 
 from cloister.hazmat.fixedpoint import from_grid
-from cloister.task import Block, Floats, GridState, Integers, Records, Released, State
+from cloister.task import Block, Floats, GridState, Integers, Records, Released
 from cloister.tasks.clipped import sum_clipped_near
 from cloister.tasks.intervals import ratio_interval, size_interval
 
@@ -33,7 +34,7 @@ class LloydStep:
     sum_std: float
     counts: Floats
     counts_std: Floats
-    shown: Mapping[str, Floats]
+    shown: Mapping[str, Any]
 
 
 def lloyd_blocks(
@@ -64,14 +65,14 @@ def lloyd_contribution(state: GridState, records: Records, one: int) -> Integers
 
 
 def read_lloyd(
-    state: GridState, released: Mapping[str, Released], frac_bits: int, floor: float
+    known: MovingCentres, released: Mapping[str, Released], frac_bits: int, floor: float
 ) -> LloydStep:
     """Merge released counts with what was known, and work out what people are shown.
 
     Parameters
     ----------
-    state : mapping
-        Before the round: ``centres``, ``radii``, ``counts``, ``counts_std``.
+    known : MovingCentres
+        Before the round.
     released : mapping
     frac_bits : int
     floor : float
@@ -82,17 +83,16 @@ def read_lloyd(
     fresh = from_grid(released["counts"].values, frac_bits)
     sum_std = released["sums"].noise_std / one
     count_std = released["counts"].noise_std / one
-    radii = from_grid(np.maximum(state["radii"], 1), frac_bits)[:, None]
+    radii = np.maximum(known.radii, 1 / one)[:, None]
     low, high = ratio_interval(
         sums * radii,
         fresh,
         sum_std=sum_std * radii,
         count_std=count_std,
-        origin=from_grid(state["centres"], frac_bits),
+        origin=known.centres,
     )
-    before = from_grid(state["counts"], frac_bits)
-    precision = 1 / np.maximum(from_grid(state["counts_std"], frac_bits), 1 / one) ** 2
-    merged = (before * precision + fresh / count_std**2) / (precision + 1 / count_std**2)
+    precision = 1 / np.maximum(known.counts_std, 1 / one) ** 2
+    merged = (known.counts * precision + fresh / count_std**2) / (precision + 1 / count_std**2)
     return LloydStep(
         sums,
         sum_std,
@@ -107,8 +107,28 @@ def read_lloyd(
     )
 
 
-def unknown(n_clusters: int, n_features: int) -> dict[str, Floats]:
-    """Return centres in the middle of the box, of which nothing is known."""
+@dataclass(frozen=True)
+class Centres:
+    """Centres with their intervals and sizes; grid coordinates, a row for each cluster."""
+
+    centres: Floats
+    low: Floats
+    high: Floats
+    sizes: Floats
+    size_half_width: Floats
+
+
+@dataclass(frozen=True)
+class MovingCentres(Centres):
+    """Centres with what a Lloyd round must know: counts, their noise, and radii."""
+
+    counts: Floats
+    counts_std: Floats
+    radii: Floats
+
+
+def unknown(n_clusters: int, n_features: int) -> dict[str, Any]:
+    """Return :class:`Centres` by name: in the middle of the box, and nothing is known of them."""
     shape = (n_clusters, n_features)
     return {
         "centres": np.zeros(shape),
@@ -119,17 +139,14 @@ def unknown(n_clusters: int, n_features: int) -> dict[str, Floats]:
     }
 
 
+def still(n_clusters: int, n_features: int) -> dict[str, Any]:
+    """Return :class:`MovingCentres` by name, of which nothing is known."""
+    zeros = np.zeros(n_clusters)
+    counts = {"counts": zeros, "counts_std": zeros, "radii": zeros}
+    return {**unknown(n_clusters, n_features), **counts}
+
+
 def growing(share: float, growth: float, rounds: int) -> tuple[float, ...]:
     """Split a share into rounds, each larger than the one before by a factor."""
     parts = [growth**t for t in range(rounds)]
     return tuple(share * part / sum(parts) for part in parts)
-
-
-def real(state: GridState, name: str, frac_bits: int) -> Floats:
-    """Return an array of the state in grid coordinates."""
-    return from_grid(state[name], frac_bits)
-
-
-def carry(state: GridState, frac_bits: int, **new: Floats) -> State:
-    """Return the state with some arrays replaced."""
-    return {**{name: from_grid(value, frac_bits) for name, value in state.items()}, **new}

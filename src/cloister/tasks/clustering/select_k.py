@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 
+from cloister.declared import Positive, Range, Whole, declared
 from cloister.display import Curve, Exhibit
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
-from cloister.privacy.budget import Budget
 from cloister.task import (
     Block,
     Floats,
@@ -26,19 +26,23 @@ from cloister.task import (
     Integers,
     Mechanism,
     Profile,
+    PublicFacts,
     Records,
     Released,
     State,
 )
-from cloister.tasks.clustering.auto import Auto
+from cloister.tasks.clustering.auto import Auto, planned_mu
 from cloister.tasks.clustering.auto_grid import GridRoute
 from cloister.tasks.clustering.auto_mean import MeanRoute
+from cloister.tasks.clustering.auto_pca import PcaKnown
 from cloister.tasks.clustering.gap_statistic import BAND, LEAST, gap_curve
 from cloister.tasks.clustering.kmeans import centre_exhibits
 from cloister.tasks.clustering.synopsis import cell_centres
+from cloister.tasks.options import PublicSeed, made
+from cloister.tasks.state import read, written
 
 MOST_CLUSTERS = 256
-_CURVE = ("gap", "gap_low", "gap_high", "objective")
+NumberOfClusters = Annotated[int, Range(1, MOST_CLUSTERS)]
 _ROWS = (
     *("centres", "low", "high", "sizes", "size_half_width"),
     *("counts", "counts_std", "radii", "widths", "start"),
@@ -46,7 +50,18 @@ _ROWS = (
 """What `auto`'s state holds for each cluster."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
+class Choice:
+    """The number of clusters, 0 before it is chosen, and the curve that it was chosen by."""
+
+    gap: Floats
+    gap_low: Floats
+    gap_high: Floats
+    objective: Floats
+    k: int
+
+
+@declared
 class SelectK:
     """``auto`` for a number of clusters between two public numbers, chosen from released counts.
 
@@ -70,47 +85,34 @@ class SelectK:
     profiles: ClassVar[frozenset[Profile]] = Auto.profiles
     mechanism: ClassVar[Mechanism] = "gaussian"
 
-    min_clusters: int
-    max_clusters: int
-    n_features: int
-    nominal_n: int
-    mu: float
+    @declared
+    class Options:
+        """What a user may choose."""
+
+        min_clusters: Annotated[NumberOfClusters, "fewest clusters to choose from"] = 2
+        max_clusters: Annotated[NumberOfClusters, "most clusters to choose from"] = 12
+        public_seed: PublicSeed = 0
+
+    min_clusters: NumberOfClusters
+    max_clusters: NumberOfClusters
+    n_features: Whole
+    nominal_n: Whole
+    mu: Positive
     frac_bits: int = 16
     public_seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("min_clusters", "max_clusters"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise PlanError(f"{name} must be an integer, got {value!r}.")
-        if not 1 <= self.min_clusters < self.max_clusters <= MOST_CLUSTERS:
+        if not self.min_clusters < self.max_clusters:
             raise PlanError(
-                f"numbers of clusters must be 1 <= min < max <= {MOST_CLUSTERS}, got "
-                f"{self.min_clusters} and {self.max_clusters}."
+                f"min_clusters must be below max_clusters, got {self.min_clusters} and "
+                f"{self.max_clusters}; give n_clusters to 'auto' where there is no choice."
             )
         _ = self._auto  # checks the rest
 
     @classmethod
-    def design(
-        cls,
-        *,
-        n_features: int,
-        nominal_n: int,
-        budget: Budget | None,
-        min_clusters: int = 2,
-        max_clusters: int = 12,
-        **fields: Any,
-    ) -> Self:
-        """Fix every public number; other keywords are fields of the class."""
-        plain = Auto.design(n_features=n_features, nominal_n=nominal_n, budget=budget)
-        return cls(
-            min_clusters=min_clusters,
-            max_clusters=max_clusters,
-            n_features=n_features,
-            nominal_n=plain.nominal_n,
-            mu=plain.mu,
-            **fields,
-        )
+    def design(cls, facts: PublicFacts, options: Options) -> Self:
+        """Fix every public number."""
+        return made(cls, facts, options, mu=planned_mu(facts))
 
     @cached_property
     def _auto(self) -> Auto:
@@ -149,8 +151,11 @@ class SelectK:
 
     def start(self) -> State:
         """Return a state in which nothing is known and nothing chosen."""
-        curve = {name: np.zeros(len(self.candidates)) for name in _CURVE}
-        return {**self._auto.start(), **curve, "k": np.zeros(1)}
+        return {**self._auto.start(), **written(self._no_choice(0))}
+
+    def _no_choice(self, k: int) -> Choice:
+        nothing = np.zeros(len(self.candidates))
+        return Choice(gap=nothing, gap_low=nothing, gap_high=nothing, objective=nothing, k=k)
 
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return the layout of round `t`, with room for the largest number of clusters."""
@@ -162,20 +167,19 @@ class SelectK:
 
     def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
         """Choose the number of clusters when the cells are known; keep that many clusters."""
-        known = {name: from_grid(state[name], self.frac_bits) for name in (*_CURVE, "k")}
-        if not state["k"][0] and ("cells" in released or isinstance(self._auto.route, MeanRoute)):
-            known = self._choose(state, released)
-        k = int(known["k"][0]) or self.max_clusters
-        inner = {name: state[name] for name in state if name not in known}
+        choice = read(Choice, state, self.frac_bits)
+        if not choice.k and ("cells" in released or isinstance(self._auto.route, MeanRoute)):
+            choice = self._choose(state, released)
+        k, own = choice.k or self.max_clusters, written(choice)
+        inner = {name: state[name] for name in state if name not in own}
         moved = self._auto.update(t, _first_rows(inner, k), self._first_blocks(released, k))
-        return {**_fill_rows(_first_rows(moved, k), self.max_clusters), **known}
+        return {**_fill_rows(_first_rows(moved, k), self.max_clusters), **own}
 
-    def _choose(self, state: GridState, released: Mapping[str, Released]) -> dict[str, Floats]:
+    def _choose(self, state: GridState, released: Mapping[str, Released]) -> Choice:
         """Return the curve and the number chosen: the smallest one, where nothing stands out."""
         spans, bins = self._cells_of(state)
         if not bins.size or bins.prod() == 1:
-            nothing = {name: np.zeros(len(self.candidates)) for name in _CURVE}
-            return {**nothing, "k": np.array([float(self.min_clusters)])}
+            return self._no_choice(self.min_clusters)
         block, points = released["cells"], cell_centres(spans, bins)
         curve = gap_curve(
             points,
@@ -186,13 +190,7 @@ class SelectK:
             candidates=self.candidates,
             public_seed=self.public_seed,
         )
-        return {
-            "gap": curve.gap,
-            "gap_low": curve.low,
-            "gap_high": curve.high,
-            "objective": curve.objective,
-            "k": np.array([float(curve.chosen)]),
-        }
+        return Choice(curve.gap, curve.low, curve.high, curve.objective, int(curve.chosen))
 
     def _cells_of(self, state: GridState) -> tuple[Floats, Integers]:
         """Return half the width of the histogram and its bins along each axis; may be none."""
@@ -201,8 +199,8 @@ class SelectK:
             return np.zeros(0), np.zeros(0, dtype=np.int64)
         if isinstance(route, GridRoute):
             return np.ones(self.n_features), route.bins
-        bins = state["bins"] >> self.frac_bits
-        return from_grid(state["half_spans"], self.frac_bits)[bins > 0], bins[bins > 0]
+        known = read(PcaKnown, state, self.frac_bits)
+        return known.half_spans[known.bins > 0], known.bins[known.bins > 0]
 
     def _first_blocks(self, released: Mapping[str, Released], k: int) -> dict[str, Released]:
         """Return a round's blocks with the rows of the first `k` clusters only."""
@@ -226,14 +224,13 @@ class SelectK:
             ``gap_low``, ``gap_high`` and ``objective`` of shape (n_candidates,); and for the
             chosen number of clusters what the other k-means tasks return.
         """
-        k = int(state["k"][0]) >> self.frac_bits
-        if not k:
+        choice = read(Choice, state, self.frac_bits)
+        if not choice.k:
             return {"k": np.zeros(1)}
         return {
-            "k": np.array([float(k)]),
             "candidates": self.candidates.astype(np.float64),
-            **{name: from_grid(state[name], self.frac_bits) for name in _CURVE},
-            **self._auto.results(_first_rows(state, k), grid),
+            **written(choice),
+            **self._auto.results(_first_rows(state, choice.k), grid),
         }
 
     def exhibits(

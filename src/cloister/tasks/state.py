@@ -1,0 +1,50 @@
+"""Public state as typed fields: written to arrays of the grid, and read back, in one place.
+
+A task's state is named arrays in grid coordinates, which all parties round to the grid. Real
+numbers are such coordinates; whole ones are counts or indices, and come back as they were.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from functools import cache
+from typing import Any, TypeVar, get_type_hints
+
+import numpy as np
+
+from cloister.hazmat.fixedpoint import from_grid
+from cloister.task import Floats, GridState, Integers, State
+
+_Known = TypeVar("_Known")
+
+
+def written(known: Any) -> State:
+    """Return a dataclass of numbers and arrays as a state: an array for each field."""
+    return {
+        field.name: np.atleast_1d(np.asarray(getattr(known, field.name), dtype=np.float64))
+        for field in fields(known)
+    }
+
+
+def read(kind: type[_Known], state: GridState, frac_bits: int) -> _Known:
+    """Return what :func:`written` wrote, after it was rounded to the grid.
+
+    Parameters
+    ----------
+    kind : type
+        A dataclass with fields of ``float``, ``int``, ``Floats`` and ``Integers``.
+    state : mapping
+    frac_bits : int
+    """
+    return kind(**{name: _value(of, state[name], frac_bits) for name, of in _fields(kind)})  # type: ignore[arg-type]  # classes are hashable
+
+
+def _value(kind: Any, steps: Integers, frac_bits: int) -> float | int | Floats | Integers:
+    whole = kind in (int, Integers)
+    values = steps >> frac_bits if whole else from_grid(steps, frac_bits)
+    return values[0].item() if kind in (int, float) else values
+
+
+@cache
+def _fields(kind: Any) -> tuple[tuple[str, Any], ...]:
+    return tuple(get_type_hints(kind).items())
