@@ -34,6 +34,7 @@ from cloister.jobs import make_plan, run_plan
 from cloister.privacy.budget import Budget
 from cloister.privacy.noise import DiscreteNoise, NoiseKind
 from cloister.schema import Column, Schema
+from cloister.task import PublicFacts
 from cloister.tasks.clustering.kmeans import FastLloyd
 from cloister.tasks.clustering.lloyd_kernel import sum_near_centres
 
@@ -267,7 +268,9 @@ def _problem(shape: Shape) -> tuple[Any, Grid, Any, FastLloyd]:
     rng = np.random.default_rng(0)
     X = rng.uniform(-1, 1, (n, d)).astype(np.float32)
     centres = rng.uniform(-1, 1, (k, d))
-    task = FastLloyd.design(n_features=d, nominal_n=n, budget=BUDGET, n_clusters=k)
+    task = FastLloyd.design(
+        PublicFacts(n_features=d, nominal_n=n, budget=BUDGET), FastLloyd.Options(n_clusters=k)
+    )
     return X, _schema(d).grid(), centres, task
 
 

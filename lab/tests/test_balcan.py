@@ -16,7 +16,7 @@ from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.privacy.noise import DiscreteNoise
 from cloister.task import Released
-from cloister.testing import SimulatedNoise, check_task, toy_schema
+from cloister.testing import SimulatedNoise, check_task, toy_schema, toy_task
 from cloister_lab.metrics import nicv
 from cloister_lab.tasks.balcan import MAX_CELLS, Balcan, local_search
 from cloister_lab.tasks.projection import ONE
@@ -29,8 +29,8 @@ RECORDS = np.rint(TABLE * ONE).astype(np.int32)
 
 
 def task(k: int = 3, d: int = 2, n: int = 4500, **options: Any) -> Balcan:
-    return Balcan.design(
-        n_features=d, nominal_n=n, budget=Budget(2.0, 1e-6), n_clusters=k, **options
+    return toy_task(
+        Balcan, n_features=d, nominal_n=n, budget=Budget(2.0, 1e-6), n_clusters=k, **options
     )
 
 

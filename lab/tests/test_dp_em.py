@@ -15,7 +15,7 @@ from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.jobs import make_plan, run_plan
 from cloister.privacy.budget import Budget
 from cloister.task import Released
-from cloister.testing import SimulatedNoise, ZeroNoise, toy_plan, toy_schema
+from cloister.testing import SimulatedNoise, ZeroNoise, toy_plan, toy_schema, toy_task
 from cloister_lab.tasks.dp_em import DPEM, RESPONSIBILITY, SMALLEST_STD, responsibilities
 
 ONE = 1 << 16
@@ -23,7 +23,7 @@ BUDGET = Budget(1.0, 1e-6)
 
 
 def designed(d: int = 2, k: int = 3, **options: Any) -> DPEM:
-    return DPEM.design(n_features=d, nominal_n=1000, budget=BUDGET, n_clusters=k, **options)
+    return toy_task(DPEM, n_features=d, nominal_n=1000, budget=BUDGET, n_clusters=k, **options)
 
 
 def start(it: DPEM) -> Any:
@@ -42,7 +42,7 @@ def one_round(it: DPEM, state: Any, table: np.ndarray) -> Any:
         ({"n_clusters": 0}, "n_clusters"),
         ({"rounds": 0}, "rounds"),
         ({"moment_bits": 3}, "moment_bits"),
-        ({"moment_bits": 13}, "at most 12"),
+        ({"moment_bits": 13}, "in .4, 12."),
         ({"covariance": "round"}, "covariance"),
         ({"public_seed": None}, "public_seed"),
     ],

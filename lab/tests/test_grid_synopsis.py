@@ -14,7 +14,7 @@ from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.jobs import make_plan, run_plan
 from cloister.privacy.budget import Budget
 from cloister.task import Released
-from cloister.testing import SimulatedNoise, ZeroNoise, toy_plan, toy_schema
+from cloister.testing import SimulatedNoise, ZeroNoise, toy_plan, toy_schema, toy_task
 from cloister_lab.metrics import nicv
 from cloister_lab.tasks.grid_synopsis import (
     MAX_CELLS,
@@ -31,7 +31,7 @@ PURE = Budget(1.0, 0.0)
 
 def designed(kind: Any, d: int = 2, k: int = 3, n: int = 5000, **options: Any) -> Any:
     budget = options.pop("budget", PURE)
-    return kind.design(n_features=d, nominal_n=n, budget=budget, n_clusters=k, **options)
+    return toy_task(kind, n_features=d, nominal_n=n, budget=budget, n_clusters=k, **options)
 
 
 def test_the_grid_is_that_of_the_published_rule() -> None:

@@ -14,7 +14,7 @@ from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.jobs import make_plan, run_plan
 from cloister.privacy.budget import Budget
 from cloister.task import Released
-from cloister.testing import SimulatedNoise, toy_plan, toy_schema
+from cloister.testing import SimulatedNoise, toy_plan, toy_schema, toy_task
 from cloister_lab.metrics import nicv
 from cloister_lab.tasks.lsh_tree import BRANCH, LSHTree, grow
 
@@ -24,7 +24,7 @@ BUDGET = Budget(1.0, 1e-6)
 
 def designed(d: int = 2, k: int = 3, n: int = 5000, **options: Any) -> LSHTree:
     budget = options.pop("budget", BUDGET)
-    return LSHTree.design(n_features=d, nominal_n=n, budget=budget, n_clusters=k, **options)
+    return toy_task(LSHTree, n_features=d, nominal_n=n, budget=budget, n_clusters=k, **options)
 
 
 def tree(**changes: Any) -> LSHTree:
@@ -51,8 +51,8 @@ def start(it: LSHTree) -> Any:
     [
         ({"n_clusters": 0}, "n_clusters"),
         ({"depth": 0}, "depth"),
-        ({"depth": 17}, "at most 16"),
-        ({"depth": 10**9}, "at most 16"),
+        ({"depth": 17}, "in .1, 16."),
+        ({"depth": 10**9}, "in .1, 16."),
         ({"min_size": 0}, "min_size"),
         ({"max_leaves": 17}, "at most 16"),
         ({"max_leaves": 1.0}, "max_leaves"),

@@ -19,7 +19,7 @@ from cloister.hazmat.ring import Integers
 from cloister.privacy import accounting
 from cloister.privacy.events import CoverEvent, GaussianEvent, LaplaceEvent, mechanism_counts
 from cloister.privacy.noise import DiscreteNoise
-from cloister.testing import SimulatedNoise, ZeroNoise, check_task, toy_schema
+from cloister.testing import SimulatedNoise, ZeroNoise, check_task, toy_schema, toy_task
 from cloister_lab.curator import METHODS, CuratorMethod, MaxCover
 from cloister_lab.curator.run import run_method
 from cloister_lab.metrics import nicv
@@ -278,8 +278,13 @@ def test_the_nearest_point_is_the_nearest() -> None:
 
 
 def task(k: int = 3, d: int = 8, **options: Any) -> MaxCoverHistogram:
-    return MaxCoverHistogram.design(
-        n_features=d, nominal_n=500, budget=Budget(2.0, 1e-6), n_clusters=k, **options
+    return toy_task(
+        MaxCoverHistogram,
+        n_features=d,
+        nominal_n=500,
+        budget=Budget(2.0, 1e-6),
+        n_clusters=k,
+        **options,
     )
 
 
@@ -361,7 +366,7 @@ def test_a_task_out_of_range_is_refused(change: dict[str, Any], match: str) -> N
 
 @pytest.mark.parametrize(("n", "d", "fineness"), [(4000, 2, 6), (10_000, 784, 3), (10, 2, 2)])
 def test_the_finest_grid_has_at_most_two_cells_for_a_record(n: int, d: int, fineness: int) -> None:
-    it = MaxCoverHistogram.design(
-        n_features=d, nominal_n=n, budget=None, n_clusters=2, public_seed=1
+    it = toy_task(
+        MaxCoverHistogram, n_features=d, nominal_n=n, budget=None, n_clusters=2, public_seed=1
     )
     assert it.fineness == fineness

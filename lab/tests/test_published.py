@@ -26,7 +26,7 @@ from cloister.privacy import accounting
 from cloister.privacy.noise import DiscreteNoise
 from cloister.protocol.plan import Plan
 from cloister.randomness import public_generator
-from cloister.testing import UNMET_CHECKS, SimulatedNoise, ZeroNoise, toy_plan
+from cloister.testing import UNMET_CHECKS, SimulatedNoise, ZeroNoise, toy_plan, toy_task
 from cloister_lab.curator import CuratorMethod
 from cloister_lab.curator.published import KMeansGuarantee, SubCluster
 from cloister_lab.estimators import CuratorKMeans
@@ -166,7 +166,7 @@ def variant_frequency(task: Any, values: np.ndarray, pair: Pair, sources: list[A
 
 def variant_plan(task: Any) -> Plan:
     rounds = 1 if task is KMeansGuaranteeDP else 2  # one step, as above, with the whole budget
-    it = task.design(n_features=1, nominal_n=100, budget=CLAIM, rounds=rounds)
+    it = toy_task(task, n_features=1, nominal_n=100, budget=CLAIM, rounds=rounds)
     return toy_plan(it, silos=1, budget=CLAIM, nominal_n=100)
 
 

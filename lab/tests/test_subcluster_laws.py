@@ -25,7 +25,7 @@ from cloister.randomness import public_generator
 from cloister.task import Block, GridState, Released, Task
 from cloister.tasks import TASKS
 from cloister.tasks.clustering.kmeans import FastLloyd
-from cloister.testing import Wire, check_task, toy_plan, toy_schema
+from cloister.testing import Wire, check_task, toy_plan, toy_schema, toy_task
 from cloister_lab.tasks.subcluster import (
     FINE_BITS,
     KMeansGuaranteeDP,
@@ -53,7 +53,8 @@ subclusters = pytest.mark.parametrize("name", [n for n in KINDS if n.startswith(
 
 def designed(name: str, k: int = 3, d: int = 2, seed: int = 0, frac_bits: int = 16) -> Any:
     kind, options = KINDS[name]
-    return kind.design(
+    return toy_task(
+        kind,
         n_features=d,
         nominal_n=300,
         budget=BUDGET,
@@ -422,7 +423,8 @@ def test_without_noise_and_with_enough_steps_they_find_what_lloyd_finds() -> Non
     for kind, rounds in ((KMeansGuaranteeDP, 12), (SubClusterDP, 24)):
         farthest = []
         for seed in range(5):  # Lloyd's algorithm is at the mercy of its start, too
-            it = kind.design(
+            it = toy_task(
+                kind,
                 n_features=2,
                 nominal_n=600,
                 budget=None,
@@ -451,8 +453,8 @@ def test_weights_add_up_to_the_budget_and_no_more_is_spent(name: str) -> None:
 
 def test_kmeans_guarantee_dp_costs_what_fastlloyd_costs() -> None:
     arguments: dict[str, Any] = {"n_features": 2, "nominal_n": 5000, "budget": BUDGET}
-    it = KMeansGuaranteeDP.design(n_clusters=3, **arguments)
-    lloyd = FastLloyd.design(n_clusters=3, **arguments)
+    it = toy_task(KMeansGuaranteeDP, n_clusters=3, **arguments)
+    lloyd = toy_task(FastLloyd, n_clusters=3, **arguments)
     assert it.rounds == lloyd.rounds
     assert [it.blocks(t) for t in range(it.rounds)] == [lloyd.blocks(t) for t in range(it.rounds)]
 
@@ -506,7 +508,7 @@ def test_they_run_under_pairwise_masks(name: str) -> None:
 def test_a_wrong_number_is_refused(kind: Any, change: dict[str, Any], match: str) -> None:
     arguments = {"n_features": 2, "nominal_n": 300, "budget": BUDGET, **change}
     with pytest.raises(PlanError, match=match):
-        kind.design(**arguments)
+        toy_task(kind, **arguments)
 
 
 @names

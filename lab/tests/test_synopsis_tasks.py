@@ -23,7 +23,7 @@ from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.protocol.plan import Plan
 from cloister.task import Block, GridState, Released, Task
 from cloister.tasks import TASKS
-from cloister.testing import Wire, ZeroNoise, check_task, toy_plan, toy_schema
+from cloister.testing import Wire, ZeroNoise, check_task, toy_plan, toy_schema, toy_task
 from cloister_lab.tasks.balcan import Balcan
 from cloister_lab.tasks.dp_em import DPEM
 from cloister_lab.tasks.feddp_init import FedDPInit
@@ -55,7 +55,8 @@ NEAR = ("balcan", "maxcover-histogram")  # a last round within a radius: a corne
 def designed(name: str, k: int = 3, d: int = 2, seed: int = 0, frac_bits: int = 16) -> Any:
     kind, options = KINDS[name]
     law = options.get("mechanism", getattr(kind, "mechanism", "gaussian"))
-    return kind.design(
+    return toy_task(
+        kind,
         n_features=d,
         nominal_n=300,
         budget=Budget(4.0, 0.0 if law == "laplace" else 1e-6),

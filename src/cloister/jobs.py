@@ -9,7 +9,6 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
-from inspect import signature
 from math import sqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -30,9 +29,9 @@ from cloister.protocol.session import RoundDone, run_rounds
 from cloister.randomness import new_key
 from cloister.schema import Schema
 from cloister.secagg.masks import GroupMask, NoMask
-from cloister.task import Floats, GridState, Mechanism, Profile, Task
+from cloister.task import Floats, GridState, Mechanism, Profile, PublicFacts, Task
 from cloister.tasks.count import Count
-from cloister.tasks.options import misfit
+from cloister.tasks.options import design
 from cloister.transports.inprocess import InProcess
 
 if TYPE_CHECKING:
@@ -226,29 +225,23 @@ def make_plan(
     names = tuple(silos)
     chosen = schema if columns is None else schema.select(columns)
     grid = chosen.grid(frac_bits)
-    if nominal_n < 1:
-        raise PlanError(f"nominal_n must be >= 1, got {nominal_n}.")
     n_clusters = options.get("n_clusters")
     if isinstance(n_clusters, int) and n_clusters > nominal_n:
         raise PlanError(
             f"n_clusters must be at most nominal_n={nominal_n}, got {n_clusters}; "
             "ask for fewer clusters."
         )
-    given = tuple(options)
-    facts = {"columns": chosen.public, "silos": names, "unit": schema.unit}
-    options |= {name: facts[name] for name in facts.keys() & signature(task.design).parameters}
-    try:
-        designed = task.design(
-            n_features=grid.n_features,
-            nominal_n=nominal_n,
-            budget=budget,
-            frac_bits=frac_bits,
-            **options,
-        )
-    except TypeError as error:
-        raise PlanError(misfit(task, given, error)) from error
+    facts = PublicFacts(
+        n_features=grid.n_features,
+        nominal_n=nominal_n,
+        budget=budget,
+        frac_bits=frac_bits,
+        columns=chosen.public,
+        silos=names,
+        unit=schema.unit,
+    )
     return Plan(
-        task=designed,
+        task=design(task, facts, options),
         silos=names,
         grid=grid,
         columns=chosen.names,

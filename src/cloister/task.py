@@ -16,9 +16,11 @@ from typing import Any, ClassVar, Literal, Protocol, Self, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from cloister.declared import Whole, declared
 from cloister.display import Exhibit
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
+from cloister.privacy.budget import Budget
 
 Mechanism = Literal["gaussian", "laplace", "none"]
 Profile = Literal["local", "group", "pairwise"]
@@ -28,6 +30,8 @@ INTERVAL_95: Mapping[Mechanism, float] = {
     "none": 0.0,
 }
 """Half-width of the central 95 % of each law, in its standard deviations."""
+FINE = 16
+"""A record counts ``2**FINE`` where it counts 1, so that the noise is on a fine lattice."""
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Records = NDArray[np.int32]
@@ -106,9 +110,67 @@ class PublicColumn:
         return len(self.categories)
 
 
+@declared
+class PublicFacts:
+    """What everybody knows before a job, and what a task may be designed from.
+
+    Parameters
+    ----------
+    n_features : int, >= 1
+        Number of columns.
+    nominal_n : int, >= 1
+        Public contract value for the number of records in all silos.
+    budget : Budget or None
+        None for a task that is not private.
+    frac_bits : int
+        Fineness of the grid.
+    columns : tuple of PublicColumn
+        Those that the job uses, in order.
+    silos : tuple of str
+    unit : str
+        Unit of privacy of the schema.
+    """
+
+    n_features: Whole
+    nominal_n: Whole
+    budget: Budget | None
+    frac_bits: int = 16
+    columns: tuple[PublicColumn, ...] = ()
+    silos: tuple[str, ...] = ()
+    unit: str = "row"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Name of each column."""
+        return tuple(column.name for column in self.columns)
+
+    @property
+    def low(self) -> tuple[float, ...]:
+        """Lower end of each column's box."""
+        return tuple(column.low for column in self.columns)
+
+    @property
+    def high(self) -> tuple[float, ...]:
+        """Upper end of each column's box."""
+        return tuple(column.high for column in self.columns)
+
+    @property
+    def categories(self) -> tuple[tuple[str, ...], ...]:
+        """Categories of each column, none for one of numbers."""
+        return tuple(column.categories for column in self.columns)
+
+    @property
+    def levels(self) -> tuple[int, ...]:
+        """Number of categories of each column, 0 for one of numbers."""
+        return tuple(column.levels for column in self.columns)
+
+
 @runtime_checkable
 class Task(Protocol):
     """The protocol every task follows; implementations are frozen dataclasses.
+
+    A task with options of its own has them as ``Options``, a class of
+    :func:`~cloister.declared.declared`.
 
     Attributes
     ----------
@@ -147,14 +209,8 @@ class Task(Protocol):
         ...
 
     @classmethod
-    def design(cls, *args: Any, **kwargs: Any) -> Self:
-        """Choose every public number of the task from public facts.
-
-        Called with the keywords `n_features`, `nominal_n`, `budget` (None for a task that is not
-        private), `frac_bits`, and options of the task's own; also with `columns`, a tuple of
-        :class:`PublicColumn`, `silos`, the names of the silos, and `unit`, that of the schema, if
-        it takes these keywords.
-        """
+    def design(cls, facts: PublicFacts, options: Any) -> Self:
+        """Choose every public number of the task from public facts and its ``Options``."""
         ...
 
     def describe(self) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +29,9 @@ from cloister.protocol.session import Transport, run_rounds
 from cloister.randomness import new_key
 from cloister.schema import Column, Schema
 from cloister.secagg.masks import GroupMask, NoMask
-from cloister.task import GridState, Records, Released, State, Task, inside
+from cloister.task import GridState, PublicFacts, Records, Released, State, Task, inside
 from cloister.tasks.clustering.kmeans import FastLloyd
+from cloister.tasks.options import design
 from cloister.transports.inprocess import InProcess
 
 Handler = Callable[[bytes], bytes]
@@ -79,6 +80,14 @@ def toy_schema(n_features: int = 2) -> Schema:
         Column(name=f"x{i}", type="number", min=-1.0, max=1.0) for i in range(n_features)
     )
     return Schema(dataset="toy", unit="row", columns=columns)
+
+
+def toy_task(task: Any, **given: Any) -> Any:
+    """Return a task designed from public facts and options by name, in any order."""
+    told = {one.name for one in fields(PublicFacts)}
+    facts = {name: value for name, value in given.items() if name in told}
+    options = {name: value for name, value in given.items() if name not in told}
+    return design(task, PublicFacts(**{"nominal_n": 300, "budget": None, **facts}), options)
 
 
 def toy_plan(task: Task | None = None, silos: int = 3, **changes: object) -> Plan:

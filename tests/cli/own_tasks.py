@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 
-from cloister.task import GridState, Integers, Records
+from cloister.declared import declared
+from cloister.task import GridState, Integers, PublicFacts, Records
 from cloister.tasks.clustering.kmeans import FastLloyd
 
 
@@ -25,9 +26,13 @@ class Needy(FastLloyd):
     name: ClassVar[str] = "needy"
     row: int
 
+    @declared
+    class Options(FastLloyd.Options):
+        row: str
+
     @classmethod
-    def design(cls, *, row: str, columns: Any, **options: Any) -> Self:
-        return super().design(row=[c.name for c in columns].index(row), **options)
+    def _own_numbers(cls, facts: PublicFacts, options: Any) -> dict[str, Any]:
+        return {**super()._own_numbers(facts, options), "row": facts.names.index(options.row)}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -249,8 +249,11 @@ def test_outliers_are_counted_and_flagged_where_they_are(ward: Path, capsys: Sai
         ("classify a.csv --target ill --prepare polish", "a step must be one of"),
         ("classify a.csv --target ill --prepare count", "must be the last one"),
         ("classify a.csv --target ill --set classes=3", "do not fit"),
-        ("classify a.csv --target ill --reference work=none", "got it with naive-bayes; leave"),
-        ("classify a.csv --target ill --reference work=none --method forest", "add --method log"),
+        ("classify a.csv --target ill --reference work=none", "it has no option 'reference'"),
+        (
+            "classify a.csv --target ill --reference work=none --method forest",
+            "it has no option 'reference'",
+        ),
         *(
             (f"{command} --reference {given}", sentence)
             for command in (

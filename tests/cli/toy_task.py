@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
+from cloister.declared import Whole, declared
 from cloister.display import Bars, Exhibit
 from cloister.hazmat.fixedpoint import Grid
 from cloister.task import (
@@ -17,6 +17,7 @@ from cloister.task import (
     Integers,
     Mechanism,
     Profile,
+    PublicFacts,
     Records,
     Released,
     State,
@@ -25,7 +26,7 @@ from cloister.task import (
 ONE = 1 << 16  # what a record adds to its bin
 
 
-@dataclass(frozen=True, kw_only=True)
+@declared
 class Histogram:
     name: ClassVar[str] = "toy-histogram"
     private: ClassVar[bool] = True
@@ -33,15 +34,17 @@ class Histogram:
     mechanism: ClassVar[Mechanism] = "gaussian"
     rounds: ClassVar[int] = 1
 
-    n_features: int
+    @declared
+    class Options:
+        bins: Annotated[Whole, "equal parts of the first column's range"] = 4
+
+    n_features: Whole
     frac_bits: int = 16
-    bins: int = 4
+    bins: Whole = 4
 
     @classmethod
-    def design(
-        cls, *, n_features: int, nominal_n: int, budget: Any, frac_bits: int = 16, bins: int = 4
-    ) -> Histogram:
-        return cls(n_features=n_features, frac_bits=frac_bits, bins=bins)
+    def design(cls, facts: PublicFacts, options: Options) -> Histogram:
+        return cls(n_features=facts.n_features, frac_bits=facts.frac_bits, bins=options.bins)
 
     def describe(self) -> str:
         return f"The number of records in each of {self.bins} bins of the first column, with noise."

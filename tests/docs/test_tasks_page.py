@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from cloister.tasks import TASKS
+from cloister.tasks.options import options_of
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "reference" / "tasks.md").read_text(encoding="utf-8")
@@ -31,3 +32,10 @@ def test_a_private_task_names_its_proof_and_its_test_of_sensitivity(name: str) -
 
 def test_no_proof_is_named_for_what_does_not_ship() -> None:
     assert PROVED.keys() <= TASKS.keys()
+
+
+@pytest.mark.parametrize("name", list(TASKS))
+def test_an_option_says_what_it_may_be_and_what_it_is_for(name: str) -> None:
+    for one in options_of(TASKS[name]):
+        assert one.rule
+        assert one.help

@@ -21,7 +21,14 @@ from cloister.tasks.clustering.auto import Auto
 from cloister.tasks.clustering.auto_grid import GridRoute
 from cloister.tasks.clustering.auto_mean import MeanRoute
 from cloister.tasks.clustering.auto_pca import PcaRoute
-from cloister.testing import SimulatedNoise, ZeroNoise, ZeroNoiseKMeans, check_task, toy_schema
+from cloister.testing import (
+    SimulatedNoise,
+    ZeroNoise,
+    ZeroNoiseKMeans,
+    check_task,
+    toy_schema,
+    toy_task,
+)
 from cloister_lab.metrics import nicv
 
 ONE = 1 << 16
@@ -39,7 +46,7 @@ names = pytest.mark.parametrize("name", ROUTES)
 
 def designed(name: str, **fields: Any) -> Auto:
     kind, numbers = ROUTES[name]
-    task = Auto.design(budget=Budget(1.0, 1e-6), **numbers, **fields)
+    task = toy_task(Auto, budget=Budget(1.0, 1e-6), **numbers, **fields)
     assert type(task.route) is kind
     return task
 
@@ -263,8 +270,8 @@ def test_without_noise_it_is_as_good_as_k_means() -> None:
 
 def test_the_route_depends_on_public_numbers_alone() -> None:
     base = {"budget": Budget(1.0, 1e-6), "n_features": 8}
-    assert isinstance(Auto.design(**base, n_clusters=3, nominal_n=40).route, MeanRoute)
-    assert isinstance(Auto.design(**base, n_clusters=3, nominal_n=10_000).route, PcaRoute)
+    assert isinstance(toy_task(Auto, **base, n_clusters=3, nominal_n=40).route, MeanRoute)
+    assert isinstance(toy_task(Auto, **base, n_clusters=3, nominal_n=10_000).route, PcaRoute)
     X = np.random.default_rng(0).uniform(-1, 1, (321, 3))
     for nominal_n, route in ((320, GridRoute), (321, PcaRoute)):  # 80 records a cluster
         tasks = []
@@ -306,7 +313,7 @@ def test_numbers_that_make_no_sense_are_refused() -> None:
         with pytest.raises(PlanError, match=next(iter(change))):
             Auto(**{**good, **change})
     with pytest.raises(PlanError, match="budget"):
-        Auto.design(n_features=2, nominal_n=10, budget=None)
+        toy_task(Auto, n_features=2, nominal_n=10, budget=None)
 
 
 def test_a_zero_noise_double_is_not_the_default() -> None:

@@ -14,7 +14,7 @@ from cloister.privacy.budget import Budget
 from cloister.task import PublicColumn
 from cloister.tasks.supervised.forest import RandomForest
 from cloister.tasks.supervised.forest_trees import MOST_CELLS, coded_columns, grow
-from cloister.testing import check_task
+from cloister.testing import check_task, toy_task
 
 BINARY = ("no", "yes")
 COLUMNS = (
@@ -30,7 +30,8 @@ CLASSES = {2: BINARY, 3: ("no", "mild", "bad"), 7: tuple("abcdefg")}
 def designed(kind: str, n_classes: int = 2, frac_bits: int = 16, **options: object) -> RandomForest:
     classes = CLASSES[n_classes]
     chosen = {"n_trees": 3, "depth": 3, **options}
-    return RandomForest.design(
+    return toy_task(
+        RandomForest,
         n_features=len(COLUMNS) + 1,
         nominal_n=1000,
         budget=Budget(1.0, 1e-6),

@@ -11,7 +11,7 @@ from hypothesis.extra.numpy import arrays
 from cloister.privacy.budget import Budget
 from cloister.task import PublicColumn
 from cloister.tasks.supervised.naive_bayes import NaiveBayes
-from cloister.testing import check_task
+from cloister.testing import check_task, toy_task
 
 COLUMNS = (
     PublicColumn("age", 0.0, 100.0),
@@ -31,7 +31,8 @@ OPTIONS = {
 
 
 def designed(frac_bits: int = 16, **options: object) -> NaiveBayes:
-    return NaiveBayes.design(
+    return toy_task(
+        NaiveBayes,
         n_features=len(COLUMNS),
         nominal_n=1000,
         budget=Budget(1.0, 1e-6),

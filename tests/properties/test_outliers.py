@@ -315,9 +315,9 @@ def test_a_mistake_is_told_before_anything_is_spent(options: dict[str, Any], say
 def test_a_plan_whose_first_rounds_tell_something_else_is_refused(method: str) -> None:
     robust, other = designed("robust"), designed(method)
     for usual in (robust.usual, Count(n_features=4), replace(other.usual, n_features=5)):
-        with pytest.raises(PlanError, match="usual must tell"):
+        with pytest.raises(PlanError, match="usual must"):
             replace(other, usual=usual)
-    with pytest.raises(PlanError, match="usual must tell"):
+    with pytest.raises(PlanError, match="usual must"):
         replace(robust, usual=other.usual)
 
 

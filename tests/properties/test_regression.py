@@ -13,7 +13,7 @@ from cloister.privacy.budget import Budget
 from cloister.task import PublicColumn, Task
 from cloister.tasks.supervised.linear import Linear
 from cloister.tasks.supervised.logistic import Logistic
-from cloister.testing import check_task
+from cloister.testing import check_task, toy_task
 
 COLUMNS = (
     PublicColumn("age", 0.0, 100.0),
@@ -39,7 +39,8 @@ KINDS = {
 
 def designed(kind: str, frac_bits: int = 16) -> Task:
     task, options = KINDS[kind]
-    return task.design(
+    return toy_task(
+        task,
         n_features=len(COLUMNS),
         nominal_n=1000,
         budget=Budget(1.0, 1e-6),

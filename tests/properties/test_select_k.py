@@ -20,7 +20,7 @@ from cloister.task import GridState, Released
 from cloister.tasks import TASKS
 from cloister.tasks.clustering.auto import Auto
 from cloister.tasks.clustering.select_k import SelectK
-from cloister.testing import SimulatedNoise, check_task, toy_schema
+from cloister.testing import SimulatedNoise, check_task, toy_schema, toy_task
 
 ONE = 1 << 16
 SHAPES: dict[str, tuple[int, int]] = {  # columns, nominal_n: each of auto's routes
@@ -35,7 +35,7 @@ names = pytest.mark.parametrize("name", SHAPES)
 def designed(name: str, **fields: Any) -> SelectK:
     d, n = SHAPES[name]
     numbers = {"min_clusters": 2, "max_clusters": 7, **fields}
-    return SelectK.design(n_features=d, nominal_n=n, budget=Budget(2.0, 1e-6), **numbers)
+    return toy_task(SelectK, n_features=d, nominal_n=n, budget=Budget(2.0, 1e-6), **numbers)
 
 
 def groups(k: int, d: int, n: int, seed: int = 5) -> Any:

@@ -29,7 +29,7 @@ from cloister.silo.policy import PROPOSE_LABEL, Proposer
 from cloister.silo.site import Site
 from cloister.silo.store import State, Store
 from cloister.tasks import TASKS
-from cloister.testing import toy_plan
+from cloister.testing import toy_plan, toy_task
 
 SILOS = ("silo-0", "silo-1", "silo-2")
 
@@ -161,7 +161,7 @@ def test_the_owner_is_told_which_column_a_job_learns_to_tell(
 ) -> None:
     design = {"n_features": 2, "nominal_n": 300, "budget": Budget(1.0, 1e-6)}
     columns = Schema.load(home.folder / "schema.toml").public
-    task = TASKS["linear"].design(**design, columns=columns, target="x1")
+    task = toy_task(TASKS["linear"], **design, columns=columns, target="x1")
     job = home.receive(home.plan(task=task))
     assert main(["jobs", "show", "--config", home.config, job]) == 0
     assert re.search(r"^target +x1$", capsys.readouterr().out, re.MULTILINE)
@@ -231,7 +231,7 @@ def test_the_limits_of_the_settings_decide_and_are_those_of_the_ledger(
     path.write_text(path.read_text().replace("cap_epsilon = 2.0", "cap_epsilon = 1.0"))
     settings = path.read_text()
     design = {"n_features": 2, "nominal_n": 300, "budget": Budget(1.0, 1e-6), "n_clusters": 2}
-    job = home.receive(home.plan(task=TASKS["sulloyd"].design(**design), profile="group"))
+    job = home.receive(home.plan(task=toy_task(TASKS["sulloyd"], **design), profile="group"))
     assert shown("show", job)["cost"]["fits"] is False
     assert main(["jobs", "show", "--config", home.config, job]) == 0
     assert "refuses it: beyond the lifetime cap, or the limits" in capsys.readouterr().out

@@ -16,7 +16,8 @@ from cloister.jobs import make_plan
 from cloister.privacy.budget import Budget
 from cloister.protocol.plan import Plan
 from cloister.schema import schema_of
-from cloister.tasks.examples import EXAMPLES
+from cloister.tasks import TASKS
+from cloister.tasks.examples import example_of
 from cloister.tasks.supervised.fedavg import FedAvg
 from cloister_lab.audit.twins import FixedNoise
 
@@ -24,7 +25,7 @@ RUNS = 600
 
 
 def sampled(rate: float) -> Plan:
-    case = EXAMPLES["fedavg"]
+    case = example_of(TASKS["fedavg"])
     options = {**case.options, "rounds": 2, "local_rate": 20.0}
     return make_plan(
         FedAvg,

@@ -37,8 +37,8 @@ from cloister.protocol.plan import largest_release
 from cloister.randomness import new_key as _new_key_bytes
 from cloister.randomness import new_nonce
 from cloister.secagg.masks import GroupMask, Masker, NoMask
-from cloister.task import Released
-from cloister.tasks.clustering.kmeans import FastLloyd, Post, RadiusStrategy
+from cloister.task import PublicFacts, Released
+from cloister.tasks.clustering.kmeans import FastLloyd, Post
 
 Floats = NDArray[np.float64]
 FRAC_BITS = 16
@@ -83,7 +83,7 @@ class Params:
     delta: float | None = None
     max_dist: float | None = None
     alpha: float = 0.8
-    radius_strategy: RadiusStrategy = "constant"
+    radius_strategy: Literal["step", "constant"] = "constant"
     post: Post = "fold"
     bounds: tuple[float, float] = (-1.0, 1.0)
     seed: int = 0
@@ -115,17 +115,16 @@ class Params:
     def task(self) -> FastLloyd:
         """The task these values describe."""
         designed = FastLloyd.design(
-            n_features=self.dim,
-            nominal_n=1,
-            budget=None,
-            frac_bits=FRAC_BITS,
-            n_clusters=self.k,
-            rounds=self.iters,
-            alpha=self.alpha,
-            radius_strategy=self.radius_strategy,
-            mechanism="laplace" if self.dp == "laplace" else "gaussian",
-            post=self.post,
-            public_seed=self.seed,
+            PublicFacts(n_features=self.dim, nominal_n=1, budget=None, frac_bits=FRAC_BITS),
+            FastLloyd.Options(
+                n_clusters=self.k,
+                rounds=self.iters,
+                alpha=self.alpha,
+                radius_strategy=self.radius_strategy,
+                mechanism="laplace" if self.dp == "laplace" else "gaussian",
+                post=self.post,
+                public_seed=self.seed,
+            ),
         )
         if self.max_dist is None:
             return designed

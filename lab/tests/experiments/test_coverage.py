@@ -13,7 +13,7 @@ from cloister import Budget
 from cloister.errors import PlanError
 from cloister.task import GridState, Released, State, Task
 from cloister.tasks.clustering.kmeans import FastLloyd, GLloyd, Lloyd, SuLloyd
-from cloister.testing import SimulatedNoise
+from cloister.testing import SimulatedNoise, toy_task
 from cloister_lab.experiments.compare import METHODS as COMPARED
 from cloister_lab.experiments.coverage import (
     COVERAGE,
@@ -99,7 +99,7 @@ def test_a_shrunk_centre_keeps_the_coverage_of_what_was_measured(blobs: Dataset)
 def test_every_private_method_whose_noise_is_gaussian_is_measured() -> None:
     budget = Budget(1.0, 1e-6)
     tasks = [
-        task.design(n_features=2, nominal_n=1000, budget=budget, n_clusters=2)
+        toy_task(task, n_features=2, nominal_n=1000, budget=budget, n_clusters=2)
         for task in COMPARED.values()
     ]
     assert set(METHODS) == {task.name for task in tasks if task.mechanism == "gaussian"}

@@ -58,7 +58,7 @@ from cloister.protocol.replay import replay, replay_elsewhere, shown, written
 from cloister.randomness import new_nonce, public_generator
 from cloister.schema import Schema, schema_of
 from cloister.task import Floats, Profile, Records, Task
-from cloister.tasks.examples import EXAMPLES, Example, example_of
+from cloister.tasks.examples import Example, example_of
 
 ALPHA = 1e-8
 """How often each check of an audit may alarm on a true claim."""
@@ -363,7 +363,7 @@ def case_of(
     """Return columns and options; those of the caller stand in for the example's."""
     case = example_of(task, n_features, n_clusters)
     if schema is not None:  # options of an example are about its own columns
-        own = {} if task.name in EXAMPLES else case.options
+        own = {} if hasattr(task, "example") else case.options
         case = Example(schema.public, own)
     return case if options is None else replace(case, options=options)
 

@@ -125,7 +125,7 @@ def _audited(args: argparse.Namespace) -> Iterator[Audit]:
             options = None
             if args.set:  # on top of those of the task's own example
                 example = case_of(task, args.columns, args.k, None, schema)
-                options = {**example.options, **task_options(args.set)}
+                options = {**example.options, **task_options(task, args.set)}
             budget = Budget(args.epsilon, args.delta)
             yield audit_task(task, budget, options=options, schema=schema, **sizes)
 

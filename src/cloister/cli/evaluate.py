@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     out = Output.of(args)
     given = {name: getattr(args, name) for name in ("truth", "prediction", "score")}
     columns = {name: value for name, value in given.items() if value is not None}
-    options = {**columns, **task_options(args.set)}
+    options: dict[str, Any] = dict(columns)
     if args.model:
         task, about = about_model(args)
         options |= about
@@ -56,6 +56,7 @@ def run(args: argparse.Namespace) -> int:
         task = TASKS["evaluation"]
     else:
         raise PlanError("model must be given, or truth with prediction or score.")
+    options |= task_options(task, args.set)
     result, charge = release(args, task, options, out)
     return finish(result, charge, args.out, out, command="evaluate")
 

@@ -133,7 +133,7 @@ def _planned(args: argparse.Namespace, rest: Rest) -> Plan:
         )
     if args.task:
         task = allowed_task(args.task, not_private=args.not_private)
-        options = {**task_options(args.set), **_about(args, task)}
+        options = {**task_options(task, args.set), **_about(args, task)}
     else:
         task, options = kmeans_task(args)
     if TASKS.get(task.name) is not task:

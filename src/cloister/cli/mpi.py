@@ -118,4 +118,4 @@ def _agree(args: argparse.Namespace) -> tuple[Plan, Schema, Mapping[str, Path]]:
             "that may be public."
         )
     schema = Schema.load(args.schema)
-    return plan_of(args, task, schema, files, task_options(args.set)), schema, files
+    return plan_of(args, task, schema, files, task_options(task, args.set)), schema, files

@@ -7,7 +7,6 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +19,7 @@ from cloister.task import Task
 from cloister.tasks import TASKS
 from cloister.tasks.clustering import kmeans_tasks
 from cloister.tasks.clustering.select_k import SelectK
-
-
-def _fields_of(task: type[Task]) -> set[str]:
-    """Return the names of a task's public numbers."""
-    return {field.name for field in fields(task)}  # type: ignore[arg-type]  # as in Plan.to_dict
-
+from cloister.tasks.options import check_known, options_of
 
 LEDGER_VARIABLE = "CLOISTER_LEDGER"
 
@@ -189,7 +183,7 @@ def add_target_arguments(
     add_prepare_arguments(group)
 
 
-def reference_options(args: argparse.Namespace) -> dict[str, dict[str, str]]:
+def reference_options(args: argparse.Namespace, task: type[Task]) -> dict[str, dict[str, str]]:
     """Return the option that gives columns their reference categories, if the user has any.
 
     Raises
@@ -199,11 +193,7 @@ def reference_options(args: argparse.Namespace) -> dict[str, dict[str, str]]:
     """
     if not args.reference:
         return {}
-    if "reference" not in _fields_of(TASKS[args.method]):
-        raise PlanError(
-            f"reference belongs to logistic and linear, got it with {args.method}; leave it out or "
-            "add --method logistic."
-        )
+    check_known(task, ["reference"])
     found: dict[str, str] = {}
     for text in args.reference:
         column, _, category = text.partition("=")
@@ -301,40 +291,21 @@ def _clusters(text: str) -> int | range:
 
 def kmeans_task(args: argparse.Namespace) -> tuple[type[Task], dict[str, Any]]:
     """Return the k-means task of a command line, and its options."""
-    if isinstance(args.k, range):
-        return SelectK, _selection_options(args)
-    return kmeans_tasks()[args.algorithm], kmeans_options(args)
-
-
-def _selection_options(args: argparse.Namespace) -> dict[str, Any]:
-    given = {"alpha": args.alpha, "rounds": args.rounds, "keep-empty": args.keep_empty or None}
-    if alien := [name for name, value in given.items() if value is not None]:
-        raise PlanError(f"{alien[0]} means nothing where k is chosen; leave it out.")
-    if args.algorithm != "auto":
+    if isinstance(args.k, range) and args.algorithm != "auto":
         raise PlanError(f"k is chosen by algorithm auto only, got {args.algorithm}; give k.")
-    return {
-        "min_clusters": args.k.start,
-        "max_clusters": args.k.stop - 1,
-        "public_seed": args.public_seed,
-    }
-
-
-def kmeans_options(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the options of a k-means task."""
-    if args.alpha is not None and args.algorithm != "fastlloyd":
-        raise PlanError(
-            f"alpha belongs to fastlloyd, got it with {args.algorithm}; leave it out "
-            "or add --algorithm fastlloyd."
-        )
-    if args.rounds is not None and "rounds" not in _fields_of(kmeans_tasks()[args.algorithm]):
-        raise PlanError(f"rounds are fixed by the plan of {args.algorithm}; leave them out.")
-    given = {"alpha": args.alpha, "rounds": args.rounds}
-    options: dict[str, Any] = {"n_clusters": args.k, "public_seed": args.public_seed}
-    if "relocate_empty" in _fields_of(kmeans_tasks()[args.algorithm]):
-        options["relocate_empty"] = False if args.keep_empty else None
-    elif args.keep_empty:
-        raise PlanError(f"keep-empty means nothing for {args.algorithm}; leave it out.")
-    return options | {name: value for name, value in given.items() if value is not None}
+    if isinstance(args.k, range):
+        task: type[Task] = SelectK
+        options = {"min_clusters": args.k.start, "max_clusters": args.k.stop - 1}
+    else:
+        task = kmeans_tasks()[args.algorithm]
+        options = {"n_clusters": args.k}
+    keep = False if args.keep_empty else None
+    given = {"alpha": args.alpha, "rounds": args.rounds, "relocate_empty": keep}
+    asked = {name: value for name, value in given.items() if value is not None}
+    check_known(task, asked)
+    if any(one.name == "relocate_empty" for one in options_of(task)):
+        asked["relocate_empty"] = keep
+    return task, {**options, "public_seed": args.public_seed, **asked}
 
 
 def schema_of_model(path: Path, plan: Plan) -> Schema:

@@ -66,7 +66,7 @@ def _planned(args: argparse.Namespace) -> Plan:
         raise PlanError("k goes with --algorithm; with --task give --set n_clusters=... instead.")
     if args.task:
         task = allowed_task(args.task, not_private=args.not_private)
-        options = task_options(args.set)
+        options = task_options(task, args.set)
         return plan_of(args, task, schema, args.silos, {**options, **_trust(args)})
     if args.k is None:
         raise PlanError("k must be given; it is the number of clusters.")

@@ -28,6 +28,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Release a linear model; return the exit code."""
     out = Output.of(args)
-    options = {"target": args.target, **task_options(args.set), **reference_options(args)}
-    result, charge = release(args, *prepared(args, TASKS[args.method], options), out)
+    task = TASKS[args.method]
+    options = {
+        "target": args.target,
+        **task_options(task, args.set),
+        **reference_options(args, task),
+    }
+    result, charge = release(args, *prepared(args, task, options), out)
     return finish(result, charge, args.out, out, command="regress")

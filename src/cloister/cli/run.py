@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import inspect
 import sys
 from collections.abc import Iterable
 from importlib.util import module_from_spec, spec_from_file_location
@@ -14,9 +13,9 @@ from cloister.cli.options import add_job_arguments, named_values
 from cloister.cli.output import Output, add_flags
 from cloister.cli.release import finish, release
 from cloister.errors import CloisterError, PlanError
-from cloister.jobs import make_plan, run_job
 from cloister.task import Task
 from cloister.tasks import TASKS
+from cloister.tasks.options import check_known
 
 _MEMBERS = (
     *("name", "private", "profiles", "rounds", "design", "describe", "start", "blocks"),
@@ -69,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
         return run_rank(args)
     out = Output.of(args)
     task = allowed_task(args.task, not_private=args.not_private)
-    result, charge = release(args, task, task_options(args.set), out)
+    result, charge = release(args, task, task_options(task, args.set), out)
     return finish(result, charge, args.out, out, command="run")
 
 
@@ -104,23 +103,11 @@ def load_task(name: str) -> type[Task]:
     return task
 
 
-def task_options(pairs: Iterable[str]) -> dict[str, Any]:
-    """Read ``name=value`` pairs; a value is JSON, or else text."""
+def task_options(task: type[Task], pairs: Iterable[str]) -> dict[str, Any]:
+    """Read ``name=value`` pairs of a task's own options; a value is JSON, or else text."""
     options = named_values(pairs)
-    if alien := sorted(options.keys() & _reserved()):
-        raise PlanError(f"set cannot give {alien[0]!r}, which is not an option of a task's own.")
+    check_known(task, options)
     return options
-
-
-def _reserved() -> set[str]:
-    """Return what a job decides and a task is told."""
-    parameters = [
-        parameter.name
-        for function in (make_plan, run_job)
-        for parameter in inspect.signature(function).parameters.values()
-        if parameter.kind is not parameter.VAR_KEYWORD
-    ]
-    return {*parameters, "n_features", "columns"}
 
 
 def _execute(path: Path) -> object:

@@ -27,8 +27,8 @@ def run(args: argparse.Namespace) -> int:
     for entry in entries:
         out.say(f"{entry['task']}  ({'private' if entry['private'] else 'NOT PRIVATE'})")
         out.paragraph(f"  Example: {entry['example']}")
-        if entry["options"]:
-            out.paragraph(f"  Options: {', '.join(entry['options'])}")
+        for one in options_of(TASKS[entry["task"]]):
+            out.paragraph(f"  {one.name}: {one.rule}. {one.help[:1].upper()}{one.help[1:]}.")
         out.say()
     out.say("A task of your own: cloister run ... --task path/to/file.py:ClassName")
     out.document({"command": "tasks", "tasks": entries})
@@ -52,5 +52,5 @@ def _entry(task: type[Task]) -> dict[str, Any]:
         "profiles": sorted(task.profiles),
         "mechanism": example.mechanism,
         "example": example.describe(),
-        "options": list(options_of(task)),
+        "options": [one.name for one in options_of(task)],
     }

@@ -30,7 +30,7 @@ from cloister.privacy.events import ComposedEvent, Event, GaussianEvent, Sampled
 from cloister.privacy.noise import DiscreteNoise, NoiseSource
 from cloister.protocol.plan import Plan
 from cloister.randomness import public_generator
-from cloister.task import GridState, Records
+from cloister.task import GridState, PublicFacts, Records
 from cloister.tasks.supervised.fedavg import ClientUpdates, Trust
 from cloister.tasks.supervised.local_training import clipped
 
@@ -273,17 +273,18 @@ class FederatedLearner(BaseEstimator):
         budget = Budget(self.epsilon, default_delta(None) if self.delta is None else self.delta)
         start = np.asarray(local.start())
         task = ClientUpdates.design(
-            budget=budget,
-            length=len(start),
-            model=model_digest(local),
-            n_clients=len(names),
-            rounds=self.rounds,
-            clip=float(self.clip),
-            rate=float(self.rate),
-            growth=float(self.growth),
-            server_rate=float(self.server_rate),
-            momentum=float(self.momentum),
-            trust=self.trust,
+            PublicFacts(n_features=1, nominal_n=len(names), budget=budget, silos=names),
+            ClientUpdates.Options(
+                length=len(start),
+                model=model_digest(local),
+                rounds=self.rounds,
+                clip=float(self.clip),
+                rate=float(self.rate),
+                growth=float(self.growth),
+                server_rate=float(self.server_rate),
+                momentum=float(self.momentum),
+                trust=self.trust,
+            ),
         )
         alone = task.alone and len(names) > 1
         return Plan(

@@ -3,31 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
 import numpy as np
 
+from cloister.declared import Whole, declared
 from cloister.display import Exhibit, Measured, Table
 from cloister.hazmat.fixedpoint import Grid, from_grid
-from cloister.privacy.budget import Budget
 from cloister.task import (
+    FINE,
     INTERVAL_95,
     Block,
     Floats,
     GridState,
     Integers,
-    Mechanism,
     Profile,
+    PublicFacts,
     Records,
     Released,
     State,
 )
+from cloister.tasks.options import Noise, made
 
-_FINE = 16  # a record counts 2**16, so that the noise is on a fine lattice (see the rounding rule)
 
-
-@dataclass(frozen=True, kw_only=True)
+@declared
 class Count:
     """One noisy count of all records.
 
@@ -41,23 +40,22 @@ class Count:
     private: ClassVar[bool] = True
     profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
 
-    n_features: int
-    frac_bits: int = 16
-    mechanism: Mechanism = "gaussian"
     rounds: ClassVar[int] = 1
 
+    @declared
+    class Options:
+        """What a user may choose."""
+
+        mechanism: Annotated[Noise, "law of the noise"] = "gaussian"
+
+    n_features: Whole
+    frac_bits: int = 16
+    mechanism: Noise = "gaussian"
+
     @classmethod
-    def design(
-        cls,
-        *,
-        n_features: int,
-        nominal_n: int,
-        budget: Budget | None,
-        frac_bits: int = 16,
-        mechanism: Mechanism = "gaussian",
-    ) -> Self:
+    def design(cls, facts: PublicFacts, options: Options) -> Self:
         """Return the task; it needs neither `nominal_n` nor `budget`."""
-        return cls(n_features=n_features, frac_bits=frac_bits, mechanism=mechanism)
+        return made(cls, facts, options)
 
     def describe(self) -> str:
         """Say in plain words what is summed and what is released."""
@@ -69,18 +67,18 @@ class Count:
 
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return the single word."""
-        one = 1 << _FINE
+        one = 1 << FINE
         return (Block("count", (1,), l1=one, l2_squared=one**2, weight=1.0),)
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         """Return the number of records in fine units."""
-        return np.array([len(records) << _FINE], dtype=np.int64)
+        return np.array([len(records) << FINE], dtype=np.int64)
 
     def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
         """Return the noisy count."""
         count = released["count"]
         return {
-            "count": from_grid(count.values, _FINE),
+            "count": from_grid(count.values, FINE),
             "half_width": self._half_width(count.noise_std),
         }
 
@@ -89,7 +87,7 @@ class Count:
         return {"half_width": self._half_width(noise_std)}
 
     def _half_width(self, noise_std: float) -> Floats:
-        return np.array([INTERVAL_95[self.mechanism] * noise_std / (1 << _FINE)])
+        return np.array([INTERVAL_95[self.mechanism] * noise_std / (1 << FINE)])
 
     def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
         """Return ``count`` and the half-width of its 95 % noise interval, in records."""

@@ -1,15 +1,17 @@
 """A small case of every task: for listings, audits and tests of laws that all tasks obey.
 
-A task that takes any columns of numbers, and at most a number of clusters, needs no entry.
+A task has its own as ``example``, unless any columns of numbers, and at most a number of clusters,
+will do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 from cloister.task import PublicColumn, Task
+from cloister.tasks.options import options_of
 
 NUMBER = PublicColumn("age", 0.0, 100.0)
 OTHER_NUMBER = PublicColumn("weight", 0.0, 200.0)
@@ -25,66 +27,14 @@ class Example:
     ----------
     columns : tuple of PublicColumn
     options : mapping
-        What ``design`` is told beyond what every task is told.
+        Those of the task's ``Options`` that have no default, or are worth a look.
     """
 
     columns: tuple[PublicColumn, ...]
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-EXAMPLES: dict[str, Example] = {}
-"""By the name of the task."""
-
-EXAMPLES["naive-bayes"] = Example(
-    (NUMBER, OTHER_NUMBER, CATEGORY, BOOLEAN),
-    {"target": "smokes", "numbers": {"weight": "gaussian"}},
-)
-
-EXAMPLES["logistic"] = Example((NUMBER, OTHER_NUMBER, CATEGORY, BOOLEAN), {"target": "smokes"})
-EXAMPLES["linear"] = Example((NUMBER, OTHER_NUMBER, CATEGORY, BOOLEAN), {"target": "weight"})
-
-EXAMPLES["evaluation"] = Example(
-    (BOOLEAN, PublicColumn("score", 0.0, 1.0)), {"truth": "smokes", "score": "score"}
-)
-EXAMPLES["regression-evaluation"] = Example(
-    (OTHER_NUMBER, PublicColumn("told", 0.0, 200.0)), {"truth": "weight", "prediction": "told"}
-)
-EXAMPLES["cluster-quality"] = Example(
-    (NUMBER, OTHER_NUMBER), {"centres": ((25.0, 50.0), (75.0, 150.0))}
-)
-EXAMPLES["outliers"] = Example(
-    (NUMBER, OTHER_NUMBER, CATEGORY), {"count_share": 0.2, "group": "work"}
-)
-EXAMPLES["quantiles"] = Example((NUMBER, OTHER_NUMBER, CATEGORY, BOOLEAN))
-EXAMPLES["bounds"] = Example((NUMBER, OTHER_NUMBER, CATEGORY, BOOLEAN))
-EXAMPLES["pca"] = Example((NUMBER, OTHER_NUMBER, CATEGORY, BOOLEAN), {"n_components": 2})
-EXAMPLES["standardise"] = Example((NUMBER, OTHER_NUMBER, CATEGORY, BOOLEAN))
-EXAMPLES["statistics"] = Example((NUMBER, OTHER_NUMBER, CATEGORY, BOOLEAN), {"covariance": True})
-EXAMPLES["pipeline"] = Example(
-    (NUMBER, OTHER_NUMBER, CATEGORY, BOOLEAN),
-    {
-        "steps": [["standardise", {}], ["naive-bayes", {"target": "smokes"}]],
-        "least_signal": 0.0,
-    },
-)
-
-EXAMPLES["forest"] = Example(
-    (NUMBER, OTHER_NUMBER, CATEGORY, BOOLEAN),
-    {"target": "smokes", "kind": "boosted", "n_trees": 3, "depth": 3},
-)
-
-EXAMPLES["fedavg"] = Example(
-    (NUMBER, OTHER_NUMBER, CATEGORY, BOOLEAN), {"target": "smokes", "rounds": 3}
-)
-EXAMPLES["fedavg-regression"] = Example(
-    (NUMBER, OTHER_NUMBER, CATEGORY, BOOLEAN),
-    {"target": "weight", "rounds": 2, "hidden": 2, "growth": 2.0},
-)
-
-EXAMPLES["apriori"] = Example(
-    tuple(PublicColumn(item, 0.0, 1.0, ("0", "1")) for item in ("bread", "butter", "milk", "tea")),
-    {"max_size": 3, "basket_size": 2, "min_support": 0.1},
-)
+MIXED = (NUMBER, OTHER_NUMBER, CATEGORY, BOOLEAN)
 
 
 def numbers(n_features: int) -> tuple[PublicColumn, ...]:
@@ -94,13 +44,11 @@ def numbers(n_features: int) -> tuple[PublicColumn, ...]:
 
 def example_of(task: type[Task], n_features: int = 2, n_clusters: int = 2) -> Example:
     """Return the case of a task: its own, or so many columns of numbers and clusters."""
-    if task.name in EXAMPLES:
-        return EXAMPLES[task.name]
-    names = {f.name for f in fields(task)}  # type: ignore[arg-type]  # tasks are dataclasses
-    columns = numbers(n_features)
-    if "n_clusters" in names:
-        return Example(columns, {"n_clusters": n_clusters})
-    if {"min_clusters", "max_clusters"} <= names:
-        least = max(2, n_clusters)
-        return Example(columns, {"min_clusters": least, "max_clusters": least + 1})
-    return Example(columns)
+    own: Example | None = getattr(task, "example", None)
+    if own is not None:
+        return own
+    least = max(2, n_clusters)
+    fitting = {"n_clusters": n_clusters, "min_clusters": least, "max_clusters": least + 1}
+    names = {one.name for one in options_of(task)}
+    chosen = {name: value for name, value in fitting.items() if name in names}
+    return Example(numbers(n_features), chosen)

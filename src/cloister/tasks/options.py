@@ -1,80 +1,77 @@
-"""The options of each task by name: for listings, and for those who gave another one."""
+"""The options of each task, from where it declares them: for plans, command lines and pages."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import fields
-from inspect import Parameter, signature
-from typing import Any
+from collections.abc import Iterable, Mapping
+from inspect import signature
+from typing import Annotated, Any, Literal, TypeVar
 
+from cloister.declared import Declaration, Whole, declarations, declared
 from cloister.errors import PlanError
-from cloister.privacy.budget import Budget
-from cloister.task import Task
-from cloister.tasks.examples import example_of
+from cloister.task import PublicFacts, Task
 
-_TOLD = {  # to every task that takes it, not by the user
-    "n_features": 0,
-    "nominal_n": 10_000,
-    "budget": None,
-    "frac_bits": 16,
-    "columns": (),
-    "silos": ("a", "b", "c"),
-    "unit": "row",
-}
-_ALWAYS = ("n_features", "nominal_n", "budget", "frac_bits")
+_Task = TypeVar("_Task")
+Noise = Literal["gaussian", "laplace"]
+"""Laws of noise that a task may let its user choose from."""
+Clusters = Annotated[Whole, "number of clusters"]
+PublicSeed = Annotated[int, "of all public random choices, known to everybody"]
+Target = Annotated[str, "column that is to be told"]
+Keep = Annotated[tuple[str, ...], "columns that are left as they are"]
 
 
-def options_of(task: type[Task]) -> tuple[str, ...]:
-    """Return what a design names, and then the fields that it hands on to the task, if it does."""
-    parameters = signature(task.design).parameters.values()
-    named = [p.name for p in parameters if p.kind is Parameter.KEYWORD_ONLY]
-    handed: list[str] = []
-    if any(p.kind is Parameter.VAR_KEYWORD for p in parameters):
-        others = [field.name for field in fields(task)]  # type: ignore[arg-type]  # a protocol cannot say that tasks are dataclasses
-        handed = _handed_on(task, [name for name in others if name not in named])
-    return tuple(name for name in (*named, *handed) if name not in _TOLD)
+@declared
+class NoOptions:
+    """The options of a task that declares none."""
 
 
-def misfit(task: type[Task], given: Iterable[str], error: TypeError) -> str:
-    """Say in one sentence why a design does not take the options that it was given."""
-    own, given = options_of(task), tuple(given)
-    parameters = signature(task.design).parameters
-    absent = [
-        name for name in own if name in parameters and parameters[name].default is Parameter.empty
-    ]
-    reasons = [f"it has no option {name!r}" for name in given if name not in own]
-    reasons += [f"{name!r} must be given" for name in absent if name not in given]
-    return (
-        f"options of task {task.name!r} do not fit: {reasons[0] if reasons else error}; "
-        f"its options are {', '.join(own) or 'none'}."
+def options_of(task: type[Task]) -> tuple[Declaration, ...]:
+    """Return what a task can be told beyond public facts."""
+    return declarations(getattr(task, "Options", NoOptions))
+
+
+def check_known(task: type[Task], given: Iterable[str]) -> None:
+    """Refuse the name of an option that a task has not, and name those that it has."""
+    names = [one.name for one in options_of(task)]
+    if alien := [name for name in given if name not in names]:
+        raise _misfit(task, f"it has no option {alien[0]!r}")
+
+
+def _misfit(task: type[Task], reason: str) -> PlanError:
+    names = ", ".join(one.name for one in options_of(task))
+    return PlanError(
+        f"options of task {task.name!r} do not fit: {reason}; its options are {names or 'none'}."
     )
 
 
-def _handed_on(task: type[Task], names: list[str]) -> list[str]:
-    """Find by a try with a small example which fields a design takes, too."""
-    try:
-        example = _designed(task)
-    except (PlanError, LookupError, TypeError, ValueError):
-        return names  # a task of somebody's own, of which there is no example
-    return [name for name in names if _takes(task, name, getattr(example, name))]
+def design(task: type[Task], facts: PublicFacts, given: Mapping[str, Any]) -> Task:
+    """Return a task designed from public facts and from options by name.
+
+    Raises
+    ------
+    PlanError
+        If an option breaks its rule, or the task takes other arguments.
+    """
+    if list(signature(task.design).parameters) != ["facts", "options"]:
+        raise PlanError(
+            f"design of task {task.name!r} must take (facts, options), got other parameters; "
+            "declare its options in a class Options."
+        )
+    check_known(task, given)
+    if absent := [o.name for o in options_of(task) if o.required and o.name not in given]:
+        raise _misfit(task, f"{absent[0]!r} must be given")
+    return task.design(facts, getattr(task, "Options", NoOptions)(**given))
 
 
-def _takes(task: type[Task], name: str, value: Any) -> bool:
-    try:
-        _designed(task, **{name: value})
-    except (PlanError, KeyError, TypeError):  # a name given twice may be a KeyError, too
-        return False
-    return True
+def made(task: type[_Task], facts: PublicFacts, options: object, **chosen: Any) -> _Task:
+    """Return a task of the numbers that were chosen and, for its other fields, of what was told.
 
-
-def _designed(task: type[Task], **options: Any) -> Task:
-    case = example_of(task, n_features=2, n_clusters=3)
+    A field with the name of an option, or else of a public fact, is that.
+    """
+    names = [one.name for one in declarations(task)]  # type: ignore[arg-type]  # classes are hashable
     told = {
-        **_TOLD,
-        "n_features": len(case.columns),
-        "budget": Budget(1.0, 1e-6) if task.private else None,
-        "columns": case.columns,
+        name: getattr(source, name)
+        for source in (facts, options)
+        for name in names
+        if hasattr(source, name)
     }
-    taken = signature(task.design).parameters
-    told = {name: value for name, value in told.items() if name in taken or name in _ALWAYS}
-    return task.design(**{**told, **case.options, **options})
+    return task(**{**told, **chosen})

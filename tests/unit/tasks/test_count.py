@@ -10,12 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister.display import Measured
+from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
 from cloister.privacy.budget import Budget
 from cloister.privacy.noise import DiscreteNoise
 from cloister.task import Released, Task
 from cloister.tasks.count import Count
-from cloister.testing import Wire, check_task, toy_plan, toy_records
+from cloister.testing import Wire, check_task, toy_plan, toy_records, toy_task
 
 GRID = Grid((-1, -1), (1, 1))
 
@@ -70,9 +71,9 @@ def test_a_negative_noisy_count_is_shown_as_it_is() -> None:
 
 def test_it_takes_no_option_it_does_not_use() -> None:
     options = {"n_features": 2, "nominal_n": 5, "budget": None}
-    assert Count.design(**options) == Count(n_features=2)
-    with pytest.raises(TypeError, match="n_clusters"):
-        Count.design(**options, n_clusters=3)
+    assert toy_task(Count, **options) == Count(n_features=2)
+    with pytest.raises(PlanError, match="n_clusters"):
+        toy_task(Count, **options, n_clusters=3)
 
 
 def test_it_shows_one_table() -> None:

@@ -11,43 +11,46 @@ References
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from math import log, sqrt
-from typing import ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
 import numpy as np
 
+from cloister.declared import Range, Whole, declared
 from cloister.display import Exhibit
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
-from cloister.privacy.budget import Budget
 from cloister.randomness import public_generator
 from cloister.task import (
+    FINE,
     Block,
     Floats,
     GridState,
     Integers,
     Mechanism,
     Profile,
+    PublicFacts,
     Records,
     Released,
     State,
 )
 from cloister.tasks.clustering.kmeans import centre_exhibits, centres_in_units
+from cloister.tasks.options import Clusters, PublicSeed, made
 from cloister_lab.tasks.projection import BITS, ONE, Projection, usual_axes
 from cloister_lab.tasks.recovery import Recovery, start_state
 
 MAX_CELLS = 1 << 17  # of one level
 MAX_LEVELS = 10
+Levels = Annotated[int, Range(1, MAX_LEVELS)]
 MAX_CUBES = 256  # of one level that are split further
 MAX_SWAPS = 100
 COUNT_SHARE, MEAN_SHARE = 0.5, 0.5
-_FINE = 16  # a record counts 2**16, so that the noise is on a fine lattice (see the rounding rule)
 _GAIN = 1e-9  # a swap that saves a smaller part of the cost is none
 
 
-@dataclass(frozen=True, kw_only=True)
+@declared
 class Balcan:
     """k-means on the centres of cubes that hold many records [BDLMZ17]_, in two rounds.
 
@@ -79,17 +82,24 @@ class Balcan:
     rounds: ClassVar[int] = 2
     mechanism: ClassVar[Mechanism] = "gaussian"
 
-    n_clusters: int
-    n_features: int
-    n_axes: int
-    levels: int
+    @declared
+    class Options:
+        """What a user may choose."""
+
+        n_clusters: Clusters = 1
+        n_axes: Annotated[Whole | None, "of the projection; by the published rule if None"] = None
+        levels: Annotated[Levels | None, "of cubes; by the records if None"] = None
+        public_seed: PublicSeed = 0
+
+    n_clusters: Whole
+    n_features: Whole
+    n_axes: Whole
+    levels: Levels
     frac_bits: int = 16
     public_seed: int = 0
 
     def __post_init__(self) -> None:
         _ = self._recovery.block(0)  # its checks are ours
-        if not 1 <= self.levels <= MAX_LEVELS:
-            raise PlanError(f"levels must be in [1, {MAX_LEVELS}], got {self.levels!r}.")
         if self._cells(self.levels) > MAX_CELLS:
             raise PlanError(
                 f"levels={self.levels} makes {self._cells(self.levels)} cubes, a level has at most "
@@ -97,36 +107,15 @@ class Balcan:
             )
 
     @classmethod
-    def design(
-        cls,
-        *,
-        n_features: int,
-        nominal_n: int,
-        budget: Budget | None,
-        n_clusters: int = 1,
-        n_axes: int | None = None,
-        levels: int | None = None,
-        frac_bits: int = 16,
-        public_seed: int = 0,
-    ) -> Self:
+    def design(cls, facts: PublicFacts, options: Options) -> Self:
         """Choose the projection, and as many levels as are allowed and worth it.
 
         As published, there are no more than ``ln(nominal_n)`` levels.
         """
-        if n_axes is None:
-            n_axes = usual_axes(n_features, nominal_n)
-        if levels is None:
-            most = max(2, min(MAX_LEVELS, int(log(max(nominal_n, 2)))))
-            fits = [i for i in range(1, most + 1) if _side(i) ** n_axes <= MAX_CELLS]
-            levels = max(fits)
-        return cls(
-            n_clusters=n_clusters,
-            n_features=n_features,
-            n_axes=n_axes,
-            levels=levels,
-            frac_bits=frac_bits,
-            public_seed=public_seed,
-        )
+        n_axes = options.n_axes or usual_axes(facts.n_features, facts.nominal_n)
+        most = max(2, min(MAX_LEVELS, int(log(max(facts.nominal_n, 2)))))
+        fits = [i for i in range(1, most + 1) if _side(i) ** n_axes <= MAX_CELLS]
+        return made(cls, facts, options, n_axes=n_axes, levels=options.levels or max(fits))
 
     def describe(self) -> str:
         """Say in plain words what is summed and what is released."""
@@ -145,7 +134,7 @@ class Balcan:
         if t > 0:
             return (replace(self._recovery.block(0), weight=MEAN_SHARE),)
         # A record is in one cube of each level, and adds `one` there.
-        one, levels = 1 << _FINE, self.levels
+        one, levels = 1 << FINE, self.levels
         words = sum(self._cells(level) for level in range(1, levels + 1))
         return (Block("cubes", (words,), levels * one, levels * one**2, COUNT_SHARE),)
 
@@ -158,14 +147,14 @@ class Balcan:
             np.bincount(self._cubes_of(projected, level), minlength=self._cells(level))
             for level in range(1, self.levels + 1)
         ]
-        return np.concatenate(counts).astype(np.int64) << _FINE
+        return np.concatenate(counts).astype(np.int64) << FINE
 
     def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
         """Find crowded cubes and group them; then take the noisy means as centres."""
         if t == 0:
             block = released["cubes"]
             points, weights = self._crowded(
-                block.values / float(1 << _FINE), block.noise_std / (1 << _FINE)
+                block.values / float(1 << FINE), block.noise_std / (1 << FINE)
             )
             chosen = local_search(points, weights, self.n_clusters, public_seed=self.public_seed)
             real = {name: from_grid(value, self.frac_bits) for name, value in state.items()}

@@ -12,21 +12,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from math import exp, sqrt
-from typing import ClassVar, Literal, Self, get_args
+from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
 
+from cloister.declared import Range, Whole, declared
 from cloister.display import Exhibit
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
-from cloister.privacy.budget import Budget
 from cloister.task import (
+    INTERVAL_95,
     Block,
     Floats,
     GridState,
     Integers,
     Mechanism,
     Profile,
+    PublicFacts,
     Records,
     Released,
     State,
@@ -44,6 +46,7 @@ from cloister.tasks.moments import (
     sum_products,
     unpack_products,
 )
+from cloister.tasks.options import Clusters, PublicSeed, made
 
 Covariance = Literal["full", "diagonal"]
 
@@ -51,14 +54,13 @@ RESPONSIBILITY = 64  # a record's responsibilities are parts of this
 SMALLEST_STD = 1 / 64  # of a component along any direction, grid coordinates
 MAX_FULL = 8  # columns; with more, products of columns are hardly worth their noise
 _ROUNDS = 5
-_NORMAL_95 = 1.96
 _CHUNK_VALUES = 1 << 20
 # Fixed point of the exponents: differences to a mean, whitening, whitened differences, exponents.
 _DIFFERENCE_BITS, _WHITE_BITS, _SCORE_BITS, _EXPONENT_BITS = 12, 8, 10, 6
 _LARGEST_EXPONENT = 16 << _EXPONENT_BITS  # exp(-16) of the best component is nothing
 
 
-@dataclass(frozen=True, kw_only=True)
+@declared
 class DPEM:
     """Expectation-maximisation [PFCW17]_ for a mixture of Gaussians, with one noisy sum a round.
 
@@ -92,59 +94,50 @@ class DPEM:
     profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
     mechanism: ClassVar[Mechanism] = "gaussian"
 
-    n_clusters: int
-    n_features: int
-    moment_bits: int
-    rounds: int = _ROUNDS
+    @declared
+    class Options:
+        """What a user may choose."""
+
+        n_clusters: Clusters = 1
+        rounds: Annotated[Whole | None, "noisy sums; 5 if None"] = None
+        covariance: Annotated[
+            Covariance | None, "of components; full for at most 8 columns if None"
+        ] = None
+        public_seed: PublicSeed = 0
+
+    n_clusters: Whole
+    n_features: Whole
+    moment_bits: Annotated[int, Range(4, 12)]
+    rounds: Whole = _ROUNDS
     covariance: Covariance = "full"
     frac_bits: int = 16
     public_seed: int = 0
 
     def __post_init__(self) -> None:
-        for field, least, most in (
-            ("n_clusters", 1, None),
-            ("n_features", 1, None),
-            ("rounds", 1, None),
-            ("moment_bits", 4, min(12, self.frac_bits)),
-        ):
-            value = getattr(self, field)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise PlanError(f"{field} must be an integer >= {least}, got {value!r}.")
-            if most is not None and value > most:
-                raise PlanError(f"{field} must be at most {most}, got {value}.")
-        if isinstance(self.public_seed, bool) or not isinstance(self.public_seed, int):
-            raise PlanError(f"public_seed must be an integer, got {self.public_seed!r}.")
-        if self.covariance not in get_args(Covariance):
-            raise PlanError(f"covariance must be 'full' or 'diagonal', got {self.covariance!r}.")
+        if self.moment_bits > self.frac_bits:
+            raise PlanError(
+                f"moment_bits must be at most frac_bits={self.frac_bits}, got {self.moment_bits}; "
+                "design the task again."
+            )
 
     @classmethod
-    def design(
-        cls,
-        *,
-        n_features: int,
-        nominal_n: int,
-        budget: Budget | None,
-        n_clusters: int = 1,
-        rounds: int | None = None,
-        covariance: Covariance | None = None,
-        frac_bits: int = 16,
-        public_seed: int = 0,
-    ) -> Self:
+    def design(cls, facts: PublicFacts, options: Options) -> Self:
         """Choose full covariances for at most 8 columns, five rounds, the finest lattice.
 
         Nothing depends on `nominal_n` or `budget`.
         """
-        if covariance is None:
-            covariance = "full" if n_features <= MAX_FULL else "diagonal"
-        coarsest = _scales(n_features, covariance, 0)
-        return cls(
-            n_clusters=n_clusters,
-            n_features=n_features,
-            moment_bits=lattice_bits(RESPONSIBILITY * ceil_sqrt(coarsest.l2_squared), frac_bits),
-            rounds=_ROUNDS if rounds is None else rounds,
+        d = facts.n_features
+        covariance = options.covariance or ("full" if d <= MAX_FULL else "diagonal")
+        coarsest = _scales(d, covariance, 0)
+        longest = RESPONSIBILITY * ceil_sqrt(coarsest.l2_squared)
+        return made(
+            cls,
+            facts,
+            options,
+            n_features=d,
+            moment_bits=lattice_bits(longest, facts.frac_bits),
+            rounds=options.rounds or _ROUNDS,
             covariance=covariance,
-            frac_bits=frac_bits,
-            public_seed=public_seed,
         )
 
     @property
@@ -253,7 +246,9 @@ class DPEM:
         count_std = block.noise_std / (scales.count * RESPONSIBILITY)
         floored = np.maximum(counts, max(1.0, count_std))
         old = from_grid(state["centres"], self.frac_bits)
-        empty = counts <= max(1.0, _NORMAL_95 * count_std)  # noise alone could explain it
+        empty = counts <= max(
+            1.0, INTERVAL_95["gaussian"] * count_std
+        )  # noise alone could explain it
         means = np.where(empty[:, None], old, np.clip(sums / floored[:, None], *BOX))
         second_std = block.noise_std / (SQUARE * unit * (1 << self.moment_bits))
         low, high = ratio_interval(

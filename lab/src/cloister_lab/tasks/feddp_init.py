@@ -9,25 +9,28 @@ References
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from math import isfinite
-from typing import ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
 import numpy as np
 
+from cloister.declared import Range, Share, Whole, declared
 from cloister.display import Exhibit
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid, round_to_grid
-from cloister.privacy.budget import Budget
 from cloister.randomness import public_generator
 from cloister.task import (
+    FINE,
+    INTERVAL_95,
     Block,
     Floats,
     GridState,
     Integers,
     Mechanism,
     Profile,
+    PublicFacts,
     Records,
     Released,
     State,
@@ -46,14 +49,13 @@ from cloister.tasks.moments import (
     sum_products,
     unpack_products,
 )
+from cloister.tasks.options import Clusters, PublicSeed, made
 
 MAX_REFERENCE = 1000
-_FINE = 16  # a vote counts 2**16, so that the noise is on a fine lattice (see the rounding rule)
-_NORMAL_95 = 1.96
 _CHUNK_VALUES = 1 << 22
 
 
-@dataclass(frozen=True, kw_only=True)
+@declared
 class FedDPInit:
     """FedDP-KMeans [SLS25]_: a start from public points, then rounds of Lloyd.
 
@@ -93,14 +95,32 @@ class FedDPInit:
     profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
     mechanism: ClassVar[Mechanism] = "gaussian"
 
-    n_clusters: int
-    n_features: int
-    components: int
-    product_bits: int
+    @declared
+    class Options:
+        """What a user may choose."""
+
+        n_clusters: Clusters = 1
+        components: Annotated[Whole | None, "axes; as many as clusters if None"] = None
+        reference: Annotated[
+            tuple[tuple[float, ...], ...], "public points in the box, or none"
+        ] = ()
+        reference_size: Annotated[
+            Annotated[int, Range(1, MAX_REFERENCE)] | None, "of made-up points; by k if None"
+        ] = None
+        margin: Annotated[
+            Share, "part of the distance to the other centres within which is near"
+        ] = 1.0
+        refine_rounds: Annotated[int, Range(0, 100), "Lloyd rounds at the end"] = 1
+        public_seed: PublicSeed = 0
+
+    n_clusters: Whole
+    n_features: Whole
+    components: Whole
+    product_bits: Annotated[int, Range(4, 12)]
     reference: tuple[tuple[float, ...], ...] = ()
-    reference_size: int = 256
-    margin: float = 1.0
-    refine_rounds: int = 1
+    reference_size: Annotated[int, Range(1, MAX_REFERENCE)] = 256
+    margin: Share = 1.0
+    refine_rounds: Annotated[int, Range(0, 100)] = 1
     frac_bits: int = 16
     public_seed: int = 0
 
@@ -108,18 +128,11 @@ class FedDPInit:
         _ = self._lloyd  # its checks are ours
         # Distances along the axes are as long as in the box, but for the rounding of the axes.
         check_exact(max(2, self.n_clusters), self.n_features, self.frac_bits)
-        for field, least, most in (
-            ("components", 1, self.n_features),
-            ("product_bits", 4, min(12, self.frac_bits)),
-            ("reference_size", 1, MAX_REFERENCE),
-            ("refine_rounds", 0, 100),
-        ):
-            value = getattr(self, field)
-            whole = isinstance(value, int) and not isinstance(value, bool)
-            if not whole or not least <= value <= most:
-                raise PlanError(f"{field} must be an integer in [{least}, {most}], got {value!r}.")
-        if not 0 < self.margin <= 1:
-            raise PlanError(f"margin must be in (0, 1], got {self.margin!r}.")
+        if self.components > self.n_features or self.product_bits > self.frac_bits:
+            raise PlanError(
+                f"components must be at most {self.n_features} and product_bits at most "
+                f"{self.frac_bits}, got {self.components} and {self.product_bits}."
+            )
         points = checked_reference(self.reference, self.n_features)
         object.__setattr__(self, "reference", points)
         size = len(points) if points else self.reference_size
@@ -130,41 +143,22 @@ class FedDPInit:
             )
 
     @classmethod
-    def design(
-        cls,
-        *,
-        n_features: int,
-        nominal_n: int,
-        budget: Budget | None,
-        n_clusters: int = 1,
-        components: int | None = None,
-        reference: Sequence[Sequence[float]] = (),
-        reference_size: int | None = None,
-        margin: float = 1.0,
-        refine_rounds: int = 1,
-        frac_bits: int = 16,
-        public_seed: int = 0,
-    ) -> Self:
+    def design(cls, facts: PublicFacts, options: Options) -> Self:
         """Choose as many axes as clusters, and the finest lattice of products that fits the ring.
 
         Nothing depends on `nominal_n` or `budget`.
         """
-        if components is None:
-            components = max(1, min(n_clusters, n_features))
-        if reference_size is None:
-            reference_size = min(MAX_REFERENCE, max(256, 4 * n_clusters))
-        longest = ceil_sqrt(products_norm_squared(n_features, 0))
-        return cls(
-            n_clusters=n_clusters,
-            n_features=n_features,
-            components=components,
-            product_bits=lattice_bits(longest, frac_bits),
-            reference=tuple(tuple(float(v) for v in row) for row in reference),
-            reference_size=reference_size,
-            margin=margin,
-            refine_rounds=refine_rounds,
-            frac_bits=frac_bits,
-            public_seed=public_seed,
+        d, k = facts.n_features, options.n_clusters
+        longest = ceil_sqrt(products_norm_squared(d, 0))
+        return made(
+            cls,
+            facts,
+            options,
+            n_clusters=k,
+            n_features=d,
+            components=options.components or min(k, d),
+            product_bits=lattice_bits(longest, facts.frac_bits),
+            reference_size=options.reference_size or min(MAX_REFERENCE, max(256, 4 * k)),
         )
 
     @property
@@ -220,7 +214,7 @@ class FedDPInit:
             l1, l2_squared = products_l1(d, bits), products_norm_squared(d, bits)
             return (Block("products", (n_products(d),), l1, l2_squared, weight),)
         if t == 1:
-            one = 1 << _FINE
+            one = 1 << FINE
             return (Block("votes", (len(self._reference),), one, one**2, weight),)
         (block,) = self._lloyd.blocks(0)
         return (replace(block, weight=weight),)
@@ -235,7 +229,7 @@ class FedDPInit:
         if t == 1:
             points = self._project(self._reference, state["axes"])
             votes, _ = nearest_two(seen, points)
-            return np.bincount(votes, minlength=len(points)).astype(np.int64) << _FINE
+            return np.bincount(votes, minlength=len(points)).astype(np.int64) << FINE
         payload = self._lloyd.payload(0)
         labels, near = nearest_two(seen, state["anchors"], self.margin)
         labels[~near] = self.n_clusters  # one bin behind the last is dropped
@@ -265,7 +259,7 @@ class FedDPInit:
             )
             return {**real, "axes": main_axes(matrix, self.components)}
         if t == 1:
-            votes = released["votes"].values / float(1 << _FINE)
+            votes = released["votes"].values / float(1 << FINE)
             points = from_grid(self._project(self._reference, state["axes"]), self.frac_bits)
             weights = project_to_simplex(votes, max(1.0, votes.sum()))
             anchors = cluster_weighted(
@@ -274,7 +268,7 @@ class FedDPInit:
             return {**real, "anchors": anchors, "centres": np.clip(anchors @ real["axes"], -1, 1)}
         moved = dict(self._lloyd.update(0, state, released))
         count_std = released["sums"].noise_std / self._lloyd.payload(0).count_word
-        empty = moved["sizes"] <= max(1.0, _NORMAL_95 * count_std)
+        empty = moved["sizes"] <= max(1.0, INTERVAL_95["gaussian"] * count_std)
         # Where noise alone could explain the count, the public points know more than the ratio.
         moved["centres"] = np.where(empty[:, None], real["centres"], moved["centres"])
         return {**real, **moved}

@@ -13,19 +13,21 @@ References
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from math import ceil, sqrt
-from typing import ClassVar, Literal, Self, get_args
+from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
 
+from cloister.declared import Whole, declared
 from cloister.display import Exhibit
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
 from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import gaussian_noise_multiplier
 from cloister.task import (
+    FINE,
     INTERVAL_95,
     Block,
     Floats,
@@ -33,6 +35,7 @@ from cloister.task import (
     Integers,
     Mechanism,
     Profile,
+    PublicFacts,
     Records,
     Released,
     State,
@@ -47,15 +50,15 @@ from cloister.tasks.clustering.kmeans import (
 from cloister.tasks.clustering.kmeans_init import sphere_packing
 from cloister.tasks.clustering.synopsis import cluster_weighted, project_to_simplex
 from cloister.tasks.intervals import BOX, ratio_interval
+from cloister.tasks.options import Clusters, Noise, PublicSeed, made
 
 Negatives = Literal["project", "zero"]
 Lloyds = SuLloyd | GLloyd
 
 MAX_CELLS = 1 << 16  # more are slow to cluster, and no count would rise above its noise
-_FINE = 16  # a record counts 2**16, so that the noise is on a fine lattice (see the rounding rule)
 
 
-@dataclass(frozen=True, kw_only=True)
+@declared
 class EUGkM:
     """k-means of a uniform grid's cells, weighted by noisy counts. [SCLBJ16]_ section 5.
 
@@ -83,24 +86,25 @@ class EUGkM:
     profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
     rounds: ClassVar[int] = 1
 
-    n_clusters: int
-    n_features: int
-    cells_per_axis: int
-    mechanism: Mechanism = "laplace"
+    @declared
+    class Options:
+        """What a user may choose."""
+
+        n_clusters: Clusters = 1
+        cells_per_axis: Annotated[Whole | None, "of the grid; by the published rule if None"] = None
+        mechanism: Annotated[Noise, "law of the noise"] = "laplace"
+        negatives: Annotated[Negatives, "what becomes of counts below 0"] = "project"
+        public_seed: PublicSeed = 0
+
+    n_clusters: Whole
+    n_features: Whole
+    cells_per_axis: Whole
+    mechanism: Noise = "laplace"
     negatives: Negatives = "project"
     frac_bits: int = 16
     public_seed: int = 0
 
     def __post_init__(self) -> None:
-        for field in ("n_clusters", "n_features", "cells_per_axis", "public_seed"):
-            value = getattr(self, field)
-            least = float("-inf") if field == "public_seed" else 1
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise PlanError(f"{field} must be an integer{_from(least)}, got {value!r}.")
-        if self.mechanism not in ("laplace", "gaussian"):
-            raise PlanError(f"mechanism must be 'laplace' or 'gaussian', got {self.mechanism!r}.")
-        if self.negatives not in get_args(Negatives):
-            raise PlanError(f"negatives must be 'project' or 'zero', got {self.negatives!r}.")
         if self.n_cells > MAX_CELLS:
             raise PlanError(
                 f"cells_per_axis={self.cells_per_axis} makes {self.cells_per_axis}^"
@@ -114,32 +118,13 @@ class EUGkM:
         return int(self.cells_per_axis**self.n_features)
 
     @classmethod
-    def design(
-        cls,
-        *,
-        n_features: int,
-        nominal_n: int,
-        budget: Budget | None,
-        n_clusters: int = 1,
-        cells_per_axis: int | None = None,
-        mechanism: Mechanism = "laplace",
-        negatives: Negatives = "project",
-        frac_bits: int = 16,
-        public_seed: int = 0,
-    ) -> Self:
+    def design(cls, facts: PublicFacts, options: Options) -> Self:
         """Choose the grid by the published rule, unless it is given; see :func:`axis_cells`."""
-        if cells_per_axis is None:
-            cells_per_axis = axis_cells(
-                n_features, n_clusters, nominal_n, _count_std(budget, mechanism)
-            )
-        return cls(
-            n_clusters=n_clusters,
-            n_features=n_features,
-            cells_per_axis=cells_per_axis,
-            mechanism=mechanism,
-            negatives=negatives,
-            frac_bits=frac_bits,
-            public_seed=public_seed,
+        return made(
+            cls,
+            facts,
+            options,
+            cells_per_axis=options.cells_per_axis or usual_cells(facts, options),
         )
 
     def describe(self) -> str:
@@ -164,18 +149,18 @@ class EUGkM:
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return one count for each cell."""
         # A record is in one cell and adds `one` there: both norms are `one`.
-        one = 1 << _FINE
+        one = 1 << FINE
         return (Block("counts", (self.n_cells,), l1=one, l2_squared=one**2, weight=1.0),)
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         """Return the number of records in each cell, in fine units."""
         cells = cells_of(records, self.cells_per_axis, self.frac_bits)
-        return np.bincount(cells, minlength=self.n_cells).astype(np.int64) << _FINE
+        return np.bincount(cells, minlength=self.n_cells).astype(np.int64) << FINE
 
     def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
         """Cluster the middles of the cells, weighted by what their counts are likely to be."""
         block = released["counts"]
-        counts, noise = block.values / float(1 << _FINE), block.noise_std / (1 << _FINE)
+        counts, noise = block.values / float(1 << FINE), block.noise_std / (1 << FINE)
         points = cell_middles(self.n_features, self.cells_per_axis)
         weights = np.maximum(counts, 0.0)
         if self.negatives == "project" or not weights.any():
@@ -223,7 +208,7 @@ class EUGkM:
             ``half_width`` of shape (n_features,) in data units and ``size_half_width`` of shape
             (1,) in records.
         """
-        noise = INTERVAL_95[self.mechanism] * noise_std / (1 << _FINE)
+        noise = INTERVAL_95[self.mechanism] * noise_std / (1 << FINE)
         k, d = self.n_clusters, self.n_features
         error = noise * sqrt(_centre_variance(self.n_cells, k, d, nominal_n))
         half_width = min(error + 1 / self.cells_per_axis, 1.0)
@@ -256,7 +241,7 @@ class EUGkM:
         return centre_exhibits(results, columns)
 
 
-@dataclass(frozen=True, kw_only=True)
+@declared
 class Hybrid:
     """EUGkM, then one round of Lloyd from its centres. [SCLBJ16]_ section 6.
 
@@ -277,58 +262,47 @@ class Hybrid:
     private: ClassVar[bool] = True
     profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
 
-    n_clusters: int
-    n_features: int
-    cells_per_axis: int
+    @declared
+    class Options(EUGkM.Options):
+        """What a user may choose."""
+
+        refine: Annotated[
+            bool | None, "spend half of the budget on a Lloyd round; if that is better if None"
+        ] = None
+
+    n_clusters: Whole
+    n_features: Whole
+    cells_per_axis: Whole
     refine: bool
-    mechanism: Mechanism = "laplace"
+    mechanism: Noise = "laplace"
     negatives: Negatives = "project"
     frac_bits: int = 16
     public_seed: int = 0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.refine, bool):
-            raise PlanError(f"refine must be True or False, got {self.refine!r}.")
         _ = self._synopsis, self._lloyd  # their checks are ours
 
     @classmethod
-    def design(
-        cls,
-        *,
-        n_features: int,
-        nominal_n: int,
-        budget: Budget | None,
-        n_clusters: int = 1,
-        cells_per_axis: int | None = None,
-        refine: bool | None = None,
-        mechanism: Mechanism = "laplace",
-        negatives: Negatives = "project",
-        frac_bits: int = 16,
-        public_seed: int = 0,
-    ) -> Self:
+    def design(cls, facts: PublicFacts, options: Options) -> Self:
         """Choose the grid, and whether half of the budget is better spent on a Lloyd round.
 
         Both are functions of public numbers: the round is left out if it is expected to be worse
         than the grid with the whole budget, see :meth:`prefers_lloyd`.
         """
-        half = _count_std(budget, mechanism, share=0.5)
-        task = cls(
-            n_clusters=n_clusters,
-            n_features=n_features,
-            cells_per_axis=cells_per_axis or axis_cells(n_features, n_clusters, nominal_n, half),
+        given = options.cells_per_axis
+        task = made(
+            cls,
+            facts,
+            options,
+            cells_per_axis=given or usual_cells(facts, options, share=0.5),
             refine=True,
-            mechanism=mechanism,
-            negatives=negatives,
-            frac_bits=frac_bits,
-            public_seed=public_seed,
         )
+        refine = options.refine
         if refine is None:
-            refine = task.prefers_lloyd(nominal_n, budget)
+            refine = task.prefers_lloyd(facts.nominal_n, facts.budget)
         if refine:
             return task
-        whole = _count_std(budget, mechanism)
-        cells = cells_per_axis or axis_cells(n_features, n_clusters, nominal_n, whole)
-        return replace(task, refine=False, cells_per_axis=cells)
+        return replace(task, refine=False, cells_per_axis=given or usual_cells(facts, options))
 
     def prefers_lloyd(self, nominal_n: int, budget: Budget | None) -> bool:
         """Return whether one Lloyd round on half of the budget should beat the grid on all of it.
@@ -483,6 +457,12 @@ def cell_middles(n_features: int, cells_per_axis: int) -> Floats:
     axis = (2 * np.arange(cells_per_axis) + 1) / cells_per_axis - 1
     middles: Floats = axis[np.indices((cells_per_axis,) * n_features).reshape(n_features, -1).T]
     return middles
+
+
+def usual_cells(facts: PublicFacts, options: EUGkM.Options, share: float = 1.0) -> int:
+    """Return the cells of an axis for a part of the budget."""
+    noise = _count_std(facts.budget, options.mechanism, share)
+    return axis_cells(facts.n_features, options.n_clusters, facts.nominal_n, noise)
 
 
 def _count_std(budget: Budget | None, mechanism: Mechanism, share: float = 1.0) -> float:

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from math import ceil, log2, sqrt
-from typing import ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
 import numpy as np
 
+from cloister.declared import AtLeastZero, Probability, Range, Whole, declared
 from cloister.display import Exhibit
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
@@ -28,12 +28,14 @@ from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import gaussian_noise_multiplier
 from cloister.randomness import public_generator
 from cloister.task import (
+    FINE,
     Block,
     Floats,
     GridState,
     Integers,
     Mechanism,
     Profile,
+    PublicFacts,
     Records,
     Released,
     State,
@@ -43,15 +45,16 @@ from cloister.tasks.clustering.kmeans_init import sphere_packing
 from cloister.tasks.clustering.synopsis import cluster_weighted
 from cloister.tasks.intervals import BOX, ratio_interval, size_interval
 from cloister.tasks.moments import drop_long, sum_by_label
+from cloister.tasks.options import Clusters, Noise, PublicSeed, made
 
 MAX_DEPTH = 16  # every node of every level is counted
+Depth = Annotated[int, Range(1, MAX_DEPTH)]
 BRANCH = 3  # a node of this many smallest leaves is cut
-_FINE = 16  # a record counts 2**16, so that the noise is on a fine lattice (see the rounding rule)
 _MANY_WORDS = 1 << 20  # of all leaves' sums: more leaves are not worth sending
 _PLANE_BITS = 12  # normals of the planes are rounded to this
 
 
-@dataclass(frozen=True, kw_only=True)
+@declared
 class LSHTree:
     """k-means of noisy leaf means of a tree of half-spaces [CK21]_, in two rounds.
 
@@ -91,81 +94,62 @@ class LSHTree:
     profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
     rounds: ClassVar[int] = 2
 
-    n_clusters: int
-    n_features: int
-    depth: int
-    min_size: int
-    max_leaves: int
-    count_share: float = 0.1
-    offset: float = 0.5
-    mechanism: Mechanism = "gaussian"
+    @declared
+    class Options:
+        """What a user may choose."""
+
+        n_clusters: Clusters = 1
+        depth: Annotated[Depth | None, "levels of the tree; by the noise if None"] = None
+        min_size: Annotated[Whole | None, "records of a leaf; by the noise if None"] = None
+        max_leaves: Annotated[Whole | None, "of the tree; by the noise if None"] = None
+        count_share: Annotated[Probability, "part of the budget for the tree"] = 0.1
+        offset: Annotated[AtLeastZero, "of planes from the middle, in its spread"] = 0.5
+        mechanism: Annotated[Noise, "law of the noise"] = "gaussian"
+        public_seed: PublicSeed = 0
+
+    n_clusters: Whole
+    n_features: Whole
+    depth: Depth
+    min_size: Whole
+    max_leaves: Whole
+    count_share: Probability = 0.1
+    offset: AtLeastZero = 0.5
+    mechanism: Noise = "gaussian"
     frac_bits: int = 16
     public_seed: int = 0
 
     def __post_init__(self) -> None:
-        for field in ("n_clusters", "n_features", "depth", "min_size", "max_leaves"):
-            value = getattr(self, field)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise PlanError(f"{field} must be an integer >= 1, got {value!r}.")
-        if self.depth > MAX_DEPTH:
-            raise PlanError(f"depth must be at most {MAX_DEPTH}, got {self.depth}.")
         if self.max_leaves > 1 << self.depth:
             raise PlanError(
                 f"max_leaves must be at most {1 << self.depth}, as many as depth={self.depth} "
                 f"allows, got {self.max_leaves}."
             )
-        if isinstance(self.public_seed, bool) or not isinstance(self.public_seed, int):
-            raise PlanError(f"public_seed must be an integer, got {self.public_seed!r}.")
-        check_share(self.count_share)
-        if not 0 <= self.offset < float("inf"):
-            raise PlanError(f"offset must be a number >= 0, got {self.offset!r}.")
-        if self.mechanism not in ("gaussian", "laplace"):
-            raise PlanError(f"mechanism must be 'gaussian' or 'laplace', got {self.mechanism!r}.")
 
     @classmethod
-    def design(
-        cls,
-        *,
-        n_features: int,
-        nominal_n: int,
-        budget: Budget | None,
-        n_clusters: int = 1,
-        depth: int | None = None,
-        min_size: int | None = None,
-        max_leaves: int | None = None,
-        count_share: float = 0.1,
-        offset: float = 0.5,
-        mechanism: Mechanism = "gaussian",
-        frac_bits: int = 16,
-        public_seed: int = 0,
-    ) -> Self:
+    def design(cls, facts: PublicFacts, options: Options) -> Self:
         """Choose the tree from the noise it will meet, but for what is given.
 
         A leaf must be so large that the noise of its mean is a tenth of the half diagonal, as
         published (for sums without counts), or hold half of an equal cluster if that is less; a
         level is worth counting if nodes of equal size are not much smaller than a leaf.
         """
-        check_share(count_share)
+        d, n, k = facts.n_features, facts.nominal_n, options.n_clusters
+        min_size = options.min_size
         if min_size is None:
-            noise = _sum_noise(budget, mechanism, n_features, 1 - count_share)
-            min_size = max(1, min(int(10 * noise), nominal_n // (2 * n_clusters)))
-        if depth is None:
-            levels = ceil(log2(max(2, n_clusters, nominal_n / min_size))) + 2
-            depth = min(MAX_DEPTH, levels)
-        if max_leaves is None:
-            wanted = min(ceil(2 * nominal_n / min_size), _MANY_WORDS // n_features)
-            max_leaves = min(1 << depth, max(n_clusters, wanted))
-        return cls(
-            n_clusters=n_clusters,
-            n_features=n_features,
+            noise = _sum_noise(facts.budget, options.mechanism, d, 1 - options.count_share)
+            min_size = max(1, min(int(10 * noise), n // (2 * k)))
+        levels = ceil(log2(max(2, k, n / min_size))) + 2
+        depth = options.depth or min(MAX_DEPTH, levels)
+        wanted = min(ceil(2 * n / min_size), _MANY_WORDS // d)
+        return made(
+            cls,
+            facts,
+            options,
+            n_clusters=k,
+            n_features=d,
             depth=depth,
             min_size=min_size,
-            max_leaves=max_leaves,
-            count_share=count_share,
-            offset=offset,
-            mechanism=mechanism,
-            frac_bits=frac_bits,
-            public_seed=public_seed,
+            max_leaves=options.max_leaves or min(1 << depth, max(k, wanted)),
         )
 
     def describe(self) -> str:
@@ -195,7 +179,7 @@ class LSHTree:
         """Return the counts of all nodes but the root, then sums and counts of the leaves."""
         if t == 0:
             # A record is in one node of each level, and adds `one` there.
-            one = 1 << _FINE
+            one = 1 << FINE
             nodes = (2 << self.depth) - 2
             depth = self.depth
             return (Block("counts", (nodes,), depth * one, depth * one**2, self.count_share),)
@@ -213,7 +197,7 @@ class LSHTree:
             while len(level) > 2:
                 level = level.reshape(-1, 2).sum(axis=1)
                 levels.append(level)
-            return np.concatenate(levels[::-1]) << _FINE
+            return np.concatenate(levels[::-1]) << FINE
         (block,) = self.blocks(t)
         labels = self._labels(state["leaves"] >> self.frac_bits)[codes]
         drop_long(labels, records, block.l2_squared - self._count_word**2, self.max_leaves)
@@ -227,7 +211,7 @@ class LSHTree:
         real = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
         if t == 0:
             counts = np.zeros(2 << self.depth)
-            counts[2:] = released["counts"].values / float(1 << _FINE)
+            counts[2:] = released["counts"].values / float(1 << FINE)
             counts[1] = counts[2] + counts[3]
             leaves = grow(counts, self.min_size, self.max_leaves)
             padded = np.zeros(self.max_leaves)

@@ -12,42 +12,45 @@ References
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from math import sqrt
-from typing import ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
 import numpy as np
 
+from cloister.declared import Range, Whole, declared
 from cloister.display import Exhibit
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
-from cloister.privacy.budget import Budget
 from cloister.task import (
+    FINE,
     Block,
     Floats,
     GridState,
     Integers,
     Mechanism,
     Profile,
+    PublicFacts,
     Records,
     Released,
     State,
 )
 from cloister.tasks.clustering.kmeans import centre_exhibits, centres_in_units
 from cloister.tasks.clustering.synopsis import cluster_weighted, nearest, project_to_simplex
+from cloister.tasks.options import Clusters, PublicSeed, made
 from cloister_lab.tasks.grid_synopsis import cell_middles, cells_of
 from cloister_lab.tasks.projection import BITS, Projection, usual_axes
 from cloister_lab.tasks.recovery import Recovery, start_state
 
 MAX_CELL_BITS = 16  # a grid has at most 2**16 cells
 MAX_FINENESS = 6
+Fineness = Annotated[int, Range(2, MAX_FINENESS)]
 COUNT_SHARE, MEAN_SHARE, LLOYD_SHARE = 0.4, 0.3, 0.3
-_FINE = 16  # a record counts 2**16, so that the noise is on a fine lattice (see the rounding rule)
 _UNITS = 16  # counts are rounded to this part of a record, so that sums are the same everywhere
 
 
-@dataclass(frozen=True, kw_only=True)
+@declared
 class MaxCoverHistogram:
     """k-means by max cover on noisy counts of cells, in three rounds.
 
@@ -77,17 +80,24 @@ class MaxCoverHistogram:
     rounds: ClassVar[int] = 3
     mechanism: ClassVar[Mechanism] = "gaussian"
 
-    n_clusters: int
-    n_features: int
-    n_axes: int
-    fineness: int
+    @declared
+    class Options:
+        """What a user may choose."""
+
+        n_clusters: Clusters = 1
+        n_axes: Annotated[Whole | None, "of the projection; by the published rule if None"] = None
+        fineness: Annotated[Fineness | None, "halvings of an axis; by the records if None"] = None
+        public_seed: PublicSeed = 0
+
+    n_clusters: Whole
+    n_features: Whole
+    n_axes: Whole
+    fineness: Fineness
     frac_bits: int = 16
     public_seed: int = 0
 
     def __post_init__(self) -> None:
         _ = self._recovery.block(0), self._recovery.block(1)  # their checks are ours
-        if not 2 <= self.fineness <= MAX_FINENESS:
-            raise PlanError(f"fineness must be in [2, {MAX_FINENESS}], got {self.fineness!r}.")
         if self.fineness * self.n_axes > MAX_CELL_BITS:
             raise PlanError(
                 f"fineness={self.fineness} makes 2^{self.fineness * self.n_axes} cells, a grid has "
@@ -95,34 +105,19 @@ class MaxCoverHistogram:
             )
 
     @classmethod
-    def design(
-        cls,
-        *,
-        n_features: int,
-        nominal_n: int,
-        budget: Budget | None,
-        n_clusters: int = 1,
-        n_axes: int | None = None,
-        fineness: int | None = None,
-        frac_bits: int = 16,
-        public_seed: int = 0,
-    ) -> Self:
+    def design(cls, facts: PublicFacts, options: Options) -> Self:
         """Choose the projection by the published rule, and the finest grid that is worth it.
 
         That is one with at most two cells for each record.
         """
-        if n_axes is None:
-            n_axes = usual_axes(n_features, nominal_n)
-        if fineness is None:
-            bits = min(MAX_CELL_BITS, (2 * nominal_n).bit_length() - 1)
-            fineness = max(2, min(MAX_FINENESS, bits // n_axes))
-        return cls(
-            n_clusters=n_clusters,
-            n_features=n_features,
+        n_axes = options.n_axes or usual_axes(facts.n_features, facts.nominal_n)
+        bits = min(MAX_CELL_BITS, (2 * facts.nominal_n).bit_length() - 1)
+        return made(
+            cls,
+            facts,
+            options,
             n_axes=n_axes,
-            fineness=fineness,
-            frac_bits=frac_bits,
-            public_seed=public_seed,
+            fineness=options.fineness or max(2, min(MAX_FINENESS, bits // n_axes)),
         )
 
     def describe(self) -> str:
@@ -144,7 +139,7 @@ class MaxCoverHistogram:
             share = MEAN_SHARE if t == 1 else LLOYD_SHARE
             return (replace(self._recovery.block(t - 1), weight=share),)
         # A record is in one cell of each grid, and adds `one` there.
-        one, grids = 1 << _FINE, len(self._sides)
+        one, grids = 1 << FINE, len(self._sides)
         words = sum(side**self.n_axes for side in self._sides)
         return (Block("cells", (words,), grids * one, grids * one**2, COUNT_SHARE),)
 
@@ -157,13 +152,13 @@ class MaxCoverHistogram:
             np.bincount(cells_of(projected, side, BITS), minlength=side**self.n_axes)
             for side in self._sides
         ]
-        return np.concatenate(counts).astype(np.int64) << _FINE
+        return np.concatenate(counts).astype(np.int64) << FINE
 
     def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
         """Pick balls and group them; then move the centres to the noisy means."""
         if t == 0:
             ends = np.cumsum([side**self.n_axes for side in self._sides])[:-1]
-            counts = np.split(released["cells"].values / float(1 << _FINE), ends)
+            counts = np.split(released["cells"].values / float(1 << FINE), ends)
             real = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
             return {**real, "points": self._group(counts)}
         points = self._points(state)

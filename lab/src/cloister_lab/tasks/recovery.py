@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from cloister.hazmat.fixedpoint import Grid, round_to_grid
-from cloister.task import Block, Floats, GridState, Integers, Records, Released, State
+from cloister.task import Block, Floats, GridState, Integers, PublicFacts, Records, Released, State
 from cloister.tasks.clustering.kmeans import FastLloyd, GLloyd
 from cloister.tasks.clustering.kmeans_init import sphere_packing
 from cloister.tasks.intervals import BOX
@@ -103,14 +103,15 @@ class Recovery:
     def _near(self) -> FastLloyd:
         """One round of differences inside FastLloyd's radius."""
         return FastLloyd.design(
-            n_features=self.n_features,
-            nominal_n=1,
-            budget=None,
-            n_clusters=self.n_clusters,
-            rounds=1,
-            radius_strategy="constant",
-            frac_bits=self.frac_bits,
-            public_seed=self.public_seed,
+            PublicFacts(
+                n_features=self.n_features, nominal_n=1, budget=None, frac_bits=self.frac_bits
+            ),
+            FastLloyd.Options(
+                n_clusters=self.n_clusters,
+                rounds=1,
+                radius_strategy="constant",
+                public_seed=self.public_seed,
+            ),
         )
 
     @cached_property

@@ -17,17 +17,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from math import isqrt, sqrt
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 
+from cloister.declared import AtLeastZero, Positive, Probability, Share, Whole, declared
 from cloister.display import Exhibit
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
-from cloister.privacy.budget import Budget
 from cloister.randomness import public_generator
 from cloister.task import (
     Block,
@@ -36,18 +36,24 @@ from cloister.task import (
     Integers,
     Mechanism,
     Profile,
+    PublicFacts,
     Records,
     Released,
     State,
 )
-from cloister.tasks.clustering.kmeans import FastLloyd, RadiusStrategy, fold
+from cloister.tasks.clustering.kmeans import FastLloyd, fold
+from cloister.tasks.options import Clusters, PublicSeed, made
 
 CANDIDATES = 256  # points of a sampling zone among which one is drawn
 FINE_BITS = 16  # a record at the edge of its zone adds a vector of 2**16 steps
+_OF_LLOYD = (
+    *("n_clusters", "n_features", "rounds", "first_radius", "radius", "frac_bits"),
+    *("public_seed", "relocate_empty"),
+)
 _CHUNK_VALUES = 1 << 20  # integers of the records that are looked at together
 
 
-@dataclass(frozen=True, kw_only=True)
+@declared
 class _ZoneLoop(ABC):
     """FastLloyd's loop with something drawn from the zone of each move.
 
@@ -70,17 +76,48 @@ class _ZoneLoop(ABC):
     profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
     mechanism: ClassVar[Mechanism] = "gaussian"
 
-    n_clusters: int
-    n_features: int
-    rounds: int
-    first_radius: float
-    radius: float
+    @declared
+    class Options:
+        """What a user may choose of both."""
+
+        n_clusters: Clusters = 1
+        rounds: Annotated[Whole | None, "noisy sums; by FastLloyd's error model if None"] = None
+        alpha: Annotated[Positive, "radius, as a part of the diagonal over 2 k^(1/d)"] = 0.8
+        radius_strategy: Annotated[
+            Literal["step", "constant"], "'step' lets the first round look half the diagonal far"
+        ] = "step"
+        relocate_empty: Annotated[
+            bool | None, "start empty centres again beside the largest cluster; if it pays if None"
+        ] = False
+        public_seed: PublicSeed = 0
+
+    n_clusters: Whole
+    n_features: Whole
+    rounds: Whole
+    first_radius: Positive
+    radius: Positive
     frac_bits: int = 16
     public_seed: int = 0
     relocate_empty: bool = False
 
     def __post_init__(self) -> None:
         _ = self._lloyd  # its checks are ours
+
+    @classmethod
+    def _as_fastlloyd(cls, facts: PublicFacts, options: Any, rounds: int | None) -> dict[str, Any]:
+        """Return the numbers that FastLloyd would choose."""
+        lloyd = FastLloyd.design(
+            facts,
+            FastLloyd.Options(
+                n_clusters=options.n_clusters,
+                rounds=rounds,
+                alpha=options.alpha,
+                radius_strategy=options.radius_strategy,
+                relocate_empty=options.relocate_empty,
+                public_seed=options.public_seed,
+            ),
+        )
+        return {name: getattr(lloyd, name) for name in _OF_LLOYD}
 
     @property
     def _steps(self) -> int:
@@ -138,7 +175,7 @@ class _ZoneLoop(ABC):
         return self._lloyd.exhibits(results, columns)
 
 
-@dataclass(frozen=True, kw_only=True)
+@declared
 class KMeansGuaranteeDP(_ZoneLoop):
     """KMeans-Guarantee [LS20]_ around noisy means: nothing is paid beyond FastLloyd's sums.
 
@@ -160,46 +197,20 @@ class KMeansGuaranteeDP(_ZoneLoop):
 
     name: ClassVar[str] = "kmeans-guarantee-dp"
 
-    zone_share: float = 0.5
-    concentration: float = 4.0
+    @declared
+    class Options(_ZoneLoop.Options):
+        """What a user may choose."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_zone(self.zone_share, self.concentration)
+        zone_share: Annotated[Share, "radius of the sampling zone, as a part of the radius"] = 0.5
+        concentration: Annotated[AtLeastZero, "how much points near the centre are preferred"] = 4.0
+
+    zone_share: Share = 0.5
+    concentration: AtLeastZero = 4.0
 
     @classmethod
-    def design(
-        cls,
-        *,
-        n_features: int,
-        nominal_n: int,
-        budget: Budget | None,
-        n_clusters: int = 1,
-        rounds: int | None = None,
-        alpha: float = 0.8,
-        radius_strategy: RadiusStrategy = "step",
-        **fields: Any,
-    ) -> Self:
-        """Choose radii and number of rounds as FastLloyd does; other keywords are fields."""
-        lloyd = FastLloyd.design(
-            n_features=n_features,
-            nominal_n=nominal_n,
-            budget=budget,
-            n_clusters=n_clusters,
-            rounds=rounds,
-            alpha=alpha,
-            radius_strategy=radius_strategy,
-            relocate_empty=fields.pop("relocate_empty", False),
-        )
-        return cls(
-            n_clusters=n_clusters,
-            n_features=n_features,
-            rounds=lloyd.rounds,
-            first_radius=lloyd.first_radius,
-            radius=lloyd.radius,
-            relocate_empty=lloyd.relocate_empty,
-            **fields,
-        )
+    def design(cls, facts: PublicFacts, options: Options) -> Self:
+        """Choose radii and number of rounds as FastLloyd does."""
+        return made(cls, facts, options, **cls._as_fastlloyd(facts, options, options.rounds))
 
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return FastLloyd's block: for each cluster the sums and, last, the count."""
@@ -240,7 +251,7 @@ class KMeansGuaranteeDP(_ZoneLoop):
         )
 
 
-@dataclass(frozen=True, kw_only=True)
+@declared
 class SubClusterDP(_ZoneLoop):
     """SubCluster [JT22]_ around noisy means: centres are noisy means of parts, never records.
 
@@ -266,57 +277,33 @@ class SubClusterDP(_ZoneLoop):
 
     name: ClassVar[str] = "subcluster-dp"
 
-    internal_k: int = 2
-    sub_share: float = 0.4
+    @declared
+    class Options(_ZoneLoop.Options):
+        """What a user may choose."""
+
+        internal_k: Annotated[Whole, "parts of a cluster"] = 2
+        sub_share: Annotated[Probability, "part of the budget for the parts of clusters"] = 0.4
+
+    internal_k: Whole = 2
+    sub_share: Probability = 0.4
 
     def __post_init__(self) -> None:
-        if isinstance(self.rounds, bool) or not isinstance(self.rounds, int) or self.rounds % 2:
+        if self.rounds % 2:
             raise PlanError(
                 f"rounds must be an even integer, got {self.rounds!r}; every step of "
                 f"{self.name!r} takes two."
             )
-        _check_parts(self.internal_k)
-        _check_share(self.sub_share)
         super().__post_init__()
 
     @classmethod
-    def design(
-        cls,
-        *,
-        n_features: int,
-        nominal_n: int,
-        budget: Budget | None,
-        n_clusters: int = 1,
-        rounds: int | None = None,
-        alpha: float = 0.8,
-        radius_strategy: RadiusStrategy = "step",
-        sub_share: float = 0.4,
-        **fields: Any,
-    ) -> Self:
-        """Choose radii and steps by FastLloyd's error model; other keywords are fields."""
-        _check_share(sub_share)
-        lloyd = FastLloyd.design(
-            n_features=n_features,
-            # In the error model a part of the squared GDP parameter weighs like the square root
-            # of that part of the records.
-            nominal_n=max(1, int(nominal_n * sqrt(1 - sub_share))),
-            budget=budget,
-            n_clusters=n_clusters,
-            rounds=None if rounds is None else max(1, rounds // 2),
-            alpha=alpha,
-            radius_strategy=radius_strategy,
-            relocate_empty=fields.pop("relocate_empty", False),
-        )
-        return cls(
-            n_clusters=n_clusters,
-            n_features=n_features,
-            rounds=2 * lloyd.rounds if rounds is None else rounds,
-            first_radius=lloyd.first_radius,
-            radius=lloyd.radius,
-            sub_share=sub_share,
-            relocate_empty=lloyd.relocate_empty,
-            **fields,
-        )
+    def design(cls, facts: PublicFacts, options: Options) -> Self:
+        """Choose radii and steps by FastLloyd's error model."""
+        # There a part of the squared GDP parameter weighs like the root of so many records.
+        fewer = max(1, int(facts.nominal_n * sqrt(1 - options.sub_share)))
+        steps = None if options.rounds is None else max(1, options.rounds // 2)
+        numbers = cls._as_fastlloyd(replace(facts, nominal_n=fewer), options, steps)
+        numbers["rounds"] = options.rounds or 2 * numbers["rounds"]
+        return made(cls, facts, options, **numbers)
 
     @property
     def _steps(self) -> int:
@@ -510,16 +497,6 @@ def check_zone(share: float, concentration: float) -> None:
         raise PlanError(f"zone_share must be in (0, 1], got {share!r}.")
     if not 0 <= concentration < np.inf:
         raise PlanError(f"concentration must be a number >= 0, got {concentration!r}.")
-
-
-def _check_parts(internal_k: int) -> None:
-    if isinstance(internal_k, bool) or not isinstance(internal_k, int) or internal_k < 1:
-        raise PlanError(f"internal_k must be an integer >= 1, got {internal_k!r}.")
-
-
-def _check_share(sub_share: float) -> None:
-    if not 0 < sub_share < 1:
-        raise PlanError(f"sub_share must be in (0, 1), got {sub_share!r}.")
 
 
 def _choose(weights: Floats, uniform: Floats) -> Integers:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-
 from cloister.task import Task
 from cloister.tasks import installed
+from cloister.tasks.options import options_of
 
 
 def kmeans_tasks() -> dict[str, type[Task]]:
@@ -16,4 +15,4 @@ def kmeans_tasks() -> dict[str, type[Task]]:
 
 def is_kmeans(task: type[Task]) -> bool:
     """Return whether a task is private and looks for a given number of clusters."""
-    return task.private and "n_clusters" in {field.name for field in fields(task)}  # type: ignore[arg-type]  # a protocol cannot say that tasks are dataclasses
+    return task.private and "n_clusters" in {one.name for one in options_of(task)}

@@ -11,17 +11,16 @@ noise is free, so the estimates know the noise and shrink by it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
-from math import isfinite, sqrt
-from typing import Any, ClassVar, Self
+from math import sqrt
+from typing import ClassVar, Self
 
 import numpy as np
 
+from cloister.declared import Positive, Whole, declared
 from cloister.display import Exhibit
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
-from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import gdp_mu_for
 from cloister.task import (
     Block,
@@ -30,6 +29,7 @@ from cloister.task import (
     Integers,
     Mechanism,
     Profile,
+    PublicFacts,
     Records,
     Released,
     State,
@@ -40,6 +40,7 @@ from cloister.tasks.clustering.auto_pca import PcaRoute
 from cloister.tasks.clustering.kmeans import centre_exhibits, centres_in_units
 from cloister.tasks.clustering.lloyd_kernel import check_exact
 from cloister.tasks.intervals import ratio_interval, size_interval
+from cloister.tasks.options import Clusters, PublicSeed, made
 
 Route = GridRoute | PcaRoute | MeanRoute
 
@@ -49,7 +50,14 @@ _SPACE = 6  # most columns for a histogram of the box
 _CROWDED = 80  # records a cluster, up to which the box is better than its directions
 
 
-@dataclass(frozen=True, kw_only=True)
+def planned_mu(facts: PublicFacts) -> float:
+    """Return the GDP parameter of the whole budget, to the digits that a plan keeps."""
+    if facts.budget is None:
+        raise PlanError("budget is needed to plan the rounds of 'auto'; give it.")
+    return float(f"{gdp_mu_for(facts.budget.epsilon, facts.budget.delta):.12g}")
+
+
+@declared
 class Auto:
     """Private k-means by synopsis, clipped Lloyd rounds and shrinkage.
 
@@ -74,45 +82,29 @@ class Auto:
     profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
     mechanism: ClassVar[Mechanism] = "gaussian"
 
-    n_clusters: int
-    n_features: int
-    nominal_n: int
-    mu: float
+    @declared
+    class Options:
+        """What a user may choose."""
+
+        n_clusters: Clusters = 1
+        public_seed: PublicSeed = 0
+
+    n_clusters: Whole
+    n_features: Whole
+    nominal_n: Whole
+    mu: Positive
     frac_bits: int = 16
     public_seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("n_clusters", "n_features", "nominal_n"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise PlanError(f"{name} must be an integer >= 1, got {value!r}.")
-        if not isinstance(self.public_seed, int) or isinstance(self.public_seed, bool):
-            raise PlanError(f"public_seed must be an integer, got {self.public_seed!r}.")
-        if not isinstance(self.mu, float) or not isfinite(self.mu) or self.mu <= 0:
-            raise PlanError(f"mu must be a finite number above 0, got {self.mu!r}.")
+        if not isinstance(self.mu, float):  # 1 and 1.0 would be plans of two digests
+            raise PlanError(f"mu must be a float, got {self.mu!r}; design the task again.")
         check_exact(self.n_clusters, self.n_features, self.frac_bits)
 
     @classmethod
-    def design(
-        cls,
-        *,
-        n_features: int,
-        nominal_n: int,
-        budget: Budget | None,
-        n_clusters: int = 1,
-        **fields: Any,
-    ) -> Self:
-        """Fix every public number; other keywords are fields of the class."""
-        if budget is None:
-            raise PlanError("budget is needed to plan the rounds of 'auto'; give it.")
-        mu = gdp_mu_for(budget.epsilon, budget.delta)
-        return cls(
-            n_clusters=n_clusters,
-            n_features=n_features,
-            nominal_n=max(nominal_n, 1),
-            mu=float(f"{mu:.12g}"),
-            **fields,
-        )
+    def design(cls, facts: PublicFacts, options: Options) -> Self:
+        """Fix every public number."""
+        return made(cls, facts, options, mu=planned_mu(facts))
 
     @cached_property
     def route(self) -> Route:

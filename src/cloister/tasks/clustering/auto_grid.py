@@ -10,7 +10,7 @@ from math import ceil, floor, sqrt
 import numpy as np
 
 from cloister.hazmat.fixedpoint import from_grid
-from cloister.task import Block, Floats, GridState, Integers, Records, Released, State
+from cloister.task import INTERVAL_95, Block, Floats, GridState, Integers, Records, Released, State
 from cloister.tasks.clustering.auto_rounds import (
     carry,
     cell_block,
@@ -197,5 +197,5 @@ class GridRoute:
             counts_std=noise_std * np.sqrt(cells),
             radii=radii,
             sizes=counts,
-            size_half_width=1.96 * noise_std * np.sqrt(cells),
+            size_half_width=INTERVAL_95["gaussian"] * noise_std * np.sqrt(cells),
         )

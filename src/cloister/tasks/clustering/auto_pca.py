@@ -10,7 +10,7 @@ from math import sqrt
 import numpy as np
 
 from cloister.hazmat.fixedpoint import from_grid
-from cloister.task import Block, Floats, GridState, Integers, Records, Released, State
+from cloister.task import INTERVAL_95, Block, Floats, GridState, Integers, Records, Released, State
 from cloister.tasks.clipped import bin_numbers, chunks, clip_to_unit, sum_clipped
 from cloister.tasks.clustering.auto_mean import TYPICAL, around
 from cloister.tasks.clustering.auto_rounds import (
@@ -348,7 +348,7 @@ class PcaRoute:
             radii=np.full(k, self._stretch * sqrt(within)),
             widths=widths,
             sizes=counts,
-            size_half_width=1.96 * noise_std * np.sqrt(cells),
+            size_half_width=INTERVAL_95["gaussian"] * noise_std * np.sqrt(cells),
         )
 
     def _quantize(self, samples: Floats, n_clusters: int) -> Floats:

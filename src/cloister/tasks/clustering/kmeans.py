@@ -17,11 +17,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import floor, isqrt, sqrt
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cloister.declared import Positive, WayOut, Whole, declared
 from cloister.display import Bars, Between, Exhibit, Heatmap, Measured, Scatter, Table
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
@@ -29,12 +30,14 @@ from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import gaussian_noise_multiplier
 from cloister.randomness import public_generator
 from cloister.task import (
+    INTERVAL_95,
     Block,
     Floats,
     GridState,
     Integers,
     Mechanism,
     Profile,
+    PublicFacts,
     Records,
     Released,
     State,
@@ -42,9 +45,9 @@ from cloister.task import (
 from cloister.tasks.clustering.kmeans_init import sphere_packing
 from cloister.tasks.clustering.lloyd_kernel import check_exact, sum_near_centres
 from cloister.tasks.intervals import ratio_interval, size_interval
+from cloister.tasks.options import Clusters, Noise, PublicSeed, made
 
 Post = Literal["fold", "truncate", "none"]
-RadiusStrategy = Literal["step", "constant"]
 
 COUNT_IMPORTANCE = 0.225  # "rho" of [SCLBJ16]_: how much count noise matters against sum noise
 ROUND_ERROR = 0.004  # mean squared error a round may add, [SCLBJ16]_ section 4.2
@@ -52,8 +55,8 @@ MIN_ROUNDS, MAX_ROUNDS = 2, 7
 CLEAR_SHARE = 4.0
 """An average cluster's count must be so many times its noise for relocation to pay: then it is
 taken for empty in 2 of 100 rounds. Measured by benchmarks/relocation.py."""
+_NO_NOISE = WayOut("for no noise use the task 'lloyd'")
 FAR = 8  # a centre outside the box, with post="none", is at most so far from its middle
-_NORMAL_95 = 1.96
 
 
 def fold(values: Floats) -> Floats:
@@ -106,7 +109,7 @@ class Payload:
         return self.radius_squared + self.count_word**2
 
 
-@dataclass(frozen=True, kw_only=True)
+@declared
 class _LloydLoop(ABC):
     """The loop the four methods share; a method says its payload, its noise and its words.
 
@@ -123,7 +126,7 @@ class _LloydLoop(ABC):
     relocate_empty : bool
         Whether a centre whose noisy size is within its noise starts again beside the largest
         cluster, but for the last round. Made from released values, so it costs nothing; the
-        published methods leave it. `design` also takes None: whether it pays by the plan's numbers.
+        published methods leave it.
     """
 
     name: ClassVar[str]
@@ -131,67 +134,65 @@ class _LloydLoop(ABC):
     profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
     mechanism: ClassVar[Mechanism]
 
-    n_clusters: int
-    n_features: int
-    rounds: int
+    @declared
+    class Options:
+        """What a user may choose of every method."""
+
+        n_clusters: Clusters = 1
+        rounds: Annotated[Whole | None, "noisy sums; by the method's error model if None"] = None
+        post: Annotated[Post, "how a centre outside the box is brought back"] = "truncate"
+        relocate_empty: Annotated[
+            bool | None, "start empty centres again beside the largest cluster; if it pays if None"
+        ] = False
+        public_seed: PublicSeed = 0
+
+    n_clusters: Whole
+    n_features: Whole
+    rounds: Whole
     frac_bits: int = 16
     post: Post = "truncate"
     public_seed: int = 0
     relocate_empty: bool = False
 
     def __post_init__(self) -> None:
-        _check_whole(n_clusters=self.n_clusters, n_features=self.n_features, rounds=self.rounds)
-        if not isinstance(self.public_seed, int) or not isinstance(self.relocate_empty, bool):
-            raise PlanError(
-                "public_seed must be an integer and relocate_empty True or False, "
-                f"got {self.public_seed!r} and {self.relocate_empty!r}."
-            )
-        if self.post not in _POST:
-            raise PlanError(f"post must be one of {sorted(_POST)}, got {self.post!r}.")
         reach = FAR if self.post == "none" else 1
         check_exact(self.n_clusters, self.n_features, self.frac_bits, reach)
 
     @classmethod
-    def design(
-        cls,
-        *,
-        n_features: int,
-        nominal_n: int,
-        budget: Budget | None,
-        n_clusters: int = 1,
-        rounds: int | None = None,
-        **fields: Any,
-    ) -> Self:
-        """Choose the number of rounds by the method's error model, unless it is given.
+    def design(cls, facts: PublicFacts, options: Options) -> Self:
+        """Choose by error models what the user left open."""
+        task = made(
+            cls,
+            facts,
+            options,
+            rounds=options.rounds or cls._best_rounds(facts, options),
+            relocate_empty=bool(options.relocate_empty),
+            **cls._own_numbers(facts, options),
+        )
+        if options.relocate_empty is None and task._relocation_pays(facts):
+            return replace(task, relocate_empty=True)
+        return task
 
-        Other keywords are fields of the class.
-        """
-        _check_whole(n_clusters=n_clusters, n_features=n_features)
-        if rounds is None:
-            rounds = cls._best_rounds(n_features, n_clusters, nominal_n, budget)
-        relocate = fields.pop("relocate_empty", False)
-        task = cls(n_clusters=n_clusters, n_features=n_features, rounds=rounds, **fields)
-        return task._with_relocation(relocate, nominal_n, budget)
+    @classmethod
+    def _own_numbers(cls, facts: PublicFacts, options: Any) -> dict[str, Any]:
+        """Return the public numbers that only this method has."""
+        return {}
 
-    def _with_relocation(
-        self, relocate: bool | None, nominal_n: int, budget: Budget | None
-    ) -> Self:
-        """Return the task with the choice made; None is yes where an average cluster stands out."""
-        if relocate is None:
-            payload = self.payload(self.rounds - 1)
-            match self.mechanism:
-                case "gaussian":
-                    noise = _sigma(budget) * sqrt(self.rounds * payload.l2_squared)
-                case "laplace":
-                    noise = sqrt(2) * self.rounds * payload.l1 / _needed(budget).epsilon
-                case "none":
-                    noise = 0.0
-            share = nominal_n / self.n_clusters
-            relocate = share >= CLEAR_SHARE * noise / payload.count_word
-        return replace(self, relocate_empty=relocate)
+    def _relocation_pays(self, facts: PublicFacts) -> bool:
+        """Return whether an average cluster stands clear of its noise."""
+        payload = self.payload(self.rounds - 1)
+        match self.mechanism:
+            case "gaussian":
+                noise = _sigma(facts) * sqrt(self.rounds * payload.l2_squared)
+            case "laplace":
+                noise = sqrt(2) * self.rounds * payload.l1 / _needed(facts).epsilon
+            case "none":
+                noise = 0.0
+        share = facts.nominal_n / self.n_clusters
+        return share >= CLEAR_SHARE * noise / payload.count_word
 
-    @staticmethod
-    def _best_rounds(d: int, k: int, n: int, budget: Budget | None) -> int:
+    @classmethod
+    def _best_rounds(cls, facts: PublicFacts, options: Any) -> int:
         """Return how many rounds to spread the budget over; by default as many as may be."""
         return MAX_ROUNDS
 
@@ -252,7 +253,7 @@ class _LloydLoop(ABC):
             origin=origin,
         )
         if self.relocate_empty and t + 1 < self.rounds:
-            empty = sizes <= max(1.0, _NORMAL_95 * count_std)
+            empty = sizes <= max(1.0, INTERVAL_95["gaussian"] * count_std)
             centres = self._relocate(t, centres, sizes, (high - low) / 2, empty)
         return {
             "centres": _POST[self.post](centres),
@@ -327,7 +328,7 @@ class _LloydLoop(ABC):
         return centre_exhibits(results, columns)
 
 
-@dataclass(frozen=True, kw_only=True)
+@declared
 class Lloyd(_LloydLoop):
     """Federated Lloyd without noise: **not private**, the baseline of comparisons.
 
@@ -359,7 +360,7 @@ class Lloyd(_LloydLoop):
         )
 
 
-@dataclass(frozen=True, kw_only=True)
+@declared
 class SuLloyd(_LloydLoop):
     """Lloyd with Laplace noise, pure epsilon-DP [SCLBJ16]_.
 
@@ -370,12 +371,13 @@ class SuLloyd(_LloydLoop):
     name: ClassVar[str] = "sulloyd"
     mechanism: ClassVar[Mechanism] = "laplace"
 
-    @staticmethod
-    def _best_rounds(d: int, k: int, n: int, budget: Budget | None) -> int:
+    @classmethod
+    def _best_rounds(cls, facts: PublicFacts, options: Any) -> int:
         """Return the number of rounds of the error model of [SCLBJ16]_ section 4.2."""
-        spread = (d + SuLloyd._count_share(d)) ** 3
+        d, k, n = facts.n_features, options.n_clusters, facts.nominal_n
+        spread = (d + cls._count_share(d)) ** 3
         unit = sqrt(2 / ROUND_ERROR * k**3 / n**2 * spread)
-        return _within_limits(_needed(budget).epsilon / unit)
+        return _within_limits(_needed(facts).epsilon / unit)
 
     @staticmethod
     def _count_share(n_features: int) -> float:
@@ -396,7 +398,7 @@ class SuLloyd(_LloydLoop):
         )
 
 
-@dataclass(frozen=True, kw_only=True)
+@declared
 class GLloyd(_LloydLoop):
     """Lloyd with Gaussian noise, [DHK24]_ appendix B.1 with the split re-derived.
 
@@ -406,10 +408,11 @@ class GLloyd(_LloydLoop):
     name: ClassVar[str] = "glloyd"
     mechanism: ClassVar[Mechanism] = "gaussian"
 
-    @staticmethod
-    def _best_rounds(d: int, k: int, n: int, budget: Budget | None) -> int:
+    @classmethod
+    def _best_rounds(cls, facts: PublicFacts, options: Any) -> int:
         """Return the number of rounds of the error model of [DHK24]_ appendix B.1."""
-        spread = d * (_sigma(budget) * (2 * COUNT_IMPORTANCE + sqrt(d))) ** 2
+        d, k, n = facts.n_features, options.n_clusters, facts.nominal_n
+        spread = d * (_sigma(facts) * (2 * COUNT_IMPORTANCE + sqrt(d))) ** 2
         return _within_limits(ROUND_ERROR * n**2 / (k**3 * spread))
 
     def payload(self, t: int) -> Payload:
@@ -425,7 +428,7 @@ class GLloyd(_LloydLoop):
         )
 
 
-@dataclass(frozen=True, kw_only=True)
+@declared
 class FastLloyd(_LloydLoop):
     """Lloyd on differences inside a radius, [DHK24]_ section 5, in exact integers.
 
@@ -446,85 +449,64 @@ class FastLloyd(_LloydLoop):
 
     name: ClassVar[str] = "fastlloyd"
 
-    first_radius: float
-    radius: float
-    mechanism: Mechanism = "gaussian"  # type: ignore[misc]  # one law in the others, a choice here
+    @declared
+    class Options(_LloydLoop.Options):
+        """What a user may choose."""
+
+        alpha: Annotated[Positive, "radius, as a part of the diagonal over 2 k^(1/d)"] = 0.8
+        radius_strategy: Annotated[
+            Literal["step", "constant"], "'step' lets the first round look half the diagonal far"
+        ] = "step"
+        radius_clip: Annotated[bool, "shorten the moves of centres to the radius"] = True
+        mechanism: Annotated[Noise, "law of the noise", _NO_NOISE] = "gaussian"
+        post: Annotated[Post, "how a centre outside the box is brought back"] = "fold"
+
+    first_radius: Positive
+    radius: Positive
+    mechanism: Annotated[Noise, _NO_NOISE] = "gaussian"  # type: ignore[misc]  # one law in the others, a choice here
     radius_clip: bool = True
     post: Post = "fold"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         diameter = 2 * sqrt(self.n_features)
-        for field in ("first_radius", "radius"):
-            if not 0 < getattr(self, field) <= diameter * (1 + 1e-12):
-                raise PlanError(
-                    f"{field} must be in (0, {diameter:.6g}], got {getattr(self, field)!r}; "
-                    "it is measured in a box of half-width 1."
-                )
-        if not isinstance(self.radius_clip, bool):
-            raise PlanError(f"radius_clip must be True or False, got {self.radius_clip!r}.")
-        if self.mechanism not in ("gaussian", "laplace"):
+        if max(self.first_radius, self.radius) > diameter * (1 + 1e-12):
             raise PlanError(
-                f"mechanism must be 'gaussian' or 'laplace', got {self.mechanism!r}; "
-                "for no noise use the task 'lloyd'."
+                f"first_radius and radius must be at most {diameter:.6g}, the diagonal of the box, "
+                f"got {self.first_radius} and {self.radius}; design the task again."
             )
 
     @classmethod
-    def design(
-        cls,
-        *,
-        n_features: int,
-        nominal_n: int,
-        budget: Budget | None,
-        n_clusters: int = 1,
-        rounds: int | None = None,
-        alpha: float = 0.8,
-        radius_strategy: RadiusStrategy = "step",
-        mechanism: Mechanism = "gaussian",
-        **fields: Any,
-    ) -> Self:
-        """Choose radii and number of rounds. [DHK24]_ sections 5.3 and 5.4.
+    def _own_numbers(cls, facts: PublicFacts, options: Any) -> dict[str, Any]:
+        """Return the radii."""
+        radius = cls._usual_radius(facts, options)
+        return {
+            "first_radius": sqrt(facts.n_features) if options.radius_strategy == "step" else radius,
+            "radius": radius,
+        }
 
-        Parameters
-        ----------
-        alpha : float, > 0
-            The radius is this part of the box's diagonal over ``2 k**(1/d)``, at most the diagonal.
-        radius_strategy : {"step", "constant"}
-            Whether the first round looks as far as half the diagonal.
-        rounds : int, optional
-            Overrides the error model.
+    @classmethod
+    def _usual_radius(cls, facts: PublicFacts, options: Any) -> float:
+        """Return the radius of [DHK24]_ section 5.3, at most the diagonal."""
+        diagonal = 2 * sqrt(facts.n_features)
+        share = options.n_clusters ** (1 / facts.n_features)
+        return float(min(diagonal, options.alpha * diagonal / (2 * share)))
+
+    @classmethod
+    def _best_rounds(cls, facts: PublicFacts, options: Any) -> int:
+        """Return the number of rounds of the error model of [DHK24]_ section 5.4.
+
+        ROUND_ERROR >= k^3 / (4 N^2) (4 d + sqrt(4 d)) std^2, where std is the noise of a sum in one
+        of `rounds` rounds: it grows as sqrt(rounds) (Gaussian) or as rounds (Laplace).
         """
-        _check_whole(n_clusters=n_clusters, n_features=n_features)
-        if not alpha > 0:
-            raise PlanError(f"alpha must be > 0, got {alpha!r}.")
-        if radius_strategy not in ("step", "constant"):
-            raise PlanError(
-                f"radius_strategy must be 'step' or 'constant', got {radius_strategy!r}."
-            )
-        diagonal = 2 * sqrt(n_features)
-        radius = min(diagonal, alpha * diagonal / (2 * n_clusters ** (1 / n_features)))
-        if rounds is None:
-            # ROUND_ERROR >= k^3 / (4 N^2) (4 d + sqrt(4 d)) std^2, where std is the noise of a sum
-            # in one of `rounds` rounds: it grows as sqrt(rounds) (Gaussian) or as rounds (Laplace).
-            root = sqrt(4 * n_features)
-            allowed = 4 * ROUND_ERROR * nominal_n**2 / (n_clusters**3 * root * (1 + root))
-            if mechanism == "laplace":
-                l1 = radius * (sqrt(n_features) + 1 / sqrt(root))
-                rounds = _within_limits(sqrt(allowed / 2) * _needed(budget).epsilon / l1)
-            else:
-                variance = (_sigma(budget) * radius) ** 2 * (1 + 1 / root)
-                rounds = _within_limits(allowed / variance)
-        relocate = fields.pop("relocate_empty", False)
-        task = cls(
-            n_clusters=n_clusters,
-            n_features=n_features,
-            rounds=rounds,
-            first_radius=diagonal / 2 if radius_strategy == "step" else radius,
-            radius=radius,
-            mechanism=mechanism,
-            **fields,
-        )
-        return task._with_relocation(relocate, nominal_n, budget)
+        radius, root = cls._usual_radius(facts, options), sqrt(4 * facts.n_features)
+        crowd = options.n_clusters**3 * root * (1 + root)
+        allowed = 4 * ROUND_ERROR * facts.nominal_n**2 / crowd
+        if options.mechanism == "laplace":
+            l1 = radius * (sqrt(facts.n_features) + 1 / sqrt(root))
+            return _within_limits(sqrt(allowed / 2) * _needed(facts).epsilon / l1)
+        variance = (_sigma(facts) * radius) ** 2 * (1 + 1 / root)
+        return _within_limits(allowed / variance)
 
     def payload(self, t: int) -> Payload:
         """Return the difference to the centre, at most the radius of round `t`."""
@@ -572,23 +554,16 @@ def _absolute_payload(n_features: int, frac_bits: int, count_weight: float) -> P
     )
 
 
-def _check_whole(**numbers: int) -> None:
-    """Refuse a number that is not an integer of at least 1."""
-    for name, value in numbers.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise PlanError(f"{name} must be an integer >= 1, got {value!r}.")
-
-
-def _needed(budget: Budget | None) -> Budget:
+def _needed(facts: PublicFacts) -> Budget:
     """Return the budget, or say that it is needed."""
-    if budget is None:
+    if facts.budget is None:
         raise PlanError("budget is needed to choose the number of rounds; give it, or give rounds.")
-    return budget
+    return facts.budget
 
 
-def _sigma(budget: Budget | None) -> float:
+def _sigma(facts: PublicFacts) -> float:
     """Return the noise multiplier one release of the whole budget would have."""
-    budget = _needed(budget)
+    budget = _needed(facts)
     return gaussian_noise_multiplier(budget.epsilon, budget.delta)
 
 

@@ -6,11 +6,9 @@ from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cloister.randomness import public_generator
-
-Floats = NDArray[np.float64]
+from cloister.task import Floats
 
 _TRIES = 100  # consecutive rejected candidates after which a radius counts as too large
 _HALVINGS = 20

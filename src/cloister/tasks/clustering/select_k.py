@@ -9,16 +9,15 @@ of the budget goes into that many clusters. All frames are those of
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 
+from cloister.declared import Positive, Range, Whole, declared
 from cloister.display import Curve, Exhibit
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
-from cloister.privacy.budget import Budget
 from cloister.task import (
     Block,
     Floats,
@@ -26,18 +25,21 @@ from cloister.task import (
     Integers,
     Mechanism,
     Profile,
+    PublicFacts,
     Records,
     Released,
     State,
 )
-from cloister.tasks.clustering.auto import Auto
+from cloister.tasks.clustering.auto import Auto, planned_mu
 from cloister.tasks.clustering.auto_grid import GridRoute
 from cloister.tasks.clustering.auto_mean import MeanRoute
 from cloister.tasks.clustering.gap_statistic import BAND, LEAST, gap_curve
 from cloister.tasks.clustering.kmeans import centre_exhibits
 from cloister.tasks.clustering.synopsis import cell_centres
+from cloister.tasks.options import PublicSeed, made
 
 MOST_CLUSTERS = 256
+NumberOfClusters = Annotated[int, Range(1, MOST_CLUSTERS)]
 _CURVE = ("gap", "gap_low", "gap_high", "objective")
 _ROWS = (
     *("centres", "low", "high", "sizes", "size_half_width"),
@@ -46,7 +48,7 @@ _ROWS = (
 """What `auto`'s state holds for each cluster."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@declared
 class SelectK:
     """``auto`` for a number of clusters between two public numbers, chosen from released counts.
 
@@ -70,47 +72,34 @@ class SelectK:
     profiles: ClassVar[frozenset[Profile]] = Auto.profiles
     mechanism: ClassVar[Mechanism] = "gaussian"
 
-    min_clusters: int
-    max_clusters: int
-    n_features: int
-    nominal_n: int
-    mu: float
+    @declared
+    class Options:
+        """What a user may choose."""
+
+        min_clusters: Annotated[NumberOfClusters, "fewest clusters to choose from"] = 2
+        max_clusters: Annotated[NumberOfClusters, "most clusters to choose from"] = 12
+        public_seed: PublicSeed = 0
+
+    min_clusters: NumberOfClusters
+    max_clusters: NumberOfClusters
+    n_features: Whole
+    nominal_n: Whole
+    mu: Positive
     frac_bits: int = 16
     public_seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("min_clusters", "max_clusters"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise PlanError(f"{name} must be an integer, got {value!r}.")
-        if not 1 <= self.min_clusters < self.max_clusters <= MOST_CLUSTERS:
+        if not self.min_clusters < self.max_clusters:
             raise PlanError(
-                f"numbers of clusters must be 1 <= min < max <= {MOST_CLUSTERS}, got "
-                f"{self.min_clusters} and {self.max_clusters}."
+                f"min_clusters must be below max_clusters, got {self.min_clusters} and "
+                f"{self.max_clusters}; give n_clusters to 'auto' where there is no choice."
             )
         _ = self._auto  # checks the rest
 
     @classmethod
-    def design(
-        cls,
-        *,
-        n_features: int,
-        nominal_n: int,
-        budget: Budget | None,
-        min_clusters: int = 2,
-        max_clusters: int = 12,
-        **fields: Any,
-    ) -> Self:
-        """Fix every public number; other keywords are fields of the class."""
-        plain = Auto.design(n_features=n_features, nominal_n=nominal_n, budget=budget)
-        return cls(
-            min_clusters=min_clusters,
-            max_clusters=max_clusters,
-            n_features=n_features,
-            nominal_n=plain.nominal_n,
-            mu=plain.mu,
-            **fields,
-        )
+    def design(cls, facts: PublicFacts, options: Options) -> Self:
+        """Fix every public number."""
+        return made(cls, facts, options, mu=planned_mu(facts))
 
     @cached_property
     def _auto(self) -> Auto:

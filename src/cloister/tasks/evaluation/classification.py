@@ -9,19 +9,21 @@ budget pays for all of them, their intervals included.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from math import sqrt
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 
+from cloister.declared import Range, Whole, declared
 from cloister.display import Curve, Exhibit, Heatmap
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import gaussian_noise_multiplier
 from cloister.task import (
+    FINE,
     INTERVAL_95,
     Block,
     Classifier,
@@ -31,6 +33,7 @@ from cloister.task import (
     Mechanism,
     Profile,
     PublicColumn,
+    PublicFacts,
     Records,
     Released,
     State,
@@ -39,7 +42,6 @@ from cloister.tasks import scores
 from cloister.tasks.columns import categories_of, codes, in_batches, position
 from cloister.tasks.evaluation.layers import (
     COLUMNS,
-    FINE,
     NOTE,
     SINGLE,
     Numbers,
@@ -53,14 +55,17 @@ from cloister.tasks.evaluation.layers import (
     table_of,
     table_of_measures,
     table_of_silos,
+    truth_of,
 )
+from cloister.tasks.examples import BOOLEAN, Example
+from cloister.tasks.options import made
 
 _MOST_CLASSES = 64
 _VAGUE = 0.5  # a group of scores whose interval is as wide says nothing in a picture
 _CONFUSION_SHARE = 0.3  # of the budget, where there are scores too
 
 
-@dataclass(frozen=True, kw_only=True)
+@declared
 class Evaluation:
     """Measures of a classifier on records that the silos hold back.
 
@@ -104,33 +109,49 @@ class Evaluation:
     mechanism: ClassVar[Mechanism] = "gaussian"
     rounds: ClassVar[int] = 1
 
-    n_features: int
+    example: ClassVar[Example] = Example(
+        (BOOLEAN, PublicColumn("score", 0.0, 1.0)), {"truth": "smokes", "score": "score"}
+    )
+
+    @declared
+    class Options:
+        """What a user may choose."""
+
+        model: Annotated[Any, "a trained classifier that is part of the plan"] = None
+        released: Annotated[Numbers, "the results of the model"] = field(default_factory=dict)
+        truth: Annotated[str | None, "column of the true class; the model's if None"] = None
+        prediction: Annotated[str | None, "column of told classes, without a model"] = None
+        score: Annotated[str | None, "column of scores of the second of two classes"] = None
+        n_bins: Annotated[
+            Annotated[int, Range(2, 1024)] | None, "of scores, an even number; by the noise if None"
+        ] = None
+        by_silo: Annotated[bool, "release the measures of each silo by itself, too"] = False
+
+    n_features: Whole
     classes: tuple[str, ...]
     truth: int
-    model: Classifier | None = None
+    model: Any = None
     released: Numbers = field(default_factory=dict)
     prediction: int | None = None
     score: int | None = None
     probability: bool = True
-    n_bins: int = 32
+    n_bins: Annotated[int, Range(2, 1024)] = 32
     silos: tuple[str, ...] = ()
     frac_bits: int = 16
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "classes", tuple(self.classes))
-        object.__setattr__(self, "silos", tuple(self.silos))
         object.__setattr__(self, "released", plain(self.released))
         if not 2 <= len(self.classes) <= _MOST_CLASSES:
             raise PlanError(
                 f"classes must be 2 to {_MOST_CLASSES}, got {len(self.classes)}; join rare ones."
             )
-        if self.n_bins % 2 or not 2 <= self.n_bins <= 1024:
-            raise PlanError(f"n_bins must be even and in [2, 1024], got {self.n_bins}.")
+        if self.n_bins % 2:
+            raise PlanError(f"n_bins must be even, got {self.n_bins}; give one more.")
         check_source(self.model, self.released, (self.prediction, self.score), self.n_features)
         if self.model is not None and tuple(self.model.classes) != self.classes:
             raise PlanError(
                 f"classes must be those of the model, {tuple(self.model.classes)}, got "
-                f"{self.classes}."
+                f"{self.classes}; evaluate with the schema of the model."
             )
         if self.score is not None and len(self.classes) != 2:
             raise PlanError(
@@ -138,56 +159,35 @@ class Evaluation:
             )
 
     @classmethod
-    def design(
-        cls,
-        *,
-        n_features: int,
-        nominal_n: int,
-        budget: Budget | None,
-        frac_bits: int = 16,
-        columns: tuple[PublicColumn, ...],
-        silos: tuple[str, ...] = (),
-        model: Classifier | None = None,
-        released: Numbers | None = None,
-        truth: str | None = None,
-        prediction: str | None = None,
-        score: str | None = None,
-        n_bins: int | None = None,
-        by_silo: bool = False,
-    ) -> Self:
+    def design(cls, facts: PublicFacts, options: Options) -> Self:
         """Choose the bins from budget and nominal number; see :func:`~.scores.number_of_bins`."""
+        model, columns = options.model, facts.columns
         if model is not None and not isinstance(model, Classifier):
             raise PlanError(
                 f"model must be a classifier of ours, got {named(model)}; 'regression-evaluation' "
                 "is for one that tells a number, and a model of others is not part of a plan."
             )
-        if model is None and truth is None:
-            raise PlanError("truth must name the column of the true class where there is no model.")
-        at = model.target if model and truth is None else position(columns, truth or "", "truth")
-        classes = categories_of(columns, columns[at].name)
-        if model and classes != tuple(model.classes):
+        truth = truth_of(model, columns, options.truth)
+        classes = categories_of(columns, columns[truth].name)
+        told = options.prediction
+        if told is not None and categories_of(columns, told) != classes:
             raise PlanError(
-                f"classes of the model are {tuple(model.classes)}, those of the schema {classes}; "
-                "evaluate with the schema of the model."
+                f"prediction {told!r} must have the categories of the truth, {classes}."
             )
-        if prediction is not None and categories_of(columns, prediction) != classes:
-            raise PlanError(
-                f"prediction {prediction!r} must have the categories of the truth, {classes}."
-            )
-        score_at = None if score is None else position(columns, score, "score")
-        return cls(
-            n_features=n_features,
+        score = None if options.score is None else position(columns, options.score, "score")
+        return made(
+            cls,
+            facts,
+            options,
             classes=classes,
-            truth=at,
+            truth=truth,
             model=model,
-            released=released or {},
-            prediction=None if prediction is None else position(columns, prediction),
-            score=score_at,
-            probability=score_at is None
-            or (columns[score_at].low, columns[score_at].high) == (0.0, 1.0),
-            n_bins=n_bins or scores.number_of_bins(_noise_over_n(budget, nominal_n)),
-            silos=silos if by_silo else (),
-            frac_bits=frac_bits,
+            prediction=None if told is None else position(columns, told),
+            score=score,
+            probability=score is None or (facts.low[score], facts.high[score]) == (0.0, 1.0),
+            n_bins=options.n_bins
+            or scores.number_of_bins(_noise_over_n(facts.budget, facts.nominal_n)),
+            silos=facts.silos if options.by_silo else (),
         )
 
     @property

@@ -16,19 +16,19 @@ References
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from math import sqrt
-from typing import ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
+from cloister.declared import Range, Whole, declared
 from cloister.display import Bars, Between, Exhibit, Table
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
-from cloister.privacy.budget import Budget
 from cloister.task import (
+    FINE,
     INTERVAL_95,
     Block,
     Floats,
@@ -36,20 +36,22 @@ from cloister.task import (
     Integers,
     Mechanism,
     Profile,
-    PublicColumn,
+    PublicFacts,
     Records,
     Released,
     State,
 )
 from cloister.tasks import scores
+from cloister.tasks.examples import NUMBER, OTHER_NUMBER, Example
+from cloister.tasks.options import made
 
-_FINE = 16  # a record counts 2**16, so that the noise is on a fine lattice
+Bins = Annotated[int, Range(2, 256)]
 _RINGS = 32  # each sqrt(2) times as wide as the one inside
 _BEYOND = 1e-3  # part of the records that may lie beyond the reach
 _WEIGHTS = {"rings": 0.2, "moments": 0.45, "silhouettes": 0.35}
 
 
-@dataclass(frozen=True, kw_only=True)
+@declared
 class ClusterQuality:
     """Quality of public centres on the silos' records.
 
@@ -73,54 +75,42 @@ class ClusterQuality:
     mechanism: ClassVar[Mechanism] = "gaussian"
     rounds: ClassVar[int] = 2
 
-    n_features: int
+    example: ClassVar[Example] = Example(
+        (NUMBER, OTHER_NUMBER), {"centres": ((25.0, 50.0), (75.0, 150.0))}
+    )
+
+    @declared
+    class Options:
+        """What a user may choose."""
+
+        centres: Annotated[Any, "released centres in data units, a row for each"]
+        n_bins: Annotated[Bins, "of silhouettes"] = 20
+
+    n_features: Whole
     centres: tuple[tuple[int, ...], ...]
-    n_bins: int = 20
+    n_bins: Bins = 20
     frac_bits: int = 16
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "centres", tuple(map(tuple, self.centres)))
-        if len(self.centres) < 2 or any(len(c) != self.n_features for c in self.centres):
-            raise PlanError(
-                f"centres must be at least 2 with {self.n_features} coordinates each, got "
-                f"{len(self.centres)}."
-            )
         one = 1 << self.frac_bits
-        if not all(isinstance(v, int) and -one <= v <= one for c in self.centres for v in c):
+        fitting = all(len(centre) == self.n_features for centre in self.centres)
+        if len(self.centres) < 2 or not fitting or np.abs(self.centres).max() > one:
             raise PlanError(
-                f"centres must be integers in [-{one}, {one}], the grid of the box; design the "
-                "task again."
+                f"centres must be at least 2 with {self.n_features} integers in [-{one}, {one}], "
+                f"the grid of the box, got {len(self.centres)}; design the task again."
             )
-        if not 2 <= self.n_bins <= 256:
-            raise PlanError(f"n_bins must be in [2, 256], got {self.n_bins}.")
 
     @classmethod
-    def design(
-        cls,
-        *,
-        n_features: int,
-        nominal_n: int,
-        budget: Budget | None,
-        frac_bits: int = 16,
-        columns: tuple[PublicColumn, ...],
-        centres: ArrayLike,
-        n_bins: int = 20,
-    ) -> Self:
-        """Bring centres, in data units, to the grid; one outside the box goes to its wall."""
-        given = np.asarray(centres, dtype=np.float64)
-        if given.ndim != 2 or given.shape[1] != n_features or not np.isfinite(given).all():
+    def design(cls, facts: PublicFacts, options: Options) -> Self:
+        """Bring centres to the grid; one outside the box goes to its wall."""
+        given = np.asarray(options.centres, dtype=np.float64)
+        if given.ndim != 2 or given.shape[1] != facts.n_features or not np.isfinite(given).all():
             raise PlanError(
-                f"centres must be a finite table of {n_features} columns, got shape {given.shape}."
+                f"centres must be a finite table of {facts.n_features} columns, got shape "
+                f"{given.shape}."
             )
-        low = tuple(column.low for column in columns)
-        high = tuple(column.high for column in columns)
-        steps = Grid(low, high, frac_bits).encode(given)
-        return cls(
-            n_features=n_features,
-            centres=tuple(tuple(int(v) for v in row) for row in steps),
-            n_bins=n_bins,
-            frac_bits=frac_bits,
-        )
+        steps = Grid(facts.low, facts.high, facts.frac_bits).encode(given)
+        return made(cls, facts, options, centres=tuple(tuple(int(v) for v in row) for row in steps))
 
     @cached_property
     def _places(self) -> Integers:
@@ -157,7 +147,7 @@ class ClusterQuality:
 
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return rings; then moments and silhouettes of each cluster."""
-        k, one = len(self.centres), 1 << _FINE
+        k, one = len(self.centres), 1 << FINE
         if t == 0:
             return (Block("rings", (_RINGS,), one, one**2, _WEIGHTS["rings"]),)
         return (
@@ -171,8 +161,8 @@ class ClusterQuality:
         labels, nearest, second = self._nearest(records)
         if t == 0:
             rings = np.clip(np.searchsorted(self._walls, nearest), 0, _RINGS - 1)
-            return np.bincount(rings, minlength=_RINGS).astype(np.int64) << _FINE
-        k, one = len(self.centres), 1 << _FINE
+            return np.bincount(rings, minlength=_RINGS).astype(np.int64) << FINE
+        k, one = len(self.centres), 1 << FINE
         reach = max(int(state["reach"][0]), 1) / (1 << self.frac_bits)
         part = np.minimum(nearest / reach, 1.0)
         moments = np.zeros((k, 3), dtype=np.int64)
@@ -183,7 +173,7 @@ class ClusterQuality:
         silhouette = np.where(second > 0, 1 - nearest / np.where(second > 0, second, 1.0), 0.0)
         bins = np.clip((silhouette * self.n_bins).astype(np.int64), 0, self.n_bins - 1)
         cells = np.bincount(labels * self.n_bins + bins, minlength=k * self.n_bins)
-        return np.concatenate([moments.ravel(), cells.astype(np.int64) << _FINE])
+        return np.concatenate([moments.ravel(), cells.astype(np.int64) << FINE])
 
     def _nearest(self, records: Records) -> tuple[Integers, Floats, Floats]:
         """Return the nearest centre and the distances to it and to the next, scaled units."""
@@ -202,14 +192,14 @@ class ClusterQuality:
             return {**kept, "reach": np.array([self._reach(rings)])}
         return {
             "reach": kept["reach"],
-            **{name: from_grid(block.values, _FINE) for name, block in released.items()},
-            "noise": np.array([block.noise_std / (1 << _FINE) for block in released.values()]),
+            **{name: from_grid(block.values, FINE) for name, block in released.items()},
+            "noise": np.array([block.noise_std / (1 << FINE) for block in released.values()]),
         }
 
     def _reach(self, rings: Released) -> float:
         """Return the wall of the innermost ring outside of which noise may be all there is."""
-        counts = from_grid(rings.values, _FINE)
-        std = rings.noise_std / (1 << _FINE)
+        counts = from_grid(rings.values, FINE)
+        std = rings.noise_std / (1 << FINE)
         outer = np.append(np.cumsum(counts[::-1])[::-1], 0.0)  # from each ring outwards
         noise = std * np.sqrt(np.arange(_RINGS, -1, -1))
         if (outer <= INTERVAL_95["gaussian"] * noise).all():
@@ -221,7 +211,7 @@ class ClusterQuality:
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
         """Return the half-width of the 95 % interval of each cluster's size, in records."""
-        half_width = INTERVAL_95["gaussian"] * noise_std / (1 << _FINE)
+        half_width = INTERVAL_95["gaussian"] * noise_std / (1 << FINE)
         return {"size_half_width": np.array([half_width])}
 
     def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:

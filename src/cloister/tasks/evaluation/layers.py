@@ -11,11 +11,10 @@ import numpy as np
 from cloister.display import Between, Table
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid, round_to_grid
-from cloister.task import Block, Floats, Integers, Released, State, Task
+from cloister.task import FINE, Block, Floats, Integers, PublicColumn, Released, State, Task
+from cloister.tasks.columns import position
 from cloister.tasks.population import ENDS, POPULATION_NOTE
 
-FINE = 16
-"""A record counts ``2**16``, so that the noise is on a fine lattice."""
 NOTE = f"[ , ] are 95 % of the noise, about these records. {POPULATION_NOTE}"
 COLUMNS = (
     "Predictions and scores are columns that each silo made; the guarantee assumes that it made "
@@ -55,6 +54,15 @@ SINGLE = (
 def named(model: Any) -> str:
     """Return what a refused model is called."""
     return f"the task {model.name!r}" if isinstance(model, Task) else f"a {type(model).__name__}"
+
+
+def truth_of(model: Any, columns: Sequence[PublicColumn], truth: str | None) -> int:
+    """Return the column of the truth: that of the model, unless it is named."""
+    if truth is not None:
+        return position(columns, truth, "truth")
+    if model is None:
+        raise PlanError("truth must name the column of the truth where there is no model.")
+    return int(model.target)
 
 
 def check_source(

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
-from typing import ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 
+from cloister.declared import Positive, Whole, declared
 from cloister.display import Bars, Exhibit
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
-from cloister.privacy.budget import Budget
 from cloister.task import (
+    FINE,
     INTERVAL_95,
     Block,
     Floats,
@@ -22,6 +23,7 @@ from cloister.task import (
     Mechanism,
     Profile,
     PublicColumn,
+    PublicFacts,
     Records,
     Regressor,
     Released,
@@ -31,7 +33,6 @@ from cloister.tasks import scores
 from cloister.tasks.columns import in_batches, position
 from cloister.tasks.evaluation.layers import (
     COLUMNS,
-    FINE,
     NOTE,
     Numbers,
     check_source,
@@ -42,10 +43,13 @@ from cloister.tasks.evaluation.layers import (
     plain,
     table_of_measures,
     table_of_silos,
+    truth_of,
 )
+from cloister.tasks.examples import OTHER_NUMBER, Example
+from cloister.tasks.options import made
 
 
-@dataclass(frozen=True, kw_only=True)
+@declared
 class RegressionEvaluation:
     """Errors of a regressor on records that the silos hold back.
 
@@ -83,12 +87,29 @@ class RegressionEvaluation:
     mechanism: ClassVar[Mechanism] = "gaussian"
     rounds: ClassVar[int] = 1
 
-    n_features: int
+    example: ClassVar[Example] = Example(
+        (OTHER_NUMBER, PublicColumn("told", 0.0, 200.0)), {"truth": "weight", "prediction": "told"}
+    )
+
+    @declared
+    class Options:
+        """What a user may choose."""
+
+        model: Annotated[Any, "a trained regressor that is part of the plan"] = None
+        released: Annotated[Numbers, "the results of the model"] = field(default_factory=dict)
+        truth: Annotated[str | None, "column of the true number; the model's if None"] = None
+        prediction: Annotated[str | None, "column of told numbers, without a model"] = None
+        bound: Annotated[
+            Positive | None, "residuals are cut at it; half the range of the target if None"
+        ] = None
+        by_silo: Annotated[bool, "release the measures of each silo by itself, too"] = False
+
+    n_features: Whole
     truth: int
     low: float
     high: float
-    bound: float
-    model: Regressor | None = None
+    bound: Positive
+    model: Any = None
     released: Numbers = field(default_factory=dict)
     prediction: int | None = None
     prediction_low: float = 0.0
@@ -97,53 +118,36 @@ class RegressionEvaluation:
     frac_bits: int = 16
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "silos", tuple(self.silos))
         object.__setattr__(self, "released", plain(self.released))
-        if not (self.bound > 0 and np.isfinite(self.bound)):
-            raise PlanError(f"bound must be a number above 0, got {self.bound!r}.")
         check_source(self.model, self.released, (self.prediction,), self.n_features)
 
     @classmethod
-    def design(
-        cls,
-        *,
-        n_features: int,
-        nominal_n: int,
-        budget: Budget | None,
-        frac_bits: int = 16,
-        columns: tuple[PublicColumn, ...],
-        silos: tuple[str, ...] = (),
-        model: Regressor | None = None,
-        released: Numbers | None = None,
-        truth: str | None = None,
-        prediction: str | None = None,
-        bound: float | None = None,
-        by_silo: bool = False,
-    ) -> Self:
+    def design(cls, facts: PublicFacts, options: Options) -> Self:
         """Choose half the range of the target as `bound`, unless it is given."""
+        model, columns = options.model, facts.columns
         if model is not None and not isinstance(model, Regressor):
             raise PlanError(
                 f"model must be a regressor of ours, got {named(model)}; 'evaluation' is for "
                 "classifiers, and a model of others is not part of a plan."
             )
-        if model is None and truth is None:
-            raise PlanError("truth must name the column of the true number if there is no model.")
-        at = model.target if model and truth is None else position(columns, truth or "", "truth")
-        column = columns[at]
-        told = None if prediction is None else position(columns, prediction, "prediction")
-        return cls(
-            n_features=n_features,
-            truth=at,
-            low=column.low,
-            high=column.high,
-            bound=(column.high - column.low) / 2 if bound is None else bound,
+        truth = truth_of(model, columns, options.truth)
+        low, high = columns[truth].low, columns[truth].high
+        told = None
+        if options.prediction is not None:
+            told = position(columns, options.prediction, "prediction")
+        return made(
+            cls,
+            facts,
+            options,
+            truth=truth,
+            low=low,
+            high=high,
+            bound=(high - low) / 2 if options.bound is None else options.bound,
             model=model,
-            released=released or {},
             prediction=told,
             prediction_low=0.0 if told is None else columns[told].low,
             prediction_high=0.0 if told is None else columns[told].high,
-            silos=silos if by_silo else (),
-            frac_bits=frac_bits,
+            silos=facts.silos if options.by_silo else (),
         )
 
     def describe(self) -> str:

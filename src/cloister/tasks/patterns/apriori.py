@@ -12,16 +12,17 @@ Agrawal and Srikant, "Fast algorithms for mining association rules", VLDB 1994, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from itertools import combinations
 from math import ceil, comb, isqrt, sqrt
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cloister.declared import AtLeastZero, Probability, Range, WayOut, Whole, declared
 from cloister.display import Exhibit
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
@@ -37,16 +38,21 @@ from cloister.task import (
     Mechanism,
     Profile,
     PublicColumn,
+    PublicFacts,
     Records,
     Released,
     State,
 )
 from cloister.tasks.columns import position
+from cloister.tasks.examples import Example
+from cloister.tasks.options import PublicSeed, made
 from cloister.tasks.patterns.association import Limits, exhibits_of
 from cloister.tasks.patterns.supports import Heavy, load_edges, load_law, mended, shrink
 
 Limit = Literal["weight", "truncate"]
 Sets = tuple[tuple[int, ...], ...]
+Size = Annotated[int, Range(1, 3)]
+Items = Annotated[int, Range(1, 10_000), WayOut("leave out what no question is about")]
 
 _FINE = 20  # a basket's norm is 2**20, so that the noise is on a fine lattice
 _WHOLE = 16  # parts in which a candidate is counted; squares of parts are the unit of a load
@@ -61,12 +67,22 @@ _SMALL_NOISE = 0.05  # of a count, as a part of the minimum
 _LIFT = 1.3  # items are met together so much more often than by chance, in most tables
 _SLACK = 2.0  # deviations of its noise by which an item may miss the minimum and still be paired
 _PART_OF_MINIMUM = 0.6  # of the minimum that a pair must have to be a part of a triple
-_MOST_ITEMS = 10_000
 _CHUNK_CELLS = 1 << 21
 _SAFE_ROWS = 1 << 30  # sums of so many words of 20 bits are below 2**53
 
 
-@dataclass(frozen=True, kw_only=True)
+def _items(entry: str | int | tuple[str | int, ...], facts: PublicFacts) -> tuple[int, ...]:
+    """Return a sensitive set as numbers of items; a name alone is a set of one item."""
+    found = tuple(
+        item if isinstance(item, int) else position(facts.columns, item, "a sensitive item")
+        for item in ((entry,) if isinstance(entry, str | int) else entry)
+    )
+    if not found or not all(0 <= item < facts.n_features for item in found):
+        raise PlanError(f"a sensitive set must have items of the catalogue, got {found!r}.")
+    return found
+
+
+@declared
 class Apriori:
     """Supports of itemsets of 1 to 3 items, with noise.
 
@@ -116,96 +132,72 @@ class Apriori:
     profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
     mechanism: ClassVar[Mechanism] = "gaussian"
 
-    n_features: int
-    min_support: float = 0.01
-    max_size: int = 2
-    most_candidates: int = 1000
+    example: ClassVar[Example] = Example(
+        tuple(
+            PublicColumn(item, 0.0, 1.0, ("0", "1")) for item in ("bread", "butter", "milk", "tea")
+        ),
+        {"max_size": 3, "basket_size": 2, "min_support": 0.1},
+    )
+
+    @declared
+    class Options:
+        """What a user may choose."""
+
+        min_support: Annotated[Probability, "least part of the baskets that a set is in"] = 0.01
+        max_size: Annotated[Size, "items in the largest sets"] = 2
+        most_candidates: Annotated[Items, "sets of one size that are counted, at most"] = 1000
+        limit: Annotated[Limit, "weigh down baskets of many candidates, or cut them"] = "weight"
+        basket_size: Annotated[
+            Whole | None, "items of a basket that count in full; 2 to 12 by the noise if None"
+        ] = None
+        min_confidence: Annotated[AtLeastZero, "of rules that are shown"] = 0.0
+        min_lift: Annotated[AtLeastZero, "of rules that are shown"] = 1.0
+        min_count: Annotated[AtLeastZero, "least baskets of a set that is shown"] = 0.0
+        sensitive: Annotated[
+            tuple[str | int | tuple[str | int, ...], ...], "items, or sets of items, to hide"
+        ] = ()
+        public_seed: PublicSeed = 0
+
+    n_features: Items
+    min_support: Probability = 0.01
+    max_size: Size = 2
+    most_candidates: Items = 1000
     limit: Limit = "weight"
-    basket_size: int = 12
-    min_confidence: float = 0.0
-    min_lift: float = 1.0
-    min_count: float = 0.0
+    basket_size: Whole = 12
+    min_confidence: AtLeastZero = 0.0
+    min_lift: AtLeastZero = 1.0
+    min_count: AtLeastZero = 0.0
     sensitive: Sets = ()
     public_seed: int = 0
     frac_bits: int = 16
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "sensitive", tuple(tuple(s) for s in self.sensitive))
-        if not 0 < self.min_support < 1:
-            raise PlanError(f"min_support must be in (0, 1), got {self.min_support}.")
-        if self.max_size not in _LEVEL_SHARES:
-            raise PlanError(f"max_size must be 1, 2 or 3, got {self.max_size}.")
-        if self.limit not in ("weight", "truncate"):
-            raise PlanError(f"limit must be 'weight' or 'truncate', got {self.limit!r}.")
-        for name in ("most_candidates", "basket_size"):
-            if getattr(self, name) < 1:
-                raise PlanError(f"{name} must be >= 1, got {getattr(self, name)}.")
-        for name in ("min_confidence", "min_lift", "min_count"):
-            if not 0 <= getattr(self, name) < np.inf:
-                raise PlanError(f"{name} must be >= 0 and finite, got {getattr(self, name)}.")
         if self.max_size > self.n_features:
             raise PlanError(
                 f"max_size must be at most the number of items, {self.n_features}, got "
                 f"{self.max_size}."
             )
-        if max(self.n_features, self.most_candidates) > _MOST_ITEMS:
-            raise PlanError(
-                f"catalogue and most_candidates must be at most {_MOST_ITEMS}, got "
-                f"{self.n_features} items and {self.most_candidates} candidates; leave out what no "
-                "question is about."
-            )
 
     @classmethod
-    def design(
-        cls,
-        *,
-        n_features: int,
-        nominal_n: int,
-        budget: Budget | None,
-        frac_bits: int = 16,
-        columns: tuple[PublicColumn, ...] = (),
-        sensitive: Sequence[str | int | Sequence[str | int]] = (),
-        basket_size: int | None = None,
-        **options: Any,
-    ) -> Self:
-        """Check the catalogue and find sensitive items in it.
-
-        Parameters
-        ----------
-        columns : tuple of PublicColumn
-            Each with two categories, of which the second says that the item is in the basket.
-        sensitive : sequence of names of items, or of sequences of names
-            A name alone is a set of one item.
-        basket_size : int, optional
-            Unless given, as large as the budget allows: 2 to 12.
-        options
-            See the class.
-        """
-        for column in columns:
+    def design(cls, facts: PublicFacts, options: Options) -> Self:
+        """Check the catalogue, find sensitive items in it, and limit baskets by the noise."""
+        for column in facts.columns:
             if column.levels != 2:
                 raise PlanError(
                     f"column {column.name!r} must be boolean, as each item of a catalogue is; "
                     "write one column of 0 and 1 for each item or category."
                 )
-        hidden = tuple(
-            tuple(
-                item if isinstance(item, int) else position(columns, item, "a sensitive item")
-                for item in ((entry,) if isinstance(entry, str | int) else entry)
-            )
-            for entry in sensitive
+        task = made(
+            cls,
+            facts,
+            options,
+            basket_size=options.basket_size or _BASKET_SIZES[1],
+            sensitive=tuple(_items(entry, facts) for entry in options.sensitive),
         )
-        if bad := [s for s in hidden if not s or not all(0 <= i < n_features for i in s)]:
-            raise PlanError(f"a sensitive set must have items of the catalogue, got {bad[0]!r}.")
-        task = cls(
-            n_features=n_features,
-            frac_bits=frac_bits,
-            sensitive=hidden,
-            basket_size=_BASKET_SIZES[1] if basket_size is None else basket_size,
-            **options,
-        )
-        if basket_size is not None or budget is None or budget.delta == 0:
+        budget = facts.budget
+        if options.basket_size is not None or budget is None or budget.delta == 0:
             return task
-        return replace(task, basket_size=task._affordable(nominal_n, budget))
+        return replace(task, basket_size=task._affordable(facts.nominal_n, budget))
 
     def _affordable(self, nominal_n: int, budget: Budget) -> int:
         """Return a limit of the first round whose noise is a small part of the minimum."""

@@ -18,20 +18,21 @@ References
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from math import sqrt
-from typing import Any, ClassVar, Literal, Self, TypeVar, cast, get_args
+from typing import Annotated, ClassVar, Literal, Self, TypeVar
 
 import numpy as np
 
+from cloister.declared import AtLeastZero, PartBelowOne, Range, Whole, declared
 from cloister.display import Bars, Between, Exhibit, Measured, Table
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
-from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import gaussian_noise_multiplier, gdp_part
 from cloister.randomness import public_generator
 from cloister.task import (
+    FINE,
     INTERVAL_95,
     Block,
     Floats,
@@ -39,12 +40,14 @@ from cloister.task import (
     Integers,
     Mechanism,
     Profile,
-    PublicColumn,
+    PublicFacts,
     Records,
     Released,
     State,
 )
 from cloister.tasks.columns import categories_of, codes, in_batches, position
+from cloister.tasks.examples import CATEGORY, NUMBER, OTHER_NUMBER, Example
+from cloister.tasks.options import PublicSeed, made
 from cloister.tasks.preparation.quantiles import Quantiles, quantiles_of
 from cloister.tasks.preparation.statistics import Statistics
 from cloister.tasks.scores import Estimate, as_results
@@ -52,8 +55,8 @@ from cloister.tasks.scores import Estimate, as_results
 _Array = TypeVar("_Array")
 
 Method = Literal["zscore", "mahalanobis", "robust", "density"]
+Threshold = Annotated[float, Range(above=0, most=10)]
 
-_FINE = 16  # a record counts 2**16, so that the noise is on a fine lattice
 _QUARTILES = (0.25, 0.5, 0.75)
 _IQR = 1.3489795003921634  # of a normal law, in its deviations
 _VIEWS, _REACH = 8, 4.0  # pictures of the plane, at most; each shows so many deviations
@@ -64,7 +67,18 @@ _DENSITY = (0.3, 0.4, 0.3)  # parts of its budget: quartiles, cells, scores
 _USUAL = "usual."  # before the names of the state of the task that tells what is usual
 
 
-@dataclass(frozen=True, kw_only=True)
+def _cells_along(facts: PublicFacts, used: int, n_views: int) -> int:
+    """Return how many cells each side of a picture has, by the noise of their counts."""
+    budget = facts.budget
+    if budget is None or budget.delta == 0:
+        return _CELLS[0]
+    noise = gaussian_noise_multiplier(budget.epsilon, budget.delta) * sqrt(n_views / _DENSITY[1])
+    per_picture = facts.nominal_n / (_PER_CELL * noise)
+    along = per_picture if used == 1 else sqrt(per_picture)
+    return int(min(max(along, _CELLS[0]), _CELLS[1]))
+
+
+@declared
 class Outliers:
     """Statistics by which anybody can tell how unusual a record is.
 
@@ -97,101 +111,80 @@ class Outliers:
     profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
     mechanism: ClassVar[Mechanism] = "gaussian"
 
+    example: ClassVar[Example] = Example(
+        (NUMBER, OTHER_NUMBER, CATEGORY), {"count_share": 0.2, "group": "work"}
+    )
+
+    @declared
+    class Options:
+        """What a user may choose."""
+
+        method: Annotated[Method, "how records are compared with the others"] = "robust"
+        threshold: Annotated[Threshold, "scores above are flagged"] = 2.0
+        count_share: Annotated[
+            PartBelowOne, "part of the budget that counts flagged records; 0 does not count them"
+        ] = 0.0
+        group: Annotated[str | None, "column of categories to count by"] = None
+        min_group: Annotated[AtLeastZero, "groups of fewer records are not shown"] = 0.0
+        public_seed: PublicSeed = 0
+
     usual: Statistics | Quantiles
     method: Method
     low: tuple[float, ...]
     high: tuple[float, ...]
-    threshold: float = 2.0
-    count_share: float = 0.0
+    threshold: Threshold = 2.0
+    count_share: PartBelowOne = 0.0
     group: int | None = None
     group_names: tuple[str, ...] = ()
-    min_group: float = 0.0
-    n_views: int = 1
-    n_cells: int = 16
+    min_group: AtLeastZero = 0.0
+    n_views: Whole = 1
+    n_cells: Whole = 16
     public_seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("low", "high", "group_names"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
-        if self.method not in get_args(Method):
-            raise PlanError(f"method must be one of {get_args(Method)}, got {self.method!r}.")
         if not self._fits:
             raise PlanError(
                 f"usual must tell what method {self.method!r} needs of {len(self.low)} columns; "
                 "design the task again."
             )
-        if not 0 < self.threshold <= 10:
-            raise PlanError(f"threshold must be in (0, 10], got {self.threshold!r}.")
-        if not 0 <= self.count_share < 1:
-            raise PlanError(f"count_share must be in [0, 1), got {self.count_share!r}.")
-        if not self.min_group >= 0:
-            raise PlanError(f"min_group must be >= 0, got {self.min_group!r}.")
         if self.group is not None and not self.count_share:
             raise PlanError("count_share must be above 0 for a count by group; give it a part.")
         if self.group not in (None, *range(self.n_features)):
             raise PlanError(f"group must be in [0, {self.n_features}), got {self.group}.")
-        if not (self.n_views >= 1 and self.n_cells >= 1):
-            raise PlanError(
-                f"n_views and n_cells must be at least 1, got {self.n_views} and {self.n_cells}."
-            )
         if (self.group is None) != (not self.group_names):
             raise PlanError("group_names go with a group and only there; design the task again.")
 
     @classmethod
-    def design(
-        cls,
-        *,
-        n_features: int,
-        nominal_n: int,
-        budget: Budget | None,
-        frac_bits: int = 16,
-        columns: tuple[PublicColumn, ...],
-        method: str = "robust",
-        threshold: float = 2.0,
-        count_share: float = 0.0,
-        group: str | None = None,
-        min_group: float = 0.0,
-        public_seed: int = 0,
-    ) -> Self:
+    def design(cls, facts: PublicFacts, options: Options) -> Self:
         """Choose the columns of numbers and, for "density", cells that noise does not drown."""
-        used = [j for j, column in enumerate(columns) if not column.levels]
+        used = facts.levels.count(0)
         if not used:
             raise PlanError("columns must hold at least one of numbers; categories have no mean.")
-        n_views = 1 if len(used) <= 2 else min(_VIEWS, len(used))
-        n_cells = _CELLS[0]
-        if method == "density" and budget is not None and budget.delta > 0:
-            noise = gaussian_noise_multiplier(budget.epsilon, budget.delta)
-            noise *= sqrt(n_views / _DENSITY[1])
-            per_picture = nominal_n / (_PER_CELL * noise)
-            along = per_picture if len(used) == 1 else sqrt(per_picture)
-            n_cells = int(min(max(along, _CELLS[0]), _CELLS[1]))
-        part = (1 - count_share) * (_DENSITY[0] if method == "density" else 1.0)
-        told_by: type[Statistics] | type[Quantiles] = Quantiles
-        options: dict[str, Any] = {"probabilities": _QUARTILES}
-        if method in ("zscore", "mahalanobis"):
-            told_by, options = Statistics, {"covariance": method == "mahalanobis"}
-        usual = told_by.design(
-            n_features=n_features,
-            nominal_n=nominal_n,
-            budget=budget if budget is None or not 0 < part <= 1 else gdp_part(budget, part),
-            frac_bits=frac_bits,
-            columns=columns,
-            **options,
-        )
-        return cls(
-            usual=usual,
-            method=cast(Method, method),
-            low=tuple(column.low for column in columns),
-            high=tuple(column.high for column in columns),
-            threshold=threshold,
-            count_share=count_share,
-            group=None if group is None else position(columns, group, "group"),
-            group_names=() if group is None else categories_of(columns, group),
-            min_group=min_group,
+        n_views = 1 if used <= 2 else min(_VIEWS, used)
+        group = options.group
+        return made(
+            cls,
+            facts,
+            options,
+            usual=cls._usual(facts, options),
+            group=None if group is None else position(facts.columns, group, "group"),
+            group_names=() if group is None else categories_of(facts.columns, group),
             n_views=n_views,
-            n_cells=n_cells,
-            public_seed=public_seed,
+            n_cells=_cells_along(facts, used, n_views)
+            if options.method == "density"
+            else _CELLS[0],
         )
+
+    @classmethod
+    def _usual(cls, facts: PublicFacts, options: Options) -> Statistics | Quantiles:
+        """Return the task that tells what is usual, for its part of the budget."""
+        part = (1 - options.count_share) * (_DENSITY[0] if options.method == "density" else 1.0)
+        if facts.budget is not None and part < 1:
+            facts = replace(facts, budget=gdp_part(facts.budget, part))
+        if options.method in ("zscore", "mahalanobis"):
+            pairs = options.method == "mahalanobis"
+            return Statistics.design(facts, Statistics.Options(covariance=pairs))
+        return Quantiles.design(facts, Quantiles.Options(probabilities=_QUARTILES))
 
     @property
     def _fits(self) -> bool:
@@ -268,7 +261,7 @@ class Outliers:
 
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return the layout of round `t`."""
-        one, v, own = 1 << _FINE, self.n_views, t - self.usual.rounds
+        one, v, own = 1 << FINE, self.n_views, t - self.usual.rounds
         if self.count_share and t == self.rounds - 1:
             shape = (max(1, len(self.group_names)),)
             return (Block("flagged", shape, one, one**2, self.count_share),)
@@ -298,18 +291,18 @@ class Outliers:
             # guards against the table's length only
             cells = in_batches(lambda part: self._cells_of(results, part), records)
             counts = np.concatenate([np.bincount(c, minlength=self._cells) for c in cells.T])
-            return counts.astype(np.int64) << _FINE
+            return counts.astype(np.int64) << FINE
         rarity = self.scores(results, records)
         if not counting:
             low, width = self._rarity_bins(results)
             bins = np.clip((rarity - low) / width, 0, _RARITIES - 1).astype(np.int64)
-            return np.bincount(bins, minlength=_RARITIES).astype(np.int64) << _FINE
+            return np.bincount(bins, minlength=_RARITIES).astype(np.int64) << FINE
         flagged = rarity > results["cutoff"][0]
         if self.group is None:
-            return np.array([int(flagged.sum()) << _FINE], dtype=np.int64)
+            return np.array([int(flagged.sum()) << FINE], dtype=np.int64)
         groups = codes(records[flagged, self.group], len(self.group_names), self.frac_bits)
         counts = np.bincount(groups, minlength=len(self.group_names))
-        return counts.astype(np.int64) << _FINE
+        return counts.astype(np.int64) << FINE
 
     @cached_property
     def _axes(self) -> Floats:
@@ -347,8 +340,8 @@ class Outliers:
             return {**kept, **{_USUAL + name: value for name, value in after.items()}}
         (block,) = released.values()
         (name,) = released
-        kept[name] = from_grid(block.values, _FINE)
-        kept["noise"][t - self.usual.rounds] = block.noise_std / (1 << _FINE)
+        kept[name] = from_grid(block.values, FINE)
+        kept["noise"][t - self.usual.rounds] = block.noise_std / (1 << FINE)
         if "flagged" in released and self.group is not None:
             kept["flagged"] = np.where(kept["flagged"] >= self.min_group, kept["flagged"], 0.0)
         return kept
@@ -357,9 +350,7 @@ class Outliers:
         """Return the half-width of the number of outliers, if it is released."""
         if not self.count_share:
             return {}
-        return {
-            "flagged_half_width": np.array([INTERVAL_95["gaussian"] * noise_std / (1 << _FINE)])
-        }
+        return {"flagged_half_width": np.array([INTERVAL_95["gaussian"] * noise_std / (1 << FINE)])}
 
     def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
         """Return what is needed to tell how unusual a record is, in data units.

@@ -6,17 +6,17 @@ Two private quantiles are a narrower one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
-from typing import ClassVar, Self, cast
+from typing import Annotated, ClassVar, Self, cast
 
 import numpy as np
 
+from cloister.declared import Probability, declared
 from cloister.display import Exhibit, Table
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
-from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import gaussian_noise_multiplier
 from cloister.task import (
     Block,
@@ -26,18 +26,21 @@ from cloister.task import (
     Mechanism,
     Profile,
     PublicColumn,
+    PublicFacts,
     Records,
     Released,
     State,
 )
-from cloister.tasks.preparation.quantiles import Quantiles
+from cloister.tasks.examples import MIXED, Example
+from cloister.tasks.options import Keep, made
+from cloister.tasks.preparation.quantiles import Quantiles, Refine, TreeLevels
 
 _USUAL = (0.01, 0.99)
 _BEYOND, _MOST = 2.0, 0.25  # deviations of noise by which a bound is inside; at most so far
 _NARROWEST = 64  # grid steps from the middle to a bound: columns without spread stay as wide
 
 
-@dataclass(frozen=True, kw_only=True)
+@declared
 class Bounds:
     """Columns of numbers, clipped to two private quantiles and stretched to the box.
 
@@ -56,6 +59,20 @@ class Bounds:
     private: ClassVar[bool] = True
     profiles: ClassVar[frozenset[Profile]] = Quantiles.profiles
     mechanism: ClassVar[Mechanism] = "gaussian"
+    example: ClassVar[Example] = Example(MIXED)
+
+    @declared
+    class Options:
+        """What a user may choose."""
+
+        probabilities: Annotated[
+            tuple[Probability, Probability] | None,
+            "of the quantiles that become the box; 1 % and 99 % or what noise allows if None",
+        ] = None
+        keep: Keep = ()
+        levels: TreeLevels = None
+        refine: Refine = True
+
     quantiles: Quantiles
     names: tuple[str, ...]
     low: tuple[float, ...]
@@ -63,9 +80,6 @@ class Bounds:
     categories: tuple[tuple[str, ...], ...]
 
     def __post_init__(self) -> None:
-        for field in ("names", "low", "high"):
-            object.__setattr__(self, field, tuple(getattr(self, field)))
-        object.__setattr__(self, "categories", tuple(tuple(words) for words in self.categories))
         probabilities = self.quantiles.probabilities
         if len(probabilities) != 2 or not probabilities[0] < probabilities[1]:
             raise PlanError(
@@ -74,51 +88,21 @@ class Bounds:
             )
 
     @classmethod
-    def design(
-        cls,
-        *,
-        n_features: int,
-        nominal_n: int,
-        budget: Budget | None,
-        frac_bits: int = 16,
-        columns: tuple[PublicColumn, ...],
-        keep: Sequence[str] = (),
-        probabilities: Sequence[float] | None = None,
-        levels: int | None = None,
-        refine: bool = True,
-    ) -> Self:
-        """Bound every column of numbers that is not to be kept as it is.
-
-        Parameters
-        ----------
-        probabilities : (float, float), optional
-            Of the quantiles that become the box. By default 1 % and 99 %, or nearer to the middle
-            where noise could not tell these from the ends of the public box.
-        keep, levels, refine
-            As of :class:`~cloister.tasks.preparation.quantiles.Quantiles`.
-        """
-        quantiles = Quantiles.design(
-            n_features=n_features,
-            nominal_n=nominal_n,
-            budget=budget,
-            frac_bits=frac_bits,
-            columns=columns,
-            probabilities=_USUAL if probabilities is None else probabilities,
-            keep=keep,
-            levels=levels,
-            refine=refine,
+    def design(cls, facts: PublicFacts, options: Options) -> Self:
+        """Bound every column of numbers that is not kept."""
+        found = Quantiles.Options(
+            probabilities=options.probabilities or _USUAL,
+            keep=options.keep,
+            levels=options.levels,
+            refine=options.refine,
         )
-        if probabilities is None and budget is not None:
-            noise = gaussian_noise_multiplier(budget.epsilon, budget.delta)
-            tail = max(_USUAL[0], min(_BEYOND * quantiles.rank_noise(noise, nominal_n), _MOST))
+        quantiles = Quantiles.design(facts, found)
+        if options.probabilities is None and facts.budget is not None:
+            noise = gaussian_noise_multiplier(facts.budget.epsilon, facts.budget.delta)
+            rank = quantiles.rank_noise(noise, facts.nominal_n)
+            tail = max(_USUAL[0], min(_BEYOND * rank, _MOST))
             quantiles = replace(quantiles, probabilities=(tail, 1 - tail))
-        return cls(
-            quantiles=quantiles,
-            names=tuple(column.name for column in columns),
-            low=tuple(column.low for column in columns),
-            high=tuple(column.high for column in columns),
-            categories=tuple(column.categories for column in columns),
-        )
+        return made(cls, facts, options, quantiles=quantiles)
 
     @property
     def n_features(self) -> int:

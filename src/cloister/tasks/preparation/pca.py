@@ -12,18 +12,17 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import cached_property
 from math import floor, log, sqrt
-from typing import ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
 import numpy as np
 
+from cloister.declared import Positive, Whole, declared
 from cloister.display import Between, Exhibit, Heatmap, Table
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
-from cloister.privacy.budget import Budget
 from cloister.task import (
     Block,
     Floats,
@@ -32,14 +31,18 @@ from cloister.task import (
     Mechanism,
     Profile,
     PublicColumn,
+    PublicFacts,
     Records,
     Released,
     State,
 )
 from cloister.tasks.clipped import chunks, clip_to_unit
 from cloister.tasks.columns import Encoding, position
+from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.intervals import ratio_interval, round_up, size_interval
 from cloister.tasks.moments import PRODUCT, SQUARE, n_products, sum_products, unpack_products
+from cloister.tasks.options import Keep, made
+from cloister.tasks.preparation.standardise import Reach
 
 _MEAN_SHARE = 0.15
 _UNIT_BITS = 12  # a record at the radius is a vector of so many bits
@@ -49,7 +52,7 @@ _LEAST = 2.0**-6  # of a deviation that records are divided by
 _TAIL = sqrt(2 * log(1 / 0.025))  # of a concentrated variable, so that 2.5 % are beyond
 
 
-@dataclass(frozen=True, kw_only=True)
+@declared
 class PCA:
     """Directions in which records vary most, and records in their coordinates.
 
@@ -85,68 +88,56 @@ class PCA:
     mechanism: ClassVar[Mechanism] = "gaussian"
     rounds: ClassVar[int] = 2
 
+    example: ClassVar[Example] = Example(MIXED, {"n_components": 2})
+
+    @declared
+    class Options:
+        """What a user may choose."""
+
+        n_components: Annotated[Whole | None, "directions; at most two if None"] = None
+        keep: Keep = ()
+        clip: Annotated[Positive, "radius around the mean, as a part of half the diagonal"] = 0.3
+        reach: Annotated[Reach, "deviations from the mean to the wall of the new box"] = 4.0
+        whiten: Annotated[bool, "divide each component by its deviation"] = False
+
     names: tuple[str, ...]
     low: tuple[float, ...]
     high: tuple[float, ...]
     categories: tuple[tuple[str, ...], ...]
     kept: tuple[int, ...] = ()
-    n_components: int = 2
-    clip: float = 0.3
-    reach: float = 4.0
+    n_components: Whole = 2
+    clip: Positive = 0.3
+    reach: Reach = 4.0
     whiten: bool = False
     frac_bits: int = 16
 
     def __post_init__(self) -> None:
-        for field in ("names", "low", "high", "kept"):
-            object.__setattr__(self, field, tuple(getattr(self, field)))
-        object.__setattr__(self, "categories", tuple(tuple(words) for words in self.categories))
-        if len(self.kept) >= len(self.names):
-            raise PlanError("pca needs at least one column that is not kept.")
         if not 1 <= self.width <= _MOST_WIDTH:
             raise PlanError(
-                f"pca takes at most {_MOST_WIDTH} numbers and categories, got {self.width}; keep "
-                "columns out of it."
+                f"pca takes 1 to {_MOST_WIDTH} numbers and categories that are not kept, got "
+                f"{self.width}; keep other columns."
             )
-        n = self.n_components
-        if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= self.width:
-            raise PlanError(f"n_components must be an integer in [1, {self.width}], got {n!r}.")
-        if not self.clip > 0 or not 0 < self.reach <= 100:
+        if self.n_components > self.width:
             raise PlanError(
-                f"clip must be above 0 and reach in (0, 100], got {self.clip} and {self.reach}."
+                f"n_components must be at most {self.width}, the width of the columns, got "
+                f"{self.n_components}."
             )
         if clash := {self.names[j] for j in self.kept} & set(self._labels):
             raise PlanError(f"column {min(clash)!r} has the name of a component; rename it.")
 
     @classmethod
-    def design(
-        cls,
-        *,
-        n_features: int,
-        nominal_n: int,
-        budget: Budget | None,
-        frac_bits: int = 16,
-        columns: tuple[PublicColumn, ...],
-        n_components: int | None = None,
-        keep: Sequence[str] = (),
-        clip: float = 0.3,
-        reach: float = 4.0,
-        whiten: bool = False,
-    ) -> Self:
-        """Take every column but those in `keep`; two components unless told."""
-        kept = tuple(sorted(position(columns, name, "keep") for name in keep))
-        levels = tuple(column.levels for column in columns)
-        width = Encoding(levels, frac_bits, kept).width - 1
-        return cls(
-            names=tuple(column.name for column in columns),
-            low=tuple(column.low for column in columns),
-            high=tuple(column.high for column in columns),
-            categories=tuple(column.categories for column in columns),
+    def design(cls, facts: PublicFacts, options: Options) -> Self:
+        """Take every column that is not kept."""
+        kept = tuple(sorted(position(facts.columns, name, "keep") for name in options.keep))
+        width = Encoding(facts.levels, facts.frac_bits, kept).width - 1
+        return made(
+            cls,
+            facts,
+            options,
             kept=kept,
-            n_components=min(2, width) if n_components is None else n_components,
-            clip=float(clip),
-            reach=float(reach),
-            whiten=bool(whiten),
-            frac_bits=frac_bits,
+            n_components=options.n_components or max(1, min(2, width)),
+            clip=float(options.clip),
+            reach=float(options.reach),
         )
 
     @property

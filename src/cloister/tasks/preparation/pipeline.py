@@ -8,15 +8,15 @@ public once the step is released.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, partial
-from inspect import Parameter, signature
 from itertools import accumulate
 from math import ceil, sqrt
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 
+from cloister.declared import AtLeastZero, Length, Share, declared
 from cloister.display import Exhibit
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
@@ -29,20 +29,21 @@ from cloister.task import (
     Integers,
     Mechanism,
     Profile,
-    PublicColumn,
+    PublicFacts,
     Records,
     Released,
     State,
     Task,
     Transformer,
 )
-from cloister.tasks.options import misfit
+from cloister.tasks.examples import MIXED, Example
+from cloister.tasks.options import design, made, options_of
 
 _PREPARING_SHARE = 0.1  # of the budget, for each step before the last, unless told
 _TOLD_BY = ("target", "truth")  # options that name the column which no step before may change
 
 
-@dataclass(frozen=True, kw_only=True)
+@declared
 class Pipeline:
     """Steps that prepare records, and a last one that answers.
 
@@ -70,25 +71,40 @@ class Pipeline:
     profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
     mechanism: ClassVar[Mechanism] = "gaussian"
 
-    steps: tuple[Task, ...]
-    shares: tuple[float, ...]
+    example: ClassVar[Example] = Example(
+        MIXED,
+        {
+            "steps": [["standardise", {}], ["naive-bayes", {"target": "smokes"}]],
+            "least_signal": 0.0,
+        },
+    )
+
+    @declared
+    class Options:
+        """What a user may choose."""
+
+        steps: Annotated[
+            tuple[tuple[str, Mapping[str, Any]], ...],
+            Length(1),
+            "names of tasks with their options, such as [['bounds', {}], ['auto', {}]]",
+        ]
+        shares: Annotated[
+            tuple[Share, ...] | None,
+            "parts of the budget, one for each step; a tenth for each before the last if None",
+        ] = None
+        least_signal: Annotated[
+            AtLeastZero, "refuse a step of which no sum could be so many times its noise"
+        ] = 2.0
+
+    steps: Annotated[tuple[Task, ...], Length(1)]
+    shares: tuple[Share, ...]
     names: tuple[str, ...]
     low: tuple[float, ...]
     high: tuple[float, ...]
     frac_bits: int = 16
 
     def __post_init__(self) -> None:
-        for field in ("steps", "shares", "names", "low", "high"):
-            object.__setattr__(self, field, tuple(getattr(self, field)))
-        if not self.steps or len(self.shares) != len(self.steps):
-            raise PlanError(
-                f"shares must be one for each of {len(self.steps)} steps, got {len(self.shares)}."
-            )
-        if not all(share > 0 for share in self.shares) or sum(self.shares) > 1 + 1e-9:
-            raise PlanError(
-                f"shares must be above 0 and sum to at most 1, got {self.shares}; the last step "
-                "takes what is left if they are not given."
-            )
+        _check_shares(self.shares, len(self.steps))
         if any(step.frac_bits != self.frac_bits for step in self.steps):
             raise PlanError(
                 f"frac_bits of all steps must be {self.frac_bits}, as of the records; design the "
@@ -117,73 +133,39 @@ class Pipeline:
                 )
 
     @classmethod
-    def design(
-        cls,
-        *,
-        n_features: int,
-        nominal_n: int,
-        budget: Budget | None,
-        frac_bits: int = 16,
-        columns: tuple[PublicColumn, ...],
-        steps: Sequence[tuple[str, Mapping[str, Any]]],
-        shares: Sequence[float] | None = None,
-        least_signal: float = 2.0,
-    ) -> Self:
-        """Design each step for its part of the budget and the columns that reach it.
-
-        Parameters
-        ----------
-        steps : sequence of (name, options)
-            Names of tasks, such as ``[("standardise", {}), ("logistic", {"target": "ill"})]``.
-        shares : sequence of float, optional
-            A tenth for each step before the last, which takes the rest.
-        least_signal : float, >= 0
-            Refuse a step of which no sum, if all records agreed, would be so many times its noise.
-        """
+    def design(cls, facts: PublicFacts, options: Options) -> Self:
+        """Design each step for its part of the budget and the columns that reach it."""
         from cloister.tasks import TASKS  # which holds this class, too
 
-        if budget is None or not steps:
-            raise PlanError("a pipeline needs a budget and at least one step.")
-        before = len(steps) - 1
-        if shares is None:
-            shares = (*[_PREPARING_SHARE] * before, 1 - _PREPARING_SHARE * before)
-        if len(shares) != len(steps) or not all(0 < share <= 1 for share in shares):
-            raise PlanError(
-                f"shares must be {len(steps)} numbers in (0, 1], one for each step, got "
-                f"{tuple(shares)}."
-            )
-        cls._check_names([name for name, _ in steps], TASKS)
-        last = dict(steps[-1][1])
-        kept = [last[word] for word in _TOLD_BY if word in last]
+        if facts.budget is None:
+            raise PlanError("budget is needed for a pipeline; give it.")
+        names = [name for name, _ in options.steps]
+        cls._check_names(names, TASKS)
+        before = len(names) - 1
+        usual = (*[_PREPARING_SHARE] * before, 1 - _PREPARING_SHARE * before)
+        shares = options.shares or usual
+        _check_shares(shares, len(names))
+        last = options.steps[-1][1]
+        kept = tuple(last[word] for word in _TOLD_BY if word in last)
         designed: list[Task] = []
-        reaching = columns
-        for (name, options), share in zip(steps, shares, strict=True):
-            accepts = signature(TASKS[name].design).parameters
-            own: dict[str, Any] = {"columns": reaching} if "columns" in accepts else {}
-            if len(designed) < before and "keep" in accepts:
-                own["keep"] = tuple(kept)
-            try:
-                step = TASKS[name].design(
+        reaching = facts.columns
+        for (name, given), share in zip(options.steps, shares, strict=True):
+            step = design(
+                TASKS[name],
+                replace(
+                    facts,
                     n_features=len(reaching),
-                    nominal_n=nominal_n,
-                    budget=gdp_part(budget, share),
-                    frac_bits=frac_bits,
-                    **{**own, **options},
-                )
-            except TypeError as error:
-                raise PlanError(misfit(TASKS[name], options, error)) from error
+                    columns=reaching,
+                    budget=gdp_part(facts.budget, share),
+                ),
+                {**_kept(TASKS[name], kept if len(designed) < before else ()), **given},
+            )
             designed.append(step)
             if isinstance(step, Transformer):
                 reaching = step.output
-        _check_signals(designed, shares, budget, nominal_n, least_signal)
-        return cls(
-            steps=tuple(designed),
-            shares=tuple(shares),
-            names=tuple(column.name for column in columns),
-            low=tuple(column.low for column in columns),
-            high=tuple(column.high for column in columns),
-            frac_bits=frac_bits,
-        )
+        task = made(cls, facts, options, steps=tuple(designed), shares=shares)
+        _check_signals(designed, shares, facts.budget, facts.nominal_n, options.least_signal)
+        return task
 
     @classmethod
     def _check_names(cls, names: Sequence[str], known: Mapping[str, type[Task]]) -> None:
@@ -392,10 +374,24 @@ class Pipeline:
         return {f"{i}.{name}": v for i, state in enumerate(states) for name, v in state.items()}
 
 
+def _check_shares(shares: tuple[float, ...], n_steps: int) -> None:
+    """Refuse parts of the budget that are not one for each step, or more than all of it."""
+    if len(shares) != n_steps or sum(shares) > 1 + 1e-9:
+        raise PlanError(
+            f"shares must be one for each of {n_steps} steps and sum to at most 1, got {shares}; "
+            "the last step takes what is left if they are not given."
+        )
+
+
 def _of_clients(task: type[Task]) -> bool:
     """Return whether a task is told whose records they are, which no step is."""
-    silos = signature(task.design).parameters.get("silos")
-    return silos is not None and silos.default is Parameter.empty
+    return hasattr(task, "contribute_sampled")
+
+
+def _kept(task: type[Task], kept: tuple[str, ...]) -> dict[str, Any]:
+    """Return the option that a step leaves some columns as they are, where it has that."""
+    has = kept and any(one.name == "keep" for one in options_of(task))
+    return {"keep": kept} if has else {}
 
 
 def _check_signals(

@@ -16,20 +16,21 @@ References
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from math import sqrt
-from typing import ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cloister.declared import Length, Probability, Range, Whole, declared
 from cloister.display import Between, Curve, Exhibit, Table
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import gaussian_noise_multiplier
 from cloister.task import (
+    FINE,
     INTERVAL_95,
     Block,
     Floats,
@@ -38,14 +39,21 @@ from cloister.task import (
     Mechanism,
     Profile,
     PublicColumn,
+    PublicFacts,
     Records,
     Released,
     State,
 )
+from cloister.tasks.columns import position
+from cloister.tasks.examples import MIXED, Example
+from cloister.tasks.options import Keep, made
 from cloister.tasks.scores import Estimate
 
 BRANCHES = 4  # of a cell; of 256 cells it makes the least noise of a running sum [QYL13]_
-_FINE = 16  # a record counts 2**16
+Probabilities = Annotated[tuple[Probability, ...], Length(1)]
+Levels = Annotated[int, Range(1, 6)]
+TreeLevels = Annotated[Levels | None, "of a tree of counts; by the noise if None"]
+Refine = Annotated[bool, "let a second tree look closer where the first one saw records"]
 _LEVELS = (2, 5)
 _FIRST_SHARE = 0.25  # of the budget, for the first of two trees
 _EVEN = 0.25  # part of the second tree's cells that is spread evenly over the box
@@ -53,7 +61,7 @@ _SEEN = 2.0  # deviations of its noise by which a cell must stand out to be cut 
 _CURVES = 6
 
 
-@dataclass(frozen=True, kw_only=True)
+@declared
 class Quantiles:
     """Quantiles and distributions of columns of numbers.
 
@@ -80,59 +88,38 @@ class Quantiles:
     profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
     mechanism: ClassVar[Mechanism] = "gaussian"
 
-    n_features: int
+    example: ClassVar[Example] = Example(MIXED)
+
+    @declared
+    class Options:
+        """What a user may choose."""
+
+        probabilities: Annotated[Probabilities, "of the quantiles"] = (0.25, 0.5, 0.75)
+        keep: Keep = ()
+        levels: TreeLevels = None
+        refine: Refine = True
+
+    n_features: Whole
     used: tuple[int, ...]
-    probabilities: tuple[float, ...] = (0.25, 0.5, 0.75)
-    levels: int = 4
-    rounds: int = 2
+    probabilities: Probabilities = (0.25, 0.5, 0.75)
+    levels: Levels = 4
+    rounds: Annotated[int, Range(1, 2)] = 2
     frac_bits: int = 16
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "used", tuple(self.used))
-        object.__setattr__(self, "probabilities", tuple(float(p) for p in self.probabilities))
-        if not self.used or not all(type(j) is int and 0 <= j < self.n_features for j in self.used):
-            raise PlanError("quantiles need at least one column of numbers; name one.")
-        if not self.probabilities or not all(0 < p < 1 for p in self.probabilities):
-            raise PlanError(f"probabilities must be in (0, 1), got {self.probabilities}.")
-        if not 1 <= self.levels <= 6:
-            raise PlanError(f"levels must be in [1, 6], got {self.levels}.")
-        if self.rounds not in (1, 2):
-            raise PlanError(f"rounds must be 1 or 2, got {self.rounds}.")
+        check_used(self.used, self.n_features)
 
     @classmethod
-    def design(
-        cls,
-        *,
-        n_features: int,
-        nominal_n: int,
-        budget: Budget | None,
-        frac_bits: int = 16,
-        columns: tuple[PublicColumn, ...],
-        probabilities: Sequence[float] = (0.25, 0.5, 0.75),
-        keep: Sequence[str] = (),
-        levels: int | None = None,
-        refine: bool = True,
-    ) -> Self:
-        """Take every column of numbers but those in `keep`.
-
-        Parameters
-        ----------
-        probabilities : sequence of float in (0, 1)
-        keep : sequence of str
-        levels : int, optional
-            By default so many that a finest cell is about what noise can tell apart.
-        refine : bool
-            Whether a second tree looks closer where the first one saw records. Without it a
-            quantile is as good as one cell of the public box.
-        """
-        used = numbers_but(columns, keep)
-        return cls(
-            n_features=n_features,
+    def design(cls, facts: PublicFacts, options: Options) -> Self:
+        """Take every column of numbers that is not kept."""
+        used = numbers_but(facts.columns, options.keep)
+        return made(
+            cls,
+            facts,
+            options,
             used=used,
-            probabilities=tuple(probabilities),
-            levels=usual_levels(nominal_n, budget, len(used)) if levels is None else levels,
-            rounds=2 if refine else 1,
-            frac_bits=frac_bits,
+            levels=options.levels or usual_levels(facts.nominal_n, facts.budget, len(used)),
+            rounds=2 if options.refine else 1,
         )
 
     def describe(self) -> str:
@@ -152,7 +139,7 @@ class Quantiles:
 
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return all levels of all columns' trees under one noise."""
-        touched, one = len(self.used) * self.levels, 1 << _FINE
+        touched, one = len(self.used) * self.levels, 1 << FINE
         words = sum(BRANCHES**level for level in range(1, self.levels + 1))
         share = 1.0 if self.rounds == 1 else (_FIRST_SHARE, 1 - _FIRST_SHARE)[t]
         return (Block("trees", (len(self.used), words), touched * one, touched * one**2, share),)
@@ -167,14 +154,14 @@ class Quantiles:
             finest = np.bincount(cells, minlength=n)
             for level in range(1, self.levels + 1):
                 trees.append(finest.reshape(BRANCHES**level, -1).sum(axis=1))
-        return np.concatenate(trees).astype(np.int64) << _FINE
+        return np.concatenate(trees).astype(np.int64) << FINE
 
     def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
         """Return counts that agree, and the cells of the next round."""
         block = released["trees"]
-        noise = block.noise_std / (1 << _FINE)
+        noise = block.noise_std / (1 << FINE)
         ends = np.cumsum([BRANCHES**level for level in range(1, self.levels)])
-        counts = agreeing(np.split(from_grid(block.values, _FINE), ends, axis=1))
+        counts = agreeing(np.split(from_grid(block.values, FINE), ends, axis=1))
         walls = from_grid(state["next"], self.frac_bits)
         last = t + 1 == self.rounds
         return {
@@ -187,13 +174,13 @@ class Quantiles:
     def rank_noise(self, noise_multiplier: float, nominal_n: int) -> float:
         """Return the deviation of the part of the records below a place, from public numbers."""
         (last,) = self.blocks(self.rounds - 1)
-        word = noise_multiplier * sqrt(last.l2_squared / last.weight) / (1 << _FINE)
+        word = noise_multiplier * sqrt(last.l2_squared / last.weight) / (1 << FINE)
         inner, _ = running_variance(self.levels)
         return word * sqrt(float(inner.max())) / max(nominal_n, 1)
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
         """Return the half-widths of the share of records below a place, and of the count."""
-        return self._half_widths(noise_std / (1 << _FINE), float(nominal_n))
+        return self._half_widths(noise_std / (1 << FINE), float(nominal_n))
 
     def _half_widths(self, noise: float, count: float) -> dict[str, Floats]:
         inner, total = running_variance(self.levels)
@@ -269,17 +256,18 @@ class Quantiles:
 
 
 def numbers_but(columns: Sequence[PublicColumn], keep: Sequence[str]) -> tuple[int, ...]:
-    """Return the columns of numbers that are not to be kept.
+    """Return the columns of numbers that are not to be kept."""
+    kept = {position(columns, name, "keep") for name in keep}
+    return tuple(j for j, c in enumerate(columns) if not c.levels and j not in kept)
 
-    Raises
-    ------
-    PlanError
-        If `keep` names a column that is not there.
-    """
-    names = [column.name for column in columns]
-    if unknown := [name for name in keep if name not in names]:
-        raise PlanError(f"keep must name columns of the schema, {names}, got {unknown[0]!r}.")
-    return tuple(j for j, c in enumerate(columns) if not c.levels and c.name not in keep)
+
+def check_used(used: Sequence[int], n_features: int) -> None:
+    """Refuse a task without a column, or with one that is not there."""
+    if not used or not all(0 <= j < n_features for j in used):
+        raise PlanError(
+            f"at least one column of numbers that is not kept must be used, and only of "
+            f"{n_features}, got {tuple(used)}."
+        )
 
 
 def usual_levels(nominal_n: int, budget: Budget | None, n_columns: int) -> int:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import cached_property
-from typing import ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
 import numpy as np
 
+from cloister.declared import Range, declared
 from cloister.display import Exhibit
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
-from cloister.privacy.budget import Budget
 from cloister.task import (
     Block,
     Floats,
@@ -21,16 +20,20 @@ from cloister.task import (
     Mechanism,
     Profile,
     PublicColumn,
+    PublicFacts,
     Records,
     Released,
     State,
 )
+from cloister.tasks.examples import MIXED, Example
+from cloister.tasks.options import Keep, made
 from cloister.tasks.preparation.statistics import Statistics
 
+Reach = Annotated[float, Range(above=0, most=100)]
 _FLOOR = 2.0**-8  # of a deviation, as a part of half the box: what is flatter is noise
 
 
-@dataclass(frozen=True, kw_only=True)
+@declared
 class Standardise:
     """Columns of numbers, each less its mean, over its deviation, within a public reach.
 
@@ -52,53 +55,37 @@ class Standardise:
     mechanism: ClassVar[Mechanism] = "gaussian"
     rounds: ClassVar[int] = 1
 
+    example: ClassVar[Example] = Example(MIXED)
+
+    @declared
+    class Options:
+        """What a user may choose."""
+
+        keep: Keep = ()
+        reach: Annotated[Reach, "deviations from the mean to the wall of the new box"] = 4.0
+
     statistics: Statistics
     names: tuple[str, ...]
     low: tuple[float, ...]
     high: tuple[float, ...]
     categories: tuple[tuple[str, ...], ...]
-    reach: float = 4.0
+    reach: Reach = 4.0
 
     def __post_init__(self) -> None:
-        for field in ("names", "low", "high"):
-            object.__setattr__(self, field, tuple(getattr(self, field)))
-        object.__setattr__(self, "categories", tuple(tuple(words) for words in self.categories))
-        if not isinstance(self.statistics, Statistics):  # another task may protect somebody else
-            raise PlanError("statistics must be a task 'statistics'; design the task again.")
         if len(self.names) != self.n_features:
             raise PlanError(
                 f"names must be those of {self.n_features} columns, got {len(self.names)}."
             )
-        if not 0 < self.reach <= 100:
-            raise PlanError(f"reach must be in (0, 100] deviations, got {self.reach}.")
 
     @classmethod
-    def design(
-        cls,
-        *,
-        n_features: int,
-        nominal_n: int,
-        budget: Budget | None,
-        frac_bits: int = 16,
-        columns: tuple[PublicColumn, ...],
-        keep: Sequence[str] = (),
-        reach: float = 4.0,
-    ) -> Self:
-        """Standardise every column of numbers that is not to be kept as it is."""
-        return cls(
-            statistics=Statistics.design(
-                n_features=n_features,
-                nominal_n=nominal_n,
-                budget=budget,
-                frac_bits=frac_bits,
-                columns=columns,
-                keep=keep,
-            ),
-            names=tuple(column.name for column in columns),
-            low=tuple(column.low for column in columns),
-            high=tuple(column.high for column in columns),
-            categories=tuple(column.categories for column in columns),
-            reach=float(reach),
+    def design(cls, facts: PublicFacts, options: Options) -> Self:
+        """Standardise every column of numbers that is not kept."""
+        return made(
+            cls,
+            facts,
+            options,
+            statistics=Statistics.design(facts, Statistics.Options(keep=options.keep)),
+            reach=float(options.reach),
         )
 
     @property

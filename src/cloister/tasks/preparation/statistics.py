@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import cached_property
 from math import isqrt
-from typing import ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cloister.declared import Whole, declared
 from cloister.display import Between, Exhibit, Heatmap, Measured, Table
-from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
-from cloister.privacy.budget import Budget
 from cloister.task import (
+    FINE,
     INTERVAL_95,
     Block,
     Floats,
@@ -23,12 +22,13 @@ from cloister.task import (
     Integers,
     Mechanism,
     Profile,
-    PublicColumn,
+    PublicFacts,
     Records,
     Released,
     State,
 )
 from cloister.tasks.clipped import chunks
+from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.moments import (
     PRODUCT,
     SQUARE,
@@ -39,14 +39,13 @@ from cloister.tasks.moments import (
     sum_products,
     unpack_products,
 )
+from cloister.tasks.options import Keep, made
 from cloister.tasks.population import ENDS, POPULATION_NOTE
-from cloister.tasks.preparation.quantiles import numbers_but
+from cloister.tasks.preparation.quantiles import check_used, numbers_but
 from cloister.tasks.scores import Estimate, ratio
 
-_FINE = 16  # a record counts 2**16
 
-
-@dataclass(frozen=True, kw_only=True)
+@declared
 class Statistics:
     """A noisy count with the means and variances of columns of numbers.
 
@@ -73,37 +72,29 @@ class Statistics:
     mechanism: ClassVar[Mechanism] = "gaussian"
     rounds: ClassVar[int] = 1
 
-    n_features: int
+    example: ClassVar[Example] = Example(MIXED, {"covariance": True})
+
+    @declared
+    class Options:
+        """What a user may choose."""
+
+        keep: Keep = ()
+        covariance: Annotated[bool, "release the covariances of all pairs of columns, too"] = False
+
+    n_features: Whole
     used: tuple[int, ...]
     covariance: bool = False
     frac_bits: int = 16
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "used", tuple(self.used))
-        if not self.used or not all(type(j) is int and 0 <= j < self.n_features for j in self.used):
-            raise PlanError("statistics need at least one column of numbers; name one.")
+        check_used(self.used, self.n_features)
         if self.covariance:
             self._bits  # noqa: B018  # refuses too many columns now
 
     @classmethod
-    def design(
-        cls,
-        *,
-        n_features: int,
-        nominal_n: int,
-        budget: Budget | None,
-        frac_bits: int = 16,
-        columns: tuple[PublicColumn, ...],
-        keep: Sequence[str] = (),
-        covariance: bool = False,
-    ) -> Self:
-        """Take every column of numbers but those in `keep`."""
-        return cls(
-            n_features=n_features,
-            used=numbers_but(columns, keep),
-            covariance=bool(covariance),
-            frac_bits=frac_bits,
-        )
+    def design(cls, facts: PublicFacts, options: Options) -> Self:
+        """Take every column of numbers that is not kept."""
+        return made(cls, facts, options, used=numbers_but(facts.columns, options.keep))
 
     @cached_property
     def _bits(self) -> int:
@@ -133,7 +124,7 @@ class Statistics:
             width, bits = len(self.used) + 1, self._bits
             l1, l2 = products_l1(width, bits), products_norm_squared(width, bits)
             return (Block("products", (self._size,), l1, l2, 1.0),)
-        one = 1 << _FINE
+        one = 1 << FINE
         return (Block("moments", (self._size,), self._size * one, self._size * one**2, 1.0),)
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
@@ -146,16 +137,16 @@ class Statistics:
                 last = np.full((len(rows), 1), 1 << self._bits)
                 total += sum_products(np.concatenate([rows, last], axis=1))
             else:
-                x = nearest(values, self.frac_bits - _FINE)
-                squares = nearest(2 * x**2 - (1 << 2 * _FINE), _FINE)
-                count = np.array([len(x) << _FINE])
+                x = nearest(values, self.frac_bits - FINE)
+                squares = nearest(2 * x**2 - (1 << 2 * FINE), FINE)
+                count = np.array([len(x) << FINE])
                 total += np.concatenate([count, x.sum(axis=0), squares.sum(axis=0)])
         return total
 
     def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
         """Return the noisy sums in records."""
         (block,) = released.values()
-        unit = 2 * self._bits if self.covariance else _FINE
+        unit = 2 * self._bits if self.covariance else FINE
         return {
             "sums": from_grid(block.values, unit),
             "noise": np.array([block.noise_std / (1 << unit)]),
@@ -163,7 +154,7 @@ class Statistics:
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
         """Return the half-width of the count, in records."""
-        noise = noise_std / (1 << (2 * self._bits if self.covariance else _FINE))
+        noise = noise_std / (1 << (2 * self._bits if self.covariance else FINE))
         return {"count_half_width": self._count_half_width(noise)}
 
     def _count_half_width(self, noise: float) -> Floats:

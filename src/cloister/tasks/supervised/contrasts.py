@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import sqrt
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -104,6 +105,12 @@ def to_reference(levels: Sequence[int], reference: Sequence[int]) -> Floats:
     return matrix
 
 
+Reference = Annotated[
+    Mapping[str, Any] | None,
+    "category that others of a column are compared with; the first if None",
+]
+
+
 def chosen_references(
     columns: Sequence[PublicColumn], reference: Mapping[str, str] | None, target: str
 ) -> tuple[int, ...]:
@@ -121,8 +128,6 @@ def chosen_references(
     PlanError
         If a column or a category is not one of the schema, or the column is the target.
     """
-    if reference is not None and not isinstance(reference, Mapping):
-        raise PlanError(f"reference must map columns to categories, got {reference!r}.")
     chosen = [0] * len(columns)
     for name, category in (reference or {}).items():
         at = position(columns, name, "reference")

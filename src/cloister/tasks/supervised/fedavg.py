@@ -15,13 +15,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
-from math import isfinite, isqrt, sqrt
-from typing import Any, ClassVar, Literal, Self
+from math import isqrt, sqrt
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 
+from cloister.declared import AtLeastZero, PartBelowOne, Positive, Range, Share, Whole, declared
 from cloister.display import Curve, Exhibit, Heatmap
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
@@ -36,12 +37,15 @@ from cloister.task import (
     Mechanism,
     Profile,
     PublicColumn,
+    PublicFacts,
     Records,
     Released,
     State,
 )
 from cloister.tasks.columns import Encoding, categories_of, codes, position
+from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.intervals import round_up
+from cloister.tasks.options import PublicSeed, Target, made
 from cloister.tasks.supervised.local_training import NORM, Network, alike, bounded, clipped
 
 Trust = Literal["sum", "local"]
@@ -55,7 +59,7 @@ _ROUNDS, _FEW_ROUNDS = 20, 8
 _MUCH_NOISE = 0.1  # of a round, over what all clients together could add
 
 
-@dataclass(frozen=True, kw_only=True)
+@declared
 class _Averaging(ABC):
     """Rounds of noised sums of bounded updates, and the server's step.
 
@@ -95,34 +99,37 @@ class _Averaging(ABC):
     profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
     mechanism: ClassVar[Mechanism] = "gaussian"
 
-    n_features: int
-    n_clients: int
-    rounds: int
-    clip: float
+    @declared
+    class Options:
+        """What a user may choose of every averaging."""
+
+        rounds: Annotated[Whole | None, "noisy sums; 20, or 8 where noise is much, if None"] = None
+        clip: Annotated[Positive, "length to which a client's update is shortened"] = 1.0
+        rate: Annotated[Share, "probability with which a client takes part in a round"] = 1.0
+        growth: Annotated[Positive, "budget of the last round over that of the first"] = 1.0
+        server_rate: Annotated[Positive, "step of the server along the mean update"] = 1.0
+        momentum: Annotated[PartBelowOne, "of the server's steps"] = 0.9
+        trust: Annotated[Trust, "whose noise must be enough: that of all, or of each silo"] = "sum"
+
+    n_features: Whole
+    n_clients: Whole
+    rounds: Whole
+    clip: Positive
     clients: str = "row"
-    rate: float = 1.0
-    noise_multiplier: float = 0.0
-    growth: float = 1.0
-    server_rate: float = 1.0
-    momentum: float = 0.9
+    rate: Share = 1.0
+    noise_multiplier: AtLeastZero = 0.0
+    growth: Positive = 1.0
+    server_rate: Positive = 1.0
+    momentum: PartBelowOne = 0.9
     trust: Trust = "sum"
     frac_bits: int = 16
 
     def __post_init__(self) -> None:
-        for name in ("n_features", "n_clients", "rounds"):
-            _check_whole(name, getattr(self, name), 1)
-        for name in ("clip", "growth", "server_rate"):
-            _check_positive(name, getattr(self, name))
-        if not 0 < self.rate <= 1:
-            raise PlanError(f"rate must be in (0, 1], got {self.rate!r}.")
-        if not 0 <= self.momentum < 1:
-            raise PlanError(f"momentum must be in [0, 1), got {self.momentum!r}.")
-        if self.trust not in ("sum", "local"):
-            raise PlanError(f"trust must be 'sum' or 'local', got {self.trust!r}.")
-        if self.rate < 1:
-            _check_positive("noise_multiplier", self.noise_multiplier)
-        elif self.noise_multiplier:
-            raise PlanError("noise_multiplier goes with a rate below 1; leave it out.")
+        if (self.rate < 1) != (self.noise_multiplier > 0):
+            raise PlanError(
+                "noise_multiplier must be above 0 with a rate below 1, and 0 without, got "
+                f"{self.noise_multiplier:g} with a rate of {self.rate:g}; design the task again."
+            )
         if self.alone and (self.clients != "silo" or self.rate < 1):
             raise PlanError(
                 "trust='local' needs silos as clients and rate=1: noise of each silo must hide its "
@@ -148,6 +155,13 @@ class _Averaging(ABC):
     @property
     def _all(self) -> range:
         return range(self.rounds)
+
+    @classmethod
+    def _in_general(cls, options: Any) -> dict[str, Any]:
+        """Return the numbers of every averaging; the noise of samples is searched for later."""
+        names = ("clip", "rate", "growth", "server_rate", "momentum", "trust")
+        numbers = {name: getattr(options, name) for name in names}
+        return {**numbers, "noise_multiplier": 1.0 if options.rate < 1 else 0.0}
 
     def calibrated(self, budget: Budget | None) -> Self:
         """Return the task with the least noise that this budget allows sampled clients."""
@@ -287,7 +301,7 @@ class _Averaging(ABC):
         )
 
 
-@dataclass(frozen=True, kw_only=True)
+@declared
 class _Trained(_Averaging):
     """Averaging of models that the silos train themselves, with code that ships with this package.
 
@@ -307,20 +321,29 @@ class _Trained(_Averaging):
         Of the hidden layer's start.
     """
 
+    @declared
+    class Options(_Averaging.Options):
+        """What a user may choose."""
+
+        target: Target
+        n_clients: Annotated[
+            Whole | None, "public number of clients; of rows or of silos if None"
+        ] = None
+        hidden: Annotated[int, Range(0), "units of a hidden layer, or none"] = 0
+        local_steps: Annotated[Whole, "steps of a client on its own records"] = 5
+        local_rate: Annotated[Positive, "length of a client's steps"] = 0.5
+        public_seed: PublicSeed = 0
+
     target: int
     levels: tuple[int, ...]
     client_column: int = -1
-    hidden: int = 0
-    local_steps: int = 5
-    local_rate: float = 0.5
+    hidden: Annotated[int, Range(0)] = 0
+    local_steps: Whole = 5
+    local_rate: Positive = 0.5
     public_seed: int = 0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "levels", tuple(self.levels))
         super().__post_init__()
-        _check_whole("local_steps", self.local_steps, 1)
-        _check_whole("hidden", self.hidden, 0)
-        _check_positive("local_rate", self.local_rate)
         if len(self.levels) != self.n_features or not 0 <= self.target < self.n_features:
             raise PlanError("a plan of federated averaging needs a target and levels of columns.")
         if (self.clients in ("row", "silo")) != (self.client_column == -1):
@@ -332,69 +355,38 @@ class _Trained(_Averaging):
             )
 
     @classmethod
-    def design(
-        cls,
-        *,
-        n_features: int,
-        nominal_n: int,
-        budget: Budget | None,
-        columns: tuple[PublicColumn, ...],
-        silos: tuple[str, ...],
-        unit: str,
-        target: str,
-        frac_bits: int = 16,
-        n_clients: int | None = None,
-        rounds: int | None = None,
-        clip: float = 1.0,
-        **options: Any,
-    ) -> Self:
-        """Choose the public numbers.
-
-        Parameters
-        ----------
-        target : str
-            The column to be told.
-        n_clients : int, optional
-            Public number of clients: by default `nominal_n` rows, or the number of silos. It must
-            be given where a column names the clients.
-        rounds : int, optional
-            20, or 8 where noise would be more than a tenth of what all clients can add.
-
-        Other options are fields of the task.
-        """
-        names = [column.name for column in columns]
-        clients = unit if unit in ("silo", *names) else "row"
-        at = names.index(clients) if clients in names else -1
+    def design(cls, facts: PublicFacts, options: Options) -> Self:
+        """Find the clients and the target, and choose as many rounds as the noise allows."""
+        clients = facts.unit if facts.unit in ("silo", *facts.names) else "row"
+        at = facts.names.index(clients) if clients in facts.names else -1
         if at >= 0:
-            _check_told_apart(columns[at], frac_bits)
+            _check_told_apart(facts.columns[at], facts.frac_bits)
+        n_clients = options.n_clients
         if n_clients is None:
             if at >= 0:
                 raise PlanError(
                     f"n_clients must be given where column {clients!r} names them: a public number "
                     "of clients in all silos together."
                 )
-            n_clients = len(silos) if clients == "silo" else nominal_n
-        place = position(columns, target)
-        fields = dict(**cls._of_target(columns, place), **options)
-        if fields.get("rate", 1.0) != 1:
-            fields["noise_multiplier"] = 1.0  # until it is searched for
-        task = cls(
-            n_features=n_features,
+            n_clients = len(facts.silos) if clients == "silo" else facts.nominal_n
+        target = position(facts.columns, options.target)
+        task = made(
+            cls,
+            facts,
+            options,
             n_clients=n_clients,
-            rounds=_FEW_ROUNDS if rounds is None else rounds,
-            clip=clip,
+            rounds=options.rounds or _FEW_ROUNDS,
             clients=clients,
             client_column=at,
-            target=place,
-            levels=tuple(column.levels for column in columns),
-            frac_bits=frac_bits,
-            **fields,
+            target=target,
+            **cls._in_general(options),
+            **cls._of_target(facts.columns, target),
         )
-        if rounds is None and budget is not None:
-            sigma = gaussian_noise_multiplier(budget.epsilon, budget.delta)
+        if options.rounds is None and facts.budget is not None:
+            sigma = gaussian_noise_multiplier(facts.budget.epsilon, facts.budget.delta)
             if sigma * sqrt(task.n_parameters) < _MUCH_NOISE * n_clients:
                 task = replace(task, rounds=_ROUNDS)
-        return task.calibrated(budget)
+        return task.calibrated(facts.budget)
 
     @classmethod
     @abstractmethod
@@ -471,7 +463,7 @@ class _Trained(_Averaging):
         """Return the names of what the network tells."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@declared
 class FedAvg(_Trained):
     """Federated averaging of a classifier: logistic or softmax regression, or one hidden layer.
 
@@ -485,10 +477,11 @@ class FedAvg(_Trained):
 
     name: ClassVar[str] = "fedavg"
 
+    example: ClassVar[Example] = Example(MIXED, {"target": "smokes", "rounds": 3})
+
     classes: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "classes", tuple(self.classes))
         super().__post_init__()
         if len(self.classes) < 2 or self.levels[self.target] != len(self.classes):
             raise PlanError(f"classes must be the categories of the target, got {self.classes!r}.")
@@ -533,7 +526,7 @@ class FedAvg(_Trained):
         return self._in_words()
 
 
-@dataclass(frozen=True, kw_only=True)
+@declared
 class FedAvgRegression(_Trained):
     """Federated averaging of a model that tells a number: linear, or with one hidden layer.
 
@@ -546,6 +539,10 @@ class FedAvgRegression(_Trained):
     """
 
     name: ClassVar[str] = "fedavg-regression"
+
+    example: ClassVar[Example] = Example(
+        MIXED, {"target": "weight", "rounds": 2, "hidden": 2, "growth": 2.0}
+    )
 
     low: float
     high: float
@@ -590,7 +587,7 @@ class FedAvgRegression(_Trained):
         return self._in_words()
 
 
-@dataclass(frozen=True, kw_only=True)
+@declared
 class ClientUpdates(_Averaging):
     """Averaging of updates that the silos' own code makes; each silo is one client.
 
@@ -612,7 +609,14 @@ class ClientUpdates(_Averaging):
 
     name: ClassVar[str] = "client-updates"
 
-    length: int
+    @declared
+    class Options(_Averaging.Options):
+        """What a user may choose."""
+
+        length: Annotated[Whole, "number of parameters"]
+        model: Annotated[str, "digest of the model and its hyperparameters"]
+
+    length: Whole
     model: str
     n_features: int = 1
     frac_bits: int = NORM.bit_length() - 1  # an update lies in the box of -clip to clip
@@ -620,7 +624,6 @@ class ClientUpdates(_Averaging):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_whole("length", self.length, 1)
         if 1 << self.frac_bits != NORM:
             raise PlanError(
                 f"frac_bits of supplied updates must be {NORM.bit_length() - 1}, the lattice that "
@@ -630,11 +633,15 @@ class ClientUpdates(_Averaging):
             raise PlanError("a task of supplied updates has silos as clients and one column.")
 
     @classmethod
-    def design(cls, *, budget: Budget | None, **options: Any) -> Self:
-        """Return the task with its noise; options are its fields."""
-        if options.get("rate", 1.0) != 1:
-            options = {**options, "noise_multiplier": 1.0}
-        return cls(**options).calibrated(budget)
+    def design(cls, facts: PublicFacts, options: Options) -> Self:
+        """Return the task of as many clients as `nominal_n` says, with its noise."""
+        return cls(
+            length=options.length,
+            model=options.model,
+            n_clients=facts.nominal_n,
+            rounds=options.rounds or _ROUNDS,
+            **cls._in_general(options),
+        ).calibrated(facts.budget)
 
     @property
     def n_parameters(self) -> int:
@@ -671,15 +678,3 @@ def _check_told_apart(column: PublicColumn, frac_bits: int) -> None:
         )
     if column.levels > 2 << frac_bits:
         raise PlanError(f"column {column.name!r} has more clients than the grid has places.")
-
-
-def _check_whole(name: str, value: int, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise PlanError(f"{name} must be an integer >= {least}, got {value!r}.")
-
-
-def _check_positive(name: str, value: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise PlanError(f"{name} must be a number > 0, got {value!r}.")
-    if not (isfinite(value) and value > 0):
-        raise PlanError(f"{name} must be a number > 0, got {value!r}.")

@@ -17,19 +17,19 @@ References
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from math import sqrt
-from typing import ClassVar, Literal, Self, get_args
+from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
 
+from cloister.declared import Positive, Range, Share, WayOut, declared
 from cloister.display import Bars, Exhibit, Measured, Table
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
-from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import gaussian_noise_multiplier
 from cloister.task import (
+    FINE,
     INTERVAL_95,
     Block,
     Floats,
@@ -37,19 +37,26 @@ from cloister.task import (
     Integers,
     Mechanism,
     Profile,
-    PublicColumn,
+    PublicFacts,
     Records,
     Released,
     State,
 )
 from cloister.tasks.columns import categories_of, codes, position
+from cloister.tasks.examples import MIXED, Example
+from cloister.tasks.options import PublicSeed, Target, made
+from cloister.tasks.supervised.class_tables import ClassWeight, check_weights, weights_of
 from cloister.tasks.supervised.forest_trees import Tree, coded_columns, grow
 
 Kind = Literal["random", "boosted"]
 """All trees in one round, or a tree a round on the gradients of those before."""
 
-_FINE = 16  # a record counts 2**16: noise on a fine lattice, and gradients with 16 bits
-_ONE = 1 << _FINE
+Trees = Annotated[int, Range(1, 1000)]
+Depth = Annotated[int, Range(1, 10)]
+Columns = Annotated[int, Range(1, 1 << 20)]
+Bins = Annotated[int, Range(2, 1024)]
+
+_ONE = 1 << FINE
 _MOST_WORDS, _MOST_CELLS = 1 << 20, 1 << 16
 _ENOUGH = 800  # records over noise of one count, from which boosting is better
 _FAINT = 50  # below it every further tree costs more than it tells
@@ -60,7 +67,7 @@ _LEAST_SHARE = 0.01  # of a class in a leaf, so that its logarithm is finite
 _MOST_SCORE = 30.0
 
 
-@dataclass(frozen=True, kw_only=True)
+@declared
 class RandomForest:
     """A classifier of public trees on few columns each, with noisy sums in their leaves.
 
@@ -94,41 +101,42 @@ class RandomForest:
     profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
     mechanism: ClassVar[Mechanism] = "gaussian"
 
-    n_features: int
+    example: ClassVar[Example] = Example(
+        MIXED, {"target": "smokes", "kind": "boosted", "n_trees": 3, "depth": 3}
+    )
+
+    @declared
+    class Options:
+        """What a user may choose."""
+
+        target: Target
+        kind: Annotated[Kind | None, "independent or boosted trees; by the noise if None"] = None
+        n_trees: Annotated[Trees | None, "80, 40 boosted, or 20 under much noise if None"] = None
+        depth: Annotated[Depth | None, "of a tree; as deep as leaves allow if None"] = None
+        columns_per_tree: Annotated[Columns | None, "that it asks; one or two if None"] = None
+        bins: Annotated[Bins, "of a column of numbers"] = 32
+        rate: Annotated[Share, "part of a boosted tree's step that is taken"] = 0.5
+        class_weight: ClassWeight = None
+        public_seed: PublicSeed = 0
+
+    n_features: Annotated[int, Range(2), WayOut("a forest needs a column besides the target")]
     target: int
     classes: tuple[str, ...]
     levels: tuple[int, ...]
     kind: Kind = "random"
-    n_trees: int = 80
-    depth: int = 4
-    columns_per_tree: int = 2
-    bins: int = 32
-    rate: float = 0.5
-    class_weight: tuple[float, ...] = ()
+    n_trees: Trees = 80
+    depth: Depth = 4
+    columns_per_tree: Columns = 2
+    bins: Bins = 32
+    rate: Share = 0.5
+    class_weight: tuple[Positive, ...] = ()
     balanced: bool = False
     public_seed: int = 0
     frac_bits: int = 16
 
     def __post_init__(self) -> None:
-        for name in ("classes", "levels", "class_weight"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
-        if self.kind not in get_args(Kind):
-            raise PlanError(f"kind must be one of {get_args(Kind)}, got {self.kind!r}.")
-        for name, low, high in (
-            ("n_trees", 1, 1000),
-            ("depth", 1, 10),
-            ("columns_per_tree", 1, 1 << 20),
-            ("bins", 2, 1024),
-        ):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-                raise PlanError(f"{name} must be an integer in [{low}, {high}], got {value!r}.")
-        if not 0 < self.rate <= 1:
-            raise PlanError(f"rate must be in (0, 1], got {self.rate!r}.")
         if len(self.levels) != self.n_features or not 0 <= self.target < self.n_features:
             raise PlanError("levels must be one for each column, and target one of the columns.")
-        if self.n_features < 2:
-            raise PlanError("a forest needs a column besides the target.")
         if len(self.classes) < 2 or self.levels[self.target] != len(self.classes):
             raise PlanError(f"classes must be the categories of the target, got {self.classes!r}.")
         if max(self.levels) > _MOST_CELLS:
@@ -136,14 +144,7 @@ class RandomForest:
                 f"a column may have at most {_MOST_CELLS} categories, got {max(self.levels)}; join "
                 "some."
             )
-        if self.class_weight and (
-            len(self.class_weight) != len(self.classes)
-            or not all(0 < weight < float("inf") for weight in self.class_weight)
-        ):
-            raise PlanError(
-                f"class_weight must be {len(self.classes)} numbers > 0, one for each class, got "
-                f"{list(self.class_weight)}."
-            )
+        check_weights(self.class_weight, self.classes)
         words = sum(block.size for block in self.blocks(0))
         if words > _MOST_WORDS:
             raise PlanError(
@@ -152,77 +153,34 @@ class RandomForest:
             )
 
     @classmethod
-    def design(
-        cls,
-        *,
-        n_features: int,
-        nominal_n: int,
-        budget: Budget | None,
-        columns: Sequence[PublicColumn],
-        target: str = "",
-        kind: str | None = None,
-        n_trees: int | None = None,
-        depth: int | None = None,
-        columns_per_tree: int | None = None,
-        bins: int = 32,
-        rate: float = 0.5,
-        class_weight: str | Mapping[str, float] | Sequence[float] | None = None,
-        public_seed: int = 0,
-        frac_bits: int = 16,
-    ) -> Self:
+    def design(cls, facts: PublicFacts, options: Options) -> Self:
         """Choose the kind and the size of the trees from public numbers.
 
-        Parameters
-        ----------
-        n_features, nominal_n, budget, columns, frac_bits
-            As every task is told.
-        target : str
-            The column that holds the class.
-        kind : {"random", "boosted"}, optional
-            By default "boosted" where `nominal_n` is at least 800 times the noise of one
-            count at the whole budget, otherwise "random". Boosting takes `n_trees` rounds.
-        n_trees, depth, columns_per_tree, bins, rate, public_seed
-            As in the class. By default 80 random trees, or 20 where `nominal_n` is less than 50
-            times the noise, or 40 boosted ones; as deep as leaves of equal size stand out of their
-            noise; on one column, or two where there are enough records.
-        class_weight : "balanced", mapping of class to float, or sequence of float, optional
-            Weights of the classes, applied to what was released; "balanced" takes one over the
-            noisy class sizes.
-
-        Raises
-        ------
-        PlanError
-            If an option breaks its rule.
+        Trees are boosted where the records are at least 800 times the noise of one count at the
+        whole budget. They are as deep as leaves of equal size stand out of their noise, on one
+        column, or on two where there are enough records.
         """
-        at = position(columns, target)
-        classes = categories_of(columns, target)
+        budget = facts.budget
+        classes = categories_of(facts.columns, options.target)
         noise = gaussian_noise_multiplier(budget.epsilon, budget.delta) if budget else 1.0
-        clear = nominal_n / noise
-        chosen = kind or ("boosted" if clear >= _ENOUGH else "random")
-        if n_trees is None:
-            faint = chosen == "random" and clear < _FAINT
-            n_trees = _TREES.get("faint" if faint else chosen, 1)
-        if depth is None:
-            least, most, wanted = (3, 5, 4.0) if chosen == "boosted" else (2, 4, 1.0)
-            full = clear / sqrt(n_trees if isinstance(n_trees, int) and n_trees > 1 else 1)
-            depth = max([h for h in range(least, most + 1) if full / 2**h >= wanted] or [least])
-        if columns_per_tree is None:
-            columns_per_tree = 1 if chosen == "boosted" and depth < 5 else 2
-        return cls(
-            n_features=n_features,
-            target=at,
+        clear = facts.nominal_n / noise
+        kind = options.kind or ("boosted" if clear >= _ENOUGH else "random")
+        faint = kind == "random" and clear < _FAINT
+        n_trees = options.n_trees or _TREES["faint" if faint else kind]
+        depth = options.depth or _usual_depth(kind, clear / sqrt(n_trees))
+        return made(
+            cls,
+            facts,
+            options,
+            target=position(facts.columns, options.target),
             classes=classes,
-            levels=tuple(column.levels for column in columns),
-            kind=chosen,  # type: ignore[arg-type]  # checked in __post_init__
+            kind=kind,
             n_trees=n_trees,
             depth=depth,
-            columns_per_tree=columns_per_tree,
-            bins=bins,
-            rate=rate,
-            class_weight=_weights(class_weight, classes),
-            balanced=class_weight == "balanced",
-            public_seed=public_seed,
-            frac_bits=frac_bits,
+            columns_per_tree=options.columns_per_tree
+            or (1 if kind == "boosted" and depth < 5 else 2),
+            class_weight=weights_of(options.class_weight, classes),
+            balanced=options.class_weight == "balanced",
         )
 
     def describe(self) -> str:
@@ -306,7 +264,7 @@ class RandomForest:
                 np.bincount(tree.leaves(coded) * width + labels, minlength=leaves * width)
                 for tree in self.trees
             ]
-            return np.concatenate(counts).astype(np.int64) << _FINE
+            return np.concatenate(counts).astype(np.int64) << FINE
         public = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
         scores = self._scores(self._values(public["leaves"][:t], float(public["noise"][0])), coded)
         words = self._words(_softmax(scores), labels)
@@ -331,7 +289,7 @@ class RandomForest:
     def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
         """Return the leaves with those of this round filled in, in records."""
         leaves = from_grid(state["leaves"], self.frac_bits)
-        found = from_grid(released["leaves"].values, _FINE)
+        found = from_grid(released["leaves"].values, FINE)
         if self.kind == "random":
             leaves = found
         else:
@@ -537,22 +495,7 @@ def _shares(values: Floats, total: float) -> Floats:
     return np.asarray(floored / floored.sum(axis=-1, keepdims=True))
 
 
-def _weights(
-    given: str | Mapping[str, float] | Sequence[float] | None, classes: tuple[str, ...]
-) -> tuple[float, ...]:
-    """Return one weight for each class; none for "balanced"."""
-    if given is None or given == "balanced":
-        return ()
-    if isinstance(given, Mapping):
-        if unknown := sorted(set(map(str, given)) - set(classes)):
-            raise PlanError(f"class_weight must name classes of {classes}, got {unknown[0]!r}.")
-        by_word = {str(word): weight for word, weight in given.items()}
-        given = [by_word.get(word, 1.0) for word in classes]
-    if isinstance(given, str):
-        raise PlanError(
-            f"class_weight must be 'balanced' or a number for each class, got {given!r}."
-        )
-    try:
-        return tuple(float(weight) for weight in given)
-    except (TypeError, ValueError):
-        raise PlanError(f"class_weight must be numbers, got {given!r}.") from None
+def _usual_depth(kind: Kind, clear: float) -> int:
+    """Return the depth up to which leaves of equal size stand out of their noise."""
+    least, most, wanted = (3, 5, 4.0) if kind == "boosted" else (2, 4, 1.0)
+    return max([h for h in range(least, most + 1) if clear / 2**h >= wanted] or [least])

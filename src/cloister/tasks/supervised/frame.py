@@ -12,9 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil, floor, log2, sqrt
+from typing import Annotated
 
 import numpy as np
 
+from cloister.declared import Range
 from cloister.display import Bars
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import from_grid
@@ -27,6 +29,7 @@ from cloister.tasks.supervised.least_squares import EDGES
 from cloister.tasks.supervised.spreads import BINS, TAILS, edges, spread_of, window_of
 
 LONGEST = 32.0
+Clip = Annotated[float, Range(above=0, most=LONGEST)]
 """Largest length a row may be shortened to: products of two entries stay below 2**53."""
 MOST_COLUMNS = 2048
 
@@ -111,8 +114,6 @@ class Frame:
     clip: float
 
     def __post_init__(self) -> None:
-        if not 0 < self.clip <= LONGEST:
-            raise PlanError(f"clip must be above 0 and at most {LONGEST:g}, got {self.clip!r}.")
         if self.width > MOST_COLUMNS:
             raise PlanError(
                 f"columns make a design of {self.width} columns, at most {MOST_COLUMNS} are "
@@ -587,6 +588,21 @@ NOTE = (
     "[ , ] are 95 % of the noise, about the solution without it. A population interval also holds "
     "the chance that brought these records here, if the model is true."
 )
+
+
+def check_columns(
+    levels: Sequence[int], low: Sequence[float], high: Sequence[float], n_features: int
+) -> None:
+    """Refuse a plan that does not say the same of each column."""
+    if not len(levels) == len(low) == len(high) == n_features:
+        raise PlanError("levels, low and high need one entry for each column.")
+
+
+def check_references(reference: Sequence[int], levels: Sequence[int]) -> None:
+    """Refuse reference categories that are not one of each column's."""
+    known = len(reference) == len(levels)
+    if not known or not all(0 <= r < max(n, 1) for r, n in zip(reference, levels, strict=True)):
+        raise PlanError(f"reference needs a category of each column, got {tuple(reference)!r}.")
 
 
 def noise_of_mean(width: int, budget: Budget | None, nominal_n: int) -> float:

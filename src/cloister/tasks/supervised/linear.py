@@ -14,18 +14,18 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
-from math import isfinite, sqrt
-from typing import ClassVar, Self
+from math import sqrt
+from typing import Annotated, ClassVar, Self
 
 import numpy as np
 
+from cloister.declared import AtLeastZero, Range, WayOut, declared
 from cloister.display import Between, Exhibit, Table
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
-from cloister.privacy.budget import Budget
 from cloister.task import (
     INTERVAL_95,
     Block,
@@ -34,20 +34,30 @@ from cloister.task import (
     Integers,
     Mechanism,
     Profile,
-    PublicColumn,
+    PublicFacts,
     Records,
     Released,
     State,
 )
 from cloister.tasks.columns import Encoding, position
+from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.moments import n_products
+from cloister.tasks.options import Target, made
 from cloister.tasks.population import population_interval
-from cloister.tasks.supervised.contrasts import chosen_references, combination, to_reference
+from cloister.tasks.supervised.contrasts import (
+    Reference,
+    chosen_references,
+    combination,
+    to_reference,
+)
 from cloister.tasks.supervised.frame import (
     SUM_BITS,
+    Clip,
     Frame,
     Rows,
     Whole,
+    check_columns,
+    check_references,
     coefficient_bars,
     count_sizes,
     edge_at,
@@ -92,7 +102,7 @@ NOTE = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@declared
 class Linear:
     """Least squares with a ridge, from a first model and one step from it.
 
@@ -139,105 +149,70 @@ class Linear:
     mechanism: ClassVar[Mechanism] = "gaussian"
     rounds: ClassVar[int] = 6
 
-    n_features: int
+    example: ClassVar[Example] = Example(MIXED, {"target": "weight"})
+
+    @declared
+    class Options:
+        """What a user may choose."""
+
+        target: Target
+        alpha: Annotated[
+            AtLeastZero, "as in scikit-learn's Ridge, for numbers scaled to [-1, 1]"
+        ] = 0.0
+        clip: Annotated[Clip | None, "length of rows in the products; by the noise if None"] = None
+        shrinkage: Annotated[bool, "draw coefficients that drown in noise toward 0"] = True
+        sandwich: Annotated[
+            bool, "let intervals hold residuals of uneven variance, for 15 % of the budget"
+        ] = False
+        reference: Reference = None
+
+    n_features: Annotated[int, Range(2), WayOut("a model needs a column besides the target")]
     target: int
     levels: tuple[int, ...]
     names: tuple[str, ...]
     low: tuple[float, ...]
     high: tuple[float, ...]
-    clip: float
-    alpha: float = 0.0
+    clip: Clip
+    alpha: AtLeastZero = 0.0
     shrinkage: bool = True
     sandwich: bool = False
     reference: tuple[int, ...] = ()
     frac_bits: int = 16
 
     def __post_init__(self) -> None:
-        for name in ("levels", "names", "low", "high", "reference"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
-        if not len(self.levels) == len(self.low) == len(self.high) == self.n_features:
-            raise PlanError("levels, low and high need one entry for each column.")
+        check_columns(self.levels, self.low, self.high, self.n_features)
         if not self.reference:
             object.__setattr__(self, "reference", (0,) * self.n_features)
-        if len(self.reference) != self.n_features or not all(
-            0 <= chosen < max(level, 1)
-            for chosen, level in zip(self.reference, self.levels, strict=True)
-        ):
-            raise PlanError(f"reference needs a category of each column, got {self.reference!r}.")
-        if not 0 < self.clip <= 32:
-            raise PlanError(f"clip must be above 0 and at most 32, got {self.clip!r}.")
+        check_references(self.reference, self.levels)
         if not 0 <= self.target < self.n_features or self.levels[self.target]:
             raise PlanError(f"target must be a column of numbers, got column {self.target}.")
-        if not (isfinite(self.alpha) and self.alpha >= 0):
-            raise PlanError(f"alpha must be a finite number >= 0, got {self.alpha!r}.")
         self._frame.products_block(1.0)  # refuses a row that is too long or too wide
 
     @classmethod
-    def design(
-        cls,
-        *,
-        n_features: int,
-        nominal_n: int,
-        budget: Budget | None,
-        columns: Sequence[PublicColumn],
-        target: str = "",
-        alpha: float = 0.0,
-        clip: float | None = None,
-        shrinkage: bool = True,
-        sandwich: bool = False,
-        reference: Mapping[str, str] | None = None,
-        frac_bits: int = 16,
-    ) -> Self:
-        """Choose the length of rows from public numbers.
-
-        Parameters
-        ----------
-        n_features, nominal_n, budget, columns, frac_bits
-            As every task is told.
-        target : str
-            The column of numbers that is to be told.
-        alpha : float, >= 0
-            As in scikit-learn's ``Ridge``, for numbers scaled to ``[-1, 1]`` by their bounds.
-        clip : float in (0, 32], optional
-            Length of rows in the products; by default shorter with more noise. The answer hardly
-            depends on it.
-        shrinkage : bool
-        sandwich : bool
-            Whether population intervals hold residuals of uneven variance, for 15 % of the budget.
-        reference : mapping of column to category, optional
-            That others are compared with in the report; by default a column's first.
-
-        Raises
-        ------
-        PlanError
-            If an option breaks its rule.
-        """
-        at = position(columns, target)
-        if columns[at].levels:
-            raise PlanError(f"target {target!r} must be a column of numbers, got categories.")
-        if n_features < 2:
-            raise PlanError("linear regression needs a column besides the target.")
-        if isinstance(alpha, bool) or not isinstance(alpha, int | float):
-            raise PlanError(f"alpha must be a number, got {alpha!r}.")
-        levels = tuple(c.levels for c in columns)
+    def design(cls, facts: PublicFacts, options: Options) -> Self:
+        """Choose the length of rows from public numbers."""
+        columns, levels = facts.columns, facts.levels
+        at = position(columns, options.target)
+        if levels[at]:
+            raise PlanError(
+                f"target {options.target!r} must be a column of numbers, got categories."
+            )
+        clip = options.clip
         if clip is None:
-            width = Encoding(levels, frac_bits).width
-            noise = noise_of_mean(width, budget, nominal_n)
+            width = Encoding(levels, facts.frac_bits).width
+            noise = noise_of_mean(width, facts.budget, facts.nominal_n)
             stretch = max(_TYPICAL * _NOISY / max(noise, 1e-12), _SHORTEST)
             clip = min(sqrt(stretch * usual_square(levels)), _LONG)
-        return cls(
-            n_features=n_features,
+        return made(
+            cls,
+            facts,
+            options,
             target=at,
             levels=levels,
-            names=Encoding(levels, frac_bits, (at,)).names(columns),
-            low=tuple(c.low for c in columns),
-            high=tuple(c.high for c in columns),
+            names=Encoding(levels, facts.frac_bits, (at,)).names(columns),
             clip=float(clip),
-            alpha=float(alpha),
-            shrinkage=bool(shrinkage),
-            sandwich=bool(sandwich),
-            reference=chosen_references(columns, reference, target),
-            frac_bits=frac_bits,
+            alpha=float(options.alpha),
+            reference=chosen_references(columns, options.reference, options.target),
         )
 
     @cached_property

@@ -15,19 +15,18 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from functools import cache, cached_property
-from math import ceil, hypot, isfinite, isqrt, log, sqrt
+from math import ceil, hypot, inf, isqrt, log, sqrt
 from statistics import NormalDist
-from typing import ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
 
+from cloister.declared import AtLeastZero, Positive, Range, WayOut, declared
 from cloister.display import Between, Exhibit, Table
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
-from cloister.privacy.budget import Budget
 from cloister.randomness import public_generator
 from cloister.task import (
     INTERVAL_95,
@@ -37,23 +36,33 @@ from cloister.task import (
     Integers,
     Mechanism,
     Profile,
-    PublicColumn,
+    PublicFacts,
     Records,
     Released,
     State,
 )
 from cloister.tasks.columns import Encoding, categories_of, codes, position
+from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.intervals import round_up
+from cloister.tasks.options import Target, made
 from cloister.tasks.population import ENDS, population_interval
 from cloister.tasks.shrinkage import james_stein
-from cloister.tasks.supervised.contrasts import chosen_references, combination, to_reference
+from cloister.tasks.supervised.class_tables import ClassWeight, check_weights, weights_of
+from cloister.tasks.supervised.contrasts import (
+    Reference,
+    chosen_references,
+    combination,
+    to_reference,
+)
 from cloister.tasks.supervised.frame import (
-    LONGEST,
     NOTE,
     SUM_BITS,
+    Clip,
     Frame,
     Rows,
     Whole,
+    check_columns,
+    check_references,
     coefficient_bars,
     count_sizes,
     edge_at,
@@ -74,6 +83,7 @@ it is asked again, gradients of shortened rows and of whole ones. How long they 
 _GROWTH, _MOST_GROWTH = 1.5, 30.0  # of gradients' shares, from one to the next and in all
 _FIRST_AGAIN = 0.35  # of the curvature's share
 _FIRST = 2  # round of gradients
+Rounds = Annotated[int, Range(_FIRST + 1)]
 _TURN, _FEWEST, _MORE_ROUNDS = 0.55, 7, 3  # where sizes are counted; for it
 _WIDEST, _MOST_WORDS = 400, 1 << 17  # of a model, and of a curvature, that is asked again
 _LENGTH = 16.0  # of rows in integers; their unit is a public or released length
@@ -92,7 +102,7 @@ _NO_SHRINKAGE = 1e6  # times as much
 _SAMPLES = 256  # of normal margins
 
 
-@dataclass(frozen=True, kw_only=True)
+@declared
 class Logistic:
     """Logistic regression, for two classes or more.
 
@@ -135,18 +145,35 @@ class Logistic:
     profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
     mechanism: ClassVar[Mechanism] = "gaussian"
 
-    n_features: int
+    example: ClassVar[Example] = Example(MIXED, {"target": "smokes"})
+
+    @declared
+    class Options:
+        """What a user may choose."""
+
+        target: Target
+        C: Annotated[
+            Annotated[float, Range(above=0, most=inf)],
+            "as in scikit-learn, for numbers scaled to [-1, 1]; infinity for no penalty",
+        ] = 1.0
+        class_weight: ClassWeight = None
+        rounds: Annotated[Rounds | None, "noisy sums; 4 to 15 by the noise if None"] = None
+        clip: Annotated[Clip | None, "length of rows; by the noise if None"] = None
+        shrinkage: Annotated[bool, "draw coefficients that drown in noise toward 0"] = True
+        reference: Reference = None
+
+    n_features: Annotated[int, Range(2), WayOut("a model needs a column besides the target")]
     target: int
     classes: tuple[str, ...]
     levels: tuple[int, ...]
     names: tuple[str, ...]
     low: tuple[float, ...]
     high: tuple[float, ...]
-    rounds: int
-    clip: float | None = None
-    first_length: float = 1.0
-    penalty: float = 1.0
-    class_weight: tuple[float, ...] | Literal["balanced"] = ()
+    rounds: Rounds
+    clip: Clip | None = None
+    first_length: Positive = 1.0
+    penalty: AtLeastZero = 1.0
+    class_weight: tuple[Positive, ...] | Literal["balanced"] = ()
     shrinkage: bool = True
     reference: tuple[int, ...] = ()
     frac_bits: int = 16
@@ -154,110 +181,51 @@ class Logistic:
     def __post_init__(self) -> None:
         if not self.reference:
             object.__setattr__(self, "reference", (0,) * self.n_features)
-        for name in ("classes", "levels", "names", "low", "high", "reference"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
         if not 2 <= len(self.classes) <= _MOST_CLASSES:
             raise PlanError(
                 f"classes must be 2 to {_MOST_CLASSES}, got {len(self.classes)}; join rare ones."
             )
-        if self.clip is not None and not 0 < self.clip <= LONGEST:
-            raise PlanError(f"clip must be above 0 and at most {LONGEST:g}, got {self.clip!r}.")
-        if not isinstance(self.rounds, int) or self.rounds <= _FIRST:
-            raise PlanError(f"rounds must be an integer >= {_FIRST + 1}, got {self.rounds!r}.")
-        if not (isfinite(self.penalty) and self.penalty >= 0):
-            raise PlanError(f"penalty must be a finite number >= 0, got {self.penalty!r}.")
-        if not len(self.levels) == len(self.low) == len(self.high) == self.n_features:
-            raise PlanError("levels, low and high need one entry for each column.")
-        if len(self.reference) != self.n_features:
-            raise PlanError(f"reference needs a category of each column, got {self.reference!r}.")
+        check_columns(self.levels, self.low, self.high, self.n_features)
+        check_references(self.reference, self.levels)
         if not 0 <= self.target < self.n_features:
             raise PlanError(f"target must be a column, got {self.target}.")
         if self.levels[self.target] != len(self.classes):
             raise PlanError(f"classes must be those of the target, got {len(self.classes)}.")
         if self.class_weight != "balanced":
-            weights = tuple(float(w) for w in self.class_weight or (1.0,) * len(self.classes))
-            if len(weights) != len(self.classes) or not all(isfinite(w) and w > 0 for w in weights):
-                raise PlanError(
-                    "class_weight must be a number above 0 for each class, or 'balanced', got "
-                    f"{self.class_weight!r}."
-                )
+            weights = tuple(float(w) for w in self.class_weight) or (1.0,) * len(self.classes)
+            check_weights(weights, self.classes)
             object.__setattr__(self, "class_weight", weights)
         self._frame.products_block(1.0)  # refuses a row that is too long or too wide
 
     @classmethod
-    def design(
-        cls,
-        *,
-        n_features: int,
-        nominal_n: int,
-        budget: Budget | None,
-        columns: Sequence[PublicColumn],
-        target: str = "",
-        C: float = 1.0,
-        class_weight: Mapping[str, float] | Sequence[float] | str | None = None,
-        rounds: int | None = None,
-        clip: float | None = None,
-        shrinkage: bool = True,
-        reference: Mapping[str, str] | None = None,
-        frac_bits: int = 16,
-    ) -> Self:
+    def design(cls, facts: PublicFacts, options: Options) -> Self:
         """Choose rounds and the length of rows from public numbers.
 
-        Parameters
-        ----------
-        n_features, nominal_n, budget, columns, frac_bits
-            As every task is told.
-        target : str
-            The column that holds the class.
-        C : float, > 0
-            As in scikit-learn, for numbers scaled to ``[-1, 1]`` by their bounds; infinity for no
-            penalty.
-        class_weight : "balanced", mapping of class to number, or sequence of numbers, optional
-        rounds : int, >= 3, optional
-            The first two count columns, one counts sizes, the others sum gradients; by default 4 to
-            15, more with less noise.
-        clip : float in (0, 32], optional
-            Length of rows; by default shorter with more noise.
-        shrinkage : bool
-        reference : mapping of column to category, optional
-            That odds ratios are against; by default a column's first.
-
-        Raises
-        ------
-        PlanError
-            If an option breaks its rule.
+        The first two rounds count columns, one counts sizes, the others sum gradients.
         """
-        at = position(columns, target)
-        classes = categories_of(columns, target)
-        if n_features < 2:
-            raise PlanError("logistic regression needs a column besides the target.")
-        if isinstance(C, bool) or not isinstance(C, int | float) or not C > 0:
-            raise PlanError(f"C must be a number above 0, got {C!r}.")
-        levels = tuple(c.levels for c in columns)
-        encoding = Encoding(levels, frac_bits, (at,))
-        noise = noise_of_mean(encoding.width, budget, nominal_n)
-        if rounds is None:
-            rounds = _FIRST + min(max(ceil(-log(2.5 * noise)), 2), 10)
-            rounds += _MORE_ROUNDS * (rounds >= _FEWEST)
-        length = row_length([levels[j] for j in encoding.used], noise)
+        at = position(facts.columns, options.target)
+        classes = categories_of(facts.columns, options.target)
+        encoding = Encoding(facts.levels, facts.frac_bits, (at,))
+        noise = noise_of_mean(encoding.width, facts.budget, facts.nominal_n)
+        rounds = options.rounds or _usual_rounds(noise)
+        length = row_length([facts.levels[j] for j in encoding.used], noise)
+        clip = options.clip
         if clip is None and rounds < _FEWEST:  # lengths could not be seen either
             clip = length
-        return cls(
-            n_features=n_features,
+        weight = options.class_weight
+        return made(
+            cls,
+            facts,
+            options,
             target=at,
             classes=classes,
-            levels=levels,
-            names=encoding.names(columns),
-            low=tuple(c.low for c in columns),
-            high=tuple(c.high for c in columns),
+            names=encoding.names(facts.columns),
             rounds=rounds,
             clip=None if clip is None else float(clip),
             first_length=length,
-            penalty=1 / C,
-            class_weight=_class_weights(classes, class_weight),
-            shrinkage=bool(shrinkage),
-            reference=chosen_references(columns, reference, target),
-            frac_bits=frac_bits,
+            penalty=1 / options.C,
+            class_weight="balanced" if weight == "balanced" else weights_of(weight, classes),
+            reference=chosen_references(facts.columns, options.reference, options.target),
         )
 
     @cached_property
@@ -883,24 +851,10 @@ class Logistic:
         )
 
 
-def _class_weights(
-    classes: tuple[str, ...], given: Mapping[str, float] | Sequence[float] | str | None
-) -> tuple[float, ...] | Literal["balanced"]:
-    if given is None:
-        return (1.0,) * len(classes)
-    if given == "balanced":
-        return "balanced"
-    if isinstance(given, Mapping):
-        if unknown := sorted(set(map(str, given)) - set(classes)):
-            raise PlanError(f"class_weight names {unknown[0]!r}, which is not a class.")
-        by_name = {str(name): weight for name, weight in given.items()}
-        given = [by_name.get(name, 1.0) for name in classes]
-    if isinstance(given, str):
-        raise PlanError(f"class_weight must be 'balanced' or numbers, got {given!r}.")
-    try:
-        return tuple(float(weight) for weight in given)
-    except (TypeError, ValueError):
-        raise PlanError(f"class_weight must be numbers, got {given!r}.") from None
+def _usual_rounds(noise: float) -> int:
+    """Return how many rounds the noise of a mean allows: more with less noise."""
+    rounds = _FIRST + min(max(ceil(-log(2.5 * noise)), 2), 10)
+    return rounds + _MORE_ROUNDS * (rounds >= _FEWEST)
 
 
 def _positive(model: Floats, more: Floats) -> Floats:

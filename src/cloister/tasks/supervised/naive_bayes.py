@@ -13,13 +13,13 @@ References
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
-from math import floor, isfinite, sqrt
-from typing import ClassVar, Literal, Self, get_args
+from math import floor, sqrt
+from typing import Annotated, ClassVar, Literal, Self, get_args
 
 import numpy as np
 
+from cloister.declared import AtLeastZero, Positive, Range, WayOut, Whole, declared
 from cloister.display import Bars, Between, Exhibit, Heatmap, Measured, Table
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
@@ -34,12 +34,15 @@ from cloister.task import (
     Mechanism,
     Profile,
     PublicColumn,
+    PublicFacts,
     Records,
     Released,
     State,
 )
 from cloister.tasks.columns import categories_of, codes, position
+from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.intervals import fieller, ratio_interval, size_interval
+from cloister.tasks.options import Target, made
 from cloister.tasks.population import ENDS, population_interval, share_variance
 from cloister.tasks.supervised.class_tables import (
     bins_of,
@@ -63,7 +66,7 @@ _LEAST_VARIANCE = 1e-6  # in the box of half-width 1
 _SHOWN = 14  # cells in the picture of those that tell most
 
 
-@dataclass(frozen=True, kw_only=True)
+@declared
 class NaiveBayes:
     """Naive Bayes over categories, booleans and numbers, in one noisy sum.
 
@@ -107,7 +110,29 @@ class NaiveBayes:
     mechanism: ClassVar[Mechanism] = "gaussian"
     rounds: ClassVar[int] = 1
 
-    n_features: int
+    example: ClassVar[Example] = Example(
+        MIXED, {"target": "smokes", "numbers": {"weight": "gaussian"}}
+    )
+
+    @declared
+    class Options:
+        """What a user may choose."""
+
+        target: Target
+        numbers: Annotated[
+            Numbers | Mapping[str, Numbers], "how columns of numbers are modelled, all or by name"
+        ] = "binned"
+        bins: Annotated[
+            Annotated[int, Range(2, 1024)] | None, "of equal width; by the noise if None"
+        ] = None
+        most_counts: Annotated[
+            Positive | None,
+            "largest sum of one record's counts; needed for columns of counts",
+            WayOut("say how many counts of one record are used at most"),
+        ] = None
+        smoothing: Annotated[Positive, "records added to every cell after release"] = 1.0
+
+    n_features: Annotated[int, Range(2), WayOut("naive Bayes needs a column besides the target")]
     target: int
     classes: tuple[str, ...]
     kinds: tuple[str, ...]
@@ -115,93 +140,49 @@ class NaiveBayes:
     categories: tuple[tuple[str, ...], ...]
     low: tuple[float, ...]
     high: tuple[float, ...]
-    words: tuple[int, ...]
-    class_word: int
-    most_counts: float = 0.0
-    smoothing: float = 1.0
+    words: tuple[Annotated[int, Range(0)], ...]
+    class_word: Whole
+    most_counts: AtLeastZero = 0.0
+    smoothing: Positive = 1.0
     frac_bits: int = 16
 
     def __post_init__(self) -> None:
-        for name in ("classes", "kinds", "cells", "low", "high", "words"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
-        object.__setattr__(self, "categories", tuple(tuple(words) for words in self.categories))
         per_column = ("kinds", "cells", "categories", "low", "high", "words")
         if any(len(getattr(self, name)) != self.n_features for name in per_column):
             raise PlanError(f"a plan of naive Bayes needs one of each of {per_column} per column.")
         if len(self.classes) < 2 or self.kinds.count("class") != 1:
             raise PlanError(f"classes must be at least 2 of one target, got {self.classes!r}.")
-        if self.n_features < 2 or not set(self.kinds) <= set(_KINDS):
-            raise PlanError(f"columns must be of {_KINDS} and more than the target.")
-        if not (isfinite(self.smoothing) and self.smoothing > 0):
-            raise PlanError(f"smoothing must be > 0, got {self.smoothing!r}.")
-        if self.kinds[self.target] != "class" or self.class_word < 1 or min(self.words) < 0:
-            raise PlanError("words must be integers >= 0, and the target a class.")
-        if "counts" in self.kinds and not (isfinite(self.most_counts) and self.most_counts > 0):
-            raise PlanError(f"most_counts must be finite and > 0, got {self.most_counts!r}.")
+        if not set(self.kinds) <= set(_KINDS) or self.kinds[self.target] != "class":
+            raise PlanError(f"columns must be of {_KINDS}, and the target a class.")
+        if "counts" in self.kinds and not self.most_counts:
+            raise PlanError(f"most_counts must be a number > 0, got {self.most_counts!r}.")
         tops = zip(self.high, self.kinds, strict=True)
-        if not all(isfinite(high) and high > 0 for high, kind in tops if kind == "counts"):
-            raise PlanError("columns of counts must have a finite max above 0.")
+        if not all(high > 0 for high, kind in tops if kind == "counts"):
+            raise PlanError("columns of counts must have a max above 0.")
         for kind, cells in zip(self.kinds, self.cells, strict=True):
             if kind in ("table", "binned") and cells < 2:
                 raise PlanError(f"bins must be at least 2, got {cells}.")
 
     @classmethod
-    def design(
-        cls,
-        *,
-        n_features: int,
-        nominal_n: int,
-        budget: Budget | None,
-        columns: Sequence[PublicColumn],
-        target: str = "",
-        numbers: str | Mapping[str, str] = "binned",
-        bins: int | None = None,
-        most_counts: float | None = None,
-        smoothing: float = 1.0,
-        frac_bits: int = 16,
-    ) -> Self:
-        """Choose bins and weights from public numbers.
-
-        Parameters
-        ----------
-        n_features, nominal_n, budget, columns, frac_bits
-            As every task is told.
-        target : str
-            The column that holds the class.
-        numbers : {"binned", "gaussian", "counts"}, or mapping of column to one of these
-            How numbers are modelled; columns that a mapping leaves out are binned.
-        bins : int in [2, 1024], optional
-            Bins of a column, of equal width over its box; by default as many as leave each cell
-            a few times its noise, at most 128. Bins are joined after release.
-        most_counts : float, > 0
-            Required for counts: largest sum of one record's counts.
-        smoothing : float, > 0
-            Records added to every cell after release (Laplace smoothing).
-
-        Raises
-        ------
-        PlanError
-            If an option breaks its rule.
-        """
-        at = position(columns, target)
-        classes = categories_of(columns, target)
-        kinds = _kinds_of(columns, at, numbers)
-        _check_counts(columns, kinds, most_counts)
-        if bins is not None and not (isinstance(bins, int) and 2 <= bins <= 1024):
-            raise PlanError(f"bins must be an integer in [2, 1024], got {bins!r}.")
-        if n_features < 2:
-            raise PlanError("naive Bayes needs a column besides the target.")
+    def design(cls, facts: PublicFacts, options: Options) -> Self:
+        """Choose bins and weights from public numbers."""
+        columns = facts.columns
+        at = position(columns, options.target)
+        classes = categories_of(columns, options.target)
+        kinds = _kinds_of(columns, at, options.numbers)
+        _check_counts(columns, kinds, options.most_counts)
         shares = [_importance(kind, c.levels) for kind, c in zip(kinds, columns, strict=True)]
         of_counts = sqrt(kinds.count("counts"))
         of_classes = sqrt(1 + sum(1 / max(c.levels, 2) for c in columns))
         total = of_classes + of_counts + sum(shares)
-        if bins is None:
-            bins = _bins_for(nominal_n / len(classes), budget, _importance("binned", 0) / total)
+        bins = options.bins or _bins_for(
+            facts.nominal_n / len(classes), facts.budget, _importance("binned", 0) / total
+        )
         cells = tuple(
             bins if kind == "binned" else c.levels * (kind == "table")
             for kind, c in zip(kinds, columns, strict=True)
         )
-        most = 0.0 if most_counts is None else float(most_counts)
+        most = float(options.most_counts or 0.0)
         top = max((c.high for k, c in zip(kinds, columns, strict=True) if k == "counts"), default=1)
         lengths = {  # of what a record adds for a word of 1
             "gaussian": sqrt(2),
@@ -212,20 +193,18 @@ class NaiveBayes:
             length = sqrt(n_cells * (n_cells - 1)) if n_cells else lengths.get(kind, 1.0)
             part = of_counts if kind == "counts" else share
             words.append(max(floor(_NORM * sqrt(part / total) / length), int(kind != "class")))
-        return cls(
-            n_features=n_features,
+        return made(
+            cls,
+            facts,
+            options,
             target=at,
             classes=classes,
             kinds=kinds,
             cells=cells,
-            categories=tuple(c.categories for c in columns),
-            low=tuple(c.low for c in columns),
-            high=tuple(c.high for c in columns),
             words=tuple(words),
             class_word=floor(_NORM * sqrt(of_classes / total)),
             most_counts=most,
-            smoothing=float(smoothing),
-            frac_bits=frac_bits,
+            smoothing=float(options.smoothing),
         )
 
     def describe(self) -> str:
@@ -693,9 +672,6 @@ def _kinds_of(
         chosen = {name: numbers.get(name, "binned") for name in of_numbers}
     else:
         chosen = dict.fromkeys(of_numbers, numbers)
-    for word in {numbers} if isinstance(numbers, str) else set(chosen.values()):
-        if word not in get_args(Numbers):
-            raise PlanError(f"numbers must be one of {get_args(Numbers)}, got {word!r}.")
     return tuple(
         "class" if j == target else chosen.get(c.name, "table") for j, c in enumerate(columns)
     )
@@ -714,8 +690,7 @@ def _check_counts(
         raise PlanError(f"a column of counts must have min 0, {bad[0].name!r} has {bad[0].low:g}.")
     if len(counted) < 2:
         raise PlanError("counts need at least 2 columns; model a single one as 'binned'.")
-    number = isinstance(most_counts, int | float) and not isinstance(most_counts, bool)
-    if not number or not (isfinite(float(most_counts or 0)) and float(most_counts or 0) > 0):
+    if most_counts is None:
         raise PlanError(
             f"most_counts must be > 0, got {most_counts!r}; say how many counts of one record are "
             "used at most."

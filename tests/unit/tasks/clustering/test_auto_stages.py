@@ -30,6 +30,7 @@ from cloister.tasks.clustering.synopsis import (
 )
 from cloister.tasks.moments import PRODUCT, SQUARE, sum_products, unpack_products
 from cloister.tasks.shrinkage import empirical_bayes, james_stein
+from cloister.testing import toy_task
 
 ONE = 1 << 16
 RNG = np.random.default_rng(0)
@@ -290,7 +291,7 @@ def directed(n: int, d: int) -> Records:
 
 def test_the_directions_are_those_of_the_clipped_covariance() -> None:
     table = directed(20_000, 5)
-    task = Auto.design(budget=Budget(2.0, 1e-6), n_features=5, nominal_n=20_000, n_clusters=2)
+    task = toy_task(Auto, budget=Budget(2.0, 1e-6), n_features=5, nominal_n=20_000, n_clusters=2)
     assert isinstance(task.route, PcaRoute)
     state = state_after(task, 3, table)
     values = table / ONE
@@ -310,7 +311,7 @@ def test_the_directions_are_those_of_the_clipped_covariance() -> None:
 
 def test_the_frame_of_cells_holds_whatever_is_detected() -> None:
     for k, d, n in ((2, 3, 500), (7, 8, 4000), (12, 40, 100_000), (4, 5, 200)):
-        task = Auto.design(budget=Budget(1.0, 1e-6), n_features=d, nominal_n=n, n_clusters=k)
+        task = toy_task(Auto, budget=Budget(1.0, 1e-6), n_features=d, nominal_n=n, n_clusters=k)
         route = task.route
         assert isinstance(route, PcaRoute)
         for axes in range(1, route._axes + 1):
@@ -326,7 +327,8 @@ def test_shares_grow_and_add_up() -> None:
 
 
 def one_cluster(epsilon: float, table: Records) -> tuple[Auto, Floats]:
-    task = Auto.design(
+    task = toy_task(
+        Auto,
         budget=Budget(epsilon, 1e-6),
         n_features=table.shape[1],
         nominal_n=len(table),

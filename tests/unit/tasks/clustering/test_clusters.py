@@ -177,7 +177,7 @@ def test_relocation_is_on_by_default_where_an_average_cluster_stands_out(
 
     def plan(**changes: Any) -> Any:
         return make_plan(
-            TASKS[name],
+            kmeans_tasks()[name],
             SCHEMA,
             ("silo-0",),
             budget=Budget(epsilon, 1e-6),

@@ -29,7 +29,7 @@ from cloister.tasks.clustering.kmeans import (
     keep,
     truncate,
 )
-from cloister.testing import SimulatedNoise, check_task, toy_plan
+from cloister.testing import SimulatedNoise, check_task, toy_plan, toy_task
 
 ONE = 1 << 16
 PRIVATE = [FastLloyd, GLloyd, SuLloyd]
@@ -56,8 +56,8 @@ def paper_budget(epsilon: float, n: int) -> Budget:
 
 def designed(task: type[Task], name: str, epsilon: float, **options: Any) -> Any:
     n, d, k = SETS[name][0]
-    return task.design(
-        n_features=d, nominal_n=n, budget=paper_budget(epsilon, n), n_clusters=k, **options
+    return toy_task(
+        task, n_features=d, nominal_n=n, budget=paper_budget(epsilon, n), n_clusters=k, **options
     )
 
 
@@ -98,7 +98,9 @@ def test_rounds_jump_at_the_thresholds(
     task: type[Task], k: int, d: int, epsilon: float, below: int
 ) -> None:
     rounds = [
-        task.design(n_features=d, nominal_n=n, budget=paper_budget(epsilon, n), n_clusters=k).rounds
+        toy_task(
+            task, n_features=d, nominal_n=n, budget=paper_budget(epsilon, n), n_clusters=k
+        ).rounds
         for n in (below, below + 1)
     ]
     assert rounds == [2, 3]
@@ -184,8 +186,8 @@ def test_rounds_keep_the_predicted_error_below_its_limit(
     mechanism: Any, n: int, k: int, d: int, epsilon: float
 ) -> None:
     budget = Budget(epsilon, 1e-6)
-    task = FastLloyd.design(
-        n_features=d, nominal_n=n, budget=budget, n_clusters=k, mechanism=mechanism
+    task = toy_task(
+        FastLloyd, n_features=d, nominal_n=n, budget=budget, n_clusters=k, mechanism=mechanism
     )
     assert 2 <= task.rounds <= 7
 
@@ -491,7 +493,7 @@ OPTIONS = {"n_features": 2, "nominal_n": 1000, "budget": Budget(1.0, 1e-6), "n_c
 )
 def test_a_design_that_cannot_hold_is_refused(task: Any, change: dict, match: str) -> None:
     with pytest.raises(PlanError, match=match):
-        task.design(**{**OPTIONS, **change})
+        toy_task(task, **{**OPTIONS, **change})
 
 
 @pytest.mark.parametrize("field", ["first_radius", "radius"])
@@ -502,20 +504,20 @@ def test_a_radius_outside_the_box_is_refused(field: str, value: float) -> None:
 
 
 def test_a_large_alpha_stops_at_the_diagonal() -> None:
-    task = FastLloyd.design(**{**OPTIONS, "n_clusters": 1}, alpha=99.0)
+    task = toy_task(FastLloyd, **{**OPTIONS, "n_clusters": 1}, alpha=99.0)
     assert task.radius == 2 * sqrt(2)
 
 
 def test_rounds_may_be_given_without_a_budget() -> None:
     for task in PRIVATE:
-        assert task.design(**{**OPTIONS, "budget": None}, rounds=5).rounds == 5
-    assert Lloyd.design(**{**OPTIONS, "budget": None}).rounds == 7
+        assert toy_task(task, **{**OPTIONS, "budget": None}, rounds=5).rounds == 5
+    assert toy_task(Lloyd, **{**OPTIONS, "budget": None}).rounds == 7
 
 
 @pytest.mark.parametrize(("k", "d"), [(1, 1), (1, 5), (2, 1), (2, 5), (4, 2), (4, 3), (3, 9)])
 @pytest.mark.parametrize("name", ["fastlloyd", "glloyd", "lloyd", "sulloyd"])
 def test_a_report_can_be_made_of_any_shape(name: str, k: int, d: int) -> None:
-    task = TASKS[name].design(**{**OPTIONS, "n_features": d, "n_clusters": k})
+    task = toy_task(TASKS[name], **{**OPTIONS, "n_features": d, "n_clusters": k})
     grid = Grid((0.0,) * d, (10.0,) * d)
     state = {n: round_to_grid(v, 16) for n, v in task.start().items()}
     results = task.results(state, grid)

@@ -13,6 +13,7 @@ from cloister.tasks.supervised.contrasts import (
     difference,
     to_reference,
 )
+from cloister.tasks.supervised.linear import Linear
 
 NAMES = ("age", "work=a", "work=b", "work=c", "intercept")
 COLUMNS = (PublicColumn("age", 0.0, 90.0), PublicColumn("work", 0.0, 2.0, ("a", "b", "c")))
@@ -53,6 +54,8 @@ def test_another_reference_tells_every_record_the_same() -> None:
 def test_the_first_category_is_the_reference_unless_another_is_chosen() -> None:
     assert chosen_references(COLUMNS, None, "y") == (0, 0)
     assert chosen_references(COLUMNS, {"work": "c"}, "y") == (0, 2)
-    for wrong in ({"work": "z"}, {"age": "a"}, {"nobody": "a"}, "work"):
+    for wrong in ({"work": "z"}, {"age": "a"}, {"nobody": "a"}):
         with pytest.raises(PlanError, match="reference"):
-            chosen_references(COLUMNS, wrong, "y")  # type: ignore[arg-type]  # as a user may
+            chosen_references(COLUMNS, wrong, "y")
+    with pytest.raises(PlanError, match="reference must be a mapping"):
+        Linear.Options(target="y", reference="work")  # type: ignore[arg-type]  # as a user may

@@ -29,7 +29,7 @@ from cloister.protocol.plan import Plan
 from cloister.schema import Column
 from cloister.task import ByClient, Classifier, GridState, Regressor, Released
 from cloister.tasks.clustering.kmeans import FastLloyd
-from cloister.tasks.examples import EXAMPLES
+from cloister.tasks.examples import example_of
 from cloister.tasks.supervised.fedavg import ClientUpdates, FedAvg, FedAvgRegression
 from cloister.tasks.supervised.local_training import NORM, Network, bounded, clipped
 from cloister.testing import Faults, SimulatedNoise, Wire, ZeroNoise, check_task
@@ -350,7 +350,7 @@ def test_rows_as_clients_obey_the_laws_of_every_task(name: str) -> None:
     from cloister.schema import schema_of
     from cloister.tasks import TASKS
 
-    case = EXAMPLES[name]
+    case = example_of(TASKS[name])
     it = make_plan(
         TASKS[name], schema_of(case.columns), ["a"], budget=BUDGET, nominal_n=50, **case.options
     )

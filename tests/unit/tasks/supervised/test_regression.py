@@ -317,7 +317,7 @@ def test_noisy_equations_without_noise_are_solved_and_with_noise_given_up() -> N
         (Logistic, {"rounds": 1}, "rounds must be"),
         (Logistic, {"clip": 0.0}, "clip must be"),
         (Logistic, {"clip": 33.0}, "clip must be"),
-        (Logistic, {"class_weight": {"nobody": 1.0}}, "not a class"),
+        (Logistic, {"class_weight": {"nobody": 1.0}}, "must name classes"),
         (Logistic, {"class_weight": [1.0, -1.0]}, "class_weight must be"),
         (Logistic, {"class_weight": [1.0]}, "class_weight must be"),
         (Logistic, {"class_weight": "even"}, "class_weight must be"),
