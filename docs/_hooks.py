@@ -1,8 +1,8 @@
 """Docstrings are numpydoc with a little reStructuredText; this makes HTML of what Markdown leaves.
 
 Roles (``:class:`X```) lose their prefix, citations (``[Key]_``, ``.. [Key] text``) their marks, and
-a ``::`` before a literal block goes. Tables of the protocol come from the code that they drive. Where
-a page says ``<!-- options of tasks -->``, it shows what every task that ships declares.
+a ``::`` before a literal block goes. Tables of the protocol come from the code that they drive.
+Where a page says ``<!-- options of tasks -->``, it shows what every task that ships declares.
 """
 
 from __future__ import annotations

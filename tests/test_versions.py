@@ -13,12 +13,12 @@ import pytest
 from cloister import DPKMeans, DPNaiveBayes, JobResult, Ledger, Schema
 from cloister.enrolment import local_federation
 from cloister.errors import PlanError
+from cloister.protocol.lifecycle import SiloState
 from cloister.protocol.plan import WITHOUT_LAYOUT, Plan
 from cloister.service.audit import verify
 from cloister.service.store import Store as CoordinatorStore
 from cloister.settings import load_settings
 from cloister.silo.site import Site
-from cloister.silo.store import State
 from cloister.tasks import TASKS
 
 VERSIONS = sorted((Path(__file__).parent / "fixtures").glob("v*"))
@@ -71,7 +71,7 @@ def test_a_silo_knows_its_jobs_its_ledger_and_its_results(kept: Path) -> None:
     jobs = json.loads((kept / "jobs.json").read_text())
     done = site.store().get(jobs["done"])
     assert done is not None
-    assert done.state == State.DONE
+    assert done.state == SiloState.DONE
     plan = Plan.from_dict(json.loads(done.plan), TASKS)
     assert {record.job for record in site.ledger().jobs()} == set(jobs.values())
     result = JobResult.load(site.settings.results / jobs["done"] / "model.json")

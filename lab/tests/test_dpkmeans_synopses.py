@@ -110,7 +110,7 @@ def test_hardly_any_records_are_fitted_in_silos(algorithm: str, rows: int) -> No
 
 @every
 def test_what_a_method_does_not_know_is_refused(algorithm: str) -> None:
-    with pytest.raises(PlanError, match="alpha belongs"):
+    with pytest.raises(PlanError, match="it has no option 'alpha'"):
         model(algorithm=algorithm, alpha=0.5).fit(X)
     if algorithm != "dpem":
         with pytest.raises(PlanError, match="rounds"):

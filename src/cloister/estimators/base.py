@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -33,6 +33,7 @@ from cloister.privacy.noise import DiscreteNoise, NoiseSource
 from cloister.protocol.plan import Plan
 from cloister.schema import Schema
 from cloister.task import Classifier, Task
+from cloister.tasks.options import options_of
 from cloister.tasks.preparation.pipeline import Pipeline
 
 
@@ -88,6 +89,7 @@ class PrivateEstimator(BaseEstimator):
     """
 
     _task: ClassVar[type[Task]]  # of which a model is
+    _names: ClassVar[Mapping[str, str]] = {}  # of options that scikit-learn calls otherwise
     _new_noise: ClassVar[Callable[[], NoiseSource]] = DiscreteNoise
 
     epsilon: float
@@ -140,14 +142,26 @@ class PrivateEstimator(BaseEstimator):
         return read_silos(X, spending)
 
     def _options(self, data: SiloData) -> dict[str, Any]:
-        """Return the options of the task."""
-        raise NotImplementedError
+        """Return the options that the task declares and the estimator or its data have."""
+        own = self.get_params(deep=False)
+        given = {self._names.get(name, name): value for name, value in own.items()}
+        given["target"] = data.target
+        if "random_state" in own:
+            given["public_seed"] = public_seed(own["random_state"])
+        known = {option.name for option in options_of(self._kind)}
+        told = {name: _plain(given[name]) for name in known & given.keys()}
+        return {k: v for k, v in told.items() if v is not None}  # None: the task's own default
+
+    @property
+    def _kind(self) -> type[Task]:
+        """The task that a fit runs."""
+        return self._task
 
     def _task_of(self, options: dict[str, Any]) -> tuple[type[Task], dict[str, Any]]:
         """Return the task with its options, after the steps of `prepare` if there are any."""
         if steps := getattr(self, "prepare", None):
-            return Pipeline, {"steps": [*steps, (self._task.name, options)]}
-        return self._task, options
+            return Pipeline, {"steps": [*steps, (self._kind.name, options)]}
+        return self._kind, options
 
     def _keep(self, result: JobResult) -> None:
         """Set the fitted attributes, functions of a released result alone."""
@@ -278,6 +292,11 @@ class PrivateEstimator(BaseEstimator):
 
     def __sklearn_tags__(self) -> Any:
         return private_tags(super().__sklearn_tags__())
+
+
+def _plain(value: Any) -> Any:
+    """Return a number of numpy as one of Python, which a plan can hold."""
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def private_tags(tags: Any) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cloister.errors import PlanError
-from cloister.estimators.base import PrivateClassifier, public_seed
+from cloister.estimators.base import PrivateClassifier
 from cloister.estimators.tables import Floats, SiloData
 from cloister.jobs import JobResult
 from cloister.task import Task
@@ -86,6 +86,12 @@ class DPRandomForestClassifier(PrivateClassifier):
     """
 
     _task: ClassVar[type[Task]] = RandomForest
+    _names: ClassVar[Mapping[str, str]] = {
+        "n_estimators": "n_trees",
+        "max_depth": "depth",
+        "max_features": "columns_per_tree",
+        "learning_rate": "rate",
+    }
 
     kind: str | None = None
     n_estimators: int | None = None
@@ -100,17 +106,8 @@ class DPRandomForestClassifier(PrivateClassifier):
 
     def _options(self, data: SiloData) -> dict[str, Any]:
         checked_costs(self.costs, len(self.classes_))
-        return {
-            "target": data.target,
-            "kind": self.kind,
-            "n_trees": self.n_estimators,
-            "depth": self.max_depth,
-            "columns_per_tree": self.max_features,
-            "bins": self.bins,
-            "rate": self.learning_rate,
-            "class_weight": _by_position(self.class_weight, self.classes_),
-            "public_seed": public_seed(self.random_state),
-        }
+        weights = _by_position(self.class_weight, self.classes_)
+        return {**super()._options(data), "class_weight": weights}
 
     def _keep(self, result: JobResult) -> None:
         super()._keep(result)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from html import escape
 from typing import Any, Self
 
@@ -13,7 +13,7 @@ from cloister.errors import AccuracyWarning, PlanError
 from cloister.estimators.base import PrivateEstimator, public_seed
 from cloister.estimators.centres import CentreModel
 from cloister.estimators.release import check_whole
-from cloister.estimators.tables import Floats, SiloData
+from cloister.estimators.tables import Floats
 from cloister.jobs import JobResult
 from cloister.protocol.plan import Plan
 from cloister.schema import Schema
@@ -24,6 +24,7 @@ from cloister.tasks.clustering import kmeans_tasks
 from cloister.tasks.clustering.auto import Auto
 from cloister.tasks.clustering.clusters import clusters_above_noise, records_left_out
 from cloister.tasks.clustering.select_k import SelectK
+from cloister.tasks.options import check_known, options_of
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -124,26 +125,13 @@ class DPKMeans(CentreModel, PrivateEstimator):
             raise PlanError(
                 f"algorithm must be one of {list(kmeans_tasks())}, got {self.algorithm!r}{way}."
             )
-        if self.alpha is not None and self.algorithm != "fastlloyd":
-            raise PlanError(f"alpha belongs to 'fastlloyd', got it with {self.algorithm!r}.")
-        if self.rounds is not None and "rounds" not in _fields_of(kmeans_tasks()[self.algorithm]):
-            raise PlanError(f"rounds are fixed by the plan of {self.algorithm!r}; leave them out.")
-        given = {} if self.rounds is None else {"rounds": self.rounds}
-        check_whole(n_clusters=self.n_clusters, **given)
+        asked = [name for name in ("alpha", "rounds") if getattr(self, name) is not None]
+        check_known(self._kind, asked)
+        check_whole(n_clusters=self.n_clusters)
 
-    def _task_of(self, options: dict[str, Any]) -> tuple[type[Task], dict[str, Any]]:
-        return kmeans_tasks()[self.algorithm], options
-
-    def _options(self, data: SiloData) -> dict[str, Any]:
-        given: dict[str, Any] = {
-            "rounds": None if self.rounds is None else int(self.rounds),
-            "alpha": None if self.alpha is None else float(self.alpha),
-        }
-        options = {name: value for name, value in given.items() if value is not None}
-        if "relocate_empty" in _fields_of(kmeans_tasks()[self.algorithm]):
-            options["relocate_empty"] = self.relocate_empty
-        seed = public_seed(self.random_state)
-        return {**options, "n_clusters": int(self.n_clusters), "public_seed": seed}
+    @property
+    def _kind(self) -> type[Task]:
+        return kmeans_tasks()[self.algorithm]
 
     def _warn(self, stacklevel: int = 3) -> None:
         """Warn if the released sizes leave many of the agreed records out."""
@@ -190,10 +178,11 @@ class DPKMeans(CentreModel, PrivateEstimator):
         algorithm = Auto.name if isinstance(task, SelectK) else task.name
         if algorithm not in kmeans_tasks():
             return None
+        options = {option.name for option in options_of(type(task))}
         return {
             "n_clusters": len(result.results["centres"]),
             "algorithm": algorithm,
-            "rounds": result.plan.rounds if "rounds" in _fields_of(type(task)) else None,
+            "rounds": result.plan.rounds if "rounds" in options else None,
             "relocate_empty": getattr(task, "relocate_empty", None),
         }
 
@@ -219,11 +208,6 @@ _ATTRIBUTES = {
     "sizes_half_width_": "size_half_width",
 }
 """Attributes by the names of the task's results."""
-
-
-def _fields_of(task: type[Task]) -> set[str]:
-    """Return the names of a task's public numbers."""
-    return {field.name for field in fields(task)}  # type: ignore[arg-type]  # as in Plan.to_dict
 
 
 def _html(model: DPKMeans) -> str:

@@ -95,9 +95,7 @@ class DPLogisticRegression(PrivateClassifier):
     reference: Mapping[str, str] | None = None
 
     def _options(self, data: SiloData) -> dict[str, Any]:
-        names = ("C", "rounds", "clip", "shrinkage", "reference")
-        given = {name: getattr(self, name) for name in names}
-        return {"target": data.target, "class_weight": self._weights(data), **given}
+        return {**super()._options(data), "class_weight": self._weights(data)}
 
     def _keep(self, result: JobResult) -> None:
         super()._keep(result)
@@ -263,10 +261,6 @@ class DPLinearRegression(RegressorMixin, PrivateSupervised):
     def _check(self) -> None:
         if not isinstance(self.bounds, Schema) and self.target_bounds is None:
             raise PlanError("target_bounds must be given: two public numbers that y lies between.")
-
-    def _options(self, data: SiloData) -> dict[str, Any]:
-        names = ("alpha", "clip", "shrinkage", "sandwich", "reference")
-        return {"target": data.target, **{name: getattr(self, name) for name in names}}
 
     def _keep(self, result: JobResult) -> None:
         super()._keep(result)

@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from cloister.estimators.base import PrivateClassifier
-from cloister.estimators.tables import SiloData
 from cloister.jobs import JobResult
 from cloister.task import Task
 from cloister.tasks.population import ENDS
@@ -85,10 +84,6 @@ class DPNaiveBayes(PrivateClassifier):
     most_counts: float | None = None
     smoothing: float = 1.0
     prepare: Sequence[tuple[str, Mapping[str, Any]]] | None = None
-
-    def _options(self, data: SiloData) -> dict[str, Any]:
-        names = ("numbers", "bins", "most_counts", "smoothing")
-        return {"target": data.target, **{name: getattr(self, name) for name in names}}
 
     def _keep(self, result: JobResult) -> None:
         """Set the learned attributes; those of kinds of columns that are not there stay absent."""

@@ -10,8 +10,8 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import OutlierMixin
 
 from cloister.errors import PlanError
-from cloister.estimators.base import PrivateEstimator, public_seed
-from cloister.estimators.tables import Floats, SiloData, new_rows
+from cloister.estimators.base import PrivateEstimator
+from cloister.estimators.tables import Floats, new_rows
 from cloister.jobs import JobResult
 from cloister.task import Task
 from cloister.tasks.patterns.outliers import Outliers
@@ -79,16 +79,6 @@ class DPOutlierDetector(OutlierMixin, PrivateEstimator):
     group: str | None = None
     min_group: float = 0.0
     random_state: Any = None
-
-    def _options(self, data: SiloData) -> dict[str, Any]:
-        return {
-            "method": self.method,
-            "threshold": float(self.threshold),
-            "count_share": float(self.count_share),
-            "group": self.group,
-            "min_group": float(self.min_group),
-            "public_seed": public_seed(self.random_state),
-        }
 
     def _keep(self, result: JobResult) -> None:
         super()._keep(result)

@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from cloister.errors import PlanError
 from cloister.estimators.base import PrivateEstimator
 from cloister.estimators.release import Released, Spending, check_whole, release
-from cloister.estimators.tables import Floats, SiloData, new_rows, read_silos
+from cloister.estimators.tables import Floats, new_rows, read_silos
 from cloister.hazmat.fixedpoint import Grid
 from cloister.jobs import JobResult
 from cloister.privacy.ledger import Ledger
@@ -108,9 +108,6 @@ class DPBounds(_Preparing):
     probabilities: Sequence[float] | None = None
     refine: bool = True
 
-    def _options(self, data: SiloData) -> dict[str, Any]:
-        return {"probabilities": self.probabilities, "refine": bool(self.refine)}
-
     def _keep(self, result: JobResult) -> None:
         super()._keep(result)
         results = result.results
@@ -162,9 +159,6 @@ class DPStandardScaler(_Preparing):
     _task: ClassVar[type[Task]] = Standardise
 
     reach: float = 4.0
-
-    def _options(self, data: SiloData) -> dict[str, Any]:
-        return {"reach": float(self.reach)}
 
     def _keep(self, result: JobResult) -> None:
         super()._keep(result)
@@ -235,14 +229,6 @@ class DPPCA(_Preparing):
 
     def _check(self) -> None:
         check_whole(n_components=self.n_components)
-
-    def _options(self, data: SiloData) -> dict[str, Any]:
-        return {
-            "n_components": int(self.n_components),
-            "clip": float(self.clip),
-            "reach": float(self.reach),
-            "whiten": bool(self.whiten),
-        }
 
     def _keep(self, result: JobResult) -> None:
         super()._keep(result)
