@@ -22,6 +22,22 @@ settings.register_profile("nightly", max_examples=1000, deadline=None, print_blo
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
+# What a folder of tests costs or needs; a test may carry more marks of its own.
+MARKS = {
+    "slow": ("chaos", "docs", "examples", "experiments", "flare", "mpi", "statistical"),
+    "network": ("chaos", "federation", "flare", "mpi", "service", "silo"),
+    "statistical": ("statistical",),
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark every test by its folder."""
+    for item in items:
+        for mark, folders in MARKS.items():
+            if any(folder in item.path.parts for folder in folders):
+                item.add_marker(mark)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """A cache and a ledger of our own: what a user's hold would change what a command does.
