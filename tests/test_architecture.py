@@ -28,7 +28,7 @@ LAYERS = [
     {"privacy", "task"},
     {"tasks", "secagg"},
     {"protocol"},
-    {"transports", "schema"},
+    {"transports", "schema", "code"},
     {"data"},
     {"jobs", "enrolment"},
     {"stability"},
