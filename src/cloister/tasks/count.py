@@ -29,11 +29,6 @@ from cloister.tasks.options import Noise, made
 @declared
 class Count:
     """One noisy count of all records.
-
-    Parameters
-    ----------
-    n_features, frac_bits : int
-    mechanism : {"gaussian", "laplace"}
     """
 
     name: ClassVar[str] = "count"
