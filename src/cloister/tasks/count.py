@@ -28,8 +28,7 @@ from cloister.tasks.options import Noise, made
 
 @declared
 class Count:
-    """One noisy count of all records.
-    """
+    """One noisy count of all records."""
 
     name: ClassVar[str] = "count"
     private: ClassVar[bool] = True
