@@ -28,13 +28,7 @@ from cloister.tasks.options import Noise, made
 
 @declared
 class Count:
-    """One noisy count of all records.
-
-    Parameters
-    ----------
-    n_features, frac_bits : int
-    mechanism : {"gaussian", "laplace"}
-    """
+    """One noisy count of all records."""
 
     name: ClassVar[str] = "count"
     private: ClassVar[bool] = True

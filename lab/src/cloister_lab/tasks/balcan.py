@@ -56,13 +56,11 @@ class Balcan:
 
     Parameters
     ----------
-    n_clusters, n_features : int, >= 1
     n_axes : int in [1, 5]
         Axes of the public projection; all columns if there are no more than five.
     levels : int in [1, 10]
         How often cubes are cut in half on every axis; the first has four times the half-width of
         the box as its side, so that it holds the box wherever it is shifted to.
-    frac_bits : int
     public_seed : int
         Of the projection, the shift of the cubes and the start of the search, known to all.
 

@@ -69,14 +69,11 @@ class DPEM:
 
     Parameters
     ----------
-    n_clusters, n_features : int, >= 1
-    rounds : int, >= 1
     covariance : {"full", "diagonal"}
         Of each component. Diagonal needs no products of different columns.
     moment_bits : int in [4, 12]
         Records are rounded once more, to multiples of ``2**-moment_bits``, before they are
         multiplied.
-    frac_bits : int
     public_seed : int
         Of the starting means, which are never records.
 

@@ -65,11 +65,9 @@ class FedDPInit:
 
     Parameters
     ----------
-    n_clusters, n_features : int, >= 1
     reference : tuple of tuples of float in [-1, 1], grid coordinates
         Public points, never records of this study: each a row of `n_features`. By default
         `reference_size` uniform points of the box from `public_seed`.
-    reference_size : int in [n_clusters, 1000]
     components : int in [1, n_features]
         Number of main axes.
     margin : float in (0, 1]
@@ -79,7 +77,6 @@ class FedDPInit:
         Rounds of Lloyd after the start.
     product_bits : int
         Records are cut toward zero to multiples of ``2**-product_bits`` before they are multiplied.
-    frac_bits : int
     public_seed : int
         Of the reference points and of the restarts of k-means, known to all.
 

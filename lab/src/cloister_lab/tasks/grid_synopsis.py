@@ -64,7 +64,6 @@ class EUGkM:
 
     Parameters
     ----------
-    n_clusters, n_features : int, >= 1
     cells_per_axis : int, >= 1
         Parts of each column's range; at most 65536 cells in all.
     mechanism : {"laplace", "gaussian"}
@@ -72,7 +71,6 @@ class EUGkM:
     negatives : {"project", "zero"}
         What is done about noise in the counts: the nearest non-negative counts with the same sum,
         or, as published, negative ones become zero, which leaves half of the noise of empty cells.
-    frac_bits : int
     public_seed : int
         Of the restarts of k-means, known to all.
 

@@ -60,7 +60,6 @@ class LSHTree:
 
     Parameters
     ----------
-    n_clusters, n_features : int, >= 1
     depth : int in [1, 16]
         Number of levels below the root.
     min_size : int, >= 1
@@ -72,8 +71,6 @@ class LSHTree:
     offset : float, >= 0, grid coordinates
         Planes pass the middle of the box at distances up to this. The published ones all go
         through it (0), and so tell directions apart, not distances.
-    mechanism : {"gaussian", "laplace"}
-    frac_bits : int
     public_seed : int
         Of the planes and of the restarts of k-means, known to all.
 

@@ -56,13 +56,11 @@ class MaxCoverHistogram:
 
     Parameters
     ----------
-    n_clusters, n_features : int, >= 1
     n_axes : int in [1, 5]
         Axes of the public projection; all columns if there are no more than five.
     fineness : int in [2, 6]
         The finest grid has ``2**fineness`` cells on an axis, at most 65536 in all; the next ones
         have half as many, down to four.
-    frac_bits : int
     public_seed : int
         Of the projection and of the restarts of k-means, known to all.
 

@@ -59,12 +59,10 @@ class _ZoneLoop(ABC):
 
     Parameters
     ----------
-    n_clusters, n_features : int, >= 1
     rounds : int, >= 1
         Number of noisy sums.
     first_radius, radius : float, grid coordinates
         As in :class:`~cloister.tasks.clustering.kmeans.FastLloyd`; no zone is larger.
-    frac_bits : int
     public_seed : int
         Seed of the starting centres and of every draw, known to all.
     relocate_empty : bool

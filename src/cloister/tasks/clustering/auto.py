@@ -63,7 +63,6 @@ class Auto:
 
     Parameters
     ----------
-    n_clusters, n_features, nominal_n : int, >= 1
     mu : float, > 0
         GDP parameter of the whole budget; lengths of frames follow from it.
     frac_bits : int

@@ -115,8 +115,6 @@ class _LloydLoop(ABC):
 
     Parameters
     ----------
-    n_clusters, n_features : int, >= 1
-    rounds : int, >= 1
     frac_bits : int
         Records and centres lie on multiples of ``2**-frac_bits`` in ``[-1, 1]``.
     post : {"fold", "truncate", "none"}
@@ -437,7 +435,6 @@ class FastLloyd(_LloydLoop):
     first_radius, radius : float in (0, 2 sqrt(n_features)], grid coordinates
         In the first and in the later rounds a record counts only within this distance of its
         centre, which bounds what it adds, and the centre moves at most this far.
-    mechanism : {"gaussian", "laplace"}
     radius_clip : bool
         Whether a move is shortened to the radius.
 

@@ -67,11 +67,8 @@ class SelectK:
 
     Parameters
     ----------
-    min_clusters, max_clusters : int, 1 <= min_clusters < max_clusters <= 256
-    n_features, nominal_n : int, >= 1
     mu : float, > 0
         GDP parameter of the whole budget.
-    frac_bits, public_seed : int
 
     Notes
     -----

@@ -71,7 +71,6 @@ class Evaluation:
 
     Parameters
     ----------
-    n_features : int
     classes : tuple of str
         Of truth and prediction, at least 2.
     truth : int
@@ -89,7 +88,6 @@ class Evaluation:
         Of the histogram of scores.
     silos : tuple of str
         Where each silo's measures are released, too: the silos, in the plan's order.
-    frac_bits : int
 
     Notes
     -----

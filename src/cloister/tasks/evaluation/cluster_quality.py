@@ -57,12 +57,10 @@ class ClusterQuality:
 
     Parameters
     ----------
-    n_features : int
     centres : tuple of tuple of int, grid steps
         At least two; released by an earlier job, or chosen without records.
     n_bins : int, >= 2
         Of the histogram of silhouettes.
-    frac_bits : int
 
     Notes
     -----

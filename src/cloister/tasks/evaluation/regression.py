@@ -55,7 +55,6 @@ class RegressionEvaluation:
 
     Parameters
     ----------
-    n_features : int
     truth : int
         Column of the true number.
     low, high : float, data units
@@ -72,7 +71,6 @@ class RegressionEvaluation:
         Its public bounds.
     silos : tuple of str
         Where each silo's measures are released, too: the silos, in the plan's order.
-    frac_bits : int
 
     Notes
     -----

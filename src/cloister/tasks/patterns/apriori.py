@@ -110,7 +110,6 @@ class Apriori:
         Sets that contain all items of one of these are not released.
     public_seed : int
         Of the choice that "truncate" makes.
-    frac_bits : int
 
     Notes
     -----

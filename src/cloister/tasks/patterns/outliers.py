@@ -97,7 +97,6 @@ class Outliers:
         Part of the budget for the number of outliers; 0 if it is not released.
     group : int or None
         Column by whose categories outliers are counted.
-    group_names : tuple of str
     min_group : float, >= 0
         A noisy count of a group below this is not shown.
     n_views, n_cells : int

@@ -48,7 +48,6 @@ class Bounds:
     ----------
     quantiles : Quantiles
         At the two probabilities.
-    names : tuple of str
     low, high : tuple of float, data units
         The public box.
     categories : tuple of tuple of str

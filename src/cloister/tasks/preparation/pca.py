@@ -58,13 +58,10 @@ class PCA:
 
     Parameters
     ----------
-    names : tuple of str
-    low, high : tuple of float, data units
     categories : tuple of tuple of str
         Of each column; empty for numbers.
     kept : tuple of int
         Columns that take no part and follow the components unchanged.
-    n_components : int, >= 1
     clip : float, > 0
         A record further from the mean than this part of ``sqrt(numbers + 2 categorical columns)``
         is shortened to that; from 2 on none is.
@@ -72,7 +69,6 @@ class PCA:
         Deviations at which a coordinate is cut.
     whiten : bool
         Whether coordinates are in deviations of their own component, and not of the first.
-    frac_bits : int
 
     Notes
     -----

@@ -57,7 +57,6 @@ class Pipeline:
         Of the columns before the first step.
     low, high : tuple of float, data units
         Their box.
-    frac_bits : int
 
     Notes
     -----

@@ -67,15 +67,12 @@ class Quantiles:
 
     Parameters
     ----------
-    n_features : int
     used : tuple of int
         Columns whose quantiles are released; at least one.
-    probabilities : tuple of float in (0, 1)
     levels : int in [1, 6]
         Of a tree; its finest level has ``4**levels`` cells.
     rounds : int, 1 or 2
         Trees: over cells of equal width, then over cells that the first one chose.
-    frac_bits : int
 
     Notes
     -----

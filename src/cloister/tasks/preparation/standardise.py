@@ -41,8 +41,6 @@ class Standardise:
     ----------
     statistics : Statistics
         Of the columns that are standardised. The others stay as they are.
-    names : tuple of str
-    low, high : tuple of float, data units
     categories : tuple of tuple of str
         Of each column; empty for numbers.
     reach : float, > 0

@@ -51,12 +51,10 @@ class Statistics:
 
     Parameters
     ----------
-    n_features : int
     used : tuple of int
         Columns that are looked at; at least one.
     covariance : bool
         Whether covariances and correlations are released, too.
-    frac_bits : int
 
     Notes
     -----

@@ -65,10 +65,8 @@ class _Averaging(ABC):
 
     Parameters
     ----------
-    n_features : int
     n_clients : int, >= 1
         Public number of clients in all silos together: with `rate`, the denominator of the mean.
-    rounds : int, >= 1
     clip : float, > 0
         The longest update, in the units of the parameters.
     clients : str
@@ -82,11 +80,9 @@ class _Averaging(ABC):
         all rounds sum to 1 in any case.
     server_rate : float, > 0
         How far the model follows the mean update.
-    momentum : float in [0, 1)
     trust : {"sum", "local"}
         "local": each silo is one client, its own noise hides which records of all possible ones it
         has, and all of that noise is in the result. For comparison: it needs very many silos.
-    frac_bits : int
 
     Notes
     -----
@@ -307,7 +303,6 @@ class _Trained(_Averaging):
 
     Parameters
     ----------
-    target : int
     levels : tuple of int
         Categories of each column of the schema; 0 for numbers.
     client_column : int
@@ -316,7 +311,6 @@ class _Trained(_Averaging):
         Hidden units; 0 for a linear model.
     local_steps : int, >= 1
         Steps of gradient descent, over all of its records, that a client takes in a round.
-    local_rate : float, > 0
     public_seed : int
         Of the hidden layer's start.
     """

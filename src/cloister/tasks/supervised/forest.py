@@ -75,15 +75,10 @@ class RandomForest:
     ----------
     n_features : int
         Columns, the target among them.
-    target : int
-    classes : tuple of str, at least 2
     levels : tuple of int
         Categories of each column; 0 for numbers.
-    kind : {"random", "boosted"}
-    n_trees : int in [1, 1000]
     depth : int in [1, 10]
         Every tree has ``2**depth`` leaves.
-    columns_per_tree : int, >= 1
     bins : int in [2, 1024]
         Bins of equal width of a column of numbers; their walls are the public split candidates.
     rate : float in (0, 1]
@@ -92,8 +87,6 @@ class RandomForest:
         What the odds of each class are multiplied by after release; none if empty.
     balanced : bool
         Weigh classes by one over their noisy size instead; after release too.
-    public_seed : int
-    frac_bits : int
     """
 
     name: ClassVar[str] = "forest"

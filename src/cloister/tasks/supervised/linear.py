@@ -132,7 +132,6 @@ class Linear:
         variance of residuals depends on; else residuals are taken to have one variance.
     reference : tuple of int
         Of each column: the category that others are compared with in the report.
-    frac_bits : int
 
     Notes
     -----

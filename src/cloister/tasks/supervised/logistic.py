@@ -110,19 +110,15 @@ class Logistic:
     ----------
     n_features : int
         Columns, the target among them.
-    target : int
-    classes : tuple of str, 2 to 64
     levels : tuple of int
         Of each column: 0 for numbers, else the number of categories.
     names : tuple of str
         Of the columns of the design, the intercept last.
     low, high : tuple of float
         The box, data units.
-    rounds : int, >= 3
     clip : float in (0, 32], optional
         The first gradients, and curvatures, are of rows, centred and scaled, shortened to this
         length; None takes `first_length`, less where columns are seen to spread less.
-    first_length : float in (0, 32]
     penalty : float, >= 0
         Of half the squared norm of the coefficients, intercepts left out, where numbers are scaled
         to ``[-1, 1]`` by their public bounds: 1 / C of scikit-learn.
@@ -132,7 +128,6 @@ class Logistic:
         Whether weights that drown in noise are drawn toward 0. Without noise it changes nothing.
     reference : tuple of int
         Of each column: the category that odds ratios are against; 0 for numbers.
-    frac_bits : int
 
     Notes
     -----

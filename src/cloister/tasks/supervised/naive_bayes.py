@@ -74,14 +74,11 @@ class NaiveBayes:
     ----------
     n_features : int
         Columns, the target among them.
-    target : int
-    classes : tuple of str, at least 2
     kinds : tuple of str, one for each column
         ``"class"`` for the target, ``"table"`` for categories and booleans, and ``"binned"``,
         ``"gaussian"`` or ``"counts"`` for numbers.
     cells : tuple of int
         Categories or bins of each column; 0 where there are none.
-    categories : tuple of tuple of str
     low, high : tuple of float
         The box, data units.
     words : tuple of int
@@ -93,7 +90,6 @@ class NaiveBayes:
         Largest sum of a record's counts; a record with more is scaled down to it. 0 without counts.
     smoothing : float, > 0
         Records added to every cell after release.
-    frac_bits : int
 
     Notes
     -----
