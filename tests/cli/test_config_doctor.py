@@ -35,6 +35,7 @@ from cloister.enrolment import (
 from cloister.local import COORDINATOR, LocalFederation
 from cloister.privacy.events import GaussianEvent
 from cloister.privacy.filter import Split
+from cloister.protocol.plan import PROTOCOL_VERSION
 from cloister.settings import ROLES
 
 Said = pytest.CaptureFixture[str]
@@ -338,7 +339,7 @@ def test_nothing_is_wrong_with_a_sound_silo(home: Callable[..., str], capsys: Sa
         "coordinator",
         "clock",
     }
-    assert "protocol 1" in found["versions"][1]
+    assert f"protocol {PROTOCOL_VERSION}" in found["versions"][1]
     assert Schema.load(Path(home()).with_name("schema.toml")).digest() in found["schema"][1]
     assert found["tls"][1].startswith("TLSv1.3, for localhost, until ")
     assert main(["doctor", "--config", home()]) == 0

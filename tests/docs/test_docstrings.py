@@ -13,6 +13,7 @@ import pytest
 
 import cloister
 from cloister import estimators
+from cloister.tasks.options import options_of
 
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 MODULES = sorted(
@@ -62,7 +63,8 @@ def described(text: str) -> dict[str, str]:
 def documentation(kind: Any) -> dict[str, str]:
     """Return what a class says of its parameters, and what those that it is made of say."""
     parts = reversed(kind.__mro__) if inspect.isclass(kind) else [kind]
-    return {
+    declared = {one.name: one.help for one in options_of(kind)} if hasattr(kind, "Options") else {}
+    return declared | {
         k: v for part in parts for k, v in described(inspect.cleandoc(part.__doc__ or "")).items()
     }
 

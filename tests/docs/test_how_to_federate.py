@@ -55,7 +55,7 @@ def refusal_on(page: str, folder: Path) -> str | None:
     coordinator: Any = Coordinator(pins)
     plan = _planned(_parser(words).parse_args(words), coordinator)
     (analyst,) = settings.analysts
-    return Policy.of(settings.policy).refusal(
+    return Policy(settings.policy).refusal(
         plan,
         silo=own,
         schema=schema,

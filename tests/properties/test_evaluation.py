@@ -461,7 +461,7 @@ def test_a_silo_declines_a_breakdown_unless_its_owner_allows_it() -> None:
 
 def test_a_plan_with_a_model_in_it_survives_its_text() -> None:
     plan = of_three(silos=SILOS, by_silo=True)
-    again = Plan.from_dict(json.loads(plan.canonical_json()), DOUBLES)
+    again = Plan.from_dict(json.loads(plan.canonical_json()), {"evaluation": Evaluation, **DOUBLES})
     assert again == plan
     assert again.digest == plan.digest
     table = three_table(60)

@@ -17,7 +17,7 @@ from cloister.protocol.plan import Plan
 from cloister.protocol.progress import Progress
 from cloister.schema import schema_of
 from cloister.task import GridState, Integers
-from cloister.tasks import TASKS
+from cloister.tasks import installed
 from cloister.tasks.examples import BOOLEAN, CATEGORY, NUMBER, OTHER_NUMBER, numbers
 from cloister.tasks.moments import PRODUCT, SQUARE, sum_products, unpack_products
 from cloister.tasks.preparation.pca import rounded_to_unit
@@ -166,7 +166,7 @@ VECTORS: dict[str, tuple[str, Any, dict[str, Any]]] = {
 def planned(name: str) -> Plan:
     task, columns, options = VECTORS[name]
     return make_plan(
-        TASKS[task],
+        installed()[task],
         schema_of(columns),
         ["silo-0"],
         budget=Budget(8.0, 1e-6),

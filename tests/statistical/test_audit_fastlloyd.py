@@ -50,6 +50,7 @@ from numpy.typing import NDArray
 from scipy import optimize
 
 import cloister
+import cloister_lab
 from cloister.hazmat.discrete import discrete_gaussian, discrete_laplace
 from cloister.hazmat.fixedpoint import Grid
 from cloister.hazmat.ring import Integers, to_integers
@@ -617,7 +618,7 @@ def test_the_chernoff_rate_bounds_the_tail_of_products() -> None:
     ],
 )
 def test_the_lines_that_a_proof_cites_are_there(name: str, lines: int) -> None:
-    root = Path(cloister.__file__).parent
+    product, lab = (Path(package.__file__).parent for package in (cloister, cloister_lab))
     page = Path(__file__).parents[2] / "docs" / "proofs" / name
     if not page.is_file():
         pytest.skip("docs are not beside the tests")
@@ -626,6 +627,7 @@ def test_the_lines_that_a_proof_cites_are_there(name: str, lines: int) -> None:
     )
     assert len(cited) == lines
     for module, function, line in cited:
+        root = lab.parent if module.startswith(lab.name) else product
         source = (root / module).read_text()
         assert f"def {function.rpartition('.')[2]}(" in source, f"{module} lost {function}"
         assert "".join(line.split()) in "".join(source.split()), f"{module} lost {line}"

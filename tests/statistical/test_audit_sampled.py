@@ -66,7 +66,7 @@ def test_a_silo_that_samples_nobody_out_is_caught(monkeypatch: pytest.MonkeyPatc
 def test_sampled_noise_with_every_client_in_is_caught_by_its_price() -> None:
     plan = sampled(0.2)
     everybody = replace(plan.task, rate=1.0, noise_multiplier=0.0)
-    honest = replace(plan, task=everybody)
+    honest = replace(plan, task=everybody, layout=None)
     assert not price(honest).alarms
     (block,) = plan.task.blocks(0)
     assert plan.noise_scale(block) < 0.8 * honest.noise_scale(block)
