@@ -175,6 +175,7 @@ def test_names_of_the_testing_kit() -> None:
         "toy_plan",
         "toy_records",
         "toy_schema",
+        "toy_task",
         "zero_noise",
         "zero_noise_command",
     ]

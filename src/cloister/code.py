@@ -18,13 +18,13 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from cloister.protocol.plan import WITHOUT_LAYOUT, Code, Plan
-from cloister.task import Task, tasks_within
+from cloister.task import Task, tasks_inside
 
 _OURS = "cloister"
 
 
 def code_of(task: Task) -> Code | None:
-    """Return the code of a task and of every task that is a step of it.
+    """Return the code of a task and of every task that it is made of.
 
     Returns
     -------
@@ -32,7 +32,7 @@ def code_of(task: Task) -> Code | None:
         None for a class that stands in no file, such as one of a notebook: it runs in this process
         only.
     """
-    return _code(*dict.fromkeys(type(one) for one in tasks_within(task)))
+    return _code(*dict.fromkeys(type(one) for one in tasks_inside(task)))
 
 
 def other_code(plan: Plan) -> str | None:

@@ -9,7 +9,7 @@ line, report) is done for it. To add one, write a class with these members in on
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from math import log, prod, sqrt
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, runtime_checkable
 
@@ -289,6 +289,19 @@ def inside(records: Records, frac_bits: int) -> Records:
         return records
     kept: Records = records[((records <= one) & (records >= -one)).all(axis=1)]
     return kept
+
+
+def tasks_inside(value: object) -> Iterator[Task]:
+    """Yield a task and every task that it is made of: steps, models, whatever its fields hold."""
+    if isinstance(value, Task):
+        yield value
+        for one in fields(value):  # type: ignore[arg-type]  # a protocol cannot say that tasks are dataclasses
+            yield from tasks_inside(getattr(value, one.name))
+    elif isinstance(value, tuple | list):
+        for part in value:
+            yield from tasks_inside(part)
+    elif isinstance(value, Mapping):
+        yield from tasks_inside(tuple(value.values()))
 
 
 def tasks_within(task: Task) -> Iterator[Task]:

@@ -13,7 +13,7 @@ from cloister.errors import AccuracyWarning, PlanError
 from cloister.estimators.base import PrivateEstimator, public_seed
 from cloister.estimators.centres import CentreModel
 from cloister.estimators.release import check_whole
-from cloister.estimators.tables import Floats
+from cloister.estimators.tables import Floats, SiloData
 from cloister.jobs import JobResult
 from cloister.protocol.plan import Plan
 from cloister.schema import Schema
@@ -132,6 +132,12 @@ class DPKMeans(CentreModel, PrivateEstimator):
     @property
     def _kind(self) -> type[Task]:
         return kmeans_tasks()[self.algorithm]
+
+    def _options(self, data: SiloData) -> dict[str, Any]:
+        known = {option.name for option in options_of(self._kind)}
+        # None has a meaning of its own here: start empty centres again where that pays
+        own = {"relocate_empty": self.relocate_empty} if "relocate_empty" in known else {}
+        return super()._options(data) | own
 
     def _warn(self, stacklevel: int = 3) -> None:
         """Warn if the released sizes leave many of the agreed records out."""

@@ -24,7 +24,7 @@ import numpy as np
 from cloister.hazmat.ring import to_words
 from cloister.protocol.plan import Plan
 from cloister.protocol.progress import Progress
-from cloister.task import Integers, Records, Task
+from cloister.task import Integers, Records, Task, tasks_inside
 
 Trace = Mapping[str, Any]
 """What comes out, as JSON-able values: *states*, *results* of each, what is shown of the last, and
@@ -79,14 +79,15 @@ def replay_elsewhere(plan: Plan, released: Sequence[Integers], records: Records)
         Empty if the task fails there. None if its class cannot be imported by another interpreter:
         it was made by a function, or stands in the script that runs.
     """
-    kind = type(plan.task)
-    if not _can_be_imported(kind):
+    kinds = list(dict.fromkeys(type(task) for task in tasks_inside(plan.task)))
+    if not all(map(_can_be_imported, kinds)):
         return None
     given = {
         "path": [str(Path(entry).resolve()) for entry in sys.path],
-        "module": kind.__module__,
-        "file": getattr(sys.modules[kind.__module__], "__file__", None),
-        "class": kind.__qualname__,
+        "tasks": [
+            (k.__module__, getattr(sys.modules[k.__module__], "__file__", None), k.__qualname__)
+            for k in kinds
+        ],
         "plan": plan.to_dict(),
         "released": [values.tolist() for values in released],
         "records": records.tolist(),
@@ -111,10 +112,10 @@ def main() -> None:
     """Read a job from standard input and write what comes out of it."""
     given = json.load(sys.stdin)
     try:
-        task = _imported(given["module"], given["file"], given["class"])
+        tasks = [_imported(*place) for place in given["tasks"]]
     except Exception:  # whatever another's file does
         sys.exit(_NOT_IMPORTED)
-    plan = Plan.from_dict(given["plan"], {task.name: task})
+    plan = Plan.from_dict(given["plan"], {task.name: task for task in tasks})
     width = plan.grid.n_features
     records = np.array(given["records"], dtype=np.int32).reshape(-1, width)
     released = [np.array(values, dtype=np.int64) for values in given["released"]]

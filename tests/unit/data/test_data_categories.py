@@ -26,7 +26,7 @@ from cloister.tasks import TASKS
 
 COLOURS = ("rouge", "vert foncé", "bleu", "?")
 SHARED = Path(__file__).resolve().parents[3].parent / "shared" / "data"
-ADULT = Path(__file__).resolve().parents[3] / "src/cloister/experiments/schemas/adult.toml"
+ADULT = Path(__file__).resolve().parents[3] / "lab/src/cloister_lab/experiments/schemas/adult.toml"
 
 
 def schema(*columns: dict[str, Any]) -> Schema:
