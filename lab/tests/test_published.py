@@ -21,11 +21,14 @@ from scipy.stats import beta
 from sklearn.utils.estimator_checks import check_estimator
 
 from cloister import TASKS, Budget, run_plan
-from cloister.errors import DataError, PlanError, PrivacyWarning
+from cloister.code import other_code
+from cloister.errors import DataError, LocalProtocolError, PlanError, PrivacyWarning
 from cloister.privacy import accounting
 from cloister.privacy.noise import DiscreteNoise
-from cloister.protocol.plan import Plan
+from cloister.protocol.client import Client
+from cloister.protocol.plan import WITHOUT_LAYOUT, Plan
 from cloister.randomness import public_generator
+from cloister.secagg.masks import GroupMask
 from cloister.tasks import installed
 from cloister.testing import UNMET_CHECKS, SimulatedNoise, ZeroNoise, toy_plan, toy_task
 from cloister_lab.curator import CuratorMethod
@@ -236,8 +239,14 @@ def test_a_plan_that_names_them_is_refused(method: Any) -> None:
     document = json.loads(json.dumps(toy_plan().to_dict()))
     Plan.from_dict(document, installed())
     document["task"] = {"name": method.name, "n_clusters": 2, "n_features": 2}
+    plan = Plan.from_dict(document, installed())  # it can be carried, and no more
+    assert not plan.opened
+    assert "is not installed here" in str(other_code(plan))
+    with pytest.raises(LocalProtocolError, match="does not have the code"):
+        Client(plan, plan.silos[0], [], GroupMask(bytes(32)))
+    del document["layout"]
     with pytest.raises(PlanError, match="task must be one of"):
-        Plan.from_dict(document, installed())
+        Plan.from_dict({**document, "protocol": WITHOUT_LAYOUT}, installed())
 
 
 # --- What they do ---------------------------------------------------------------------------------
