@@ -109,15 +109,21 @@ def installed(names: Collection[str] | None = None) -> Catalogue:
         If two packages offer a task of the same name, or one has the name of ours.
     """
     places = {name: f"cloister.tasks.{place}" for name, place in _SHIPPED.items()}
-    for entry in entry_points(group=GROUP):
-        if names is not None and entry.name not in names:
+    for name, place in _offered():
+        if names is not None and name not in names:
             continue
-        if places.setdefault(entry.name, entry.value) != entry.value:
+        if places.setdefault(name, place) != place:
             raise PlanError(
-                f"task {entry.name!r} must come from one package, got {places[entry.name]!r} and "
-                f"{entry.value!r}; uninstall one of them."
+                f"task {name!r} must come from one package, got {places[name]!r} and {place!r}; "
+                "uninstall one of them."
             )
     return Catalogue(places)
+
+
+@cache
+def _offered() -> tuple[tuple[str, str], ...]:
+    """Return names and places of other packages' tasks; looked up once, which takes time."""
+    return tuple((entry.name, entry.value) for entry in entry_points(group=GROUP))
 
 
 def from_file(place: str) -> type[Task]:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import cache
+from types import MappingProxyType
+
 from cloister.task import Task
 from cloister.tasks import installed
 from cloister.tasks.options import options_of
 
 
-def kmeans_tasks() -> dict[str, type[Task]]:
+@cache
+def kmeans_tasks() -> Mapping[str, type[Task]]:
     """Return every private k-means that is installed, ours first: what ``algorithm`` may name."""
     tasks = {name: task for name, task in installed().items() if is_kmeans(task)}
-    return {"auto": tasks.pop("auto"), **tasks}
+    return MappingProxyType({"auto": tasks.pop("auto"), **tasks})
 
 
 def is_kmeans(task: type[Task]) -> bool:
