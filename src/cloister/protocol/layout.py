@@ -54,8 +54,12 @@ class Layout:
             )
         if not all(_is_whole(i, 0) and i < len(self.frames) for i in self.order):
             raise PlanError("order of a layout must name its frames by number; design it again.")
-        if not (0 < self.rate <= 1 and self.noise_multiplier >= 0 and isfinite(self.rate)):
+        if not 0 < self.rate <= 1:
             raise PlanError(f"rate must be in (0, 1], got {self.rate!r}.")
+        if not (isfinite(self.noise_multiplier) and self.noise_multiplier >= 0):
+            raise PlanError(
+                f"noise_multiplier must be a finite number >= 0, got {self.noise_multiplier!r}."
+            )
         for block in (block for frame in self.frames for block in frame):
             _check_block(block)
         weight = sum(block.weight for t in range(self.rounds) for block in self.blocks(t))

@@ -174,7 +174,7 @@ def _add_jobs(app: FastAPI, jobs: Jobs) -> None:
             raise HTTPException(409, f"job {job_id!r} has ended already: it is {state}.")
         return jobs.view(_job(jobs, job_id, caller))
 
-    @app.get("/v1/jobs/{job_id}/result", summary="The result, where the plan publishes it")
+    @app.get("/v1/jobs/{job_id}/result", summary="The noised sums, where the plan publishes them")
     def result(request: Request, job_id: JobId) -> dict[str, Any]:
         job = _job(jobs, job_id, _caller(request))
         if not job.plan["publish"]:

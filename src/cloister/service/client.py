@@ -73,7 +73,7 @@ class Rest:
         return self._call("POST", f"/v1/jobs/{job}/cancel")
 
     def result(self, job: str) -> dict[str, Any]:
-        """Return the result of a job whose plan publishes it."""
+        """Return the noised sums of a job whose plan publishes them."""
         return self._call("GET", f"/v1/jobs/{job}/result")
 
     def silos(self) -> list[dict[str, Any]]:

@@ -458,7 +458,7 @@ class Store:
             connection.execute(_PROGRESS, {"of_job": job, **values})
 
     def publish(self, job: str, result: Mapping[str, Any]) -> None:
-        """Keep the result of a job whose plan publishes it."""
+        """Keep the noised sums of a job whose plan publishes them."""
         with self._transaction() as connection:
             connection.execute(
                 sa.update(_JOBS).where(_JOBS.c.id == job).values(result=canonical(result))
