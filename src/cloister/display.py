@@ -12,10 +12,10 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Measured:
-    """A value with the half-width of its interval; shown as ``value ± spread``."""
+    """A value with its margin of error, half an interval; shown as ``value ± margin``."""
 
     value: float
-    spread: float
+    margin: float
 
 
 @dataclass(frozen=True)
@@ -46,14 +46,14 @@ class Table:
 class Heatmap:
     """A matrix as colours; intervals are written beside the values.
 
-    Of the same shape: `spread` for ``value ± spread``, or `low` and `high` for both ends.
+    Of the same shape: `margin` for ``value ± margin``, or `low` and `high` for both ends.
     """
 
     title: str
     rows: tuple[str, ...]
     columns: tuple[str, ...]
     values: Floats
-    spread: Floats | None = None
+    margin: Floats | None = None
     shade: Floats | None = None
     note: str = ""
     low: Floats | None = None
@@ -62,12 +62,12 @@ class Heatmap:
 
 @dataclass(frozen=True)
 class Bars:
-    """Named bars with error bars of half-length `spread`."""
+    """Named bars with error bars of half-length `margin`."""
 
     title: str
     names: tuple[str, ...]
     values: Floats
-    spread: Floats | None = None
+    margin: Floats | None = None
     unit: str = ""
     note: str = ""
 
@@ -120,4 +120,4 @@ class Graph:
     note: str = ""
 
 
-Exhibit = Table | Heatmap | Bars | Scatter | Curve | Graph
+Display = Table | Heatmap | Bars | Scatter | Curve | Graph

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cloister.declared import Whole, declared
-from cloister.display import Exhibit
+from cloister.display import Display
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
 from cloister.moved import old_name
@@ -256,9 +256,9 @@ class Task(Protocol):
         """Return the final answer in the users' units."""
         ...
 
-    def exhibits(
+    def displays(
         self, results: Mapping[str, Floats], columns: tuple[str, ...]
-    ) -> tuple[Exhibit, ...]:
+    ) -> tuple[Display, ...]:
         """Return the tables and pictures of the report."""
         ...
 

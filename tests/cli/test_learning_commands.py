@@ -143,10 +143,10 @@ def test_a_regression_tells_a_number_in_its_units(ward: Path, capsys: Said) -> N
     assert measures["results"]["mae"][0] < 8
 
 
-def exhibit(folder: Path, title: str) -> dict[str, Any]:
+def display(folder: Path, title: str) -> dict[str, Any]:
     """Return the rows of a table of a released model, by their first cell."""
     found = JobResult.load(folder / "model.json")
-    tables = found.plan.task.exhibits(found.results, found.plan.columns)
+    tables = found.plan.task.displays(found.results, found.plan.columns)
     rows = next(t.rows for t in tables if isinstance(t, Table) and t.title.startswith(title))
     return {str(row[0]): row[1] for row in rows}
 
@@ -163,7 +163,7 @@ def test_a_regression_compares_categories_with_a_reference(
 ) -> None:
     words = f"{words.format(FILES)} --epsilon 4 --out model --reference"
     run(f"{words} work=state", capsys)
-    told = exhibit(ward / "model", title)
+    told = display(ward / "model", title)
     work = {name: cell for name, cell in told.items() if name.startswith("work=")}
     assert [name for name, cell in work.items() if cell == "reference"] == ["work=state"]
     assert all(isinstance(work[f"work={w}"], Between) for w in ("private", "none"))
@@ -175,7 +175,7 @@ def test_odds_ratios_are_against_the_reference(ward: Path, capsys: Said) -> None
         "--reference work=none",
         capsys,
     )
-    told = exhibit(ward / "model", "Odds ratios")
+    told = display(ward / "model", "Odds ratios")
     found = JobResult.load(ward / "model" / "model.json")
     coef = dict(zip(found.plan.task.names, found.results["coef"][0], strict=False))  # type: ignore[attr-defined]  # of a regression
     apart = np.exp(coef["work=state"] - coef["work=none"])

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 
 from cloister.declared import Whole, declared
-from cloister.display import Bars, Exhibit
+from cloister.display import Bars, Display
 from cloister.hazmat.fixedpoint import Grid
 from cloister.task import (
     Block,
@@ -73,9 +73,9 @@ class Histogram:
     def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
         return {name: value / float(1 << self.frac_bits) for name, value in state.items()}
 
-    def exhibits(
+    def displays(
         self, results: Mapping[str, Floats], columns: tuple[str, ...]
-    ) -> tuple[Exhibit, ...]:
+    ) -> tuple[Display, ...]:
         names = tuple(f"bin {i}" for i in range(self.bins))
         title = f"Toy histogram of {columns[0]}"
         return (Bars(title, names, results["counts"], results["half_width"], unit="records"),)

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 
 from cloister.declared import Whole, declared
-from cloister.display import Exhibit, Heatmap
+from cloister.display import Display, Heatmap
 from cloister.hazmat.fixedpoint import Grid
 from cloister.task import (
     Block,
@@ -95,9 +95,9 @@ class BinRates:
     def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
         return {name: value / float(1 << self.frac_bits) for name, value in state.items()}
 
-    def exhibits(
+    def displays(
         self, results: Mapping[str, Floats], columns: tuple[str, ...]
-    ) -> tuple[Exhibit, ...]:
+    ) -> tuple[Display, ...]:
         rows = tuple(f"bin {i}" for i in range(self.bins))
         spread = np.broadcast_to(results["half_width"], self._shape)
         return (Heatmap("Records of each class", rows, self.classes, results["counts"], spread),)

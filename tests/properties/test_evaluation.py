@@ -522,18 +522,18 @@ def test_a_report_draws_errors_of_a_regression_with_both_ends_of_their_intervals
         **{"r2_low": 0.25, "r2_high": 0.75, "bias_half_width": 1.0},
     }
     task = TASKS["numbers"]
-    shown = task.exhibits({k: np.array([v]) for k, v in released.items()}, ("truth", "told"))
-    (drawn,) = (exhibit for exhibit in shown if isinstance(exhibit, Bars))
+    shown = task.displays({k: np.array([v]) for k, v in released.items()}, ("truth", "told"))
+    (drawn,) = (display for display in shown if isinstance(display, Bars))
     assert drawn.values.tolist() == [2.0, 3.0, -1.0]
-    assert drawn.spread is not None
-    assert drawn.spread.tolist() == [0.5, 1.0, 1.5]
+    assert drawn.margin is not None
+    assert drawn.margin.tolist() == [0.5, 1.0, 1.5]
 
 
 def test_a_report_shows_measures_matrix_curves_and_silos() -> None:
     plan, parts, _ = by_silo(SCORED, scored_table(900), truth="truth", score="score")
     result = run_plan(plan, parts, noise=SimulatedNoise(0))
-    shown = plan.task.exhibits(result.results, plan.columns)
-    titles = [exhibit.title for exhibit in shown]
+    shown = plan.task.displays(result.results, plan.columns)
+    titles = [display.title for display in shown]
     assert titles == [
         "How good the model is",
         "Confusion matrix",

@@ -240,7 +240,7 @@ def test_small_groups_are_not_shown_and_nothing_of_them_is_kept() -> None:
     assert (result.results["flagged"][1:] == 0).all()
     for state in result.history:
         assert (state["flagged"][1:] == 0).all()
-    table = result.plan.task.exhibits(result.results, result.plan.columns)[-1]
+    table = result.plan.task.displays(result.results, result.plan.columns)[-1]
     assert "below 20" in str(table)
 
 

@@ -164,7 +164,7 @@ def test_no_noise_breaks_a_state_or_a_report(name: str, seed: int) -> None:
     last = states(plan, table, rng, 40.0)[-1]
     results = plan.task.results(last, plan.grid)
     assert all(np.isfinite(value).all() for value in results.values())
-    assert plan.task.exhibits(results, plan.columns)
+    assert plan.task.displays(results, plan.columns)
     for key in results:
         if key.endswith("_low"):
             assert (results[key] <= results[key.replace("_low", "_high")]).all()

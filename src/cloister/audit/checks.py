@@ -635,7 +635,7 @@ def check_replay(plan: Plan, *, make_noise: MakeNoise | None = None) -> Finding:
     first = {
         "states": [written(log.states[t]) for t in range(plan.rounds)],
         "results": [written(results) for results in done.history],
-        "exhibits": shown(plan, done.results),
+        "displays": shown(plan, done.results),
         "sums": [written({"words": log.sums[t]}) for t in range(plan.rounds)],
     }
     released = [log.answer(t) for t in range(plan.rounds)]

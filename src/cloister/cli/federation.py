@@ -102,9 +102,9 @@ def _demonstrate(args: argparse.Namespace, folder: Path, out: Output) -> int:
         say(f"job done in {plan.rounds} rounds; the three silos hold the same result: {same}")
     say("torn down")
     out.say()
-    for exhibit in plan.task.exhibits(results[0].results, plan.columns):
-        if isinstance(exhibit, Table | Bars):
-            out.table(as_table(exhibit))
+    for display in plan.task.displays(results[0].results, plan.columns):
+        if isinstance(display, Table | Bars):
+            out.table(as_table(display))
     out.pairs(
         [
             ("profile", plan.profile),

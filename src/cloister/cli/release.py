@@ -18,7 +18,7 @@ import numpy as np
 from cloister.cli.options import default_ledger, plan_of, source_of
 from cloister.cli.output import Output
 from cloister.cli.plan_warnings import doubts, doubts_of_categories
-from cloister.display import Bars, Curve, Exhibit, Heatmap, Table
+from cloister.display import Bars, Curve, Display, Heatmap, Table
 from cloister.errors import BudgetExceeded, DataError, PlanError
 from cloister.jobs import Account, JobResult, run_job
 from cloister.privacy.budget import Budget
@@ -359,7 +359,7 @@ def _show(result: JobResult, charge: Charge | None, out: Output, again: Stabilit
     out.pairs(lines)
     if plan.budget and not warnings_of(result):
         out.paragraph(odds_sentence(result.spent, plan.unit))
-    _show_exhibits(result, out)
+    _show_displays(result, out)
     if again is not None:
         out.table(again.table(result.results["centres"], plan.columns))
 
@@ -378,23 +378,23 @@ def show_federated(result: JobResult, out: Output) -> None:
     )
     if left_out := records_left_out(result.results, plan.nominal_n):
         out.warn(left_out)
-    _show_exhibits(result, out)
+    _show_displays(result, out)
 
 
-def _show_exhibits(result: JobResult, out: Output) -> None:
+def _show_displays(result: JobResult, out: Output) -> None:
     if said := clusters_above_noise(result.results):
         out.paragraph(said)
-    exhibits = result.plan.task.exhibits(result.results, result.plan.columns)
+    displays = result.plan.task.displays(result.results, result.plan.columns)
     # a matrix is wide: it is shown where nothing else says the same numbers
-    matrices = [exhibit for exhibit in exhibits if isinstance(exhibit, Heatmap)]
-    for exhibit in [exhibit for exhibit in exhibits if _is_short(exhibit)] or matrices:
-        out.table(as_table(exhibit))
+    matrices = [display for display in displays if isinstance(display, Heatmap)]
+    for display in [display for display in displays if _is_short(display)] or matrices:
+        out.table(as_table(display))
 
 
-def _is_short(exhibit: Exhibit) -> bool:
-    if isinstance(exhibit, Curve):
-        return len(exhibit.places) <= _LONG_CURVE
-    return isinstance(exhibit, Table | Bars)
+def _is_short(display: Display) -> bool:
+    if isinstance(display, Curve):
+        return len(display.places) <= _LONG_CURVE
+    return isinstance(display, Table | Bars)
 
 
 def _present(result: JobResult) -> str:

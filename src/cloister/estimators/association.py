@@ -33,7 +33,7 @@ class RuleSet(Released):
     Examples
     --------
     ``rules.itemsets`` and ``rules.rules`` are tuples, ``rules.itemsets_frame()`` and
-    ``rules.to_frame()`` tables; ``rules.exhibits()`` is what a report shows.
+    ``rules.to_frame()`` tables; ``rules.displays()`` is what a report shows.
     """
 
     @property

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import numpy as np
 
 from cloister.data import read_floats
-from cloister.display import Between, Exhibit
+from cloister.display import Between, Display
 from cloister.errors import DataError, PlanError, PrivacyWarning
 from cloister.estimators.ensemble import DPSiloEnsemble, combined_probabilities
 from cloister.estimators.forest import best_class
@@ -63,7 +63,7 @@ class Measures(Released):
     Examples
     --------
     ``measures["auc"]`` is the value with both ends of its interval; ``measures.confusion`` the
-    noisy matrix; ``measures.to_frame()`` a table; ``measures.exhibits()`` what a report shows.
+    noisy matrix; ``measures.to_frame()`` a table; ``measures.displays()`` what a report shows.
     """
 
     scored_by: Literal["plan", "row code", "assumed"] = "plan"
@@ -92,14 +92,14 @@ class Measures(Released):
         """Noisy confusion matrix, truth by prediction; shape (n_classes, n_classes)."""
         return self.result.results["confusion"]
 
-    def exhibits(self) -> tuple[Exhibit, ...]:
+    def displays(self) -> tuple[Display, ...]:
         """Return the tables and pictures: confusion matrix, ROC curve, calibration."""
-        shown = super().exhibits()
+        shown = super().displays()
         if self.scored_by != "assumed":
             return shown
         return tuple(
-            replace(exhibit, note=f"{exhibit.note} {_ASSUMED}") if i == 0 else exhibit
-            for i, exhibit in enumerate(shown)
+            replace(display, note=f"{display.note} {_ASSUMED}") if i == 0 else display
+            for i, display in enumerate(shown)
         )
 
     def to_frame(self) -> pd.DataFrame:

@@ -13,7 +13,7 @@ from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloister.display import Exhibit
+from cloister.display import Display
 from cloister.errors import PlanError, UncountedWarning
 from cloister.jobs import Account, JobResult, run_job
 from cloister.privacy.ledger import Ledger
@@ -125,9 +125,9 @@ class Released:
         """Epsilon spent, at the plan's delta."""
         return self.result.epsilon()
 
-    def exhibits(self) -> tuple[Exhibit, ...]:
+    def displays(self) -> tuple[Display, ...]:
         """Return the tables and pictures of a report."""
-        return self.plan.task.exhibits(self.result.results, self.plan.columns)
+        return self.plan.task.displays(self.result.results, self.plan.columns)
 
 
 def account_of(ledger: Ledger | str | Path | None, dataset: str | None) -> Account | None:

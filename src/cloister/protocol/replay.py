@@ -56,7 +56,7 @@ def replay(plan: Plan, released: Sequence[Integers], records: Records) -> Trace:
     return {
         "states": [written(state) for state in progress.states],
         "results": [written(result) for result in results],
-        "exhibits": shown(plan, results[-1]),
+        "displays": shown(plan, results[-1]),
         "sums": [
             written({"words": task.contribute(t, state, records)})
             for t, state in enumerate(progress.states[: plan.rounds])
@@ -67,7 +67,7 @@ def replay(plan: Plan, released: Sequence[Integers], records: Records) -> Trace:
 def shown(plan: Plan, results: Mapping[str, Any]) -> str:
     """Return what a report shows of results, as text with all digits."""
     with np.printoptions(threshold=sys.maxsize, precision=17):
-        return repr(plan.task.exhibits(results, plan.columns))
+        return repr(plan.task.displays(results, plan.columns))
 
 
 def replay_elsewhere(plan: Plan, released: Sequence[Integers], records: Records) -> Trace | None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cloister.display import Between, Exhibit, Measured, Table
+from cloister.display import Between, Display, Measured, Table
 from cloister.jobs import JobResult
 from cloister.privacy.events import GaussianEvent, SampledGaussianEvent, mechanism_counts
 from cloister.protocol.plan import Plan
@@ -202,13 +202,13 @@ def _privacy(result: JobResult, in_process: bool) -> str:
 
 
 def _results(result: JobResult, again: Stability | None) -> str:
-    exhibits: list[Exhibit] = list(result.plan.task.exhibits(result.results, result.plan.columns))
+    displays: list[Display] = list(result.plan.task.displays(result.results, result.plan.columns))
     if moved := _movement(result):
-        exhibits.append(moved)
+        displays.append(moved)
     if again is not None:
-        exhibits.append(again.table(result.results["centres"], result.plan.columns))
+        displays.append(again.table(result.results["centres"], result.plan.columns))
     parts = [f"<p>{_text(remark)}</p>" for remark in remarks_of(result)]
-    parts += [_exhibit(exhibit, f"x{index}") for index, exhibit in enumerate(exhibits)]
+    parts += [_display(display, f"x{index}") for index, display in enumerate(displays)]
     return _section("Results", "".join(parts) or "<p>This task shows nothing.</p>")
 
 
@@ -237,17 +237,17 @@ def _movement(result: JobResult) -> Table | None:
     )
 
 
-def _exhibit(exhibit: Exhibit, prefix: str) -> str:
-    heading = f"<h3>{_text(exhibit.title)}</h3>"
-    table = as_table(exhibit)
-    if isinstance(exhibit, Table):
+def _display(display: Display, prefix: str) -> str:
+    heading = f"<h3>{_text(display.title)}</h3>"
+    table = as_table(display)
+    if isinstance(display, Table):
         return heading + _table(table, "data")
-    picture = plots.draw(exhibit, prefix)
-    label = _text(plots.alt_text(exhibit))
+    picture = plots.draw(display, prefix)
+    label = _text(plots.alt_text(display))
     picture = picture.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1)
-    said = exhibit.note + (_INTERVALS if plots.has_intervals(exhibit) else "")
+    said = display.note + (_INTERVALS if plots.has_intervals(display) else "")
     note = f"<figcaption>{_text(said.strip())}</figcaption>" if said else ""
-    numbers = _table(Table(exhibit.title, table.headings, table.rows), "data")
+    numbers = _table(Table(display.title, table.headings, table.rows), "data")
     return (
         f'{heading}<figure><div class="scroll">{picture}</div>{note}</figure>'
         f"<details><summary>Numbers of this picture</summary>{numbers}</details>"

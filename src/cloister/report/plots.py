@@ -1,4 +1,4 @@
-"""Exhibits as inline SVG: colour-blind safe, sized for 1 to 100 rows and columns, text as text."""
+"""Displays as inline SVG: colour-blind safe, sized for 1 to 100 rows and columns, text as text."""
 
 from __future__ import annotations
 
@@ -38,53 +38,53 @@ _STYLE: dict[Any, Any] = {
 }
 
 
-def has_intervals(exhibit: Heatmap | Bars | Scatter | Curve | Graph) -> bool:
+def has_intervals(display: Heatmap | Bars | Scatter | Curve | Graph) -> bool:
     """Return whether :func:`draw` puts a small line with a noise interval into each cell."""
     return (
-        isinstance(exhibit, Heatmap)
-        and bool(np.any(_ends(exhibit)[0] != _ends(exhibit)[1]))
-        and len(exhibit.rows) > 1
-        and _has_text(exhibit)
+        isinstance(display, Heatmap)
+        and bool(np.any(_ends(display)[0] != _ends(display)[1]))
+        and len(display.rows) > 1
+        and _has_text(display)
     )
 
 
-def draw(exhibit: Heatmap | Bars | Scatter | Curve | Graph, prefix: str) -> str:
-    """Return an exhibit as an ``<svg>`` element whose ids begin with `prefix`."""
+def draw(display: Heatmap | Bars | Scatter | Curve | Graph, prefix: str) -> str:
+    """Return an display as an ``<svg>`` element whose ids begin with `prefix`."""
     import matplotlib as mpl
 
     with mpl.rc_context({**_STYLE, "svg.hashsalt": prefix}):
-        match exhibit:
+        match display:
             case Heatmap():
-                figure = _heatmap(exhibit)
+                figure = _heatmap(display)
             case Bars():
-                figure = _bars(exhibit)
+                figure = _bars(display)
             case Scatter():
-                figure = _scatter(exhibit)
+                figure = _scatter(display)
             case Curve():
-                figure = _curve(exhibit)
+                figure = _curve(display)
             case Graph():
-                figure = _graph(exhibit)
+                figure = _graph(display)
         return _inline(figure, prefix)
 
 
-def alt_text(exhibit: Heatmap | Bars | Scatter | Curve | Graph) -> str:
+def alt_text(display: Heatmap | Bars | Scatter | Curve | Graph) -> str:
     """Return what a reader who does not see the picture should hear."""
-    match exhibit:
+    match display:
         case Heatmap():
-            what = f"Heat map of {len(exhibit.rows)} rows and {len(exhibit.columns)} columns"
+            what = f"Heat map of {len(display.rows)} rows and {len(display.columns)} columns"
         case Bars():
-            first = [f"{row[0]} {row[1]}" for row in as_table(exhibit).rows[:6]]
-            more = ", and more" if len(exhibit.names) > len(first) else ""
-            what = f"Bar chart of {len(exhibit.names)} values: {'; '.join(first)}{more}"
+            first = [f"{row[0]} {row[1]}" for row in as_table(display).rows[:6]]
+            more = ", and more" if len(display.names) > len(first) else ""
+            what = f"Bar chart of {len(display.names)} values: {'; '.join(first)}{more}"
         case Scatter():
-            what = f"Map of {len(exhibit.names)} points in the plane"
+            what = f"Map of {len(display.names)} points in the plane"
         case Curve():
-            what = f"Curve of {len(exhibit.places)} values with a band of uncertainty"
-            if exhibit.chosen is not None:
-                what += f"; chosen is {exhibit.chosen:g}"
+            what = f"Curve of {len(display.places)} values with a band of uncertainty"
+            if display.chosen is not None:
+                what += f"; chosen is {display.chosen:g}"
         case Graph():
-            what = f"Graph of {len(exhibit.names)} nodes and {len(exhibit.edges)} arrows"
-    return f"{exhibit.title}. {what}. The numbers are in the table below the picture."
+            what = f"Graph of {len(display.names)} nodes and {len(display.edges)} arrows"
+    return f"{display.title}. {what}. The numbers are in the table below the picture."
 
 
 def _figure(width: float, height: float) -> tuple[Figure, Axes]:
@@ -126,44 +126,44 @@ def _short(label: str) -> str:
     return label if len(label) <= _LABEL_LENGTH else label[: _LABEL_LENGTH - 1] + "…"
 
 
-def _bars(exhibit: Bars) -> Figure:
-    n = len(exhibit.names)
+def _bars(display: Bars) -> Figure:
+    n = len(display.names)
     figure, axes = _figure(7.2, 0.7 + 0.34 * n)
     places = np.arange(n, dtype=np.float64)
-    spread = np.zeros(n) if exhibit.spread is None else _drawable(exhibit.spread)
-    values = _drawable(exhibit.values)
+    spread = np.zeros(n) if display.margin is None else _drawable(display.margin)
+    values = _drawable(display.values)
     axes.barh(places, values, height=0.62, color=PALE, edgecolor=BLUE, linewidth=0.8)
-    if exhibit.spread is not None:
+    if display.margin is not None:
         axes.errorbar(
             values, places, xerr=spread, fmt="none", ecolor=INK, elinewidth=1.2, capsize=3
         )
     reach = np.maximum(values, 0) + spread
     room = max(float(np.max(reach, initial=0)), 1e-300)
-    texts = (str(row[1]) for row in as_table(exhibit).rows)
+    texts = (str(row[1]) for row in as_table(display).rows)
     for place, text, end in zip(places, texts, reach, strict=True):
         axes.text(end + 0.015 * room, place, text, va="center", fontsize=9)
     low = min(float(np.min(values - spread, initial=0)), 0.0)
     axes.set_xlim(low * 1.05, room * 1.22)
-    axes.set_yticks(places, [_short(name) for name in exhibit.names])
+    axes.set_yticks(places, [_short(name) for name in display.names])
     axes.set_ylim(n - 0.4, -0.6)
     axes.tick_params(axis="y", length=0)
     axes.axvline(0, color=MUTED, linewidth=0.8)
-    axes.set_xlabel(exhibit.unit)
+    axes.set_xlabel(display.unit)
     return figure
 
 
-def _scatter(exhibit: Scatter) -> Figure:
-    n = len(exhibit.names)
+def _scatter(display: Scatter) -> Figure:
+    n = len(display.names)
     figure, axes = _figure(6.4, 4.6)
-    points = _drawable(exhibit.points)
-    sizes = np.full(n, 1.0) if exhibit.sizes is None else _drawable(exhibit.sizes)
+    points = _drawable(display.points)
+    sizes = np.full(n, 1.0) if display.sizes is None else _drawable(display.sizes)
     largest = max(float(np.max(sizes, initial=0)), 1e-300)
     area = 900 / max(1.0, n / 12) * np.maximum(sizes, 0) / largest + 14
     axes.scatter(
         points[:, 0], points[:, 1], s=area, color=BLUE, alpha=0.35, edgecolors=BLUE, linewidths=1
     )
     crowded = n > 20  # then the last word, such as the number of a cluster, must do
-    names = [name.split()[-1] if crowded and name.split() else name for name in exhibit.names]
+    names = [name.split()[-1] if crowded and name.split() else name for name in display.names]
     for name, (x, y), size in zip(names, points, area, strict=True):
         axes.annotate(
             _short(name),
@@ -174,47 +174,47 @@ def _scatter(exhibit: Scatter) -> Figure:
             fontsize=7 if crowded else 9,
         )
     axes.margins(0.18)
-    axes.set_xlabel(exhibit.axes[0])
-    axes.set_ylabel(exhibit.axes[1])
+    axes.set_xlabel(display.axes[0])
+    axes.set_ylabel(display.axes[1])
     axes.grid(color="#e3e9ee", linewidth=0.7)
     axes.set_axisbelow(True)
-    if not exhibit.axes[1] and not points[:, 1].any():
+    if not display.axes[1] and not points[:, 1].any():
         axes.set_yticks([])
     return figure
 
 
-def _curve(exhibit: Curve) -> Figure:
+def _curve(display: Curve) -> Figure:
     figure, axes = _figure(6.8, 3.6)
     places, values, low, high = (
-        _drawable(v) for v in (exhibit.places, exhibit.values, exhibit.low, exhibit.high)
+        _drawable(v) for v in (display.places, display.values, display.low, display.high)
     )
     axes.fill_between(places, low, high, color=PALE, linewidth=0)
     axes.plot(places, values, color=BLUE, linewidth=1.4, marker="o", markersize=4)
-    if exhibit.chosen is not None:
-        axes.axvline(exhibit.chosen, color=MUTED, linewidth=0.8, linestyle="--")
-        at = np.flatnonzero(places == exhibit.chosen)
+    if display.chosen is not None:
+        axes.axvline(display.chosen, color=MUTED, linewidth=0.8, linestyle="--")
+        at = np.flatnonzero(places == display.chosen)
         axes.plot(places[at], values[at], "o", color=INK, markersize=8)
     if len(places) <= 20 and (places == np.rint(places)).all():
         axes.set_xticks(places, [f"{place:g}" for place in places])
-    axes.set_xlabel(exhibit.axes[0])
-    axes.set_ylabel(exhibit.axes[1])
+    axes.set_xlabel(display.axes[0])
+    axes.set_ylabel(display.axes[1])
     axes.grid(color="#e3e9ee", linewidth=0.7)
     axes.set_axisbelow(True)
     return figure
 
 
-def _graph(exhibit: Graph) -> Figure:
-    n = len(exhibit.names)
-    names = [_short(name) for name in exhibit.names]
+def _graph(display: Graph) -> Figure:
+    n = len(display.names)
+    names = [_short(name) for name in display.names]
     room = np.array([5.0 + 0.16 * n, 2.4 + 0.2 * n])
-    links = [(a, b) for a, b, _, _ in exhibit.edges]
+    links = [(a, b) for a, b, _, _ in display.edges]
     places = _apart(_stress_places(n, links) * room, [0.08 * len(name) + 0.15 for name in names])
     figure, axes = _figure(*(np.ptp(places, axis=0) + 1.0) if n else (3.0, 1.0))
-    sizes = np.maximum(_drawable(exhibit.sizes), 0)
+    sizes = np.maximum(_drawable(display.sizes), 0)
     area = 420 * sizes / max(float(sizes.max(initial=0)), 1e-300) + 30
-    weights = np.abs(_drawable(np.array([weight for _, _, weight, _ in exhibit.edges])))
+    weights = np.abs(_drawable(np.array([weight for _, _, weight, _ in display.edges])))
     widths = 0.5 + 1.9 * weights / max(float(weights.max(initial=0)), 1e-300)
-    for (a, b, _, label), width in zip(exhibit.edges, widths, strict=True):
+    for (a, b, _, label), width in zip(display.edges, widths, strict=True):
         axes.annotate(
             "",
             places[b],
@@ -296,14 +296,14 @@ def _apart(places: Floats, widths: Sequence[float]) -> Floats:
     return found
 
 
-def _heatmap(exhibit: Heatmap) -> Figure:
+def _heatmap(display: Heatmap) -> Figure:
     from matplotlib.colors import LinearSegmentedColormap
 
-    rows, columns = exhibit.values.shape
-    wide, with_text = _cell_width(exhibit), _has_text(exhibit)
+    rows, columns = display.values.shape
+    wide, with_text = _cell_width(display), _has_text(display)
     height = _CELL_HEIGHT if with_text else 0.2
     figure, axes = _figure(1.2 + columns * (wide if with_text else 0.2), 0.8 + rows * height)
-    shade, slopes = _shades(exhibit)
+    shade, slopes = _shades(display)
     darkest = "#69a5d8" if with_text else "#08306b"  # ink on the first is easy to read
     colours = LinearSegmentedColormap.from_list("cloister", ["#f7fafd", "#b5d4ee", darkest])
     axes.pcolormesh(
@@ -315,15 +315,15 @@ def _heatmap(exhibit: Heatmap) -> Figure:
         vmax=1,
         edgecolors="white",
         linewidth=1.5 if with_text else 0.3,
-        rasterized=exhibit.values.size > 4000,
+        rasterized=display.values.size > 4000,
     )
     if with_text:
-        _cell_texts(axes, exhibit)
-        if has_intervals(exhibit):
-            _cell_intervals(axes, exhibit, shade, slopes)
+        _cell_texts(axes, display)
+        if has_intervals(display):
+            _cell_intervals(axes, display, shade, slopes)
     axes.set_ylim(rows - 0.5, -0.5)
     axes.xaxis.tick_top()
-    names = [_short(name) for name in exhibit.columns]
+    names = [_short(name) for name in display.columns]
     crowded = max(map(len, names), default=0) * _LETTER > (wide if with_text else 0.2)
     axes.set_xticks(
         np.arange(columns),
@@ -334,7 +334,7 @@ def _heatmap(exhibit: Heatmap) -> Figure:
         color=INK,
         fontsize=9 if with_text else 7,
     )
-    row_names = [_short(name) for name in exhibit.rows]
+    row_names = [_short(name) for name in display.rows]
     axes.set_yticks(np.arange(rows), row_names, fontsize=9 if with_text else 7)
     axes.tick_params(length=0)
     for side in axes.spines.values():
@@ -342,53 +342,53 @@ def _heatmap(exhibit: Heatmap) -> Figure:
     return figure
 
 
-def _has_text(exhibit: Heatmap) -> bool:
+def _has_text(display: Heatmap) -> bool:
     """Return whether the values fit into the cells."""
-    rows, columns = exhibit.values.shape
-    fits = columns * _cell_width(exhibit) <= _MAX_INCHES - 2 and rows * _CELL_HEIGHT <= _MAX_INCHES
-    return exhibit.values.size <= _TEXT_CELLS and fits
+    rows, columns = display.values.shape
+    fits = columns * _cell_width(display) <= _MAX_INCHES - 2 and rows * _CELL_HEIGHT <= _MAX_INCHES
+    return display.values.size <= _TEXT_CELLS and fits
 
 
-def _cell_width(exhibit: Heatmap) -> float:
+def _cell_width(display: Heatmap) -> float:
     """Return inches a cell needs for its text, and for the column's name unless that is long."""
-    texts = [text for row in cell_texts(exhibit) for text in row]
+    texts = [text for row in cell_texts(display) for text in row]
     longest = max(len(text) for text in texts) if texts else 1
-    name = max((len(_short(name)) for name in exhibit.columns), default=1)
+    name = max((len(_short(name)) for name in display.columns), default=1)
     return max(1.0, _LETTER * longest + 0.2, _LETTER * name + 0.1 if name <= 16 else 0.0)
 
 
-def _ends(exhibit: Heatmap) -> tuple[Floats, Floats]:
+def _ends(display: Heatmap) -> tuple[Floats, Floats]:
     """Return both ends of the interval of each value."""
-    if exhibit.low is not None and exhibit.high is not None:
-        return exhibit.low, exhibit.high
-    spread = np.zeros_like(exhibit.values) if exhibit.spread is None else exhibit.spread
-    return exhibit.values - spread, exhibit.values + spread
+    if display.low is not None and display.high is not None:
+        return display.low, display.high
+    spread = np.zeros_like(display.values) if display.margin is None else display.margin
+    return display.values - spread, display.values + spread
 
 
-def _cell_texts(axes: Axes, exhibit: Heatmap) -> None:
-    lift = -0.1 if has_intervals(exhibit) else 0.0
-    for i, row in enumerate(cell_texts(exhibit)):
+def _cell_texts(axes: Axes, display: Heatmap) -> None:
+    lift = -0.1 if has_intervals(display) else 0.0
+    for i, row in enumerate(cell_texts(display)):
         for j, text in enumerate(row):
             axes.text(j, i + lift, text, ha="center", va="center", fontsize=9)
 
 
-def _shades(exhibit: Heatmap) -> tuple[Floats, Sequence[float]]:
+def _shades(display: Heatmap) -> tuple[Floats, Sequence[float]]:
     """Return shades in [0, 1] and, for each column, what one unit of value is worth in shade."""
-    values = _drawable(exhibit.values)
+    values = _drawable(display.values)
     columns = values.shape[1]
-    if exhibit.shade is None:
+    if display.shade is None:
         whole = float(np.ptp(values)) if values.size else 0.0
         slope = 1 / whole if whole else 0.0
         return (values - values.min()) * slope, [slope] * columns
-    shade = np.clip(_drawable(exhibit.shade), 0, 1)
+    shade = np.clip(_drawable(display.shade), 0, 1)
     ranges = np.ptp(values, axis=0)
     slopes = np.where(ranges > 0, np.ptp(shade, axis=0) / np.where(ranges > 0, ranges, 1), 0.0)
     return shade, [float(slope) for slope in slopes]
 
 
-def _cell_intervals(axes: Axes, exhibit: Heatmap, shade: Floats, slopes: Sequence[float]) -> None:
+def _cell_intervals(axes: Axes, display: Heatmap, shade: Floats, slopes: Sequence[float]) -> None:
     """Draw in each cell where its value lies within its column, with its noise interval."""
-    values, lows, highs = (_drawable(v) for v in (exhibit.values, *_ends(exhibit)))
+    values, lows, highs = (_drawable(v) for v in (display.values, *_ends(display)))
     left, width, drop = -0.26, 0.52, 0.27  # so that an interval fits beside both ends
     for (i, j), at in np.ndenumerate(shade):
         if slopes[j] <= 0:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from cloister.display import Bars, Between, Curve, Exhibit, Graph, Heatmap, Measured, Scatter, Table
+from cloister.display import Bars, Between, Curve, Display, Graph, Heatmap, Measured, Scatter, Table
 from cloister.jobs import JobResult
 from cloister.privacy.accounting import attacker_odds
 from cloister.privacy.budget import Budget
@@ -71,14 +71,14 @@ def between(value: float, low: float, high: float) -> str:
     return f"{shown} [{left}, {right}]"
 
 
-def cell_texts(exhibit: Heatmap) -> list[list[str]]:
+def cell_texts(display: Heatmap) -> list[list[str]]:
     """Return what stands in each cell of a heat map."""
-    values = exhibit.values
-    if exhibit.low is not None and exhibit.high is not None:
-        cells = zip(values.flat, exhibit.low.flat, exhibit.high.flat, strict=True)
+    values = display.values
+    if display.low is not None and display.high is not None:
+        cells = zip(values.flat, display.low.flat, display.high.flat, strict=True)
         texts = [between(*map(float, cell)) for cell in cells]
-    elif exhibit.spread is not None:
-        pairs = zip(values.flat, exhibit.spread.flat, strict=True)
+    elif display.margin is not None:
+        pairs = zip(values.flat, display.margin.flat, strict=True)
         texts = [plus_minus(*map(float, pair)) for pair in pairs]
     else:
         texts = [number(float(value)) for value in values.flat]
@@ -271,7 +271,7 @@ def cell_text(cell: Cell) -> str:
         case str():
             return cell
         case Measured():
-            return plus_minus(cell.value, cell.spread)
+            return plus_minus(cell.value, cell.margin)
         case Between():
             return between(cell.value, cell.low, cell.high)
         case _:
@@ -311,41 +311,41 @@ def _span(ends: tuple[float, float] | None) -> str:
     return between((low + high) / 2, low, high).partition(" ")[2] or number(low)
 
 
-def as_table(exhibit: Exhibit) -> Table:
-    """Return the numbers of any exhibit as a table."""
-    match exhibit:
+def as_table(display: Display) -> Table:
+    """Return the numbers of any display as a table."""
+    match display:
         case Table():
-            return _with_population(exhibit)
+            return _with_population(display)
         case Heatmap():
-            texts = zip(exhibit.rows, cell_texts(exhibit), strict=True)
+            texts = zip(display.rows, cell_texts(display), strict=True)
             rows = tuple((name, *cells) for name, cells in texts)
-            return Table(exhibit.title, ("", *exhibit.columns), rows, exhibit.note)
+            return Table(display.title, ("", *display.columns), rows, display.note)
         case Bars():
-            spread = np.zeros_like(exhibit.values) if exhibit.spread is None else exhibit.spread
-            heading = exhibit.unit or "value"
-            pairs = zip(exhibit.names, exhibit.values, spread, strict=True)
+            spread = np.zeros_like(display.values) if display.margin is None else display.margin
+            heading = display.unit or "value"
+            pairs = zip(display.names, display.values, spread, strict=True)
             bars = tuple((name, plus_minus(v, s)) for name, v, s in pairs)
-            return Table(exhibit.title, ("", heading), bars, exhibit.note)
+            return Table(display.title, ("", heading), bars, display.note)
         case Scatter():
-            x, y = exhibit.axes
-            sizes = [] if exhibit.sizes is None else [float(size) for size in exhibit.sizes]
+            x, y = display.axes
+            sizes = [] if display.sizes is None else [float(size) for size in display.sizes]
             points: tuple[tuple[str | float, ...], ...] = tuple(
                 (name, float(a), float(b), *sizes[i : i + 1])
-                for i, (name, (a, b)) in enumerate(zip(exhibit.names, exhibit.points, strict=True))
+                for i, (name, (a, b)) in enumerate(zip(display.names, display.points, strict=True))
             )
             headings = ("", x or "x", y or "y", *(["size"] if sizes else []))
-            return Table(exhibit.title, headings, points, exhibit.note)
+            return Table(display.title, headings, points, display.note)
         case Curve():
-            x, y = exhibit.axes
-            stops = zip(exhibit.places, exhibit.values, exhibit.low, exhibit.high, strict=True)
+            x, y = display.axes
+            stops = zip(display.places, display.values, display.low, display.high, strict=True)
             steps = tuple(
-                (number(float(at)) + (" (chosen)" if at == exhibit.chosen else ""), between(*rest))
+                (number(float(at)) + (" (chosen)" if at == display.chosen else ""), between(*rest))
                 for at, *rest in ((p, float(v), float(a), float(b)) for p, v, a, b in stops)
             )
-            return Table(exhibit.title, (x or "x", y or "value"), steps, exhibit.note)
+            return Table(display.title, (x or "x", y or "value"), steps, display.note)
         case Graph():
             arrows = tuple(
-                (exhibit.names[a], exhibit.names[b], strength, label)
-                for a, b, strength, label in exhibit.edges
+                (display.names[a], display.names[b], strength, label)
+                for a, b, strength, label in display.edges
             )
-            return Table(exhibit.title, ("from", "to", "strength", "label"), arrows, exhibit.note)
+            return Table(display.title, ("from", "to", "strength", "label"), arrows, display.note)

@@ -141,14 +141,15 @@ def from_file(place: str) -> type[Task]:
     public = getattr(kind, "__dataclass_fields__", {})  # those without default are no attributes
     if missing := [m for m in _MEMBERS if not hasattr(kind, m) and m not in public]:
         raise PlanError(
-            f"task {name!r} does not follow the protocol of tasks: it has no {missing[0]!r}."
+            f"task {name!r} does not follow the protocol of tasks: it has no {missing[0]!r}"
+            + (" (it was called 'exhibits')." if missing[0] == "displays" else ".")
         )
     return kind
 
 
 _MEMBERS = (
     *("name", "private", "profiles", "rounds", "design", "describe", "start", "blocks"),
-    *("contribute", "update", "forecast", "results", "exhibits"),
+    *("contribute", "update", "forecast", "results", "displays"),
 )
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Self
 import numpy as np
 
 from cloister.declared import Whole, declared
-from cloister.display import Exhibit, Measured, Table
+from cloister.display import Display, Measured, Table
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.task import (
     FINE,
@@ -87,9 +87,9 @@ class Count:
         """Return ``count`` and the half-width of its 95 % noise interval, in records."""
         return {name: from_grid(value, self.frac_bits) for name, value in state.items()}
 
-    def exhibits(
+    def displays(
         self, results: Mapping[str, Floats], columns: tuple[str, ...]
-    ) -> tuple[Exhibit, ...]:
+    ) -> tuple[Display, ...]:
         """Return one table."""
         count = Measured(float(results["count"][0]), float(results["half_width"][0]))
         note = "± is 95 % of the noise."

@@ -78,7 +78,7 @@ def test_measures_have_intervals_pictures_and_a_table() -> None:
     found = measured(LogisticRegression().fit(X[TRAIN], TWO[TRAIN]), TWO, epsilon=4.0)
     for name in ("accuracy", "auc", "kappa"):
         assert found[name].low < found[name].value < found[name].high
-    kinds = {type(exhibit) for exhibit in found.exhibits()}
+    kinds = {type(display) for display in found.displays()}
     assert {Heatmap, Curve} <= kinds
     frame = found.to_frame()
     assert list(frame.columns) == ["value", "low", "high", "population_low", "population_high"]

@@ -163,7 +163,7 @@ def test_quantiles_are_a_table_of_columns_and_probabilities() -> None:
     assert (frame["low"] <= frame["high"]).all()
     assert np.abs(frame["value"] - np.quantile(X, [0.25, 0.75], axis=0).T.ravel()).max() < 2
     assert 1.99 < found.spent <= 2.0
-    assert found.exhibits()[0].title == "Quantiles"
+    assert found.displays()[0].title == "Quantiles"
 
 
 def test_statistics_are_a_table_of_columns_and_numbers() -> None:

@@ -245,10 +245,10 @@ def test_a_model_with_a_memory_is_assumed_and_never_called_proven() -> None:
         found = evaluate(model, X, TWO, epsilon=1.0, nominal_n=700)
     assert found.scored_by == "assumed"
     assert "assumed" in repr(found)
-    assert "assumes" in found.exhibits()[0].note
+    assert "assumes" in found.displays()[0].note
     known = evaluate(fitted(LogisticRegression(), TWO), X, TWO, epsilon=1.0, nominal_n=700)
     assert known.scored_by == "row code"
-    assert "assumes" not in known.exhibits()[0].note
+    assert "assumes" not in known.displays()[0].note
 
 
 def test_a_model_is_asked_about_one_record_in_one_buffer_however_many_there_are() -> None:

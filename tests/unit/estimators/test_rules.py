@@ -246,14 +246,14 @@ def test_sensitive_sets_and_small_counts_are_released_at_no_step(tmp_path: Path)
     assert RuleSet(loaded).itemsets == found.itemsets
 
 
-def test_exhibits_are_sets_rules_and_a_graph() -> None:
-    sets, rules, graph = released(min_lift=1.2).exhibits()
+def test_displays_are_sets_rules_and_a_graph() -> None:
+    sets, rules, graph = released(min_lift=1.2).displays()
     assert isinstance(sets, Table)
     assert isinstance(rules, Table)
     assert isinstance(graph, Graph)
     assert "bread + butter" in [row[0] for row in sets.rows]
-    assert len(released(max_size=1).exhibits()) == 1
-    assert len(released(min_lift=50.0).exhibits()) == 2
+    assert len(released(max_size=1).displays()) == 1
+    assert len(released(min_lift=50.0).displays()) == 2
 
 
 def test_a_table_without_baskets_gives_no_sets_and_no_error() -> None:

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 from cloister.data import read_source
-from cloister.display import Bars, Curve, Exhibit, Graph, Heatmap, Scatter, Table
+from cloister.display import Bars, Curve, Display, Graph, Heatmap, Scatter, Table
 from cloister.jobs import JobResult, run_job
 from cloister.privacy.budget import Budget
 from cloister.privacy.events import NonPrivateEvent
@@ -239,9 +239,9 @@ def test_any_shape_gives_a_page_of_bounded_pictures(n_clusters: int, n_features:
     assert f"column {n_features - 1}" in html
 
 
-def test_every_exhibit_has_its_numbers_as_a_table() -> None:
+def test_every_display_has_its_numbers_as_a_table() -> None:
     values = np.array([[1.0, 2.0]])
-    heat = as_table(Heatmap("t", ("r",), ("a", "b"), values, spread=np.array([[0.5, 0.0]])))
+    heat = as_table(Heatmap("t", ("r",), ("a", "b"), values, margin=np.array([[0.5, 0.0]])))
     assert heat.headings == ("", "a", "b")
     assert heat.rows == (("r", "1.00 ± 0.50", "2"),)
     bars = as_table(Bars("t", ("r", "s"), np.array([3.0, -4.25])))
@@ -258,15 +258,15 @@ def test_every_exhibit_has_its_numbers_as_a_table() -> None:
 
 
 @pytest.mark.parametrize(
-    "exhibit",
+    "display",
     [
         Heatmap("t", ("r",), ("a", "b"), np.array([[np.nan, 1e300]])),
-        Heatmap("t", ("r", "s"), ("a",), np.zeros((2, 1)), spread=np.zeros((2, 1))),
+        Heatmap("t", ("r", "s"), ("a",), np.zeros((2, 1)), margin=np.zeros((2, 1))),
         Heatmap(
             "t", ("r", "s"), ("a",), np.eye(2)[:, :1], low=-np.ones((2, 1)), high=np.eye(2)[:, :1]
         ),
         Curve("t", np.array([2.0, 3.0]), np.zeros(2), np.array([-1.0, np.nan]), np.ones(2), 3.0),
-        Bars("t", ("r",), np.array([-5.0]), spread=np.array([np.inf])),
+        Bars("t", ("r",), np.array([-5.0]), margin=np.array([np.inf])),
         Bars("t", ("r",), np.array([0.0])),
         Scatter("t", ("r",), np.zeros((1, 2))),
         Graph("t", (), np.zeros(0), ()),
@@ -274,11 +274,11 @@ def test_every_exhibit_has_its_numbers_as_a_table() -> None:
         Graph("t", ("a$b", "s", "alone"), np.ones(3), ((0, 1, np.inf, "$"), (1, 0, 1.0, "1 %"))),
     ],
 )
-def test_odd_values_are_still_drawn(exhibit: Exhibit) -> None:
+def test_odd_values_are_still_drawn(display: Display) -> None:
     from cloister.report import plots
 
-    assert not isinstance(exhibit, Table)
-    assert plots.draw(exhibit, "p").startswith("<svg")
+    assert not isinstance(display, Table)
+    assert plots.draw(display, "p").startswith("<svg")
 
 
 @pytest.mark.parametrize(
@@ -341,13 +341,13 @@ def test_an_interval_is_drawn_as_it_is_not_around_its_value() -> None:
     values = np.array([[0.0], [1.0]])
     ends = {"low": values - 0.1, "high": values + 0.3}
     drawn = Heatmap("t", ("r", "s"), ("a",), values, **ends)
-    centred = Heatmap("t", ("r", "s"), ("a",), values, spread=np.full((2, 1), 0.2))
+    centred = Heatmap("t", ("r", "s"), ("a",), values, margin=np.full((2, 1), 0.2))
     assert plots.has_intervals(drawn)
     assert not plots.has_intervals(replace(drawn, low=values, high=values))
 
-    def lines(exhibit: Heatmap) -> set[float]:
+    def lines(display: Heatmap) -> set[float]:
         """Lengths of the thick lines, in points."""
-        svg = plots.draw(exhibit, "p")
+        svg = plots.draw(display, "p")
         paths = re.findall(
             r'd="M ([\d.]+) ([\d.]+) \nL ([\d.]+) \2 ?\n?"[^>]*stroke-width: 1.6', svg
         )

@@ -19,7 +19,7 @@ from typing import Annotated, ClassVar, Self
 import numpy as np
 
 from cloister.declared import Range, Whole, declared
-from cloister.display import Exhibit
+from cloister.display import Display
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.randomness import public_generator
@@ -36,7 +36,7 @@ from cloister.task import (
     Released,
     State,
 )
-from cloister.tasks.clustering.kmeans import centre_exhibits, centres_in_units
+from cloister.tasks.clustering.kmeans import centre_displays, centres_in_units
 from cloister.tasks.options import Clusters, PublicSeed, made
 from cloister_lab.tasks.projection import BITS, ONE, Projection, usual_axes
 from cloister_lab.tasks.recovery import Recovery, start_state
@@ -177,11 +177,11 @@ class Balcan:
             {name: value for name, value in state.items() if name != "points"}, grid, self.frac_bits
         )
 
-    def exhibits(
+    def displays(
         self, results: Mapping[str, Floats], columns: tuple[str, ...]
-    ) -> tuple[Exhibit, ...]:
+    ) -> tuple[Display, ...]:
         """Return the centres as a table and a heat map, their projection, and the sizes."""
-        return centre_exhibits(results, columns)
+        return centre_displays(results, columns)
 
     def _crowded(self, counts: Floats, noise: float) -> tuple[Floats, Floats]:
         """Return the middles of cubes that hold records for sure, and how many their parts do not.

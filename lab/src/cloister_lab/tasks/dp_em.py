@@ -17,7 +17,7 @@ from typing import Annotated, ClassVar, Literal, Self
 import numpy as np
 
 from cloister.declared import Range, Whole, declared
-from cloister.display import Exhibit
+from cloister.display import Display
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.task import (
@@ -33,7 +33,7 @@ from cloister.task import (
     Released,
     State,
 )
-from cloister.tasks.clustering.kmeans import COUNT_IMPORTANCE, centre_exhibits, centres_in_units
+from cloister.tasks.clustering.kmeans import COUNT_IMPORTANCE, centre_displays, centres_in_units
 from cloister.tasks.clustering.kmeans_init import sphere_packing
 from cloister.tasks.intervals import BOX, ratio_interval, size_interval
 from cloister.tasks.moments import (
@@ -334,11 +334,11 @@ class DPEM:
             "spreads": np.sqrt(np.maximum(variances, 0.0)) * units,
         }
 
-    def exhibits(
+    def displays(
         self, results: Mapping[str, Floats], columns: tuple[str, ...]
-    ) -> tuple[Exhibit, ...]:
+    ) -> tuple[Display, ...]:
         """Return the means as a table and a heat map, their projection, and the sizes."""
-        return centre_exhibits(results, columns)
+        return centre_displays(results, columns)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from typing import Annotated, ClassVar, Self
 import numpy as np
 
 from cloister.declared import Range, Share, Whole, declared
-from cloister.display import Exhibit
+from cloister.display import Display
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid, round_to_grid
 from cloister.randomness import public_generator
@@ -35,7 +35,7 @@ from cloister.task import (
     Released,
     State,
 )
-from cloister.tasks.clustering.kmeans import GLloyd, centre_exhibits, centres_in_units
+from cloister.tasks.clustering.kmeans import GLloyd, centre_displays, centres_in_units
 from cloister.tasks.clustering.lloyd_kernel import check_exact
 from cloister.tasks.clustering.synopsis import cluster_weighted, project_to_simplex
 from cloister.tasks.moments import (
@@ -278,11 +278,11 @@ class FedDPInit:
         """Return centres and sizes with the 95 % noise intervals of the last round; see GLloyd."""
         return centres_in_units(state, grid, self.frac_bits)
 
-    def exhibits(
+    def displays(
         self, results: Mapping[str, Floats], columns: tuple[str, ...]
-    ) -> tuple[Exhibit, ...]:
+    ) -> tuple[Display, ...]:
         """Return the centres as a table and a heat map, their projection, and the sizes."""
-        return centre_exhibits(results, columns)
+        return centre_displays(results, columns)
 
 
 def checked_reference(

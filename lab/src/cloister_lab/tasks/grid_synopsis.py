@@ -21,7 +21,7 @@ from typing import Annotated, ClassVar, Literal, Self
 import numpy as np
 
 from cloister.declared import Whole, declared
-from cloister.display import Exhibit
+from cloister.display import Display
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
 from cloister.privacy.budget import Budget
@@ -44,7 +44,7 @@ from cloister.tasks.clustering.kmeans import (
     COUNT_IMPORTANCE,
     GLloyd,
     SuLloyd,
-    centre_exhibits,
+    centre_displays,
     centres_in_units,
 )
 from cloister.tasks.clustering.kmeans_init import sphere_packing
@@ -232,11 +232,11 @@ class EUGkM:
         """
         return centres_in_units(state, grid, self.frac_bits)
 
-    def exhibits(
+    def displays(
         self, results: Mapping[str, Floats], columns: tuple[str, ...]
-    ) -> tuple[Exhibit, ...]:
+    ) -> tuple[Display, ...]:
         """Return the centres as a table and a heat map, their projection, and the sizes."""
-        return centre_exhibits(results, columns)
+        return centre_displays(results, columns)
 
 
 @declared
@@ -387,11 +387,11 @@ class Hybrid:
         """Return centres and sizes with the 95 % noise intervals of the last round."""
         return centres_in_units(state, grid, self.frac_bits)
 
-    def exhibits(
+    def displays(
         self, results: Mapping[str, Floats], columns: tuple[str, ...]
-    ) -> tuple[Exhibit, ...]:
+    ) -> tuple[Display, ...]:
         """Return the centres as a table and a heat map, their projection, and the sizes."""
-        return centre_exhibits(results, columns)
+        return centre_displays(results, columns)
 
 
 def axis_cells(n_features: int, n_clusters: int, nominal_n: int, count_std: float) -> int:

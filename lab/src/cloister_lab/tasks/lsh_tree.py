@@ -21,7 +21,7 @@ from typing import Annotated, ClassVar, Self
 import numpy as np
 
 from cloister.declared import AtLeastZero, Probability, Range, Whole, declared
-from cloister.display import Exhibit
+from cloister.display import Display
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.privacy.budget import Budget
@@ -40,7 +40,7 @@ from cloister.task import (
     Released,
     State,
 )
-from cloister.tasks.clustering.kmeans import centre_exhibits, centres_in_units
+from cloister.tasks.clustering.kmeans import centre_displays, centres_in_units
 from cloister.tasks.clustering.kmeans_init import sphere_packing
 from cloister.tasks.clustering.synopsis import cluster_weighted
 from cloister.tasks.intervals import BOX, ratio_interval, size_interval
@@ -358,11 +358,11 @@ class LSHTree:
         """
         return centres_in_units(state, grid, self.frac_bits)
 
-    def exhibits(
+    def displays(
         self, results: Mapping[str, Floats], columns: tuple[str, ...]
-    ) -> tuple[Exhibit, ...]:
+    ) -> tuple[Display, ...]:
         """Return the centres as a table and a heat map, their projection, and the sizes."""
-        return centre_exhibits(results, columns)
+        return centre_displays(results, columns)
 
 
 def grow(counts: Floats, min_size: float, max_leaves: int) -> list[int]:

@@ -20,7 +20,7 @@ from typing import Annotated, ClassVar, Self
 import numpy as np
 
 from cloister.declared import Range, Whole, declared
-from cloister.display import Exhibit
+from cloister.display import Display
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.task import (
@@ -36,7 +36,7 @@ from cloister.task import (
     Released,
     State,
 )
-from cloister.tasks.clustering.kmeans import centre_exhibits, centres_in_units
+from cloister.tasks.clustering.kmeans import centre_displays, centres_in_units
 from cloister.tasks.clustering.synopsis import cluster_weighted, nearest, project_to_simplex
 from cloister.tasks.options import Clusters, PublicSeed, made
 from cloister_lab.tasks.grid_synopsis import cell_middles, cells_of
@@ -182,11 +182,11 @@ class MaxCoverHistogram:
             {name: value for name, value in state.items() if name != "points"}, grid, self.frac_bits
         )
 
-    def exhibits(
+    def displays(
         self, results: Mapping[str, Floats], columns: tuple[str, ...]
-    ) -> tuple[Exhibit, ...]:
+    ) -> tuple[Display, ...]:
         """Return the centres as a table and a heat map, their projection, and the sizes."""
-        return centre_exhibits(results, columns)
+        return centre_displays(results, columns)
 
     def _group(self, noisy: list[Floats]) -> Floats:
         """Return k points from the noisy counts of each grid, the finest first."""

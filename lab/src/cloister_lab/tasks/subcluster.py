@@ -25,7 +25,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 import numpy as np
 
 from cloister.declared import AtLeastZero, Positive, Probability, Share, Whole, declared
-from cloister.display import Exhibit
+from cloister.display import Display
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.randomness import public_generator
@@ -166,11 +166,11 @@ class _ZoneLoop(ABC):
         """
         return self._lloyd.results(state, grid)
 
-    def exhibits(
+    def displays(
         self, results: Mapping[str, Floats], columns: tuple[str, ...]
-    ) -> tuple[Exhibit, ...]:
+    ) -> tuple[Display, ...]:
         """Return the tables and pictures of FastLloyd."""
-        return self._lloyd.exhibits(results, columns)
+        return self._lloyd.displays(results, columns)
 
 
 @declared

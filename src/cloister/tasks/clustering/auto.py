@@ -18,7 +18,7 @@ from typing import ClassVar, Self
 import numpy as np
 
 from cloister.declared import Positive, Whole, declared
-from cloister.display import Exhibit
+from cloister.display import Display
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
 from cloister.privacy.calibration import gdp_mu_for
@@ -37,7 +37,7 @@ from cloister.task import (
 from cloister.tasks.clustering.auto_grid import GridRoute
 from cloister.tasks.clustering.auto_mean import TYPICAL, MeanRoute
 from cloister.tasks.clustering.auto_pca import PcaRoute
-from cloister.tasks.clustering.kmeans import centre_exhibits, centres_in_units
+from cloister.tasks.clustering.kmeans import centre_displays, centres_in_units
 from cloister.tasks.clustering.lloyd_kernel import check_exact
 from cloister.tasks.intervals import ratio_interval, size_interval
 from cloister.tasks.options import Clusters, PublicSeed, made
@@ -190,8 +190,8 @@ class Auto:
         found = centres_in_units({name: state[name] for name in shown}, grid, self.frac_bits)
         return {**found, "spreads": np.outer(self.route.spreads(state), grid.half_range)}
 
-    def exhibits(
+    def displays(
         self, results: Mapping[str, Floats], columns: tuple[str, ...]
-    ) -> tuple[Exhibit, ...]:
+    ) -> tuple[Display, ...]:
         """Return the centres as a table and a heat map, their projection, and the sizes."""
-        return centre_exhibits(results, columns)
+        return centre_displays(results, columns)

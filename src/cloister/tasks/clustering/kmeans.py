@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cloister.declared import Positive, WayOut, Whole, declared
-from cloister.display import Bars, Between, Exhibit, Heatmap, Measured, Scatter, Table
+from cloister.display import Bars, Between, Display, Heatmap, Measured, Scatter, Table
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.privacy.budget import Budget
@@ -319,11 +319,11 @@ class _LloydLoop(ABC):
         """
         return centres_in_units(state, grid, self.frac_bits)
 
-    def exhibits(
+    def displays(
         self, results: Mapping[str, Floats], columns: tuple[str, ...]
-    ) -> tuple[Exhibit, ...]:
+    ) -> tuple[Display, ...]:
         """Return the centres as a table and a heat map, their projection, and the sizes."""
-        return centre_exhibits(results, columns)
+        return centre_displays(results, columns)
 
 
 @declared
@@ -583,7 +583,7 @@ def centres_in_units(state: GridState, grid: Grid, frac_bits: int) -> Mapping[st
     }
 
 
-def centre_exhibits(results: Mapping[str, Floats], columns: tuple[str, ...]) -> tuple[Exhibit, ...]:
+def centre_displays(results: Mapping[str, Floats], columns: tuple[str, ...]) -> tuple[Display, ...]:
     """Return what a report on centres shows: see the names of :func:`centres_in_units`."""
     centres, low, high = results["centres"], results["low"], results["high"]
     sizes, size_half_width = results["sizes"], results["size_half_width"]
@@ -605,7 +605,7 @@ def centre_exhibits(results: Mapping[str, Floats], columns: tuple[str, ...]) -> 
     )
     spread = np.ptp(centres, axis=0)
     shade = (centres - centres.min(axis=0)) / np.where(spread > 0, spread, 1)
-    exhibits: list[Exhibit] = [
+    displays: list[Display] = [
         Table("Centres", ("cluster", "noisy size", *columns), rows, note=between),
         Heatmap(
             "Centres at a glance",
@@ -621,14 +621,14 @@ def centre_exhibits(results: Mapping[str, Floats], columns: tuple[str, ...]) -> 
             "Noisy sizes",
             names,
             sizes,
-            spread=size_half_width,
+            margin=size_half_width,
             unit="records",
             note=f"± is {noise}",
         ),
     ]
     if len(centres) > 1:
         points, axes = _project(shade, columns)
-        exhibits.insert(
+        displays.insert(
             2,
             Scatter(
                 "Centres in two dimensions",
@@ -639,7 +639,7 @@ def centre_exhibits(results: Mapping[str, Floats], columns: tuple[str, ...]) -> 
                 note="Made from the released centres alone.",
             ),
         )
-    return tuple(exhibits)
+    return tuple(displays)
 
 
 def _project(shade: Floats, columns: tuple[str, ...]) -> tuple[Floats, tuple[str, str]]:

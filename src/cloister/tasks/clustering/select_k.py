@@ -16,7 +16,7 @@ from typing import Annotated, Any, ClassVar, Self
 import numpy as np
 
 from cloister.declared import Positive, Range, Whole, declared
-from cloister.display import Curve, Exhibit
+from cloister.display import Curve, Display
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.task import (
@@ -36,7 +36,7 @@ from cloister.tasks.clustering.auto_grid import GridRoute
 from cloister.tasks.clustering.auto_mean import MeanRoute
 from cloister.tasks.clustering.auto_pca import PcaKnown
 from cloister.tasks.clustering.gap_statistic import BAND, LEAST, gap_curve
-from cloister.tasks.clustering.kmeans import centre_exhibits
+from cloister.tasks.clustering.kmeans import centre_displays
 from cloister.tasks.clustering.synopsis import cell_centres
 from cloister.tasks.options import PublicSeed, made
 from cloister.tasks.state import read, written
@@ -230,9 +230,9 @@ class SelectK:
             **self._auto.results(_first_rows(state, choice.k), grid),
         }
 
-    def exhibits(
+    def displays(
         self, results: Mapping[str, Floats], columns: tuple[str, ...]
-    ) -> tuple[Exhibit, ...]:
+    ) -> tuple[Display, ...]:
         """Return the curve and what is shown of centres."""
         k = float(results["k"][0])
         note = (
@@ -256,7 +256,7 @@ class SelectK:
                 axes=("clusters", "gap"),
                 note=note,
             ),
-            *centre_exhibits(results, columns),
+            *centre_displays(results, columns),
         )
 
 

@@ -17,7 +17,7 @@ from typing import Annotated, Any, ClassVar, Self
 import numpy as np
 
 from cloister.declared import Range, Whole, declared
-from cloister.display import Curve, Exhibit, Heatmap
+from cloister.display import Curve, Display, Heatmap
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.privacy.budget import Budget
@@ -417,11 +417,11 @@ class Evaluation:
             )
         return heads, confusion, variance["confusion"]
 
-    def exhibits(
+    def displays(
         self, results: Mapping[str, Floats], columns: tuple[str, ...]
-    ) -> tuple[Exhibit, ...]:
+    ) -> tuple[Display, ...]:
         """Return measures, confusion matrix, ROC curves and calibration."""
-        shown: list[Exhibit] = [table_of_measures(results)]
+        shown: list[Display] = [table_of_measures(results)]
         if "confusion" in results:
             half_width = float(results["confusion_half_width"][0])
             shown.append(
@@ -430,7 +430,7 @@ class Evaluation:
                     tuple(f"is {name}" for name in self.classes),
                     tuple(f"told {name}" for name in self.classes),
                     results["confusion"],
-                    spread=np.full(results["confusion"].shape, half_width),
+                    margin=np.full(results["confusion"].shape, half_width),
                     note="Noisy numbers of test records; ± is 95 % of the noise.",
                 )
             )
@@ -443,9 +443,9 @@ class Evaluation:
             shown.append(table_of_silos(results, self.silos, NOTE))
         return tuple(shown)
 
-    def _curves(self, results: Mapping[str, Floats], head: int) -> list[Exhibit]:
+    def _curves(self, results: Mapping[str, Floats], head: int) -> list[Display]:
         of = self.classes[head if self.heads > 1 else 1]
-        shown: list[Exhibit] = [
+        shown: list[Display] = [
             Curve(
                 f"ROC curve of {of}",
                 results["roc_fpr"][head],

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cloister.declared import Range, Whole, declared
-from cloister.display import Bars, Between, Exhibit, Table
+from cloister.display import Bars, Between, Display, Table
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.task import (
@@ -286,9 +286,9 @@ class ClusterQuality:
         value = weights @ width
         return scores.Estimate(value, np.maximum(value - below, 0.0), value + above)
 
-    def exhibits(
+    def displays(
         self, results: Mapping[str, Floats], columns: tuple[str, ...]
-    ) -> tuple[Exhibit, ...]:
+    ) -> tuple[Display, ...]:
         """Return a table of the measures and the silhouette of each cluster."""
         names = {
             "nicv": "mean squared distance (NICV)",
@@ -313,7 +313,7 @@ class ClusterQuality:
                 "Silhouette of each cluster",
                 tuple(f"cluster {i}" for i in range(len(value))),
                 value,
-                spread=spread,
+                margin=spread,
                 unit="silhouette",
                 note="0: as near to another centre, 1: far from all. ± is 95 % of the noise.",
             ),

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Self
 import numpy as np
 
 from cloister.declared import Positive, Whole, declared
-from cloister.display import Bars, Exhibit
+from cloister.display import Bars, Display
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.task import (
@@ -232,12 +232,12 @@ class RegressionEvaluation:
         )
         return {**found, "bias_half_width": (found["bias_high"] - found["bias_low"]) / 2}
 
-    def exhibits(
+    def displays(
         self, results: Mapping[str, Floats], columns: tuple[str, ...]
-    ) -> tuple[Exhibit, ...]:
+    ) -> tuple[Display, ...]:
         """Return the measures, a picture of those in the target's units, and each silo's."""
         note = f"Residuals are clipped to {self.bound:g}. {NOTE}"
-        shown: list[Exhibit] = [
+        shown: list[Display] = [
             replace(table_of_measures(results), note=note),
             _drawn(results, columns[self.truth]),
         ]
@@ -256,7 +256,7 @@ def _drawn(results: Mapping[str, Floats], target: str) -> Bars:
         "Errors in the units of the target",
         ("mean absolute error", "root mean squared error", "bias (told less true)"),
         value,
-        spread=np.maximum(high - value, value - low),
+        margin=np.maximum(high - value, value - low),
         unit=target,
         note="A root far above the mean comes from a few large errors. ± is 95 % of the noise, by "
         "the farther end.",

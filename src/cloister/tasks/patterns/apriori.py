@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cloister.declared import AtLeastZero, Probability, Range, WayOut, Whole, declared
-from cloister.display import Exhibit
+from cloister.display import Display
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.privacy.budget import Budget
@@ -46,7 +46,7 @@ from cloister.task import (
 from cloister.tasks.columns import position
 from cloister.tasks.examples import Example
 from cloister.tasks.options import PublicSeed, made
-from cloister.tasks.patterns.association import Limits, exhibits_of
+from cloister.tasks.patterns.association import Limits, displays_of
 from cloister.tasks.patterns.supports import Heavy, load_edges, load_law, mended, shrink
 
 Limit = Literal["weight", "truncate"]
@@ -510,11 +510,11 @@ class Apriori:
         """What a set and a rule must reach to be shown."""
         return Limits(self.min_support, self.min_confidence, self.min_lift)
 
-    def exhibits(
+    def displays(
         self, results: Mapping[str, Floats], columns: tuple[str, ...]
-    ) -> tuple[Exhibit, ...]:
+    ) -> tuple[Display, ...]:
         """Return frequent sets, rules, and a graph of the rules."""
-        return exhibits_of(results, columns, self.limits)
+        return displays_of(results, columns, self.limits)
 
 
 def _words(load: Integers, bound: int) -> Integers:

@@ -20,7 +20,7 @@ from math import hypot
 
 import numpy as np
 
-from cloister.display import Between, Exhibit, Graph, Table
+from cloister.display import Between, Display, Graph, Table
 from cloister.task import INTERVAL_95, Floats
 from cloister.tasks.intervals import ratio_interval
 
@@ -189,9 +189,9 @@ def _ratio(value: float, both: Itemset, divisor: float, half_width: float, most:
     return Between(value, float(low[0, 0]), float(high[0, 0]))
 
 
-def exhibits_of(
+def displays_of(
     results: Mapping[str, Floats], columns: Sequence[str], limits: Limits
-) -> tuple[Exhibit, ...]:
+) -> tuple[Display, ...]:
     """Return a table of frequent sets, one of rules, and a graph of the rules.
 
     Parameters

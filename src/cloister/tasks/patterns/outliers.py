@@ -26,7 +26,7 @@ from typing import Annotated, ClassVar, Literal, Self, TypeVar
 import numpy as np
 
 from cloister.declared import AtLeastZero, PartBelowOne, Range, Whole, declared
-from cloister.display import Bars, Between, Exhibit, Measured, Table
+from cloister.display import Bars, Between, Display, Measured, Table
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.privacy.calibration import gaussian_noise_multiplier, gdp_part
@@ -469,11 +469,11 @@ class Outliers:
         score: Floats = (np.cbrt(squared / len(self.used)) - (1 - ninth)) / sqrt(ninth)
         return score
 
-    def exhibits(
+    def displays(
         self, results: Mapping[str, Floats], columns: tuple[str, ...]
-    ) -> tuple[Exhibit, ...]:
+    ) -> tuple[Display, ...]:
         """Return what is usual, and the number of outliers."""
-        shown: list[Exhibit] = []
+        shown: list[Display] = []
         note = "[ , ] are 95 % of the noise. Which record is unusual is told locally only."
         words = ("mean", "deviation")
         if self.method in ("robust", "density"):
@@ -483,7 +483,7 @@ class Outliers:
             for i, at in enumerate(self.used)
         )
         shown.append(Table("What is usual", ("column", *words), rows, note))
-        shown += self.usual.exhibits(_of_usual(results), columns)
+        shown += self.usual.displays(_of_usual(results), columns)
         if self.method == "density":
             low, width = self._rarity_bins(results)
             names = tuple(f"{low + width * (i + 0.5):.2f}" for i in range(_RARITIES))

@@ -14,7 +14,7 @@ from typing import Annotated, ClassVar, Self, cast
 import numpy as np
 
 from cloister.declared import Probability, declared
-from cloister.display import Exhibit, Table
+from cloister.display import Display, Table
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
 from cloister.privacy.calibration import gaussian_noise_multiplier
@@ -193,9 +193,9 @@ class Bounds:
         changed[:, self.used] = np.rint(np.clip(scaled, -1, 1) * grid.one)
         return changed
 
-    def exhibits(
+    def displays(
         self, results: Mapping[str, Floats], columns: tuple[str, ...]
-    ) -> tuple[Exhibit, ...]:
+    ) -> tuple[Display, ...]:
         """Return a table of the bounds, and what else quantiles show."""
-        table, *curves = self.quantiles.exhibits(results, columns)
+        table, *curves = self.quantiles.displays(results, columns)
         return (replace(cast(Table, table), title="Private bounds"), *curves)

@@ -20,7 +20,7 @@ from typing import Annotated, ClassVar, Self
 import numpy as np
 
 from cloister.declared import Positive, Whole, declared
-from cloister.display import Between, Exhibit, Heatmap, Table
+from cloister.display import Between, Display, Heatmap, Table
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.task import (
@@ -326,9 +326,9 @@ class PCA:
         changed[:, self.n_components :] = records[:, list(self.kept)]
         return changed
 
-    def exhibits(
+    def displays(
         self, results: Mapping[str, Floats], columns: tuple[str, ...]
-    ) -> tuple[Exhibit, ...]:
+    ) -> tuple[Display, ...]:
         """Return explained variances and the components."""
         ends = ("explained_variance", "explained_variance_low", "explained_variance_high")
         rows = tuple(

@@ -17,7 +17,7 @@ from typing import Annotated, Any, ClassVar, Self
 import numpy as np
 
 from cloister.declared import AtLeastZero, Length, Share, declared
-from cloister.display import Exhibit
+from cloister.display import Display
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
 from cloister.privacy.budget import Budget
@@ -270,16 +270,16 @@ class Pipeline:
             found |= {label + name: value for name, value in own.items()}
         return found
 
-    def exhibits(
+    def displays(
         self, results: Mapping[str, Floats], columns: tuple[str, ...]
-    ) -> tuple[Exhibit, ...]:
-        """Return the exhibits of all steps, the last one's first."""
-        shown: list[tuple[Exhibit, ...]] = []
+    ) -> tuple[Display, ...]:
+        """Return the displays of all steps, the last one's first."""
+        shown: list[tuple[Display, ...]] = []
         for i, step in enumerate(self.steps):
-            shown.append(step.exhibits(self._results_of(i, results), columns))
+            shown.append(step.displays(self._results_of(i, results), columns))
             if isinstance(step, Transformer):
                 columns = tuple(column.name for column in step.output)
-        return tuple(exhibit for part in reversed(shown) for exhibit in part)
+        return tuple(display for part in reversed(shown) for display in part)
 
     # What the last step can do for a record, the pipeline can: these are absent where it cannot. --
 

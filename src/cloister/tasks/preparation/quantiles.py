@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cloister.declared import Length, Probability, Range, Whole, declared
-from cloister.display import Between, Curve, Exhibit, Table
+from cloister.display import Between, Curve, Display, Table
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.privacy.budget import Budget
@@ -223,9 +223,9 @@ class Quantiles:
             **self._half_widths(noise, total),
         }
 
-    def exhibits(
+    def displays(
         self, results: Mapping[str, Floats], columns: tuple[str, ...]
-    ) -> tuple[Exhibit, ...]:
+    ) -> tuple[Display, ...]:
         """Return a table of quantiles, and the distributions of the first columns."""
         cells = zip(results["quantiles"], results["low"], results["high"], strict=True)
         rows: tuple[tuple[str | Between, ...], ...] = tuple(

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Self
 import numpy as np
 
 from cloister.declared import Range, declared
-from cloister.display import Exhibit
+from cloister.display import Display
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
 from cloister.task import (
@@ -164,8 +164,8 @@ class Standardise:
         changed[:, self.used] = np.rint(np.clip(scaled, -1, 1) * self._grid.one)
         return changed
 
-    def exhibits(
+    def displays(
         self, results: Mapping[str, Floats], columns: tuple[str, ...]
-    ) -> tuple[Exhibit, ...]:
-        """Return the exhibits of the statistics."""
-        return self.statistics.exhibits(results, columns)
+    ) -> tuple[Display, ...]:
+        """Return the displays of the statistics."""
+        return self.statistics.displays(results, columns)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cloister.declared import Whole, declared
-from cloister.display import Between, Exhibit, Heatmap, Measured, Table
+from cloister.display import Between, Display, Heatmap, Measured, Table
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.task import (
     FINE,
@@ -207,9 +207,9 @@ class Statistics:
             **found,
         }
 
-    def exhibits(
+    def displays(
         self, results: Mapping[str, Floats], columns: tuple[str, ...]
-    ) -> tuple[Exhibit, ...]:
+    ) -> tuple[Display, ...]:
         """Return a table of means and deviations, and the correlations."""
         names = tuple(columns[j] for j in self.used)
         note = f"[ , ] and ± are 95 % of the noise. {POPULATION_NOTE}"
@@ -218,13 +218,13 @@ class Statistics:
             for i, name in enumerate(names)
         ]
         count = Measured(float(results["count"][0]), float(results["count_half_width"][0]))
-        exhibits: list[Exhibit] = [
+        displays: list[Display] = [
             Table("Noisy count", ("", "records"), (("all silos", count),), note),
             Table("Means and deviations", ("column", "mean", "deviation"), tuple(rows), note),
         ]
         if "correlation" in results:
             values = results["correlation"]
-            exhibits.append(
+            displays.append(
                 Heatmap(
                     "Correlations",
                     names,
@@ -236,7 +236,7 @@ class Statistics:
                     high=results["correlation_high"],
                 )
             )
-        return tuple(exhibits)
+        return tuple(displays)
 
 
 def nearest(values: NDArray[np.int64], bits: int) -> Integers:

@@ -23,7 +23,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 import numpy as np
 
 from cloister.declared import AtLeastZero, PartBelowOne, Positive, Range, Share, Whole, declared
-from cloister.display import Curve, Exhibit, Heatmap
+from cloister.display import Curve, Display, Heatmap
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.privacy.budget import Budget
@@ -435,9 +435,9 @@ class _Trained(_Averaging):
     def _outputs(self, results: Mapping[str, Floats], records: Records) -> Floats:
         return self.network.predict(results["parameters"], self._inputs(records))
 
-    def exhibits(
+    def displays(
         self, results: Mapping[str, Floats], columns: tuple[str, ...]
-    ) -> tuple[Exhibit, ...]:
+    ) -> tuple[Display, ...]:
         """Return the coefficients of a linear model, and what each round added."""
         curve = self._curve(results)
         if self.hidden:
@@ -652,9 +652,9 @@ class ClientUpdates(_Averaging):
             )
         yield bounded(records.astype(np.int64))
 
-    def exhibits(
+    def displays(
         self, results: Mapping[str, Floats], columns: tuple[str, ...]
-    ) -> tuple[Exhibit, ...]:
+    ) -> tuple[Display, ...]:
         """Return what each round added."""
         return (self._curve(results),)
 

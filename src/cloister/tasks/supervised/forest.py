@@ -24,7 +24,7 @@ from typing import Annotated, ClassVar, Literal, Self
 import numpy as np
 
 from cloister.declared import Positive, Range, Share, WayOut, declared
-from cloister.display import Bars, Exhibit, Measured, Table
+from cloister.display import Bars, Display, Measured, Table
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.privacy.calibration import gaussian_noise_multiplier
@@ -449,9 +449,9 @@ class RandomForest:
         total = found.sum()
         return found / total if total > 0 else found
 
-    def exhibits(
+    def displays(
         self, results: Mapping[str, Floats], columns: tuple[str, ...]
-    ) -> tuple[Exhibit, ...]:
+    ) -> tuple[Display, ...]:
         """Return class sizes and the columns that tell most."""
         importance = results["importance"]
         order = [int(j) for j in np.argsort(-importance, kind="stable") if j != self.target][:20]

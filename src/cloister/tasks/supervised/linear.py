@@ -23,7 +23,7 @@ from typing import Annotated, ClassVar, Self
 import numpy as np
 
 from cloister.declared import AtLeastZero, Range, WayOut, declared
-from cloister.display import Between, Exhibit, Table
+from cloister.display import Between, Display, Table
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.task import (
@@ -611,9 +611,9 @@ class Linear:
         told: Floats = self._model.predict(coefficients, records)[:, 0]
         return told
 
-    def exhibits(
+    def displays(
         self, results: Mapping[str, Floats], columns: tuple[str, ...]
-    ) -> tuple[Exhibit, ...]:
+    ) -> tuple[Display, ...]:
         """Return the coefficients, and a picture of them per half box."""
         told = np.append(results["coef"], results["intercept"])
         noise, sampling = results["covariance"], results["sampling_covariance"]

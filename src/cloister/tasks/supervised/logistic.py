@@ -24,7 +24,7 @@ from typing import Annotated, ClassVar, Literal, Self
 import numpy as np
 
 from cloister.declared import AtLeastZero, Positive, Range, WayOut, declared
-from cloister.display import Between, Exhibit, Table
+from cloister.display import Between, Display, Table
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.randomness import public_generator
@@ -794,9 +794,9 @@ class Logistic:
             return np.stack([_sigmoid(-margins[0]), _sigmoid(margins[0])], axis=1)
         return _softmax(margins).T
 
-    def exhibits(
+    def displays(
         self, results: Mapping[str, Floats], columns: tuple[str, ...]
-    ) -> tuple[Exhibit, ...]:
+    ) -> tuple[Display, ...]:
         """Return the coefficients, and a picture of those that tell most within their columns."""
         told = np.column_stack([results["coef"], results["intercept"]])
         low = np.column_stack([results["coef_low"], results["intercept_low"]])

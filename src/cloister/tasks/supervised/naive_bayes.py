@@ -20,7 +20,7 @@ from typing import Annotated, ClassVar, Literal, Self, get_args
 import numpy as np
 
 from cloister.declared import AtLeastZero, Positive, Range, WayOut, Whole, declared
-from cloister.display import Bars, Between, Exhibit, Heatmap, Measured, Table
+from cloister.display import Bars, Between, Display, Heatmap, Measured, Table
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.privacy.budget import Budget
@@ -527,13 +527,13 @@ class NaiveBayes:
         for low, high in zip(starts, [*starts[1:], self.cells[j]], strict=True):
             yield f"{column} {edges[low]:.6g} to {edges[high]:.6g}"
 
-    def exhibits(
+    def displays(
         self, results: Mapping[str, Floats], columns: tuple[str, ...]
-    ) -> tuple[Exhibit, ...]:
+    ) -> tuple[Display, ...]:
         """Return the classes, what each column tells, and the cells that tell most."""
-        shown: list[Exhibit] = [self._class_table(results)]
+        shown: list[Display] = [self._class_table(results)]
         if self._tables:
-            shown += self._table_exhibits(results, columns)
+            shown += self._table_displays(results, columns)
         if self._normal:
             shown.append(
                 Heatmap(
@@ -587,9 +587,9 @@ class NaiveBayes:
         )
         return Table("Classes", ("class", "records", "share"), rows, _NOTE)
 
-    def _table_exhibits(
+    def _table_displays(
         self, results: Mapping[str, Floats], columns: tuple[str, ...]
-    ) -> list[Exhibit]:
+    ) -> list[Display]:
         """Return bars of what each column tells, in bits, and its most telling cells."""
         priors = results["class_prior"]
         bits: list[float] = []

@@ -530,13 +530,13 @@ def test_a_report_can_be_made_of_any_shape(name: str, k: int, d: int) -> None:
         "size_half_width": (k,),
     }
     columns = tuple(f"c{i}" for i in range(d))
-    exhibits = task.exhibits(results, columns)
-    kinds = [type(exhibit) for exhibit in exhibits]
+    displays = task.displays(results, columns)
+    kinds = [type(display) for display in displays]
     assert kinds == [Table, Heatmap, *([Scatter] if k > 1 else []), Bars]
-    for exhibit in exhibits:
-        if isinstance(exhibit, Scatter):
-            assert exhibit.points.shape == (k, 2)
-            assert np.isfinite(exhibit.points).all()
+    for display in displays:
+        if isinstance(display, Scatter):
+            assert display.points.shape == (k, 2)
+            assert np.isfinite(display.points).all()
     assert set(task.forecast(1e5, 1000, grid)) == {"half_width", "size_half_width"}
     assert ("NOT PRIVATE" in task.describe()) == (name == "lloyd")
     assert str(k) in task.describe()

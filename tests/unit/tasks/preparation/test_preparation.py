@@ -234,7 +234,7 @@ def test_categories_enter_components_one_by_one_and_kept_columns_follow() -> Non
     assert isinstance(task, Transformer)
     assert result.results["components"].shape == (2, 4)  # age and three words
     assert [c.name for c in task.output] == ["pc1", "pc2", "weight"]
-    shown = list(task.exhibits(result.results, result.plan.columns))
+    shown = list(task.displays(result.results, result.plan.columns))
     assert shown[-1].columns == ("age", "work=private", "work=state", "work=none")  # type: ignore[union-attr]
 
 
@@ -339,7 +339,7 @@ def test_shares_are_parts_of_the_squared_gdp_parameter_and_the_whole_is_the_budg
     assert "epsilon" in str(plan.budget)
 
 
-def test_results_and_exhibits_of_every_step_are_there_once() -> None:
+def test_results_and_displays_of_every_step_are_there_once() -> None:
     steps = [("bounds", {}), ("bounds", {}), ("count", {})]
     result = exact("pipeline", toy_schema(2), three_groups(), steps=steps)
     assert {
@@ -348,7 +348,7 @@ def test_results_and_exhibits_of_every_step_are_there_once() -> None:
         "count",
         "half_width",
     } <= result.results.keys()
-    titles = [e.title for e in result.plan.task.exhibits(result.results, result.plan.columns)]
+    titles = [e.title for e in result.plan.task.displays(result.results, result.plan.columns)]
     assert titles.count("Private bounds") == 2
     assert titles[0] == "Noisy count"
 

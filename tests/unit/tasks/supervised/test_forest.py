@@ -364,7 +364,7 @@ def test_importance_finds_the_columns_that_tell(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_report_shows_classes_and_importance(kind: str) -> None:
     result = run(table(), kind=kind)
-    classes, importance = task_of(result).exhibits(result.results, SCHEMA.names)
+    classes, importance = task_of(result).displays(result.results, SCHEMA.names)
     assert [row[0] for row in classes.rows] == ["no", "mild", "bad"]
     assert set(importance.names) == {"a", "b", "work"}
     assert sorted(importance.values, reverse=True) == importance.values.tolist()

@@ -325,7 +325,7 @@ def test_a_target_alone_is_refused() -> None:
 # --- the report
 
 
-def test_exhibits_name_classes_cells_and_bins() -> None:
+def test_displays_name_classes_cells_and_bins() -> None:
     shape = schema(
         WORK, number("x", 0, 80), number("z"), number("n", 0, 5), number("m", 0, 5), boolean("s")
     )
@@ -334,16 +334,16 @@ def test_exhibits_name_classes_cells_and_bins() -> None:
     result = fitted(
         shape, records, epsilon=4.0, numbers=kinds, most_counts=9.0, noise=SimulatedNoise(0)
     )
-    shown = result.plan.task.exhibits(result.results, result.plan.columns)
-    titles = [exhibit.title for exhibit in shown]
+    shown = result.plan.task.displays(result.results, result.plan.columns)
+    titles = [display.title for display in shown]
     assert titles[0] == "Classes"
     assert len(titles) == 5
     words = str(shown)
     assert "work=c" in words
     assert re.search(r"x [\d.]+ to [\d.]+", words)
-    for exhibit in shown[2:]:
-        assert (exhibit.low <= exhibit.high).all()
-        assert ((exhibit.shade >= 0) & (exhibit.shade <= 1)).all()
+    for display in shown[2:]:
+        assert (display.low <= display.high).all()
+        assert ((display.shade >= 0) & (display.shade <= 1)).all()
 
 
 # --- the estimator

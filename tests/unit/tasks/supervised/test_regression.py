@@ -370,11 +370,11 @@ def test_a_plan_is_read_back_as_it_was_written(k: int) -> None:
 def test_a_report_shows_every_coefficient(k: int) -> None:
     shape, records = toy(k)
     result = fitted(Logistic if k else Linear, shape, records, epsilon=1.0)
-    table, *_, bars = result.plan.task.exhibits(result.results, result.plan.columns)
+    table, *_, bars = result.plan.task.displays(result.results, result.plan.columns)
     names = [row[0] for row in table.rows]
     assert {"x", "work=c", "smokes=1", "intercept"} <= set(names)
     assert np.isfinite(bars.values).all()
-    assert (bars.spread >= 0).all()
+    assert (bars.margin >= 0).all()
 
 
 # --- estimators
@@ -482,12 +482,12 @@ def test_a_contrast_is_the_difference_that_least_squares_give() -> None:
 
 def test_a_report_compares_categories_with_the_reference() -> None:
     first = linear_model().result_
-    table = first.plan.task.exhibits(first.results, first.plan.columns)[0]
+    table = first.plan.task.displays(first.results, first.plan.columns)[0]
     rows = dict(table.rows)
     assert rows["work=a"] == "reference"
     assert rows["work=b"].value == pytest.approx(1, abs=0.05)
     other = linear_model(reference={"work": "c"}).result_
-    rows = dict(other.plan.task.exhibits(other.results, other.plan.columns)[0].rows)
+    rows = dict(other.plan.task.displays(other.results, other.plan.columns)[0].rows)
     assert rows["work=c"] == "reference"
     assert rows["work=b"].value == pytest.approx(2, abs=0.05)
     assert rows["residual deviation"].value == pytest.approx(0.5, abs=0.02)
@@ -514,7 +514,7 @@ def test_a_column_that_drowns_is_named_and_its_interval_says_nothing() -> None:
 def test_a_residual_deviation_that_drowns_is_not_shown() -> None:
     shape, records = toy(0, 60)
     result = fitted(Linear, shape, records, epsilon=0.1, noise=SimulatedNoise(0))
-    table = result.plan.task.exhibits(result.results, result.plan.columns)[0]
+    table = result.plan.task.displays(result.results, result.plan.columns)[0]
     assert result.results["residual_std_low"] == 0
     assert "residual deviation" not in dict(table.rows)
 
