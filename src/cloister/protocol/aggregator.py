@@ -287,7 +287,7 @@ class Aggregator:
             raise LocalProtocolError(f"round {t} has no noise; open it first.")
         total = self._noise
         for upload in uploads:
-            total = total + upload.words
+            total = total + upload.elements
         reply = encode(self.plan, Reply(t, tuple(upload.sender for upload in uploads), total))
         event = self.plan.event(t)
         answer = self._journal.commit(job=self.plan.run_id, round=t, event=event, frame=reply)
@@ -402,7 +402,7 @@ class Aggregator:
         """Keep the noised sum, if the plan says that the result is for others too."""
         if not self.plan.publish or self.plan.profile != "pairwise":
             return
-        words = self._reply(t).words
+        words = self._reply(t).elements
         context = PadContext(self.plan.digest.hex(), t, 0, VECTOR, "")
         left = self._round_keys.left_over(context, words.size, self._members, survivors, opened)
         self._sums.append(ReleasedSum(tuple(survivors), words - left))

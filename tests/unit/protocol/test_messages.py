@@ -55,10 +55,10 @@ TAG = bytes(range(32))
 
 
 def same(left: Message, right: Message) -> bool:
-    """Compare messages, whose words are arrays."""
+    """Compare messages, whose ring elements are arrays."""
     mine, theirs = dict(vars(left)), dict(vars(right))
-    words = [fields.pop("words", np.empty(0)) for fields in (mine, theirs)]
-    return type(left) is type(right) and mine == theirs and np.array_equal(*words)
+    elements = [fields.pop("elements", np.empty(0)) for fields in (mine, theirs)]
+    return type(left) is type(right) and mine == theirs and np.array_equal(*elements)
 
 
 def statement(number: int) -> bytes:
@@ -155,7 +155,7 @@ def message(case: dict) -> Message:
         head, seen = bytes([3] * 32), {silos[2 - i]: 9}
         key = bytes([i] * 32)
         signed = bytes([6] * 64)
-        return Keys(silos[i], key, bytes([2] * 32), (), (), head, 1_750_000_000, seen, signed)
+        return Keys(silos[i], key, bytes([2] * 32), head, 1_750_000_000, (), (), seen, signed)
 
     match case["kind"]:
         case "open":

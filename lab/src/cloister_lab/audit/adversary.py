@@ -168,7 +168,7 @@ def subtract_uploads(system: System, plan: Plan, records: Mapping[str, Records])
     jobs = [play(system, plan, records)[0].uploads(plan) for _ in range(2)]
     least, words = None, 0
     for silo in plan.silos:
-        vectors = [upload.words for job in jobs for upload in job[silo]]
+        vectors = [upload.elements for job in jobs for upload in job[silo]]
         for one, other in combinations(vectors, 2):
             width = min(one.size, other.size)
             left = np.abs(to_integers(one[:width] - other[:width]))
@@ -204,7 +204,7 @@ def ask_twice(system: System, plan: Plan, records: Mapping[str, Records]) -> Fin
         if isinstance(answer, Upload):
             found[silo].append(answer)
     different = sum(
-        not np.array_equal(one.words, other.words)
+        not np.array_equal(one.elements, other.elements)
         for uploads in found.values()
         for one, other in combinations(uploads, 2)
         if one.round == other.round
