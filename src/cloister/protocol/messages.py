@@ -157,10 +157,10 @@ def _read_silo(body: _Body) -> str:
 
 
 def _read_lead(body: _Body) -> str:
-    silos = _SILOS.read(body)
+    silos: tuple[str, ...] = _SILOS.read(body)
     if len(silos) != 1:
         raise _misfit(Kind.ADOPT)
-    return str(silos[0])
+    return silos[0]
 
 
 _SHORT, _LONG, _KEY, _HASH = _number(2), _number(8), _fixed(KEY_BYTES), _fixed(_HASH_BYTES)
@@ -581,7 +581,7 @@ def decode(plan: Plan, frame: bytes) -> Message:
 
 
 def _body(plan: Plan, message: Message | Confirmation) -> bytes:
-    parts = body_of(type(message)).items()
+    parts = body_of(type(message)).items()  # type: ignore[arg-type]  # classes are hashable
     return b"".join(part.write(plan, getattr(message, name)) for name, part in parts)
 
 
