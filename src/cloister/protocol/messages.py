@@ -150,7 +150,8 @@ def _different(pairs: Sequence[tuple[str, _T]]) -> dict[str, _T]:
 
 
 def _read_silo(body: _Body) -> str:
-    place, silos = _SHORT.read(body), body.plan.silos
+    place: int = _SHORT.read(body)
+    silos = body.plan.silos
     if place >= len(silos):
         raise RemoteProtocolError(f"silo number must be below {len(silos)}, got {place}.")
     return silos[place]
