@@ -16,8 +16,9 @@ from functools import lru_cache
 from types import UnionType
 from typing import Any, TypeAlias
 
+from cloister.declared import Range
 from cloister.errors import PlanError
-from cloister.privacy.budget import Budget, checked_delta, checked_epsilon
+from cloister.privacy.budget import Budget, checked, checked_delta, checked_epsilon
 from cloister.privacy.events import (
     CoverEvent,
     Event,
@@ -292,8 +293,7 @@ def attacker_odds(cost: Event | Budget, prior: float = 0.5) -> float:
     ----------
     Kairouz, Oh and Viswanath, ICML 2015, Theorem 2.1; Balle, Barthe and Gaboardi, NeurIPS 2018.
     """
-    if not 0 < prior < 1:
-        raise PlanError(f"prior must be in (0, 1), got {prior!r}.")
+    prior = checked("prior", prior, Range(above=0, below=1))
     rare = min(prior, 1 - prior)
     threshold = math.log((1 - rare) / rare)
     if isinstance(cost, Budget):

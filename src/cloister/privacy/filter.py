@@ -15,9 +15,10 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any, Literal, Self
 
+from cloister.declared import Range
 from cloister.errors import PlanError
 from cloister.privacy.accounting import epsilon, gdp_epsilon, pure_epsilon, zcdp_rho
-from cloister.privacy.budget import Budget
+from cloister.privacy.budget import Budget, checked
 from cloister.privacy.calibration import gdp_mu_for
 from cloister.privacy.events import (
     CoverEvent,
@@ -92,9 +93,8 @@ class Split:
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-                raise PlanError(f"the {name} share of a cap must be in [0, 1], got {value!r}.")
-            object.__setattr__(self, name, float(value))
+            share = checked(f"the {name} share of a cap", value, Range(0, 1))
+            object.__setattr__(self, name, share)
         if self.failure and not self.pure:
             raise PlanError(
                 f"the failure share of a cap must be 0 where its pure share is, got "
