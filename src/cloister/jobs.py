@@ -62,7 +62,6 @@ class Account:
 
     Parameters
     ----------
-    ledger : Ledger
     dataset : str
         The owner's name of the data set, opened in the ledger with a lifetime cap.
     confirm_same_content : bool
@@ -102,7 +101,6 @@ class JobResult:
 
     Parameters
     ----------
-    plan : Plan
     results : mapping of str to ndarray
         What the task returns, in data units.
     history : tuple of such mappings
@@ -218,7 +216,6 @@ def make_plan(
         One of ``TASKS`` or your own.
     schema : Schema
         The agreed data contract.
-    silos : iterable of str
     budget : Budget or None
         None for a task that is not private.
     nominal_n : int, >= 1
@@ -232,10 +229,6 @@ def make_plan(
         whole schema keeps: read them with the same `columns`.
     options
         The task's own, such as ``n_clusters``.
-
-    Returns
-    -------
-    Plan
     """
     names = tuple(silos)
     chosen = schema if columns is None else schema.select(columns)
@@ -290,7 +283,6 @@ def run_plan(
 
     Parameters
     ----------
-    plan : Plan
     silos : mapping of silo name to iterable of int32 arrays, or to a function
         Grid records of each member, in chunks, iterable once a round; see
         :class:`~cloister.protocol.client.Client`.
@@ -299,10 +291,6 @@ def run_plan(
     account : Account, optional
         The whole plan is reserved there before the first round, and each round is charged
         before its sum leaves.
-
-    Returns
-    -------
-    JobResult
     """
     _check_records(plan, silos)
     source = noise or DiscreteNoise()
@@ -338,13 +326,10 @@ def make_clients(
     plan : Plan
         With the fingerprints of `identities`. Without those, silos that agree on keys get fresh
         ones: in one process nobody pins anything.
-    silos : mapping of silo name to records
     masker : Masker, optional
         What the profile asks for, with a fresh key.
     noise : NoiseSource, optional
         Only under "pairwise", and only in tests: of the silos' shares.
-    journals : mapping of silo name to Journal, optional
-    identities : mapping of silo name to Identity, optional
     """
     if not identities and (plan.profile == "pairwise" or plan.fingerprints):
         identities = {silo: Identity.new() for silo in plan.silos}
@@ -376,8 +361,6 @@ def run_clients(
 
     Parameters
     ----------
-    clients : mapping of silo name to Client
-    noise : NoiseSource
     journal : AnswerJournal, optional
         Both of the aggregator.
     transport : Transport, optional
@@ -411,17 +394,12 @@ def result_of(
 
     Parameters
     ----------
-    plan : Plan
     states : iterable of mappings
         The public state before the first round and after each.
     survivors : iterable of tuple of str
         The silos in each round's sum.
     noise : str
         Where the noise came from.
-
-    Returns
-    -------
-    JobResult
     """
     history = tuple(plan.task.results(state, plan.grid) for state in states)
     label = noise if plan.task.private else "none: not private"

@@ -101,12 +101,7 @@ class NonPrivateEvent:
 
 @dataclass(frozen=True)
 class ComposedEvent:
-    """All of ``events`` were done to the same records, possibly adaptively.
-
-    Parameters
-    ----------
-    events : iterable of Event; empty means that nothing was done and costs nothing
-    """
+    """All of ``events`` were done to the same records, possibly adaptively; of none, nothing."""
 
     events: tuple[Event, ...]
 
@@ -127,7 +122,6 @@ class RepeatedEvent:
 
     Parameters
     ----------
-    event : Event
     count : int in [0, 2**53]
     """
 

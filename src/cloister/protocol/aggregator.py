@@ -55,7 +55,6 @@ class Aggregator:
 
     Parameters
     ----------
-    plan : Plan
     noise : NoiseSource
         Drawn when a round opens, before any upload arrives, so that the time of the answer does
         not depend on it; never stored. Not used under "pairwise".

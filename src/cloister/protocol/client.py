@@ -66,7 +66,6 @@ class Client:
 
     Parameters
     ----------
-    plan : Plan
     silo : str
         This silo's name in the plan.
     records : iterable of ndarray of shape (n, n_features), int32, or function

@@ -55,8 +55,6 @@ class KeyAgreement:
     ----------
     plan : Plan
         With fingerprints.
-    silo : str
-    identity : Identity
     journal : Journal
         Gives the secret of the job and the head of the ledger, and keeps the statements of peers.
     """

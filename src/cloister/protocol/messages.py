@@ -215,7 +215,6 @@ class Confirmation:
 
     Parameters
     ----------
-    silo : str
     result_hash : bytes of length 32
         Over plan, round, survivors and masked sum; over the roster before the first round.
     mac : bytes of length 32
@@ -337,7 +336,6 @@ class Keys:
 
     Parameters
     ----------
-    sender : str
     identity : bytes of length 32
         Its Ed25519 public key, whose fingerprint stands in the plan.
     box : bytes of length 32

@@ -154,7 +154,6 @@ class Plan:
         Members in their agreed order.
     grid : Grid
         Public box of each column and fineness of the lattice.
-    columns : tuple of str
     budget : Budget or None
         What the whole plan may cost; None for a task that is not private.
     nominal_n : int
@@ -180,7 +179,6 @@ class Plan:
         Of the silos' signing keys, in their order; empty when all parties are in one process.
     upload_slot : float, seconds, >= 0
         Uploads leave a silo at multiples of this after they were asked for; 0 sends at once.
-    schema_digest, study : str
     run_id : str
         Fresh nonce, so that no pad and no noise repeats.
     layout : Layout
@@ -541,7 +539,6 @@ class Plan:
 
         Parameters
         ----------
-        block : Block
         survivors : int, optional
             Number of silos in the sum, which matters under "pairwise"; all by default.
         """
@@ -663,7 +660,6 @@ class Plan:
 
         Parameters
         ----------
-        document : mapping
         tasks : mapping of str to type, optional
             The tasks whose code this party has; a plan of another can be carried and summed, but
             no record can enter it.

@@ -32,7 +32,6 @@ def open_agent(
 
     Parameters
     ----------
-    settings : SiloSettings
     noise : NoiseSource, optional
         The silo's own noise under profile "pairwise"; from the operating system unless a test
         gives another.
