@@ -47,12 +47,10 @@ class Policy:
 
         Parameters
         ----------
-        plan : Plan
         silo, fingerprint : str
             This silo's name and the fingerprint of its identity.
         schema : Schema
             This silo's own copy of the data contract.
-        proposer : Proposer or None
         peers, analysts : mapping of name to fingerprint
             What the owner pinned.
         """

@@ -312,7 +312,7 @@ def test_limits_are_the_stated_parts_of_the_cap() -> None:
 @pytest.mark.parametrize("share", [-0.1, 1.1, math.nan, True, "1"])
 def test_a_share_is_a_part(share: float) -> None:
     for given_ in ((share, 0.0), (0.0, share)):
-        with pytest.raises(PlanError, match=r"share of a cap must be in \[0, 1\]"):
+        with pytest.raises(PlanError, match=r"share of a cap must be a number in \[0, 1\]"):
             Split(*given_)
     with pytest.raises(PlanError, match="takes of both"):
         Split(0.0, 0.1)

@@ -18,15 +18,11 @@ from typing import Any
 import numpy as np
 
 from cloister.hazmat.fixedpoint import from_grid
-from cloister.jobs import make_plan
+from cloister.jobs import handlers, make_clients, make_plan, run_clients
 from cloister.privacy.budget import Budget, default_delta
 from cloister.privacy.noise import DiscreteNoise
-from cloister.protocol.aggregator import Aggregator
 from cloister.protocol.client import Client
 from cloister.protocol.plan import Plan
-from cloister.protocol.session import run_rounds
-from cloister.randomness import new_key
-from cloister.secagg.masks import GroupMask
 from cloister.task import Classifier, Floats, Records, Task
 from cloister.tasks.columns import Encoding
 from cloister.tasks.supervised.fedavg import FedAvg
@@ -38,6 +34,7 @@ from cloister_lab.experiments.classify import Problem
 from cloister_lab.experiments.credit import STAND_IN, TABLES, Loans, split
 from cloister_lab.experiments.datasets import SUFFIXES
 from cloister_lab.experiments.environments import run_script
+from cloister_lab.experiments.mpi_kmeans import Counted
 from cloister_lab.experiments.records import (
     Key,
     Means,
@@ -170,26 +167,12 @@ def _noised(problem: Problem, *, task: type[Task], unit: str = "row", **options:
 
 def _run(plan: Plan, silos: Sequence[Records]) -> tuple[Client, int]:
     """Run a plan with group masks; return a client that finished and the bytes of all frames."""
-    mask = GroupMask(new_key())
-    clients = {
-        name: Client(plan, name, [records], mask)
-        for name, records in zip(plan.silos, silos, strict=True)
-    }
-    sent = 0
-
-    def counted(handle: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
-        def answer(frame: bytes) -> bytes:
-            nonlocal sent
-            given = handle(frame)
-            sent += len(frame) + len(given)
-            return given
-
-        return answer
-
-    transport = InProcess({name: counted(client.handle) for name, client in clients.items()})
-    for _ in run_rounds(Aggregator(plan, DiscreteNoise()), transport):
+    chunks = {name: [records] for name, records in zip(plan.silos, silos, strict=True)}
+    clients = make_clients(plan, chunks)
+    transport = Counted(InProcess(handlers(clients)))
+    for _ in run_clients(clients, DiscreteNoise(), transport=transport):
         pass
-    return next(iter(clients.values())), sent
+    return next(iter(clients.values())), transport.total
 
 
 def _shares(problem: Problem, *, protocol: str, fetch: bool) -> Cost | str:

@@ -24,7 +24,7 @@ from cloister.privacy.budget import Budget
 from cloister.privacy.noise import DiscreteNoise
 from cloister.protocol.aggregator import Aggregator
 from cloister.protocol.client import Client
-from cloister.protocol.session import run_rounds
+from cloister.protocol.session import Transport, run_rounds
 from cloister.randomness import new_key
 from cloister.secagg.masks import GroupMask
 from cloister.transports.mpi import MpiTransport, hand_out, serve, world
@@ -41,11 +41,11 @@ JOBS = 20
 class Counted:
     """A transport that adds up the bytes of what it carries."""
 
-    def __init__(self, transport: MpiTransport) -> None:
+    def __init__(self, transport: Transport) -> None:
         self._transport = transport
         self.total = 0
 
-    def exchange(self, frames: Mapping[str, bytes]) -> dict[str, bytes]:
+    def exchange(self, frames: Mapping[str, bytes]) -> Mapping[str, bytes]:
         """Carry frames, and count them and their answers."""
         answers = self._transport.exchange(frames)
         self.total += sum(map(len, frames.values())) + sum(map(len, answers.values()))
