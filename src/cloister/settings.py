@@ -13,7 +13,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -367,9 +367,7 @@ class SiloSettings(_Dialling):
         PlanError
             If the file can no longer be read.
         """
-        now = self if self._file is None else load_settings(self._file)
-        if not isinstance(now, SiloSettings):
-            raise PlanError(f"configuration {str(self._file)!r} is no longer that of a silo.")
+        now = self if self._file is None else load_role(self._file, SiloSettings)
         return now.peers, now.analysts
 
     @field_validator("tasks")
@@ -437,11 +435,23 @@ class AnalystSettings(_Dialling):
 
 
 Settings = CoordinatorSettings | SiloSettings | AnalystSettings
+_Kind = TypeVar("_Kind", CoordinatorSettings, SiloSettings, AnalystSettings)
 ROLES: dict[str, type[Settings]] = {
     "coordinator": CoordinatorSettings,
     "silo": SiloSettings,
     "analyst": AnalystSettings,
 }
+
+
+def load_role(path: str | os.PathLike[str], kind: type[_Kind]) -> _Kind:
+    """Read the configuration file of a party of one role, or raise a PlanError."""
+    settings = load_settings(path)
+    if not isinstance(settings, kind):
+        role = next(name for name, known in ROLES.items() if known is kind)
+        raise PlanError(
+            f"configuration {os.fspath(path)!r}: role must be {role!r}, got {settings.role!r}."
+        )
+    return settings
 
 
 def load_settings(path: str | os.PathLike[str]) -> Settings:
