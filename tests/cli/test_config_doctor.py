@@ -178,7 +178,7 @@ def test_init_writes_the_template_and_replaces_nothing(
     assert main(["config", "init", "--role", role, "--out", str(file)]) == 3
     assert "exists already and is not replaced" in capsys.readouterr().err
     assert file.read_text() == "mine"
-    assert main(["config", "init", "--role", role, "--out", str(tmp_path / "no" / "x")]) == 3
+    assert main(["config", "init", "--role", role, "--out", str(tmp_path / "no" / "x")]) == 4
     capsys.readouterr()
     assert main(["config", "init", "--role", role]) == 0
     assert capsys.readouterr().out == template(role)
