@@ -33,11 +33,7 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
             ("source", report.source),
             ("rows", f"{report.rows:,}"),
             ("rows used", f"{report.used:,}"),
-            ("lines of a wrong length", f"{report.bad_lines:,}"),
-            ("items outside the catalogue", f"{report.unknown_items:,}"),
-            ("rows without a unit", f"{report.without_unit:,}"),
-            ("rows beyond max_rows", f"{report.beyond_max_rows:,}"),
-            ("of these, units written in two ways", f"{report.merged_units:,}"),
+            *((what, f"{count:,}") for what, count in report.counts()),
         ]
     )
     rows = tuple(
