@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from cloister.cli.output import Output, add_flags
+from cloister.cli.output import Output
 from cloister.display import Table
 from cloister.errors import DataError, PlanError
 from cloister_lab.experiments.catalogue import EXPERIMENTS
@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.description = f"Run, list and draw experiments on public data ({STAMP})."
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    add_flags(actions.add_parser("list", help="all experiments, and about how long each takes"))
+    actions.add_parser("list", help="all experiments, and about how long each takes")
 
     runner = actions.add_parser("run", help="run some; a repeated call goes on where it stopped")
     add = runner.add_argument
@@ -40,12 +40,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME,...",
         help="only these, where the experiment has several; for one NAME",
     )
-    add_flags(runner)
 
     drawer = actions.add_parser("figures", help="draw what has been stored")
     drawer.add_argument("name", nargs="?", choices=EXPERIMENTS, metavar="NAME")
     _add_folder(drawer)
-    add_flags(drawer)
 
 
 def _add_folder(parser: argparse.ArgumentParser) -> None:
@@ -55,34 +53,27 @@ def _add_folder(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, default=_OUT, help="folder of results")
 
 
-def run(args: argparse.Namespace) -> int:
-    """Do what is asked, and return the exit code.
+def run(args: argparse.Namespace, out: Output) -> dict[str, object]:
+    """Do what is asked.
 
     Raises
     ------
     CloisterError
         For mistakes in the options, or where nothing is stored.
     """
-    out = Output.of(args)
-    if args.action == "list":
-        _list(out)
-    elif args.action == "run":
-        _run(args, out)
-    else:
-        _draw(args, out)
-    return 0
+    return {"list": _list, "run": _run, "figures": _draw}[args.action](args, out)
 
 
-def _list(out: Output) -> None:
+def _list(_: argparse.Namespace, out: Output) -> dict[str, object]:
     rows = tuple(
         (e.name, e.what, _duration(e.seconds_small), _duration(e.seconds_full))
         for e in EXPERIMENTS.values()
     )
     out.table(Table("Experiments", ("name", "what", "small", "full, one core"), rows))
-    out.document({"stamp": STAMP, "experiments": [_described(e) for e in EXPERIMENTS.values()]})
+    return {"stamp": STAMP, "experiments": [_described(e) for e in EXPERIMENTS.values()]}
 
 
-def _run(args: argparse.Namespace, out: Output) -> None:
+def _run(args: argparse.Namespace, out: Output) -> dict[str, object]:
     chosen = [EXPERIMENTS[name] for name in dict.fromkeys(args.names)]
     if args.datasets and len(chosen) > 1:
         raise PlanError("datasets belong to one experiment; name only that one.")
@@ -104,10 +95,10 @@ def _run(args: argparse.Namespace, out: Output) -> None:
         out.say(f"{len(rows):,} rows and {len(files)} files are in {folder}")
         written.append(_written(experiment, settings, [*map(str, files)]) | {"rows": len(rows)})
     out.say(f"({STAMP}).")
-    out.document({"stamp": STAMP, "experiments": written})
+    return {"stamp": STAMP, "experiments": written}
 
 
-def _draw(args: argparse.Namespace, out: Output) -> None:
+def _draw(args: argparse.Namespace, out: Output) -> dict[str, object]:
     """Draw one experiment, or all that have rows."""
     settings = Settings(out=args.out, full=args.full)
     if args.name:
@@ -122,7 +113,7 @@ def _draw(args: argparse.Namespace, out: Output) -> None:
         for file in files:
             out.say(file)
         written.append(_written(experiment, settings, files))
-    out.document({"stamp": STAMP, "figures": written})
+    return {"stamp": STAMP, "figures": written}
 
 
 def _written(experiment: Experiment, settings: Settings, files: list[str]) -> dict[str, object]:

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
-from cloister.cli.output import Output, add_flags
+from cloister.cli.output import Output
 from cloister.display import Table
 from cloister.errors import PlanError
 from cloister.schema import Schema
@@ -221,11 +221,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="compare with the published figures; exit code 1 if a bar is missed",
     )
-    add_flags(parser)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Run ``cloister compare``; return the exit code.
+def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
+    """Run ``cloister compare``.
 
     Raises
     ------
@@ -253,8 +252,8 @@ def run(args: argparse.Namespace) -> int:
     nicv = means_of(rows, _CELL, "nicv")
     draw_nicv(nicv, args.out)
     verdict = check_means(nicv) if args.check_reference else None
-    _show(Output.of(args), args, means, nicv | means_of(areas(rows), _CELL, "area"), verdict)
-    return 0 if verdict is None or verdict.holds else 1
+    out.code = 0 if verdict is None or verdict.holds else 1
+    return _show(out, args, means, nicv | means_of(areas(rows), _CELL, "area"), verdict)
 
 
 def _load_all(args: argparse.Namespace) -> list[Dataset]:
@@ -287,8 +286,8 @@ def _show(
     means: Sequence[TidyRow],
     nicv: Means,
     verdict: Verdict | None,
-) -> None:
-    """Write NICV by data set, epsilon and method, and what the bars say of it."""
+) -> dict[str, Any]:
+    """Write NICV by data set, epsilon and method, and what the bars say of it; return all of it."""
     document: dict[str, Any] = {"stamp": STAMP, "out": str(args.out), "means": means}
     if args.preset:
         out.say(PAPER_NOTE)
@@ -302,7 +301,7 @@ def _show(
         _show_verdict(out, verdict)
         document["reference"] = asdict(verdict) | {"holds": verdict.holds}
     out.say(f"Runs, summary and figures are in {args.out}; {STAMP}.")
-    out.document(document)
+    return document
 
 
 def _rows(nicv: Means, methods: Sequence[str]) -> tuple[tuple[str, ...], ...]:
