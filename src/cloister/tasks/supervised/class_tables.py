@@ -6,14 +6,9 @@ What a record adds is an integer, bounded before any record is seen. All that fo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
-
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.declared import Positive
-from cloister.errors import PlanError
 from cloister.task import Floats, Integers, Records
 
 _LEVEL_BITS = 16  # of a number before it is squared: the product with a word then fits 64 bits
@@ -214,32 +209,3 @@ def fitted_shares(
     counts = np.maximum(joined, 0) + smoothing + mixed
     shares: Floats = (counts / counts.sum(axis=1, keepdims=True) / size)[:, groups]
     return shares
-
-
-ClassWeight = Annotated[
-    Literal["balanced"] | Mapping[Any, Positive] | tuple[Positive, ...] | None,
-    "'balanced', or a weight for each class",
-]
-
-
-def weights_of(given: ClassWeight, classes: Sequence[str]) -> tuple[float, ...]:
-    """Return one weight for each class; none for "balanced", and where none are given."""
-    if given is None or isinstance(given, str):
-        return ()
-    if isinstance(given, Mapping):
-        by_word = {str(word): weight for word, weight in given.items()}
-        if unknown := sorted(by_word.keys() - set(classes)):
-            raise PlanError(
-                f"class_weight must name classes of {tuple(classes)}, got {unknown[0]!r}."
-            )
-        given = tuple(by_word.get(word, 1.0) for word in classes)
-    return tuple(float(weight) for weight in given)
-
-
-def check_weights(weights: Sequence[float], classes: Sequence[str]) -> None:
-    """Refuse weights that are not one for each class."""
-    if weights and len(weights) != len(classes):
-        raise PlanError(
-            f"class_weight must be {len(classes)} numbers > 0, one for each class, got "
-            f"{list(weights)}."
-        )

@@ -45,8 +45,8 @@ from cloister.task import (
 from cloister.tasks.columns import categories_of, codes, position
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.options import PublicSeed, Target, made
-from cloister.tasks.supervised.class_tables import ClassWeight, check_weights, weights_of
 from cloister.tasks.supervised.forest_trees import Tree, coded_columns, grow
+from cloister.tasks.supervised.target import ClassWeight, check_weights, weights_of
 
 Kind = Literal["random", "boosted"]
 """All trees in one round, or a tree a round on the gradients of those before."""
