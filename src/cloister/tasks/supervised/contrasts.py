@@ -17,7 +17,8 @@ from cloister.display import Bars, Between
 from cloister.errors import PlanError
 from cloister.task import INTERVAL_95, Floats, PublicColumn
 from cloister.tasks.columns import position
-from cloister.tasks.population import ENDS, population_interval
+from cloister.tasks.population import population_interval
+from cloister.tasks.scores import Estimate
 
 Reference = Annotated[
     Mapping[str, Any] | None,
@@ -34,13 +35,11 @@ def coefficient_results(
     All arrays are of shape (..., n_columns_of_design + 1); without a variance of sampling there are
     no population intervals.
     """
-    parts = {"": values, "_low": low, "_high": high}
+    estimate = Estimate(values, low, high)
     if sampling_variance is not None:
-        ends = population_interval(values, low, high, sampling_variance)
-        parts |= dict(zip(ENDS, ends, strict=True))
-    coefficients = {f"coef{end}": part[..., :-1] for end, part in parts.items()}
-    constants = {f"intercept{end}": np.atleast_1d(part[..., -1]) for end, part in parts.items()}
-    return {**coefficients, **constants}
+        estimate = estimate.sampled(sampling_variance)
+    constant = estimate.mapped(lambda part: part[..., -1]).named("intercept")
+    return {**estimate.mapped(lambda part: part[..., :-1]).named("coef"), **constant}
 
 
 def coefficient_bars(

@@ -46,26 +46,15 @@ _SHORT, _NOISY = 0.6, 0.012  # of the typical length, down to which noise
 class Placed:
     """Where columns lie and how far they spread: the public state after two rounds.
 
-    Parameters
-    ----------
-    centre, scale : ndarray of shape (width,)
-        A row is the difference to the centre times the scale.
-    square : ndarray of shape (width,)
-        Mean square of that, as far as it is seen.
-    alike : ndarray of shape (width,)
-        1 for a number of which hardly two values are seen to differ.
-    window : ndarray of shape (n_numbers, 2)
-        Where the second round counts.
-    n : float
-        Noisy number of records, at least its noise.
+    Arrays are of shape (width,) but for `window`, of shape (n_numbers, 2).
     """
 
     centre: Floats
-    scale: Floats
-    square: Floats
-    alike: Floats
-    window: Floats
-    n: float = 1.0
+    scale: Floats  # a row is the difference to the centre times the scale
+    square: Floats  # mean square of that, as far as it is seen
+    alike: Floats  # 1 for a number of which hardly two values are seen to differ
+    window: Floats  # where the second round counts
+    n: float = 1.0  # noisy number of records, at least its noise
 
     def at(self, entries: Integers) -> Placed:
         """Return the same of some entries of a row."""
@@ -75,21 +64,11 @@ class Placed:
 
 @dataclass(frozen=True)
 class Whole:
-    """Some records as rows before they are shortened.
+    """Some records as rows before they are shortened."""
 
-    Parameters
-    ----------
-    numbers : ndarray of shape (n_numbers, n_samples)
-        Entries of columns of numbers; the constant 1 is the last.
-    categories : tuple of ndarray of shape (n_samples,), int64
-        Codes of each column of categories.
-    tables : tuple of ndarray of shape (n_levels, n_levels), int64
-        The entries of each code, in steps of ``2**-3``: its indicator minus the centre.
-    """
-
-    numbers: Floats
-    categories: tuple[Integers, ...]
-    tables: tuple[Integers, ...]
+    numbers: Floats  # (n_numbers, n_samples): columns of numbers; the constant 1 is the last
+    categories: tuple[Integers, ...]  # codes of each column of categories
+    tables: tuple[Integers, ...]  # entries of each code, times 2**3: its indicator minus the centre
 
     @cached_property
     def fixed(self) -> Integers:
@@ -113,20 +92,10 @@ class Whole:
 
 @dataclass(frozen=True)
 class Rows:
-    """Some records as shortened rows, with integers in floats that hold them exactly.
+    """Some records as shortened rows, with integers in floats that hold them exactly."""
 
-    Parameters
-    ----------
-    factor : ndarray of shape (n_samples,)
-        By how much the row was shortened, times ``2**17``.
-    numbers : ndarray of shape (n_numbers, n_samples)
-        Entries of columns of numbers, times ``2**20``; the constant 1 is the last.
-    whole : Whole
-        The rows before they were shortened.
-    """
-
-    factor: Floats
-    numbers: Floats
+    factor: Floats  # by how much each row was shortened, times 2**17
+    numbers: Floats  # as those of `whole`, times 2**20
     whole: Whole
 
 
@@ -556,20 +525,9 @@ def solve(
 ) -> tuple[Floats, Floats]:
     """Return what noisy equations say of their solution, and the covariance that is left.
 
-    The equations are ``(curvature + diag(penalty)) w = target + noise``; before them, `w` is taken
-    to be near 0 with deviation `spread`. Without noise it is the solution itself.
-
-    Parameters
-    ----------
-    curvature : ndarray of shape (width, width)
-    penalty, spread : ndarray of shape (width,)
-    target : ndarray of shape (n_outputs, width)
-    noise_std : float
-
-    Returns
-    -------
-    mean : ndarray of shape (n_outputs, width)
-    covariance : ndarray of shape (width, width)
+    The equations are ``(curvature + diag(penalty)) w = target + noise`` for each row of `target`;
+    before them, `w` is taken to be near 0 with deviation `spread`. Without noise it is the solution
+    itself.
     """
     system = (curvature + np.diag(penalty)) * spread  # of w / spread
     left, values, right = np.linalg.svd(system)

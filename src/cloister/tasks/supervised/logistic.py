@@ -150,14 +150,8 @@ class Logistic:
 
     Parameters
     ----------
-    n_features : int
-        Columns, the target among them.
-    levels : tuple of int
-        Of each column: 0 for numbers, else the number of categories.
-    names : tuple of str
-        Of the columns of the design, the intercept last.
-    low, high : tuple of float
-        The box, data units.
+    n_features, target, levels, names, low, high, shrinkage, reference
+        As for :class:`~cloister.tasks.supervised.linear.Linear`; the target holds categories.
     clip : float in (0, 32], optional
         The first gradients, and curvatures, are of rows, centred and scaled, shortened to this
         length; None takes `first_length`, less where columns are seen to spread less.
@@ -166,10 +160,6 @@ class Logistic:
         to ``[-1, 1]`` by their public bounds: 1 / C of scikit-learn.
     class_weight : tuple of float, or "balanced"
         What a record of each class counts; "balanced" is inverse to the noisy class sizes.
-    shrinkage : bool
-        Whether weights that drown in noise are drawn toward 0. Without noise it changes nothing.
-    reference : tuple of int
-        Of each column: the category that odds ratios are against; 0 for numbers.
 
     Notes
     -----
@@ -565,14 +555,9 @@ class Logistic:
     def _normal(self, now: _Known, weights: Floats) -> tuple[Floats, Floats, Floats]:
         """Return what rows would be at some margins, if they were normal.
 
-        Returns
-        -------
-        predicted : ndarray of shape (n_classes, n_points)
-            Probabilities at margins that stand for equally many rows each.
-        rows : ndarray of shape (n_points, width)
-            Mean row at each, times the square root of how many rows it stands for.
-        left : ndarray of shape (width, width)
-            Products of what is left of rows, for all of them.
+        That is, the probabilities of classes at points that stand for equally many rows each; the
+        mean row at each, times the square root of how many rows it stands for; and the products of
+        what is left of all rows.
         """
         products = symmetric(now.products)
         n = max(float(products[-1, -1]), 1.0)
@@ -730,11 +715,11 @@ class Logistic:
         -----
         The intervals are about the solution that all rows have without noise and shortening. They
         hold what the averaged gradients' noise leaves open, what was cut off as far as noisy counts
-        tell it, how far weights are drawn to 0, and what the last steps leave. Population
+        show it, how far weights are drawn to 0, and what the last steps leave. Population
         intervals, ``..._population_low`` and ``..._population_high``, add sampling by the inverse
         of the released curvature: they are right if the model is. ``covariance`` and
-        ``sampling_covariance`` are of all coefficients,
-        output by output, the intercept last in each; very wide models have none of these.
+        ``sampling_covariance`` are of all coefficients, output by output, the intercept last in
+        each; very wide models have none of these.
         """
         now = self._read(state)
         values = now.weights @ self._frame.to_data(now.columns).T
@@ -763,18 +748,11 @@ class Logistic:
 
         Parameters
         ----------
-        results : mapping
-            Of :meth:`results`.
         weights : ndarray of shape (n_columns_of_design + 1,)
             By how much each column of the design is larger, in data units; the constant is last.
         output : int
             For two classes 0, the odds of the second; else the number of a class, and its odds
             against the first.
-
-        Raises
-        ------
-        PlanError
-            If the model is too wide to hold covariances.
         """
         if self._wide:
             raise PlanError(
