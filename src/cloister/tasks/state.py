@@ -6,7 +6,7 @@ numbers are such coordinates; whole ones are counts or indices, and come back as
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any, TypeVar, get_type_hints
 
@@ -19,11 +19,18 @@ _Known = TypeVar("_Known")
 
 
 def written(known: Any) -> State:
-    """Return a dataclass of numbers and arrays as a state: an array for each field."""
-    return {
-        field.name: np.atleast_1d(np.asarray(getattr(known, field.name), dtype=np.float64))
-        for field in fields(known)
-    }
+    """Return a dataclass of numbers and arrays as a state: an array for each field.
+
+    A field that is such a dataclass itself stands for its own fields.
+    """
+    state: dict[str, Floats] = {}
+    for field in fields(known):
+        value = getattr(known, field.name)
+        if is_dataclass(value):
+            state |= written(value)
+        else:
+            state[field.name] = np.atleast_1d(np.asarray(value, dtype=np.float64))
+    return state
 
 
 def read(kind: type[_Known], state: GridState, frac_bits: int) -> _Known:
@@ -32,16 +39,19 @@ def read(kind: type[_Known], state: GridState, frac_bits: int) -> _Known:
     Parameters
     ----------
     kind : type
-        A dataclass with fields of ``float``, ``int``, ``Floats`` and ``Integers``.
+        A dataclass with fields of ``float``, ``int``, ``Floats`` and ``Integers``, or of such a
+        dataclass.
     state : mapping
     frac_bits : int
     """
-    return kind(**{name: _value(of, state[name], frac_bits) for name, of in _fields(kind)})  # type: ignore[arg-type]  # classes are hashable
+    return kind(**{name: _value(of, name, state, frac_bits) for name, of in _fields(kind)})  # type: ignore[arg-type]  # classes are hashable
 
 
-def _value(kind: Any, steps: Integers, frac_bits: int) -> float | int | Floats | Integers:
+def _value(kind: Any, name: str, state: GridState, frac_bits: int) -> Any:
+    if is_dataclass(kind):
+        return read(kind, state, frac_bits)  # type: ignore[arg-type]  # kinds are classes
     whole = kind in (int, Integers)
-    values = steps >> frac_bits if whole else from_grid(steps, frac_bits)
+    values = state[name] >> frac_bits if whole else from_grid(state[name], frac_bits)
     return values[0].item() if kind in (int, float) else values
 
 
