@@ -20,7 +20,7 @@ from cloister.enrolment import (
     request_fingerprint,
 )
 from cloister.errors import DataError, PlanError
-from cloister.report.text import clean
+from cloister.html import clean
 
 _KIND = "ed25519:"
 _GROUP = 8  # digits read in one breath

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cloister.display import Table
-from cloister.report.text import cell_text, clean
+from cloister.html import clean
+from cloister.report.text import cell_text
 
 if TYPE_CHECKING:
     from rich.console import Console
