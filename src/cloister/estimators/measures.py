@@ -34,8 +34,8 @@ from cloister.schema import Column, Schema
 from cloister.task import Classifier, Regressor, Task
 from cloister.tasks.evaluation.classification import Evaluation
 from cloister.tasks.evaluation.cluster_quality import ClusterQuality
-from cloister.tasks.evaluation.layers import between
 from cloister.tasks.evaluation.regression import RegressionEvaluation
+from cloister.tasks.interval_tables import between
 from cloister.tasks.population import ENDS
 
 if TYPE_CHECKING:

@@ -57,7 +57,8 @@ class Bounds(Scaled):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.Options(probabilities=self.quantiles.probabilities)  # or it refuses them
+        pair = cast(tuple[float, float], self.quantiles.probabilities)
+        self.Options(probabilities=pair)  # refuses others
 
     @classmethod
     def design(cls, facts: PublicFacts, options: Options) -> Self:
