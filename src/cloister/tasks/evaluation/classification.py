@@ -365,10 +365,14 @@ class Evaluation(Evaluated):
             named = ("predicted", "observed", "observed_low", "observed_high")
             rows = np.stack([results[f"calibration_{name}"][head] for name in named])
             clear = rows[3] - rows[2] < _VAGUE
+            places, values, low, high = rows[:, clear] if clear.any() else rows
             shown.append(
                 Curve(
                     f"Calibration of {of}",
-                    *(rows[:, clear] if clear.any() else rows),
+                    places,
+                    values,
+                    low,
+                    high,
                     axes=("predicted probability", "share that came true"),
                     note=f"Groups with hardly any records are left out. {NOTE}",
                 )

@@ -137,7 +137,8 @@ class Evaluated(ABC):
     def source(cls, facts: PublicFacts, options: Any) -> dict[str, Any]:
         """Return the fields that say where truth and predictions come from."""
         kind, called = cls.models
-        if options.model is not None and not isinstance(options.model, kind):
+        fits = options.model is None or isinstance(options.model, kind)
+        if not fits:
             raise PlanError(
                 f"model must be a {called} of ours for task {cls.name!r}, got "  # type: ignore[attr-defined]
                 f"{_named(options.model)}; a model of others is not part of a plan."

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from math import ceil, comb, isqrt, sqrt
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -376,7 +376,7 @@ class Apriori:
             (np.where(live, part.values / full, 0.0), np.where(live, part.noise_std / full, 0.0))
             for part in (released["supports"], released["heavy"])
         )
-        found = mended(weighed, in_heavy, self._heavy(law, level.bound / _WHOLE**2))
+        found: dict[str, Any] = mended(weighed, in_heavy, self._heavy(law, level.bound / _WHOLE**2))
         support = found["count"].copy()
         if size > 1:
             counts, stds = found["count"][live], found["std"][live]
