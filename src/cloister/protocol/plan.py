@@ -41,7 +41,7 @@ from cloister.privacy.events import (
 )
 from cloister.protocol.layout import MAX_ROUNDS, Layout
 from cloister.randomness import new_nonce
-from cloister.task import Block, ByClient, BySilo, Profile, Released, Task, tasks_within
+from cloister.task import Block, ByClient, BySilo, Profile, Released, Task, steps_of
 
 PROTOCOL_VERSION = 2
 WITHOUT_LAYOUT = 1  # the version whose plans left their layout to the task
@@ -373,7 +373,7 @@ class Plan:
                 yield (
                     f"grid cannot tell the clients of {task.clients!r} apart; use more frac_bits."
                 )
-        if bad := [step for step in list(tasks_within(task))[1:] if _needs_its_plan(step)]:
+        if bad := [step for step in list(steps_of(task))[1:] if _needs_its_plan(step)]:
             yield (
                 f"task {bad[0].name!r} with clients other than rows, or sampled ones, must be the "
                 "task of a plan and not a step of one."

@@ -15,7 +15,7 @@ from cloister.protocol.plan import Plan, study_name
 from cloister.protocol.proposal import Proposer
 from cloister.schema import Schema
 from cloister.settings import PolicySettings
-from cloister.task import BySilo, tasks_within
+from cloister.task import BySilo, steps_of
 
 _SHOWN = 5  # names in a reason; a catalogue may have thousands
 
@@ -129,7 +129,7 @@ class Policy:
             )
 
     def _what(self, plan: Plan) -> Iterator[str]:
-        for name in (task.name for task in tasks_within(plan.task)):
+        for name in (task.name for task in steps_of(plan.task)):
             if name not in self.rules.tasks:
                 yield f"task {name!r} is not among those allowed here: {_list(self.rules.tasks)}."
         if reason := other_code(plan):
