@@ -209,7 +209,7 @@ def draw_heatmaps(
 
 def _write_values(axes: Axes, image: AxesImage, values: Floats) -> None:
     """Write the finite values of a matrix into its picture, light where it is dark."""
-    colours = image.cmap(image.norm(values))
+    colours = np.asarray(image.cmap(image.norm(values)))
     for (i, j), value in np.ndenumerate(values):
         if math.isfinite(value):
             red, green, blue, _ = colours[i, j]
