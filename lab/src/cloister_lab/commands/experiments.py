@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 from cloister.cli.output import Output
@@ -61,7 +62,7 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, object]:
     CloisterError
         For mistakes in the options, or where nothing is stored.
     """
-    return {"list": _list, "run": _run, "figures": _draw}[args.action](args, out)
+    return _ACTIONS[args.action](args, out)
 
 
 def _list(_: argparse.Namespace, out: Output) -> dict[str, object]:
@@ -70,7 +71,9 @@ def _list(_: argparse.Namespace, out: Output) -> dict[str, object]:
         for e in EXPERIMENTS.values()
     )
     out.table(Table("Experiments", ("name", "what", "small", "full, one core"), rows))
-    return {"stamp": STAMP, "experiments": [_described(e) for e in EXPERIMENTS.values()]}
+    shown = ("name", "what", "seconds_small", "seconds_full")
+    listed = [{name: getattr(e, name) for name in shown} for e in EXPERIMENTS.values()]
+    return {"stamp": STAMP, "experiments": listed}
 
 
 def _run(args: argparse.Namespace, out: Output) -> dict[str, object]:
@@ -93,7 +96,7 @@ def _run(args: argparse.Namespace, out: Output) -> dict[str, object]:
         rows = run_experiment(experiment, settings, quiet=args.quiet or args.json)
         files = experiment.figures(rows, folder)
         out.say(f"{len(rows):,} rows and {len(files)} files are in {folder}")
-        written.append(_written(experiment, settings, [*map(str, files)]) | {"rows": len(rows)})
+        written.append(_written(experiment, folder, files) | {"rows": len(rows)})
     out.say(f"({STAMP}).")
     return {"stamp": STAMP, "experiments": written}
 
@@ -101,31 +104,25 @@ def _run(args: argparse.Namespace, out: Output) -> dict[str, object]:
 def _draw(args: argparse.Namespace, out: Output) -> dict[str, object]:
     """Draw one experiment, or all that have rows."""
     settings = Settings(out=args.out, full=args.full)
-    if args.name:
-        chosen = [EXPERIMENTS[args.name]]
-    else:
-        chosen = [e for e in EXPERIMENTS.values() if folder_of(e, settings).is_dir()]
-    if not chosen:
+    folders = {e.name: folder_of(e, settings) for e in EXPERIMENTS.values()}
+    names = [args.name] if args.name else [n for n, folder in folders.items() if folder.is_dir()]
+    if not names:
         raise DataError(f"no experiment has rows in {str(args.out)!r}; run one first.")
     written = []
-    for experiment in chosen:
-        files = [str(file) for file in draw_experiment(experiment, settings)]
+    for name in names:
+        files = draw_experiment(EXPERIMENTS[name], settings)
         for file in files:
-            out.say(file)
-        written.append(_written(experiment, settings, files))
+            out.say(str(file))
+        written.append(_written(EXPERIMENTS[name], folders[name], files))
     return {"stamp": STAMP, "figures": written}
 
 
-def _written(experiment: Experiment, settings: Settings, files: list[str]) -> dict[str, object]:
-    folder = str(folder_of(experiment, settings))
-    return {"stamp": STAMP, "name": experiment.name, "folder": folder, "files": files}
+_ACTIONS = {"list": _list, "run": _run, "figures": _draw}
 
 
-def _described(experiment: Experiment) -> dict[str, object]:
-    return {
-        name: getattr(experiment, name)
-        for name in ("name", "what", "seconds_small", "seconds_full")
-    }
+def _written(experiment: Experiment, folder: Path, files: Sequence[Path]) -> dict[str, object]:
+    shown = [str(file) for file in files]
+    return {"stamp": STAMP, "name": experiment.name, "folder": str(folder), "files": shown}
 
 
 def _duration(seconds: float) -> str:

@@ -12,14 +12,13 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cloister.jobs import make_plan
 from cloister.privacy.budget import Budget
 from cloister.privacy.noise import DiscreteNoise
 from cloister.protocol.aggregator import Aggregator
@@ -29,7 +28,7 @@ from cloister.randomness import new_key
 from cloister.secagg.masks import GroupMask
 from cloister.transports.mpi import MpiTransport, hand_out, serve, world
 from cloister_lab.experiments.datasets import Dataset, min_max
-from cloister_lab.experiments.sweep import TASKS
+from cloister_lab.experiments.sweep import TASKS, plan_for
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Comm
@@ -52,33 +51,22 @@ class Counted:
         return answers
 
 
-def main(words: Sequence[str]) -> None:
+def main(file: str, method: str) -> None:
     """Play one rank in some jobs, one after the other."""
     comm = world()
-    with np.load(Path(words[0]), allow_pickle=False) as archive:
+    with np.load(Path(file), allow_pickle=False) as archive:
         data = min_max(archive["X"], "synth", len(archive["centres"]))
-    seconds: list[float] = []
-    sizes: list[int] = []
-    for _ in range(JOBS):
-        for duration, size in _job(comm, data, words[1]):
-            seconds.append(duration)
-            sizes.append(size)
+    rounds = [measured for _ in range(JOBS) for measured in _job(comm, data, method)]
     if comm.rank == 0:
+        seconds, sizes = zip(*rounds, strict=True)
         sys.stdout.write(json.dumps({"seconds": seconds, "bytes": sizes}) + "\n")
 
 
 def _job(comm: Comm, data: Dataset, method: str) -> list[tuple[float, int]]:
     """Run a job; return the seconds and bytes of its rounds at the aggregator."""
     silos = [f"silo-{index}" for index in range(comm.size - 1)]
-    plan = make_plan(
-        TASKS[method],
-        data.schema,
-        silos,
-        budget=Budget(EPSILON, data.delta),
-        nominal_n=data.nominal_n,
-        n_clusters=data.n_clusters,
-        public_seed=0,
-    )
+    budget = Budget(EPSILON, data.delta)
+    plan = plan_for(TASKS[method], data, budget, 0, len(silos), n_clusters=data.n_clusters)
     plan = replace(plan, run_id=hand_out(comm, bytes.fromhex(plan.run_id), 0).hex())
     if comm.rank:
         key = hand_out(comm, new_key(), 1)
@@ -100,4 +88,4 @@ def _job(comm: Comm, data: Dataset, method: str) -> list[tuple[float, int]]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(*sys.argv[1:3])
