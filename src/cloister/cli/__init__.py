@@ -97,7 +97,7 @@ LABORATORY = ("compare", "experiments")
 """Commands that are listed here and come with the package ``cloister-lab``."""
 GROUP = "cloister.commands"
 USAGE, UNEXPECTED, INTERRUPTED = 2, 1, 130
-NETWORKED = ("coordinator", "silo", "jobs", "flare", "federation")
+NETWORKED = ("doctor", "coordinator", "silo", "jobs", "flare", "federation")
 # what the extra brings
 _SERVICE = ("fastapi", "uvicorn", "websockets", "httpx", "prometheus_client")
 
