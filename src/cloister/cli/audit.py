@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -171,13 +172,8 @@ def _described(audit: Audit) -> dict[str, Any]:
         "verdict": verdict(audit),
         "epsilon": audit.budget.epsilon,
         "delta": audit.budget.delta,
-        "findings": [
-            {"check": f.check, "alarms": f.alarms, "evidence": f.evidence} for f in audit.findings
-        ],
-        "bounds": [
-            {"epsilon": c.epsilon, "delta": c.delta, "seen": c.seen, "least_delta": c.least_delta}
-            for c in audit.checks
-        ],
+        "findings": [asdict(finding) for finding in audit.findings],
+        "bounds": [asdict(check) for check in audit.checks],
     }
 
 

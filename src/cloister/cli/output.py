@@ -131,6 +131,15 @@ class Output:
             yield on_round
 
 
+def ask(question: str) -> str | None:
+    """Return what a person at the terminal answers; None if nobody is there."""
+    if not sys.stdin.isatty():
+        return None
+    sys.stderr.write(clean(question))
+    sys.stderr.flush()
+    return sys.stdin.readline().strip()
+
+
 def _console(width_of_no_terminal: int) -> Console:
     from rich.console import Console
 

@@ -18,6 +18,7 @@ from cloister.cli.options import (
     kmeans_task,
     named_task,
     named_values,
+    no_predictions,
     options_from,
     schema_of_model,
     task_options,
@@ -216,10 +217,7 @@ def about_model(args: argparse.Namespace) -> Job:
         kind = "evaluation" if isinstance(task, Classifier) else "regression-evaluation"
         return TASKS[kind], {"model": task, "released": result.results}
     if "centres" not in result.results:
-        raise PlanError(
-            f"model is of task {task.name!r}, which predicts nothing for a record; give one that "
-            "classifies, regresses or clusters."
-        )
+        raise no_predictions(task)
     if task.name == "pipeline":
         raise PlanError(
             "model clusters what its pipeline makes of the columns, and a measure would need its "

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import csv
 import os
-import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cloister.cli.options import default_ledger, job_options, plan_of, source_of
-from cloister.cli.output import Output
+from cloister.cli.output import Output, ask
 from cloister.cli.parsers import write_text
 from cloister.cli.plan_warnings import plan_warnings
 from cloister.display import Bars, Curve, Display, Heatmap, Table
@@ -206,8 +205,6 @@ def open_charge(
     from cloister.privacy.ledger import Ledger
 
     if plan.budget is None:
-        if args.ledger or args.cap_epsilon is not None:
-            raise PlanError("ledger and cap_epsilon mean nothing for a task that is not private.")
         return None
     path: Path = args.ledger or default_ledger()
     if silo is not None:
@@ -264,7 +261,7 @@ def _new_split(args: argparse.Namespace, plan: Plan, cap: Budget) -> Split:
 def _new_cap(args: argparse.Namespace, schema: Schema, budget: Budget, path: Path) -> float:
     """Return the lifetime cap of a data set that the ledger does not know yet."""
     cap: float | None = args.cap_epsilon
-    if cap is None and sys.stdin.isatty() and sys.stderr.isatty():
+    if cap is None and sys.stderr.isatty():
         cap = _asked_cap(schema.dataset, budget)
     if cap is None:
         raise PlanError(
@@ -279,16 +276,14 @@ def _new_cap(args: argparse.Namespace, schema: Schema, budget: Budget, path: Pat
     return cap
 
 
-def _asked_cap(dataset: str, budget: Budget) -> float:
+def _asked_cap(dataset: str, budget: Budget) -> float | None:
     """Ask whoever sits at the terminal, once: later runs find the cap in the ledger."""
-    sys.stderr.write(
+    answer = ask(
         f"Data set {dataset!r} is new here. How much may everything that is ever released from it "
         f"cost together? This run costs epsilon {budget.epsilon:g}.\nLifetime cap, epsilon: "
     )
-    sys.stderr.flush()
-    answer = sys.stdin.readline().strip()
     try:
-        return float(answer)
+        return None if answer is None else float(answer)
     except ValueError:
         raise PlanError(f"cap_epsilon must be a number, got {answer!r}; run it again.") from None
 
