@@ -424,8 +424,8 @@ def _names_of(columns: Iterable[str]) -> tuple[str, ...]:
     names = () if isinstance(columns, str | os.PathLike) else tuple(columns)
     if not names:
         raise PlanError(
-            f"columns must be a list of one or more names, got {columns!r}; header() reads those of "
-            "a file."
+            f"columns must be a list of one or more names, got {columns!r}; header() reads those "
+            "of a file."
         )
     return names
 

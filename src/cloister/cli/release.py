@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import csv
 import os
+import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
