@@ -370,6 +370,12 @@ def schema_of_model(path: Path, plan: Plan) -> Schema:
     return schema.select(plan.columns)
 
 
+def refuse_given(given: object, rule: str) -> None:
+    """Raise a PlanError if an option is given, though a rule says that it has no place here."""
+    if given:
+        raise PlanError(f"{rule}; leave it out.")
+
+
 def no_predictions(task: Task) -> PlanError:
     """Return the refusal of a model that predicts nothing."""
     return PlanError(
@@ -414,10 +420,8 @@ def target_of(plan: Plan) -> list[tuple[str, str]]:
 
 def _budget(args: argparse.Namespace, task: type[Task]) -> Budget | None:
     given = vars(args)
-    unused = [name for name in _COSTS if given.get(name) is not None]
-    if unused and not task.private:
-        raise PlanError(
-            f"{' and '.join(unused)} mean nothing for task {task.name!r}, which is not private; "
-            "leave them out."
-        )
+    unused = [name for name in _COSTS if given.get(name) is not None and not task.private]
+    refuse_given(
+        unused, f"{', '.join(unused)} mean nothing for task {task.name!r}, which is not private"
+    )
     return budget_of(task, args.epsilon, args.delta, args.nominal_n)

@@ -230,16 +230,12 @@ def open_charge(
 
 def _check_limits(args: argparse.Namespace, limits: Limits, dataset: str) -> None:
     """Refuse a cap, or a split of it, that is not the one in the ledger."""
-    if args.cap_epsilon not in (None, limits.cap.epsilon):
+    split = Split.given(limits.cap, args.pure_share, args.failure_share) or limits.split
+    if args.cap_epsilon not in (None, limits.cap.epsilon) or split != limits.split:
         raise PlanError(
-            f"cap_epsilon of data set {dataset!r} is {limits.cap.epsilon:g} in the ledger, got "
-            f"{args.cap_epsilon:g}; leave it out, or change it with 'cloister budget cap'."
-        )
-    split = Split.given(limits.cap, args.pure_share, args.failure_share)
-    if split not in (None, limits.split):
-        raise PlanError(
-            f"the limits of data set {dataset!r} are those of {limits.split} in the ledger, got "
-            f"{split}; leave pure_share and failure_share out."
+            f"data set {dataset!r} has a cap of {limits.cap} with {limits.split} in the ledger, "
+            "got another; leave cap_epsilon, pure_share and failure_share out, or change the cap "
+            "with 'cloister budget cap'."
         )
 
 
@@ -283,10 +279,9 @@ def _asked_cap(dataset: str, budget: Budget) -> float | None:
         f"Data set {dataset!r} is new here. How much may everything that is ever released from it "
         f"cost together? This run costs epsilon {budget.epsilon:g}.\nLifetime cap, epsilon: "
     )
-    try:
+    with suppress(ValueError):
         return None if answer is None else float(answer)
-    except ValueError:
-        raise PlanError(f"cap_epsilon must be a number, got {answer!r}; run it again.") from None
+    return None
 
 
 def _write(result: JobResult, folder: Path) -> dict[str, Path]:
