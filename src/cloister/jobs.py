@@ -440,7 +440,7 @@ def run_job(
 
     Other parameters are those of :func:`make_plan` and :func:`run_plan`.
     """
-    budget = _budget(task, epsilon, delta, nominal_n)
+    budget = budget_of(task, epsilon, delta, nominal_n)
     fewest = _fewest_records(options)
     if nominal_n is not None or budget is None:
         agreed = fewest if nominal_n is None else nominal_n  # without noise nothing depends on it
@@ -499,7 +499,7 @@ def split_budget(budget: Budget, share: float, mechanism: Mechanism) -> tuple[Bu
     return part(share), part(1 - share)
 
 
-def _budget(
+def budget_of(
     task: type[Task], epsilon: float | None, delta: float | None, nominal_n: int | None
 ) -> Budget | None:
     """Return the checked budget; a private task without epsilon is an error, never "no privacy"."""
