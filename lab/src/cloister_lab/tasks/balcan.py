@@ -36,7 +36,7 @@ from cloister.task import (
     Released,
     State,
 )
-from cloister.tasks.clustering.kmeans import centre_displays, centres_in_units
+from cloister.tasks.clustering.centres import centre_displays, centres_in_units
 from cloister.tasks.options import Clusters, PublicSeed, made
 from cloister_lab.tasks.projection import BITS, ONE, Projection, usual_axes
 from cloister_lab.tasks.recovery import Recovery, start_state

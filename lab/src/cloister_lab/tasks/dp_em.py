@@ -33,7 +33,8 @@ from cloister.task import (
     Released,
     State,
 )
-from cloister.tasks.clustering.kmeans import COUNT_IMPORTANCE, centre_displays, centres_in_units
+from cloister.tasks.clustering.centres import centre_displays, centres_in_units
+from cloister.tasks.clustering.kmeans import COUNT_IMPORTANCE
 from cloister.tasks.clustering.kmeans_init import sphere_packing
 from cloister.tasks.intervals import BOX, ratio_interval, size_interval
 from cloister.tasks.moments import (

@@ -35,7 +35,8 @@ from cloister.task import (
     Released,
     State,
 )
-from cloister.tasks.clustering.kmeans import GLloyd, centre_displays, centres_in_units
+from cloister.tasks.clustering.centres import centre_displays, centres_in_units
+from cloister.tasks.clustering.kmeans import GLloyd
 from cloister.tasks.clustering.lloyd_kernel import check_exact
 from cloister.tasks.clustering.synopsis import cluster_weighted, project_to_simplex
 from cloister.tasks.moments import (

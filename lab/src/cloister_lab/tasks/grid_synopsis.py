@@ -40,12 +40,11 @@ from cloister.task import (
     Released,
     State,
 )
+from cloister.tasks.clustering.centres import centre_displays, centres_in_units
 from cloister.tasks.clustering.kmeans import (
     COUNT_IMPORTANCE,
     GLloyd,
     SuLloyd,
-    centre_displays,
-    centres_in_units,
 )
 from cloister.tasks.clustering.kmeans_init import sphere_packing
 from cloister.tasks.clustering.synopsis import cluster_weighted, project_to_simplex

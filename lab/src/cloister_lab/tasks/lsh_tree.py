@@ -40,7 +40,7 @@ from cloister.task import (
     Released,
     State,
 )
-from cloister.tasks.clustering.kmeans import centre_displays, centres_in_units
+from cloister.tasks.clustering.centres import centre_displays, centres_in_units
 from cloister.tasks.clustering.kmeans_init import sphere_packing
 from cloister.tasks.clustering.synopsis import cluster_weighted
 from cloister.tasks.intervals import BOX, ratio_interval, size_interval

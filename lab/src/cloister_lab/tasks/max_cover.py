@@ -36,7 +36,7 @@ from cloister.task import (
     Released,
     State,
 )
-from cloister.tasks.clustering.kmeans import centre_displays, centres_in_units
+from cloister.tasks.clustering.centres import centre_displays, centres_in_units
 from cloister.tasks.clustering.synopsis import cluster_weighted, nearest, project_to_simplex
 from cloister.tasks.options import Clusters, PublicSeed, made
 from cloister_lab.tasks.grid_synopsis import cell_middles, cells_of

@@ -18,7 +18,7 @@ import numpy as np
 from cloister.declared import Positive, Range, Whole, declared
 from cloister.display import Curve, Display
 from cloister.errors import PlanError
-from cloister.hazmat.fixedpoint import Grid, from_grid
+from cloister.hazmat.fixedpoint import Grid
 from cloister.task import (
     Block,
     Floats,
@@ -35,8 +35,8 @@ from cloister.tasks.clustering.auto import Auto, planned_mu
 from cloister.tasks.clustering.auto_grid import GridRoute
 from cloister.tasks.clustering.auto_mean import MeanRoute
 from cloister.tasks.clustering.auto_pca import PcaKnown
+from cloister.tasks.clustering.centres import centre_displays
 from cloister.tasks.clustering.gap_statistic import BAND, LEAST, gap_curve
-from cloister.tasks.clustering.kmeans import centre_displays
 from cloister.tasks.clustering.synopsis import cell_centres
 from cloister.tasks.options import PublicSeed, made
 from cloister.tasks.state import read, written
@@ -114,14 +114,9 @@ class SelectK:
     @cached_property
     def _auto(self) -> Auto:
         """The method whose frames are sent: for the largest number of clusters."""
-        return Auto(
-            n_clusters=self.max_clusters,
-            n_features=self.n_features,
-            nominal_n=self.nominal_n,
-            mu=self.mu,
-            frac_bits=self.frac_bits,
-            public_seed=self.public_seed,
-        )
+        shared = ("n_features", "nominal_n", "mu", "frac_bits", "public_seed")
+        same = {name: getattr(self, name) for name in shared}
+        return Auto(n_clusters=self.max_clusters, **same)
 
     @property
     def n_clusters(self) -> int:
@@ -159,7 +154,7 @@ class SelectK:
         return self._auto.blocks(t)
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
-        """Return the words of round `t`."""
+        """Return the elements of round `t`."""
         return self._auto.contribute(t, state, records)
 
     def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
@@ -177,11 +172,12 @@ class SelectK:
         spans, bins = self._cells_of(state)
         if not bins.size or bins.prod() == 1:
             return self._no_choice(self.min_clusters)
-        block, points = released["cells"], cell_centres(spans, bins)
+        points = cell_centres(spans, bins)
+        counts, noise_std = self._auto.route.real(released["cells"])
         curve = gap_curve(
             points,
-            from_grid(block.values[: len(points)], self.frac_bits),
-            noise_std=block.noise_std / (1 << self.frac_bits),
+            counts[: len(points)],
+            noise_std=noise_std,
             total=float(self.nominal_n),
             cell_variance=float(((2 * spans / bins) ** 2).sum()) / 12,
             candidates=self.candidates,
@@ -245,19 +241,17 @@ class SelectK:
             note = "Nothing stood out of the noise, so the fewest clusters were taken."
         elif k == self.max_clusters:
             note += f" {k:.0f} is the most that was asked for: there may be more."
-        return (
-            Curve(
-                "How many clusters",
-                results["candidates"],
-                results["gap"],
-                results["gap_low"],
-                results["gap_high"],
-                chosen=k,
-                axes=("clusters", "gap"),
-                note=note,
-            ),
-            *centre_displays(results, columns),
+        curve = Curve(
+            "How many clusters",
+            results["candidates"],
+            results["gap"],
+            results["gap_low"],
+            results["gap_high"],
+            chosen=k,
+            axes=("clusters", "gap"),
+            note=note,
         )
+        return curve, *centre_displays(results, columns)
 
 
 def _first_rows(state: Mapping[str, Any], k: int) -> dict[str, Any]:
