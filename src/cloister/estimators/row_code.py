@@ -38,14 +38,10 @@ _ALIGNED = 64  # bytes
 
 @dataclass(frozen=True)
 class RowCode:
-    """A known model, as our own code scores it.
+    """A known model as our own code scores it.
 
-    Parameters
-    ----------
-    n_features : int
-    score : function
-        Of a classifier, the probability of each class or one margin, which is above 0 for the last
-        of two classes; of a regressor, the number.
+    `score` is, of a classifier, the probability of each class or one margin, which is above 0 for
+    the last of two classes; of a regressor, the number.
     """
 
     n_features: int

@@ -40,7 +40,7 @@ _STYLE: dict[Any, Any] = {
 
 
 def has_intervals(display: Heatmap | Bars | Scatter | Curve | Graph) -> bool:
-    """Return whether :func:`draw` puts a small line with a noise interval into each cell."""
+    """Return whether :func:`draw` puts a small line with an interval into each cell."""
     return (
         isinstance(display, Heatmap)
         and bool(np.any(_ends(display)[0] != _ends(display)[1]))
@@ -388,7 +388,7 @@ def _shades(display: Heatmap) -> tuple[Floats, Sequence[float]]:
 
 
 def _cell_intervals(axes: Axes, display: Heatmap, shade: Floats, slopes: Sequence[float]) -> None:
-    """Draw in each cell where its value lies within its column, with its noise interval."""
+    """Draw in each cell where its value lies within its column, with its interval."""
     values, lows, highs = (_drawable(v) for v in (display.values, *_ends(display)))
     left, width, drop = -0.26, 0.52, 0.27  # so that an interval fits beside both ends
     for (i, j), at in np.ndenumerate(shade):

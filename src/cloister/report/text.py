@@ -180,10 +180,10 @@ def privacy_statement(result: JobResult) -> tuple[tuple[str, str], ...]:
         ("What does that mean?", odds_sentence(result.spent, result.plan.unit)),
         (
             "What is not covered?",
-            "The interval beside a value, after ± or in brackets, is the noise added for privacy; "
-            "it does not say how well the records stand for a population. What the results say "
-            "about people in general, members of the data or not, is not protected by any such "
-            "guarantee.",
+            "What stands beside a value, after ± or in brackets, is its 95 % confidence interval "
+            "(privacy noise only); it does not say how well the records stand for a population. "
+            "What the results say about people in general, members of the data or not, is not "
+            "protected by any such guarantee.",
         ),
     )
 

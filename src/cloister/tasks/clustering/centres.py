@@ -14,11 +14,11 @@ from cloister.task import Floats, GridState, Mechanism
 from cloister.tasks.intervals import ratio_interval, size_interval
 from cloister.tasks.state import read
 
-_NOISE = (
-    "95 % of the noise of the last round; it covers neither sampling nor the rounds before, so "
-    "another run may find other clusters."
+_INTERVAL = (
+    "the 95 % confidence interval (privacy noise of the last round only). Neither sampling nor the "
+    "rounds before are in it, so another run may find other clusters."
 )
-_BETWEEN = f"In brackets: {_NOISE} A centre that was pulled back may lie outside."
+_BETWEEN = f"In brackets: {_INTERVAL} A centre that was pulled back may lie outside."
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def unknown(n_clusters: int, n_features: int) -> dict[str, Any]:
 
 
 def centres_in_units(state: GridState, grid: Grid, frac_bits: int) -> Mapping[str, Floats]:
-    """Return the :class:`Centres` of a state with their 95 % noise intervals.
+    """Return the :class:`Centres` of a state, with 95 % confidence intervals (privacy noise only).
 
     Returns
     -------
@@ -117,7 +117,14 @@ def centre_displays(results: Mapping[str, Floats], columns: tuple[str, ...]) -> 
             note="Colour compares the centres within each column. " + _BETWEEN,
         ),
         *(_map(names, shade, sizes, columns) if len(centres) > 1 else ()),
-        Bars("Noisy sizes", names, sizes, half_width, unit="records", note=f"± is {_NOISE}"),
+        Bars(
+            "Noisy sizes",
+            names,
+            sizes,
+            half_width,
+            unit="records",
+            note=f"± is half of {_INTERVAL}",
+        ),
     )
 
 

@@ -72,6 +72,6 @@ def movement(history: Sequence[Mapping[str, Floats]], ranges: Floats) -> tuple[T
     )
     note = (
         "Part of a column's range, mean over centres and columns. A last round that moved much "
-        "further than its noise had not settled."
+        "further than its margin of error had not settled."
     )
-    return (Table("How far the centres moved", ("", "moved", "95 % of the noise"), rows, note),)
+    return (Table("How far the centres moved", ("", "moved", "margin of error"), rows, note),)

@@ -68,7 +68,7 @@ def min_separation(centres: Floats) -> float:
 def _pack(
     n_clusters: int, n_features: int, radius: float, rng: np.random.Generator
 ) -> Floats | None:
-    """Place centres one by one, `radius` from the walls and 2 `radius` from each other."""
+    """Place centres one by one, `radius` from the box's edge and 2 `radius` from each other."""
     room = 1 - radius
     if room < 0:
         return None

@@ -138,7 +138,7 @@ def cubic_bins(stds: Floats, reach: float, most: float) -> Integers:
 
 
 def drop_empty_cells(counts: Floats, weights: Floats, noise_std: float, total: float) -> Floats:
-    """Set the weights of cells to zero that are empty, as far as their noisy counts can tell.
+    """Set the weights of cells to zero that are empty, as far as their noisy counts show.
 
     A cell is empty with probability 1 - p, or else has an exponentially distributed count with
     the mean that makes the total right; p is chosen by the likelihood of all noisy counts. Cells
