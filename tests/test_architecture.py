@@ -58,7 +58,6 @@ ONLY = {
         "hazmat.fixedpoint",
         "privacy.budget",
         "privacy.calibration",
-        "privacy.clipping",
         "task",
         "tasks",
     },

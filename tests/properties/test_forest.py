@@ -119,7 +119,7 @@ def test_gradient_and_curvature_are_bounded_together(
     told = (np.arange(k) == label).astype(float)
     curvature = task._curvature * (1 - (p**2).sum())
     assert ((told - p) ** 2).sum() + curvature**2 <= 2 + 1e-12
-    words = task._words(p[:, None], np.array([label]))
+    words = task._gradients(p[:, None], np.array([label]))
     # nothing was put to zero: the check of the integers never has to act
     assert np.abs(words[:, 0] - np.append(told - p, curvature) * 2**16).max() < 1
 

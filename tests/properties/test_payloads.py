@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,13 +17,14 @@ from cloister.privacy.budget import Budget
 from cloister.protocol.plan import Plan
 from cloister.protocol.progress import Progress
 from cloister.schema import schema_of
-from cloister.task import GridState, Integers
+from cloister.task import Integers
 from cloister.tasks import installed
 from cloister.tasks.examples import BOOLEAN, CATEGORY, NUMBER, OTHER_NUMBER, numbers
 from cloister.tasks.moments import PRODUCT, SQUARE, sum_products, unpack_products
 from cloister.tasks.preparation.pca import rounded_to_unit
+from cloister.tasks.state import read, written
 from cloister.tasks.supervised.class_tables import centred_moments
-from cloister.tasks.supervised.frame import Frame, Rows
+from cloister.tasks.supervised.frame import Frame, Placed, Rows
 from cloister.tasks.supervised.local_training import NORM, clipped
 
 ONE = 1 << 16
@@ -41,34 +43,31 @@ FRAME = Frame(levels=(0, 3, 0, 2), frac_bits=16, skip=(), clip=3.0)
 _ROW, _RESIDUAL = 20, 24  # lattices of rows and of residuals, in bits
 
 
-def one_row(seed: int) -> tuple[GridState, Rows, np.ndarray]:
-    """Return a state as noise may make it, one record as a row, and the same row as integers."""
+def one_row(seed: int) -> tuple[Rows, np.ndarray]:
+    """Return one record as a row, in a frame as noise may place it, and as integers."""
     rng = np.random.default_rng(seed)
-    state = {
-        "centre": np.append(rng.uniform(-1, 1, FRAME.width - 1), 0.0),
-        "scale": np.ones(FRAME.width),
-    }
-    state["scale"][FRAME.number_places] = rng.uniform(1, 16, 2)
-    grid = {name: round_to_grid(value, 16) for name, value in state.items()}
+    centre = np.append(rng.uniform(-1, 1, FRAME.width - 1), 0.0)
+    start = replace(FRAME.unplaced(), centre=centre)
+    start.scale[FRAME.number_places] = rng.uniform(1, 16, 2)
+    grid = {name: round_to_grid(value, 16) for name, value in written(start).items()}
+    placed = read(Placed, grid, 16)
     codes = [-ONE, 0, ONE][rng.integers(3)], [-ONE, ONE][rng.integers(2)]
     x, y = rng.integers(-ONE, ONE, 2, endpoint=True)
-    ((_, whole),) = FRAME.whole(grid, np.array([[x, codes[0], y, codes[1]]], dtype=np.int32))
+    ((_, whole),) = FRAME.whole(placed, np.array([[x, codes[0], y, codes[1]]], dtype=np.int32))
     rows = FRAME.rows(whole, FRAME.clip)
     dense = np.zeros(FRAME.width, dtype=np.int64)
     dense[[*FRAME.number_places, -1]] = rows.numbers[:, 0].astype(np.int64)
-    for (_, part), table, found in zip(
-        FRAME._categories, FRAME._tables(grid), rows.categories, strict=True
-    ):
+    for part, table, found in FRAME._coded(whole):
         dense[part] = table[found[0]] * int(rows.factor[0])
-    return grid, rows, dense
+    return rows, dense
 
 
 @given(seed=seeds)
 def test_products_and_gradients_of_a_row_are_cut_toward_zero(seed: int) -> None:
     """No entry is larger than the real one; between numbers it is the real one, cut."""
-    state, rows, dense = one_row(seed)
+    rows, dense = one_row(seed)
     assert int((dense**2).sum()) <= FRAME.norm_squared
-    found = unpack_products(FRAME.sum_row_products(state, rows).astype(np.float64), FRAME.width)
+    found = unpack_products(FRAME.sum_row_products(rows).astype(np.float64), FRAME.width)
     down, exact = 2 * _ROW - FRAME.products_bits, np.outer(dense, dense)
     assert (found * np.sign(exact) >= 0).all()
     assert (np.abs(found) * 2.0**down <= np.abs(exact)).all()
@@ -76,7 +75,7 @@ def test_products_and_gradients_of_a_row_are_cut_toward_zero(seed: int) -> None:
     np.testing.assert_array_equal(found[places], cut(exact[places], down))
 
     residual = np.random.default_rng(seed).uniform(-1, 1)
-    (gradient,) = FRAME.sum_gradients(state, rows, np.array([[residual]]), 1.0)
+    (gradient,) = FRAME.sum_gradients(rows, np.array([[residual]]), 1.0)
     exact = dense * int(residual * 2**_RESIDUAL)
     down = _ROW + _RESIDUAL - FRAME.gradient_bits(1.0)
     assert (gradient * np.sign(exact) >= 0).all()

@@ -17,7 +17,6 @@ from sklearn.linear_model import LogisticRegression
 
 from cloister.jobs import run_job
 from cloister.schema import Column, Schema
-from cloister.task import GridState
 from cloister.tasks.columns import Encoding
 from cloister.tasks.supervised import logistic
 from cloister.tasks.supervised.frame import Frame, Whole
@@ -136,9 +135,9 @@ def test_shortened_rows_to_the_end_are_caught(monkeypatch: pytest.MonkeyPatch) -
 def test_a_margin_of_the_shortened_row_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     margins = Frame.margins
 
-    def shortened(frame: Frame, state: GridState, whole: Whole, weights: np.ndarray) -> np.ndarray:
+    def shortened(frame: Frame, whole: Whole, weights: np.ndarray) -> np.ndarray:
         short = np.minimum(1, 1.55 / whole.length())
-        return margins(frame, state, replace(whole, numbers=whole.numbers * short), weights)
+        return margins(frame, replace(whole, numbers=whole.numbers * short), weights)
 
     monkeypatch.setattr(Frame, "margins", shortened)
     assert covered("skewed", 4.0).mean() < 0.6

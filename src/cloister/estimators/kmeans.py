@@ -161,7 +161,7 @@ class DPKMeans(CentreModel, PrivateEstimator):
         return f"one of {list(kmeans_tasks())}"
 
     @classmethod
-    def _told(cls, result: JobResult) -> dict[str, Any] | None:
+    def _own_parameters(cls, result: JobResult) -> dict[str, Any] | None:
         task = result.plan.task
         algorithm = Auto.name if isinstance(task, SelectK) else task.name
         if algorithm not in kmeans_tasks():

@@ -87,7 +87,9 @@ class Estimate:
             ends = np.minimum(ends[0], far[0]), np.maximum(ends[1], far[1])
         return Estimate(self.value, low, high, population=ends)
 
-    def sampled(self, variance: Floats | float, box: tuple[float, float]) -> Estimate:
+    def sampled(
+        self, variance: Floats | float, box: tuple[float, float] = (-np.inf, np.inf)
+    ) -> Estimate:
         """Return the measure with a population interval, from the variance of sampling."""
         ends = population_interval(self.value, self.low, self.high, variance, walls=box)
         return replace(self, population=ends)

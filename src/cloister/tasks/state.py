@@ -6,7 +6,8 @@ numbers are such coordinates; whole ones are counts or indices, and come back as
 
 from __future__ import annotations
 
-from dataclasses import fields
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any, TypeVar, get_type_hints
 
@@ -16,14 +17,22 @@ from cloister.hazmat.fixedpoint import from_grid
 from cloister.task import Floats, GridState, Integers, State
 
 _Known = TypeVar("_Known")
+_Array = TypeVar("_Array")
 
 
 def written(known: Any) -> State:
-    """Return a dataclass of numbers and arrays as a state: an array for each field."""
-    return {
-        field.name: np.atleast_1d(np.asarray(getattr(known, field.name), dtype=np.float64))
-        for field in fields(known)
-    }
+    """Return a dataclass of numbers and arrays as a state: an array for each field.
+
+    A field that is such a dataclass itself stands for its own fields.
+    """
+    state: dict[str, Floats] = {}
+    for field in fields(known):
+        value = getattr(known, field.name)
+        if is_dataclass(value):
+            state |= written(value)
+        else:
+            state[field.name] = np.atleast_1d(np.asarray(value, dtype=np.float64))
+    return state
 
 
 def read(kind: type[_Known], state: GridState, frac_bits: int) -> _Known:
@@ -32,16 +41,30 @@ def read(kind: type[_Known], state: GridState, frac_bits: int) -> _Known:
     Parameters
     ----------
     kind : type
-        A dataclass with fields of ``float``, ``int``, ``Floats`` and ``Integers``.
+        A dataclass with fields of ``float``, ``int``, ``Floats`` and ``Integers``, or of such a
+        dataclass.
     state : mapping
     frac_bits : int
     """
-    return kind(**{name: _value(of, state[name], frac_bits) for name, of in _fields(kind)})  # type: ignore[arg-type]  # classes are hashable
+    return kind(**{name: _value(of, name, state, frac_bits) for name, of in _fields(kind)})  # type: ignore[arg-type]  # classes are hashable
 
 
-def _value(kind: Any, steps: Integers, frac_bits: int) -> float | int | Floats | Integers:
+def prefixed(prefix: str, values: Mapping[str, _Array]) -> dict[str, _Array]:
+    """Return named arrays of a part under names of the whole."""
+    return {prefix + name: value for name, value in values.items()}
+
+
+def part_of(values: Mapping[str, _Array], prefix: str) -> dict[str, _Array]:
+    """Return the named arrays of a part under its own names."""
+    names = [name for name in values if name.startswith(prefix)]
+    return {name.removeprefix(prefix): values[name] for name in names}
+
+
+def _value(kind: Any, name: str, state: GridState, frac_bits: int) -> Any:
+    if is_dataclass(kind):
+        return read(kind, state, frac_bits)  # type: ignore[arg-type]  # kinds are classes
     whole = kind in (int, Integers)
-    values = steps >> frac_bits if whole else from_grid(steps, frac_bits)
+    values = state[name] >> frac_bits if whole else from_grid(state[name], frac_bits)
     return values[0].item() if kind in (int, float) else values
 
 

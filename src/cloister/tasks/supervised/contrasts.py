@@ -1,6 +1,6 @@
-"""Contrasts: differences of coefficients, with intervals that know their covariance.
+"""Coefficients of a model: their intervals, what is compared with what, and how they are shown.
 
-Coefficients of the categories of one column are told up to a constant, so a single one says
+Coefficients of the categories of one column are known up to a constant, so a single one says
 nothing; the difference of two does. Its interval needs their covariance: the noise that two
 categories share cancels, and the noise that pulls them apart counts twice.
 """
@@ -13,11 +13,41 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from cloister.display import Between
+from cloister.display import Bars, Between
 from cloister.errors import PlanError
 from cloister.task import INTERVAL_95, Floats, PublicColumn
 from cloister.tasks.columns import position
 from cloister.tasks.population import population_interval
+from cloister.tasks.scores import Estimate
+
+Reference = Annotated[
+    Mapping[str, Any] | None,
+    "category that others of a column are compared with; the first if None",
+]
+_SHOWN = 20
+
+
+def coefficient_results(
+    values: Floats, low: Floats, high: Floats, sampling_variance: Floats | None
+) -> dict[str, Floats]:
+    """Return ``coef`` and ``intercept``, the last entry, with the ends of their intervals.
+
+    All arrays are of shape (..., n_columns_of_design + 1); without a variance of sampling there are
+    no population intervals.
+    """
+    estimate = Estimate(values, low, high)
+    if sampling_variance is not None:
+        estimate = estimate.sampled(sampling_variance)
+    constant = estimate.mapped(lambda part: part[..., -1]).named("intercept")
+    return {**estimate.mapped(lambda part: part[..., :-1]).named("coef"), **constant}
+
+
+def coefficient_bars(
+    title: str, names: tuple[str, ...], values: Floats, margins: Floats, unit: str, note: str
+) -> Bars:
+    """Return a picture of the largest coefficients."""
+    best = np.argsort(-np.abs(values), kind="stable")[:_SHOWN]
+    return Bars(title, tuple(names[i] for i in best), values[best], margins[best], unit, note)
 
 
 def combination(
@@ -39,14 +69,10 @@ def combination(
         Covariance over samples of this size; with it the sum has a population interval.
     around : ndarray of shape (n_coefficients,), optional
         Coefficients that the intervals are about; by default `values`.
-
-    Returns
-    -------
-    Between
     """
     middle = float(weights @ (values if around is None else around))
-    spread = INTERVAL_95["gaussian"] * sqrt(max(float(weights @ noise @ weights), 0.0))
-    low, high = middle - spread, middle + spread
+    margin = INTERVAL_95["gaussian"] * sqrt(max(float(weights @ noise @ weights), 0.0))
+    low, high = middle - margin, middle + margin
     value = min(max(float(weights @ values), low), high)
     if sampling is None:
         return Between(value, low, high)
@@ -59,16 +85,10 @@ def combination(
 def difference(names: Sequence[str], level: str, reference: str) -> Floats:
     """Return the weights of the first named coefficient less the second.
 
-    Parameters
-    ----------
-    names : sequence of str
-        Of the coefficients, such as ``work=field``.
-    level, reference : str
-
     Raises
     ------
     PlanError
-        If a name is not one of `names`.
+        If one of the two is not among `names`, such as ``work=field``.
     """
     weights = np.zeros(len(names))
     for name, sign in ((level, 1.0), (reference, -1.0)):
@@ -87,7 +107,7 @@ def to_reference(levels: Sequence[int], reference: Sequence[int]) -> Floats:
     levels : sequence of int
         Of each column of the model: 0 for numbers, else the number of categories.
     reference : sequence of int
-        Of each column: the number of its reference category; not looked at for numbers.
+        Of each column: the code of its reference category; not looked at for numbers.
 
     Returns
     -------
@@ -105,23 +125,10 @@ def to_reference(levels: Sequence[int], reference: Sequence[int]) -> Floats:
     return matrix
 
 
-Reference = Annotated[
-    Mapping[str, Any] | None,
-    "category that others of a column are compared with; the first if None",
-]
-
-
 def chosen_references(
     columns: Sequence[PublicColumn], reference: Mapping[str, str] | None, target: str
 ) -> tuple[int, ...]:
-    """Return the number of the reference category of each column, by default its first.
-
-    Parameters
-    ----------
-    columns : sequence of PublicColumn
-    reference : mapping of column to category, optional
-    target : str
-        The column that is told, which has no reference.
+    """Return the code of the reference category of each column, by default its first.
 
     Raises
     ------
@@ -131,13 +138,20 @@ def chosen_references(
     chosen = [0] * len(columns)
     for name, category in (reference or {}).items():
         at = position(columns, name, "reference")
-        if name == target:
-            raise PlanError(
-                f"reference is of columns besides the target, got {name!r}; leave it out."
+        labels = columns[at].categories if name != target else ()
+        if str(category) not in labels:
+            rule = (
+                f"one of {', '.join(labels[:20])}"
+                if labels
+                else "of a column of categories besides the target"
             )
-        words = columns[at].categories
-        if str(category) not in words:
-            rule = f"one of {', '.join(words[:20])}" if words else "of a column of categories"
             raise PlanError(f"reference of {name!r} must be {rule}; got {category!r}.")
-        chosen[at] = words.index(str(category))
+        chosen[at] = labels.index(str(category))
     return tuple(chosen)
+
+
+def check_references(reference: Sequence[int], levels: Sequence[int]) -> None:
+    """Refuse reference categories that are not one of each column's."""
+    known = len(reference) == len(levels)
+    if not known or not all(0 <= r < max(n, 1) for r, n in zip(reference, levels, strict=True)):
+        raise PlanError(f"reference needs a category of each column, got {tuple(reference)!r}.")

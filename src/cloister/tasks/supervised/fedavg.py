@@ -1,8 +1,9 @@
-"""Federated averaging with a guarantee for every client, whatever its records are.
+"""Federated averaging with a guarantee for every privacy unit, whatever its records are.
 
-In each round every client trains the public model on its own records and sends by how much the
-parameters moved, shortened to a public length. Only the noised sum of these updates is released;
-it is divided by a public number of clients, never by how many there were.
+A unit is a record, all records of a silo, or those of a silo with one value of a column; plans call
+them `clients`. In each round the public model is trained on the records of every unit, and by how
+much the parameters moved is shortened to a public length. Only the noised sum of these updates is
+released; it is divided by a public number of units, never by how many there were.
 
 References
 ----------
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import isqrt, sqrt
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -46,17 +47,38 @@ from cloister.tasks.columns import Encoding, categories_of, codes, position
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.intervals import round_up
 from cloister.tasks.options import PublicSeed, Target, made
-from cloister.tasks.supervised.local_training import NORM, Network, alike, bounded, clipped
+from cloister.tasks.state import read, written
+from cloister.tasks.supervised.local_training import (
+    LATTICE_BITS,
+    NORM,
+    Network,
+    alike,
+    bounded,
+    clipped,
+)
+from cloister.tasks.supervised.target import check_classes, check_columns, check_number
 
 Trust = Literal["sum", "local"]
-"""Whether noise is enough in the sum of all clients, or in what each silo sends by itself."""
+"""Whether noise is enough in the sum of all updates, or in what each silo sends by itself."""
 
 STAGES = 4
 """In so many steps the budget of a round may change; few, because each is priced by itself."""
 
 _FARTHEST = float(1 << 20)  # of a parameter: noise may drive it anywhere, and it must fit the grid
 _ROUNDS, _FEW_ROUNDS = 20, 8
-_MUCH_NOISE = 0.1  # of a round, over what all clients together could add
+_MUCH_NOISE = 0.1  # of a round, over what all units together could add
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Model:
+    """The public state, in the units of the parameters."""
+
+    parameters: Floats
+    velocity: Floats
+    update: Floats  # the noisy mean update of the last round
+    half_width: float = 0.0  # of its entries
+    lengths: Floats  # of the mean updates of all rounds, and what noise alone has on average
+    noise_lengths: Floats
 
 
 @declared
@@ -66,13 +88,13 @@ class _Averaging(ABC):
     Parameters
     ----------
     n_clients : int, >= 1
-        Public number of clients in all silos together: with `rate`, the denominator of the mean.
+        Public number of units in all silos together: with `rate`, the denominator of the mean.
     clip : float, > 0
         The longest update, in the units of the parameters.
     clients : str
-        "row", "silo" or a column; see :class:`~cloister.task.ByClient`.
+        What a unit is: "row", "silo" or a column; see :class:`~cloister.task.ByClient`.
     rate : float in (0, 1]
-        Probability with which a client takes part in a round, by a secret coin of its silo.
+        Probability with which a unit takes part in a round, by a secret coin of its silo.
     noise_multiplier : float
         Found by ``design`` where `rate` is below 1.
     growth : float, > 0
@@ -81,13 +103,13 @@ class _Averaging(ABC):
     server_rate : float, > 0
         How far the model follows the mean update.
     trust : {"sum", "local"}
-        "local": each silo is one client, its own noise hides which records of all possible ones it
+        "local": each silo is one unit, its own noise hides which records of all possible ones it
         has, and all of that noise is in the result. For comparison: it needs very many silos.
 
     Notes
     -----
-    Add/remove one client: the sum changes by its update, whose squared integer norm is at most
-    ``NORM**2``. Where trust is local, clients are known, and one update may become any other:
+    Add/remove one unit: the sum changes by its update, whose squared integer norm is at most
+    ``NORM**2``. Where trust is local, units are known, and one update may become any other:
     ``(2 * NORM)**2``. docs/proofs/fedavg.md.
     """
 
@@ -100,8 +122,8 @@ class _Averaging(ABC):
         """What a user may choose of every averaging."""
 
         rounds: Annotated[Whole | None, "noisy sums; 20, or 8 where noise is much, if None"] = None
-        clip: Annotated[Positive, "length to which a client's update is shortened"] = 1.0
-        rate: Annotated[Share, "probability with which a client takes part in a round"] = 1.0
+        clip: Annotated[Positive, "length to which an update is shortened"] = 1.0
+        rate: Annotated[Share, "probability with which a privacy unit takes part in a round"] = 1.0
         growth: Annotated[Positive, "budget of the last round over that of the first"] = 1.0
         server_rate: Annotated[Positive, "step of the server along the mean update"] = 1.0
         momentum: Annotated[PartBelowOne, "of the server's steps"] = 0.9
@@ -128,8 +150,8 @@ class _Averaging(ABC):
             )
         if self.alone and (self.clients != "silo" or self.rate < 1):
             raise PlanError(
-                "trust='local' needs silos as clients and rate=1: noise of each silo must hide its "
-                'one update; use a schema with unit = "silo".'
+                "trust='local' needs silos as privacy units and rate=1: noise of each silo must "
+                'hide its one update; use a schema with unit = "silo".'
             )
 
     @property
@@ -145,39 +167,31 @@ class _Averaging(ABC):
     @cached_property
     def weights(self) -> tuple[float, ...]:
         """The share of each round in the budget; they sum to 1."""
-        shares = [self.growth ** ((STAGES * t // self.rounds) / (STAGES - 1)) for t in self._all]
+        stages = [STAGES * t // self.rounds for t in range(self.rounds)]
+        shares = [self.growth ** (stage / (STAGES - 1)) for stage in stages]
         return tuple(share / sum(shares) for share in shares)
 
-    @property
-    def _all(self) -> range:
-        return range(self.rounds)
-
-    @classmethod
-    def _in_general(cls, options: Any) -> dict[str, Any]:
-        """Return the numbers of every averaging; the noise of samples is searched for later."""
-        names = ("clip", "rate", "growth", "server_rate", "momentum", "trust")
-        numbers = {name: getattr(options, name) for name in names}
-        return {**numbers, "noise_multiplier": 1.0 if options.rate < 1 else 0.0}
-
     def calibrated(self, budget: Budget | None) -> Self:
-        """Return the task with the least noise that this budget allows sampled clients."""
+        """Return the task with the least noise that this budget allows sampled units."""
         if self.rate == 1:
             return self
         if budget is None:
-            raise PlanError("budget is needed to find the noise of sampled clients; give it.")
+            raise PlanError("budget is needed to find the noise of sampled units; give it.")
         found = sampled_noise_multiplier(budget.epsilon, budget.delta, self.rate, self.weights)
         return replace(self, noise_multiplier=found)
 
     def start(self) -> State:
         """Return the public model before the first round."""
-        return {
-            "parameters": self._start_parameters(),
-            "velocity": np.zeros(self.n_parameters),
-            "update": np.zeros(self.n_parameters),
-            "half_width": np.zeros(1),
-            "lengths": np.zeros(self.rounds),
-            "noise_lengths": np.zeros(self.rounds),
-        }
+        still, nothing = np.zeros(self.n_parameters), np.zeros(self.rounds)
+        return written(
+            _Model(
+                parameters=self._start_parameters(),
+                velocity=still,
+                update=still,
+                lengths=nothing,
+                noise_lengths=nothing,
+            )
+        )
 
     def _start_parameters(self) -> Floats:
         return np.zeros(self.n_parameters)
@@ -191,10 +205,10 @@ class _Averaging(ABC):
 
     @abstractmethod
     def _steps(self, state: GridState, records: Records) -> Iterator[Integers]:
-        """Yield updates of clients in lattice steps, some at a time."""
+        """Yield updates of units in lattice steps, some at a time."""
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
-        """Return the sum of the updates of all clients in a table."""
+        """Return the sum of the updates of all units in a table."""
         total = np.zeros(self.n_parameters, dtype=np.int64)
         for steps in self._steps(state, records):
             total += steps.sum(axis=0)
@@ -203,8 +217,8 @@ class _Averaging(ABC):
     def contribute_sampled(
         self, t: int, state: GridState, records: Records, coins: Callable[[int], bytes]
     ) -> Integers:
-        """Return the sum of the updates of clients whose coin says so; all are worked out."""
-        heads = np.uint64(int(self.rate * 2.0**64))  # exact, so a client is in it at most so often
+        """Return the sum of the updates of units whose coin says so; all are worked out."""
+        heads = np.uint64(int(self.rate * 2.0**64))  # exact, so a unit is in it at most so often
         total = np.zeros(self.n_parameters, dtype=np.int64)
         for steps in self._steps(state, records):
             drawn = np.frombuffer(coins(8 * len(steps)), dtype="<u8")
@@ -213,23 +227,23 @@ class _Averaging(ABC):
 
     def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
         """Return the model after the server's step along the noisy mean update."""
-        now = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
-        part = released["update"]
-        mean = part.values * self._unit
-        velocity = self.momentum * now["velocity"] + mean
-        parameters = now["parameters"] + self.server_rate * velocity
-        lengths, noise_lengths = now["lengths"].copy(), now["noise_lengths"].copy()
-        noise = part.noise_std * self._unit
-        lengths[t] = min(float(np.linalg.norm(mean)), _FARTHEST)
-        noise_lengths[t] = min(noise * sqrt(self.n_parameters), _FARTHEST)
-        return {
-            "parameters": np.clip(parameters, -_FARTHEST, _FARTHEST),
-            "velocity": np.clip(velocity, -_FARTHEST, _FARTHEST),
-            "update": np.clip(mean, -_FARTHEST, _FARTHEST),
-            "half_width": round_up(np.array([INTERVAL_95["gaussian"] * noise]), self.frac_bits),
-            "lengths": lengths,
-            "noise_lengths": noise_lengths,
-        }
+        now = read(_Model, state, self.frac_bits)
+        mean = released["update"].values * self._unit
+        noise = released["update"].noise_std * self._unit
+        velocity = self.momentum * now.velocity + mean
+        now.lengths[t] = min(float(np.linalg.norm(mean)), _FARTHEST)
+        now.noise_lengths[t] = min(noise * sqrt(self.n_parameters), _FARTHEST)
+        margin = round_up(np.array(INTERVAL_95["gaussian"] * noise), self.frac_bits)
+        return written(
+            _Model(
+                parameters=_within(now.parameters + self.server_rate * velocity),
+                velocity=_within(velocity),
+                update=_within(mean),
+                half_width=float(margin),
+                lengths=now.lengths,
+                noise_lengths=now.noise_lengths,
+            )
+        )
 
     @property
     def _unit(self) -> float:
@@ -247,16 +261,12 @@ class _Averaging(ABC):
         -------
         mapping
             ``parameters`` and ``update``, the noisy mean update of the last round, of shape
-            (n_parameters,); ``half_width`` of the 95 % noise interval of each word of ``update``,
-            around the mean of the bounded updates of all clients that took part; ``lengths`` of the
+            (n_parameters,); ``half_width`` of the 95 % noise interval of each entry of ``update``,
+            around the mean of the bounded updates of all units that took part; ``lengths`` of the
             mean updates of all rounds and ``noise_lengths``, what noise alone has on average.
         """
-        hidden = ("velocity",)
-        return {
-            name: from_grid(value, self.frac_bits)
-            for name, value in state.items()
-            if name not in hidden
-        }
+        known = written(read(_Model, state, self.frac_bits))
+        return {name: value for name, value in known.items() if name != "velocity"}
 
     def _curve(self, results: Mapping[str, Floats]) -> Curve:
         lengths, noise = results["lengths"], results["noise_lengths"]
@@ -271,29 +281,27 @@ class _Averaging(ABC):
             "than that has taught the model little.",
         )
 
-    def _in_words(self) -> str:
-        named = f"the records of a silo with one value of {self.clients!r} are one client"
+    def describe(self) -> str:
+        """Say in plain words what is summed and what is released."""
+        column = f"the records of a silo with one value of {self.clients!r} are one privacy unit"
         who = {
-            "row": "each record is a client",
-            "silo": "each silo with all of its records is one client",
-        }.get(self.clients, named)
-        part = (
-            ""
-            if self.rate == 1
-            else f" A client takes part in a round with probability {self.rate:g}, by a coin that "
-            "its silo keeps secret; this is part of the guarantee against all who see sums only."
+            "row": "each record is a privacy unit",
+            "silo": "each silo with all of its records is one privacy unit",
+        }.get(self.clients, column)
+        sampled = (
+            f" A unit takes part in a round with probability {self.rate:g}, by a coin that its "
+            "silo keeps secret; this is part of the guarantee against all who see sums only."
         )
         local = (
             " LOCAL MODEL, for comparison: each silo's noise hides its own update even from those "
             "who see it alone, and the result has the noise of all of them."
-            if self.alone
-            else ""
         )
         return (
-            f"{self.rounds} rounds of federated averaging, in which {who}: it trains the model on "
+            f"{self.rounds} rounds of federated averaging, in which {who}: the model is trained on "
             f"its records, and by how much {self.n_parameters} parameters moved is shortened to "
             f"length {self.clip:g}; the sum of these updates is released with Gaussian noise and "
-            f"divided by {self.rate * self.n_clients:g}, a public number.{part}{local}"
+            f"divided by {self.rate * self.n_clients:g}, a public number."
+            f"{sampled * (self.rate < 1)}{local * self.alone}"
         )
 
 
@@ -306,11 +314,11 @@ class _Trained(_Averaging):
     levels : tuple of int
         Categories of each column of the schema; 0 for numbers.
     client_column : int
-        Where clients are told apart; -1 if they are rows or silos.
+        The column that names units; -1 if they are rows or silos.
     hidden : int, >= 0
         Hidden units; 0 for a linear model.
     local_steps : int, >= 1
-        Steps of gradient descent, over all of its records, that a client takes in a round.
+        Steps of gradient descent over all records of a unit, in a round.
     public_seed : int
         Of the hidden layer's start.
     """
@@ -321,16 +329,16 @@ class _Trained(_Averaging):
 
         target: Target
         n_clients: Annotated[
-            Whole | None, "public number of clients; of rows or of silos if None"
+            Whole | None, "public number of privacy units; of rows or of silos if None"
         ] = None
         hidden: Annotated[int, Range(0), "units of a hidden layer, or none"] = 0
-        local_steps: Annotated[Whole, "steps of a client on its own records"] = 5
-        local_rate: Annotated[Positive, "length of a client's steps"] = 0.5
+        local_steps: Annotated[Whole, "steps of training on the records of one unit"] = 5
+        local_rate: Annotated[Positive, "length of these steps"] = 0.5
         public_seed: PublicSeed = 0
 
     target: int
     levels: tuple[int, ...]
-    client_column: int = -1
+    client_column: Annotated[int, Range(-1)] = -1
     hidden: Annotated[int, Range(0)] = 0
     local_steps: Whole = 5
     local_rate: Positive = 0.5
@@ -338,29 +346,28 @@ class _Trained(_Averaging):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if len(self.levels) != self.n_features or not 0 <= self.target < self.n_features:
-            raise PlanError("a plan of federated averaging needs a target and levels of columns.")
+        check_columns(self.n_features, self.target, levels=self.levels)
         if (self.clients in ("row", "silo")) != (self.client_column == -1):
             raise PlanError(f"client_column must name the column {self.clients!r}.")
         if self.client_column == self.target or len(self.encoding.used) == 0:
             raise PlanError(
-                "columns must be more than the target and the clients; there is nothing to learn "
-                "from."
+                "columns must be more than the target and the privacy units; a model needs a "
+                "column besides these."
             )
 
     @classmethod
     def design(cls, facts: PublicFacts, options: Options) -> Self:
-        """Find the clients and the target, and choose as many rounds as the noise allows."""
+        """Find the units and the target, and choose as many rounds as the noise allows."""
         clients = facts.unit if facts.unit in ("silo", *facts.names) else "row"
         at = facts.names.index(clients) if clients in facts.names else -1
         if at >= 0:
-            _check_told_apart(facts.columns[at], facts.frac_bits)
+            _check_distinct(facts.columns[at], facts.frac_bits)
         n_clients = options.n_clients
         if n_clients is None:
             if at >= 0:
                 raise PlanError(
-                    f"n_clients must be given where column {clients!r} names them: a public number "
-                    "of clients in all silos together."
+                    f"n_clients must be given where column {clients!r} names privacy units: the "
+                    "public number of units in all silos together."
                 )
             n_clients = len(facts.silos) if clients == "silo" else facts.nominal_n
         target = position(facts.columns, options.target)
@@ -373,7 +380,7 @@ class _Trained(_Averaging):
             clients=clients,
             client_column=at,
             target=target,
-            **cls._in_general(options),
+            noise_multiplier=float(options.rate < 1),  # until it is searched for
             **cls._of_target(facts.columns, target),
         )
         if options.rounds is None and facts.budget is not None:
@@ -394,7 +401,7 @@ class _Trained(_Averaging):
 
     @abstractmethod
     def _wanted(self, records: Records) -> Floats:
-        """Return what the network should say of each record."""
+        """Return what the network should predict of each record."""
 
     @cached_property
     def encoding(self) -> Encoding:
@@ -454,7 +461,7 @@ class _Trained(_Averaging):
 
     @abstractmethod
     def _output_names(self) -> tuple[str, ...]:
-        """Return the names of what the network tells."""
+        """Return the names of what the network predicts."""
 
 
 @declared
@@ -477,8 +484,7 @@ class FedAvg(_Trained):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if len(self.classes) < 2 or self.levels[self.target] != len(self.classes):
-            raise PlanError(f"classes must be the categories of the target, got {self.classes!r}.")
+        check_classes(self.classes, self.levels[self.target])
 
     @classmethod
     def _of_target(cls, columns: tuple[PublicColumn, ...], target: int) -> dict[str, Any]:
@@ -498,31 +504,17 @@ class FedAvg(_Trained):
         return np.eye(len(self.classes))[number]
 
     def probabilities(self, results: Mapping[str, Floats], records: Records) -> Floats:
-        """Return the probability of each class; the target column of the records is not looked at.
-
-        Parameters
-        ----------
-        results : mapping
-        records : ndarray of shape (n_samples, n_features), int32
-
-        Returns
-        -------
-        ndarray of shape (n_samples, n_classes)
-        """
+        """Return the probability of each class; see :class:`~cloister.task.Classifier`."""
         found = self._outputs(results, records)
         return np.column_stack([1 - found, found]) if len(self.classes) == 2 else found
 
     def _output_names(self) -> tuple[str, ...]:
         return (self.classes[1],) if len(self.classes) == 2 else self.classes
 
-    def describe(self) -> str:
-        """Say in plain words what is summed and what is released."""
-        return self._in_words()
-
 
 @declared
 class FedAvgRegression(_Trained):
-    """Federated averaging of a model that tells a number: linear, or with one hidden layer.
+    """Federated averaging of a regression: linear, or with one hidden layer.
 
     Parameters
     ----------
@@ -543,8 +535,7 @@ class FedAvgRegression(_Trained):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.levels[self.target]:
-            raise PlanError("the target of a regression must be a column of numbers; use fedavg.")
+        check_number(self.levels[self.target])
 
     @classmethod
     def _of_target(cls, columns: tuple[PublicColumn, ...], target: int) -> dict[str, Any]:
@@ -559,31 +550,17 @@ class FedAvgRegression(_Trained):
         return from_grid(records[:, [self.target]].astype(np.int64), self.frac_bits)
 
     def predict(self, results: Mapping[str, Floats], records: Records) -> Floats:
-        """Return the predicted target, data units; its column of the records is not looked at.
-
-        Parameters
-        ----------
-        results : mapping
-        records : ndarray of shape (n_samples, n_features), int32
-
-        Returns
-        -------
-        ndarray of shape (n_samples,)
-        """
+        """Return the predicted target, data units; see :class:`~cloister.task.Regressor`."""
         found = self._outputs(results, records)[:, 0]
         return (self.low + self.high) / 2 + (self.high - self.low) / 2 * found
 
     def _output_names(self) -> tuple[str, ...]:
         return ("target",)
 
-    def describe(self) -> str:
-        """Say in plain words what is summed and what is released."""
-        return self._in_words()
-
 
 @declared
 class ClientUpdates(_Averaging):
-    """Averaging of updates that the silos' own code makes; each silo is one client.
+    """Averaging of updates that the silos' own code makes; each silo is one privacy unit.
 
     No code is in a plan: `model` pins what the silos have agreed to train, and each of them gives
     the function that makes its update. A silo's one record is the update in lattice steps, see
@@ -612,29 +589,21 @@ class ClientUpdates(_Averaging):
 
     length: Whole
     model: str
-    n_features: int = 1
-    frac_bits: int = NORM.bit_length() - 1  # an update lies in the box of -clip to clip
-    clients: str = "silo"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if 1 << self.frac_bits != NORM:
-            raise PlanError(
-                f"frac_bits of supplied updates must be {NORM.bit_length() - 1}, the lattice that "
-                f"updates are on, got {self.frac_bits}; leave it out."
-            )
-        if self.clients != "silo" or self.n_features != 1:
-            raise PlanError("a task of supplied updates has silos as clients and one column.")
+    n_features: Annotated[int, Range(1, 1)] = 1
+    frac_bits: Annotated[int, Range(LATTICE_BITS, LATTICE_BITS)] = LATTICE_BITS
+    clients: Literal["silo"] = "silo"
 
     @classmethod
     def design(cls, facts: PublicFacts, options: Options) -> Self:
-        """Return the task of as many clients as `nominal_n` says, with its noise."""
-        return cls(
-            length=options.length,
-            model=options.model,
+        """Return the task of as many units as `nominal_n` says, with its noise."""
+        return made(
+            cls,
+            facts,
+            options,
+            frac_bits=LATTICE_BITS,
             n_clients=facts.nominal_n,
             rounds=options.rounds or _ROUNDS,
-            **cls._in_general(options),
+            noise_multiplier=float(options.rate < 1),  # until it is searched for
         ).calibrated(facts.budget)
 
     @property
@@ -660,15 +629,18 @@ class ClientUpdates(_Averaging):
 
     def describe(self) -> str:
         """Say in plain words what is summed and what is released."""
-        return f"{self._in_words()} What is trained is not in the plan: {self.model}."
+        return f"{super().describe()} What is trained is not in the plan: {self.model}."
 
 
-def _check_told_apart(column: PublicColumn, frac_bits: int) -> None:
-    """Refuse whole numbers that are not all different on the grid."""
-    if not column.levels and column.high - column.low > 2 << frac_bits:
+def _within(values: Floats) -> Floats:
+    """Return parameters within what the grid can hold."""
+    return np.clip(values, -_FARTHEST, _FARTHEST)
+
+
+def _check_distinct(column: PublicColumn, frac_bits: int) -> None:
+    """Refuse names of units that are not all different on the grid."""
+    if (column.levels or column.high - column.low) > 2 << frac_bits:
         raise PlanError(
-            f"column {column.name!r} has more clients than the grid has places; narrow its bounds "
-            "or use more frac_bits."
+            f"column {column.name!r} has more privacy units than the grid has places; narrow its "
+            "bounds or use more frac_bits."
         )
-    if column.levels > 2 << frac_bits:
-        raise PlanError(f"column {column.name!r} has more clients than the grid has places.")

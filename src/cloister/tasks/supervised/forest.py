@@ -17,13 +17,14 @@ References
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from math import sqrt
 from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
 
-from cloister.declared import Positive, Range, Share, WayOut, declared
+from cloister.declared import Positive, Range, Share, declared
 from cloister.display import Bars, Display, Measured, Table
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
@@ -45,8 +46,16 @@ from cloister.task import (
 from cloister.tasks.columns import categories_of, codes, position
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.options import PublicSeed, Target, made
-from cloister.tasks.supervised.class_tables import ClassWeight, check_weights, weights_of
+from cloister.tasks.state import read, written
 from cloister.tasks.supervised.forest_trees import Tree, coded_columns, grow
+from cloister.tasks.supervised.target import (
+    ClassWeight,
+    Features,
+    check_classes,
+    check_columns,
+    check_weights,
+    weights_of,
+)
 
 Kind = Literal["random", "boosted"]
 """All trees in one round, or a tree a round on the gradients of those before."""
@@ -57,14 +66,26 @@ Columns = Annotated[int, Range(1, 1 << 20)]
 Bins = Annotated[int, Range(2, 1024)]
 
 _ONE = 1 << FINE
-_MOST_WORDS, _MOST_CELLS = 1 << 20, 1 << 16
+_MOST_SUMS, _MOST_CELLS = 1 << 20, 1 << 16
+_Z = INTERVAL_95["gaussian"]
 _ENOUGH = 800  # records over noise of one count, from which boosting is better
-_FAINT = 50  # below it every further tree costs more than it tells
+_FAINT = 50  # below it every further tree costs more than it brings
 _TREES: Mapping[str, int] = {"boosted": 40, "random": 80, "faint": 20}
 _STEP_VARIANCE = 0.1  # of a full Newton step of a leaf, expected before it is seen
 _SPLIT_VARIANCE = 0.03  # of the change of a share between a node and its child, likewise
 _LEAST_SHARE = 0.01  # of a class in a leaf, so that its logarithm is finite
 _MOST_SCORE = 30.0
+
+
+NOTE = "± is a 95 % confidence interval (privacy noise only)."
+
+
+@dataclass(frozen=True)
+class _Leaves:
+    """The public state: the sums in the leaves, in records, and the noise of each."""
+
+    leaves: Floats
+    noise: float = 0.0
 
 
 @declared
@@ -112,10 +133,10 @@ class RandomForest:
         class_weight: ClassWeight = None
         public_seed: PublicSeed = 0
 
-    n_features: Annotated[int, Range(2), WayOut("a forest needs a column besides the target")]
+    n_features: Features
     target: int
     classes: tuple[str, ...]
-    levels: tuple[int, ...]
+    levels: tuple[Annotated[int, Range(0, _MOST_CELLS)], ...]
     kind: Kind = "random"
     n_trees: Trees = 80
     depth: Depth = 4
@@ -128,21 +149,14 @@ class RandomForest:
     frac_bits: int = 16
 
     def __post_init__(self) -> None:
-        if len(self.levels) != self.n_features or not 0 <= self.target < self.n_features:
-            raise PlanError("levels must be one for each column, and target one of the columns.")
-        if len(self.classes) < 2 or self.levels[self.target] != len(self.classes):
-            raise PlanError(f"classes must be the categories of the target, got {self.classes!r}.")
-        if max(self.levels) > _MOST_CELLS:
-            raise PlanError(
-                f"a column may have at most {_MOST_CELLS} categories, got {max(self.levels)}; join "
-                "some."
-            )
+        check_columns(self.n_features, self.target, levels=self.levels)
+        check_classes(self.classes, self.levels[self.target])
         check_weights(self.class_weight, self.classes)
-        words = sum(block.size for block in self.blocks(0))
-        if words > _MOST_WORDS:
+        (leaves,) = self.blocks(0)
+        if leaves.size > _MOST_SUMS:
             raise PlanError(
-                f"a round of the forest has {words} words, more than {_MOST_WORDS}; use fewer or "
-                "less deep trees."
+                f"a round of the forest has {leaves.size} sums, more than {_MOST_SUMS}; use fewer "
+                "or less deep trees."
             )
 
     @classmethod
@@ -219,7 +233,7 @@ class RandomForest:
 
     @property
     def _width(self) -> int:
-        """Words of a leaf: the classes, and the curvature where there are gradients."""
+        """Sums in a leaf: the classes, and the curvature where there are gradients."""
         return len(self.classes) + (self.kind == "boosted")
 
     @property
@@ -232,7 +246,7 @@ class RandomForest:
     def start(self) -> State:
         """Return the state before the first round: every leaf is empty."""
         leaves = np.zeros((self.n_trees, 1 << self.depth, self._width))
-        return {"leaves": leaves, "noise": np.zeros(1)}
+        return written(_Leaves(leaves))
 
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return one block: the leaves of all trees, or those of tree `t`.
@@ -258,37 +272,35 @@ class RandomForest:
                 for tree in self.trees
             ]
             return np.concatenate(counts).astype(np.int64) << FINE
-        public = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
-        scores = self._scores(self._values(public["leaves"][:t], float(public["noise"][0])), coded)
-        words = self._words(_softmax(scores), labels)
+        now = read(_Leaves, state, self.frac_bits)
+        scores = self._scores(self._values(now.leaves[:t], now.noise), coded)
+        added = self._gradients(_softmax(scores), labels)
         leaf = self.trees[t].leaves(coded)
         # sums of whole numbers far below 2**53 are exact in floats
-        sums = [np.bincount(leaf, weights=word, minlength=leaves) for word in words]
+        sums = [np.bincount(leaf, weights=part, minlength=leaves) for part in added]
         return np.stack(sums, axis=1).ravel().astype(np.int64)
 
-    def _words(self, probabilities: Floats, labels: Integers) -> Integers:
+    def _gradients(self, probabilities: Floats, labels: Integers) -> Integers:
         """Return the integers each record adds to its leaf; shape (n_classes + 1, n_samples)."""
-        told = np.arange(len(self.classes))[:, None] == labels
+        one_hot = np.arange(len(self.classes))[:, None] == labels
         curvature = self._curvature * (1.0 - (probabilities**2).sum(axis=0))
-        exact = np.concatenate([told - probabilities, curvature[None]])
-        words: Integers = np.trunc(exact * _ONE).astype(np.int64)
+        exact = np.concatenate([one_hot - probabilities, curvature[None]])
+        whole: Integers = np.trunc(exact * _ONE).astype(np.int64)
         # holds by the proof; checked, because the bound is a fact about integers
-        kept = ((words**2).sum(axis=0) <= 2 * _ONE**2) & (
-            np.abs(words).sum(axis=0) <= (2 + self._curvature) * _ONE
+        kept = ((whole**2).sum(axis=0) <= 2 * _ONE**2) & (
+            np.abs(whole).sum(axis=0) <= (2 + self._curvature) * _ONE
         )
-        bounded: Integers = words * kept
+        bounded: Integers = whole * kept
         return bounded
 
     def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
         """Return the leaves with those of this round filled in, in records."""
-        leaves = from_grid(state["leaves"], self.frac_bits)
-        found = from_grid(released["leaves"].values, FINE)
-        if self.kind == "random":
-            leaves = found
-        else:
+        leaves = found = from_grid(released["leaves"].values, FINE)
+        if self.kind == "boosted":
+            leaves = read(_Leaves, state, self.frac_bits).leaves
             leaves[t] = found
             leaves[t, :, -1] /= self._curvature
-        return {"leaves": leaves, "noise": np.array([released["leaves"].noise_std / _ONE])}
+        return written(_Leaves(leaves, released["leaves"].noise_std / _ONE))
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
         """Return the half-widths of the 95 % noise intervals of leaves and class sizes."""
@@ -299,7 +311,7 @@ class RandomForest:
         }
 
     def _half_width(self, noise: float) -> Floats:
-        widths = np.full(self._width, INTERVAL_95["gaussian"] * noise)
+        widths = np.full(self._width, _Z * noise)
         if self.kind == "boosted":
             widths[-1] /= self._curvature
         return widths
@@ -307,10 +319,10 @@ class RandomForest:
     def _class_half_width(self, noise: float) -> float:
         reached = self._reached.sum(axis=1)
         if self.kind == "random":
-            words = float(reached.sum()) / self.n_trees**2
+            sums = float(reached.sum()) / self.n_trees**2
         else:
-            words = float(reached[0]) * (1 + 1 / (self._curvature * (len(self.classes) - 1)) ** 2)
-        return INTERVAL_95["gaussian"] * noise * sqrt(words)
+            sums = float(reached[0]) * (1 + 1 / (self._curvature * (len(self.classes) - 1)) ** 2)
+        return _Z * noise * sqrt(sums)
 
     # The model ------------------------------------------------------------------------------------
 
@@ -327,8 +339,8 @@ class RandomForest:
             ``importance`` of shape (n_features,), summing to 1: how far the splits on a column part
             the scores.
         """
-        public = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
-        leaves, noise = public["leaves"], float(public["noise"][0])
+        now = read(_Leaves, state, self.frac_bits)
+        leaves, noise = now.leaves, now.noise
         return {
             "leaves": leaves,
             "leaf_half_width": self._half_width(noise),
@@ -341,7 +353,7 @@ class RandomForest:
         """Return the probability of each class; shape (n_samples, n_classes)."""
         coded = coded_columns(records, self.levels, self.bins, self.frac_bits)
         leaves = np.asarray(results["leaves"])
-        noise = float(results["leaf_half_width"][0]) / INTERVAL_95["gaussian"]
+        noise = float(results["leaf_half_width"][0]) / _Z
         shares = _softmax(self._scores(self._values(leaves, noise), coded)).T
         if self.balanced:
             shares = shares / np.maximum(results["class_sizes"], 1.0)
@@ -358,11 +370,8 @@ class RandomForest:
 
     def _values(self, leaves: Floats, noise: float) -> Integers:
         """Return what each leaf adds to the score of each class, in ``2**-16``."""
-        if self.kind == "random":
-            values = self._log_odds(leaves, noise)
-        else:
-            values = self._steps(leaves, noise)
-        rounded: Integers = np.rint(values * _ONE).astype(np.int64)
+        of_kind = self._log_odds if self.kind == "random" else self._steps
+        rounded: Integers = np.rint(of_kind(leaves, noise) * _ONE).astype(np.int64)
         return rounded
 
     def _steps(self, leaves: Floats, noise: float) -> Floats:
@@ -397,12 +406,12 @@ class RandomForest:
         for level in range(1, self.depth + 1):
             shape = (self.n_trees, 1 << level, -1)
             here = counts.reshape(*shape, len(prior)).sum(axis=2)
-            words = reached.reshape(shape).sum(axis=2)[..., None]
+            sums = reached.reshape(shape).sum(axis=2)[..., None]
             shares = np.repeat(shares, 2, axis=1)
             size = np.maximum(here.sum(axis=2, keepdims=True), 1.0)
             spread = (shares * (1 - shares)).mean(axis=2, keepdims=True)
             # of here - shares * size, a mean over classes
-            noisy = words * noise**2 * (1 + (shares**2).sum(axis=2, keepdims=True) - 2 / len(prior))
+            noisy = sums * noise**2 * (1 + (shares**2).sum(axis=2, keepdims=True) - 2 / len(prior))
             gain = size * _SPLIT_VARIANCE / (size**2 * _SPLIT_VARIANCE + noisy + size * spread)
             shares = _shares(shares + gain * (here - shares * here.sum(axis=2, keepdims=True)), 1.0)
         moved = np.log(shares) - np.log(prior)
@@ -452,25 +461,25 @@ class RandomForest:
     def displays(
         self, results: Mapping[str, Floats], columns: tuple[str, ...]
     ) -> tuple[Display, ...]:
-        """Return class sizes and the columns that tell most."""
+        """Return class sizes and the columns that say most."""
         importance = results["importance"]
         order = [int(j) for j in np.argsort(-importance, kind="stable") if j != self.target][:20]
+        counts = zip(results["class_sizes"], results["class_half_width"], strict=True)
         sizes = tuple(
-            (word, Measured(float(size), float(spread)))
-            for word, size, spread in zip(
-                self.classes, results["class_sizes"], results["class_half_width"], strict=True
-            )
+            (label, Measured(*map(float, count)))
+            for label, count in zip(self.classes, counts, strict=True)
         )
-        half = float(results["leaf_half_width"][0])
+        margin = float(results["leaf_half_width"][0])
         what = "each count" if self.kind == "random" else "each sum of gradients"
         return (
-            Table("Classes", ("class", "records"), sizes, "± is 95 % of the noise."),
+            Table("Classes", ("class", "records"), sizes, NOTE),
             Bars(
                 "Columns by importance",
                 tuple(columns[j] for j in order),
                 importance[order],
                 note=f"How far splits on a column part the scores, from {self.n_trees} trees of "
-                f"{2**self.depth} leaves; ± {half:.4g} is 95 % of the noise of {what} in a leaf.",
+                f"{2**self.depth} leaves; the margin of error of {what} in a leaf is {margin:.4g}, "
+                "from privacy noise only.",
             ),
         )
 

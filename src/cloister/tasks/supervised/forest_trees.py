@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from cloister.randomness import public_generator
 from cloister.task import Integers, Records
 from cloister.tasks.columns import codes
+from cloister.tasks.supervised.class_tables import bins_of
 
 MOST_CELLS = 1 << 16
 """Of the table of a tree; a column that would make it larger is left out of that tree."""
@@ -26,34 +27,15 @@ MOST_CELLS = 1 << 16
 
 @dataclass(frozen=True, eq=False)
 class Tree:
-    """A public partition of the cells of some columns.
-
-    Parameters
-    ----------
-    columns : tuple of int
-        The columns it looks at.
-    cells : tuple of int
-        Categories or bins of each.
-    leaf : ndarray of shape (product of cells,), int64
-        Of each combination, the last column varying fastest.
-    asked : tuple of int
-        The column asked at each inner node, in breadth-first order; -1 where none parts the cells,
-        so that everything goes left.
-    """
+    """A public partition of the cells of some columns."""
 
     columns: tuple[int, ...]
-    cells: tuple[int, ...]
-    leaf: Integers
-    asked: tuple[int, ...]
+    cells: tuple[int, ...]  # categories or bins of each column
+    leaf: Integers  # of each combination of cells, the last column varying fastest
+    asked: tuple[int, ...]  # column of each inner node, breadth first; -1: everything goes left
 
     def leaves(self, coded: Sequence[Integers]) -> Integers:
-        """Return the leaf of each record.
-
-        Parameters
-        ----------
-        coded : sequence of ndarray of shape (n_samples,)
-            The category or bin of each record in every column of the schema.
-        """
+        """Return the leaf of each record, from what :func:`coded_columns` returns."""
         first, *others = self.columns
         cell = coded[first]
         for j, size in zip(others, self.cells[1:], strict=True):
@@ -72,25 +54,10 @@ def grow(
     columns_per_tree: int,
     public_seed: int,
 ) -> tuple[Tree, ...]:
-    """Draw trees from a public seed.
+    """Draw trees from a public seed; none looks at the column `skip`, the target.
 
-    Parameters
-    ----------
-    cells : sequence of int, >= 2
-        Categories or bins of each column.
-    ordered : sequence of bool
-        Whether a split of the column must be a threshold; otherwise it is any set of categories.
-    skip : int
-        The column that no tree looks at: the target.
-    n_trees, depth, columns_per_tree, public_seed : int
-
-    Returns
-    -------
-    tuple of Tree
-
-    Notes
-    -----
-    Columns are dealt from shuffled packs of all of them, so each is used equally often.
+    A split of an `ordered` column is a threshold, else any set of categories. Columns are dealt
+    from shuffled packs of all of them, so each is used equally often.
     """
     rng = public_generator(public_seed, "forest")
     usable = [j for j in range(len(cells)) if j != skip]
@@ -100,11 +67,9 @@ def grow(
     for _ in range(n_trees):
         chosen: list[int] = []
         while len(chosen) < each:
-            if not pack:
+            card = next((j for j in pack if j not in chosen), None)
+            if card is None:  # it is empty, or ends with columns this tree has already
                 pack = [usable[i] for i in rng.permutation(len(usable))]
-            card = next((j for j in pack if j not in chosen), -1)
-            if card < 0:  # the pack ends with columns this tree has already
-                pack = []
                 continue
             pack.remove(card)
             chosen.append(card)
@@ -160,14 +125,6 @@ def coded_columns(
     Every grid value, a forged one too, is in one category or bin.
     """
     return [
-        codes(column, size, frac_bits) if size else _bins_of(column, bins, frac_bits)
+        codes(column, size, frac_bits) if size else bins_of(column, bins, frac_bits)
         for column, size in zip(np.ascontiguousarray(records.T), levels, strict=True)
     ]
-
-
-def _bins_of(values: NDArray[np.int32], bins: int, frac_bits: int) -> Integers:
-    one = 1 << frac_bits
-    found: Integers = np.clip(
-        ((values.astype(np.int64) + one) * bins) >> (frac_bits + 1), 0, bins - 1
-    )
-    return found

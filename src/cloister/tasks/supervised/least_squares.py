@@ -4,6 +4,11 @@ The products are of shortened rows and give a first model and the curvature. The
 whole rows at that model: one step from it, and least squares are reached whatever the weights of
 the first model's rows were. All here is made from released values.
 
+In what follows `counts` are noisy numbers of records by the class of their size, of shape
+``(len(EDGES),)``; `noise_std` is the noise of each of them, and `n` the noisy number of all
+records. `levels` are those of each column of the model: 0 for numbers, else the number of
+categories. A `price` is the half-width of the noise of a sum of gradients, for each unit of size.
+
 References
 ----------
 .. [LW04] Ledoit, Wolf, "A well-conditioned estimator for large-dimensional covariance matrices",
@@ -16,9 +21,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import log2, sqrt
+from math import isqrt, log2, sqrt
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cloister.task import INTERVAL_95, Floats
 
@@ -45,17 +51,6 @@ _DROWNED = 4.0  # deviations
 
 def cut_of(counts: Floats, noise_std: float, n: float, price: float) -> tuple[int, float]:
     """Choose the size beyond which gradients are shortened, from counts of their sizes.
-
-    Parameters
-    ----------
-    counts : ndarray of shape (len(EDGES),)
-        Noisy counts of records by the class of their gradient's size.
-    noise_std : float
-        Of each count.
-    n : float
-        Noisy number of records.
-    price : float
-        Half-width of the noise of a sum of gradients, for each unit of size.
 
     Returns
     -------
@@ -90,21 +85,10 @@ def cut_of(counts: Floats, noise_std: float, n: float, price: float) -> tuple[in
 
 
 def cut_of_squares(counts: Floats, longest: int, price: float) -> int:
-    """Choose the size beyond which gradients are shortened for the sum of their products.
+    """Return the edge beyond which gradients are shortened for the sum of their products.
 
-    Parameters
-    ----------
-    counts : ndarray of shape (len(EDGES),)
-        Noisy counts of gradients by their size.
-    longest : int
-        The class up to which sizes are seen.
-    price : float
-        Half-width of the noise, for each unit of squared size.
-
-    Returns
-    -------
-    int
-        Of the edge for which the noise, and what squares lose, are least together.
+    For it the noise and what squares lose are least together; sizes are seen up to the class
+    `longest`, and the price is for each unit of squared size.
     """
     squares = EDGES[: longest + 1] ** 2
     lost = np.maximum(squares - squares[:, None], 0.0) @ counts[: longest + 1]
@@ -112,16 +96,7 @@ def cut_of_squares(counts: Floats, longest: int, price: float) -> int:
 
 
 def usual_length(counts: Floats, noise_std: float, n: float) -> int:
-    """Return the edge below which nearly all lengths lie.
-
-    Parameters
-    ----------
-    counts : ndarray of shape (len(EDGES),)
-    noise_std : float
-        Of each count.
-    n : float
-        Noisy number of records.
-    """
+    """Return the edge below which nearly all lengths lie."""
     place = middle_length(counts, n)
     few = _SEEN * noise_std * sqrt(_WINDOW)
     while place + 1 < len(counts) and counts[place + 1 : place + 1 + _WINDOW].sum() > few:
@@ -137,33 +112,27 @@ def middle_length(counts: Floats, n: float) -> int:
 def unseen_square(counts: Floats, noise_std: float, longest: int, seen: float) -> float:
     """Return the sum of squared lengths that columns by themselves do not show.
 
-    Parameters
-    ----------
-    counts : ndarray of shape (len(EDGES),)
-        Noisy counts of rows by their length.
-    noise_std : float
-    longest : int
-        The class up to which rows are seen.
-    seen : float
-        Sum of squares of all columns.
+    Rows are seen up to the class `longest`; `seen` is the sum of squares of all columns.
     """
     squares = EDGES[: longest + 1] ** 2 * 2**-0.25  # in the middle of a class
     error = noise_std * sqrt(float(squares @ squares))
     return max(float(counts[: longest + 1] @ squares) - error - _COARSE * seen, 0.0)
 
 
+def symmetric(packed: Floats) -> Floats:
+    """Return the matrices of which these are the upper halves, packed row by row."""
+    size = (isqrt(8 * packed.shape[-1] + 1) - 1) // 2
+    upper = np.triu_indices(size)
+    matrix = np.zeros((*packed.shape[:-1], size, size))
+    matrix[..., upper[0], upper[1]] = packed
+    matrix[..., upper[1], upper[0]] = packed
+    return matrix
+
+
 def sum_zero_basis(levels: Sequence[int]) -> Floats:
     """Return an orthonormal basis of the coefficients that sum to 0 over each column's categories.
 
-    Parameters
-    ----------
-    levels : sequence of int
-        Of each column of the model: 0 for numbers, else the number of categories.
-
-    Returns
-    -------
-    ndarray of shape (width, width - n_columns_of_categories)
-        The constant is the last of both.
+    Shape (width, width - n_columns_of_categories); the constant is the last of both.
     """
     width = 1 + sum(level or 1 for level in levels)
     columns, place = [], 0
@@ -184,23 +153,12 @@ def sum_zero_basis(levels: Sequence[int]) -> Floats:
 
 @dataclass(frozen=True)
 class Curvature:
-    """What is known of the sum of products of whole rows.
-
-    Parameters
-    ----------
-    matrix : ndarray of shape (width, width)
-    noise_std : float
-        Of an entry off the diagonal, once drawn toward the diagonal.
-    doubt : ndarray of shape (width,)
-        Part of itself by which it may be wrong besides.
-    drowned : ndarray of bool, shape (width,)
-        Columns that nothing can be told of.
-    """
+    """What is known of the sum of products of whole rows."""
 
     matrix: Floats
-    noise_std: float
-    doubt: Floats
-    drowned: np.ndarray
+    noise_std: float  # of an entry off the diagonal, once drawn toward the diagonal
+    doubt: Floats  # part of itself by which each column may be wrong besides
+    drowned: NDArray[np.bool_]  # columns whose coefficient is not known at all
 
 
 def curvature_of(
@@ -208,22 +166,10 @@ def curvature_of(
 ) -> Curvature:
     """Return what noisy products of rows say of those without noise.
 
-    Parameters
-    ----------
-    products : ndarray of shape (width, width)
-        Noisy sums.
-    noise_std : float
-        Of an entry off the diagonal; of one on it sqrt(2) times as much.
-    alike : ndarray of shape (width,)
-        1 for a column of which hardly two values are seen to differ.
-    levels : sequence of int
-        Of each column of the model.
-
-    Notes
-    -----
-    Entries off the diagonal are drawn to 0 as far as they are noise [LW04]_. A column that is alike
-    drowns where its products are not well above their noise, the part that is one with the constant
-    left out.
+    `noise_std` is of an entry off the diagonal; one on it has sqrt(2) times as much. Entries off
+    the diagonal are drawn to 0 as far as they are noise [LW04]_. A column of which hardly two
+    values are seen to differ, where `alike` is 1, drowns where its products are not well above
+    their noise, the part that is one with the constant left out.
     """
     diagonal = np.diag(products)
     apart = diagonal - products[-1] ** 2 / max(diagonal[-1], noise_std, 1e-300)  # of their mean
@@ -245,21 +191,10 @@ def curvature_of(
 def of_whole_rows(curvature: Curvature, squares: Floats, unseen: float, usual: float) -> Curvature:
     """Return what the curvature of shortened rows says of that of whole ones.
 
-    Parameters
-    ----------
-    curvature : Curvature
-        Of shortened rows.
-    squares : ndarray of shape (width,)
-        Sums of squares of the columns of whole rows, as far as they are seen.
-    unseen : float
-        Sum of squares that may be in any column besides, see :func:`unseen_square`.
-    usual : float, >= 1
-        By how much the squared length of a usual row was shortened.
-
-    Notes
-    -----
-    A step that is too short leaves a part of the way, one that is too long may end anywhere: what
-    is unseen counts for every column, and as doubt.
+    `squares` are sums of squares of whole columns as far as they are seen, `unseen` may be in any
+    of them besides, and `usual` is by how much the squared length of a usual row was shortened. A
+    step that is too short leaves a part of the way, one that is too long may end anywhere: what is
+    unseen counts for every column, and as doubt.
     """
     diagonal = np.maximum(np.diag(curvature.matrix), 1e-9)
     longer = np.sqrt(np.clip((squares + unseen) / diagonal, usual, _MOST_LONGER))
@@ -271,24 +206,12 @@ def of_whole_rows(curvature: Curvature, squares: Floats, unseen: float, usual: f
 
 @dataclass(frozen=True)
 class Fit:
-    """Weights of rows with the covariance of all that may move them.
+    """Weights of rows with the covariance of all that may move them."""
 
-    Parameters
-    ----------
-    weights : ndarray of shape (width,)
-        The likeliest, drawn to where the step began as far as noise asks for it.
-    around : ndarray of shape (width,)
-        Middle of the intervals, hardly drawn.
-    noise : ndarray of shape (width, width)
-        Covariance about `around`.
-    inverse : ndarray of shape (width, width)
-        Of the curvature, as far as it is known.
-    """
-
-    weights: Floats
-    around: Floats
-    noise: Floats
-    inverse: Floats
+    weights: Floats  # the likeliest, drawn to where the step began as far as noise asks for it
+    around: Floats  # middle of the intervals, hardly drawn
+    noise: Floats  # covariance about it
+    inverse: Floats  # of the curvature, as far as it is known
 
 
 def step(
@@ -308,13 +231,8 @@ def step(
 
     Parameters
     ----------
-    curvature : Curvature
-    levels : sequence of int
-    penalty : ndarray of shape (width,)
     gradient : ndarray of shape (width,)
-        Sum of rows times residuals at `start`.
-    noise_std : float
-        Of each of its entries.
+        Sum of rows times residuals at `start`; `noise_std` is the noise of each entry.
     bias : float
         Length of what the gradient may lack besides.
     start : ndarray of shape (width,), optional
@@ -327,12 +245,10 @@ def step(
     hidden : float
         Deviation of the target, which a column that drowns may hide.
 
-    Returns
-    -------
-    Fit
-        The covariance holds noise of the gradient and of the curvature, what the prior draws to 0,
-        what was cut off, and what is hidden in columns that drowned; these have weight 0 and no
-        covariance.
+    Notes
+    -----
+    The covariance holds noise of the gradient and of the curvature, what the prior draws to 0, what
+    was cut off, and what is hidden in columns that drowned; these have weight 0 and no covariance.
     """
     kept = ~curvature.drowned
     basis = sum_zero_basis(levels)[kept]
@@ -356,8 +272,8 @@ def step(
         below = squared + variance / spread**2
         filtered = np.sqrt(squared) / below
         drawn = variance / spread**2 / below
-        told = filtered * (vectors.T @ target) - drawn * (vectors.T @ first)
-        now = first + vectors @ told
+        along = filtered * (vectors.T @ target) - drawn * (vectors.T @ first)
+        now = first + vectors @ along
     moved = now - first
     near = now
     if spread <= SPREAD:

@@ -15,17 +15,17 @@ References
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import sqrt
 from typing import Annotated, ClassVar, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
-from cloister.declared import AtLeastZero, Range, WayOut, declared
+from cloister.declared import AtLeastZero, declared
 from cloister.display import Between, Display, Table
-from cloister.errors import PlanError
-from cloister.hazmat.fixedpoint import Grid, from_grid
+from cloister.hazmat.fixedpoint import Grid
 from cloister.task import (
     INTERVAL_95,
     Block,
@@ -43,10 +43,13 @@ from cloister.tasks.columns import Encoding, position
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.moments import n_products
 from cloister.tasks.options import Target, made
-from cloister.tasks.population import population_interval
+from cloister.tasks.state import read, written
 from cloister.tasks.supervised.contrasts import (
     Reference,
+    check_references,
     chosen_references,
+    coefficient_bars,
+    coefficient_results,
     combination,
     to_reference,
 )
@@ -54,11 +57,9 @@ from cloister.tasks.supervised.frame import (
     SUM_BITS,
     Clip,
     Frame,
+    Placed,
     Rows,
     Whole,
-    check_columns,
-    check_references,
-    coefficient_bars,
     count_sizes,
     edge_at,
     noise_of_mean,
@@ -77,9 +78,11 @@ from cloister.tasks.supervised.least_squares import (
     middle_length,
     of_whole_rows,
     step,
+    symmetric,
     unseen_square,
     usual_length,
 )
+from cloister.tasks.supervised.target import Features, check_columns, check_number
 
 PLACES_SHARE, SPREADS_SHARE, LENGTHS_SHARE, PRODUCTS_SHARE = 0.06, 0.08, 0.04, 0.36
 SIZES_SHARE, GRADIENT_SHARE, SQUARES_SHARE = 0.10, 0.32, 0.04
@@ -93,13 +96,36 @@ _LENGTH = 16.0  # of rows in integers; their unit is a public or released length
 _TARGET_LENGTH = 0.7  # of the target in a row of products, for rows of length 1
 _ENERGY = 4.0  # sums of squared residuals, the largest of which are cut
 _FARTHER = 2  # classes of targets: half as long again
-_LENGTHS = ("length", "target_length", "typical")
 _TYPICAL, _NOISY, _SHORTEST, _LONG = 4.0, 0.0012, 0.55, 26.0
+_Z = INTERVAL_95["gaussian"]
 
 NOTE = (
-    "[ , ] are 95 % of the noise, about least squares on the same records without it; a population "
-    "interval holds the error of sampling as well, for residuals of {variance} variance."
+    "[ , ] are 95 % confidence intervals (privacy noise only), about least squares on the same "
+    "records; a population interval holds the error of sampling as well, for residuals of "
+    "{variance} variance."
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Known:
+    """The public state; lengths and cuts are numbers of classes of sizes, see ``EDGES``."""
+
+    columns: Placed
+    length: int = 0  # that hardly a row exceeds
+    target_length: int = 0
+    typical: int = 0  # that half of the rows exceed
+    unseen: float = 0.0  # sum of squares that columns by themselves do not show
+    products: Floats
+    products_std: float = 0.0
+    weights: Floats
+    cut: int = 0
+    influence: float = 0.0
+    gradient: Floats
+    gradient_std: float = 0.0
+    residual_square: float = 0.0
+    residual_square_std: float = 0.0
+    sandwich_cut: int = 0
+    sandwich: Floats
 
 
 @declared
@@ -165,7 +191,7 @@ class Linear:
         ] = False
         reference: Reference = None
 
-    n_features: Annotated[int, Range(2), WayOut("a model needs a column besides the target")]
+    n_features: Features
     target: int
     levels: tuple[int, ...]
     names: tuple[str, ...]
@@ -179,12 +205,12 @@ class Linear:
     frac_bits: int = 16
 
     def __post_init__(self) -> None:
-        check_columns(self.levels, self.low, self.high, self.n_features)
+        columns = {"levels": self.levels, "low": self.low, "high": self.high}
+        check_columns(self.n_features, self.target, **columns)
+        check_number(self.levels[self.target])
         if not self.reference:
             object.__setattr__(self, "reference", (0,) * self.n_features)
         check_references(self.reference, self.levels)
-        if not 0 <= self.target < self.n_features or self.levels[self.target]:
-            raise PlanError(f"target must be a column of numbers, got column {self.target}.")
         self._frame.products_block(1.0)  # refuses a row that is too long or too wide
 
     @classmethod
@@ -192,10 +218,6 @@ class Linear:
         """Choose the length of rows from public numbers."""
         columns, levels = facts.columns, facts.levels
         at = position(columns, options.target)
-        if levels[at]:
-            raise PlanError(
-                f"target {options.target!r} must be a column of numbers, got categories."
-            )
         clip = options.clip
         if clip is None:
             width = Encoding(levels, facts.frac_bits).width
@@ -214,6 +236,19 @@ class Linear:
             reference=chosen_references(columns, options.reference, options.target),
         )
 
+    def describe(self) -> str:
+        """Say in plain words what is summed and what is released."""
+        return (
+            f"Linear regression on {self._model.width - 1} columns of a design. Two noisy counts "
+            "show where columns lie and how far they spread; one shows how long rows are; one sum "
+            "holds their products with each other and with the target, each row shortened to a "
+            f"length of at most {self.clip:.3g} first; one counts how long rows times residuals "
+            "are at the model that follows; and the last sums these, shortened where the counts "
+            "end, and the squares of residuals. The coefficients are made from these sums."
+        )
+
+    # Rows with and without the target -------------------------------------------------------------
+
     @cached_property
     def _frame(self) -> Frame:
         """Rows with the target as one of their numbers."""
@@ -222,7 +257,8 @@ class Linear:
     @cached_property
     def _model(self) -> Frame:
         """Rows without it."""
-        return Frame(self.levels, self.frac_bits, (self.target,), _LENGTH)
+        skip = (self.target,)
+        return Frame(self.levels, self.frac_bits, skip, _LENGTH, self.low, self.high)
 
     @property
     def _place(self) -> int:
@@ -239,59 +275,34 @@ class Linear:
         """Entries of a row without it."""
         return np.delete(np.arange(self._frame.width), self._place)
 
-    @property
-    def _used(self) -> tuple[int, ...]:
-        """Levels of the columns of the model."""
-        return tuple(level for j, level in enumerate(self.levels) if j != self.target)
+    def _read(self, state: GridState) -> _Known:
+        return read(_Known, state, self.frac_bits)
 
-    def _units(self, now: Mapping[str, Floats]) -> tuple[float, float]:
+    def _length(self, now: _Known) -> float:
+        """Return what rows of products are shortened to."""
+        usual = sqrt(usual_square(self.levels))  # where each column's deviation is exact
+        return min(self.clip * edge_at(now.typical) / usual, edge_at(now.length))
+
+    def _units(self, now: _Known) -> tuple[float, float]:
         """Return what rows of products are multiplied by to have the length, and their target."""
         length = self._length(now)
         unit = _LENGTH / (length * sqrt(1 + _TARGET_LENGTH**2))
-        return unit, _TARGET_LENGTH * length / edge_at(now["target_length"])
+        return unit, _TARGET_LENGTH * length / edge_at(now.target_length)
 
-    def _length(self, now: Mapping[str, Floats]) -> float:
-        """Return what rows of products are shortened to."""
-        usual = sqrt(usual_square(self.levels))  # where each column's deviation is exact
-        return min(self.clip * edge_at(now["typical"]) / usual, edge_at(now["length"]))
-
-    def describe(self) -> str:
-        """Say in plain words what is summed and what is released."""
-        return (
-            f"Linear regression on {self._model.width - 1} columns of a design. Two noisy counts "
-            "tell where columns lie and how far they spread; one tells how long rows are; one sum "
-            "holds their products with each other and with the target, each row shortened to a "
-            f"length of at most {self.clip:.3g} first; one counts how long rows times residuals "
-            "are at the model that follows; and the last sums these, shortened where the counts "
-            "end, and the squares of residuals. The coefficients are made from these sums."
-        )
+    # The sums -------------------------------------------------------------------------------------
 
     def start(self) -> State:
         """Return the state before the first round: all weights 0."""
         p = self._frame.width
-        return {
-            "centre": np.zeros(p),
-            "scale": np.ones(p),
-            "alike": np.zeros(p),
-            "square": np.zeros(p),
-            "window": np.zeros((len(self._frame.number_places), 2)),
-            "n": np.ones(1),
-            "length": np.zeros(1),
-            "target_length": np.zeros(1),
-            "typical": np.zeros(1),
-            "unseen": np.zeros(1),
-            "products": np.zeros(p * (p + 1) // 2),
-            "products_std": np.zeros(1),
-            "weights": np.zeros(p - 1),
-            "cut": np.zeros(1),
-            "influence": np.zeros(1),
-            "gradient": np.zeros(p - 1),
-            "gradient_std": np.zeros(1),
-            "residual_square": np.zeros(1),
-            "residual_square_std": np.zeros(1),
-            "sandwich_cut": np.zeros(1),
-            "sandwich": np.zeros(n_products(p - 1) if self.sandwich else 0),
-        }
+        return written(
+            _Known(
+                columns=self._frame.unplaced(),
+                products=np.zeros(n_products(p)),
+                weights=np.zeros(p - 1),
+                gradient=np.zeros(p - 1),
+                sandwich=np.zeros(n_products(p - 1) if self.sandwich else 0),
+            )
+        )
 
     def _share(self, part: float) -> float:
         return part * (1 - SANDWICH_SHARE) if self.sandwich else part
@@ -315,111 +326,123 @@ class Linear:
         gradient = self._model.row_block(self._share(GRADIENT_SHARE))
         if not self.sandwich:
             return (gradient, squares)
-        products = self._model.products_block(SANDWICH_SHARE)
-        return (gradient, squares, replace(products, name="sandwich"))
+        return (gradient, squares, self._model.products_block(SANDWICH_SHARE, "sandwich"))
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
-        """Return the words of a round."""
+        """Return the counts or sums of a round."""
         if t == 0:
             return self._frame.count_places(records)
+        now = self._read(state)
         if t == 1:
-            return self._frame.count_spreads(state, records)
-        words = np.zeros(sum(block.size for block in self.blocks(t)), dtype=np.int64)
-        for _, whole in self._frame.whole(state, records):
-            if t == 2:
-                target = np.abs(whole.numbers[self._at])
-                words += np.append(count_sizes(whole.length(self._at)), count_sizes(target))
-            elif t == 3:
-                words += self._frame.sum_row_products(state, self._with_target(state, whole))
-            else:
-                words += self._residual_words(t, state, whole)
-        return words
+            return self._frame.count_spreads(now.columns, records)
+        adds = {2: self._lengths, 3: self._row_products, 4: self._sizes, 5: self._gradients}[t]
+        total = np.zeros(sum(block.size for block in self.blocks(t)), dtype=np.int64)
+        for _, whole in self._frame.whole(now.columns, records):
+            total += adds(now, whole.without(self._at), whole.numbers[self._at])
+        return total
 
-    def _with_target(self, state: GridState, whole: Whole) -> Rows:
-        """Return rows for products: shortened by their own length, the target by its bound."""
-        now = {name: from_grid(state[name], self.frac_bits) for name in _LENGTHS}
+    def _lengths(self, now: _Known, rows: Whole, target: Floats) -> Integers:
+        return np.append(count_sizes(rows.length()), count_sizes(np.abs(target)))
+
+    def _row_products(self, now: _Known, rows: Whole, target: Floats) -> Integers:
+        """Sum products of rows shortened by their own length, the target by its bound."""
         unit, target_unit = self._units(now)
-        most = edge_at(now["target_length"])
-        numbers = whole.numbers.copy()
-        numbers[self._at] = target_unit * np.clip(numbers[self._at], -most, most)
-        length = self._length(now)
-        factor = unit * np.minimum(1.0, length / np.maximum(whole.length(self._at), 1.0))
-        return self._frame.times(Whole(numbers, whole.categories, whole.fixed), factor)
+        most, length = edge_at(now.target_length), self._length(now)
+        factor = unit * np.minimum(1.0, length / np.maximum(rows.length(), 1.0))
+        clipped = target_unit * np.clip(target, -most, most)
+        together = replace(rows, numbers=np.insert(rows.numbers, self._at, clipped, axis=0))
+        return self._frame.sum_row_products(self._frame.times(together, factor))
 
-    def _residual_words(self, t: int, state: GridState, whole: Whole) -> Integers:
-        """Return counts of gradients by their size; or their sum and that of squared residuals."""
-        rows = Whole(np.delete(whole.numbers, self._at, axis=0), whole.categories, whole.fixed)
-        model = self._model_state(state)
-        weights = from_grid(state["weights"], self.frac_bits)
-        residuals = whole.numbers[self._at] - self._model.told(model, rows, weights)
-        sizes = rows.length() * np.abs(residuals)
-        if t == 4:
-            return count_sizes(sizes)
-        cut = edge_at(from_grid(state["cut"], self.frac_bits))
-        factor = residuals / np.maximum(sizes, cut)
-        gradient = self._model.sum_rows(model, self._model.times(rows, _LENGTH * factor))
-        reach = self._reach({name: from_grid(v, self.frac_bits) for name, v in state.items()})
-        squares = np.trunc(np.minimum((residuals / reach) ** 2, 1.0) * (1 << _SQUARE_BITS))
-        words = np.append(gradient, np.int64(squares.sum()))
+    def _residuals(self, now: _Known, rows: Whole, target: Floats) -> tuple[Floats, Floats]:
+        """Return the residual of each row, and the size of its gradient."""
+        residuals = target - self._model.margins(rows, now.weights[None])[0]
+        return residuals, rows.length() * np.abs(residuals)
+
+    def _sizes(self, now: _Known, rows: Whole, target: Floats) -> Integers:
+        return count_sizes(self._residuals(now, rows, target)[1])
+
+    def _gradients(self, now: _Known, rows: Whole, target: Floats) -> Integers:
+        """Sum gradients and squared residuals, and products of gradients if asked for."""
+        residuals, sizes = self._residuals(now, rows, target)
+
+        def shortened(cut: int) -> Rows:
+            return self._model.times(rows, _LENGTH * (residuals / np.maximum(sizes, edge_at(cut))))
+
+        gradient = self._model.sum_rows(shortened(now.cut))
+        parts = np.minimum((residuals / self._reach(now)) ** 2, 1.0)
+        squares = np.int64(np.trunc(parts * (1 << _SQUARE_BITS)).sum())
+        sums = np.append(gradient, squares)
         if not self.sandwich:
-            return words
-        cut = edge_at(from_grid(state["sandwich_cut"], self.frac_bits))
-        gradients = self._model.times(rows, _LENGTH * residuals / np.maximum(sizes, cut))
-        return np.append(words, self._model.sum_row_products(model, gradients))
+            return sums
+        return np.append(sums, self._model.sum_row_products(shortened(now.sandwich_cut)))
 
-    def _model_state(self, state: Mapping[str, Integers]) -> GridState:
-        """Return centre and scale of rows without the target."""
-        return {name: state[name][self._others] for name in ("centre", "scale")}
-
-    def _reach(self, now: Mapping[str, Floats]) -> float:
+    def _reach(self, now: _Known) -> float:
         """Return the residual above which squares are cut: of a usual row at the cut."""
         curvature = np.diag(self._whole(now).matrix)
         length = sqrt(max(float(curvature.sum() / max(curvature[-1], 1.0)), 1.0))
-        return edge_at(now["cut"]) / min(length, 64.0)
+        return edge_at(now.cut) / min(length, 64.0)
+
+    # What follows from them -----------------------------------------------------------------------
 
     def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
         """Place the rows; fit a first model; choose where gradients end; keep the gradient."""
-        now = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
+        now = self._read(state)
         if t == 0:
-            return {**now, **self._frame.read_places(released["places"])}
+            placed = self._frame.read_places(now.columns, released["places"])
+            return written(replace(now, columns=placed))
         if t == 1:
-            return {**now, **self._frame.read_spreads(now, released["spreads"])}
-        n = float(now["n"][0])
-        if t == 2:
-            counts, noise_std = noisy_counts(released["lengths"])
-            longest, target = (usual_length(count, noise_std, n) for count in counts)
-            seen = n * (1 + float(np.maximum(now["square"][self._others], 1.0).sum()))
-            found = {
-                "length": longest,
-                "target_length": target + _FARTHER,
-                "typical": middle_length(counts[0], n),
-                "unseen": unseen_square(counts[0], noise_std, longest, seen),
-            }
-            return {**now, **{name: np.array([float(v)]) for name, v in found.items()}}
-        if t == 3:
-            now.update(self._products(now, released["products"]))
-            return {**now, "weights": np.clip(self._first(now).weights, -1e6, 1e6)}
-        if t == 4:
-            counts, noise_std = noisy_counts(released["sizes"])
-            price = INTERVAL_95["gaussian"] * noise_std * sqrt(SIZES_SHARE / GRADIENT_SHARE)
-            cut, influence = cut_of(counts, noise_std, n, price)
-            squares_price = price * sqrt(GRADIENT_SHARE / SANDWICH_SHARE)
-            sandwich = cut_of_squares(counts, usual_length(counts, noise_std, n), squares_price)
-            found = {"cut": cut, "influence": influence, "sandwich_cut": sandwich}
-            return {**now, **{name: np.array([float(v)]) for name, v in found.items()}}
+            placed = self._frame.read_spreads(now.columns, released["spreads"])
+            return written(replace(now, columns=placed))
+        after = {2: self._with_lengths, 3: self._with_products, 4: self._with_cuts}
+        return written(after.get(t, self._with_gradient)(now, released))
+
+    def _with_lengths(self, now: _Known, released: Mapping[str, Released]) -> _Known:
+        counts, noise_std = noisy_counts(released["lengths"])
+        n = now.columns.n
+        longest, target = (usual_length(count, noise_std, n) for count in counts)
+        squares = np.maximum(now.columns.square[self._others], 1.0)
+        seen = n * (1 + float(squares.sum()))
+        return replace(
+            now,
+            length=longest,
+            target_length=target + _FARTHER,
+            typical=middle_length(counts[0], n),
+            unseen=unseen_square(counts[0], noise_std, longest, seen),
+        )
+
+    def _with_products(self, now: _Known, released: Mapping[str, Released]) -> _Known:
+        """Return the state with products of rows, of whole ones where nothing was shortened."""
+        matrix, noise_std = self._frame.unpack(released["products"])
+        unit, target_unit = self._units(now)
+        units = np.full(self._frame.width, unit)
+        units[self._place] *= target_unit
+        packed = (matrix / np.outer(units, units))[np.triu_indices(self._frame.width)]
+        now = replace(now, products=packed, products_std=noise_std / unit**2)
+        return replace(now, weights=np.clip(self._first(now).weights, -1e6, 1e6))
+
+    def _with_cuts(self, now: _Known, released: Mapping[str, Released]) -> _Known:
+        counts, noise_std = noisy_counts(released["sizes"])
+        n = now.columns.n
+        price = _Z * noise_std * sqrt(SIZES_SHARE / GRADIENT_SHARE)
+        cut, influence = cut_of(counts, noise_std, n, price)
+        price *= sqrt(GRADIENT_SHARE / SANDWICH_SHARE)
+        sandwich = cut_of_squares(counts, usual_length(counts, noise_std, n), price)
+        return replace(now, cut=cut, influence=influence, sandwich_cut=sandwich)
+
+    def _with_gradient(self, now: _Known, released: Mapping[str, Released]) -> _Known:
         gradient, squares = released["gradient"], released["residual_square"]
         unit, one = _LENGTH * (1 << 20), 1 << _SQUARE_BITS  # in sizes of the cut
         if self.sandwich:
-            now["sandwich"] = self._sandwich(now, released["sandwich"])
-        return {
-            **now,
-            "gradient": gradient.values / unit,
-            "gradient_std": np.array([gradient.noise_std / unit]),
-            "residual_square": squares.values / one,
-            "residual_square_std": np.array([squares.noise_std / one]),
-        }
+            now = replace(now, sandwich=self._sandwich(released["sandwich"]))
+        return replace(
+            now,
+            gradient=gradient.values / unit,
+            gradient_std=gradient.noise_std / unit,
+            residual_square=float(squares.values[0] / one),
+            residual_square_std=squares.noise_std / one,
+        )
 
-    def _sandwich(self, now: Mapping[str, Floats], block: Released) -> Floats:
+    def _sandwich(self, block: Released) -> Floats:
         """Return the packed sum of products of gradients, in units of their squared cut.
 
         No direction has less than the noise: an interval that is too narrow is worse.
@@ -429,34 +452,23 @@ class Linear:
         matrix = (vectors * np.maximum(values, noise_std / _LENGTH**2)) @ vectors.T
         return np.asarray(matrix[np.triu_indices(len(matrix))])
 
-    def _products(self, now: Mapping[str, Floats], block: Released) -> dict[str, Floats]:
-        """Return the products of rows, of whole ones where nothing was shortened."""
-        frame = self._frame
-        matrix, noise_std = frame.unpack(block)
-        unit, target_unit = self._units(now)
-        units = np.full(frame.width, unit)
-        units[self._place] *= target_unit
-        packed = (matrix / np.outer(units, units))[np.triu_indices(frame.width)]
-        return {"products": packed, "products_std": np.array([noise_std / unit**2])}
+    # The model ------------------------------------------------------------------------------------
 
-    def _matrix(self, now: Mapping[str, Floats]) -> Floats:
-        return _symmetric(now["products"])
-
-    def _curvature(self, now: Mapping[str, Floats]) -> Curvature:
+    def _curvature(self, now: _Known) -> Curvature:
         """Return the curvature of shortened rows."""
         others = self._others
-        products, noise_std = self._matrix(now)[np.ix_(others, others)], now["products_std"][0]
-        return curvature_of(products, float(noise_std), now["alike"][others], self._used)
+        products = symmetric(now.products)[np.ix_(others, others)]
+        alike = now.columns.alike[others]
+        return curvature_of(products, now.products_std, alike, self._model.used_levels)
 
-    def _whole(self, now: Mapping[str, Floats]) -> Curvature:
+    def _whole(self, now: _Known) -> Curvature:
         """Return the curvature of whole rows."""
-        usual = (edge_at(now["typical"]) / max(self._length(now), 1e-6)) ** 2
-        squares = now["square"][self._others] * now["n"]
-        unseen = float(now["unseen"][0])
-        return of_whole_rows(self._curvature(now), squares, unseen, max(usual, 1.0))
+        usual = (edge_at(now.typical) / max(self._length(now), 1e-6)) ** 2
+        squares = now.columns.square[self._others] * now.columns.n
+        return of_whole_rows(self._curvature(now), squares, now.unseen, max(usual, 1.0))
 
-    def _penalty(self, now: Mapping[str, Floats]) -> Floats:
-        penalty: Floats = self.alpha * now["scale"][self._others] ** 2
+    def _penalty(self, now: _Known) -> Floats:
+        penalty: Floats = self.alpha * now.columns.scale[self._others] ** 2
         penalty[-1] = 0.0
         return penalty
 
@@ -464,76 +476,58 @@ class Linear:
     def _spread(self) -> float:
         return SPREAD if self.shrinkage else SPREAD * NO_SHRINKAGE
 
-    def _first(self, now: Mapping[str, Floats]) -> Fit:
-        """Return the model that the products tell."""
-        target = self._matrix(now)[self._others, self._place]
-        noise_std = float(now["products_std"][0])
+    def _first(self, now: _Known) -> Fit:
+        """Return the model that the products give."""
         return step(
             self._curvature(now),
-            self._used,
+            self._model.used_levels,
             self._penalty(now),
-            target,
-            noise_std=noise_std / self._units(now)[1],
+            symmetric(now.products)[self._others, self._place],
+            noise_std=now.products_std / self._units(now)[1],
             spread=self._spread,
         )
 
-    def _last(self, now: Mapping[str, Floats]) -> Fit:
+    def _last(self, now: _Known) -> Fit:
         """Return the model one step from it, where the gradient of whole rows vanishes."""
-        cut = edge_at(now["cut"])
-        n = max(float(now["n"][0]), 1.0)
+        cut = edge_at(now.cut)
+        target_square = float(symmetric(now.products)[self._place, self._place])
         return step(
             self._whole(now),
-            self._used,
+            self._model.used_levels,
             self._penalty(now),
-            now["gradient"] * cut,
-            noise_std=float(now["gradient_std"][0]) * cut,
-            bias=float(now["influence"][0]) * cut,
-            start=now["weights"],
+            now.gradient * cut,
+            noise_std=now.gradient_std * cut,
+            bias=now.influence * cut,
+            start=now.weights,
             spread=self._spread,
             energy=self._energy(now),
-            hidden=sqrt(max(float(self._matrix(now)[self._place, self._place]) / n, 1.0)),
+            hidden=sqrt(max(target_square / max(now.columns.n, 1.0), 1.0)),
         )
 
-    def _energy(self, now: Mapping[str, Floats]) -> float:
+    def _energy(self, now: _Known) -> float:
         """Return a sum of squared residuals at the first model that is hardly too small."""
-        whole = max(float(now["n"][0]), 1.0) * max(float(now["square"][self._place]), 1.0)
-        noise = INTERVAL_95["gaussian"] * float(now["residual_square_std"][0])
-        left = self._reach(now) ** 2 * (float(now["residual_square"][0]) + noise)
+        square = float(now.columns.square[self._place])
+        whole = max(now.columns.n, 1.0) * max(square, 1.0)
+        noise = _Z * now.residual_square_std
+        left = self._reach(now) ** 2 * (now.residual_square + noise)
         return min(whole, _ENERGY * max(left, 1.0))
 
-    def _residual(self, now: Mapping[str, Floats], fit: Fit) -> Floats:
+    def _residual(self, now: _Known, fit: Fit) -> Floats:
         """Return the variance of residuals and both ends of its interval, in row units."""
-        reach, n = self._reach(now), max(float(now["n"][0]), 1.0)
-        moved = fit.weights - now["weights"]
+        reach, n = self._reach(now), max(now.columns.n, 1.0)
+        moved = fit.weights - now.weights
         gained = float(moved @ self._whole(now).matrix @ moved) / n
         unit = reach**2 / n
-        value = float(now["residual_square"][0]) * unit - gained
-        spread = INTERVAL_95["gaussian"] * float(now["residual_square_std"][0]) * unit
-        spread = float(np.hypot(spread, gained))
-        return np.maximum([value, value - spread, value + spread], 0.0)
+        value = now.residual_square * unit - gained
+        margin = float(np.hypot(_Z * now.residual_square_std * unit, gained))
+        return np.maximum([value, value - margin, value + margin], 0.0)
 
-    def _sampling(self, now: Mapping[str, Floats], fit: Fit, variance: float) -> Floats:
+    def _sampling(self, now: _Known, fit: Fit, variance: float) -> Floats:
         """Return the covariance of weights over samples of this size."""
         if not self.sandwich:
             return fit.inverse * variance
-        meat = _symmetric(now["sandwich"]) * edge_at(now["sandwich_cut"]) ** 2
+        meat = symmetric(now.sandwich) * edge_at(now.sandwich_cut) ** 2
         return np.asarray(fit.inverse @ meat @ fit.inverse)
-
-    def _back(self, now: Mapping[str, Floats], on_grid: bool = False) -> Floats:
-        """Return the matrix from weights of rows to coefficients in data units.
-
-        With `on_grid` it is for numbers in ``[-1, 1]``, the target still in data units.
-        """
-        low, high, place = np.array(self.low), np.array(self.high), self._place
-        half_range, middle = (high - low) / 2, (high + low) / 2
-        others = np.delete(np.arange(self._frame.width), place)
-        rows = {"centre": now["centre"][others], "scale": now["scale"][others]}
-        if on_grid:
-            back = self._model.to_columns(rows, np.ones(self.n_features), np.zeros(self.n_features))
-        else:
-            back = self._model.to_columns(rows, half_range, middle)
-        told: Floats = back * half_range[self.target] / now["scale"][place]
-        return told
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
         """Return nothing: the half-widths depend on how far columns spread."""
@@ -550,105 +544,101 @@ class Linear:
             ``..._population_high``; ``residual_std`` of shape (1,) with ``..._low`` and
             ``..._high``; ``covariance`` of the noise in coefficients and intercept, and
             ``sampling_covariance``, of shape (n_columns_of_design + 1,) twice; ``drowned`` of shape
-            (n_columns_of_design,), 1 for columns nothing can be told of. ``grid_coef`` of shape
-            (n_columns_of_design + 1,): coefficients for numbers in ``[-1, 1]``, the intercept
-            last, the target in data units.
+            (n_columns_of_design,), 1 for columns whose coefficient is not known at all.
+            ``grid_coef`` of shape (n_columns_of_design + 1,): coefficients for numbers in
+            ``[-1, 1]``, the intercept last, the target in data units.
 
         Notes
         -----
         The intervals are about least squares, or the ridge solution, of the same records. They hold
         the noise of all rounds, what the curvature may be wrong by in the last step, and what was
-        cut off, as far as noisy counts tell it. Coefficients of categories sum to 0 over a column.
+        cut off, as far as noisy counts show it. Coefficients of categories sum to 0 over a column.
         The covariance of sampling is that of residuals of one variance, or from products of
         gradients.
         """
-        now = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
-        fit = self._last(now)
-        place = self._place
-        half = (self.high[self.target] - self.low[self.target]) / 2
+        now = self._read(state)
+        fit, columns = self._last(now), now.columns.at(self._others)
+        low, high = self.low[self.target], self.high[self.target]
         offset = np.zeros(len(fit.weights))
-        offset[-1] = (self.high[self.target] + self.low[self.target]) / 2
-        offset[-1] += half * now["centre"][place]
-        back = self._back(now)
+        offset[-1] = (high + low) / 2 + (high - low) / 2 * now.columns.centre[self._place]
+        back = self._of_target(now, self._model.to_data(columns))
         around = back @ fit.around + offset
-        noise = back @ fit.noise @ back.T
         drowned = self._curvature(now).drowned
-        # a column that drowns: from one end of the target to the other within a step of the grid
-        widest = half * 2.0 ** (self.frac_bits + 1) / self._half_boxes
-        at = np.flatnonzero(drowned)
-        noise[at, at] = (widest[at] / INTERVAL_95["gaussian"]) ** 2
-        if len(at):
-            noise[-1, -1] += (half * 2 / INTERVAL_95["gaussian"]) ** 2
-        half_width = INTERVAL_95["gaussian"] * np.sqrt(np.maximum(np.diag(noise), 0))
-        half_width = np.maximum(half_width, 1e-12 * np.maximum(np.abs(around), widest * 1e-6))
+        noise = self._with_drowned(back @ fit.noise @ back.T, drowned)
+        half_width = _Z * np.sqrt(np.maximum(np.diag(noise), 0))
+        half_width = np.maximum(half_width, 1e-12 * np.maximum(np.abs(around), self._widest * 1e-6))
+        ends = around - half_width, around + half_width
         variance = self._residual(now, fit)
+        stds = self._of_target(now, np.sqrt(variance))
         sampling = back @ self._sampling(now, fit, float(variance[0])) @ back.T
-        low, high = around - half_width, around + half_width
-        told = np.clip(back @ fit.weights + offset, low, high)
-        ends = population_interval(told, low, high, np.diag(sampling))
-        results: dict[str, Floats] = {}
-        named = {"": told, "_low": low, "_high": high}
-        named |= {"_population_low": ends[0], "_population_high": ends[1]}
-        for name, values in named.items():
-            results[f"coef{name}"], results[f"intercept{name}"] = values[:-1], values[-1:]
-        stds = np.sqrt(variance) * half / now["scale"][place]
-        for name, value in zip(("", "_low", "_high"), stds, strict=True):
-            results[f"residual_std{name}"] = np.array([value])
-        results["around"] = around
-        results["covariance"], results["sampling_covariance"] = noise, sampling
-        results["drowned"] = drowned[:-1].astype(np.float64)
-        results["grid_coef"] = self._back(now, on_grid=True) @ fit.weights + offset
-        return results
+        values = np.clip(back @ fit.weights + offset, *ends)
+        on_grid = self._of_target(now, self._model.to_grid(columns))
+        return {
+            **coefficient_results(values, *ends, np.diag(sampling)),
+            **{f"residual_std{end}": stds[[i]] for i, end in enumerate(("", "_low", "_high"))},
+            "around": around,
+            "covariance": noise,
+            "sampling_covariance": sampling,
+            "drowned": drowned[:-1].astype(np.float64),
+            "grid_coef": on_grid @ fit.weights + offset,
+        }
+
+    def _of_target(self, now: _Known, values: Floats) -> Floats:
+        """Return what is in deviations of the target in its data units."""
+        half_range = (self.high[self.target] - self.low[self.target]) / 2
+        return np.asarray(values * half_range / now.columns.scale[self._place])
 
     @property
-    def _half_boxes(self) -> Floats:
-        """Half the range of each number, 1 for categories and the intercept; shape (width,)."""
-        return np.append(self._model.half_boxes(np.array(self.low), np.array(self.high)), 1.0)
+    def _widest(self) -> Floats:
+        """From one end of the target to the other within a step of each column's grid."""
+        half_range = (self.high[self.target] - self.low[self.target]) / 2
+        return np.asarray(half_range * 2.0 ** (self.frac_bits + 1) / self._model.half_boxes)
+
+    def _with_drowned(self, noise: Floats, drowned: NDArray[np.bool_]) -> Floats:
+        """Return the covariance with what columns that drown may hide."""
+        at = np.flatnonzero(drowned)
+        noise[at, at] = (self._widest[at] / _Z) ** 2
+        if len(at):
+            noise[-1, -1] += ((self.high[self.target] - self.low[self.target]) / 2 * 2 / _Z) ** 2
+        return noise
 
     def predict(self, results: Mapping[str, Floats], records: Records) -> Floats:
         """Return the predicted target of grid records; shape (n_samples,), data units."""
         coefficients = np.asarray(results["grid_coef"])[None]
-        told: Floats = self._model.predict(coefficients, records)[:, 0]
-        return told
+        predicted: Floats = self._model.predict(coefficients, records)[:, 0]
+        return predicted
 
     def displays(
         self, results: Mapping[str, Floats], columns: tuple[str, ...]
     ) -> tuple[Display, ...]:
         """Return the coefficients, and a picture of them per half box."""
-        told = np.append(results["coef"], results["intercept"])
+        values = np.append(results["coef"], results["intercept"])
         noise, sampling = results["covariance"], results["sampling_covariance"]
-        chosen = [c for j, c in enumerate(self.reference) if j != self.target]
-        matrix = to_reference(self._used, chosen)
+        chosen = self._model.of_used(self.reference)
+        matrix = to_reference(self._model.used_levels, chosen)
         compared = [
-            combination(row, told, noise, sampling, around=results["around"]) for row in matrix
+            combination(row, values, noise, sampling, around=results["around"]) for row in matrix
         ]
-        rows: list[tuple[str | Between, ...]] = []
-        for name, row, between in zip(self.names, matrix, compared, strict=True):
-            rows.append((name, between if row.any() else "reference"))
-        value, low, high = (
-            float(results[f"residual_std{end}"][0]) for end in ("", "_low", "_high")
-        )
-        if low > 0:
-            rows.append(("residual deviation", Between(value, low, high)))
+        rows: list[tuple[str | Between, ...]] = [
+            (name, between if row.any() else "reference")
+            for name, row, between in zip(self.names, matrix, compared, strict=True)
+        ]
+        ends = ("", "_low", "_high")
+        deviation = Between(*(float(results[f"residual_std{end}"][0]) for end in ends))
+        if deviation.low > 0:
+            rows.append(("residual deviation", deviation))
         note = NOTE.format(variance="any" if self.sandwich else "one")
-        if hidden := [n for n, d in zip(self.names, results["drowned"], strict=False) if d]:
-            note += f" Nothing can be told of {', '.join(hidden)}: give narrower bounds."
+        names = zip(self.names, results["drowned"], strict=False)
+        if hidden := [name for name, drowned in names if drowned]:
+            note += f" Coefficients of {', '.join(hidden)} are not known: give narrower bounds."
         title = f"Coefficients for {columns[self.target]!r}, data units"
-        table = Table(title, ("column", "coefficient"), tuple(rows), note)
-        boxes = self._half_boxes[:-1]
+        boxes = self._model.half_boxes[:-1]
         bars = coefficient_bars(
             "Largest coefficients, for a column over half its box",
             self.names[:-1],
             np.array([c.value for c in compared[:-1]]) * boxes,
             np.array([c.high - c.low for c in compared[:-1]]) / 2 * boxes,
             columns[self.target],
+            note,
         )
-        return (table, bars)
-
-
-def _symmetric(packed: Floats) -> Floats:
-    """Return the matrix of which this is the upper half."""
-    width = int(sqrt(2 * len(packed)))
-    matrix = np.zeros((width, width))
-    matrix[np.triu_indices(width)] = packed
-    return matrix + np.triu(matrix, 1).T
+        return (Table(title, ("column", "coefficient"), tuple(rows), note), bars)

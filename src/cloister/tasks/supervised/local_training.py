@@ -1,6 +1,6 @@
-"""What a client does by itself in federated learning: some steps of gradient descent on its rows.
+"""Training on the records of one privacy unit: some steps of gradient descent on its rows.
 
-Clients with the same number of rows are trained side by side, and each as if it were alone: its
+Units with the same number of rows are trained side by side, and each as if it were alone: its
 update does not depend, not even in its last bit, on who else is in the table.
 """
 
@@ -17,7 +17,8 @@ from cloister.randomness import public_generator
 from cloister.task import Floats, Integers, Records
 
 Loss = Literal["square", "logistic", "softmax"]
-NORM = 1 << 20
+LATTICE_BITS = 20
+NORM = 1 << LATTICE_BITS
 """The largest norm of an update in lattice steps, whatever its largest norm in parameters is."""
 
 _CELLS = 1 << 21  # of parameters or inputs that are trained side by side
@@ -64,21 +65,11 @@ class Network:
         return found
 
     def train(self, parameters: Floats, X: Floats, Y: Floats, steps: int, rate: float) -> Floats:
-        """Return the change of the parameters by full-batch gradient descent, client by client.
+        """Return the change of the parameters by full-batch gradient descent, unit by unit.
 
-        Parameters
-        ----------
-        parameters : ndarray of shape (size,)
-            Where all clients start.
-        X : ndarray of shape (n_clients, n_rows, inputs)
-        Y : ndarray of shape (n_clients, n_rows, outputs)
-        steps : int, >= 1
-        rate : float, > 0
-
-        Returns
-        -------
-        ndarray of shape (n_clients, size)
-            May hold what is not a number, if the steps were too long.
+        All start from the same parameters, of shape (size,); `X` is of shape (n_units, n_rows,
+        inputs) and `Y` of shape (n_units, n_rows, outputs). What is returned, of shape (n_units,
+        size), may hold what is not a number, if the steps were too long.
         """
         layers = self._layers(np.repeat(parameters[None], len(X), axis=0))
         start = [layer.copy() for layer in layers]
@@ -129,18 +120,10 @@ class Network:
 
 
 def clipped(updates: Floats, clip: float) -> Integers:
-    """Shorten updates to norm `clip` and put them on the lattice of ``clip / NORM``.
+    """Shorten updates, one a row, to norm `clip` and put them on the lattice of ``clip / NORM``.
 
-    Parameters
-    ----------
-    updates : ndarray of shape (n_clients, n_parameters)
-    clip : float, > 0
-
-    Returns
-    -------
-    ndarray of shape (n_clients, n_parameters), int64
-        Each row of squared norm at most ``NORM**2``, as integers; a row that has not a finite norm
-        is zero.
+    Each row has a squared norm of at most ``NORM**2``, as integers; one without a finite norm
+    becomes zero.
     """
     with np.errstate(all="ignore"):
         scaled = np.asarray(updates, dtype=np.float64) * (NORM / clip)
@@ -159,18 +142,10 @@ def bounded(steps: Integers) -> Integers:
 
 
 def alike(owners: Records, cells: int) -> Iterator[Integers]:
-    """Group the rows of a table by owner, and owners by how many rows they have.
+    """Yield the places of rows, of shape (n_owners, n_rows_of_each), by how many an owner has.
 
-    Parameters
-    ----------
-    owners : ndarray of shape (n_rows,)
-    cells : int, >= 1
-        Numbers that one row, or one owner, takes; few enough are yielded together.
-
-    Yields
-    ------
-    ndarray of shape (n_owners, n_rows_of_each), int64
-        Places of the rows, in the order of the table.
+    Rows stay in the order of the table. One row, or one owner, takes `cells` numbers; few enough
+    are yielded together.
     """
     order = np.argsort(owners, kind="stable")
     _, first, counts = np.unique(owners[order], return_index=True, return_counts=True)

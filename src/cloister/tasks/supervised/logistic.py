@@ -16,17 +16,18 @@ References
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from math import ceil, hypot, inf, isqrt, log, sqrt
+from math import ceil, hypot, inf, log, sqrt
 from statistics import NormalDist
 from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
 
-from cloister.declared import AtLeastZero, Positive, Range, WayOut, declared
+from cloister.declared import AtLeastZero, Positive, Range, declared
 from cloister.display import Between, Display, Table
 from cloister.errors import PlanError
-from cloister.hazmat.fixedpoint import Grid, from_grid
+from cloister.hazmat.fixedpoint import Grid
 from cloister.randomness import public_generator
 from cloister.task import (
     INTERVAL_95,
@@ -44,26 +45,26 @@ from cloister.task import (
 from cloister.tasks.columns import Encoding, categories_of, codes, position
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.intervals import round_up
+from cloister.tasks.moments import n_products
 from cloister.tasks.options import Target, made
-from cloister.tasks.population import ENDS, population_interval
 from cloister.tasks.shrinkage import james_stein
-from cloister.tasks.supervised.class_tables import ClassWeight, check_weights, weights_of
+from cloister.tasks.state import read, written
 from cloister.tasks.supervised.contrasts import (
     Reference,
+    check_references,
     chosen_references,
+    coefficient_bars,
+    coefficient_results,
     combination,
     to_reference,
 )
 from cloister.tasks.supervised.frame import (
-    NOTE,
     SUM_BITS,
     Clip,
     Frame,
+    Placed,
     Rows,
     Whole,
-    check_columns,
-    check_references,
-    coefficient_bars,
     count_sizes,
     edge_at,
     noise_of_mean,
@@ -72,8 +73,22 @@ from cloister.tasks.supervised.frame import (
     solve,
     usual_square,
 )
-from cloister.tasks.supervised.least_squares import EDGES, sum_zero_basis
+from cloister.tasks.supervised.least_squares import EDGES, sum_zero_basis, symmetric
 from cloister.tasks.supervised.tails import cut_of_sizes
+from cloister.tasks.supervised.target import (
+    ClassWeight,
+    Features,
+    check_classes,
+    check_columns,
+    check_weights,
+    weights_of,
+)
+
+NOTE = (
+    "[ , ] are 95 % confidence intervals (privacy noise only), about the solution without noise. A "
+    "population interval also holds the chance that brought these records here, if the model is "
+    "true."
+)
 
 PLACES_SHARE, SPREADS_SHARE, PRODUCTS_SHARE, CURVATURE_SHARE = 0.05, 0.05, 0.10, 0.16
 EARLY_SHARE, WHOLE_SHARE = 0.18, 0.38
@@ -83,9 +98,8 @@ it is asked again, gradients of shortened rows and of whole ones. How long they 
 _GROWTH, _MOST_GROWTH = 1.5, 30.0  # of gradients' shares, from one to the next and in all
 _FIRST_AGAIN = 0.35  # of the curvature's share
 _FIRST = 2  # round of gradients
-Rounds = Annotated[int, Range(_FIRST + 1)]
 _TURN, _FEWEST, _MORE_ROUNDS = 0.55, 7, 3  # where sizes are counted; for it
-_WIDEST, _MOST_WORDS = 400, 1 << 17  # of a model, and of a curvature, that is asked again
+_WIDEST, _MOST_CELLS = 400, 1 << 17  # of a model, and of a curvature, that is asked again
 _LENGTH = 16.0  # of rows in integers; their unit is a public or released length
 _DRIFT, _LEFT = 0.25, 0.4  # errors of a predicted change of the gradient, and of a last step
 _MODEL = 0.3  # relative error of the curvature of normal rows
@@ -100,6 +114,34 @@ _LARGEST = 1024.0  # weight of a row
 _SPREAD_CATEGORY, _SPREAD_NUMBER, _SPREAD_CONSTANT = 1.0, 2.0, 5.0  # of weights, before any data
 _NO_SHRINKAGE = 1e6  # times as much
 _SAMPLES = 256  # of normal margins
+_Z = INTERVAL_95["gaussian"]
+
+
+Rounds = Annotated[int, Range(_FIRST + 1)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Known:
+    """The public state: what was released, and the solution of it so far."""
+
+    columns: Placed
+    length: float  # to which rows are shortened
+    cut: int = 0  # class of sizes beyond which whole gradients are shortened, see EDGES
+    influence: float = 0.0
+    class_sizes: Floats
+    class_weight: Floats
+    products: Floats
+    curvature: Floats  # of each pair of classes, less that of normal rows
+    curvature_std: float = 0.0
+    gradient: Floats
+    gradient_std: float = 0.0
+    weights: Floats
+    place: Floats  # the weights that the gradient is about
+    half_width: Floats
+    first: Floats  # the solution of shortened rows
+    first_half_width: Floats
+    noise_root: Floats
+    sampling_root: Floats
 
 
 @declared
@@ -108,14 +150,8 @@ class Logistic:
 
     Parameters
     ----------
-    n_features : int
-        Columns, the target among them.
-    levels : tuple of int
-        Of each column: 0 for numbers, else the number of categories.
-    names : tuple of str
-        Of the columns of the design, the intercept last.
-    low, high : tuple of float
-        The box, data units.
+    n_features, target, levels, names, low, high, shrinkage, reference
+        As for :class:`~cloister.tasks.supervised.linear.Linear`; the target holds categories.
     clip : float in (0, 32], optional
         The first gradients, and curvatures, are of rows, centred and scaled, shortened to this
         length; None takes `first_length`, less where columns are seen to spread less.
@@ -124,10 +160,6 @@ class Logistic:
         to ``[-1, 1]`` by their public bounds: 1 / C of scikit-learn.
     class_weight : tuple of float, or "balanced"
         What a record of each class counts; "balanced" is inverse to the noisy class sizes.
-    shrinkage : bool
-        Whether weights that drown in noise are drawn toward 0. Without noise it changes nothing.
-    reference : tuple of int
-        Of each column: the category that odds ratios are against; 0 for numbers.
 
     Notes
     -----
@@ -157,7 +189,7 @@ class Logistic:
         shrinkage: Annotated[bool, "draw coefficients that drown in noise toward 0"] = True
         reference: Reference = None
 
-    n_features: Annotated[int, Range(2), WayOut("a model needs a column besides the target")]
+    n_features: Features
     target: int
     classes: tuple[str, ...]
     levels: tuple[int, ...]
@@ -174,18 +206,12 @@ class Logistic:
     frac_bits: int = 16
 
     def __post_init__(self) -> None:
+        columns = {"levels": self.levels, "low": self.low, "high": self.high}
+        check_columns(self.n_features, self.target, **columns)
+        check_classes(self.classes, self.levels[self.target], _MOST_CLASSES)
         if not self.reference:
             object.__setattr__(self, "reference", (0,) * self.n_features)
-        if not 2 <= len(self.classes) <= _MOST_CLASSES:
-            raise PlanError(
-                f"classes must be 2 to {_MOST_CLASSES}, got {len(self.classes)}; join rare ones."
-            )
-        check_columns(self.levels, self.low, self.high, self.n_features)
         check_references(self.reference, self.levels)
-        if not 0 <= self.target < self.n_features:
-            raise PlanError(f"target must be a column, got {self.target}.")
-        if self.levels[self.target] != len(self.classes):
-            raise PlanError(f"classes must be those of the target, got {len(self.classes)}.")
         if self.class_weight != "balanced":
             weights = tuple(float(w) for w in self.class_weight) or (1.0,) * len(self.classes)
             check_weights(weights, self.classes)
@@ -225,12 +251,13 @@ class Logistic:
 
     @cached_property
     def _frame(self) -> Frame:
-        return Frame(self.levels, self.frac_bits, (self.target,), _LENGTH)
+        skip = (self.target,)
+        return Frame(self.levels, self.frac_bits, skip, _LENGTH, self.low, self.high)
 
     @cached_property
     def _sums_zero(self) -> Floats:
         """Basis of weights that sum to 0 over each column's categories; the penalty asks for it."""
-        return sum_zero_basis([n for j, n in enumerate(self.levels) if j != self.target])
+        return sum_zero_basis(self._frame.used_levels)
 
     @property
     def _outputs(self) -> int:
@@ -251,8 +278,8 @@ class Logistic:
     def _wide(self) -> bool:
         """Whether there are too many weights to hold all their curvatures."""
         p, k = self._frame.width, len(self.classes)
-        words = k * (k - 1) // 2 * (p * (p + 1) // 2)
-        return (k - 1) * p > _WIDEST or words > _MOST_WORDS
+        size = k * (k - 1) // 2 * n_products(p)
+        return (k - 1) * p > _WIDEST or size > _MOST_CELLS
 
     def _residual_squared(self, t: int) -> float:
         """Return a bound on a record's squared residuals: all classes are even at the start."""
@@ -272,8 +299,8 @@ class Logistic:
         """Say in plain words what is summed and what is released."""
         return (
             f"Logistic regression for {len(self.classes)} classes over "
-            f"{self._frame.width - 1} columns of a design. Two noisy counts tell where columns "
-            "lie and how far they spread, one to three sums the curvature of the likelihood, one "
+            f"{self._frame.width - 1} columns of a design. Two noisy counts show where columns "
+            "lie and how far they spread, one to three sum the curvature of the likelihood, one "
             "counts how large gradients are, and the others are its gradient at a public model. "
             "The coefficients are made from these sums."
         )
@@ -281,37 +308,31 @@ class Logistic:
     def start(self) -> State:
         """Return the state before the first round: all weights 0."""
         p, k = self._frame.width, self._outputs
+        weights = np.zeros((k, p))
         q = self._sums_zero.shape[1]
-        size, words = self._basis.shape[1] * q, q * (q + 1) // 2
+        size = self._basis.shape[1] * q
         again = self._turn and not self._wide
-        weights = (1.0,) * len(self.classes)
+        of_class = (1.0,) * len(self.classes)
         if self.class_weight != "balanced":
-            weights = self.class_weight
-        return {
-            "centre": np.zeros(p),
-            "scale": np.ones(p),
-            "square": np.ones(p),
-            "alike": np.zeros(p),
-            "window": np.zeros((len(self._frame.number_places), 2)),
-            "n": np.ones(1),
-            "length": np.array([self.first_length if self.clip is None else self.clip]),
-            "cut": np.zeros(1),
-            "influence": np.zeros(1),
-            "class_sizes": np.ones(len(self.classes)),
-            "class_weight": np.array(weights) / max(weights),
-            "products": np.zeros(p * (p + 1) // 2),
-            "curvature": np.zeros((len(self._pairs[0]), words) if again else 0),
-            "curvature_std": np.zeros(1),
-            "gradient": np.zeros((k, p)),
-            "gradient_std": np.zeros(1),
-            "weights": np.zeros((k, p)),
-            "place": np.zeros((k, p)),
-            "half_width": np.zeros((k, p)),
-            "first": np.zeros((k, p)),
-            "first_half_width": np.zeros((k, p)),
-            "noise_root": np.zeros((0, 0) if self._wide else (k * p, size + _MORE)),
-            "sampling_root": np.zeros((0, 0) if self._wide else (k * p, size)),
-        }
+            of_class = self.class_weight
+        return written(
+            _Known(
+                columns=self._frame.unplaced(),
+                length=self.first_length if self.clip is None else self.clip,
+                class_sizes=np.ones(len(self.classes)),
+                class_weight=np.array(of_class) / max(of_class),
+                products=np.zeros(n_products(p)),
+                curvature=np.zeros((len(self._pairs[0]), n_products(q)) if again else 0),
+                gradient=weights,
+                weights=weights,
+                place=weights,
+                half_width=weights,
+                first=weights,
+                first_half_width=weights,
+                noise_root=np.zeros((0, 0) if self._wide else (k * p, size + _MORE)),
+                sampling_root=np.zeros((0, 0) if self._wide else (k * p, size)),
+            )
+        )
 
     def _share(self, t: int) -> float:
         """Return the share of the budget of a gradient."""
@@ -354,163 +375,173 @@ class Logistic:
         return CURVATURE_SHARE * (_FIRST_AGAIN if t == self._turn else 1 - _FIRST_AGAIN)
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
-        """Return the words of a round."""
+        """Return the counts or sums of a round."""
         k = len(self.classes)
         labels = codes(records[:, self.target], k, self.frac_bits)
         if t == 0:
             return self._frame.count_places(records, labels, k)
+        now = self._read(state)
         if t == 1:
-            return self._frame.count_spreads(state, records)
-        weights, length = (from_grid(state[name], self.frac_bits) for name in ("weights", "length"))
-        of_class = np.minimum(from_grid(state["class_weight"], self.frac_bits), 1.0)
+            return self._frame.count_spreads(now.columns, records)
+        of_class = np.minimum(now.class_weight, 1.0)
         totals = {block.name: np.zeros(block.shape, dtype=np.int64) for block in self.blocks(t)}
-        for where, whole in self._frame.whole(state, records):
-            told = self._told(state, whole, weights)
+        for where, whole in self._frame.whole(now.columns, records):
             counts = of_class[labels[where]]
-            residuals = told.copy()
+            predicted = self._predicted(self._frame.margins(whole, now.weights))
+            residuals = predicted.copy()
             residuals[labels[where], np.arange(len(counts))] -= 1
             residuals = residuals[-self._outputs :] * counts
-            rows = self._frame.rows(whole, float(length[0]))
+            rows = self._frame.rows(whole, now.length)
             if "sizes" in totals:
                 totals["sizes"] += count_sizes(whole.length() * _norm(residuals))
             if "curvature" in totals:
-                n_pairs, bound = self._curvature_bound(t)
-                pairs = (told[self._pairs[0]] * told[self._pairs[1]])[:n_pairs] * counts
-                # rows that are nearly sure count whole, as far as the bound lets them
-                undone = np.maximum(whole.length() / length, 1.0) ** 2
-                pairs *= np.minimum(undone, bound / np.maximum(_norm(pairs), 1e-300))
-                totals["curvature"] += self._frame.sum_curvature(state, rows, pairs, bound)
+                totals["curvature"] += self._sum_curvature(t, now, rows, predicted, counts)
             if "gradient" in totals:
-                if self._turn and t > self._turn:
-                    rows, residuals = self._whole_rows(state, whole, residuals)
+                if self._of_whole(t):
+                    rows, residuals = self._whole_rows(now, whole, residuals)
                 squared = self._residual_squared(t)
-                totals["gradient"] += self._frame.sum_gradients(state, rows, residuals, squared)
+                totals["gradient"] += self._frame.sum_gradients(rows, residuals, squared)
         return np.concatenate([total.ravel() for total in totals.values()])
 
-    def _whole_rows(self, state: GridState, whole: Whole, residuals: Floats) -> tuple[Rows, Floats]:
+    def _of_whole(self, t: int) -> bool:
+        """Return whether a gradient is of whole rows."""
+        return 0 < self._turn < t
+
+    def _sum_curvature(
+        self, t: int, now: _Known, rows: Rows, predicted: Floats, counts: Floats
+    ) -> Integers:
+        """Return the curvature of pairs of classes; rows that are nearly sure count whole."""
+        n_pairs, bound = self._curvature_bound(t)
+        pairs = (predicted[self._pairs[0]] * predicted[self._pairs[1]])[:n_pairs] * counts
+        # as far as the bound lets them
+        undone = np.maximum(rows.whole.length() / now.length, 1.0) ** 2
+        pairs *= np.minimum(undone, bound / np.maximum(_norm(pairs), 1e-300))
+        return self._frame.sum_curvature(rows, pairs, bound)
+
+    def _whole_rows(self, now: _Known, whole: Whole, residuals: Floats) -> tuple[Rows, Floats]:
         """Return rows and residuals whose products are shortened to the released cut."""
-        cut, length = edge_at(from_grid(state["cut"], self.frac_bits)), whole.length()
+        cut, length = edge_at(now.cut), whole.length()
         least = cut / sqrt(min(self._outputs, 2))  # by the largest residual
         size = np.maximum(length * _norm(residuals), cut)
         return self._frame.rows(whole, least), residuals * (np.maximum(length, least) / size)
 
-    def _told(self, state: GridState, whole: Whole, weights: Floats) -> Floats:
-        """Return the probability of each class; shape (n_classes, n)."""
-        margins = self._frame.margins(state, whole, weights)
+    def _predicted(self, margins: Floats) -> Floats:
+        """Return the probability of each class, from margins of shape (n_outputs, n)."""
         if self._outputs == 1:
             return np.stack([_sigmoid(-margins[0]), _sigmoid(margins[0])])
         return _softmax(margins)
 
+    def _read(self, state: GridState) -> _Known:
+        return read(_Known, state, self.frac_bits)
+
     def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
         """Place the rows; or average what all gradients say of the solution, and solve for it."""
-        now = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
+        now = self._read(state)
         if t == 0:
-            return {**now, **self._placed(released["places"], now)}
+            return written(self._with_places(now, released["places"]))
         if t == 1:
-            now |= self._frame.read_spreads(now, released["spreads"])
-            return {**now, **self._shortened(now)}
+            columns = self._frame.read_spreads(now.columns, released["spreads"])
+            return written(self._with_length(replace(now, columns=columns)))
         if "curvature" in released:
-            now |= self._bent(t, released["curvature"], now)
+            now = self._with_curvature(t, now, released["curvature"])
         if t == self._turn:
-            now |= {"first": now["weights"], "first_half_width": now["half_width"]}
-            return {**now, **self._ends(released["sizes"], now)}
-        block = released["gradient"]
-        whole = self._turn and t > self._turn
-        unit = _LENGTH / (edge_at(now["cut"]) if whole else float(now["length"][0]))
+            now = replace(now, first=now.weights, first_half_width=now.half_width)
+            return written(self._with_cut(now, released["sizes"]))
+        now = self._solved(self._with_gradient(t, now, released["gradient"]))
+        if self._of_whole(t) and self.shrinkage and t == self.rounds - 1:
+            now = self._joined(now)
+        return written(now)
+
+    def _with_gradient(self, t: int, now: _Known, block: Released) -> _Known:
+        """Return the average of all gradients so far, and the place that it is about."""
+        whole = self._of_whole(t)
+        unit = _LENGTH / (edge_at(now.cut) if whole else now.length)
         unit *= 1 << self._frame.gradient_bits(sqrt(self._residual_squared(t)))
         gradient, noise_std = block.values / unit, block.noise_std / unit
         if self._outputs > 1:  # the exact gradients of all classes sum to 0
             gradient = gradient - gradient.mean(axis=0)
-        if t > _FIRST:  # what was said before counts less: the model was farther
-            before = float(now["gradient_std"][0])
-            if whole and t == self._turn + 1:  # and is about shortened rows
-                apart = float(np.abs(gradient - now["gradient"]).max())
-                seen = 2 * log(gradient.size + 1) * (before**2 + noise_std**2)
-                before = sqrt(before**2 + max(apart**2 - seen, noise_std**2))
-            part = before**2 / max(before**2 + noise_std**2, 1e-300)
-            gradient = part * gradient + (1 - part) * now["gradient"]
-            noise_std = hypot(part * noise_std, (1 - part) * before)
-            now["place"] = part * now["weights"] + (1 - part) * now["place"]
-        else:
-            now["place"] = now["weights"]
-        now |= self._solved(now, gradient, noise_std)
-        if whole and self.shrinkage and t == self.rounds - 1:
-            now |= self._joined(now)
-        return now
+        if t == _FIRST:
+            return replace(now, gradient=gradient, gradient_std=noise_std, place=now.weights)
+        # what was said before counts less: the model was farther
+        before = now.gradient_std
+        if whole and t == self._turn + 1:  # and is about shortened rows
+            apart = float(np.abs(gradient - now.gradient).max())
+            seen = 2 * log(gradient.size + 1) * (before**2 + noise_std**2)
+            before = sqrt(before**2 + max(apart**2 - seen, noise_std**2))
+        part = before**2 / max(before**2 + noise_std**2, 1e-300)
+        return replace(
+            now,
+            gradient=part * gradient + (1 - part) * now.gradient,
+            gradient_std=hypot(part * noise_std, (1 - part) * before),
+            place=part * now.weights + (1 - part) * now.place,
+        )
 
-    def _joined(self, now: State) -> State:
+    def _joined(self, now: _Known) -> _Known:
         """Return the last model, joined with the first where the two do not contradict each other.
 
         The first is less noisy, but about shortened rows; where the two differ by more than their
         noise, it is about something else. Intervals stay wide enough for the last alone.
         """
-        apart = now["weights"] - now["first"]
+        apart = now.weights - now.first
         apart[:, -1] = 0.0
-        unit = (INTERVAL_95["gaussian"] * now["scale"]) ** 2
-        first, last = now["first_half_width"] ** 2 / unit, now["half_width"] ** 2 / unit
+        unit = (_Z * now.columns.scale) ** 2
+        first, last = now.first_half_width**2 / unit, now.half_width**2 / unit
         both = np.maximum(first + last, 1e-300)
         moved = apart * last / both * np.maximum(1 - apart**2 / (_APART**2 * both), 0)
         moved = moved @ self._sums_zero @ self._sums_zero.T
-        back = self._frame.to_half_boxes(now, np.array(self.low), np.array(self.high))
-        told = moved @ back.T
-        half_width = round_up(np.hypot(now["half_width"], told), self.frac_bits)
-        joined: dict[str, Floats] = {"weights": now["weights"] - moved, "half_width": half_width}
+        shift = moved @ self._frame.to_half_boxes(now.columns).T
+        half_width = round_up(np.hypot(now.half_width, shift), self.frac_bits)
+        root = now.noise_root.copy()
         if not self._wide:
-            root = now["noise_root"].copy()
-            root[:, -1] = told.ravel() / INTERVAL_95["gaussian"]
-            joined["noise_root"] = root
-        return joined
+            root[:, -1] = shift.ravel() / _Z
+        return replace(now, weights=now.weights - moved, half_width=half_width, noise_root=root)
 
-    def _ends(self, block: Released, now: State) -> State:
+    def _with_cut(self, now: _Known, block: Released) -> _Known:
         """Return where gradients of whole rows are cut, and what this may take away."""
         counts, noise_std = noisy_counts(block)
         share = self.blocks(self._turn)[-1].weight
-        price = INTERVAL_95["gaussian"] * noise_std * sqrt(share / WHOLE_SHARE)
+        price = _Z * noise_std * sqrt(share / WHOLE_SHARE)
         most = sqrt(min(self._outputs, 2))  # of a residual
-        end = int(np.searchsorted(EDGES, most * self._frame.longest(now)))
+        end = int(np.searchsorted(EDGES, most * self._frame.longest(now.columns)))
         # counts do not show a class that is rarer than their noise: its residuals are large
-        hidden = float(now["class_sizes"].min()) < _HIDDEN * noise_std
-        usual = sqrt(np.trace(self._unpacked(now["products"])) / max(now["products"][-1], 1.0))
+        hidden = float(now.class_sizes.min()) < _HIDDEN * noise_std
+        usual = sqrt(np.trace(symmetric(now.products)) / max(now.products[-1], 1.0))
         least = int(np.searchsorted(EDGES, _OF_RARE * usual)) if hidden else 0
         cut, influence = cut_of_sizes(counts, noise_std, price, least, end)
-        return {"cut": np.array([float(cut)]), "influence": np.array([influence])}
+        return replace(now, cut=cut, influence=influence)
 
-    def _placed(self, block: Released, now: State) -> State:
+    def _with_places(self, now: _Known, block: Released) -> _Known:
         """Return where columns lie, and the sizes and weights of classes."""
         k = len(self.classes)
         counts, noise_std = noisy_counts(block)
         sizes = np.maximum(counts[-1 - k : -1], max(1.0, noise_std))
-        weights = now["class_weight"]
-        if self.class_weight == "balanced":
-            weights = sizes.min() / sizes
-            # the likelihood is divided by the largest weight, and so is the penalty, see _divisor
-        placed = {"class_weight": weights, "class_sizes": sizes}
-        return {**self._frame.read_places(block), **placed}
+        # the likelihood is divided by the largest weight, and so is the penalty, see _divisor
+        weights = sizes.min() / sizes if self.class_weight == "balanced" else now.class_weight
+        columns = self._frame.read_places(now.columns, block)
+        return replace(now, columns=columns, class_weight=weights, class_sizes=sizes)
 
-    def _shortened(self, now: State) -> State:
+    def _with_length(self, now: _Known) -> _Known:
         """Return the length of rows: shorter where columns are seen to spread less."""
         if self.clip is not None:
-            return {}
-        at = self._frame.number_places
-        levels = [n for j, n in enumerate(self.levels) if j != self.target]
-        shares = np.delete(now["centre"][:-1], at)
+            return now
+        at, levels = self._frame.number_places, self._frame.used_levels
+        shares = np.delete(now.columns.centre[:-1], at)
         n_categories = sum(n > 0 for n in levels)
-        squared = 1 + np.clip(now["square"][at], 0, 1).sum() + n_categories - shares @ shares
+        squared = 1 + np.clip(now.columns.square[at], 0, 1).sum() + n_categories - shares @ shares
         spread = sqrt(min(max(squared, 1.0) / usual_square(levels), 1.0))
-        return {"length": np.array([min(self.first_length * spread, self._frame.longest(now))])}
+        longest = self._frame.longest(now.columns)
+        return replace(now, length=min(self.first_length * spread, longest))
 
-    def _bent(self, t: int, block: Released, now: State) -> State:
+    def _with_curvature(self, t: int, now: _Known, block: Released) -> _Known:
         """Return the curvature of each pair of classes, as far as it stands out of its noise."""
-        matrices, noise_std = self._frame.read_curvature(block, _LENGTH / float(now["length"][0]))
+        matrices, noise_std = self._frame.unpack(block, _LENGTH / now.length)
+        now = replace(now, curvature_std=noise_std)
         if t == _FIRST:  # the curvature of normal rows, until it is asked again
-            even = self._rows_products(matrices[0], noise_std, now) * len(self.classes) ** 2
-            return {
-                "products": even[np.triu_indices(self._frame.width)],
-                "curvature_std": np.array([noise_std]),
-                "curvature": np.zeros_like(now["curvature"]),
-            }
-        before = self._unpacked(now["curvature"])
-        model = self._normal_curvature(self._normal(now, now["weights"])) + before
+            even = _rows_products(matrices[0], noise_std) * len(self.classes) ** 2
+            products = even[np.triu_indices(self._frame.width)]
+            return replace(now, products=products, curvature=np.zeros_like(now.curvature))
+        before = symmetric(now.curvature)
+        model = self._normal_curvature(self._normal(now, now.weights)) + before
         # each entry between two directions of the model's curvature by itself
         values, vectors = np.linalg.eigh(model)
         values = np.maximum(values, 1e-9 * np.abs(values).max())
@@ -518,33 +549,17 @@ class Logistic:
         turned = vectors.transpose(0, 2, 1) @ apart @ vectors
         usual = _MODEL**2 * values[:, :, None] * values[:, None, :]
         turned *= usual / (usual + noise_std**2)
-        told = before + vectors @ turned @ vectors.transpose(0, 2, 1)
-        return {
-            "curvature": told[:, *np.triu_indices(told.shape[-1])],
-            "curvature_std": np.array([noise_std]),
-        }
+        after = before + vectors @ turned @ vectors.transpose(0, 2, 1)
+        return replace(now, curvature=after[:, *np.triu_indices(after.shape[-1])])
 
-    def _rows_products(self, matrix: Floats, noise_std: float, now: State) -> Floats:
-        """Return products of rows, where columns that are not seen to go together do not."""
-        apart = np.diag(np.maximum(np.diag(matrix), noise_std))
-        found = apart + james_stein(matrix - apart, noise_std)
-        values, vectors = np.linalg.eigh(found)
-        positive: Floats = (vectors * np.maximum(values, noise_std)) @ vectors.T
-        return positive
-
-    def _normal(self, now: State, weights: Floats) -> tuple[Floats, Floats, Floats]:
+    def _normal(self, now: _Known, weights: Floats) -> tuple[Floats, Floats, Floats]:
         """Return what rows would be at some margins, if they were normal.
 
-        Returns
-        -------
-        told : ndarray of shape (n_classes, n_points)
-            Probabilities at margins that stand for equally many rows each.
-        rows : ndarray of shape (n_points, width)
-            Mean row at each, times the square root of how many rows it stands for.
-        left : ndarray of shape (width, width)
-            Products of what is left of rows, for all of them.
+        That is, the probabilities of classes at points that stand for equally many rows each; the
+        mean row at each, times the square root of how many rows it stands for; and the products of
+        what is left of all rows.
         """
-        products = self._unpacked(now["products"])
+        products = symmetric(now.products)
         n = max(float(products[-1, -1]), 1.0)
         mean = products[-1] / n
         spread = products / n - np.outer(mean, mean)
@@ -557,31 +572,19 @@ class Logistic:
         points = _points(self._outputs)
         margins = (mean @ weights.T + points @ ((vectors * root) @ vectors.T)).T
         rows = (mean + points @ towards.T) * sqrt(n / len(points))
-        told = _softmax(margins)
-        if self._outputs == 1:
-            told = np.stack([_sigmoid(-margins[0]), _sigmoid(margins[0])])
-        return told, rows, n * (spread - towards @ towards.T)
+        return self._predicted(margins), rows, n * (spread - towards @ towards.T)
 
     def _normal_curvature(self, normal: tuple[Floats, Floats, Floats]) -> Floats:
         """Return the curvature of each pair of classes that normal rows have."""
-        told, rows, left = normal
-        pairs = told[self._pairs[0]] * told[self._pairs[1]]
+        predicted, rows, left = normal
+        pairs = predicted[self._pairs[0]] * predicted[self._pairs[1]]
         found: Floats = np.einsum("qs,si,sj->qij", pairs, rows, rows, optimize=True)
         found += pairs.mean(axis=1)[:, None, None] * left
         return np.asarray(self._sums_zero.T @ found @ self._sums_zero)
 
-    def _unpacked(self, packed: Floats) -> Floats:
-        """Return symmetric matrices."""
-        size = (isqrt(8 * packed.shape[-1] + 1) - 1) // 2
-        upper = np.triu_indices(size)
-        matrix = np.zeros((*packed.shape[:-1], size, size))
-        matrix[..., upper[0], upper[1]] = packed
-        matrix[..., upper[1], upper[0]] = packed
-        return matrix
-
-    def _nearer(self, step: Floats, now: State) -> Floats:
+    def _nearer(self, step: Floats, now: _Known) -> Floats:
         """Return a step by which margins change little enough for their curvature to hold."""
-        products = self._unpacked(now["products"])
+        products = symmetric(now.products)
         squared = np.einsum("ki,ij,kj", step, products, step) / max(products[-1, -1], 1.0)
         return step * min(1.0, _FARTHEST / sqrt(max(squared, 1e-18)))
 
@@ -600,52 +603,57 @@ class Logistic:
         k = self._outputs
         return np.ones((1, 1)) if k == 1 else np.linalg.svd(np.eye(k) - 1 / k)[0][:, : k - 1]
 
-    def _parts(self, now: State) -> Iterator[Floats]:
+    def _parts(self, now: _Known) -> Iterator[Floats]:
         """Yield directions of outputs that are solved for by themselves: all, if not too wide."""
         if self._wide:
-            told, _, _ = self._normal(now, now["weights"])
-            told = told[-self._outputs :]
-            mixed = np.diag(told.mean(axis=1)) - told @ told.T / told.shape[1]
+            predicted, _, _ = self._normal(now, now.weights)
+            shares = predicted[-self._outputs :]
+            mixed = np.diag(shares.mean(axis=1)) - shares @ shares.T / shares.shape[1]
             _, vectors = np.linalg.eigh(self._basis.T @ mixed @ self._basis)
             yield from (self._basis @ vectors).T[:, :, None]
         else:
             yield self._basis
 
-    def _curvature(self, now: State, weights: Floats, basis: Floats, more: Floats) -> Floats:
+    def _curvature(self, now: _Known, weights: Floats, basis: Floats, more: Floats) -> Floats:
         """Return the curvature at some weights between directions of outputs."""
         normal = self._normal(now, weights)
-        if self._wide:  # as if margins told nothing of rows
-            told = normal[0][-self._outputs :]
-            along = basis[:, 0] @ told
-            bend = (basis[:, 0] ** 2) @ told.mean(axis=1) - (along**2).mean()
+        if self._wide:  # as if margins said nothing of rows
+            shares = normal[0][-self._outputs :]
+            along = basis[:, 0] @ shares
+            bend = (basis[:, 0] ** 2) @ shares.mean(axis=1) - (along**2).mean()
             bend = max(float(bend), _FLATTEST / 4 / len(self.classes))
-            return bend * self._sums_zero.T @ self._unpacked(now["products"]) @ self._sums_zero
+            return bend * self._sums_zero.T @ symmetric(now.products) @ self._sums_zero
         return _positive(self._system(self._normal_curvature(normal)), more)
 
-    def _solved(self, now: State, gradient: Floats, noise_std: float) -> State:
-        """Solve for the weights."""
+    def _spreads(self, now: _Known) -> Floats:
+        """Return the deviation of each weight of a row before any data."""
         spread = np.full(self._frame.width, _SPREAD_CATEGORY)
         spread[self._frame.number_places] = _SPREAD_NUMBER
         spread[-1] = _SPREAD_CONSTANT
-        spread[now["alike"] > 0] *= _NO_SHRINKAGE  # what they are divided by tells nothing
+        spread[now.columns.alike > 0] *= _NO_SHRINKAGE  # what they are divided by says nothing
         if not self.shrinkage:
             spread *= _NO_SHRINKAGE
-        before = now["weights"]
         # weights that are seen to be large are not held to be small
-        spread *= max(1.0, 2 * float(np.sqrt(np.mean((before / spread) ** 2, axis=1).max())))
-        penalty = self.penalty * now["scale"] ** 2 / self._divisor(now)
+        seen = np.sqrt(np.mean((now.weights / spread) ** 2, axis=1).max())
+        return np.asarray(spread * max(1.0, 2 * float(seen)))
+
+    def _solved(self, now: _Known) -> _Known:
+        """Solve for the weights."""
+        noise_std, before = now.gradient_std, now.weights
+        spread = self._spreads(now)
+        penalty = self.penalty * now.columns.scale**2 / self._divisor(now)
         penalty[-1] = 0.0
-        cut_off = float(now["influence"][0]) * edge_at(now["cut"]) / INTERVAL_95["gaussian"]
+        cut_off = now.influence * edge_at(now.cut) / _Z
         # in half boxes: the state is rounded to the grid
-        back = self._frame.to_half_boxes(now, np.array(self.low), np.array(self.high))
-        weights, after, variance = before, gradient, np.zeros_like(before)
-        solved: State = {}
+        back = self._frame.to_half_boxes(now.columns)
+        weights, after, variance = before, now.gradient, np.zeros_like(before)
+        roots = (now.noise_root, now.sampling_root)
         for outputs in self._parts(now):
             m, basis = outputs.shape[1], np.kron(outputs, self._sums_zero)
             likely, fine = (np.tile(self._sums_zero.T**2 @ v, m) for v in (spread, penalty))
             more = np.zeros((len(fine), len(fine)))
-            if now["curvature"].size:
-                more = self._system(self._unpacked(now["curvature"]))
+            if now.curvature.size:
+                more = self._system(symmetric(now.curvature))
             system = self._curvature(now, weights, outputs, more)
             for _ in range(1 if self._wide else _STEPS):
                 at = basis.T @ weights.ravel()
@@ -657,8 +665,8 @@ class Logistic:
                 change = (system + ahead) / 2 @ (basis.T @ step.ravel())
                 after = after + (basis @ change).reshape(after.shape)
                 weights, system = weights + step, ahead
-            moved = basis.T @ (weights - now["place"]).ravel()
-            error = hypot(noise_std, float(now["curvature_std"][0] * np.sqrt(moved @ moved)))
+            moved = basis.T @ (weights - now.place).ravel()
+            error = hypot(noise_std, now.curvature_std * float(np.sqrt(moved @ moved)))
             error += _SAME_WAY * cut_off
             _, left = solve(system, fine, target[None], error, likely)
             # of what noise leaves open, what is drawn to zero, and what a last step leaves
@@ -669,34 +677,24 @@ class Logistic:
             variance += (noise**2).sum(axis=1).reshape(variance.shape)
             if not self._wide:
                 inverse = np.linalg.pinv(system + np.diag(fine), hermitian=True)
-                sampling = turned @ _root(inverse @ system @ inverse)
-                solved = {"noise_root": noise, "sampling_root": sampling}
-        half_width: Floats = INTERVAL_95["gaussian"] * np.sqrt(variance)
-        drift = _DRIFT * float(np.sqrt(np.mean((after - gradient) ** 2)))
-        told: State = {
-            "gradient": after,
-            "gradient_std": np.array([hypot(noise_std, drift)]),
-            "weights": np.clip(weights, -_LARGEST, _LARGEST),
-            "half_width": round_up(half_width, self.frac_bits),
-        }
-        return {**solved, **told}
+                roots = noise, turned @ _root(inverse @ system @ inverse)
+        drift = _DRIFT * float(np.sqrt(np.mean((after - now.gradient) ** 2)))
+        return replace(
+            now,
+            gradient=after,
+            gradient_std=hypot(noise_std, drift),
+            weights=np.clip(weights, -_LARGEST, _LARGEST),
+            half_width=round_up(_Z * np.sqrt(variance), self.frac_bits),
+            noise_root=roots[0],
+            sampling_root=roots[1],
+        )
 
-    def _divisor(self, now: State) -> float:
+    def _divisor(self, now: _Known) -> float:
         """Return the class weight that stands for 1."""
         if self.class_weight != "balanced":
             return float(max(self.class_weight))
-        sizes = now["class_sizes"]
+        sizes = now.class_sizes
         return float(sizes.sum() / (len(sizes) * sizes.min()))
-
-    def _back(self, now: State) -> Floats:
-        """Return the matrix from weights of rows to coefficients in data units."""
-        low, high = np.array(self.low), np.array(self.high)
-        return self._frame.to_columns(now, (high - low) / 2, (high + low) / 2)
-
-    @property
-    def _half_boxes(self) -> Floats:
-        """Half the range of each number's column, 1 for categories; shape (width - 1,)."""
-        return self._frame.half_boxes(np.array(self.low), np.array(self.high))
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
         """Return nothing: the half-widths depend on how far columns spread."""
@@ -717,31 +715,31 @@ class Logistic:
         -----
         The intervals are about the solution that all rows have without noise and shortening. They
         hold what the averaged gradients' noise leaves open, what was cut off as far as noisy counts
-        tell it, how far weights are drawn to 0, and what the last steps leave. Population
+        show it, how far weights are drawn to 0, and what the last steps leave. Population
         intervals, ``..._population_low`` and ``..._population_high``, add sampling by the inverse
         of the released curvature: they are right if the model is. ``covariance`` and
-        ``sampling_covariance`` are of all coefficients,
-        output by output, the intercept last in each; very wide models have none of these.
+        ``sampling_covariance`` are of all coefficients, output by output, the intercept last in
+        each; very wide models have none of these.
         """
-        now = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
-        told = now["weights"] @ self._back(now).T
-        p = self._frame.width
-        unit = self._frame.to_columns(now, np.ones(self.n_features), np.zeros(self.n_features))
-        half_width = now["half_width"] / np.append(self._half_boxes, 1.0)
-        low, high = told - half_width, told + half_width
-        named = {"": told, "_low": low, "_high": high}
-        results: dict[str, Floats] = {"grid_coef": now["weights"] @ unit.T}
+        now = self._read(state)
+        values = now.weights @ self._frame.to_data(now.columns).T
+        boxes = self._frame.half_boxes
+        half_width = now.half_width / boxes
+        covariances: dict[str, Floats] = {}
+        variance = None
         if not self._wide:
-            units = np.tile(np.append(self._half_boxes, 1.0), self._outputs)[:, None]
-            noise, sampling = now["noise_root"] / units, now["sampling_root"] / units
-            results["covariance"] = noise @ noise.T
-            results["sampling_covariance"] = sampling @ sampling.T
-            ends = population_interval(told, low, high, (sampling**2).sum(axis=1).reshape(-1, p))
-            named |= dict(zip(ENDS, ends, strict=True))
-        for end, values in named.items():
-            results[f"coef{end}"] = values[:, :-1]
-            results[f"intercept{end}"] = values[:, -1]
-        return results
+            units = np.tile(boxes, self._outputs)[:, None]
+            noise, sampling = now.noise_root / units, now.sampling_root / units
+            covariances = {
+                "covariance": noise @ noise.T,
+                "sampling_covariance": sampling @ sampling.T,
+            }
+            variance = (sampling**2).sum(axis=1).reshape(values.shape)
+        return {
+            "grid_coef": now.weights @ self._frame.to_grid(now.columns).T,
+            **covariances,
+            **coefficient_results(values, values - half_width, values + half_width, variance),
+        }
 
     def odds_ratio(
         self, results: Mapping[str, Floats], weights: Floats, output: int = 0
@@ -750,18 +748,11 @@ class Logistic:
 
         Parameters
         ----------
-        results : mapping
-            Of :meth:`results`.
         weights : ndarray of shape (n_columns_of_design + 1,)
             By how much each column of the design is larger, in data units; the constant is last.
         output : int
             For two classes 0, the odds of the second; else the number of a class, and its odds
             against the first.
-
-        Raises
-        ------
-        PlanError
-            If the model is too wide to hold covariances.
         """
         if self._wide:
             raise PlanError(
@@ -772,16 +763,15 @@ class Logistic:
         against[output] = 1.0
         if self._outputs > 1:
             against[0] -= 1.0
-        told = np.column_stack([results["coef"], results["intercept"]]).ravel()
         found = combination(
             np.outer(against, weights).ravel(),
-            told,
+            np.column_stack([results["coef"], results["intercept"]]).ravel(),
             results["covariance"],
             results["sampling_covariance"],
         )
         ends = found.population or (found.low, found.high)
-        value, *limits = (_exp(v) for v in (found.value, found.low, found.high, *ends))
-        return Between(value, limits[0], limits[1], population=(limits[2], limits[3]))
+        value, low, high, *far = (_exp(v) for v in (found.value, found.low, found.high, *ends))
+        return Between(value, low, high, population=(far[0], far[1]))
 
     def decision(self, results: Mapping[str, Floats], records: Records) -> Floats:
         """Return the log-odds of each record; shape (n_samples, n_outputs)."""
@@ -789,40 +779,33 @@ class Logistic:
 
     def probabilities(self, results: Mapping[str, Floats], records: Records) -> Floats:
         """Return the probability of each class; shape (n_samples, n_classes)."""
-        margins = self.decision(results, records).T
-        if self._outputs == 1:
-            return np.stack([_sigmoid(-margins[0]), _sigmoid(margins[0])], axis=1)
-        return _softmax(margins).T
+        return self._predicted(self.decision(results, records).T).T
 
     def displays(
         self, results: Mapping[str, Floats], columns: tuple[str, ...]
     ) -> tuple[Display, ...]:
-        """Return the coefficients, and a picture of those that tell most within their columns."""
-        told = np.column_stack([results["coef"], results["intercept"]])
-        low = np.column_stack([results["coef_low"], results["intercept_low"]])
-        high = np.column_stack([results["coef_high"], results["intercept_high"]])
+        """Return the coefficients, and a picture of the largest for half a column's box."""
+        ends = ("", "_low", "_high")
+        value, low, high = (
+            np.column_stack([results[f"coef{end}"], results[f"intercept{end}"]]) for end in ends
+        )
         outputs = (self.classes[1],) if self._outputs == 1 else self.classes
-        rows: list[tuple[str | Between, ...]] = []
-        for name, *ends in zip(self.names, told.T, low.T, high.T, strict=True):
-            rows.append(
-                (
-                    name,
-                    *(
-                        Between(float(each[0]), float(each[1]), float(each[2]))
-                        for each in zip(*ends, strict=True)
-                    ),
-                )
-            )
+        each = np.stack([value, low, high], axis=-1).transpose(1, 0, 2)  # column, output, end
+        rows: list[tuple[str | Between, ...]] = [
+            (name, *(Between(*part) for part in parts))
+            for name, parts in zip(self.names, each.tolist(), strict=True)
+        ]
         table = Table(
             "Coefficients of the log-odds, data units", ("column", *outputs), tuple(rows), NOTE
         )
-        half_width = (high - low)[0, :-1] / 2
+        margins = (high - low)[0, :-1] / 2
         bars = coefficient_bars(
             f"Largest coefficients of {outputs[0]!r}, for a column over half its box",
             self.names[:-1],
             np.asarray(results["grid_coef"])[0, :-1],
-            half_width * self._half_boxes,
+            margins * self._frame.half_boxes[:-1],
             "log-odds",
+            NOTE,
         )
         if self._wide:
             return (table, bars)
@@ -830,14 +813,13 @@ class Logistic:
 
     def _odds_ratios(self, results: Mapping[str, Floats]) -> Table:
         """Return the odds ratio of each column for one unit, or against its reference category."""
-        levels = [self.levels[j] for j in range(self.n_features) if j != self.target]
-        chosen = [c for j, c in enumerate(self.reference) if j != self.target]
+        matrix = to_reference(self._frame.used_levels, self._frame.of_used(self.reference))
         outputs = range(1) if self._outputs == 1 else range(1, self._outputs)
         rows: list[tuple[str | Between, ...]] = []
-        for name, row in zip(self.names[:-1], to_reference(levels, chosen), strict=False):
+        for name, row in zip(self.names[:-1], matrix, strict=False):
             ratios = [self.odds_ratio(results, row, output) for output in outputs]
             rows.append((name, *(ratios if row.any() else ["reference"] * len(ratios))))
-        heads = [f"{word} against {self.classes[0]}" for word in self.classes[1:]]
+        heads = [f"{label} against {self.classes[0]}" for label in self.classes[1:]]
         return Table(
             "Odds ratios, for one unit or against the reference category",
             ("column", *heads),
@@ -861,6 +843,15 @@ def _positive(model: Floats, more: Floats) -> Floats:
     ratio, turned = np.linalg.eigh((vectors / lengths).T @ more @ (vectors / lengths))
     turned = (vectors * lengths) @ turned
     return np.asarray(model + (turned * np.maximum(ratio, _FLATTEST - 1)) @ turned.T)
+
+
+def _rows_products(matrix: Floats, noise_std: float) -> Floats:
+    """Return products of rows, where columns that are not seen to go together do not."""
+    apart = np.diag(np.maximum(np.diag(matrix), noise_std))
+    found = apart + james_stein(matrix - apart, noise_std)
+    values, vectors = np.linalg.eigh(found)
+    positive: Floats = (vectors * np.maximum(values, noise_std)) @ vectors.T
+    return positive
 
 
 def _root(covariance: Floats) -> Floats:
@@ -896,8 +887,8 @@ def _exp(value: float) -> float:
 def _sigmoid(margins: Floats) -> Floats:
     """Return ``1 / (1 + exp(-margin))``; never overflows."""
     small = np.exp(-np.abs(margins))
-    told: Floats = np.where(margins >= 0, 1.0, small) / (1 + small)
-    return told
+    share: Floats = np.where(margins >= 0, 1.0, small) / (1 + small)
+    return share
 
 
 def _softmax(margins: Floats) -> Floats:
@@ -906,5 +897,5 @@ def _softmax(margins: Floats) -> Floats:
     total = np.zeros(margins.shape[1:])
     for part in raised:  # one by one: the sum of a record must not depend on the others
         total += part
-    told: Floats = raised / total
-    return told
+    shares: Floats = raised / total
+    return shares

@@ -13,16 +13,17 @@ References
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from math import floor, sqrt
-from typing import Annotated, ClassVar, Literal, Self, get_args
+from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
 
 from cloister.declared import AtLeastZero, Positive, Range, WayOut, Whole, declared
 from cloister.display import Bars, Between, Display, Heatmap, Measured, Table
 from cloister.errors import PlanError
-from cloister.hazmat.fixedpoint import Grid, from_grid
+from cloister.hazmat.fixedpoint import Grid
 from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import gaussian_noise_multiplier
 from cloister.task import (
@@ -43,7 +44,9 @@ from cloister.tasks.columns import categories_of, codes, position
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.intervals import fieller, ratio_interval, size_interval
 from cloister.tasks.options import Target, made
-from cloister.tasks.population import ENDS, population_interval, share_variance
+from cloister.tasks.population import ENDS, share_variance
+from cloister.tasks.scores import Estimate
+from cloister.tasks.state import read, written
 from cloister.tasks.supervised.class_tables import (
     bins_of,
     bounded_totals,
@@ -53,17 +56,32 @@ from cloister.tasks.supervised.class_tables import (
     merge_bins,
     pseudo_records,
 )
+from cloister.tasks.supervised.target import Features, check_classes, check_columns
 
 Numbers = Literal["binned", "gaussian", "counts"]
 """How columns of numbers are modelled."""
+Kind = Literal["class", "table"] | Numbers
 
-_KINDS = ("class", "table", *get_args(Numbers))
-_NORM = 1 << 20  # of what a record adds, about: fine words, and room for 2**32 records in the ring
+_NORM = 1 << 20  # of what a record adds, about: fine counts, and room for 2**32 records in the ring
 _FEWEST_BINS, _MOST_BINS = 4, 128
 _CELL_OVER_NOISE = 4.0  # records of a cell over its noise that the number of bins aims at
 _BINS_AS_CELLS = 8  # bins are merged after release, so that a column weighs like so many cells
 _LEAST_VARIANCE = 1e-6  # in the box of half-width 1
-_SHOWN = 14  # cells in the picture of those that tell most
+_SHOWN = 14  # cells in the picture of those that say most
+_SHARE = (0.0, 1.0)
+_OF_CELLS = ("cells", "cells_low", "cells_high", "log_cells", "groups")
+_NOTE = "[ , ] and ± are 95 % confidence intervals (privacy noise only)."
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Sums:
+    """The public state, in records; the parts of kinds of columns that are not there are empty."""
+
+    counts: Floats
+    noise: float = 0.0
+    tables: Floats  # (n_classes, cells of all tables): counts less an equal part of the class
+    moments: Floats  # (n_classes, n_columns, 2)
+    totals: Floats  # (n_classes, n_columns)
 
 
 @declared
@@ -82,8 +100,8 @@ class NaiveBayes:
     low, high : tuple of float
         The box, data units.
     words : tuple of int
-        The weight of each column under one noise: a cell of a table counts ``cells * word``, a
-        moment or all counts of a record at most `word`.
+        The weight of each column under one noise: a cell of a table counts ``cells`` times this
+        integer, a moment or all counts of a record at most once.
     class_word : int
         What a record adds to the count of its class.
     most_counts : float
@@ -96,7 +114,7 @@ class NaiveBayes:
     A boolean is a category with two values, so a Bernoulli model is the case of booleans alone.
     What a record adds has one bound for all columns together, `Block.l2_squared`. Each table is
     centred, ``1 - 1/cells`` in a record's cell and ``-1/cells`` in the others of its class: its
-    sum over cells is 0, so that class counts and tables tell of different things, and projecting
+    sum over cells is 0, so that class counts and tables say different things, and projecting
     the noise on such tables makes all of them agree on the size of a class.
     """
 
@@ -128,10 +146,10 @@ class NaiveBayes:
         ] = None
         smoothing: Annotated[Positive, "records added to every cell after release"] = 1.0
 
-    n_features: Annotated[int, Range(2), WayOut("naive Bayes needs a column besides the target")]
+    n_features: Features
     target: int
     classes: tuple[str, ...]
-    kinds: tuple[str, ...]
+    kinds: tuple[Kind, ...]
     cells: tuple[int, ...]
     categories: tuple[tuple[str, ...], ...]
     low: tuple[float, ...]
@@ -143,21 +161,25 @@ class NaiveBayes:
     frac_bits: int = 16
 
     def __post_init__(self) -> None:
-        per_column = ("kinds", "cells", "categories", "low", "high", "words")
-        if any(len(getattr(self, name)) != self.n_features for name in per_column):
-            raise PlanError(f"a plan of naive Bayes needs one of each of {per_column} per column.")
-        if len(self.classes) < 2 or self.kinds.count("class") != 1:
-            raise PlanError(f"classes must be at least 2 of one target, got {self.classes!r}.")
-        if not set(self.kinds) <= set(_KINDS) or self.kinds[self.target] != "class":
-            raise PlanError(f"columns must be of {_KINDS}, and the target a class.")
-        if "counts" in self.kinds and not self.most_counts:
-            raise PlanError(f"most_counts must be a number > 0, got {self.most_counts!r}.")
-        tops = zip(self.high, self.kinds, strict=True)
-        if not all(high > 0 for high, kind in tops if kind == "counts"):
-            raise PlanError("columns of counts must have a max above 0.")
-        for kind, cells in zip(self.kinds, self.cells, strict=True):
-            if kind in ("table", "binned") and cells < 2:
-                raise PlanError(f"bins must be at least 2, got {cells}.")
+        names = ("kinds", "cells", "categories", "low", "high", "words")
+        of_columns = {name: getattr(self, name) for name in names}
+        check_columns(self.n_features, self.target, **of_columns)
+        check_classes(self.classes, len(self.categories[self.target]))
+        if [j for j, kind in enumerate(self.kinds) if kind == "class"] != [self.target]:
+            raise PlanError(f"kinds must be 'class' for the target alone, got {self.kinds!r}.")
+        if any(self.cells[j] < 2 for j in self._tables):
+            raise PlanError(f"cells of a table must be at least 2, got {self.cells!r}.")
+        if bool(self._counted) != (self.most_counts > 0) or len(self._counted) == 1:
+            raise PlanError(
+                "most_counts goes with columns of counts, at least 2 columns, and only with them, "
+                f"got {self.most_counts:g} and {len(self._counted)} columns; say how many counts "
+                "of one record are used at most, or model a single column as 'binned'."
+            )
+        if wrong := [j for j in self._counted if not self.low[j] == 0 < self.high[j]]:
+            box = f"[{self.low[wrong[0]]:g}, {self.high[wrong[0]]:g}]"
+            raise PlanError(
+                f"a column of counts must have min 0 and max above 0, column {wrong[0]} has {box}."
+            )
 
     @classmethod
     def design(cls, facts: PublicFacts, options: Options) -> Self:
@@ -166,7 +188,6 @@ class NaiveBayes:
         at = position(columns, options.target)
         classes = categories_of(columns, options.target)
         kinds = _kinds_of(columns, at, options.numbers)
-        _check_counts(columns, kinds, options.most_counts)
         shares = [_importance(kind, c.levels) for kind, c in zip(kinds, columns, strict=True)]
         of_counts = sqrt(kinds.count("counts"))
         of_classes = sqrt(1 + sum(1 / max(c.levels, 2) for c in columns))
@@ -180,15 +201,16 @@ class NaiveBayes:
         )
         most = float(options.most_counts or 0.0)
         top = max((c.high for k, c in zip(kinds, columns, strict=True) if k == "counts"), default=1)
-        lengths = {  # of what a record adds for a word of 1
+        lengths = {  # of what a record adds for a weight of 1
             "gaussian": sqrt(2),
-            "counts": sqrt(min(1.0, top / most)) if most else 1.0,
+            "counts": sqrt(min(1.0, max(top, 1e-9) / most)) if most else 1.0,
         }
-        words = []
+        weights = []
         for kind, n_cells, share in zip(kinds, cells, shares, strict=True):
             length = sqrt(n_cells * (n_cells - 1)) if n_cells else lengths.get(kind, 1.0)
             part = of_counts if kind == "counts" else share
-            words.append(max(floor(_NORM * sqrt(part / total) / length), int(kind != "class")))
+            weight = floor(_NORM * sqrt(part / total) / length)
+            weights.append(max(weight, int(kind != "class")))
         return made(
             cls,
             facts,
@@ -197,7 +219,7 @@ class NaiveBayes:
             classes=classes,
             kinds=kinds,
             cells=cells,
-            words=tuple(words),
+            words=tuple(weights),
             class_word=floor(_NORM * sqrt(of_classes / total)),
             most_counts=most,
             smoothing=float(options.smoothing),
@@ -223,17 +245,20 @@ class NaiveBayes:
 
     # Columns of each kind -------------------------------------------------------------------------
 
+    def _of_kind(self, *kinds: str) -> tuple[int, ...]:
+        return tuple(j for j, kind in enumerate(self.kinds) if kind in kinds)
+
     @cached_property
     def _tables(self) -> tuple[int, ...]:
-        return tuple(j for j, kind in enumerate(self.kinds) if kind in ("table", "binned"))
+        return self._of_kind("table", "binned")
 
     @cached_property
     def _normal(self) -> tuple[int, ...]:
-        return tuple(j for j, kind in enumerate(self.kinds) if kind == "gaussian")
+        return self._of_kind("gaussian")
 
     @cached_property
     def _counted(self) -> tuple[int, ...]:
-        return tuple(j for j, kind in enumerate(self.kinds) if kind == "counts")
+        return self._of_kind("counts")
 
     @cached_property
     def _places(self) -> tuple[slice, ...]:
@@ -242,30 +267,35 @@ class NaiveBayes:
         return tuple(map(slice, [0, *ends[:-1]], ends))
 
     @cached_property
-    def _count_words(self) -> Integers:
+    def _tops(self) -> Integers:
         """What the top of the box of each column of counts is worth."""
         limit = (1 << 62) // max(*self.words, 1 << (self.frac_bits + 1))
-        return np.array(
-            [
-                min(floor(self.words[j] * self.high[j] / self.most_counts), limit)
-                for j in self._counted
-            ],
-            dtype=np.int64,
+        worth = (
+            min(floor(self.words[j] * self.high[j] / self.most_counts), limit)
+            for j in self._counted
         )
+        return np.array(list(worth), dtype=np.int64)
 
     # The sum --------------------------------------------------------------------------------------
+
+    @cached_property
+    def _shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Shapes of what is summed: class sizes, each table, each column's moments, totals."""
+        k = len(self.classes)
+        tables = [(k, self.cells[j]) for j in self._tables]
+        return ((k,), *tables, *[(k, 2)] * len(self._normal), (k, len(self._counted)))
 
     def start(self) -> State:
         """Return the state before the round: nothing is known."""
         k = len(self.classes)
-        state = {"counts": np.zeros(k), "noise": np.zeros(1)}
-        if self._tables:
-            state["tables"] = np.zeros((k, sum(self.cells)))
-        if self._normal:
-            state["moments"] = np.zeros((k, len(self._normal), 2))
-        if self._counted:
-            state["totals"] = np.zeros((k, len(self._counted)))
-        return state
+        return written(
+            _Sums(
+                counts=np.zeros(k),
+                tables=np.zeros((k, sum(self.cells))),
+                moments=np.zeros((k, len(self._normal), 2)),
+                totals=np.zeros((k, len(self._counted))),
+            )
+        )
 
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return one block: class sizes, then tables, moments and totals, all under one noise."""
@@ -277,11 +307,11 @@ class NaiveBayes:
             l1 += 2 * self.words[j]
             l2_squared += 2 * self.words[j] ** 2
         if self._counted:
-            word = self.words[self._counted[0]]
-            l1 += word
-            l2_squared += word * min(word, int(self._count_words.max()))
-        width = 1 + sum(self.cells) + 2 * len(self._normal) + len(self._counted)
-        return (Block("sums", (len(self.classes) * width,), l1, l2_squared, weight=1.0),)
+            weight = self.words[self._counted[0]]
+            l1 += weight
+            l2_squared += weight * min(weight, int(self._tops.max()))
+        size = sum(int(np.prod(shape)) for shape in self._shapes)
+        return (Block("sums", (size,), l1, l2_squared, weight=1.0),)
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         """Return all classes' sizes, centred tables, moments and totals."""
@@ -290,14 +320,13 @@ class NaiveBayes:
         parts = [self.class_word * np.bincount(labels, minlength=k)]
         for j in self._tables:
             cells = self._cells_of(records, j)
-            parts.append(centred_table(labels, cells, (k, self.cells[j]), self.words[j]).ravel())
+            parts.append(centred_table(labels, cells, (k, self.cells[j]), self.words[j]))
         for j in self._normal:
-            parts.append(centred_moments(labels, records[:, j], k, self.words[j], q).ravel())
+            parts.append(centred_moments(labels, records[:, j], k, self.words[j], q))
         if self._counted:
-            words, word = self._count_words, self.words[self._counted[0]]
-            counted = records[:, self._counted]
-            parts.append(bounded_totals(labels, counted, k, words, word, q).ravel())
-        return np.concatenate(parts).astype(np.int64)
+            counted, weight = records[:, self._counted], self.words[self._counted[0]]
+            parts.append(bounded_totals(labels, counted, k, self._tops, weight, q))
+        return np.concatenate([part.ravel() for part in parts]).astype(np.int64)
 
     def _cells_of(self, records: Records, j: int) -> Integers:
         """Return the category or bin of each record in a column."""
@@ -307,30 +336,25 @@ class NaiveBayes:
 
     def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
         """Return the noisy sums in records: projected tables, moments and totals."""
-        k, sums = len(self.classes), released["sums"]
-        values, place = sums.values.astype(np.float64), 0
-
-        def take(*shape: int) -> Floats:
-            nonlocal place
-            place += int(np.prod(shape))
-            return values[place - int(np.prod(shape)) : place].reshape(shape)
-
-        found = {"counts": take(k) / self.class_word, "noise": np.array([sums.noise_std])}
-        if self._tables:
-            # exact rows sum to 0; taking the mean of the noise away leaves less of it
-            tables = [
-                take(k, self.cells[j]) / (self.cells[j] * self.words[j]) for j in self._tables
-            ]
-            found["tables"] = np.hstack(
-                [part - part.mean(axis=1, keepdims=True) for part in tables]
+        sums, k = released["sums"], len(self.classes)
+        ends = np.cumsum([int(np.prod(shape)) for shape in self._shapes])
+        flat = np.split(sums.values.astype(np.float64), ends[:-1])
+        parts = (part.reshape(shape) for part, shape in zip(flat, self._shapes, strict=True))
+        counts = next(parts) / self.class_word
+        # exact rows sum to 0; taking the mean of the noise away leaves less of it
+        tables = [next(parts) / (self.cells[j] * self.words[j]) for j in self._tables]
+        tables = [part - part.mean(axis=1, keepdims=True) for part in tables]
+        moments = [next(parts) / self.words[j] for j in self._normal]
+        unit = self.most_counts / self.words[self._counted[0]] if self._counted else 1.0
+        return written(
+            _Sums(
+                counts=counts,
+                noise=sums.noise_std,
+                tables=np.hstack([np.zeros((k, 0)), *tables]),
+                moments=np.array(moments).reshape(-1, k, 2).transpose(1, 0, 2),
+                totals=next(parts) * unit,
             )
-        if self._normal:
-            moments = [take(k, 2) / self.words[j] for j in self._normal]
-            found["moments"] = np.stack(moments, axis=1)
-        if self._counted:
-            unit = self.most_counts / self.words[self._counted[0]]
-            found["totals"] = take(k, len(self._counted)) * unit
-        return found
+        )
 
     def _noise(self, noise_std: float, j: int | None = None) -> float:
         """Return the noise, in records, of a class size, or of a cell or moment of a column."""
@@ -384,99 +408,76 @@ class NaiveBayes:
         -----
         Intervals are of the shares and means without noise, before any smoothing.
         """
-        values = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
-        counts, noise_std = values["counts"], float(values["noise"][0])
-        sizes = np.maximum(counts, 1.0)
-        priors = sizes / sizes.sum()
-        std = self._noise(noise_std)
-        low, high = _shares_between(counts[None, :], std)
+        sums = read(_Sums, state, self.frac_bits)
+        sizes = np.maximum(sums.counts, 1.0)
+        priors, std = sizes / sizes.sum(), self._noise(sums.noise)
+        low, high = _shares_between(sums.counts[None, :], std)
+        prior = Estimate(priors, low[0], high[0])
+        half_width = size_interval(std, self.mechanism)
+        found = {
+            "class_counts": sums.counts,
+            "class_count_half_width": np.full(len(priors), half_width),
+            **prior.sampled(share_variance(priors, sizes.sum()), _SHARE).named("class_prior"),
+        }
+        if self._tables:
+            columns = zip(self._tables, self._places, strict=True)
+            fits = [self._fit_table(sums, j, sums.tables[:, at], priors) for j, at in columns]
+            found |= {name: np.hstack([fit[name] for fit in fits]) for name in fits[0]}
+        if self._normal:
+            found |= self._fit_normal(sums, priors)
+        if self._counted:
+            found |= self._fit_counted(sums, priors)
+        return found
+
+    def _fit_table(self, sums: _Sums, j: int, excess: Floats, priors: Floats) -> dict[str, Floats]:
+        """Return shares of the cells of a column, from counts less an equal part of the class."""
+        noise, size_std, even = (
+            self._noise(sums.noise, j),
+            self._noise(sums.noise),
+            1 / self.cells[j],
+        )
+        low, high = ratio_interval(
+            excess, sums.counts, sum_std=noise, count_std=size_std, origin=even, box=_SHARE
+        )
+        sizes = np.maximum(sums.counts, max(1.0, size_std))[:, None]
+        shares = Estimate(np.clip(excess / sizes + even, 0, 1), low, high)
+        noisy, groups = excess + even * sums.counts[:, None], np.arange(self.cells[j])
+        if self.kinds[j] == "binned":
+            groups = merge_bins(noisy, noise, priors)
+        fitted = fitted_shares(noisy, groups, noise, priors, self.smoothing)
         return {
-            "class_counts": counts,
-            "class_count_half_width": np.full(len(counts), size_interval(std, self.mechanism)),
-            "class_prior": priors,
-            "class_prior_low": low[0],
-            "class_prior_high": high[0],
-            **_ends("class_prior", priors, low[0], high[0], share_variance(priors, sizes.sum())),
-            **(
-                self._fit_tables(values["tables"], counts, priors, noise_std)
-                if self._tables
-                else {}
-            ),
-            **(
-                self._fit_normal(values["moments"], counts, priors, noise_std)
-                if self._normal
-                else {}
-            ),
-            **(self._fit_counted(values["totals"], priors, noise_std) if self._counted else {}),
+            **shares.sampled(share_variance(shares.value, sizes), _SHARE).named("cells"),
+            "log_cells": np.log(fitted),
+            "groups": groups.astype(np.float64),
         }
 
-    def _fit_tables(
-        self, tables: Floats, counts: Floats, priors: Floats, noise_std: float
-    ) -> dict[str, Floats]:
-        size_std = self._noise(noise_std)
-        columns: dict[str, list[Floats]] = {}
-        for j, place in zip(self._tables, self._places, strict=True):
-            excess, even = tables[:, place], 1 / self.cells[j]
-            noise = self._noise(noise_std, j)
-            low, high = ratio_interval(
-                excess, counts, sum_std=noise, count_std=size_std, origin=even, box=(0.0, 1.0)
-            )
-            sizes = np.maximum(counts, max(1.0, size_std))[:, None]
-            noisy = excess + even * counts[:, None]
-            groups = np.arange(self.cells[j])
-            if self.kinds[j] == "binned":
-                groups = merge_bins(noisy, noise, priors)
-            fitted = fitted_shares(noisy, groups, noise, priors, self.smoothing)
-            shares = np.clip(excess / sizes + even, 0, 1)
-            wide = _ends("cells", shares, low, high, share_variance(shares, sizes))
-            for name, value in (
-                ("cells", shares),
-                ("cells_low", low),
-                ("cells_high", high),
-                *wide.items(),
-                ("log_cells", np.log(fitted)),
-                ("groups", groups.astype(np.float64)),
-            ):
-                columns.setdefault(name, []).append(value)
-        return {name: np.hstack(parts) for name, parts in columns.items()}
-
-    def _fit_normal(
-        self, moments: Floats, counts: Floats, priors: Floats, noise_std: float
-    ) -> dict[str, Floats]:
-        noise = np.array([self._noise(noise_std, j) for j in self._normal])
-        low, high = ratio_interval(
-            moments[:, :, 0], counts, sum_std=noise, count_std=self._noise(noise_std)
-        )
-        sums = np.stack([moments[:, :, 0], (moments[:, :, 1] + counts[:, None]) / 2])
-        whole = np.clip(sums.sum(axis=1) / max(counts.sum(), 1.0), [[-1.0], [0.0]], 1.0)
+    def _fit_normal(self, sums: _Sums, priors: Floats) -> dict[str, Floats]:
+        counts, moments = sums.counts, sums.moments
+        noise = np.array([self._noise(sums.noise, j) for j in self._normal])
+        size_std = self._noise(sums.noise)
+        ends = ratio_interval(moments[:, :, 0], counts, sum_std=noise, count_std=size_std)
+        powers = np.stack([moments[:, :, 0], (moments[:, :, 1] + counts[:, None]) / 2])
+        whole = np.clip(powers.sum(axis=1) / max(counts.sum(), 1.0), [[-1.0], [0.0]], 1.0)
         mixed = pseudo_records(noise, priors)
         sizes = np.maximum(counts, 1.0)[:, None] + mixed
-        means, squares = (sums + mixed * whole[:, None, :]) / sizes
+        means, squares = (powers + mixed * whole[:, None, :]) / sizes
         means = np.clip(means, -1, 1)
         # below the noise of itself a variance means nothing
         floor = np.maximum(noise * np.hypot(0.5, 2 * means) / sizes, _LEAST_VARIANCE)
         stds = np.sqrt(np.clip(squares - means**2, floor, 1.0))
-        units = self._units(self._normal)
-        own = np.maximum(counts, np.maximum(1.0, self._noise(noise_std)))[:, None]
-        wide = _ends("means", means, low, high, stds**2 / own, walls=(-1.0, 1.0))
-        return {
-            **{name: _in_units(part, *units) for name, part in wide.items()},
-            "means": _in_units(means, *units),
-            "means_low": _in_units(low, *units),
-            "means_high": _in_units(high, *units),
-            "stds": stds * units[1],
-        }
+        middle, half = self._units(self._normal)
+        own = np.maximum(counts, np.maximum(1.0, size_std))[:, None]
+        estimate = Estimate(means, *ends).sampled(stds**2 / own, (-1.0, 1.0))
+        in_units = estimate.mapped(lambda part: middle + half * part)
+        return {**in_units.named("means"), "stds": stds * half}
 
-    def _fit_counted(self, totals: Floats, priors: Floats, noise_std: float) -> dict[str, Floats]:
-        noise = self._noise(noise_std, self._counted[0]) * self.most_counts
-        low, high = _shares_between(totals, noise)
-        positive = np.maximum(totals, 0)
+    def _fit_counted(self, sums: _Sums, priors: Floats) -> dict[str, Floats]:
+        noise = self._noise(sums.noise, self._counted[0]) * self.most_counts
+        positive = np.maximum(sums.totals, 0)
         fitted = positive + self.smoothing + pseudo_records(noise, priors)
         whole = np.maximum(positive.sum(axis=1, keepdims=True), 1e-12)
         return {
-            "words": positive / whole,
-            "words_low": low,
-            "words_high": high,
+            **Estimate(positive / whole, *_shares_between(sums.totals, noise)).named("words"),
             "log_words": np.log(fitted / fitted.sum(axis=1, keepdims=True)),
         }
 
@@ -488,20 +489,18 @@ class NaiveBayes:
     def probabilities(self, results: Mapping[str, Floats], records: Records) -> Floats:
         """Return the probability of each class; see :class:`~cloister.task.Classifier`."""
         scores = np.tile(np.log(np.asarray(results["class_prior"])), (len(records), 1))
-        if self._tables:
-            log_cells = np.asarray(results["log_cells"])
-            for j, place in zip(self._tables, self._places, strict=True):
-                scores += log_cells[:, place].T[self._cells_of(records, j)]
+        for j, place in zip(self._tables, self._places, strict=True):
+            scores += results["log_cells"][:, place].T[self._cells_of(records, j)]
         one = 1 << self.frac_bits
         if self._normal:
-            x = _in_units(records[:, self._normal] / one, *self._units(self._normal))
-            for k in range(len(self.classes)):
-                mean, std = np.asarray(results["means"])[k], np.asarray(results["stds"])[k]
+            middle, half = self._units(self._normal)
+            x = middle + half * (records[:, self._normal] / one)
+            for k, (mean, std) in enumerate(zip(results["means"], results["stds"], strict=True)):
                 scores[:, k] -= (((x - mean) / std) ** 2 / 2 + np.log(std)).sum(axis=1)
         if self._counted:
             top = np.array([self.high[j] for j in self._counted])
             counts = (records[:, self._counted] / one + 1) / 2 * top
-            scores += counts @ np.asarray(results["log_words"]).T
+            scores += counts @ results["log_words"].T
         scores -= scores.max(axis=1, keepdims=True)
         odds = np.exp(scores)
         probabilities: Floats = odds / odds.sum(axis=1, keepdims=True)
@@ -520,7 +519,7 @@ class NaiveBayes:
     def _cell_names(self, column: str, j: int, groups: Iterable[int]) -> Iterator[str]:
         """Name the groups of a column's cells, which are numbered by `groups`."""
         if self.kinds[j] == "table":
-            yield from (f"{column}={word}" for word in self.categories[j])
+            yield from (f"{column}={label}" for label in self.categories[j])
             return
         edges = np.linspace(self.low[j], self.high[j], self.cells[j] + 1)
         starts = np.flatnonzero(np.diff([-1, *groups]))
@@ -530,7 +529,7 @@ class NaiveBayes:
     def displays(
         self, results: Mapping[str, Floats], columns: tuple[str, ...]
     ) -> tuple[Display, ...]:
-        """Return the classes, what each column tells, and the cells that tell most."""
+        """Return the classes, what each column says of them, and the cells that say most."""
         shown: list[Display] = [self._class_table(results)]
         if self._tables:
             shown += self._table_displays(results, columns)
@@ -544,89 +543,64 @@ class NaiveBayes:
                     low=results["means_low"],
                     high=results["means_high"],
                     shade=_shade(results["means"]),
-                    note="[ , ] are 95 % of the noise, of the mean before it was smoothed.",
+                    note=f"{_NOTE} Of the mean before it was smoothed.",
                 )
             )
         if self._counted:
-            names = tuple(columns[j] for j in self._counted)
-            logs = results["log_words"]
-            told = np.exp(logs) * np.abs(logs - logs.mean(axis=0))
-            first = np.argsort(-told.sum(axis=0), kind="stable")[:_SHOWN]
-            shown.append(
-                Heatmap(
-                    "Columns of counts that tell most, share of their class's counts",
-                    tuple(names[i] for i in first),
-                    self.classes,
-                    results["words"][:, first].T,
-                    low=results["words_low"][:, first].T,
-                    high=results["words_high"][:, first].T,
-                    shade=_shade(logs[:, first]).T,
-                    note=_NOTE,
-                )
-            )
+            shown.append(self._count_display(results, columns))
         return tuple(shown)
 
     def _class_table(self, results: Mapping[str, Floats]) -> Table:
+        names = ("", "_low", "_high", *ENDS)
+        priors = zip(*(results[f"class_prior{end}"].tolist() for end in names), strict=True)
+        sizes = zip(results["class_counts"], results["class_count_half_width"], strict=True)
         rows = tuple(
-            (
-                name,
-                Measured(float(results["class_counts"][k]), float(spread)),
-                Between(
-                    float(results["class_prior"][k]),
-                    float(results["class_prior_low"][k]),
-                    float(results["class_prior_high"][k]),
-                    population=(
-                        float(results["class_prior_population_low"][k]),
-                        float(results["class_prior_population_high"][k]),
-                    ),
-                ),
-            )
-            for k, (name, spread) in enumerate(
-                zip(self.classes, results["class_count_half_width"], strict=True)
-            )
+            (label, Measured(*map(float, size)), Between(*prior[:3], population=prior[3:]))
+            for label, size, prior in zip(self.classes, sizes, priors, strict=True)
         )
         return Table("Classes", ("class", "records", "share"), rows, _NOTE)
+
+    def _count_display(self, results: Mapping[str, Floats], columns: tuple[str, ...]) -> Heatmap:
+        logs = results["log_words"]
+        weight = np.exp(logs) * np.abs(logs - logs.mean(axis=0))
+        first = np.argsort(-weight.sum(axis=0), kind="stable")[:_SHOWN]
+        return Heatmap(
+            "Columns of counts that say most, share of their class's counts",
+            tuple(columns[self._counted[i]] for i in first),
+            self.classes,
+            results["words"][:, first].T,
+            low=results["words_low"][:, first].T,
+            high=results["words_high"][:, first].T,
+            shade=_shade(logs[:, first]).T,
+            note=_NOTE,
+        )
 
     def _table_displays(
         self, results: Mapping[str, Floats], columns: tuple[str, ...]
     ) -> list[Display]:
-        """Return bars of what each column tells, in bits, and its most telling cells."""
-        priors = results["class_prior"]
+        """Return bars of the information of each column, in bits, and the cells that say most."""
         bits: list[float] = []
         names: list[str] = []
-        told: list[Floats] = []
-        shares: list[Floats] = []
+        cells: list[Floats] = []
         for j, place in zip(self._tables, self._places, strict=True):
-            groups = results["groups"][place].astype(np.int64)
-            fitted = _by_group(np.exp(results["log_cells"][:, place]), groups)
-            of_all = priors @ fitted
-            parts = priors @ (fitted * np.log2(fitted / of_all))
-            bits.append(float(parts.sum()))
-            told.append(parts)
+            of_column = {name: results[name][..., place] for name in _OF_CELLS}
+            groups = of_column.pop("groups").astype(np.int64)
+            parts = _of_groups(of_column, groups, results["class_prior"])
+            bits.append(float(parts[0, 0].sum()))
             names += self._cell_names(columns[j], j, groups)
-            noisy, low, high = (
-                results[name][:, place] for name in ("cells", "cells_low", "cells_high")
-            )
-            value = _by_group(noisy, groups)
-            spread = np.sqrt(_by_group(((high - low) / 2) ** 2, groups))
-            alone = np.bincount(groups)[None, :] == 1
-            ends = (
-                np.where(alone, _by_group(low, groups), np.clip(value - spread, 0, 1)),
-                np.where(alone, _by_group(high, groups), np.clip(value + spread, 0, 1)),
-            )
-            shares.append(np.stack([value, *ends, np.log(fitted / of_all)]))
-        value, low, high, ratio = np.concatenate(shares, axis=2)
-        first = np.argsort(-np.concatenate(told), kind="stable")[:_SHOWN]
+            cells.append(parts)
+        information, value, low, high, ratio = np.concatenate(cells, axis=2)
+        first = np.argsort(-information[0], kind="stable")[:_SHOWN]
         return [
             Bars(
-                "What each column tells of the class",
+                "Information of each column about the class",
                 tuple(columns[j] for j in self._tables),
                 np.array(bits),
                 unit="bits",
-                note="Mutual information in the smoothed model; bins that tell nothing are joined.",
+                note="Mutual information in the smoothed model; bins without any are joined.",
             ),
             Heatmap(
-                "Cells that tell most, as shares of their class",
+                "Cells that say most, as shares of their class",
                 tuple(names[i] for i in first),
                 self.classes,
                 value[:, first].T,
@@ -638,25 +612,29 @@ class NaiveBayes:
         ]
 
 
-_NOTE = "[ , ] and ± are 95 % of the noise."
+def _of_groups(column: Mapping[str, Floats], groups: Integers, priors: Floats) -> Floats:
+    """Return information, share, both its ends and log-ratio to all; (5, n_classes, n_groups)."""
 
+    def by_group(values: Floats) -> Floats:
+        sums = np.zeros((len(values), int(groups.max()) + 1))
+        np.add.at(sums.T, groups, values.T)
+        return sums
 
-def _ends(
-    name: str,
-    value: Floats,
-    low: Floats,
-    high: Floats,
-    variance: Floats,
-    walls: tuple[float, float] = (0.0, 1.0),
-) -> dict[str, Floats]:
-    """Return both ends of a population interval, under the names that results give them."""
-    ends = population_interval(value, low, high, variance, walls=walls)
-    return {name + end: part for end, part in zip(ENDS, ends, strict=True)}
+    fitted = by_group(np.exp(column["log_cells"]))
+    of_all = priors @ fitted
+    information = priors @ (fitted * np.log2(fitted / of_all))
+    value, low, high = (by_group(column[name]) for name in _OF_CELLS[:3])
+    margin = np.sqrt(by_group(((column["cells_high"] - column["cells_low"]) / 2) ** 2))
+    alone = np.bincount(groups)[None, :] == 1
+    low = np.where(alone, low, np.clip(value - margin, 0, 1))
+    high = np.where(alone, high, np.clip(value + margin, 0, 1))
+    spread = np.broadcast_to(information, value.shape)
+    return np.stack([spread, value, low, high, np.log(fitted / of_all)])
 
 
 def _kinds_of(
-    columns: Sequence[PublicColumn], target: int, numbers: str | Mapping[str, str]
-) -> tuple[str, ...]:
+    columns: Sequence[PublicColumn], target: int, numbers: Numbers | Mapping[str, Numbers]
+) -> tuple[Kind, ...]:
     """Return how each column is modelled."""
     of_numbers = {c.name for j, c in enumerate(columns) if j != target and not c.levels}
     if isinstance(numbers, Mapping):
@@ -671,26 +649,6 @@ def _kinds_of(
     return tuple(
         "class" if j == target else chosen.get(c.name, "table") for j, c in enumerate(columns)
     )
-
-
-def _check_counts(
-    columns: Sequence[PublicColumn], kinds: Sequence[str], most_counts: float | None
-) -> None:
-    """Refuse columns of counts that cannot be bounded."""
-    counted = [c for c, kind in zip(columns, kinds, strict=True) if kind == "counts"]
-    if not counted:
-        if most_counts is not None:
-            raise PlanError("most_counts goes with columns of counts; leave it out.")
-        return
-    if bad := [c for c in counted if c.low != 0]:
-        raise PlanError(f"a column of counts must have min 0, {bad[0].name!r} has {bad[0].low:g}.")
-    if len(counted) < 2:
-        raise PlanError("counts need at least 2 columns; model a single one as 'binned'.")
-    if most_counts is None:
-        raise PlanError(
-            f"most_counts must be > 0, got {most_counts!r}; say how many counts of one record are "
-            "used at most."
-        )
 
 
 def _importance(kind: str, levels: int) -> float:
@@ -720,18 +678,6 @@ def _shares_between(totals: Floats, std: float) -> tuple[Floats, Floats]:
     whole, variance = totals.sum(axis=-1, keepdims=True), std**2
     of_whole = totals.shape[-1] * variance
     return fieller(totals, whole, variance, of_whole, covariance=variance, walls=(0.0, 1.0))
-
-
-def _in_units(values: Floats, middle: Floats, half: Floats) -> Floats:
-    scaled: Floats = middle + half * values
-    return scaled
-
-
-def _by_group(values: Floats, groups: Integers) -> Floats:
-    """Sum columns that share a group."""
-    sums = np.zeros((len(values), int(groups.max()) + 1))
-    np.add.at(sums.T, groups, values.T)
-    return sums
 
 
 def _shade(values: Floats) -> Floats:

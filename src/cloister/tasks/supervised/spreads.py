@@ -3,7 +3,8 @@
 A box may be a hundred times as wide as a column's values. Sums of squares would drown there in
 noise that is as large as the box; counts do not. A first histogram of the box finds a window, a
 second one of the window finds centre and spread, and classes beyond it, each twice as wide as the
-one before, tell of tails. All here is made from released counts and public numbers.
+one before, show tails. All here is made from released counts and public numbers: `noise_std` is the
+noise of each count, `n` the noisy number of records.
 """
 
 from __future__ import annotations
@@ -29,49 +30,22 @@ _ALIKE = 0.9  # part of all records, in two bins
 
 @dataclass(frozen=True)
 class Spread:
-    """What counts tell of a column, on the grid.
-
-    Parameters
-    ----------
-    centre : float
-    deviation : float
-        Not below the true one by much, whatever the tails that noise hides.
-    square : float
-        Mean square of what is seen, tails with it, about the centre.
-    alike : bool
-        Whether hardly two values are seen to differ; `deviation` is then at least what noise may
-        hide at the far end of the box.
-    """
+    """What counts show of a column, on the grid."""
 
     centre: float
-    deviation: float
-    square: float
-    alike: bool
+    deviation: float  # not below the true one by much, whatever the tails that noise hides
+    square: float  # mean square of what is seen, tails with it, about the centre
+    alike: bool  # hardly two values differ: then the deviation is what noise may hide far away
 
 
 def edges(low: float, high: float) -> Floats:
-    """Return the ends of a window's bins and of the classes beyond it, from low to high.
-
-    Returns
-    -------
-    ndarray of shape (BINS + 2 * TAILS + 1,)
-    """
+    """Return the ends of a window's bins and of the classes beyond it, from low to high."""
     beyond = (high - low) / 2 * (2.0 ** np.arange(1, TAILS + 1) - 1)
     return np.concatenate([low - beyond[::-1], np.linspace(low, high, BINS + 1), high + beyond])
 
 
 def window_of(counts: Floats, noise_std: float, n: float) -> tuple[float, float]:
-    """Return the window of the box ``[-1, 1]`` to count in next.
-
-    Parameters
-    ----------
-    counts : ndarray of shape (BINS,)
-        Noisy counts of the box.
-    noise_std : float
-        Of each count.
-    n : float
-        Noisy number of records.
-    """
+    """Return the window of the box ``[-1, 1]`` to count in next, from counts of its `BINS`."""
     centre, deviation = _normal(counts, np.linspace(-1, 1, BINS + 1), noise_std, n)
     low, high = np.clip([centre - _WINDOW * deviation, centre + _WINDOW * deviation], -1, 1)
     return float(low), float(high)
@@ -80,13 +54,7 @@ def window_of(counts: Floats, noise_std: float, n: float) -> tuple[float, float]
 def spread_of(counts: Floats, window: Floats, noise_std: float, n: float) -> Spread:
     """Return where a column lies and how far it spreads.
 
-    Parameters
-    ----------
-    counts : ndarray of shape (BINS + 2 * TAILS,)
-        Noisy counts of a window and of the classes beyond it.
-    window : ndarray of shape (2,)
-    noise_std, n : float
-        As for :func:`window_of`.
+    `counts`, of shape (BINS + 2 * TAILS,), are of a window and of the classes beyond it.
     """
     ends = edges(*window)
     inside = counts[TAILS:-TAILS]

@@ -19,7 +19,7 @@ from cloister.task import Floats
 from cloister.tasks.supervised.least_squares import EDGES
 
 _MANY = 5.0  # deviations of the noise
-_FEWEST = 20.0  # records from which a tail is told
+_FEWEST = 20.0  # records from which a tail is known
 _SHAPES = np.linspace(-0.25, 0.6, 11) + 1e-3  # powers 1 / 0.75 and above, and tails that end
 _SCALES = 2.0 ** np.linspace(-5, 1, 19)  # parts of the threshold
 _HIDDEN_ROWS, _HIDDEN_OCTAVES = 0.5, 3  # deviations of the noise, above the threshold
@@ -32,16 +32,10 @@ def cut_of_sizes(
 
     Parameters
     ----------
-    counts : ndarray of shape (len(EDGES),)
-        Noisy counts of records by the class of their gradient's size.
-    noise_std : float
-        Of each count.
-    price : float
-        Half-width of the noise of a sum of gradients, for each unit of size.
-    least : int
-        Class of the smallest cut.
-    end : int
-        Class that no size is above.
+    counts, noise_std, price
+        As for :func:`~cloister.tasks.supervised.least_squares.cut_of`.
+    least, end : int
+        Classes of the smallest cut, and of the largest size that there may be.
 
     Returns
     -------
@@ -65,10 +59,10 @@ def cut_of_sizes(
     parts[:, -1] += reached[:, -1]
     most = max(float(beyond[first]), 1.0)
     variance = noise_std**2 + most * parts + 1e-9
-    told = counts[first + 1 : end + 1]
-    exceed = (parts * told / variance).sum(axis=1) / (parts**2 / variance).sum(axis=1)
+    tail = counts[first + 1 : end + 1]
+    exceed = (parts * tail / variance).sum(axis=1) / (parts**2 / variance).sum(axis=1)
     exceed = np.clip(exceed, 0.1 * most, 10 * most)
-    misses = ((told - exceed[:, None] * parts) ** 2 / variance + np.log(variance)).sum(axis=1)
+    misses = ((tail - exceed[:, None] * parts) ** 2 / variance + np.log(variance)).sum(axis=1)
     likely = np.exp((misses.min() - misses) / 2)
     likely /= likely.sum()
     # of all that is beyond an edge, what is above it

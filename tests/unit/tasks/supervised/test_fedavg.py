@@ -131,7 +131,7 @@ def test_clients_that_could_become_one_are_refused(change: dict[str, Any]) -> No
 def test_more_clients_than_places_of_the_grid_are_refused() -> None:
     column = Column(name="phone", type="integer", min=0, max=3 * ONE, out_of_range="drop")
     it = schema("phone", (column, AGE, SICK))
-    with pytest.raises(PlanError, match="more clients than the grid"):
+    with pytest.raises(PlanError, match="more privacy units than the grid"):
         make_plan(FedAvg, it, ["a"], budget=BUDGET, nominal_n=9, target="sick", n_clients=9)
 
 
@@ -573,9 +573,9 @@ def test_local_trust_needs_that_each_silos_noise_is_enough() -> None:
     for change in ({"profile": "group", "collusion": 0}, {"collusion": 1}, {"min_silos": 2}):
         with pytest.raises(PlanError):
             plan("silo", **{**options, **change})
-    with pytest.raises(PlanError, match="needs silos as clients"):
+    with pytest.raises(PlanError, match="needs silos as privacy units"):
         plan("row", **options)
-    with pytest.raises(PlanError, match="needs silos as clients"):
+    with pytest.raises(PlanError, match="needs silos as privacy units"):
         plan("silo", **options, rate=0.5)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -60,9 +62,9 @@ def test_a_record_is_in_one_bin_of_each_column_whatever_the_window(window: tuple
     frame = Frame((0, 3, 0), 16, (), 1.0)
     one = 1 << 16
     corners = np.array([[-one, -one, 0], [one, one, 5], [0, 0, one], [4096, one, -one]], np.int32)
-    state = {"window": np.array([window, window])}
+    placed = replace(frame.unplaced(), window=np.array([window, window]) / one)
     for record in corners:
-        words = frame.count_spreads(state, record[None]).reshape(2, -1)
+        words = frame.count_spreads(placed, record[None]).reshape(2, -1)
         assert (words.sum(axis=1) == 1 << SUM_BITS).all()
         assert (np.count_nonzero(words, axis=1) == 1).all()
         words = frame.count_places(record[None])
