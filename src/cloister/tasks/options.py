@@ -95,8 +95,8 @@ def made(task: type[_Task], facts: PublicFacts, options: object, **chosen: Any) 
     return task(**{**told, **chosen})
 
 
-def needed_budget(facts: PublicFacts, hint: str = "give it") -> Budget:
+def needed_budget(budget: Budget | None, hint: str = "give it") -> Budget:
     """Return the budget, or say that the task cannot be designed without one."""
-    if facts.budget is None:
+    if budget is None:
         raise PlanError(f"budget is needed to design the task; {hint}.")
-    return facts.budget
+    return budget

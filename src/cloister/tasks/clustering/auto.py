@@ -55,7 +55,7 @@ _CROWDED = 80  # records a cluster, up to which the box is better than its direc
 
 def planned_mu(facts: PublicFacts) -> float:
     """Return the GDP parameter of the whole budget, to the digits that a plan keeps."""
-    budget = needed_budget(facts)
+    budget = needed_budget(facts.budget)
     return float(f"{gdp_mu_for(budget.epsilon, budget.delta):.12g}")
 
 

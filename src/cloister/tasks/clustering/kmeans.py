@@ -503,7 +503,7 @@ def _absolute_payload(n_features: int, frac_bits: int, count_weight: float) -> P
 
 
 def _needed(facts: PublicFacts) -> Budget:
-    return needed_budget(facts, "give it, or give rounds")
+    return needed_budget(facts.budget, "give it, or give rounds")
 
 
 def _sigma(facts: PublicFacts) -> float:
