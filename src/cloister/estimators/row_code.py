@@ -76,7 +76,7 @@ def row_code(model: Any) -> RowCode | None:
     try:
         score = _score_of(model)
         return None if score is None else RowCode(int(model.n_features_in_), score)
-    except (AttributeError, TypeError, ValueError, IndexError):
+    except (AttributeError, TypeError, ValueError, LookupError):
         return None  # not fitted, several outputs, or another version's attributes
 
 
@@ -95,7 +95,7 @@ def one_by_one(ask: Callable[[Any], Any], rows: NDArray[Any]) -> NDArray[Any]:
     DataError
         If it refuses a record, or does not answer each row.
     """
-    buffer = aligned((_COPIES, rows.shape[1]), rows.dtype)
+    buffer = _aligned((_COPIES, rows.shape[1]), rows.dtype)
     answers = []
     for row in rows:
         buffer[:] = row
@@ -139,15 +139,14 @@ def _cell(cell: Any) -> Any:
     return float(cell) if isinstance(cell, bool | int | float | np.bool_ | np.number) else cell
 
 
-def aligned(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
-    """Return an array of zeros that begins on a border of 64 bytes, as BLAS may care."""
+def _aligned(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+    """Return zeros that begin at a multiple of 64 bytes, as BLAS may care."""
     if np.dtype(dtype).hasobject:
         return np.zeros(shape, dtype=dtype)
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     raw = np.zeros(size + _ALIGNED, dtype=np.uint8)
     first = -raw.ctypes.data % _ALIGNED
-    found: NDArray[Any] = raw[first : first + size].view(dtype).reshape(shape)
-    return found
+    return np.asarray(raw[first : first + size].view(dtype).reshape(shape))
 
 
 # The classes that are known -----------------------------------------------------------------------
@@ -205,12 +204,14 @@ def _logistic_regression(model: Any) -> Score | None:
     return lambda rows: _softmax(margins(rows))
 
 
+def _classifies(model: Any) -> bool:
+    return type(model).__name__.endswith("Classifier")  # its class is one of _CODE
+
+
 def _trees(model: Any) -> Score:
     """Return the mean of the trees of a forest, or of one tree."""
-    from sklearn.base import is_classifier
-
     parts = getattr(model, "estimators_", [model])
-    trees = [_tree(part.tree_, classifies=is_classifier(model)) for part in parts]
+    trees = [_tree(part.tree_, classifies=_classifies(model)) for part in parts]
 
     def score(rows: Floats) -> Floats:
         return np.asarray(sum(tree(rows) for tree in trees) / len(trees))
@@ -253,8 +254,6 @@ def _tree(tree: Any, *, classifies: bool) -> Score:
 
 
 def _boosted(model: Any) -> Score:
-    from sklearn.base import is_classifier
-
     if not isinstance(model.init_, str) and type(model.init_).__module__ != "sklearn.dummy":
         raise ValueError("a first guess by another model")
     # the first guess is the same for each record, so it is asked about none
@@ -269,7 +268,7 @@ def _boosted(model: Any) -> Score:
                 total[:, k] += rate * tree(rows)[:, 0]
         return total
 
-    if not is_classifier(model):
+    if not _classifies(model):
         return raw
     factor = 2.0 if model.loss == "exponential" else 1.0
     if len(start) == 1:
@@ -285,17 +284,15 @@ _ACTIVATIONS: dict[str, Callable[[Floats], Floats]] = {
 }
 
 
+_OUTPUTS = {"identity": _ACTIVATIONS["identity"], "logistic": _two, "softmax": _softmax}
+
+
 def _perceptron(model: Any) -> Score:
     layers = [
         (_numbers(weights), _numbers(start))
         for weights, start in zip(model.coefs_, model.intercepts_, strict=True)
     ]
-    hidden = _ACTIVATIONS.get(str(model.activation))
-    last = {"identity": _ACTIVATIONS["identity"], "logistic": _two, "softmax": _softmax}.get(
-        str(model.out_activation_)
-    )
-    if hidden is None or last is None:
-        raise ValueError("another activation")
+    hidden, last = _ACTIVATIONS[model.activation], _OUTPUTS[model.out_activation_]
     if model.out_activation_ == "logistic" and layers[-1][0].shape[1] != 1:
         raise ValueError("several labels")
 
