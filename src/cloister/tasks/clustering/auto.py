@@ -63,17 +63,9 @@ def planned_mu(facts: PublicFacts) -> float:
 class Auto:
     """Private k-means by synopsis, clipped Lloyd rounds and shrinkage.
 
-    Parameters
-    ----------
-    mu : float, > 0
-        GDP parameter of the whole budget; lengths of frames follow from it.
-    frac_bits : int
-        Records, centres and what a record adds lie on multiples of ``2**-frac_bits``.
-
-    Notes
-    -----
-    Rounds, lengths and shares are functions of these numbers, so all profiles can carry it.
-    docs/proofs/auto.md proves its guarantee.
+    Records, centres and what a record adds lie on multiples of ``2**-frac_bits``; `mu` is the GDP
+    parameter of the whole budget. Rounds, lengths and shares are functions of the public numbers,
+    so all profiles can carry it. docs/proofs/auto.md proves its guarantee.
     """
 
     name: ClassVar[str] = "auto"

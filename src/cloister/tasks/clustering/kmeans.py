@@ -117,14 +117,10 @@ class Payload:
 class _LloydLoop(ABC):
     """The loop the four methods share; a method says its payload and its noise.
 
-    Parameters
-    ----------
-    frac_bits : int
-        Records and centres lie on multiples of ``2**-frac_bits`` in ``[-1, 1]``.
-    relocate_empty : bool
-        Whether a centre whose noisy size is within its noise starts again beside the largest
-        cluster, but for the last round. Made from released values, so it costs nothing; the
-        published methods leave it.
+    Records and centres lie on multiples of ``2**-frac_bits`` in ``[-1, 1]``. With `relocate_empty`
+    a centre whose noisy size is within its noise starts again beside the largest cluster, but for
+    the last round. That is made from released values, so it costs nothing; the published methods
+    do without.
     """
 
     name: ClassVar[str]
@@ -219,10 +215,7 @@ class _LloydLoop(ABC):
         ).ravel()
 
     def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
-        """Move each centre by noisy sum over noisy count, at most the radius, back into the box.
-
-        The interval is that of the ratio itself, which neither radius nor box has changed.
-        """
+        """Move each centre by noisy sum over noisy count, at most the radius, back into the box."""
         payload, block = self.payload(t), released["sums"]
         sum_std = block.noise_std / (1 << self.frac_bits)
         count_std = block.noise_std / payload.count_word
@@ -386,9 +379,7 @@ class FastLloyd(_LloydLoop):
     ----------
     first_radius, radius : float in (0, 2 sqrt(n_features)], grid coordinates
         In the first and in the later rounds a record counts only within this distance of its
-        centre, which bounds what it adds, and the centre moves at most this far.
-    radius_clip : bool
-        Whether a move is shortened to the radius.
+        centre, which bounds what it adds; with `radius_clip` the centre moves at most this far.
 
     Notes
     -----

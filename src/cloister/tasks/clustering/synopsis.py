@@ -1,6 +1,6 @@
 """What is done with released counts: make them a distribution, and cluster it.
 
-Everything here is post-processing of public numbers, the same on every machine for the same seed.
+All of it is post-processing of public numbers, the same on every machine for the same seed.
 """
 
 from __future__ import annotations
