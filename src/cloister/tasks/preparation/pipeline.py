@@ -39,7 +39,7 @@ from cloister.task import (
 )
 from cloister.tasks.columns import grid_of
 from cloister.tasks.examples import MIXED, Example
-from cloister.tasks.options import design, made, options_of
+from cloister.tasks.options import design, made, needed_budget, options_of
 from cloister.tasks.state import part_of, prefixed
 
 _PREPARING_SHARE = 0.1  # of the budget, for each step before the last, by default
@@ -132,8 +132,7 @@ class Pipeline:
         """Design each step for its part of the budget and the columns that reach it."""
         from cloister.tasks import TASKS  # which holds this class, too
 
-        if facts.budget is None:
-            raise PlanError("budget is needed for a pipeline; give it.")
+        budget = needed_budget(facts.budget)
         names = [name for name, _ in options.steps]
         cls._check_names(names, TASKS)
         before = len(names) - 1
@@ -151,7 +150,7 @@ class Pipeline:
                     facts,
                     n_features=len(reaching),
                     columns=reaching,
-                    budget=gdp_part(facts.budget, share),
+                    budget=gdp_part(budget, share),
                 ),
                 {**_kept(TASKS[name], kept if len(designed) < before else ()), **given},
             )
@@ -159,7 +158,7 @@ class Pipeline:
             if isinstance(step, Transformer):
                 reaching = step.output
         task = made(cls, facts, options, steps=tuple(designed), shares=shares)
-        _check_signals(designed, shares, facts.budget, facts.nominal_n, options.least_signal)
+        _check_signals(designed, shares, budget, facts.nominal_n, options.least_signal)
         return task
 
     @classmethod

@@ -46,7 +46,7 @@ from cloister.task import (
 )
 from cloister.tasks.columns import position
 from cloister.tasks.examples import MIXED, Example
-from cloister.tasks.options import Keep, made
+from cloister.tasks.options import Keep, made, needed_budget
 from cloister.tasks.scores import Estimate
 
 BRANCHES = 4  # of a cell; of 256 cells it makes the least noise of a running sum [QYL13]_
@@ -269,8 +269,7 @@ def check_used(used: Sequence[int], n_features: int) -> None:
 
 def usual_levels(nominal_n: int, budget: Budget | None, n_columns: int) -> int:
     """Return how many levels suit a plan: its finest cells hold about what noise can hide."""
-    if budget is None:
-        raise PlanError("budget is needed to choose the levels of trees; give it, or give levels.")
+    budget = needed_budget(budget, "give it, or give levels")
     noise = gaussian_noise_multiplier(budget.epsilon, budget.delta) * sqrt(max(n_columns, 1))
     for levels in range(*_LEVELS):
         if BRANCHES**levels >= nominal_n / (noise * sqrt(levels)):
