@@ -40,6 +40,8 @@ State = Mapping[str, Floats]
 """Named public arrays in grid coordinates (1.0 is the edge of the box)."""
 GridState = Mapping[str, Integers]
 """The same arrays rounded to the grid, as every party holds them."""
+Results = Mapping[str, Floats]
+"""Named released arrays in the users' units."""
 
 
 @dataclass(frozen=True)
@@ -224,7 +226,7 @@ class Task(Protocol):
     def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
         """Return the next public state from what was released; costs no privacy."""
 
-    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
+    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
         """Return the expected half-widths of `results`, before anything is spent.
 
         Parameters
@@ -241,13 +243,19 @@ class Task(Protocol):
             what results are made of. May be empty.
         """
 
-    def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
+    def results(self, state: GridState, grid: Grid) -> Results:
         """Return the final answer in the users' units."""
 
-    def displays(
-        self, results: Mapping[str, Floats], columns: tuple[str, ...]
-    ) -> tuple[Display, ...]:
+    def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return the tables and pictures of the report."""
+
+
+class Gaussian:
+    """What tasks have in common whose noise is Gaussian, under every trust model."""
+
+    private: ClassVar[bool] = True
+    profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
+    mechanism: ClassVar[Mechanism] = "gaussian"
 
 
 def inside(records: Records, frac_bits: int) -> Records:
@@ -309,7 +317,7 @@ class Transformer(Task, Protocol):
     def output(self) -> tuple[PublicColumn, ...]:
         """The columns after the change; known from the plan alone."""
 
-    def transform(self, results: Mapping[str, Floats], records: Records) -> Records:
+    def transform(self, results: Results, records: Records) -> Records:
         """Return one grid record for each grid record.
 
         Parameters
@@ -336,7 +344,7 @@ class Classifier(Task, Protocol):
     def classes(self) -> tuple[str, ...]:
         """Every class, in the order of the schema."""
 
-    def probabilities(self, results: Mapping[str, Floats], records: Records) -> Floats:
+    def probabilities(self, results: Results, records: Records) -> Floats:
         """Return the probability of each class; the target column of the records is not looked at.
 
         Parameters
@@ -359,7 +367,7 @@ class Regressor(Task, Protocol):
     def target(self) -> int:
         """The column that holds the number."""
 
-    def predict(self, results: Mapping[str, Floats], records: Records) -> Floats:
+    def predict(self, results: Results, records: Records) -> Floats:
         """Return the predicted target; shape (n_samples,), data units of the target."""
 
 

@@ -105,7 +105,6 @@ def read_labelled(
     X : table, path, or list of these, one for each silo; or list of pairs (X, y)
     y : array_like of shape (n_samples,), a list of these, or None
         None where the target is a column of X, or X is a list of pairs.
-    spending : Spending
     target : str, optional
         The column of a schema that is to be predicted.
     classes : sequence, "in_y" or None

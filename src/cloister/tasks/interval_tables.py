@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from cloister.display import Between, Measured, Table
-from cloister.task import Floats
+from cloister.task import Floats, Results
 from cloister.tasks.population import ENDS, POPULATION_NOTE
 
 INTERVALS = "[ , ] are 95 % confidence intervals (privacy noise only)."
@@ -13,7 +13,7 @@ MARGINS = "± is the margin of error of a 95 % confidence interval (privacy nois
 WITH_POPULATION = f"{INTERVALS} {POPULATION_NOTE}"
 
 
-def between(results: Mapping[str, Floats], name: str, i: int = 0) -> Between:
+def between(results: Results, name: str, i: int = 0) -> Between:
     """Return the i-th number of a result with both ends of its intervals."""
 
     def numbers(*ends: str) -> list[float]:
@@ -28,7 +28,7 @@ def table_of(
     title: str,
     rows: Sequence[str],
     columns: Mapping[str, str],
-    results: Mapping[str, Floats],
+    results: Results,
     note: str,
     *,
     corner: str = "",
@@ -42,7 +42,7 @@ def table_of(
 
 
 def table_of_measures(
-    title: str, measures: Mapping[str, str], results: Mapping[str, Floats], note: str
+    title: str, measures: Mapping[str, str], results: Results, note: str
 ) -> Table:
     """Return a table with a row for each result of one number, by its name."""
     rows = tuple((text, between(results, name)) for text, name in measures.items())

@@ -32,6 +32,7 @@ from cloister.task import (
     PublicColumn,
     PublicFacts,
     Records,
+    Results,
 )
 from cloister.tasks import scores
 from cloister.tasks.columns import categories_of, codes, in_batches
@@ -229,14 +230,14 @@ class Evaluation(Evaluated):
             predicted = codes(records[:, self.prediction], levels, self.frac_bits)
         return bins, predicted
 
-    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
+    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
         """Return the half-width of the 95 % interval of a cell of the first table, in records."""
         name = self.blocks(0)[0].name
         half_width = INTERVAL_95["gaussian"] * noise_std / (1 << FINE)
         return {f"{name}_half_width": np.array([half_width])}
 
     def measured(
-        self, tables: Mapping[str, Floats], noise: Mapping[str, float], layers: int
+        self, tables: Results, noise: Mapping[str, float], layers: int
     ) -> dict[str, Floats]:
         """Return the sum of so many layers, and every measure with its 95 % noise interval.
 
@@ -289,7 +290,7 @@ class Evaluation(Evaluated):
         return scores.unit_to_probability((np.arange(self.n_bins) + 0.5) / self.n_bins)
 
     def _made_consistent(
-        self, tables: Mapping[str, Floats], noise: Mapping[str, float]
+        self, tables: Results, noise: Mapping[str, float]
     ) -> tuple[list[scores.ScoreHistogram], Floats | None, float]:
         """Return histograms and matrix that agree where they count the same, and its variance."""
         variance = {name: std**2 for name, std in noise.items()}
@@ -324,9 +325,7 @@ class Evaluation(Evaluated):
             )
         return heads, confusion, variance["confusion"]
 
-    def displays(
-        self, results: Mapping[str, Floats], columns: tuple[str, ...]
-    ) -> tuple[Display, ...]:
+    def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return measures, confusion matrix, ROC curves and calibration."""
         shown: list[Display] = [self.table_of_model(results)]
         if "confusion" in results:
@@ -348,7 +347,7 @@ class Evaluation(Evaluated):
             shown += self._curves(results, head)
         return (*shown, *self.tables_of_silos(results))
 
-    def _curves(self, results: Mapping[str, Floats], head: int) -> list[Display]:
+    def _curves(self, results: Results, head: int) -> list[Display]:
         of = self.classes[head if self.heads > 1 else 1]
         shown: list[Display] = [
             Curve(

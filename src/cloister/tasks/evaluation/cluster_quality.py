@@ -32,13 +32,13 @@ from cloister.task import (
     INTERVAL_95,
     Block,
     Floats,
+    Gaussian,
     GridState,
     Integers,
-    Mechanism,
-    Profile,
     PublicFacts,
     Records,
     Released,
+    Results,
     State,
 )
 from cloister.tasks import scores
@@ -52,7 +52,7 @@ _WEIGHTS = {"rings": 0.2, "moments": 0.45, "silhouettes": 0.35}
 
 
 @declared
-class ClusterQuality:
+class ClusterQuality(Gaussian):
     """Quality of public centres on the silos' records.
 
     Parameters
@@ -68,9 +68,6 @@ class ClusterQuality:
     """
 
     name: ClassVar[str] = "cluster-quality"
-    private: ClassVar[bool] = True
-    profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
-    mechanism: ClassVar[Mechanism] = "gaussian"
     rounds: ClassVar[int] = 2
 
     example: ClassVar[Example] = Example(
@@ -207,12 +204,12 @@ class ClusterQuality:
         first = _RINGS - int(np.argmin(np.append(small[::-1], False)))
         return float(self._walls[min(first, _RINGS - 1)])
 
-    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
+    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
         """Return the half-width of the 95 % interval of each cluster's size, in records."""
         half_width = INTERVAL_95["gaussian"] * noise_std / (1 << FINE)
         return {"size_half_width": np.array([half_width])}
 
-    def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
+    def results(self, state: GridState, grid: Grid) -> Results:
         """Return measures with the ends of their 95 % noise intervals.
 
         Returns
@@ -286,9 +283,7 @@ class ClusterQuality:
         value = weights @ width
         return scores.Estimate(value, np.maximum(value - below, 0.0), value + above)
 
-    def displays(
-        self, results: Mapping[str, Floats], columns: tuple[str, ...]
-    ) -> tuple[Display, ...]:
+    def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return a table of the measures and the silhouette of each cluster."""
         names = {
             "nicv": "mean squared distance (NICV)",

@@ -32,14 +32,14 @@ from cloister.task import (
     INTERVAL_95,
     Block,
     Floats,
+    Gaussian,
     GridState,
     Integers,
-    Mechanism,
-    Profile,
     PublicColumn,
     PublicFacts,
     Records,
     Released,
+    Results,
     State,
 )
 from cloister.tasks.columns import position
@@ -125,7 +125,7 @@ def _items(entry: str | int | tuple[str | int, ...], facts: PublicFacts) -> tupl
 
 
 @declared
-class Apriori:
+class Apriori(Gaussian):
     """Supports of itemsets of 1 to 3 items, with noise.
 
     Parameters
@@ -154,9 +154,6 @@ class Apriori:
     """
 
     name: ClassVar[str] = "apriori"
-    private: ClassVar[bool] = True
-    profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
-    mechanism: ClassVar[Mechanism] = "gaussian"
 
     example: ClassVar[Example] = Example(
         tuple(
@@ -493,7 +490,7 @@ class Apriori:
 
     # --- What is said -----------------------------------------------------------------------------
 
-    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
+    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
         """Return the expected half-width of a counted support, as a part of all baskets.
 
         Before the first round nothing is known of baskets; `basket_size` stands for the limit.
@@ -501,7 +498,7 @@ class Apriori:
         full = _WHOLE * _adds_in_full(self.basket_size * _WHOLE**2)
         return {"half_width": np.array([INTERVAL_95["gaussian"] * noise_std / full / nominal_n])}
 
-    def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
+    def results(self, state: GridState, grid: Grid) -> Results:
         """Return all sets that were counted and may be released, as parts of all baskets.
 
         Returns
@@ -541,9 +538,7 @@ class Apriori:
             hidden |= np.logical_and.reduce([(sets == item).any(axis=1) for item in items])
         return hidden
 
-    def displays(
-        self, results: Mapping[str, Floats], columns: tuple[str, ...]
-    ) -> tuple[Display, ...]:
+    def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return frequent sets, rules, and a graph of the rules."""
         return displays_of(results, columns, self.min_support, self.min_confidence, self.min_lift)
 

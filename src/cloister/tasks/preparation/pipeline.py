@@ -25,14 +25,14 @@ from cloister.privacy.calibration import gaussian_noise_multiplier, gdp_part
 from cloister.task import (
     Block,
     Floats,
+    Gaussian,
     GridState,
     Integers,
-    Mechanism,
-    Profile,
     PublicColumn,
     PublicFacts,
     Records,
     Released,
+    Results,
     State,
     Task,
     Transformer,
@@ -47,7 +47,7 @@ _PREDICTED = ("target", "truth")  # options that name the column which no step b
 
 
 @declared
-class Pipeline:
+class Pipeline(Gaussian):
     """Steps that prepare records, and a last one that answers.
 
     Parameters
@@ -69,9 +69,6 @@ class Pipeline:
     """
 
     name: ClassVar[str] = "pipeline"
-    private: ClassVar[bool] = True
-    profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
-    mechanism: ClassVar[Mechanism] = "gaussian"
 
     example: ClassVar[Example] = Example(
         MIXED,
@@ -245,20 +242,18 @@ class Pipeline:
         same = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
         return {**same, **prefixed(f"{i}.", after)}
 
-    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
+    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
         """Return what the last step expects."""
         return self.steps[-1].forecast(noise_std, nominal_n, self._grids[-1])
 
-    def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
+    def results(self, state: GridState, grid: Grid) -> Results:
         """Return the results of all steps; those before the last as ``NAME.RESULT``."""
         found: dict[str, Floats] = {}
         for i, (step, label) in enumerate(zip(self.steps, self._labels, strict=True)):
             found |= prefixed(label, step.results(part_of(state, f"{i}."), self._grids[i]))
         return found
 
-    def displays(
-        self, results: Mapping[str, Floats], columns: tuple[str, ...]
-    ) -> tuple[Display, ...]:
+    def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return the displays of all steps, the last one's first."""
         shown: list[tuple[Display, ...]] = []
         for i, step in enumerate(self.steps):
@@ -282,19 +277,19 @@ class Pipeline:
         return classes
 
     @property
-    def probabilities(self) -> Callable[[Mapping[str, Floats], Records], Floats]:
+    def probabilities(self) -> Callable[[Results, Records], Floats]:
         """As the last step's, of records before the first step."""
         return partial(self._through, self.steps[-1].probabilities)  # type: ignore[attr-defined]
 
     @property
-    def predict(self) -> Callable[[Mapping[str, Floats], Records], Floats]:
+    def predict(self) -> Callable[[Results, Records], Floats]:
         """As the last step's, of records before the first step."""
         return partial(self._through, self.steps[-1].predict)  # type: ignore[attr-defined]
 
     def _through(
         self,
-        predict: Callable[[Mapping[str, Floats], Records], Floats],
-        results: Mapping[str, Floats],
+        predict: Callable[[Results, Records], Floats],
+        results: Results,
         records: Records,
     ) -> Floats:
         for i, step in enumerate(self.steps[:-1]):
@@ -326,7 +321,7 @@ class Pipeline:
         )
         return (*labels, "")
 
-    def _results_of(self, i: int, results: Mapping[str, Floats]) -> dict[str, Floats]:
+    def _results_of(self, i: int, results: Results) -> dict[str, Floats]:
         """Return the results of one step under its own names."""
         if label := self._labels[i]:
             return part_of(results, label)

@@ -34,14 +34,14 @@ from cloister.task import (
     INTERVAL_95,
     Block,
     Floats,
+    Gaussian,
     GridState,
     Integers,
-    Mechanism,
-    Profile,
     PublicColumn,
     PublicFacts,
     Records,
     Released,
+    Results,
     State,
 )
 from cloister.tasks.columns import position
@@ -68,16 +68,16 @@ _CURVES = 6
 
 
 @declared
-class Quantiles:
+class Quantiles(Gaussian):
     """Quantiles and distributions of columns of numbers.
 
     Parameters
     ----------
     used : tuple of int
         Columns whose quantiles are released.
-    levels : int in [1, 6]
+    levels : int
         Of a tree; its finest level has ``4**levels`` cells.
-    rounds : int, 1 or 2
+    rounds : int
         Trees: over cells of equal width, then over cells that the first one chose.
 
     Notes
@@ -87,9 +87,6 @@ class Quantiles:
     """
 
     name: ClassVar[str] = "quantiles"
-    private: ClassVar[bool] = True
-    profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
-    mechanism: ClassVar[Mechanism] = "gaussian"
 
     example: ClassVar[Example] = Example(MIXED)
 
@@ -181,7 +178,7 @@ class Quantiles:
         inner, _ = running_variance(self.levels)
         return word * sqrt(float(inner.max())) / max(nominal_n, 1)
 
-    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
+    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
         """Return the half-widths of the share of records below a place, and of the count."""
         return self._half_widths(noise_std / (1 << FINE), float(nominal_n))
 
@@ -193,7 +190,7 @@ class Quantiles:
             "rank_half_width": np.array([z * sqrt(inner.max()) / max(count, 1.0)]),
         }
 
-    def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
+    def results(self, state: GridState, grid: Grid) -> Results:
         """Return quantiles and distributions with their 95 % noise intervals.
 
         Returns
@@ -229,9 +226,7 @@ class Quantiles:
             **self._half_widths(noise, total),
         }
 
-    def displays(
-        self, results: Mapping[str, Floats], columns: tuple[str, ...]
-    ) -> tuple[Display, ...]:
+    def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return a table of quantiles, and the distributions of the first columns."""
         ends = np.stack([results[name] for name in ("quantiles", "low", "high")], axis=2)
         rows: tuple[tuple[str | Between, ...], ...] = tuple(
@@ -309,14 +304,10 @@ def agreeing(noisy: Sequence[Floats]) -> Floats:
 
 @cache
 def running_variance(depth: int) -> tuple[Floats, float]:
-    """Return the variance of running sums of :func:`agreeing` counts, over that of a word.
+    """Return the variance of running sums of :func:`agreeing` counts, over that of a count.
 
-    Returns
-    -------
-    inner : ndarray of shape (4**depth + 1,)
-        Of the sum of the first 0, 1, ... cells, less an equal part of the total for each.
-    total : float
-        Of the total of one tree; independent of the former.
+    They are of the sum of the first 0, 1, ... cells, less an equal part of the total for each,
+    shape (4**depth + 1,); and of the total of one tree, which is independent of these.
     """
     n, factors = BRANCHES**depth, _precisions(depth)
     steps = np.tril(np.ones((n + 1, n)), -1)
@@ -344,7 +335,7 @@ def _means(values: Floats, cells: int) -> Floats:
 def quantiles_of(
     edges: Floats, counts: Floats, noise: float, probabilities: Sequence[float]
 ) -> Estimate:
-    """Return quantiles of trees with their 95 % noise intervals.
+    """Return quantiles of trees with their 95 % noise intervals, (n_trees, n_probabilities).
 
     Parameters
     ----------
@@ -352,15 +343,13 @@ def quantiles_of(
     counts : ndarray of shape (n_trees, n_cells)
         Of :func:`agreeing`.
     noise : float, >= 0
-        Standard deviation of a word of the trees, in records.
+        Standard deviation of a noisy count of the trees, in records.
     probabilities : sequence of float in (0, 1)
 
-    Returns
-    -------
-    Estimate
-        Of shape (n_trees, n_probabilities), in the units of the edges. The target is where the
-        running share of the records reaches the probability, without noise. The interval is made
-        of all cells where noise allows that.
+    Notes
+    -----
+    The target is where the running share of the records reaches the probability, without noise. The
+    interval is made of all cells where noise allows that.
     """
     trees, n = counts.shape
     inner, of_total = running_variance(round(np.log(n) / np.log(BRANCHES)))

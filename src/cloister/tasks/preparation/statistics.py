@@ -18,13 +18,13 @@ from cloister.task import (
     INTERVAL_95,
     Block,
     Floats,
+    Gaussian,
     GridState,
     Integers,
-    Mechanism,
-    Profile,
     PublicFacts,
     Records,
     Released,
+    Results,
     State,
 )
 from cloister.tasks.clipped import chunks
@@ -51,7 +51,7 @@ from cloister.tasks.scores import Estimate, ratio
 
 
 @declared
-class Statistics:
+class Statistics(Gaussian):
     """A noisy count with the means and variances of columns of numbers.
 
     Parameters
@@ -70,9 +70,6 @@ class Statistics:
     """
 
     name: ClassVar[str] = "statistics"
-    private: ClassVar[bool] = True
-    profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
-    mechanism: ClassVar[Mechanism] = "gaussian"
     rounds: ClassVar[int] = 1
 
     example: ClassVar[Example] = Example(MIXED, {"covariance": True})
@@ -155,7 +152,7 @@ class Statistics:
             "noise": np.array([block.noise_std / (1 << unit)]),
         }
 
-    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
+    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
         """Return the half-width of the count, in records."""
         noise = noise_std / (1 << (2 * self._bits if self.covariance else FINE))
         return {"count_half_width": self._count_half_width(noise)}
@@ -163,7 +160,7 @@ class Statistics:
     def _count_half_width(self, noise: float) -> Floats:
         return np.array([INTERVAL_95["gaussian"] * noise / (SQUARE if self.covariance else 1)])
 
-    def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
+    def results(self, state: GridState, grid: Grid) -> Results:
         """Return statistics in data units with their 95 % noise intervals.
 
         Returns
@@ -208,9 +205,7 @@ class Statistics:
             **found,
         }
 
-    def displays(
-        self, results: Mapping[str, Floats], columns: tuple[str, ...]
-    ) -> tuple[Display, ...]:
+    def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return a table of means and deviations, and the correlations."""
         names = tuple(columns[j] for j in self.used)
         headings = {"mean": "mean", "deviation": "deviation"}
