@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from cloister.display import Between, Measured, Table
+import numpy as np
+
+from cloister.display import Between, Curve, Measured, Table
 from cloister.task import Floats, Results
 from cloister.tasks.population import ENDS, POPULATION_NOTE
 
@@ -47,6 +49,28 @@ def table_of_measures(
     """Return a table with a row for each result of one number, by its name."""
     rows = tuple((text, between(results, name)) for text, name in measures.items())
     return Table(title, ("measure", "value"), rows, note)
+
+
+def curve_of(
+    title: str,
+    places: Floats,
+    results: Results,
+    name: str,
+    i: int,
+    *,
+    axes: tuple[str, str],
+    note: str,
+) -> Curve:
+    """Return the i-th row of a result over places, with the band of its intervals."""
+    values, low, high = (results[name + end][i] for end in ("", "_low", "_high"))
+    return Curve(title, places, values, low, high, axes=axes, note=note)
+
+
+def margins_of(results: Results, name: str) -> Floats:
+    """Return margins of error: the distance of each value to the farther end of its interval."""
+    value = results[name]
+    margins: Floats = np.maximum(results[f"{name}_high"] - value, value - results[f"{name}_low"])
+    return margins
 
 
 def table_of_count(count: Floats, half_width: Floats) -> Table:

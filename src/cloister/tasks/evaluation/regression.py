@@ -28,7 +28,7 @@ from cloister.tasks import scores
 from cloister.tasks.columns import in_batches
 from cloister.tasks.evaluation.layers import NOTE, BySilo, Evaluated, Model, ModelResults
 from cloister.tasks.examples import OTHER_NUMBER, Example
-from cloister.tasks.interval_tables import MARGINS
+from cloister.tasks.interval_tables import MARGINS, margins_of
 from cloister.tasks.options import made
 
 
@@ -164,14 +164,11 @@ class RegressionEvaluation(Evaluated):
 def _drawn(results: Results, target: str) -> Bars:
     """Return the errors that share the units of the target."""
     names = ("mae", "rmse", "bias")
-    value, low, high = (
-        np.array([results[name + end][0] for name in names]) for end in ("", "_low", "_high")
-    )
     return Bars(
         "Errors in the units of the target",
         ("mean absolute error", "root mean squared error", "bias (predicted less true)"),
-        value,
-        margin=np.maximum(high - value, value - low),
+        np.concatenate([results[name] for name in names]),
+        margin=np.concatenate([margins_of(results, name) for name in names]),
         unit=target,
         note=f"A root far above the mean comes from a few large errors. {MARGINS}",
     )

@@ -25,8 +25,6 @@ from cloister.declared import AtLeastZero, Probability, Range, WayOut, Whole, de
 from cloister.display import Display
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
-from cloister.privacy.budget import Budget
-from cloister.privacy.calibration import gaussian_noise_multiplier
 from cloister.randomness import public_generator
 from cloister.task import (
     INTERVAL_95,
@@ -217,17 +215,12 @@ class Apriori(Gaussian):
             basket_size=options.basket_size or _BASKET_SIZES[1],
             sensitive=tuple(_items(entry, facts) for entry in options.sensitive),
         )
-        budget = facts.budget
-        if options.basket_size is not None or budget is None or budget.delta == 0:
+        if options.basket_size is not None or facts.noise_multiplier is None:
             return task
-        return replace(task, basket_size=task._affordable(facts.nominal_n, budget))
-
-    def _affordable(self, nominal_n: int, budget: Budget) -> int:
-        """Return a limit of the first round whose noise is a small part of the minimum."""
-        items = self.blocks(0)[0]
-        multiplier = gaussian_noise_multiplier(budget.epsilon, budget.delta) / sqrt(items.weight)
-        size = (_FIRST_NOISE * self.min_support * nominal_n / multiplier) ** 2
-        return int(np.clip(ceil(size), *_BASKET_SIZES))
+        # a limit of the first round whose noise is a small part of the minimum
+        multiplier = facts.noise_multiplier / sqrt(task.blocks(0)[0].weight)
+        size = (_FIRST_NOISE * task.min_support * facts.nominal_n / multiplier) ** 2
+        return replace(task, basket_size=int(np.clip(ceil(size), *_BASKET_SIZES)))
 
     @property
     def rounds(self) -> int:

@@ -29,7 +29,7 @@ from cloister.declared import AtLeastZero, PartBelowOne, Range, Whole, declared
 from cloister.display import Bars, Display, Measured, Table
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
-from cloister.privacy.calibration import gaussian_noise_multiplier, gdp_part
+from cloister.privacy.calibration import gdp_part
 from cloister.randomness import public_generator
 from cloister.task import (
     FINE,
@@ -69,10 +69,9 @@ _USUAL = "usual."  # before the names of what the task that measures the usual h
 
 def _cells_along(facts: PublicFacts, used: int, n_views: int) -> int:
     """Return how many cells each side of a picture has, by the noise of their counts."""
-    budget = facts.budget
-    if budget is None or budget.delta == 0:
+    if facts.noise_multiplier is None:
         return _CELLS[0]
-    noise = gaussian_noise_multiplier(budget.epsilon, budget.delta) * sqrt(n_views / _DENSITY[1])
+    noise = facts.noise_multiplier * sqrt(n_views / _DENSITY[1])
     per_picture = facts.nominal_n / (_PER_CELL * noise)
     along = per_picture if used == 1 else sqrt(per_picture)
     return int(min(max(along, _CELLS[0]), _CELLS[1]))

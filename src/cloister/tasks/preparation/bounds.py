@@ -14,7 +14,6 @@ import numpy as np
 from cloister.declared import Ascending, Probability, declared
 from cloister.display import Display, Table
 from cloister.hazmat.fixedpoint import Grid
-from cloister.privacy.calibration import gaussian_noise_multiplier
 from cloister.task import Floats, GridState, PublicFacts, Results
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.options import Keep, made
@@ -65,9 +64,8 @@ class Bounds(Scaled):
         probabilities = options.probabilities or _USUAL
         chosen = made(Quantiles.Options, facts, options, probabilities=probabilities)
         quantiles = Quantiles.design(facts, chosen)
-        if options.probabilities is None and facts.budget is not None:
-            noise = gaussian_noise_multiplier(facts.budget.epsilon, facts.budget.delta)
-            rank = quantiles.rank_noise(noise, facts.nominal_n)
+        if options.probabilities is None and facts.noise_multiplier is not None:
+            rank = quantiles.rank_noise(facts.noise_multiplier, facts.nominal_n)
             tail = max(_USUAL[0], min(_BEYOND * rank, _MOST))
             quantiles = replace(quantiles, probabilities=(tail, 1 - tail))
         return made(cls, facts, options, quantiles=quantiles)

@@ -24,11 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cloister.declared import Length, Probability, Range, WayOut, Whole, declared
-from cloister.display import Between, Curve, Display, Table
+from cloister.display import Between, Display, Table
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
-from cloister.privacy.budget import Budget
-from cloister.privacy.calibration import gaussian_noise_multiplier
 from cloister.task import (
     FINE,
     INTERVAL_95,
@@ -46,6 +44,7 @@ from cloister.task import (
 )
 from cloister.tasks.columns import position
 from cloister.tasks.examples import MIXED, Example
+from cloister.tasks.interval_tables import curve_of
 from cloister.tasks.options import Keep, made
 from cloister.tasks.scores import Estimate
 
@@ -118,7 +117,7 @@ class Quantiles(Gaussian):
             facts,
             options,
             used=used,
-            levels=options.levels or usual_levels(facts.nominal_n, facts.budget, len(used)),
+            levels=options.levels or usual_levels(facts, len(used)),
             rounds=2 if options.refine else 1,
         )
 
@@ -236,12 +235,12 @@ class Quantiles(Gaussian):
         headings = ("column", *(f"{p:.3g}" for p in self.probabilities))
         note = "[ , ] is a 95 % confidence interval (privacy noise only), never finer than a cell."
         curves = (
-            Curve(
+            curve_of(
                 f"Distribution of {columns[j]}",
                 results["walls"][i],
-                results["distribution"][i],
-                results["distribution_low"][i],
-                results["distribution_high"][i],
+                results,
+                "distribution",
+                i,
                 axes=(columns[j], "part of the records below"),
                 note="The band is the 95 % confidence interval (privacy noise only) at each place.",
             )
@@ -262,13 +261,13 @@ def check_used(used: Sequence[int], n_features: int) -> None:
         raise PlanError(f"used must be columns of {n_features}, got {tuple(used)}.")
 
 
-def usual_levels(nominal_n: int, budget: Budget | None, n_columns: int) -> int:
+def usual_levels(facts: PublicFacts, n_columns: int) -> int:
     """Return how many levels suit a plan: its finest cells hold about what noise can hide."""
-    if budget is None:
+    if facts.noise_multiplier is None:
         raise PlanError("budget is needed to choose the levels of trees; give it, or give levels.")
-    noise = gaussian_noise_multiplier(budget.epsilon, budget.delta) * sqrt(max(n_columns, 1))
+    noise = facts.noise_multiplier * sqrt(max(n_columns, 1))
     for levels in range(*_LEVELS):
-        if BRANCHES**levels >= nominal_n / (noise * sqrt(levels)):
+        if BRANCHES**levels >= facts.nominal_n / (noise * sqrt(levels)):
             return levels
     return _LEVELS[1]
 
