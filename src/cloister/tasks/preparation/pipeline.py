@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from itertools import accumulate
+from itertools import accumulate, chain
 from math import ceil, sqrt
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self, cast
 
 import numpy as np
 
@@ -28,7 +28,6 @@ from cloister.task import (
     Gaussian,
     GridState,
     Integers,
-    PublicColumn,
     PublicFacts,
     Records,
     Released,
@@ -44,6 +43,9 @@ from cloister.tasks.state import part_of, prefixed
 
 _PREPARING_SHARE = 0.1  # of the budget, for each step before the last, by default
 _PREDICTED = ("target", "truth")  # options that name the column which no step before may change
+
+
+_Predict = Callable[[Results, Records], Floats]
 
 
 @declared
@@ -105,11 +107,15 @@ class Pipeline(Gaussian):
     def __post_init__(self) -> None:
         _check_shares(self.shares, len(self.steps))
         width = len(self.names)
-        for step in self.steps:
-            if not step.private or step.mechanism != "gaussian" or step.profiles != self.profiles:
+        for i, step in enumerate(self.steps):
+            gaussian = step.private and step.mechanism == "gaussian"
+            changes = isinstance(step, Transformer)
+            last = i == len(self.steps) - 1
+            if not gaussian or step.profiles != self.profiles or not (changes or last):
                 raise PlanError(
-                    f"step {step.name!r} cannot be part of a pipeline; its noise must be Gaussian "
-                    "under every profile."
+                    f"step {step.name!r} cannot be part of a pipeline here; its noise must be "
+                    "Gaussian under every trust model, and only the last step may leave records "
+                    "as they are."
                 )
             if (step.n_features, step.frac_bits) != (width, self.frac_bits):
                 raise PlanError(
@@ -117,12 +123,12 @@ class Pipeline(Gaussian):
                     f"{self.frac_bits} frac_bits, got {step.n_features} with {step.frac_bits}; "
                     "design the pipeline again."
                 )
-            if isinstance(step, Transformer):
-                width = len(step.output)
-            elif step is not self.steps[-1]:
-                raise PlanError(
-                    f"step {step.name!r} changes no records, so it must be the last one."
-                )
+            width = width if last else len(self._before[i].output)
+
+    @cached_property
+    def _before(self) -> tuple[Transformer, ...]:
+        """The steps before the last, which change records."""
+        return cast(tuple[Transformer, ...], self.steps[:-1])
 
     @classmethod
     def design(cls, facts: PublicFacts, options: Options) -> Self:
@@ -140,23 +146,16 @@ class Pipeline(Gaussian):
         last = options.steps[-1][1]
         kept = tuple(last[name] for name in _PREDICTED if name in last)
         designed: list[Task] = []
-        reaching = facts.columns
+        here = facts
         for (name, given), share in zip(options.steps, shares, strict=True):
-            step = design(
-                TASKS[name],
-                replace(
-                    facts,
-                    n_features=len(reaching),
-                    columns=reaching,
-                    budget=gdp_part(facts.budget, share),
-                ),
-                {**_kept(TASKS[name], kept if len(designed) < before else ()), **given},
-            )
+            here = replace(here, budget=gdp_part(facts.budget, share))
+            keeps = _kept(TASKS[name], kept) if len(designed) < before else {}
+            step = design(TASKS[name], here, {**keeps, **given})
             designed.append(step)
             if isinstance(step, Transformer):
-                reaching = step.output
+                here = replace(here, n_features=len(step.output), columns=step.output)
         task = made(cls, facts, options, steps=tuple(designed), shares=shares)
-        _check_signals(designed, shares, facts.budget, facts.nominal_n, options.least_signal)
+        task._check_signals(facts.budget, facts.nominal_n, options.least_signal)
         return task
 
     @classmethod
@@ -188,9 +187,13 @@ class Pipeline(Gaussian):
     @property
     def reaching(self) -> tuple[str, ...]:
         """Names of the columns that reach the last step."""
-        if len(self.steps) == 1:
-            return self.names
-        return tuple(column.name for column in _output(self.steps[-2]))
+        return self._names[-1]
+
+    @cached_property
+    def _names(self) -> tuple[tuple[str, ...], ...]:
+        """Names of the columns that reach each step."""
+        after = (tuple(column.name for column in step.output) for step in self._before)
+        return (self.names, *after)
 
     @property
     def last_grid(self) -> Grid:
@@ -229,10 +232,10 @@ class Pipeline(Gaussian):
         """Change records as the steps before say, and sum what the step of the round sums."""
         i, own = self._place(t)
         one = 1 << self.frac_bits
-        for j in range(i):
-            results = self.steps[j].results(part_of(state, f"{j}."), self._grids[j])
+        for j, step in enumerate(self._before[:i]):
+            results = step.results(part_of(state, f"{j}."), self._grids[j])
             # whatever a transformer made of hostile numbers, it is a record of the grid
-            records = np.clip(_transformer(self.steps[j]).transform(results, records), -one, one)
+            records = np.clip(step.transform(results, records), -one, one)
         return self.steps[i].contribute(own, part_of(state, f"{i}."), records)
 
     def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
@@ -255,12 +258,12 @@ class Pipeline(Gaussian):
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return the displays of all steps, the last one's first."""
-        shown: list[tuple[Display, ...]] = []
-        for i, step in enumerate(self.steps):
-            shown.append(step.displays(self._results_of(i, results), columns))
-            if isinstance(step, Transformer):
-                columns = tuple(column.name for column in step.output)
-        return tuple(display for part in reversed(shown) for display in part)
+        reaching = (columns, *self._names[1:])
+        shown = [
+            step.displays(self._results_of(i, results), reaching[i])
+            for i, step in enumerate(self.steps)
+        ]
+        return tuple(chain.from_iterable(reversed(shown)))
 
     # What the last step can do for a record, the pipeline can: these are absent where it cannot. --
 
@@ -277,24 +280,37 @@ class Pipeline(Gaussian):
         return classes
 
     @property
-    def probabilities(self) -> Callable[[Results, Records], Floats]:
+    def probabilities(self) -> _Predict:
         """As the last step's, of records before the first step."""
         return partial(self._through, self.steps[-1].probabilities)  # type: ignore[attr-defined]
 
     @property
-    def predict(self) -> Callable[[Results, Records], Floats]:
+    def predict(self) -> _Predict:
         """As the last step's, of records before the first step."""
         return partial(self._through, self.steps[-1].predict)  # type: ignore[attr-defined]
 
-    def _through(
-        self,
-        predict: Callable[[Results, Records], Floats],
-        results: Results,
-        records: Records,
-    ) -> Floats:
-        for i, step in enumerate(self.steps[:-1]):
-            records = _transformer(step).transform(self._results_of(i, results), records)
+    def _through(self, predict: _Predict, results: Results, records: Records) -> Floats:
+        for i, step in enumerate(self._before):
+            records = step.transform(self._results_of(i, results), records)
         return predict(self._results_of(len(self.steps) - 1, results), records)
+
+    def _check_signals(self, budget: Budget, nominal_n: int, least: float) -> None:
+        """Refuse steps that would release noise alone, and say what would fit."""
+        whole = [_signal(step, budget, nominal_n) for step in self.steps]
+        signals = [signal * sqrt(share) for signal, share in zip(whole, self.shares, strict=True)]
+        weakest = min(range(len(signals)), key=signals.__getitem__)
+        if signals[weakest] >= least:
+            return
+        factor = least / signals[weakest]
+        fits = [f"epsilon >= {gdp_part(budget, factor**2).epsilon:.2g}"]
+        fits.append(f"nominal_n >= {ceil(factor * nominal_n)}")
+        if self._before and whole[-1] >= least:
+            fits.append(f"the step {self.steps[-1].name!r} alone")
+        raise PlanError(
+            f"budget too small for step {weakest + 1}, {self.steps[weakest].name!r}: all records "
+            f"together would be {signals[weakest]:.2g} times its noise, wanted {least:g}; about "
+            f"{' or '.join(fits)} would fit."
+        )
 
     @cached_property
     def _ends(self) -> tuple[int, ...]:
@@ -308,13 +324,13 @@ class Pipeline(Gaussian):
     @cached_property
     def _grids(self) -> tuple[Grid, ...]:
         """The grid of the records that reach each step."""
-        after = (grid_of(_output(step), self.frac_bits) for step in self.steps[:-1])
+        after = (grid_of(step.output, self.frac_bits) for step in self._before)
         return (Grid(self.low, self.high, self.frac_bits), *after)
 
     @cached_property
     def _labels(self) -> tuple[str, ...]:
         """What stands before the names of each step's results."""
-        names = [step.name for step in self.steps[:-1]]
+        names = [step.name for step in self._before]
         labels = (
             f"{name}-{names[:i].count(name) + 1}." if name in names[:i] else f"{name}."
             for i, name in enumerate(names)
@@ -327,16 +343,6 @@ class Pipeline(Gaussian):
             return part_of(results, label)
         others = tuple(self._labels[:-1])
         return {name: value for name, value in results.items() if not name.startswith(others)}
-
-
-def _transformer(step: Task) -> Transformer:
-    assert isinstance(step, Transformer)
-    return step
-
-
-def _output(step: Task) -> tuple[PublicColumn, ...]:
-    """Return the columns after a step that is not the last."""
-    return _transformer(step).output
 
 
 def _check_shares(shares: tuple[float, ...], n_steps: int) -> None:
@@ -352,31 +358,6 @@ def _kept(task: type[Task], kept: tuple[str, ...]) -> dict[str, Any]:
     """Return the option that a step leaves some columns as they are, where it has that."""
     has = kept and any(one.name == "keep" for one in options_of(task))
     return {"keep": kept} if has else {}
-
-
-def _check_signals(
-    steps: Sequence[Task],
-    shares: Sequence[float],
-    budget: Budget,
-    nominal_n: int,
-    least: float,
-) -> None:
-    """Refuse steps that would release noise alone, and say what would fit."""
-    whole = [_signal(step, budget, nominal_n) for step in steps]
-    signals = [signal * sqrt(share) for signal, share in zip(whole, shares, strict=True)]
-    weakest = min(range(len(steps)), key=signals.__getitem__)
-    if signals[weakest] >= least:
-        return
-    factor = least / signals[weakest]
-    fits = [f"epsilon >= {gdp_part(budget, factor**2).epsilon:.2g}"]
-    fits.append(f"nominal_n >= {ceil(factor * nominal_n)}")
-    if len(steps) > 1 and whole[-1] >= least:
-        fits.append(f"the step {steps[-1].name!r} alone")
-    raise PlanError(
-        f"budget too small for step {weakest + 1}, {steps[weakest].name!r}: all records together "
-        f"would be {signals[weakest]:.2g} times its noise, wanted {least:g}; about "
-        f"{' or '.join(fits)} would fit."
-    )
 
 
 def _signal(step: Task, budget: Budget, nominal_n: int) -> float:
