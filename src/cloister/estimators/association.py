@@ -173,7 +173,7 @@ def _with_baskets(X: Any) -> Any:
     """Return :class:`Baskets` for a list of lists or sets of items in memory.
 
     Several silos say so themselves, as a list of Baskets: of nested lists without an item nobody
-    could tell whether they are silos or baskets, and how many silos there are is public.
+    could say whether they are silos or baskets, and how many silos there are is public.
     """
     if not isinstance(X, list | tuple) or not X or not all(isinstance(p, _BASKET) for p in X):
         return X

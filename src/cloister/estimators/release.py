@@ -109,7 +109,7 @@ class Released:
 
 
 def account_of(ledger: Ledger | str | Path | None, dataset: str | None) -> Account | None:
-    """Return where a release is charged, or None without a ledger, of which a warning tells."""
+    """Return where a release is charged, or None without a ledger, with a warning."""
     if ledger is None:
         say_uncounted()
         return None

@@ -31,12 +31,7 @@ def written(known: Any) -> State:
 def read(kind: type[_Known], state: GridState, frac_bits: int) -> _Known:
     """Return what :func:`written` wrote, after it was rounded to the grid.
 
-    Parameters
-    ----------
-    kind : type
-        A dataclass with fields of ``float``, ``int``, ``Floats`` and ``Integers``.
-    state : mapping
-    frac_bits : int
+    The fields of the dataclass are of ``float``, ``int``, ``Floats`` and ``Integers``.
     """
     return kind(**{name: _value(of, state[name], frac_bits) for name, of in _fields(kind)})  # type: ignore[arg-type]  # classes are hashable
 

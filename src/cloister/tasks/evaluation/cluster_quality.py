@@ -1,7 +1,7 @@
 """How good released centres are: spread, separation and silhouettes of the records around them.
 
 Two rounds. In the first each record adds itself to one of a few public rings of distances to its
-nearest centre; the released counts tell how far records reach. In the second, distances are
+nearest centre; the released counts show how far records reach. In the second, distances are
 clipped to that reach, so that their noise is no larger than the clusters ask for.
 
 References

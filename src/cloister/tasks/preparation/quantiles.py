@@ -139,9 +139,9 @@ class Quantiles(Gaussian):
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return all levels of all columns' trees under one noise."""
         touched, one = len(self.used) * self.levels, 1 << FINE
-        words = sum(BRANCHES**level for level in range(1, self.levels + 1))
+        counts = sum(BRANCHES**level for level in range(1, self.levels + 1))
         share = 1.0 if self.rounds == 1 else (_FIRST_SHARE, 1 - _FIRST_SHARE)[t]
-        return (Block("trees", (len(self.used), words), touched * one, touched * one**2, share),)
+        return (Block("trees", (len(self.used), counts), touched * one, touched * one**2, share),)
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         """Return how many records are in each cell of each level."""
