@@ -119,19 +119,14 @@ class PublicFacts:
 
     Parameters
     ----------
-    n_features : int, >= 1
-        Number of columns.
     nominal_n : int, >= 1
         Public contract value for the number of records in all silos.
     budget : Budget or None
         None for a task that is not private.
-    frac_bits : int
-        Fineness of the grid.
     columns : tuple of PublicColumn
-        Those that the job uses, in order.
-    silos : tuple of str
+        Those that the job uses, in order; `n_features` is their number.
     unit : str
-        Unit of privacy of the schema.
+        Privacy unit of the schema.
     """
 
     n_features: Whole
@@ -187,13 +182,11 @@ class Task(Protocol):
     Attributes
     ----------
     name : str
-        The word for it in plans and on the command line.
+        What it is called in plans and on the command line.
     private : bool
         Whether its release, with the plan's noise, satisfies the stated guarantee.
     profiles : frozenset of {"local", "group", "pairwise"}
-        Trust profiles under which every frame is a function of the plan alone.
-    n_features, frac_bits, rounds : int
-    mechanism : {"gaussian", "laplace", "none"}
+        Trust models under which every frame is a function of the plan alone.
     """
 
     name: ClassVar[str]
@@ -236,20 +229,10 @@ class Task(Protocol):
         """Return the next public state from what was released; costs no privacy."""
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
-        """Return the expected half-widths of `results`, before anything is spent.
+        """Return the expected half-widths, before anything is spent; may be empty.
 
-        Parameters
-        ----------
-        noise_std : float
-            Of each integer of the last round's first block.
-        nominal_n : int
-        grid : Grid
-
-        Returns
-        -------
-        mapping
-            Half-widths by name, ``..._half_width``, in the users' units: those of `results`, or of
-            what results are made of. May be empty.
+        They are in the users' units, by name, ``..._half_width``: those of `results`, or of what
+        results are made of. `noise_std` is of each integer of the last round's first block.
         """
 
     def results(self, state: GridState, grid: Grid) -> Results:
@@ -271,17 +254,8 @@ def inside(records: Records, frac_bits: int) -> Records:
     """Return the records within the box of the grid; one outside it must add nothing to a sum.
 
     A task proves its bounds for coordinates of at most ``2**frac_bits`` steps. Whoever reads
-    records keeps to that; here it no longer matters whether they did.
-
-    Parameters
-    ----------
-    records : ndarray of shape (n, n_features), int32
-    frac_bits : int
-
-    Raises
-    ------
-    PlanError
-        If the records are no such table.
+    records keeps to that; here it no longer matters whether they did. A PlanError refuses anything
+    but int32 of shape (n, n_features).
     """
     if records.ndim != 2 or records.dtype != np.int32:
         raise PlanError(

@@ -27,6 +27,7 @@ from cloister.task import (
     Results,
     State,
 )
+from cloister.tasks import moments
 from cloister.tasks.clipped import chunks
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.interval_tables import (
@@ -34,16 +35,6 @@ from cloister.tasks.interval_tables import (
     WITH_POPULATION,
     table_of,
     table_of_count,
-)
-from cloister.tasks.moments import (
-    PRODUCT,
-    SQUARE,
-    lattice_bits,
-    n_products,
-    products_l1,
-    products_norm_squared,
-    sum_products,
-    unpack_products,
 )
 from cloister.tasks.options import Keep, made
 from cloister.tasks.preparation.quantiles import Used, check_used, numbers_but
@@ -99,12 +90,14 @@ class Statistics(Gaussian):
     @cached_property
     def _bits(self) -> int:
         width = len(self.used) + 1
-        return lattice_bits(isqrt(products_norm_squared(width, 0)) + 1, self.frac_bits)
+        return moments.lattice_bits(
+            isqrt(moments.products_norm_squared(width, 0)) + 1, self.frac_bits
+        )
 
     @property
     def _size(self) -> int:
         d = len(self.used)
-        return n_products(d + 1) if self.covariance else 1 + 2 * d
+        return moments.n_products(d + 1) if self.covariance else 1 + 2 * d
 
     def describe(self) -> str:
         """Say in plain words what is summed and what is released."""
@@ -122,7 +115,7 @@ class Statistics(Gaussian):
         """Return one block: all sums under one noise."""
         if self.covariance:
             width, bits = len(self.used) + 1, self._bits
-            l1, l2 = products_l1(width, bits), products_norm_squared(width, bits)
+            l1, l2 = moments.products_l1(width, bits), moments.products_norm_squared(width, bits)
             return (Block("products", (self._size,), l1, l2, 1.0),)
         one = 1 << FINE
         return (Block("moments", (self._size,), self._size * one, self._size * one**2, 1.0),)
@@ -135,7 +128,7 @@ class Statistics(Gaussian):
             if self.covariance:
                 rows = nearest(values, self.frac_bits - self._bits)
                 last = np.full((len(rows), 1), 1 << self._bits)
-                total += sum_products(np.concatenate([rows, last], axis=1))
+                total += moments.sum_products(np.concatenate([rows, last], axis=1))
             else:
                 x = nearest(values, self.frac_bits - FINE)
                 squares = nearest(2 * x**2 - (1 << 2 * FINE), FINE)
@@ -158,7 +151,9 @@ class Statistics(Gaussian):
         return {"count_half_width": self._count_half_width(noise)}
 
     def _count_half_width(self, noise: float) -> Floats:
-        return np.array([INTERVAL_95["gaussian"] * noise / (SQUARE if self.covariance else 1)])
+        return np.array(
+            [INTERVAL_95["gaussian"] * noise / (moments.SQUARE if self.covariance else 1)]
+        )
 
     def results(self, state: GridState, grid: Grid) -> Results:
         """Return statistics in data units with their 95 % noise intervals.
@@ -182,9 +177,9 @@ class Statistics(Gaussian):
         half, centre = (part[list(self.used)] for part in (grid.half_range, grid.centre))
         found: dict[str, Floats]
         if self.covariance:
-            products = unpack_products(real["sums"], d + 1)
+            products = moments.unpack_products(real["sums"], d + 1)
             n = float(products[d, d])
-            var_square, var_product = (noise / SQUARE) ** 2, (noise / PRODUCT) ** 2
+            var_square, var_product = (noise / moments.SQUARE) ** 2, (noise / moments.PRODUCT) ** 2
             second = np.diag(products)[:d]
             mean = _mean(products[:d, d], n, second, var_product, var_square)
             both = _covariance(products, var_square, var_product)
