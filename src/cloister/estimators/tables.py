@@ -24,6 +24,7 @@ from cloister.estimators.release import Spending
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.plan import Plan
 from cloister.schema import Column, Schema
+from cloister.tasks.columns import position
 
 Floats = NDArray[np.float64]
 
@@ -44,17 +45,13 @@ class SiloData:
 
     Parameters
     ----------
-    schema : Schema
-    records : mapping of str to Records
     local : ndarray of shape (n_samples, n_features), optional
         The table in data units, if there is just one and it is in memory; NaN where a schema drops
         the record.
     names : tuple of str
         Of the columns of X, if they have names that scikit-learn takes note of.
-    target : str, optional
-        The column that a supervised task predicts.
-    classes : ndarray of shape (n_classes,), optional
-        The labels of its classes as the user knows them.
+    target, classes : str, ndarray of shape (n_classes,), optional
+        The column that a supervised task predicts, and its labels as the user knows them.
     """
 
     schema: Schema
@@ -67,7 +64,6 @@ class SiloData:
 
 def read_silos(X: Any, spending: Spending) -> SiloData:
     """Read a table, a path, or a list of these, one for each silo."""
-    check_bounds(spending.bounds)
     silos = as_silos(X)
     alone = len(silos) == 1 and not isinstance(silos[0], str | Path)
     known: tuple[str, ...] = ()
@@ -105,7 +101,6 @@ def read_labelled(
     X : table, path, or list of these, one for each silo; or list of pairs (X, y)
     y : array_like of shape (n_samples,), a list of these, or None
         None where the target is a column of X, or X is a list of pairs.
-    spending : Spending
     target : str, optional
         The column of a schema that is to be predicted.
     classes : sequence, "in_y" or None
@@ -113,7 +108,6 @@ def read_labelled(
     target_bounds : (low, high) or None
         Public bounds of a regressor's target, without a schema.
     """
-    check_bounds(spending.bounds)
     X, y = unpaired(X, y)
     if spending.schema:
         return _labelled_by_schema(X, y, spending.schema, spending, target)
@@ -127,7 +121,7 @@ def read_labelled(
     silos, labels = _silos_with_labels(X, y)
     known_classes = None if target_bounds is not None else _public_classes(labels, classes)
     column = (
-        _number_column(target_bounds)
+        plain_schema(target_bounds, ("y",), None, "target_bounds").columns[0]
         if known_classes is None
         else category_column("y", class_categories(known_classes))
     )
@@ -161,13 +155,17 @@ def _is_table(part: Any) -> bool:
     return len(getattr(part, "shape", ())) == 2
 
 
-def plain_schema(bounds: Any, names: Sequence[str], dataset: str | None) -> Schema:
-    """Return the contract that plain bounds make."""
+def plain_schema(
+    bounds: Any, names: Sequence[str], dataset: str | None, called: str = "bounds"
+) -> Schema:
+    """Return the contract that plain bounds make; never from the records."""
     try:
-        low, high = (np.broadcast_to(np.asarray(b, float), len(names)) for b in bounds)
+        pair = () if isinstance(bounds, str) else bounds
+        low, high = (np.broadcast_to(np.asarray(b, float), len(names)) for b in pair)
     except (TypeError, ValueError) as error:
         raise PlanError(
-            f"bounds must be (low, high), each a number or {len(names)} numbers, got {bounds!r}."
+            f"{called} must be public numbers (low, high), each a number or {len(names)} numbers, "
+            f"or a schema, got {bounds!r}; bounds read from the records would leak their extremes."
         ) from error
     columns = tuple(
         Column(name=str(name), type="number", min=float(a), max=float(b))
@@ -176,19 +174,12 @@ def plain_schema(bounds: Any, names: Sequence[str], dataset: str | None) -> Sche
     return Schema(dataset=dataset or "unnamed", unit="row", columns=columns)
 
 
-def check_bounds(bounds: Any) -> None:
-    """Refuse bounds that are not given, or are to be read from the records."""
-    if bounds is None or isinstance(bounds, str):
-        raise PlanError(
-            f"bounds must be public numbers or a schema, got {bounds!r}; bounds read from "
-            "the records would leak their extremes."
-        )
-
-
 def check_schema(schema: Any, plan: Plan) -> None:
     """Refuse a contract that is not the one a plan was made of."""
     if not isinstance(schema, Schema) or schema.digest() != plan.schema_digest:
-        raise PlanError("bounds must be the schema of the model: digests differ; give that one.")
+        raise PlanError(
+            "bounds must be the schema of the model, which its file does not hold; give that one."
+        )
 
 
 def by_schema(silos: Sequence[Any], schema: Schema, spending: Spending) -> dict[str, Records]:
@@ -237,18 +228,15 @@ def _labelled_by_schema(
     X: Any, y: Any, schema: Schema, spending: Spending, target: str | None
 ) -> SiloData:
     """Read silos by a schema that has the target."""
-    column = next((c for c in schema.columns if c.name == target), None)
-    if column is None or target is None:
-        raise PlanError(
-            f"target must be a column of the schema, {list(schema.names)}, got {target!r}."
-        )
+    columns = [column.public for column in schema.columns]
+    column = columns[position(columns, target)]
+    target, categories = column.name, column.categories
     silos = as_silos(X)
     if y is not None:
         if any(target in header(silo) for silo in silos if hasattr(silo, "columns")):
             raise DataError(f"y must be None where X has the target {target!r}; give one.")
         parts = label_parts(y, len(silos))
         silos = [_with_column(silo, target, p) for silo, p in zip(silos, parts, strict=True)]
-    categories = column.public.categories
     classes = as_labels(categories) if categories else None
     records = by_schema(silos, schema, spending)
     return SiloData(schema, records, None, (), target, classes)
@@ -362,32 +350,14 @@ def _target_numbers(labels: Sequence[NDArray[Any]], classes: NDArray[Any] | None
     return numbers
 
 
-def _number_column(bounds: Any) -> Column:
-    """Return the column of a regressor's target."""
-    try:
-        low, high = (float(bound) for bound in bounds)
-    except (TypeError, ValueError):
-        raise PlanError(
-            f"target_bounds must be two public numbers (low, high), got {bounds!r}."
-        ) from None
-    return Column(name="y", type="number", min=low, max=high)
-
-
 # What a fitted model is asked about ---------------------------------------------------------------
 
 
 def new_rows(model: Any, X: Any, *, without: int | None = None) -> Floats:
     """Return records that a fitted model is asked about, data units; none may be dropped.
 
-    Parameters
-    ----------
-    model : estimator
-        Fitted.
-    X : array_like, table or path
-        Read like the records of the fit: with a schema as `bounds`, columns are found by name and
-        the schema fills what is missing. A record that the schema drops is refused.
-    without : int, optional
-        The column that X need not have, since it is predicted.
+    X is read like the records of the fit: with a schema as `bounds`, columns are found by name and
+    the schema fills what is missing. It need not have the column `without`, which is predicted.
     """
     check_is_fitted(model)
     if not isinstance(model.bounds, Schema):
