@@ -672,7 +672,7 @@ class Plan:
             plain = {field: document[field] for field in _PLAIN_FIELDS}
             for name in ("silos", "columns", "fingerprints"):
                 plain[name] = tuple(plain[name])
-            return cls(
+            plan = cls(
                 task=task,
                 grid=Grid(**document["grid"]),
                 budget=Budget(**document["budget"]) if document["budget"] else None,
@@ -681,10 +681,15 @@ class Plan:
                 protocol=document["protocol"],
                 **plain,
             )
+            plan.canonical_json()  # which no value like NaN survives
         except PlanError:
             raise
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        except (
+            *(ArithmeticError, AttributeError, LookupError, TypeError, ValueError),
+            RecursionError,
+        ) as error:
             raise PlanError(f"plan is not complete: {error}; write it with to_dict.") from error
+        return plan
 
     def unit_in_words(self) -> str:
         """Say whom the guarantee protects."""
