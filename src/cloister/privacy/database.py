@@ -25,6 +25,16 @@ PRAGMAS = ("synchronous=FULL", "secure_delete=ON", "recursive_triggers=ON")
 _READS = "reads"
 
 
+def keys(**kinds: Any) -> list[sa.Column[Any]]:
+    """Return the columns of these kinds that make up a table's primary key."""
+    return [sa.Column(name, kind, primary_key=True) for name, kind in kinds.items()]
+
+
+def columns(**kinds: Any) -> list[sa.Column[Any]]:
+    """Return columns of these kinds that are never empty."""
+    return [sa.Column(name, kind, nullable=False) for name, kind in kinds.items()]
+
+
 def open_sqlite(
     file: Path | None, *, log: bool = True, exclusive: bool = False, **pool: Any
 ) -> sa.Engine:
