@@ -145,8 +145,8 @@ class Rounds(Controller):
 def _end(line: Line, plan: Plan, store: Store, status: CoordinatorState, reason: str = "") -> None:
     """End the job here, and tell its silos once."""
     store.end(plan.run_id, status, reason)
-    told = Message(Kind.END, 0, plan.run_id, in_json(status=status, reason=reason))
-    line.tell(dict.fromkeys(plan.silos, told))
+    ended = Message(Kind.END, 0, plan.run_id, in_json(status=status, reason=reason))
+    line.tell(dict.fromkeys(plan.silos, ended))
 
 
 def _refused(silo: str, reason: str) -> None:

@@ -92,9 +92,9 @@ def keep_private(file: str | os.PathLike[str]) -> None:
 
 def check_pages(connection: sa.Connection, name: str) -> None:
     """Let SQLite look for damage in a file before anything is read from it."""
-    told = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar()
-    if told != "ok":
-        raise LedgerError(f"{name} is damaged ({told}); restore its newest copy.")
+    found = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar()
+    if found != "ok":
+        raise LedgerError(f"{name} is damaged ({found}); restore its newest copy.")
 
 
 @contextmanager

@@ -184,13 +184,13 @@ def reach(url: str) -> str:
             _check_keeps(connection.exec_driver_sql)
             version = connection.exec_driver_sql("SHOW server_version").scalar_one()
     except (sa.exc.SQLAlchemyError, ImportError, ValueError) as error:
-        # words of a library may repeat a password that stands in a wrong place of the URL
-        words = (
+        # the text of a library may repeat a password that stands in a wrong place of the URL
+        cause = (
             database.cause_of(error)
             if isinstance(error, sa.exc.DBAPIError)
             else type(error).__name__
         )
-        raise LedgerError(f"database {name} cannot be reached: {words}.") from None
+        raise LedgerError(f"database {name} cannot be reached: {cause}.") from None
     return f"PostgreSQL {version}"
 
 
@@ -223,10 +223,10 @@ class Store:
                 f"extra 'postgres' for the latter: {database.cause_of(error)}."
             ) from error
         self._name = self._engine.url.render_as_string(hide_password=True)
-        self._told = f"database {self._name!r}"
+        self._label = f"database {self._name!r}"
         try:
             with self._transaction() as connection:
-                _initialise(connection, self._told)
+                _initialise(connection, self._label)
         except LedgerError:
             self._engine.dispose()
             raise
@@ -502,7 +502,7 @@ class Store:
     @contextmanager
     def _transaction(self) -> Iterator[sa.Connection]:
         way_out = "check the server, its disk, and whether another coordinator uses it"
-        with database.explained(self._told, way_out), self._engine.begin() as connection:
+        with database.explained(self._label, way_out), self._engine.begin() as connection:
             yield connection
 
 
