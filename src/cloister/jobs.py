@@ -408,8 +408,8 @@ def result_of(
 def _of_sums(plan: Plan, rounds: Iterable[Mapping[str, Any]]) -> JobResult:
     progress = Progress(plan)
     for t, done in enumerate(rounds):
-        words = from_bytes(b64decode(done["words"], validate=True), plan.length(t))
-        progress.receive(words, done["survivors"])
+        elements = from_bytes(b64decode(done["words"], validate=True), plan.length(t))
+        progress.receive(elements, done["survivors"])
     return result_of(plan, progress.states, progress.survivors, SILOS_NOISE)
 
 
