@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from cloister.audit.noise_laws import Drawn
-from cloister.audit.runs import Log, MakeNoise, system_noise, watched_plan, word_scales
+from cloister.audit.runs import Log, MakeNoise, element_scales, system_noise, watched_plan
 from cloister.errors import PlanError
 from cloister.hazmat.ring import Integers, to_integers
 from cloister.hazmat.signing import Identity
@@ -55,7 +55,7 @@ def noise_of(plan: Plan) -> Drawn:
     if plan.profile == "pairwise":
         scales = np.concatenate([np.full(b.size, float(plan.share_scale(b))) for b in blocks])
     else:
-        scales = np.concatenate([word_scales(plan, t) for t in range(plan.rounds)])
+        scales = np.concatenate([element_scales(plan, t) for t in range(plan.rounds)])
     drawers = len(plan.silos) if plan.profile == "pairwise" else 1
     ends = np.cumsum([block.size for block in blocks] * drawers)
     starts = np.concatenate([[0], ends[:-1]])
@@ -80,7 +80,7 @@ def drawn_by(plan: Plan, jobs: int, make_noise: MakeNoise | None) -> Drawn:
     """
     draw = _shares if plan.profile == "pairwise" else _of_aggregator
     rows = [draw(plan, make_noise) for _ in range(jobs)]
-    return replace(noise_of(plan), words=np.array(rows))
+    return replace(noise_of(plan), elements=np.array(rows))
 
 
 def _of_aggregator(plan: Plan, make_noise: MakeNoise | None) -> Integers:
@@ -114,13 +114,13 @@ class _Recorded:
 
     def __init__(self, make_noise: MakeNoise | None) -> None:
         self._source = (make_noise or system_noise)()
-        self.words: list[Integers] = []
+        self.elements: list[Integers] = []
 
     def draw(self, kind: NoiseKind, scale: int, size: int) -> Integers:
         """Return what the source returns."""
-        words = self._source.draw(kind, scale, size)
-        self.words.append(words.copy())
-        return words
+        elements = self._source.draw(kind, scale, size)
+        self.elements.append(elements.copy())
+        return elements
 
 
 class _Watched:
@@ -137,9 +137,9 @@ class Job:
 
     Parameters
     ----------
-    noise : ndarray of shape (words,), int64
+    noise : ndarray of shape (elements,), int64
         What was in the answers beyond the sums of records.
-    drawn : ndarray of shape (words,), int64, or None
+    drawn : ndarray of shape (elements,), int64, or None
         What the source, or the silos together, drew. None where clients are sampled, whose sums
         nobody knows.
     """
@@ -169,4 +169,4 @@ def whole_job(plan: Plan, make_noise: MakeNoise | None) -> Job:
         return Job(noise, None)
     if plan.profile == "pairwise":
         return Job(noise, np.concatenate([sum(s.shares[t] for s in silos) for t in rounds]))
-    return Job(noise, np.concatenate(recorded.words))
+    return Job(noise, np.concatenate(recorded.elements))

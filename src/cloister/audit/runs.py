@@ -4,7 +4,7 @@
 it. The state before the round is a public function of earlier answers, so c, the sum that both
 worlds share, and v, what the record adds *at this state*, are known to whoever holds the
 transcript. The score is the logarithm of the likelihood ratio of everything that was released: the
-sum over rounds and words of ``ln p(y - c - v) - ln p(y - c)``, where the normaliser of p cancels:
+sum over rounds and elements of ``ln p(y - c - v) - ln p(y - c)``; the normaliser of p cancels:
 
     Gaussian  (2 u v - v^2) / (2 sigma^2)        Laplace  (|u| - |u - v|) / scale
 
@@ -36,7 +36,7 @@ World = Literal["without", "with"]
 MakeNoise = Callable[[], NoiseSource]
 
 _SEARCHES = 16  # runs to look for a record in: one that adds most to a single run may add little
-_WALKS = 3  # of them in which walls are looked for, too
+_WALKS = 3  # of them in which edges are looked for, too
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Scores:
     excess : float
         Largest norm of what the record added to a block, over the block's bound; more than 1
         refutes the proof of sensitivity by itself.
-    noise : ndarray of shape (runs, words), int64
+    noise : ndarray of shape (runs, elements), int64
         What was drawn: all rounds of a run in one row.
     """
 
@@ -64,17 +64,7 @@ class Scores:
 
 
 def scores(plan: Plan, pair: Pair, world: World, runs: int, noise: NoiseSource) -> Scores:
-    """Run a plan many times in one world.
-
-    Parameters
-    ----------
-    plan : Plan
-        Of a private task.
-    pair : Pair
-    world : {"without", "with"}
-    runs : int, >= 1
-    noise : NoiseSource
-        Of the noise that is really added; the plan's scale is asked for.
+    """Run a plan of a private task many times in one world, with noise that is really added.
 
     Notes
     -----
@@ -112,13 +102,13 @@ class _Audited:
         self._alone = isinstance(plan.task, ByClient) and plan.task.clients != "row"
         self._laplace = plan.task.mechanism == "laplace"
         self._blocks = [plan.task.blocks(t) for t in range(plan.rounds)]
-        self._scales = [word_scales(plan, t) for t in range(plan.rounds)]
+        self._scales = [element_scales(plan, t) for t in range(plan.rounds)]
         self._first: tuple[Integers, Integers] | None = None
         self._coins = public_generator("audit", "coins", new_nonce())
         self._whole = sum(self._cost_of_bounds(t) for t in range(plan.rounds))
 
     def draw(self, t: int, noise: NoiseSource, runs: int) -> Integers:
-        """Draw a round's noise as an aggregator does, for each run anew; shape (runs, words)."""
+        """Draw a round's noise as an aggregator does, for each run anew; shape (runs, elements)."""
         aggregator = Aggregator(self.plan, noise)
         return np.array([to_integers(aggregator._draw(t)) for _ in range(runs)])
 
@@ -194,14 +184,14 @@ class _Audited:
         return worst
 
 
-def word_scales(plan: Plan, t: int) -> Floats:
-    """Return the plan's scale of the noise in each word of round `t`."""
+def element_scales(plan: Plan, t: int) -> Floats:
+    """Return the plan's scale of the noise in each element of round `t`."""
     blocks = plan.task.blocks(t)
     return np.concatenate([np.full(b.size, float(plan.noise_scale(b))) for b in blocks])
 
 
 def log_ratio(unshared: Integers, extra: Integers, scale: Floats, *, laplace: bool) -> float:
-    """Return ``ln p(u - v) - ln p(u)``, summed over words."""
+    """Return ``ln p(u - v) - ln p(u)``, summed over elements."""
     u, v = unshared.astype(np.float64), extra.astype(np.float64)
     if laplace:
         return float(((np.abs(u) - np.abs(u - v)) / scale).sum())
@@ -238,20 +228,10 @@ class Search:
 def search(plan: Plan, beside: str, noise: NoiseSource) -> Search:
     """Look for the records that add most, at the states of runs over a table.
 
-    Parameters
-    ----------
-    plan : Plan
-    beside : str
-        One of :func:`~cloister.audit.pairs.tables`.
-    noise : NoiseSource
-
-    Returns
-    -------
-    Search
-
     Notes
     -----
-    In every run some 200 records are tried at every state; in the first runs also those of
+    The table is one of :func:`~cloister.audit.pairs.tables`. In every run some 200 records are
+    tried at every state; in the first runs also those of
     :func:`~cloister.audit.edges.hard_records`, which the state itself suggests. All runs start at
     one state, where the 200 are tried once.
     """
@@ -265,9 +245,9 @@ def search(plan: Plan, beside: str, noise: NoiseSource) -> Search:
 
     def tries(t: int, state: GridState, of: Records) -> tuple[list[Integers], list[float], float]:
         added = [plan.task.contribute(t, state, record[None]) for record in of]
-        costs = [audited.cost(t, words) for words in added]
+        costs = [audited.cost(t, elements) for elements in added]
         # the rows of one unit may all be alike
-        worst = (audited.excess(t, plan.group_size * words) for words in added)
+        worst = (audited.excess(t, plan.group_size * elements) for elements in added)
         return added, costs, max(worst, default=0.0)
 
     at_start = tries(0, Progress(plan).state, records)
@@ -306,7 +286,7 @@ class Log:
     released: dict[int, dict[str, Released]] = field(default_factory=dict)
 
     def answer(self, t: int) -> Integers:
-        """Return all words of the answer of round `t`."""
+        """Return all elements of the answer of round `t`."""
         return np.concatenate([part.values.ravel() for part in self.released[t].values()])
 
     def noise(self, t: int) -> Integers:
@@ -317,24 +297,17 @@ class Log:
 def watched(task: type[Task], log: Log, *, finish: bool = False) -> type[Task]:
     """Return a task that is the same, and writes what it is asked into a log.
 
-    Parameters
-    ----------
-    task : type
-    log : Log
-    finish : bool
-        Whether the answer of the last round is worked out; it is post-processing.
-
-    Returns
-    -------
-    type
-        Its plans have the same text and the same digest.
+    Its plans have the same text and digest. With `finish`, the answer of the last round is worked
+    out, too; it is post-processing.
     """
 
     def contribute(self: Any, t: int, state: GridState, records: Records) -> Integers:
-        words = task.contribute(self, t, state, records)
+        elements = task.contribute(self, t, state, records)
         log.states[t] = state
-        log.sums[t] = log.sums.get(t, 0) + words  # new words: a silo adds its noise to its own
-        return words
+        log.sums[t] = (
+            log.sums.get(t, 0) + elements
+        )  # new elements: a silo adds its noise to its own
+        return elements
 
     def update(self: Any, t: int, state: GridState, released: Mapping[str, Released]) -> State:
         log.released.setdefault(t, dict(released))

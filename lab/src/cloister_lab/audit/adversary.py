@@ -23,7 +23,7 @@ from scipy import stats
 
 from cloister.audit.bounds import correlation
 from cloister.audit.checks import ALPHA, Finding
-from cloister.audit.runs import Log, MakeNoise, system_noise, watched_plan, word_scales
+from cloister.audit.runs import Log, MakeNoise, element_scales, system_noise, watched_plan
 from cloister.errors import CloisterError
 from cloister.hazmat.ring import to_integers
 from cloister.privacy.budget import Budget
@@ -41,7 +41,7 @@ from cloister_lab.audit.curators import distinguish
 Method = Callable[[Floats], Floats]
 """From records of shape (n, d), in data units, to all numbers that are put out, of fixed shape."""
 
-_SMALL = 1 << 48  # no sum of records comes near it; a random word is below it once in 2^15
+_SMALL = 1 << 48  # no sum of records comes near it; a random element is below it once in 2^15
 
 
 def group_mask() -> Masker:
@@ -128,7 +128,7 @@ def cancel_noise(system: System, plan: Plan, records: Mapping[str, Records]) -> 
     first = plan.silos[0]
     extra = np.full((1, plan.grid.n_features), plan.grid.one // 2, dtype=np.int32)
     more = {**records, first: np.concatenate([records[first], extra])}
-    scale = word_scales(plan, 0)
+    scale = element_scales(plan, 0)
     jobs = max(1, int(np.ceil(-log(ALPHA / 2) / np.log(scale).sum())))
     _, before = play(system, plan, records)
     added = plan.task.contribute(0, before.states[0], extra)
@@ -138,13 +138,13 @@ def cancel_noise(system: System, plan: Plan, records: Mapping[str, Records]) -> 
         difference = (after.sums[0] + after.noise(0)) - (before.sums[0] + before.noise(0))
         equal += int((difference == added).sum())
         p_rounds += list(_between_rounds(plan, after))
-    words = jobs * scale.size
-    p_value = float(stats.binom.sf(equal - 1, words, 1 / scale.min()))
+    elements = jobs * scale.size
+    p_value = float(stats.binom.sf(equal - 1, elements, 1 / scale.min()))
     p_round = min(p_rounds, default=1.0) * max(1, len(p_rounds))
     return Finding(
         "replayed noise",
         p_value < ALPHA / 2 or p_round < ALPHA / 2,
-        f"{equal} of {words} words of two answers differ by exactly what one record adds; "
+        f"{equal} of {elements} elements of two answers differ by exactly what one record adds; "
         f"independence of the noise of rounds: p {min(1.0, p_round):.2g}",
     )
 
@@ -154,7 +154,7 @@ def _between_rounds(plan: Plan, seen: Log) -> list[float]:
     found = []
     for s, t in combinations(range(plan.rounds), 2):
         if plan.length(s) == plan.length(t) >= 3:
-            pair = [seen.noise(r) / word_scales(plan, r) for r in (s, t)]
+            pair = [seen.noise(r) / element_scales(plan, r) for r in (s, t)]
             if plan.task.mechanism == "laplace":  # to normal numbers, for which the test is exact
                 pair = [
                     stats.norm.ppf(np.clip(stats.laplace.cdf(z), 1e-15, 1 - 1e-15)) for z in pair
@@ -166,21 +166,21 @@ def _between_rounds(plan: Plan, seen: Log) -> list[float]:
 def subtract_uploads(system: System, plan: Plan, records: Mapping[str, Records]) -> Finding:
     """Subtract a silo's vectors of two rounds and of two jobs: under one pad the data are left."""
     jobs = [play(system, plan, records)[0].uploads(plan) for _ in range(2)]
-    least, words = None, 0
+    least, elements = None, 0
     for silo in plan.silos:
         vectors = [upload.words for job in jobs for upload in job[silo]]
         for one, other in combinations(vectors, 2):
             width = min(one.size, other.size)
             left = np.abs(to_integers(one[:width] - other[:width]))
             small = int((left < _SMALL).sum())
-            if width >= 3 and (least is None or small / width > least / words):
-                least, words = small, width
-    broken = least is not None and least == words
+            if width >= 3 and (least is None or small / width > least / elements):
+                least, elements = small, width
+    broken = least is not None and least == elements
     return Finding(
         "mask reuse",
         broken,
-        f"at most {least} of {words} words of two vectors of a silo differ by less than 2^48; "
-        "under one pad all do",
+        f"at most {least} of {elements} elements of two vectors of a silo differ by less than "
+        "2^48; under one pad all do",
     )
 
 

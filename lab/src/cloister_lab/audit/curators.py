@@ -20,7 +20,7 @@ from itertools import count
 import numpy as np
 
 from cloister.audit.bounds import Check, attainable, compare, points
-from cloister.audit.checks import ALPHA, Audit, Finding, drawn_curve, told
+from cloister.audit.checks import ALPHA, Audit, Finding, drawn_curve, two_worlds
 from cloister.audit.packages import Method
 from cloister.audit.pairs import Pair, entered
 from cloister.audit.runs import MakeNoise, system_noise
@@ -127,7 +127,7 @@ def audit_method(
         budget=budget,
         event=event,
         details=f"{n_features} columns, {n_clusters} clusters, nominal_n {nominal_n}, from outside",
-        findings=(told(checks, pair.name, math.nan), *same),
+        findings=(two_worlds(checks, pair.name, math.nan), *same),
         checks=checks,
         curve=drawn_curve(event, checks) if method.private else tuple(curve),
         pair=pair.name,
@@ -198,7 +198,7 @@ def check_picks(
         for table in (pair.table, pair.more)
     )
     checks = tuple(compare(points(CoverEvent(method.pick_epsilon)), without, with_it, ALPHA))
-    return told(checks, _ALONE, math.nan), checks
+    return two_worlds(checks, _ALONE, math.nan), checks
 
 
 def loud_cover(method: type[MaxCover], budget: Budget) -> MaxCover:

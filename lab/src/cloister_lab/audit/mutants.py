@@ -129,7 +129,7 @@ class BentNoise(FixedNoise):
     Parameters
     ----------
     bend : function
-        From words, their scale and earlier draws to the words that are given out.
+        From elements, their scale and earlier draws to the elements that are given out.
     before : list
         Of earlier draws; sources that share it know of each other's.
     """
@@ -142,55 +142,57 @@ class BentNoise(FixedNoise):
 
     def draw(self, kind: NoiseKind, scale: int, size: int) -> Integers:
         """Return `size` integers, bent."""
-        words = self._bend(super().draw(kind, scale, size), scale, self._before)
-        self._before.append((words, scale))
-        return words
+        elements = self._bend(super().draw(kind, scale, size), scale, self._before)
+        self._before.append((elements, scale))
+        return elements
 
 
-def one_clusters_noise(words: Integers, scale: int, before: Earlier) -> Integers:
+def one_clusters_noise(elements: Integers, scale: int, before: Earlier) -> Integers:
     """Give the noise of the first cluster to both."""
-    return np.tile(words[: words.size // 2], 2)
+    return np.tile(elements[: elements.size // 2], 2)
 
 
-def halves_that_cancel(words: Integers, scale: int, before: Earlier) -> Integers:
+def halves_that_cancel(elements: Integers, scale: int, before: Earlier) -> Integers:
     """Give the second half the noise of the first, with the sign turned."""
-    return np.concatenate([words[: words.size // 2], -words[: words.size // 2]])
+    return np.concatenate([elements[: elements.size // 2], -elements[: elements.size // 2]])
 
 
-def a_sum_without_noise(words: Integers, scale: int, before: Earlier) -> Integers:
-    """Make the last word such that it and a sum of all others have no noise."""
-    rest = np.rint(words[:-1].sum() / (words.size - 1) ** 0.5).astype(np.int64)
-    return np.concatenate([words[:-1], [-rest]])
+def a_sum_without_noise(elements: Integers, scale: int, before: Earlier) -> Integers:
+    """Make the last element such that it and a sum of all others have no noise."""
+    rest = np.rint(elements[:-1].sum() / (elements.size - 1) ** 0.5).astype(np.int64)
+    return np.concatenate([elements[:-1], [-rest]])
 
 
-def a_bare_word(words: Integers, scale: int, before: Earlier) -> Integers:
-    """Leave the last word without noise."""
-    return np.concatenate([words[:-1], [0]])
+def a_bare_word(elements: Integers, scale: int, before: Earlier) -> Integers:
+    """Leave the last element without noise."""
+    return np.concatenate([elements[:-1], [0]])
 
 
-def a_low_word(words: Integers, scale: int, before: Earlier) -> Integers:
-    """Give one word seven tenths of its noise."""
-    return np.where(np.arange(words.size) == 1, np.rint(0.7 * words), words).astype(np.int64)
+def a_low_word(elements: Integers, scale: int, before: Earlier) -> Integers:
+    """Give one element seven tenths of its noise."""
+    return np.where(np.arange(elements.size) == 1, np.rint(0.7 * elements), elements).astype(
+        np.int64
+    )
 
 
-def two_draws_before(words: Integers, scale: int, before: Earlier) -> Integers:
+def two_draws_before(elements: Integers, scale: int, before: Earlier) -> Integers:
     """Repeat the draw before the last in every third, at its own scale."""
     if len(before) % 3 != 2:
-        return words
+        return elements
     earlier, size = before[-2]
     scaled: Integers = np.rint(earlier * (scale / size)).astype(np.int64)
     return scaled
 
 
-def turned_from_the_job_before(words: Integers, scale: int, before: Earlier) -> Integers:
+def turned_from_the_job_before(elements: Integers, scale: int, before: Earlier) -> Integers:
     """Repeat in every second job the draws of the job before, with the sign turned."""
     here = len(before) // _ROUNDS % 2
-    return -before[-_ROUNDS][0] if here else words
+    return -before[-_ROUNDS][0] if here else elements
 
 
-def one_share_for_all(words: Integers, scale: int, before: Earlier) -> Integers:
+def one_share_for_all(elements: Integers, scale: int, before: Earlier) -> Integers:
     """Give the silos of a job one share."""
-    return before[-1][0] if len(before) % 3 else words
+    return before[-1][0] if len(before) % 3 else elements
 
 
 _ROUNDS = 3
@@ -490,7 +492,7 @@ _MUTANTS: dict[str, tuple[str, Callable[[], Sequence[Finding]]]] = {
         lambda: _bent(halves_that_cancel),
     ),
     "a sum without noise": (
-        "one word is minus the sum of all others, scaled: no two words are alike",
+        "one element is minus the sum of all others, scaled: no two are alike",
         lambda: _bent(a_sum_without_noise),
     ),
     "a word without noise": (
@@ -498,7 +500,7 @@ _MUTANTS: dict[str, tuple[str, Callable[[], Sequence[Finding]]]] = {
         lambda: _bent(a_bare_word),
     ),
     "a word with little noise": (
-        "one word of each vector has seven tenths of the plan's sigma",
+        "one element of each vector has seven tenths of the plan's sigma",
         lambda: _bent(a_low_word),
     ),
     "noise of two rounds before": (
