@@ -286,16 +286,10 @@ def audit_plan(
 
     Parameters
     ----------
-    plan : Plan
-    runs : int, >= 1
     make_noise : function, optional
         Makes the one source of all runs.
     drawn : list of Drawn, optional
         The noise of the two worlds is added to it.
-
-    Returns
-    -------
-    (sensitivity, two worlds), checks, pair, reach
 
     Notes
     -----
@@ -404,10 +398,6 @@ def find_canaries(
         Columns and options.
     coins : int or str, optional
         Public seed of the coins, for tests; fresh ones unless given.
-
-    Returns
-    -------
-    Finding, and the largest epsilon that is refuted at 95 % at the budget's delta
 
     Notes
     -----

@@ -73,8 +73,6 @@ def drawn_by(plan: Plan, jobs: int, make_noise: MakeNoise | None) -> Drawn:
 
     Parameters
     ----------
-    plan : Plan
-    jobs : int, >= 1
     make_noise : function, optional
         Makes the source of each job; the product's own unless given.
     """

@@ -243,7 +243,7 @@ def _left(table: Floats) -> float:
         parts.append(table[:, -columns:])
     diagonals = [np.diag(np.linalg.qr(part, mode="r")) ** 2 for part in parts]
     least = min(float(special.gammainc(freedom / 2, d / 2).min()) for d in diagonals)
-    return len(parts) * columns * least
+    return float(len(parts) * columns * least)
 
 
 def _apart(table: Floats, lag: int) -> float:

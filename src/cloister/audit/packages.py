@@ -22,7 +22,6 @@ class Method:
 
     Parameters
     ----------
-    name : str
     private : bool
         What it says of itself.
     audit : function
@@ -40,7 +39,6 @@ class Mutant:
 
     Parameters
     ----------
-    name, defect : str
     check : function
         Makes the findings of that check.
     """

@@ -226,13 +226,12 @@ def find_range(method: Method, budget: Budget, *, n_features: int = 2, runs: int
     A method that takes its box, its radius or its noise from the records shows the largest one.
     """
     table = np.linspace(-0.9, 0.9, 200)[:, None] * np.ones(n_features)
-    more = np.concatenate([table, np.full((1, n_features), 1000.0)])
+    more = np.full((1, n_features), 1000.0)
 
-    def reach(values: Floats) -> Floats:
-        answer = np.asarray(method(values), dtype=np.float64).ravel()
-        return np.array([np.abs(answer).max(), np.ptp(answer), *answer])
+    def reach(answer: Floats) -> list[float]:
+        return [np.abs(answer).max(), np.ptp(answer)]
 
-    return _told("range leak", reach, table, more, budget, runs)
+    return _distinguished("range leak", method, reach, table, more, budget, runs)
 
 
 def find_support(
@@ -243,33 +242,41 @@ def find_support(
     Records as centres, cells that appear when they are not empty, zones around exact means.
     """
     table = np.full((200, n_features), -0.5)
-    more = np.concatenate([table, np.full((1, n_features), 0.75)])
+    more = np.full((1, n_features), 0.75)
 
-    def places(values: Floats) -> Floats:
-        answer = np.asarray(method(values), dtype=np.float64).ravel()
-        return np.array([np.count_nonzero(answer), len(np.unique(answer)), *answer])
+    def places(answer: Floats) -> list[float]:
+        return [np.count_nonzero(answer), len(np.unique(answer))]
 
-    return _told("data-dependent support", places, table, more, budget, runs)
+    return _distinguished("data-dependent support", method, places, table, more, budget, runs)
 
 
 def find_counts(method: Method, budget: Budget, *, n_features: int = 2, runs: int = 200) -> Finding:
     """Add one copy of a record that is there already, and see a number move for certain."""
     table = np.full((200, n_features), -0.5)
-    more = np.concatenate([table, table[:1]])
 
-    def numbers(values: Floats) -> Floats:
-        answer = np.asarray(method(values), dtype=np.float64).ravel()
-        return np.array([answer.sum(), *answer])
+    def total(answer: Floats) -> list[float]:
+        return [answer.sum()]
 
-    return _told("exact counts", numbers, table, more, budget, runs)
+    return _distinguished("exact counts", method, total, table, table[:1], budget, runs)
 
 
-def _told(
-    attack: str, features: Method, table: Floats, more: Floats, budget: Budget, runs: int
+def _distinguished(
+    attack: str,
+    method: Method,
+    features: Callable[[Floats], list[float]],
+    table: Floats,
+    more: Floats,
+    budget: Budget,
+    runs: int,
 ) -> Finding:
-    """Look for an event that refutes the claim, and say what was found."""
-    curve = [(budget.epsilon, budget.delta)]
-    (check,) = distinguish(partial(features, table), partial(features, more), curve, runs, ALPHA)
+    """Look for an event of the answer, or of features of it, that refutes the claim."""
+
+    def seen(values: Floats) -> Floats:
+        answer = np.asarray(method(values), dtype=np.float64).ravel()
+        return np.array([*features(answer), *answer])
+
+    worlds = partial(seen, table), partial(seen, np.concatenate([table, more]))
+    (check,) = distinguish(*worlds, [(budget.epsilon, budget.delta)], runs, ALPHA)
     return Finding(
         attack,
         check.alarms,

@@ -30,7 +30,6 @@ class BallGrid:
 
     Parameters
     ----------
-    n_axes : int, >= 1
     step, radius : int, >= 1
         Spacing of the grid and radius of the balls, in steps of ``1 / ONE``.
     """
