@@ -27,7 +27,7 @@ from cloister.audit.bounds import (
     points,
     shown_part,
 )
-from cloister.audit.noise import drawn_by, in_profile, noise_of, whole_job
+from cloister.audit.noise import drawn_by, in_profiles, noise_of, whole_job
 from cloister.audit.noise_laws import (
     Drawn,
     Test,
@@ -199,11 +199,10 @@ def audit_task(
     if not task.private:
         raise PlanError(f"task {task.name!r} says itself that it is not private; nothing to audit.")
     case = case_of(task, n_features, n_clusters, options, schema)
-    contract = schema or schema_of(case.columns)
-    plan = make_plan(task, contract, ["silo"], budget=budget, nominal_n=nominal_n, **case.options)
+    plan = _plan(task, budget, nominal_n, case, schema)
     replayed = check_replay(plan, make_noise=make_noise)
     drawn: list[Drawn] = []
-    louder = _louder(plan, contract, case)
+    louder = _louder(plan, case, schema)
     found, checks, pair, reach = audit_plan(louder, runs=runs, make_noise=make_noise, drawn=drawn)
     small = Budget(min(budget.epsilon, MOST_FOR_CANARIES), budget.delta)
     seen, epsilon_seen = find_canaries(
@@ -240,20 +239,22 @@ def audit_task(
     )
 
 
-def _louder(plan: Plan, schema: Schema, case: Example) -> Plan:
+def _plan(
+    task: type[Task], budget: Budget, nominal_n: int, case: Example, schema: Schema | None = None
+) -> Plan:
+    """Return the plan of one silo over the columns of a case, or a schema."""
+    contract = schema or schema_of(case.columns)
+    return make_plan(task, contract, ["silo"], budget=budget, nominal_n=nominal_n, **case.options)
+
+
+def _louder(plan: Plan, case: Example, schema: Schema | None) -> Plan:
     """Return the plan of the two worlds: at a large epsilon a mistake shows."""
     assert plan.budget is not None
     if plan.budget.epsilon >= DISTINGUISHING:
         return plan
+    loud = Budget(DISTINGUISHING, plan.budget.delta)
     with suppress(PlanError):
-        return make_plan(
-            type(plan.task),
-            schema,
-            plan.silos,
-            budget=Budget(DISTINGUISHING, plan.budget.delta),
-            nominal_n=plan.nominal_n,
-            **case.options,
-        )
+        return _plan(type(plan.task), loud, plan.nominal_n, case, schema)
     return plan
 
 
@@ -365,14 +366,7 @@ def _canary_case(
     for size in _SIZES if options is None and schema is None else ():
         case = example_of(task, size, size)
         with suppress(PlanError):
-            make_plan(
-                task,
-                schema_of(case.columns),
-                ["silo"],
-                budget=budget,
-                nominal_n=max(canaries // 2, 10),
-                **case.options,
-            )
+            _plan(task, budget, max(canaries // 2, 10), case)
             return case
     return case_of(task, n_features, 2, options, schema)
 
@@ -496,10 +490,11 @@ def check_noise(
     found = [(drawn, normal_scores(drawn, rng)) for drawn in samples]
     if len(found) > 1:
         found.append(_together(found))
-    laws, ties = [], []
+    laws: list[Test] = []
+    ties: list[Test] = []
     for drawn, normal in found:
-        laws += [_named(drawn, test) for test in law(drawn, normal)]
-        ties += [_named(drawn, test) for test in independence(normal, rng)]
+        for tests, found_here in ((laws, law(drawn, normal)), (ties, independence(normal, rng))):
+            tests += [replace(test, name=f"{test.name} ({drawn.name})") for test in found_here]
     looked = sum(drawn.elements.size for drawn in samples)
     jobs = sum(len(drawn.elements) for drawn in samples)
     drawn_in = ", ".join(drawn.name for drawn in samples)
@@ -524,13 +519,12 @@ def check_fresh(plan: Plan, *, make_noise: MakeNoise | None = None) -> tuple[Fin
     # two draws are equal with probability at most 1 / scale; so many jobs that all can be
     again = max(1, ceil(-np.log(ALPHA / 6) / np.log(scale).sum()))
     p_values, equal, added = [], 0, True
-    for profile in sorted(plan.task.profiles):
-        if (other := in_profile(plan, profile)) is None:
-            continue
+    for other in in_profiles(plan):
         try:
             jobs = [whole_job(other, make_noise) for _ in range(1 + again)]
         except RemoteProtocolError as error:
-            return (Finding("two runs", True, f"a job under {profile!r} was stopped: {error}"),)
+            stopped = f"a job under {other.profile!r} was stopped: {error}"
+            return (Finding("two runs", True, stopped),)
         same = sum(int((jobs[0].noise == job.noise).sum()) for job in jobs[1:])
         most = 1 / noise_of(other).scales.min()
         p_values.append(float(stats.binom.sf(same - 1, again * scale.size, most)))
@@ -552,11 +546,10 @@ def check_fresh(plan: Plan, *, make_noise: MakeNoise | None = None) -> tuple[Fin
 def _samples(plan: Plan, words: int, make_noise: MakeNoise | None) -> list[Drawn]:
     """Draw noise as jobs of every profile do."""
     found = []
-    for profile in sorted(plan.task.profiles):
-        if (other := in_profile(plan, profile)) is not None:
-            per_job = noise_of(other).scales.size
-            jobs = max(ceil(words / 3 / per_job), words // 100, 4)
-            found.append(drawn_by(other, jobs, make_noise))
+    for other in in_profiles(plan):
+        per_job = noise_of(other).scales.size
+        jobs = max(ceil(words / 3 / per_job), words // 100, 4)
+        found.append(drawn_by(other, jobs, make_noise))
     return found
 
 
@@ -568,10 +561,6 @@ def _together(found: Sequence[tuple[Drawn, Floats]]) -> tuple[Drawn, Floats]:
     scales = np.min([drawn.scales.reshape(-1, width).min(axis=0) for drawn, _ in found], axis=0)
     blocks = tuple(block for block in found[0][0].blocks if block.stop <= width)
     return Drawn("all together", elements, scales, found[0][0].law, blocks), rows
-
-
-def _named(drawn: Drawn, test: Test) -> Test:
-    return replace(test, name=f"{test.name} ({drawn.name})")
 
 
 # What is made of the answers ----------------------------------------------------------------------

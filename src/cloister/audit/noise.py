@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from cloister.audit.noise_laws import Drawn
-from cloister.audit.runs import Log, MakeNoise, element_scales, system_noise, watched_plan
+from cloister.audit.runs import Log, MakeNoise, system_noise, watched_plan
 from cloister.errors import PlanError
 from cloister.hazmat.ring import Integers, to_integers
 from cloister.hazmat.signing import Identity
@@ -22,6 +22,12 @@ from cloister.task import ByClient, BySilo, Profile, Records
 from cloister.transports.inprocess import InProcess
 
 _SILOS = 3  # of a job that is not local
+
+
+def in_profiles(plan: Plan) -> list[Plan]:
+    """Return the plan under each profile in which its task can be run."""
+    found = (in_profile(plan, profile) for profile in sorted(plan.task.profiles))
+    return [other for other in found if other is not None]
 
 
 def in_profile(plan: Plan, profile: Profile) -> Plan | None:
@@ -52,11 +58,10 @@ def noise_of(plan: Plan) -> Drawn:
     Under "pairwise" every silo draws; its share must be enough with those of other honest silos.
     """
     blocks = [block for t in range(plan.rounds) for block in plan.task.blocks(t)]
-    if plan.profile == "pairwise":
-        scales = np.concatenate([np.full(b.size, float(plan.share_scale(b))) for b in blocks])
-    else:
-        scales = np.concatenate([element_scales(plan, t) for t in range(plan.rounds)])
-    drawers = len(plan.silos) if plan.profile == "pairwise" else 1
+    pairwise = plan.profile == "pairwise"
+    scale_of = plan.share_scale if pairwise else plan.noise_scale
+    scales = np.concatenate([np.full(b.size, float(scale_of(b))) for b in blocks])
+    drawers = len(plan.silos) if pairwise else 1
     ends = np.cumsum([block.size for block in blocks] * drawers)
     starts = np.concatenate([[0], ends[:-1]])
     return Drawn(
@@ -112,21 +117,13 @@ class _Recorded:
 
     def __init__(self, make_noise: MakeNoise | None) -> None:
         self._source = (make_noise or system_noise)()
-        self.elements: list[Integers] = []
+        self.drawn: list[Integers] = []
 
     def draw(self, kind: NoiseKind, scale: int, size: int) -> Integers:
         """Return what the source returns."""
-        elements = self._source.draw(kind, scale, size)
-        self.elements.append(elements.copy())
-        return elements
-
-
-class _Watched:
-    """A silo whose shares of noise are looked at before it sends them."""
-
-    def __init__(self, client: Client) -> None:
-        self.client = client
-        self.shares = {t: client._share_of_noise(t).copy() for t in range(client.plan.rounds)}
+        drawn = self._source.draw(kind, scale, size)
+        self.drawn.append(drawn.copy())
+        return drawn
 
 
 @dataclass(frozen=True)
@@ -135,9 +132,9 @@ class Job:
 
     Parameters
     ----------
-    noise : ndarray of shape (elements,), int64
+    noise : ndarray of shape (n,), int64
         What was in the answers beyond the sums of records.
-    drawn : ndarray of shape (elements,), int64, or None
+    drawn : ndarray of shape (n,), int64, or None
         What the source, or the silos together, drew. None where clients are sampled, whose sums
         nobody knows.
     """
@@ -152,19 +149,18 @@ def whole_job(plan: Plan, make_noise: MakeNoise | None) -> Job:
     watched = watched_plan(plan, log)
     table = np.zeros((0, plan.grid.n_features), dtype=np.int32)
     recorded = _Recorded(make_noise)
-    rounds = range(plan.rounds)
     if plan.profile == "pairwise":
-        silos = [_Watched(client) for client in _signing(watched, make_noise, table)]
-        clients = [silo.client for silo in silos]
+        clients = _signing(watched, make_noise, table)
+        shares = [
+            np.sum([client._share_of_noise(t) for client in clients], axis=0)
+            for t in range(plan.rounds)
+        ]
     else:
         masker = GroupMask(new_key()) if plan.profile == "group" else NoMask()
         clients = [Client(watched, silo, [table], masker) for silo in plan.silos]
+        shares = recorded.drawn
     aggregator = Aggregator(clients[0].plan, recorded)
     for _ in run_rounds(aggregator, InProcess({c.silo: c.handle for c in clients})):
         pass
-    noise = np.concatenate([log.noise(t) for t in rounds])
-    if plan.rate < 1:
-        return Job(noise, None)
-    if plan.profile == "pairwise":
-        return Job(noise, np.concatenate([sum(s.shares[t] for s in silos) for t in rounds]))
-    return Job(noise, np.concatenate(recorded.elements))
+    noise = np.concatenate([log.noise(t) for t in range(plan.rounds)])
+    return Job(noise, np.concatenate(shares) if plan.rate == 1 else None)

@@ -30,7 +30,17 @@ from cloister.protocol.aggregator import Aggregator
 from cloister.protocol.plan import Plan
 from cloister.protocol.progress import Progress
 from cloister.randomness import new_nonce, public_generator
-from cloister.task import ByClient, Floats, GridState, Integers, Records, Released, State, Task
+from cloister.task import (
+    Block,
+    ByClient,
+    Floats,
+    GridState,
+    Integers,
+    Records,
+    Released,
+    State,
+    Task,
+)
 
 World = Literal["without", "with"]
 MakeNoise = Callable[[], NoiseSource]
@@ -117,7 +127,7 @@ class _Audited:
         plan, progress = self.plan, Progress(self.plan)
         score, reach, excess = 0.0, 0.0, 0.0
         for t in range(plan.rounds):
-            shared, extra = self._added(t, progress.state)
+            shared, extra = self.added(t, progress.state)
             there = world == "with" and self._coins.random() < self._rate
             unshared = noise[t] + extra if there else noise[t]
             one = log_ratio(unshared, extra, self._scales[t], laplace=self._laplace)
@@ -128,23 +138,19 @@ class _Audited:
                 progress.receive(to_words(shared + unshared), plan.silos)
         return _Run(score, reach / self._whole, excess)
 
-    def _added(self, t: int, state: GridState) -> tuple[Integers, Integers]:
+    def added(self, t: int, state: GridState) -> tuple[Integers, Integers]:
         """Return the sum without the record, and what the record adds to it."""
         if t == 0 and self._first is not None:
             return self._first
         task = self.plan.task
         shared = task.contribute(t, state, self._pair.table)
         if self._alone:  # the neighbour has one client more, not a client with more rows
-            both = shared, task.contribute(t, state, self._pair.extra)
+            extra = task.contribute(t, state, self._pair.extra)
         else:
-            both = shared, task.contribute(t, state, self._pair.more) - shared
+            extra = task.contribute(t, state, self._pair.more) - shared
         if t == 0:
-            self._first = both
-        return both
-
-    def shared(self, t: int, state: GridState) -> Integers:
-        """Return the sum without the record."""
-        return self._added(t, state)[0]
+            self._first = shared, extra
+        return shared, extra
 
     def cost(self, t: int, extra: Integers) -> float:
         """Return what a record uses of the noise of a round: norm over noise, or its square."""
@@ -152,26 +158,25 @@ class _Audited:
         return float(ratio.sum() if self._laplace else (ratio**2).sum())
 
     def _cost_of_bounds(self, t: int) -> float:
-        group, total = self.plan.group_size, 0.0
+        total = 0.0
         for block in self._blocks[t]:
             scale = self.plan.noise_scale(block)
-            if self._laplace:
-                total += group * block.l1 / scale
-            else:
-                total += group**2 * block.l2_squared / scale**2
+            total += self._bound(block) / (scale if self._laplace else scale**2)
         return total
+
+    def _bound(self, block: Block) -> int:
+        """Return the bound of a unit's norm, or of its square."""
+        group = self.plan.group_size
+        return group * block.l1 if self._laplace else group**2 * block.l2_squared
 
     def excess(self, t: int, extra: Integers) -> float:
         """Return the largest norm in a block over its bound, in exact integers where it is near."""
-        worst, offset, group = 0.0, 0, self.plan.group_size
+        worst, offset = 0.0, 0
         for block in self._blocks[t]:
-            part = extra[offset : offset + block.size]
+            part, bound = extra[offset : offset + block.size], self._bound(block)
             offset += block.size
             floats = np.abs(part).astype(np.float64)
-            if self._laplace:
-                bound, size = group * block.l1, float(floats.sum())
-            else:
-                bound, size = group**2 * block.l2_squared, float(floats @ floats)
+            size = float(floats.sum() if self._laplace else floats @ floats)
             if size >= 0.999 * bound:
                 exact = [abs(int(v)) for v in part if v]
                 whole = sum(exact) if self._laplace else sum(v * v for v in exact)
@@ -269,7 +274,7 @@ def search(plan: Plan, beside: str, noise: NoiseSource) -> Search:
                     adds_up &= bool((whole == sum(each) + sum(each[-3:])).all())
             if t < plan.rounds - 1:
                 drawn = audited.draw(t, noise, 1)[0]
-                progress.receive(to_words(audited.shared(t, state) + drawn), plan.silos)
+                progress.receive(to_words(audited.added(t, state)[0] + drawn), plan.silos)
     pair = neighbours(plan, f"the worst beside {beside}", table, fixed[int(total.argmax())])
     return Search(pair, excess, tried, adds_up)
 

@@ -245,7 +245,7 @@ def find_support(
     more = np.full((1, n_features), 0.75)
 
     def places(answer: Floats) -> list[float]:
-        return [np.count_nonzero(answer), len(np.unique(answer))]
+        return [float(np.count_nonzero(answer)), len(np.unique(answer))]
 
     return _distinguished("data-dependent support", method, places, table, more, budget, runs)
 
