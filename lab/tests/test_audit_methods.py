@@ -31,7 +31,7 @@ from cloister.audit.bounds import (
 from cloister.audit.checks import ALPHA
 from cloister.audit.pairs import pairs
 from cloister.audit.report import markdown, verdict, write_report
-from cloister.audit.runs import Log, _Audited, log_ratio, scores, watched_plan, word_scales
+from cloister.audit.runs import Log, _Audited, element_scales, log_ratio, scores, watched_plan
 from cloister.errors import PlanError
 from cloister.hazmat.ring import Integers
 from cloister.jobs import make_plan
@@ -178,7 +178,7 @@ def real_score(plan: Plan, log: Log, table: Integers, extra: Integers) -> float:
         added = plan.task.contribute(t, log.states[t], extra)
         unshared = log.sums[t] + log.noise(t) - shared
         laplace = plan.task.mechanism == "laplace"
-        score += log_ratio(unshared, added, word_scales(plan, t), laplace=laplace)
+        score += log_ratio(unshared, added, element_scales(plan, t), laplace=laplace)
     return score
 
 

@@ -1,15 +1,12 @@
-"""The laws of ``kmeans-guarantee-dp`` and ``subcluster-dp``.
+"""The laws of ``kmeans-guarantee-dp`` and ``subcluster-dp``: a zone holds what is drawn from it.
 
-What a record adds is bounded wherever it lies and whatever was released before; silos change no
-sum; lengths come from the plan; no release, however odd, breaks a state; a zone holds what is
-drawn from it.
+What holds for all tasks of the laboratory is in ``test_synopsis_tasks.py``.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,15 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister import Budget, make_plan, run_plan
+from cloister import Budget, run_plan
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import round_to_grid
-from cloister.protocol.plan import Plan
 from cloister.randomness import public_generator
-from cloister.task import Block, GridState, Released, Task
+from cloister.task import GridState, Released, Task
 from cloister.tasks import installed
 from cloister.tasks.clustering.kmeans import FastLloyd
-from cloister.testing import Wire, check_task, toy_plan, toy_schema, toy_task
+from cloister.testing import toy_plan, toy_task
 from cloister_lab.tasks.subcluster import (
     FINE_BITS,
     KMeansGuaranteeDP,
@@ -89,72 +85,7 @@ def states(it: Task, table: np.ndarray, seed: int, noise: float) -> list[GridSta
     return found
 
 
-def awkward(it: Any, state: GridState, seed: int) -> np.ndarray:
-    """Corners, duplicates, records on centres, on parts, and on both sides of a zone's edge."""
-    d, one = it.n_features, 1 << it.frac_bits
-    rng = np.random.default_rng(seed)
-    rows = [
-        np.full((2, d), one),
-        np.full((1, d), -one),
-        np.zeros((1, d), dtype=int),
-        rng.choice([-one, one], (3, d)),
-        state["centres"],
-        state["centres"] + rng.integers(-1, 2, state["centres"].shape),
-        rng.integers(-one, one + 1, (4, d)),
-    ]
-    if "zone_radius" in state:
-        axis = np.eye(1, d, dtype=np.int64)[0]
-        for centre, radius, parts in zip(
-            state["centres"], state["zone_radius"], state["parts"], strict=True
-        ):
-            inward = np.where(centre > 0, -1, 1)
-            even = (inward * radius / np.sqrt(d)).astype(np.int64)
-            rows += [centre + inward[0] * (radius + step) * axis[None] for step in (-2, -1, 0, 1)]
-            rows += [centre[None] + even, parts, (parts[:1] + parts[-1:]) // 2]
-    table = np.clip(np.vstack(rows), -one, one)
-    return np.vstack([table, table[:3]]).astype(np.int32)
-
-
 # --- Sensitivity ----------------------------------------------------------------------------------
-
-
-@names
-@given(
-    seed=st.integers(0, 2**32),
-    k=st.sampled_from([1, 2, 5]),
-    d=st.sampled_from([1, 2, 5]),
-    noise=st.sampled_from([0.0, 0.3, 30.0]),
-    frac_bits=st.sampled_from([12, 16, 20]),
-)
-def test_one_record_changes_no_block_by_more_than_its_integer_bounds(
-    name: str, seed: int, k: int, d: int, noise: float, frac_bits: int
-) -> None:
-    it = designed(name, k, d, seed % 5, frac_bits)
-    one = 1 << frac_bits
-    cloud = np.random.default_rng(seed).integers(-one, one + 1, (40, d)).astype(np.int32)
-    *before, _ = states(it, cloud, seed, noise)
-    for t, state in enumerate(before):
-        check_round(it, t, state, awkward(it, state, seed))
-
-
-def check_round(it: Task, t: int, state: GridState, table: np.ndarray) -> None:
-    (block,) = it.blocks(t)
-    whole = it.contribute(t, state, table)
-    for row in range(len(table)):
-        change = whole - it.contribute(t, state, np.delete(table, row, axis=0))
-        alone = it.contribute(t, state, table[row : row + 1])
-        assert (change == alone).all(), "a record's part depends on the other records"
-        steps = [int(v) for v in change]
-        assert sum(v * v for v in steps) <= block.l2_squared
-        assert sum(abs(v) for v in steps) <= block.l1
-
-
-@names
-def test_the_conformance_suite_for_tasks_passes(name: str) -> None:
-    it = designed(name)
-    cloud = np.random.default_rng(1).integers(-ONE, ONE + 1, (50, 2)).astype(np.int32)
-    seen = states(it, cloud, 2, 0.3)
-    check_task(it, [awkward(it, seen[2], 3)], seen[1:])
 
 
 @given(
@@ -197,25 +128,6 @@ def test_a_record_at_the_edge_of_its_zone_adds_nearly_the_bound(d: int) -> None:
     assert not it.contribute(1, state, outside).any()  # the zone is open
 
 
-@pytest.mark.parametrize("name", ["kmeans-guarantee-dp", "subcluster-dp"])
-def test_a_task_that_understates_its_bounds_is_caught(name: str) -> None:
-    """So that the tests above can fail."""
-    honest = designed(name)
-
-    @dataclass(frozen=True, kw_only=True)
-    class Liar(type(honest)):  # type: ignore[misc]
-        def blocks(self, t: int) -> tuple[Block, ...]:
-            (block,) = super().blocks(t)
-            return (replace(block, l2_squared=block.l2_squared * 6 // 10),)
-
-    liar = Liar(**{field.name: getattr(honest, field.name) for field in fields(honest)})
-    rng = np.random.default_rng(0)
-    cloud = rng.integers(-ONE, ONE + 1, (300, 2)).astype(np.int32)
-    for t, state in enumerate(states(honest, cloud, 0, 0.0)[:-1]):
-        with pytest.raises(AssertionError):
-            check_round(liar, t, state, np.vstack([cloud, awkward(honest, state, 0)]))
-
-
 # --- What is summed -------------------------------------------------------------------------------
 
 
@@ -241,89 +153,6 @@ def test_parts_of_zones_are_summed_as_one_would_by_hand(seed: int, d: int) -> No
             expected[j, g, column] += cut if step > 0 else -cut
         expected[j, g, -1] += 7
     assert np.array_equal(sum_in_zones(table, centres, radii, parts, count_word=7), expected)
-
-
-# --- Silos ----------------------------------------------------------------------------------------
-
-
-class Quiet(Plan):
-    """A plan that believes its noise to be zero."""
-
-    def noise_std(self, block: Block, survivors: int | None = None) -> float:
-        return 0.0
-
-
-@names
-@given(seed=st.integers(0, 2**32), silos=st.sampled_from([2, 3, 5]), rows=st.integers(0, 80))
-def test_silos_get_bit_for_bit_what_one_table_gives(
-    name: str, seed: int, silos: int, rows: int
-) -> None:
-    it = designed(name, seed=seed % 3)
-    rng = np.random.default_rng(seed)
-    table = rng.integers(-ONE, ONE + 1, (rows, 2), dtype=np.int32)
-    owner = rng.integers(0, silos, rows)
-    plan = toy_plan(it, silos=silos, budget=BUDGET)
-    plan = Quiet(**{field: getattr(plan, field) for field in plan.__dataclass_fields__})
-    wire = Wire(plan, {silo: table[owner == i] for i, silo in enumerate(plan.silos)})
-    final = states(it, table, 0, 0.0)[-1]
-    for state in wire.run():
-        assert state.keys() == final.keys()
-        assert all(np.array_equal(state[key], final[key]) for key in final)
-
-
-@names
-@given(seed=st.integers(0, 2**32))
-def test_lengths_and_rounds_are_those_of_the_plan_whatever_the_records(
-    name: str, seed: int
-) -> None:
-    it = designed(name, k=4, d=3, seed=seed % 4)
-    plan = toy_plan(it, silos=1, budget=BUDGET)
-    rng = np.random.default_rng(seed)
-    for table in (
-        np.zeros((0, 3), dtype=np.int32),
-        np.full((200, 3), ONE, dtype=np.int32),
-        rng.integers(-ONE, ONE + 1, (50, 3), dtype=np.int32),
-    ):
-        before = states(it, table, seed, float(rng.choice([0, 1, 100])))
-        shapes = [{key: value.shape for key, value in state.items()} for state in before]
-        for t in range(plan.rounds):
-            assert it.contribute(t, before[t], table).shape == (plan.length(t),)
-            assert shapes[t + 1].items() >= shapes[0].items()
-
-
-@names
-@pytest.mark.parametrize("d", [1, 3])
-@pytest.mark.parametrize("fill", [0, -1, 1, "low", "high", "noise"])
-def test_no_release_makes_a_state_that_is_not_finite_or_leaves_the_box(
-    name: str, d: int, fill: Any
-) -> None:
-    it = designed(name, k=4, d=d)
-    state = on_grid(it, it.start())
-    rng = np.random.default_rng(0)
-    for t in range(it.rounds):
-        (block,) = it.blocks(t)
-        extreme = 1 << 45
-        words = {
-            "low": np.full(block.size, -extreme),
-            "high": np.full(block.size, extreme),
-            "noise": np.rint(rng.normal(0, extreme, block.size)),
-        }.get(fill, np.full(block.size, fill if isinstance(fill, int) else 0))
-        new = it.update(t, state, released(it, t, words.astype(np.int64), 3.0))
-        assert all(np.isfinite(value).all() for value in new.values())
-        assert np.abs(new["centres"]).max() <= 1
-        assert (new["low"] <= new["high"]).all()
-        state = on_grid(it, new)
-
-
-@names
-@pytest.mark.parametrize("silos", [1, 3])
-def test_nobody_at_all_gives_an_answer_like_any_other(name: str, silos: int) -> None:
-    plan = toy_plan(designed(name), silos=silos, budget=BUDGET)
-    nobody = np.zeros((0, 2), dtype=np.int32)
-    result = run_plan(plan, {silo: [nobody] for silo in plan.silos})
-    assert result.results["centres"].shape == (3, 2)
-    assert all(np.isfinite(value).all() for value in result.results.values())
-    assert np.abs(result.results["centres"]).max() <= 1
 
 
 # --- Zones ----------------------------------------------------------------------------------------
@@ -443,50 +272,12 @@ def test_without_noise_and_with_enough_steps_they_find_what_lloyd_finds() -> Non
 # --- Plans ----------------------------------------------------------------------------------------
 
 
-@names
-def test_weights_add_up_to_the_budget_and_no_more_is_spent(name: str) -> None:
-    it = designed(name)
-    weights = [block.weight for t in range(it.rounds) for block in it.blocks(t)]
-    assert sum(weights) == pytest.approx(1.0)
-    plan = toy_plan(it, silos=1, budget=BUDGET)
-    result = run_plan(plan, {plan.silos[0]: [np.zeros((5, 2), dtype=np.int32)]})
-    assert 3.99 < result.epsilon() <= 4.0
-
-
 def test_kmeans_guarantee_dp_costs_what_fastlloyd_costs() -> None:
     arguments: dict[str, Any] = {"n_features": 2, "nominal_n": 5000, "budget": BUDGET}
     it = toy_task(KMeansGuaranteeDP, n_clusters=3, **arguments)
     lloyd = toy_task(FastLloyd, n_clusters=3, **arguments)
     assert it.rounds == lloyd.rounds
     assert [it.blocks(t) for t in range(it.rounds)] == [lloyd.blocks(t) for t in range(it.rounds)]
-
-
-@names
-def test_a_plan_survives_json(name: str) -> None:
-    it = designed(name)
-    plan = toy_plan(it, budget=BUDGET)
-    again = Plan.from_dict(json.loads(json.dumps(plan.to_dict())), installed())
-    assert again.digest == plan.digest
-    assert again.task == it
-
-
-@names
-def test_they_run_under_pairwise_masks(name: str) -> None:
-    kind, options = KINDS[name]
-    silos = ("a", "b", "c")
-    plan = make_plan(
-        kind,
-        toy_schema(2),
-        silos,
-        budget=BUDGET,
-        nominal_n=300,
-        profile="pairwise",
-        n_clusters=3,
-        **options,
-    )
-    rng = np.random.default_rng(0)
-    records = {s: [rng.integers(-ONE, ONE + 1, (100, 2), dtype=np.int32)] for s in silos}
-    assert np.isfinite(run_plan(plan, records).results["centres"]).all()
 
 
 @pytest.mark.parametrize(
@@ -514,13 +305,6 @@ def test_a_wrong_number_is_refused(kind: Any, change: dict[str, Any], match: str
 
 
 @names
-def test_the_public_seed_and_nothing_else_changes_what_is_made_of_a_release(name: str) -> None:
-    table = np.random.default_rng(0).integers(-ONE, ONE + 1, (60, 2), dtype=np.int32)
-    one, two = (states(designed(name, seed=5), table, 7, 0.3)[-1] for _ in range(2))
-    assert all(np.array_equal(one[key], two[key]) for key in one)
-
-
-@names
 def test_the_forecast_is_what_comes_out_for_settled_clusters(name: str) -> None:
     plan = toy_plan(designed(name, k=1, d=2), silos=1, budget=BUDGET, nominal_n=5000)
     (block, *_) = plan.task.blocks(plan.rounds - 1)
@@ -529,10 +313,3 @@ def test_the_forecast_is_what_comes_out_for_settled_clusters(name: str) -> None:
     result = run_plan(plan, {plan.silos[0]: [table]})
     assert np.allclose(said["half_width"], result.results["half_width"], rtol=0.2)
     assert said["size_half_width"] == pytest.approx(result.results["size_half_width"][0], rel=1e-4)
-
-
-def test_they_are_in_the_registry() -> None:
-    for kind in (KMeansGuaranteeDP, SubClusterDP):
-        assert TASKS[kind.name] is kind
-        assert kind.private
-        assert kind.profiles == {"local", "group", "pairwise"}

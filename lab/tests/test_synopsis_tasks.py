@@ -1,4 +1,4 @@
-"""The laws of the tasks that begin with a synopsis, and ``dpem``: one for all of them.
+"""The laws of all tasks of the laboratory: one for all of them.
 
 What a record adds is bounded wherever it lies and whatever was released before; silos do not
 change a sum; lengths come from the plan; and no released number, however odd, breaks a state.
@@ -7,7 +7,7 @@ change a sum; lengths come from the plan; and no released number, however odd, b
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from math import isqrt
 from typing import Any
@@ -30,6 +30,7 @@ from cloister_lab.tasks.feddp_init import FedDPInit
 from cloister_lab.tasks.grid_synopsis import EUGkM, Hybrid
 from cloister_lab.tasks.lsh_tree import LSHTree
 from cloister_lab.tasks.max_cover import MaxCoverHistogram
+from cloister_lab.tasks.subcluster import KMeansGuaranteeDP, SubClusterDP
 
 TASKS = installed()  # the laboratory's, too
 
@@ -49,9 +50,18 @@ KINDS: dict[str, tuple[type[Task], dict[str, Any]]] = {
     "dpem, diagonal": (DPEM, {"rounds": 2, "covariance": "diagonal"}),
     "balcan": (Balcan, {}),
     "maxcover-histogram": (MaxCoverHistogram, {}),
+    "kmeans-guarantee-dp": (KMeansGuaranteeDP, {"rounds": 3}),
+    "kmeans-guarantee-dp, wide": (
+        KMeansGuaranteeDP,
+        {"rounds": 2, "zone_share": 1.0, "concentration": 0.0, "relocate_empty": True},
+    ),
+    "subcluster-dp": (SubClusterDP, {"rounds": 4}),
+    "subcluster-dp, relocated": (SubClusterDP, {"rounds": 6, "relocate_empty": True}),
+    "subcluster-dp, one part": (SubClusterDP, {"rounds": 4, "internal_k": 1, "sub_share": 0.9}),
 }
 names = pytest.mark.parametrize("name", KINDS)
-NEAR = ("balcan", "maxcover-histogram")  # a last round within a radius: a corner adds less
+NEAR = ("balcan", "maxcover", "kmeans-guarantee", "subcluster")
+"""Tasks with a round within a radius, where a corner adds less."""
 
 
 def designed(name: str, k: int = 3, d: int = 2, seed: int = 0, frac_bits: int = 16) -> Any:
@@ -96,7 +106,7 @@ def states(it: Task, table: np.ndarray, seed: int, noise: float) -> list[GridSta
 
 
 def awkward(it: Any, state: GridState, seed: int, rows: int = 6) -> np.ndarray:
-    """Corners, the middle, duplicates, walls of cells, records on centres and beside them."""
+    """Corners, the middle, duplicates, bounds of cells and zones, records on centres and beside."""
     d, one = it.n_features, 1 << it.frac_bits
     rng = np.random.default_rng(seed)
     corners = rng.choice([-one, one], (3, d))
@@ -112,12 +122,25 @@ def awkward(it: Any, state: GridState, seed: int, rows: int = 6) -> np.ndarray:
             corners,
             walls,
             centres,
-            np.clip(centres + rng.integers(-1, 2, centres.shape), -one, one),
+            centres + rng.integers(-1, 2, centres.shape),
             inside,
             inside[:2],
+            *edges_of_zones(state),
         ]
     )
-    return table.astype(np.int32)
+    return np.clip(table, -one, one).astype(np.int32)
+
+
+def edges_of_zones(state: GridState) -> Iterator[np.ndarray]:
+    """Records on parts of zones, between them, and on both sides of a zone's edge."""
+    zones = (state[name] for name in ("centres", "zone_radius", "parts") if "parts" in state)
+    for centre, radius, parts in zip(*zones, strict=True):
+        inward, axis = np.where(centre > 0, -1, 1), np.eye(1, len(centre), dtype=np.int64)
+        for step in (-2, -1, 0, 1):
+            yield centre + inward[0] * (radius + step) * axis
+        yield centre[None] + (inward * radius / np.sqrt(len(centre))).astype(np.int64)
+        yield parts
+        yield (parts[:1] + parts[-1:]) // 2
 
 
 # --- Sensitivity ----------------------------------------------------------------------------------
@@ -139,9 +162,8 @@ def test_one_record_changes_no_block_by_more_than_its_integer_bounds(
     rng = np.random.default_rng(seed)
     cloud = rng.integers(-one, one + 1, (40, d)).astype(np.int32)
     *before, _ = states(it, cloud, seed, noise)
-    table = awkward(it, before[-1], seed)
     for t, state in enumerate(before):
-        check_round(it, t, state, table)
+        check_round(it, t, state, awkward(it, state, seed))
 
 
 def check_round(it: Task, t: int, state: GridState, table: np.ndarray) -> None:
@@ -162,7 +184,7 @@ def cut(it: Task, t: int, words: np.ndarray) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in KINDS if "margin" not in name and name not in NEAR]
+    "name", [name for name in KINDS if "margin" not in name and not name.startswith(NEAR)]
 )
 @pytest.mark.parametrize("d", [1, 2, 5])
 def test_bounds_are_no_larger_than_what_a_corner_adds(name: str, d: int) -> None:
@@ -199,6 +221,24 @@ def test_a_task_that_understates_its_bounds_is_caught(kind: Any) -> None:
     corners = np.full((3, 2), ONE, dtype=np.int32)
     with pytest.raises(AssertionError, match="L2 bound"):
         check_task(liar, [corners])
+
+
+@pytest.mark.parametrize("name", ["kmeans-guarantee-dp", "subcluster-dp"])
+def test_every_round_that_understates_its_bounds_is_caught(name: str) -> None:
+    honest = designed(name)
+
+    @dataclass(frozen=True, kw_only=True)
+    class Liar(type(honest)):  # type: ignore[misc]
+        def blocks(self, t: int) -> tuple[Block, ...]:
+            (block,) = super().blocks(t)
+            return (replace(block, l2_squared=block.l2_squared * 6 // 10),)
+
+    liar = Liar(**{field.name: getattr(honest, field.name) for field in fields(honest)})
+    rng = np.random.default_rng(0)
+    cloud = rng.integers(-ONE, ONE + 1, (300, 2)).astype(np.int32)
+    for t, state in enumerate(states(honest, cloud, 0, 0.0)[:-1]):
+        with pytest.raises(AssertionError):
+            check_round(liar, t, state, np.vstack([cloud, awkward(honest, state, 0)]))
 
 
 # --- Silos ----------------------------------------------------------------------------------------
@@ -346,9 +386,10 @@ def test_the_public_seed_and_nothing_else_changes_what_is_made_of_a_release(name
 
 
 def test_they_are_in_the_registry() -> None:
-    for kind in (EUGkM, Hybrid, LSHTree, FedDPInit, DPEM, Balcan, MaxCoverHistogram):
+    for kind, _ in KINDS.values():
         assert TASKS[kind.name] is kind
         assert kind.private
+        assert kind.profiles == {"local", "group", "pairwise"}
 
 
 def test_zero_noise_says_that_it_is_not_private() -> None:

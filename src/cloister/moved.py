@@ -124,10 +124,8 @@ def old_name(module: str, name: str) -> Any:
 
     Raises
     ------
-    AttributeError
-        If the module never had the name.
-    ImportError
-        If it moved to the laboratory, which is not installed.
+    AttributeError, ImportError
+        If the module never had the name, or it moved to the laboratory, which is not installed.
     """
     old = f"{module}.{name}"
     if old not in NAMES:

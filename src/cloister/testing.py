@@ -81,9 +81,9 @@ def toy_schema(n_features: int = 2) -> Schema:
 
 def toy_task(task: Any, **given: Any) -> Any:
     """Return a task designed from public facts and options by name, in any order."""
-    told = {one.name for one in fields(PublicFacts)}
-    facts = {name: value for name, value in given.items() if name in told}
-    options = {name: value for name, value in given.items() if name not in told}
+    public = {one.name for one in fields(PublicFacts)}
+    facts = {name: value for name, value in given.items() if name in public}
+    options = {name: value for name, value in given.items() if name not in public}
     return design(task, PublicFacts(**{"nominal_n": 300, "budget": None, **facts}), options)
 
 
@@ -131,15 +131,7 @@ def toy_federation(
 class Wire:
     """All parties of a plan and a transport between them, to be driven step by step.
 
-    Parameters
-    ----------
-    plan : Plan
-    records : mapping of silo to ndarray, optional
-        Random ones by default.
-    noise : NoiseSource, optional
-        Zero by default.
-    make_transport : function, optional
-        From handlers by silo to a transport; in process by default.
+    By default records are random, the noise is zero, and frames stay in this process.
     """
 
     plan: Plan
@@ -173,13 +165,8 @@ class Wire:
 def serve(role: str, config: str) -> None:
     """Run a coordinator or a silo in this process, with zero noise: **not private**.
 
-    The product has no flag, variable or setting for it; a test starts a process that calls this.
-
-    Parameters
-    ----------
-    role : {"coordinator", "silo"}
-    config : str
-        The configuration file, as for ``cloister coordinator run`` and ``cloister silo run``.
+    The product has no flag, variable or setting for it; a test starts a process that calls this
+    with the settings file of a "coordinator" or a "silo".
     """
     from cloister.service.logs import configure
     from cloister.service.main import run as run_coordinator
@@ -211,7 +198,6 @@ class Faults:
 
     Parameters
     ----------
-    inner : Transport
     lose_request, lose_answer : set of (int, str)
         Frames lost, by number of the exchange (from 0) and silo.
     dead_from : mapping of str to int
@@ -243,9 +229,8 @@ class Faults:
         number, self.exchanges = self.exchanges, self.exchanges + 1
         answers: dict[str, bytes] = {}
         for silo, frame in frames.items():
-            if number >= self.dead_from.get(silo, number + 1):
-                continue
-            if (number, silo) in self.lose_request:
+            dead = number >= self.dead_from.get(silo, number + 1)
+            if dead or (number, silo) in self.lose_request:
                 continue
             answer = self._deliver(silo, frame)
             if answer is not None and self.repeat:
@@ -253,13 +238,11 @@ class Faults:
             if answer is None:
                 continue
             self.frames.append((number, silo, frame, answer))
-            if (number, silo) in self.lose_answer:
-                if self.late and silo in self._before:
-                    answers[silo] = self._before[silo]
-                self._before[silo] = answer
-                continue
-            self._before[silo] = answer
-            answers[silo] = self.spoil(number, silo, answer) if self.spoil else answer
+            before, self._before[silo] = self._before.get(silo), answer
+            if (number, silo) not in self.lose_answer:
+                answers[silo] = self.spoil(number, silo, answer) if self.spoil else answer
+            elif self.late and before is not None:
+                answers[silo] = before
         return answers
 
     def _deliver(self, silo: str, frame: bytes) -> bytes | None:
@@ -273,16 +256,8 @@ class Faults:
 def check_transport(make_transport: Callable[[Mapping[str, Handler]], Transport]) -> Iterator[str]:
     """Run the conformance suite of transports; yield the name of each law that holds.
 
-    Parameters
-    ----------
-    make_transport : function
-        From handlers by silo to a transport that reaches them. The handlers of a real transport
-        may run in other processes.
-
-    Raises
-    ------
-    AssertionError
-        If a law does not hold.
+    An `AssertionError` is raised if one does not. `make_transport` goes from handlers by silo to a
+    transport that reaches them; those of a real one may run in other processes.
 
     Examples
     --------
@@ -352,12 +327,7 @@ def check_task(task: Task, records: Iterable[Records], states: Sequence[GridStat
 
 
 def outside_the_box(n_features: int, frac_bits: int) -> Records:
-    """Return records that no reader makes: a step beyond a wall, far off, and as far as int32 goes.
-
-    Returns
-    -------
-    ndarray of shape (4, n_features), int32
-    """
+    """Return records that no reader makes: a step beyond a bound, far off, as far as int32 goes."""
     one, last = 1 << frac_bits, np.iinfo(np.int32)
     table = np.zeros((4, n_features), dtype=np.int32)
     table[0, 0], table[1], table[2], table[3] = one + 1, -50 * one, last.max, last.min
@@ -367,12 +337,8 @@ def outside_the_box(n_features: int, frac_bits: int) -> Records:
 def hostile_states(task: Task) -> Iterator[GridState]:
     """Yield public states that rounds leave whose answers an enemy made up, first rounds first.
 
-    Whoever answers for the aggregator may release any words; what a silo sums next must still keep
-    its bounds. A task may refuse such words with one of our errors.
-
-    Parameters
-    ----------
-    task : Task
+    Whoever answers for the aggregator may release any elements; what a silo sums next must still
+    keep its bounds. A task may refuse such answers with one of our errors.
     """
     rng = np.random.default_rng(0)
     most = np.iinfo(np.int64).max // 4

@@ -133,14 +133,14 @@ DEFECTS: dict[str, tuple[str, Callable[[Integers], Integers]]] = {
 def test_a_defect_is_seen_wherever_it_is(defect: str, shape: tuple[int, int]) -> None:
     check, change = DEFECTS[defect]
     sample = drawn(shape)
-    bent = Drawn("bent", change(sample.words), sample.scales, sample.law, sample.blocks)
+    bent = Drawn("bent", change(sample.elements), sample.scales, sample.law, sample.blocks)
     assert p_values(bent)[check] < ALPHA
 
 
 @pytest.mark.parametrize(("part", "alarms"), [(0.95, True), (1.0, False), (1.05, True)])
 def test_a_twentieth_of_sigma_is_seen_in_twenty_thousand_words(part: float, alarms: bool) -> None:
     sample = drawn((1000, 20))
-    words = np.rint(part * sample.words).astype(np.int64)
+    words = np.rint(part * sample.elements).astype(np.int64)
     bent = Drawn("bent", words, sample.scales, sample.law, sample.blocks)
     assert (p_values(bent)["law"] < ALPHA) == alarms
 
@@ -148,8 +148,8 @@ def test_a_twentieth_of_sigma_is_seen_in_twenty_thousand_words(part: float, alar
 def test_a_weak_tie_of_many_words_is_seen_though_no_two_are_alike() -> None:
     """The last word is a sum of all others: no pair is correlated by more than 0.21."""
     sample = drawn(SHORT)
-    rest = sample.words[:, :-1].sum(axis=1) / np.sqrt(SHORT[1] - 1)
-    words = np.column_stack([sample.words[:, :-1], np.rint(-rest).astype(np.int64)])
+    rest = sample.elements[:, :-1].sum(axis=1) / np.sqrt(SHORT[1] - 1)
+    words = np.column_stack([sample.elements[:, :-1], np.rint(-rest).astype(np.int64)])
     bent = Drawn("bent", words, sample.scales, sample.law, sample.blocks)
     assert p_values(bent)["independence"] < ALPHA
 

@@ -25,12 +25,10 @@ from cloister_lab.curator.run import CuratorResult, run_method
 class CuratorKMeans(CentreModel, BaseEstimator):
     """k-means by a method that is not a sum: one curator must hold all records.
 
-    For comparisons, and where all records are in one place anyway. Silos that may not pool their
-    records need :class:`~cloister.DPKMeans`.
+    Silos that may not pool their records need :class:`~cloister.DPKMeans`.
 
     Parameters
     ----------
-    n_clusters : int, >= 1
     epsilon : float, > 0
         Privacy budget of one fit. There is no default.
     bounds : (low, high) or Schema
@@ -89,7 +87,7 @@ class CuratorKMeans(CentreModel, BaseEstimator):
     random_state: Any = None
 
     def fit(self, X: Any, y: object = None) -> Self:
-        """Release centres of the records.
+        """Release centres of the records; a `PrivacyWarning` is given if the method is not private.
 
         Parameters
         ----------
@@ -102,11 +100,6 @@ class CuratorKMeans(CentreModel, BaseEstimator):
             Before anything is spent.
         BudgetExceeded
             If the ledger refuses.
-
-        Warns
-        -----
-        PrivacyWarning
-            If the method is not private.
         """
         if self.algorithm not in METHODS:
             raise PlanError(

@@ -37,13 +37,7 @@ def nicv(X: ArrayLike, centres: ArrayLike) -> float:
 
 
 def nicv_area(epsilons: ArrayLike, values: ArrayLike) -> float:
-    """Return the area under NICV over epsilon by the trapezoid rule; not a release.
-
-    Parameters
-    ----------
-    epsilons : array_like of shape (m,), m >= 2, increasing
-    values : array_like of shape (m,)
-    """
+    """Return the area under NICV over increasing epsilon by the trapezoid rule; not a release."""
     x, y = np.asarray(epsilons, dtype=np.float64), np.asarray(values, dtype=np.float64)
     if x.ndim != 1 or x.shape != y.shape or len(x) < 2:
         raise DataError(
@@ -102,17 +96,8 @@ def silhouette(
 ) -> float:
     """Return the mean silhouette coefficient; exact on data, not a release.
 
-    Parameters
-    ----------
-    sample_size : int >= 1, optional
-        Use a random sample of this many points; the cost grows with its square.
-    public_seed : int
-        Names the sample.
-
-    Returns
-    -------
-    float in [-1, 1]
-        -1 for one cluster; 0 where every point is its own cluster.
+    It is -1 for one cluster, and 0 where every point is its own cluster. The cost grows with the
+    square of the points, or of a random sample of them, which the public seed names.
     """
     X, codes, _ = _labelled(X, labels)
     if sample_size is not None and sample_size < 1:

@@ -50,22 +50,18 @@ class Params:
 
     Parameters
     ----------
-    k, dim, num_clients : int, >= 1
     iters : int, >= 1
         Number of rounds: 5, which is near what the error model of `DPKMeans` chooses for some
         thousand records and a budget of 1.
-    dp : {"none", "laplace", "gaussian"}
     epsilon : float, > 0
         For all `iters` rounds together; needed unless `dp` is "none". ``eps=`` is accepted.
     delta : float, optional
         For Gaussian noise; 1e-6 if not given.
     max_dist : float, optional
         Radius in a box of half-width 1. Without it FastLloyd's with `alpha`.
-    alpha : float, > 0
     radius_strategy : {"constant", "step"}
         Whether all rounds have that radius, or the first looks as far as half the diagonal of the
         box: more of the starting centres then find records, under more noise.
-    post : {"fold", "truncate", "none"}
     bounds : (float, float)
         Public bounds of every column.
     seed : int
@@ -272,7 +268,6 @@ class MaskedClient(_Client):
 
     Parameters
     ----------
-    index : int in [0, num_clients)
     values : array_like of shape (n_samples, dim)
         Clipped to the bounds and rounded to the grid once.
     key : GroupKey

@@ -12,11 +12,11 @@ References
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy import stats
+from scipy import special, stats
 
 from cloister.privacy import accounting
 from cloister.privacy.events import Event
@@ -53,7 +53,6 @@ class Check:
         The point of the claim.
     likely, rare : int
         Of `runs` runs each, how many are in the event where it is likely, and where not.
-    runs : int
     alpha : float
         How often each of the two bounds may be wrong.
     """
@@ -88,16 +87,9 @@ class Check:
 
 
 def best_at_95(checks: Iterable[Check]) -> list[tuple[Check, float]]:
-    """Return for each point of a claim the check that shows most, and its lower bound at 95 %.
+    """Return for each point of a claim, by epsilon, the check that shows most, and its bound.
 
-    Parameters
-    ----------
-    checks : iterable of Check
-
-    Returns
-    -------
-    list of (Check, float)
-        By epsilon. All checks of one point together are wrong with probability at most 5 %.
+    All lower bounds of one point together are wrong with probability at most 5 %.
     """
     by_point: dict[float, list[Check]] = {}
     for check in checks:
@@ -111,32 +103,27 @@ def best_at_95(checks: Iterable[Check]) -> list[tuple[Check, float]]:
 
 
 def points(event: Event) -> list[tuple[float, float]]:
-    """Return three points (epsilon, delta) of the curve of what was claimed to be done.
-
-    Returns
-    -------
-    list of (float, float)
-        Where delta is all, a fifth and a twentieth of delta(0).
-    """
+    """Return the points (epsilon, delta) of a claim where delta is each of `PARTS` of delta(0)."""
     whole = accounting.delta(event, 0.0)
     found = [accounting.epsilon(event, part * whole) if part < 1 else 0.0 for part in PARTS]
     return [(epsilon, accounting.delta(event, epsilon)) for epsilon in found]
 
 
-def shown_part(checks: Iterable[Check]) -> float:
+def most_shown(checks: Iterable[Check]) -> tuple[Check, float]:
+    """Return the check whose lower bound at 95 % is most of what is claimed, and that bound."""
+    return max(best_at_95(checks), key=lambda best: best[1] / max(best[0].delta, 1e-12))
+
+
+def shown_part(checks: Sequence[Check]) -> float:
     """Return the largest lower bound at 95 %, as a part of what is claimed at its point."""
-    return max((least / max(check.delta, 1e-12) for check, least in best_at_95(checks)), default=0)
+    if not checks:
+        return 0
+    check, least = most_shown(checks)
+    return least / max(check.delta, 1e-12)
 
 
 def attainable(delta_at: Callable[[float], float], checks: Iterable[Check]) -> float:
     """Return what :func:`shown_part` would be about, if a pair attained the claim.
-
-    Parameters
-    ----------
-    delta_at : function
-        The claimed curve.
-    checks : iterable of Check
-        Points, runs and numbers of checks.
 
     Notes
     -----
@@ -161,15 +148,10 @@ def compare(
 
     Parameters
     ----------
-    curve : list of (epsilon, delta)
     without, with_it : ndarray of shape (runs,)
-        Scores, large where the record is likely to be there: log-likelihood ratios.
+        Log-likelihood ratios, large where the record is likely to be there.
     alpha : float
         How often the whole comparison may alarm on a true claim.
-
-    Returns
-    -------
-    list of Check
     """
     runs = len(without)
     each = alpha / (len(curve) * len(THRESHOLDS) * 2 * 2)
@@ -187,16 +169,8 @@ def guesses_p_value(
 ) -> float:
     """Return the largest chance of so many correct guesses under a claim. [SNJ23]_ Theorem 5.2.
 
-    Parameters
-    ----------
-    correct, guesses, canaries : int
-        Of `canaries` records, each there or not by a fair coin of its own, the presence of
-        `guesses` was guessed from one run, `correct` times correctly.
-    epsilon, delta : float
-
-    Returns
-    -------
-    float in [0, 1]
+    Of `canaries` records, each there or not by a fair coin of its own, the presence of `guesses`
+    was guessed from one run, `correct` times correctly.
 
     Notes
     -----
@@ -227,11 +201,6 @@ def guesses_epsilon(correct: int, guesses: int, canaries: int, delta: float, alp
 def uniform_fit(places: Floats) -> dict[str, float]:
     """Test whether numbers are uniform in (0, 1) and independent.
 
-    Parameters
-    ----------
-    places : ndarray of shape (n,)
-        What a law's distribution function makes of draws, at random places of its steps.
-
     Returns
     -------
     dict of str to float
@@ -257,9 +226,13 @@ def uniform_fit(places: Floats) -> dict[str, float]:
 
 def correlation(left: Floats, right: Floats) -> float:
     """Return the p-value of independence of two equally long runs of normal numbers; exact."""
-    n = left.size
     r = float(left @ right / math.sqrt(float(left @ left) * float(right @ right)))
-    if n < 3 or abs(r) >= 1 - 1e-12:
-        return 1.0 if n < 3 else 0.0
-    # of centred data r sqrt((n-2)/(1-r^2)) has n - 2 degrees of freedom, of mean zero one more
-    return float(2 * stats.t.sf(abs(r) * math.sqrt((n - 1) / (1 - r * r)), n - 1))
+    return correlated(r, left.size)
+
+
+def correlated(r: float, n: int) -> float:
+    """Return how often two vectors of `n` independent normal numbers are so parallel, or more."""
+    if n < 3:
+        return 1.0
+    # of mean zero, known, r^2 is Beta(1/2, (n - 1)/2)
+    return float(special.betainc((n - 1) / 2, 0.5, max(0.0, 1 - min(abs(r), 1.0) ** 2)))

@@ -20,14 +20,14 @@ from cloister.audit.bounds import (
     ENOUGH,
     Check,
     attainable,
-    best_at_95,
     compare,
     guesses_epsilon,
     guesses_p_value,
+    most_shown,
     points,
     shown_part,
 )
-from cloister.audit.noise import drawn_by, in_profile, noise_of, whole_job
+from cloister.audit.noise import drawn_by, in_profiles, noise_of, whole_job
 from cloister.audit.noise_laws import (
     Drawn,
     Test,
@@ -41,12 +41,12 @@ from cloister.audit.pairs import pairs
 from cloister.audit.runs import (
     Log,
     MakeNoise,
+    element_scales,
     scores,
     search,
     system_noise,
     watched,
     watched_plan,
-    word_scales,
 )
 from cloister.errors import PlanError, RemoteProtocolError
 from cloister.jobs import make_plan, run_job, run_plan
@@ -70,9 +70,9 @@ MOST_FOR_CANARIES = 0.2
 DISTINGUISHING = 4.0
 """Epsilon of the two worlds, at least: where noise hides a record, it hides most mistakes too."""
 
-_KEPT = 500_000  # words of noise of the two worlds that are tested, at most
+_KEPT = 500_000  # elements of noise of the two worlds that are tested, at most
 _REPLAYED = 60  # records of a job that is followed again
-_SIZES = (16, 8, 4)  # columns and clusters of that run: more words hold more canaries apart
+_SIZES = (16, 8, 4)  # columns and clusters of that run: more elements hold more canaries apart
 _SHARES = (0.1, 0.3, 0.5, 1.0)  # parts of the canaries that are guessed, the surest first
 _DELTAS = (1e-7, 1e-9, 1e-11, 1e-13)  # of points of the curve where one run can say something
 
@@ -83,7 +83,6 @@ class Finding:
 
     Parameters
     ----------
-    check : str
     alarms : bool
         Whether the claim is refuted.
     evidence : str
@@ -101,14 +100,12 @@ class Audit:
 
     Parameters
     ----------
-    method : str
     budget : Budget
         What was claimed.
     event : Event
         What the method says it does to the records.
     details : str
         Size of what was run.
-    findings : tuple of Finding
     checks : tuple of Check
         Points of the claimed curve against what was seen in two worlds.
     curve : tuple of (float, float)
@@ -194,10 +191,6 @@ def audit_task(
     schema : Schema, optional
         Columns and unit of privacy, instead of those of the example.
 
-    Returns
-    -------
-    Audit
-
     Raises
     ------
     PlanError
@@ -206,14 +199,11 @@ def audit_task(
     if not task.private:
         raise PlanError(f"task {task.name!r} says itself that it is not private; nothing to audit.")
     case = case_of(task, n_features, n_clusters, options, schema)
-    contract = schema or schema_of(case.columns)
-    plan = make_plan(task, contract, ["silo"], budget=budget, nominal_n=nominal_n, **case.options)
+    plan = _plan(task, budget, nominal_n, case, schema)
     replayed = check_replay(plan, make_noise=make_noise)
     drawn: list[Drawn] = []
-    louder = _louder(plan, contract, case)
-    two_worlds, checks, pair, reach = audit_plan(
-        louder, runs=runs, make_noise=make_noise, drawn=drawn
-    )
+    louder = _louder(plan, case, schema)
+    found, checks, pair, reach = audit_plan(louder, runs=runs, make_noise=make_noise, drawn=drawn)
     small = Budget(min(budget.epsilon, MOST_FOR_CANARIES), budget.delta)
     seen, epsilon_seen = find_canaries(
         task,
@@ -225,7 +215,7 @@ def audit_task(
     )
     noise = check_noise(plan, words=words, make_noise=make_noise, seen=drawn)
     fresh = check_fresh(plan, make_noise=make_noise)
-    findings = (price(plan), *two_worlds, seen, replayed, *noise, *fresh)
+    findings = (price(plan), *found, seen, replayed, *noise, *fresh)
     event = louder.events()
     return Audit(
         method=task.name,
@@ -249,20 +239,22 @@ def audit_task(
     )
 
 
-def _louder(plan: Plan, schema: Schema, case: Example) -> Plan:
+def _plan(
+    task: type[Task], budget: Budget, nominal_n: int, case: Example, schema: Schema | None = None
+) -> Plan:
+    """Return the plan of one silo over the columns of a case, or a schema."""
+    contract = schema or schema_of(case.columns)
+    return make_plan(task, contract, ["silo"], budget=budget, nominal_n=nominal_n, **case.options)
+
+
+def _louder(plan: Plan, case: Example, schema: Schema | None) -> Plan:
     """Return the plan of the two worlds: at a large epsilon a mistake shows."""
     assert plan.budget is not None
     if plan.budget.epsilon >= DISTINGUISHING:
         return plan
+    loud = Budget(DISTINGUISHING, plan.budget.delta)
     with suppress(PlanError):
-        return make_plan(
-            type(plan.task),
-            schema,
-            plan.silos,
-            budget=Budget(DISTINGUISHING, plan.budget.delta),
-            nominal_n=plan.nominal_n,
-            **case.options,
-        )
+        return _plan(type(plan.task), loud, plan.nominal_n, case, schema)
     return plan
 
 
@@ -295,16 +287,10 @@ def audit_plan(
 
     Parameters
     ----------
-    plan : Plan
-    runs : int, >= 1
     make_noise : function, optional
         Makes the one source of all runs.
     drawn : list of Drawn, optional
         The noise of the two worlds is added to it.
-
-    Returns
-    -------
-    (sensitivity, two worlds), checks, pair, reach
 
     Notes
     -----
@@ -322,9 +308,9 @@ def audit_plan(
         *(found.excess for found in (*pilots, without, with_it)),
     )
     if drawn is not None:
-        words = np.concatenate([without.noise, with_it.noise])
-        kept = words[: max(_KEPT // words.shape[1], 1)]
-        drawn.append(replace(noise_of(plan), name="two worlds", words=kept))
+        both = np.concatenate([without.noise, with_it.noise])
+        kept = both[: max(_KEPT // both.shape[1], 1)]
+        drawn.append(replace(noise_of(plan), name="two worlds", elements=kept))
     reach = (without.reach + with_it.reach) / 2
     checks = tuple(compare(points(plan.events()), without.scores, with_it.scores, ALPHA))
     adds_up = all(found.adds_up for found in searches)
@@ -335,12 +321,12 @@ def audit_plan(
         f"among {sum(found.tried for found in searches)} records at states of runs"
         + ("" if adds_up else "; a table does NOT add what its records add"),
     )
-    return (sensitivity, told(checks, pair.name, reach)), checks, pair.name, reach
+    return (sensitivity, two_worlds(checks, pair.name, reach)), checks, pair.name, reach
 
 
-def told(checks: tuple[Check, ...], pair: str, reach: float) -> Finding:
+def two_worlds(checks: tuple[Check, ...], pair: str, reach: float) -> Finding:
     """Say what two worlds showed."""
-    worst, least = max(best_at_95(checks), key=lambda best: best[1] / max(best[0].delta, 1e-12))
+    worst, least = most_shown(checks)
     used = "" if np.isnan(reach) else f", using {reach:.0%} of what the plan pays for"
     return Finding(
         "two worlds",
@@ -380,20 +366,9 @@ def _canary_case(
     for size in _SIZES if options is None and schema is None else ():
         case = example_of(task, size, size)
         with suppress(PlanError):
-            make_plan(
-                task,
-                schema_of(case.columns),
-                ["silo"],
-                budget=budget,
-                nominal_n=_expected(canaries),
-                **case.options,
-            )
+            _plan(task, budget, max(canaries // 2, 10), case)
             return case
     return case_of(task, n_features, 2, options, schema)
-
-
-def _expected(canaries: int) -> int:
-    return max(canaries // 2, 10)
 
 
 def find_canaries(
@@ -415,16 +390,8 @@ def find_canaries(
         As in :func:`audit_task`.
     case : Example
         Columns and options.
-    profile : {"group", "pairwise"}
-        Masks of the job.
     coins : int or str, optional
         Public seed of the coins, for tests; fresh ones unless given.
-    schema : Schema, optional
-        Instead of that of the case's columns.
-
-    Returns
-    -------
-    Finding, and the largest epsilon that is refuted at 95 % at the budget's delta
 
     Notes
     -----
@@ -448,9 +415,9 @@ def find_canaries(
             silos,
             epsilon=budget.epsilon,
             delta=budget.delta,
-            nominal_n=_expected(canaries),
+            nominal_n=max(canaries // 2, 10),
             noise=make_noise() if make_noise else None,
-            profile=_profile(task, profile),
+            profile=profile if profile in task.profiles else "group",
             **case.options,
         )
     except RemoteProtocolError as error:  # as where states depend on records
@@ -484,25 +451,19 @@ def find_canaries(
     return finding, seen
 
 
-def _profile(task: type[Task], profile: Profile) -> Profile:
-    """Return masks that the task allows."""
-    return profile if profile in task.profiles else "group"
-
-
 def _estimate(plan: Plan, log: Log, table: Records) -> Floats:
     """Return, for each canary, the linear estimate of its coin, minus a half.
 
-    With V the canaries' words over the noise and y what was released, less the mean, the estimate
+    With V what canaries add over the noise and y what was released, less the mean, the estimate
     that errs least is ``(4 I + V V^T)^-1 V y``.
     """
     parts, released = [], []
     for t in range(plan.rounds):
-        scale = word_scales(plan, t) * (sqrt(2) if plan.task.mechanism == "laplace" else 1.0)
+        scale = element_scales(plan, t) * (sqrt(2) if plan.task.mechanism == "laplace" else 1.0)
         rows = [plan.task.contribute(t, log.states[t], row[None]) for row in table]
-        words = np.array(rows, dtype=np.float64)
-        values = log.sums[t] + log.noise(t)
-        parts.append(words / scale)
-        released.append((values - words.sum(axis=0) / 2) / scale)
+        own = np.array(rows, dtype=np.float64)
+        parts.append(own / scale)
+        released.append((log.sums[t] + log.noise(t) - own.sum(axis=0) / 2) / scale)
     added, answer = np.concatenate(parts, axis=1), np.concatenate(released)
     kernel = added @ added.T + 4 * np.eye(len(added))
     estimate: Floats = np.linalg.solve(kernel, added @ answer)
@@ -519,39 +480,34 @@ def check_noise(
 
     Parameters
     ----------
-    plan : Plan
     words : int, >= 1
         So much noise is drawn, a third for each profile, and at least one job for each hundred.
-    make_noise : function, optional
     seen : sequence of Drawn, optional
         More noise of the plan, to be looked at as well.
-
-    Returns
-    -------
-    (law, independence, what comes again)
     """
     samples = [*seen, *_samples(plan, words, make_noise)]
     rng = public_generator("audit", "places", new_nonce())
     found = [(drawn, normal_scores(drawn, rng)) for drawn in samples]
     if len(found) > 1:
         found.append(_together(found))
-    laws, ties = [], []
+    laws: list[Test] = []
+    ties: list[Test] = []
     for drawn, normal in found:
-        laws += [_named(drawn, test) for test in law(drawn, normal)]
-        ties += [_named(drawn, test) for test in independence(normal, rng)]
-    looked = sum(drawn.words.size for drawn in samples)
-    jobs = sum(len(drawn.words) for drawn in samples)
+        for tests, found_here in ((laws, law(drawn, normal)), (ties, independence(normal, rng))):
+            tests += [replace(test, name=f"{test.name} ({drawn.name})") for test in found_here]
+    looked = sum(drawn.elements.size for drawn in samples)
+    jobs = sum(len(drawn.elements) for drawn in samples)
     drawn_in = ", ".join(drawn.name for drawn in samples)
     return (
-        _of("law of the noise", laws, f"{looked} words of {jobs} jobs ({drawn_in})"),
-        _of("independence of the noise", ties, "words of a job, a round, a silo and other jobs"),
-        _of("repeats of the noise", repeats(samples), "vectors, words and values"),
+        _of("law of the noise", laws, f"{looked} elements of {jobs} jobs ({drawn_in})"),
+        _of("independence of the noise", ties, "elements of a job, a round, a silo and other jobs"),
+        _of("repeats of the noise", repeats(samples), "vectors, elements and values"),
     )
 
 
 def _of(check: str, tests: Sequence[Test], of_what: str) -> Finding:
-    p_value, in_words = summary(tests)
-    return Finding(check, p_value < ALPHA, f"{of_what}: {in_words}")
+    p_value, text = summary(tests)
+    return Finding(check, p_value < ALPHA, f"{of_what}: {text}")
 
 
 def check_fresh(plan: Plan, *, make_noise: MakeNoise | None = None) -> tuple[Finding]:
@@ -559,30 +515,29 @@ def check_fresh(plan: Plan, *, make_noise: MakeNoise | None = None) -> tuple[Fin
 
     Equal answers mean seeded noise, and the noise in them must be exactly what was drawn.
     """
-    scale = np.concatenate([word_scales(plan, t) for t in range(plan.rounds)])
+    scale = np.concatenate([element_scales(plan, t) for t in range(plan.rounds)])
     # two draws are equal with probability at most 1 / scale; so many jobs that all can be
     again = max(1, ceil(-np.log(ALPHA / 6) / np.log(scale).sum()))
     p_values, equal, added = [], 0, True
-    for profile in sorted(plan.task.profiles):
-        if (other := in_profile(plan, profile)) is None:
-            continue
+    for other in in_profiles(plan):
         try:
             jobs = [whole_job(other, make_noise) for _ in range(1 + again)]
         except RemoteProtocolError as error:
-            return (Finding("two runs", True, f"a job under {profile!r} was stopped: {error}"),)
+            stopped = f"a job under {other.profile!r} was stopped: {error}"
+            return (Finding("two runs", True, stopped),)
         same = sum(int((jobs[0].noise == job.noise).sum()) for job in jobs[1:])
         most = 1 / noise_of(other).scales.min()
         p_values.append(float(stats.binom.sf(same - 1, again * scale.size, most)))
         equal += same
         added &= all(job.drawn is None or np.array_equal(job.drawn, job.noise) for job in jobs)
     p_value = min(1.0, len(p_values) * min(p_values))
-    words = len(p_values) * again * scale.size
+    drawn = len(p_values) * again * scale.size
     return (
         Finding(
             "two runs",
             p_value < ALPHA or not added,
-            f"{equal} of {words} words of noise are the same in {1 + again} whole jobs of one plan "
-            f"under each profile, p {p_value:.2g}; what was added is "
+            f"{equal} of {drawn} elements of noise are the same in {1 + again} whole jobs of one "
+            f"plan under each profile, p {p_value:.2g}; what was added is "
             f"{'exactly' if added else 'NOT'} what was drawn",
         ),
     )
@@ -591,26 +546,21 @@ def check_fresh(plan: Plan, *, make_noise: MakeNoise | None = None) -> tuple[Fin
 def _samples(plan: Plan, words: int, make_noise: MakeNoise | None) -> list[Drawn]:
     """Draw noise as jobs of every profile do."""
     found = []
-    for profile in sorted(plan.task.profiles):
-        if (other := in_profile(plan, profile)) is not None:
-            per_job = noise_of(other).scales.size
-            jobs = max(ceil(words / 3 / per_job), words // 100, 4)
-            found.append(drawn_by(other, jobs, make_noise))
+    for other in in_profiles(plan):
+        per_job = noise_of(other).scales.size
+        jobs = max(ceil(words / 3 / per_job), words // 100, 4)
+        found.append(drawn_by(other, jobs, make_noise))
     return found
 
 
 def _together(found: Sequence[tuple[Drawn, Floats]]) -> tuple[Drawn, Floats]:
     """Return all jobs, and all silos of jobs, as rows of one table: what is small adds up."""
-    width = min(drawn.words.shape[1] for drawn, _ in found)
+    width = min(drawn.elements.shape[1] for drawn, _ in found)
     rows = np.concatenate([normal.reshape(-1, width) for _, normal in found])
-    words = np.concatenate([drawn.words.reshape(-1, width) for drawn, _ in found])
+    elements = np.concatenate([drawn.elements.reshape(-1, width) for drawn, _ in found])
     scales = np.min([drawn.scales.reshape(-1, width).min(axis=0) for drawn, _ in found], axis=0)
     blocks = tuple(block for block in found[0][0].blocks if block.stop <= width)
-    return Drawn("all together", words, scales, found[0][0].law, blocks), rows
-
-
-def _named(drawn: Drawn, test: Test) -> Test:
-    return replace(test, name=f"{test.name} ({drawn.name})")
+    return Drawn("all together", elements, scales, found[0][0].law, blocks), rows
 
 
 # What is made of the answers ----------------------------------------------------------------------

@@ -31,20 +31,11 @@ Adds = Callable[[Integers], Integers]
 
 
 def hard_records(plan: Plan, t: int, state: GridState, rng: np.random.Generator) -> Records:
-    """Return records on and beside walls of round `t` at a public state.
-
-    Parameters
-    ----------
-    plan : Plan
-    t : int
-    state : mapping of str to ndarray of int64
-    rng : numpy.random.Generator
-        Of the lines that are followed.
+    """Return records in the box on and beside the edges of round `t` at a public state.
 
     Returns
     -------
     ndarray of shape (n, n_features), int32
-        Inside the box.
     """
     one, d = plan.grid.one, plan.grid.n_features
 
@@ -147,30 +138,30 @@ def _lines(
 
 
 def jumps(adds: Adds, start: Integers, end: Integers) -> Iterator[tuple[Integers, Integers]]:
-    """Yield neighbours on a line between which a record begins to add to other words."""
+    """Yield neighbours on a line between which a record begins to add to other elements."""
     length = int(np.abs(end - start).max())
 
     def at(place: int) -> Integers:
         point: Integers = start + np.rint((end - start) * (place / max(length, 1))).astype(np.int64)
         return point
 
-    def words(place: int) -> bytes:
+    def elements(place: int) -> bytes:
         return _pattern(adds(at(place)))
 
     places = [length * cut // _CUTS for cut in range(_CUTS + 1)]
-    seen = [words(place) for place in places]
+    seen = [elements(place) for place in places]
     for low, high, one, other in zip(places, places[1:], seen, seen[1:], strict=False):
         if one == other:
             continue
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (middle, high) if words(middle) == one else (low, middle)
+            low, high = (middle, high) if elements(middle) == one else (low, middle)
         yield at(low), at(high)
 
 
-def _pattern(words: Integers) -> bytes:
-    """Return to which words a record adds."""
-    return np.asarray(words != 0).tobytes()
+def _pattern(elements: Integers) -> bytes:
+    """Return to which elements a record adds."""
+    return np.asarray(elements != 0).tobytes()
 
 
 def edge(adds: Adds, point: Integers, one: int, rng: np.random.Generator) -> Iterator[Integers]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from cloister.audit.noise_laws import Drawn
-from cloister.audit.runs import Log, MakeNoise, system_noise, watched_plan, word_scales
+from cloister.audit.runs import Log, MakeNoise, system_noise, watched_plan
 from cloister.errors import PlanError
 from cloister.hazmat.ring import Integers, to_integers
 from cloister.jobs import make_clients, run_clients
@@ -17,6 +17,12 @@ from cloister.protocol.plan import Plan
 from cloister.task import ByClient, BySilo, Profile
 
 _SILOS = 3  # of a job that is not local
+
+
+def in_profiles(plan: Plan) -> list[Plan]:
+    """Return the plan under each profile in which its task can be run."""
+    found = (in_profile(plan, profile) for profile in sorted(plan.task.profiles))
+    return [other for other in found if other is not None]
 
 
 def in_profile(plan: Plan, profile: Profile) -> Plan | None:
@@ -47,11 +53,10 @@ def noise_of(plan: Plan) -> Drawn:
     Under "pairwise" every silo draws; its share must be enough with those of other honest silos.
     """
     blocks = [block for t in range(plan.rounds) for block in plan.task.blocks(t)]
-    if plan.profile == "pairwise":
-        scales = np.concatenate([np.full(b.size, float(plan.share_scale(b))) for b in blocks])
-    else:
-        scales = np.concatenate([word_scales(plan, t) for t in range(plan.rounds)])
-    drawers = len(plan.silos) if plan.profile == "pairwise" else 1
+    pairwise = plan.profile == "pairwise"
+    scale_of = plan.share_scale if pairwise else plan.noise_scale
+    scales = np.concatenate([np.full(b.size, float(scale_of(b))) for b in blocks])
+    drawers = len(plan.silos) if pairwise else 1
     ends = np.cumsum([block.size for block in blocks] * drawers)
     starts = np.concatenate([[0], ends[:-1]])
     return Drawn(
@@ -68,14 +73,12 @@ def drawn_by(plan: Plan, jobs: int, make_noise: MakeNoise | None) -> Drawn:
 
     Parameters
     ----------
-    plan : Plan
-    jobs : int, >= 1
     make_noise : function, optional
         Makes the source of each job; the product's own unless given.
     """
     draw = _shares if plan.profile == "pairwise" else _of_aggregator
     rows = [draw(plan, make_noise) for _ in range(jobs)]
-    return replace(noise_of(plan), words=np.array(rows))
+    return replace(noise_of(plan), elements=np.array(rows))
 
 
 def _of_aggregator(plan: Plan, make_noise: MakeNoise | None) -> Integers:
@@ -99,13 +102,13 @@ class _Recorded:
 
     def __init__(self, make_noise: MakeNoise | None) -> None:
         self._source = (make_noise or system_noise)()
-        self.words: list[Integers] = []
+        self.drawn: list[Integers] = []
 
     def draw(self, kind: NoiseKind, scale: int, size: int) -> Integers:
         """Return what the source returns."""
-        words = self._source.draw(kind, scale, size)
-        self.words.append(words.copy())
-        return words
+        drawn = self._source.draw(kind, scale, size)
+        self.drawn.append(drawn.copy())
+        return drawn
 
 
 @dataclass(frozen=True)
@@ -114,9 +117,9 @@ class Job:
 
     Parameters
     ----------
-    noise : ndarray of shape (words,), int64
+    noise : ndarray of shape (n,), int64
         What was in the answers beyond the sums of records.
-    drawn : ndarray of shape (words,), int64, or None
+    drawn : ndarray of shape (n,), int64, or None
         What the source, or the silos together, drew. None where clients are sampled, whose sums
         nobody knows.
     """
@@ -134,15 +137,11 @@ def whole_job(plan: Plan, make_noise: MakeNoise | None) -> Job:
     rounds = range(plan.rounds)
     records = {silo: [table] for silo in plan.silos}
     clients = make_clients(watched, records, noise=make_noise() if make_noise else None)
+    shares = recorded.drawn
     if plan.profile == "pairwise":
-        shares = [
-            {t: client._share_of_noise(t).copy() for t in rounds} for client in clients.values()
-        ]
+        parties = clients.values()
+        shares = [np.sum([c._share_of_noise(t) for c in parties], axis=0) for t in rounds]
     for _ in run_clients(clients, recorded):
         pass
     noise = np.concatenate([log.noise(t) for t in rounds])
-    if plan.rate < 1:
-        return Job(noise, None)
-    if plan.profile == "pairwise":
-        return Job(noise, np.concatenate([sum(of[t] for of in shares) for t in rounds]))
-    return Job(noise, np.concatenate(recorded.words))
+    return Job(noise, np.concatenate(shares) if plan.rate == 1 else None)

@@ -1,14 +1,14 @@
-"""What a table of noise says about its law: one row a job, one column a word.
+"""What a table of noise says about its law: one row a job, one column an element.
 
 Nothing here knows what was run. Were the noise what the plan says, every number of
 :func:`normal_scores` would be an independent standard normal one, so each test below has an exact
 law, or a bound: how often it may be wrong does not depend on the plan. The tests look at
 
-- the law of all words, of each block, of each **position** and of each row;
-- each two words of a job, in what they are and in how large they are;
-- what is left of a word when all earlier ones are known, by [B33]_: noise that some sum of words
-  lacks, however many take part, is missing there;
-- words of one job and of the next ones, and all lags of the whole sequence;
+- the law of all elements, of each block, of each **position** and of each row;
+- each two elements of a job, in what they are and in how large they are;
+- what is left of an element when all earlier ones are known, by [B33]_: noise that some sum of
+  elements lacks, however many take part, is missing there;
+- elements of one job and of the next ones, and all lags of the whole sequence;
 - vectors that come again, scaled or with the sign turned, and values that do.
 
 References
@@ -31,14 +31,14 @@ from typing import Literal
 import numpy as np
 from scipy import special, stats
 
-from cloister.audit.bounds import uniform_fit
+from cloister.audit.bounds import correlated, uniform_fit
 from cloister.task import Floats, Integers
 
 Law = Literal["gaussian", "laplace"]
 
 _MOST = 1e9  # multiplications of a test that looks at all pairs
 _FEWEST = 400  # jobs of such a test
-_NEXT = 3  # jobs back that are compared word by word
+_NEXT = 3  # jobs back that are compared element by element
 _NEIGHBOURS = 6  # in the order of directions
 _VECTORS = 60_000  # whose directions are compared, at most
 _TAIL = 45.0  # exp(-45) is below any alarm, divided by any number of tests
@@ -46,23 +46,21 @@ _TAIL = 45.0  # exp(-45) is below any alarm, divided by any number of tests
 
 @dataclass(frozen=True)
 class Drawn:
-    """Noise of many jobs.
+    """Noise of many jobs, in the order in which it was drawn.
 
     Parameters
     ----------
     name : str
         Where it was drawn.
-    words : ndarray of shape (jobs, words), int64
-        In the order in which it was drawn.
-    scales : ndarray of shape (words,)
-        Sigma, or scale, of each word by the plan.
-    law : {"gaussian", "laplace"}
+    elements : ndarray of shape (jobs, n), int64
+    scales : ndarray of shape (n,)
+        Sigma, or scale, of each element by the plan.
     blocks : tuple of slice
-        The words that were drawn at once.
+        The elements that were drawn at once.
     """
 
     name: str
-    words: Integers
+    elements: Integers
     scales: Floats
     law: Law
     blocks: tuple[slice, ...]
@@ -70,13 +68,7 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Test:
-    """How likely what was seen is, or something more extreme; counted for all it was chosen from.
-
-    Parameters
-    ----------
-    name : str
-    p_value : float
-    """
+    """How likely what was seen is, or something more extreme, among all it was chosen from."""
 
     name: str
     p_value: float
@@ -86,34 +78,34 @@ class Test:
 
 
 def normal_scores(drawn: Drawn, rng: np.random.Generator | None = None) -> Floats:
-    """Return noise as standard normal numbers; shape (jobs, words).
+    """Return noise as standard normal numbers; shape (jobs, elements).
 
     A discrete law has steps, and a draw gets a random place on its own, or the middle.
     """
-    words, scale = drawn.words, drawn.scales
-    place = rng.random(words.shape) if rng else np.full(words.shape, 0.5)
+    elements, scale = drawn.elements, drawn.scales
+    place = rng.random(elements.shape) if rng else np.full(elements.shape, 0.5)
     if drawn.law == "gaussian":
         # P(z - 1/2 < sigma N < z + 1/2) is P(Z = z), but for 1 / (24 sigma^2) of it
-        found: Floats = (words + (place - 0.5)) / np.sqrt(scale**2 + 1 / 12)
+        found: Floats = (elements + (place - 0.5)) / np.sqrt(scale**2 + 1 / 12)
         return found
     ratio = np.exp(-1 / scale)
-    size = np.abs(words).astype(np.float64)
+    size = np.abs(elements).astype(np.float64)
     beyond = ratio ** (size + 1) / (1 + ratio)  # P(Z > size)
     own = ratio**size * (1 - ratio) / (1 + ratio)
     above = np.clip(beyond + place * own, 1e-300, 1 - 1e-16)
     away: Floats = -special.ndtri(above)
-    return np.where(words < 0, -away, away)
+    return np.where(elements < 0, -away, away)
 
 
 # The law ------------------------------------------------------------------------------------------
 
 
 def law(drawn: Drawn, scores: Floats) -> list[Test]:
-    """Test the law of all words, of blocks, of positions and of rows."""
+    """Test the law of all elements, of blocks, of positions and of rows."""
     jobs = len(scores)
-    tests = [Test(f"{name} of all words", p) for name, p in _fits(scores.reshape(-1, 1))]
+    tests = [Test(f"{name} of all elements", p) for name, p in _fits(scores.reshape(-1, 1))]
     places = np.clip(special.ndtr(scores.ravel()), 1e-300, 1 - 1e-16)
-    tests.append(Test("bins of all words", uniform_fit(places)["bins"]))
+    tests.append(Test("bins of all elements", uniform_fit(places)["bins"]))
     for number, block in enumerate(drawn.blocks):
         part = scores[:, block]
         found = [Test(f"{name} of block {number + 1}", p) for name, p in _fits(part.reshape(-1, 1))]
@@ -121,13 +113,13 @@ def law(drawn: Drawn, scores: Floats) -> list[Test]:
         found.append(Test(f"spread in a row of block {number + 1}", _spread(rows, part.shape[1])))
         tests += [Test(t.name, t.p_value * len(drawn.blocks)) for t in found]
     if jobs > 1:
-        tests += [Test(f"{name} of a word", p) for name, p in _fits(scores)]
+        tests += [Test(f"{name} of an element", p) for name, p in _fits(scores)]
     tests.append(Test("zeros", _zeros(drawn)))
     if jobs >= 30 and drawn.scales.min() >= 256:
-        common = np.gcd.reduce(drawn.words, axis=0)
+        common = np.gcd.reduce(drawn.elements, axis=0)
         # all are multiples of m with a chance of at most (1/m + 1/scale)^jobs
         chance = 3 * (0.5 + 1 / 256) ** jobs * common.size
-        tests.append(Test("common divisor of a word", chance if (common > 1).any() else 1.0))
+        tests.append(Test("common divisor of an element", chance if (common > 1).any() else 1.0))
     return tests
 
 
@@ -151,33 +143,28 @@ def _spread(squares: Floats, freedom: int) -> float:
 
 
 def _zeros(drawn: Drawn) -> float:
-    """Return the chance of so many words without any noise."""
+    """Return the chance of so many elements without any noise."""
     scale = float(drawn.scales.min())
     most = 1 / (sqrt(2 * pi) * scale) if drawn.law == "gaussian" else 1 / (2 * scale)
-    zeros = int((drawn.words == 0).sum())
-    return float(stats.binom.sf(zeros - 1, drawn.words.size, min(1.0, most)))
+    zeros = int((drawn.elements == 0).sum())
+    return float(stats.binom.sf(zeros - 1, drawn.elements.size, min(1.0, most)))
 
 
 # Independence -------------------------------------------------------------------------------------
 
 
 def independence(scores: Floats, rng: np.random.Generator) -> list[Test]:
-    """Test whether the words of a job, and of jobs one after another, are independent.
+    """Test whether the elements of a job, and of jobs one after another, are independent.
 
-    Parameters
-    ----------
-    scores : ndarray of shape (jobs, words)
-        In the order in which they were drawn.
-    rng : numpy.random.Generator
-        Of the signs with which words are added up where there are too many for all pairs.
+    Where there are too many for all pairs, they are added up, also with random signs.
     """
     tests = [Test("lags", _lags(scores.ravel()))]
-    words = scores.shape[1]
-    rows = max(_FEWEST, int(_MOST / words**2))
-    tables = [("", scores[:rows])] if words**2 * _FEWEST <= _MOST else []
-    if words > len(scores) // 2 or not tables:
+    elements = scores.shape[1]
+    rows = max(_FEWEST, int(_MOST / elements**2))
+    tables = [("", scores[:rows])] if elements**2 * _FEWEST <= _MOST else []
+    if elements > len(scores) // 2 or not tables:
         width = max(1, min(len(scores) // 4, int(sqrt(_MOST / len(scores)))))
-        tables += [(f" {name}", fold(scores)) for name, fold in _folds(width, words, rng)]
+        tables += [(f" {name}", fold(scores)) for name, fold in _folds(width, elements, rng)]
     for name, table in tables:
         tests += [Test(f"{what}{name}", p_value) for what, p_value in _alike(table)]
     return tests
@@ -187,15 +174,18 @@ def _alike(table: Floats) -> Iterator[tuple[str, float]]:
     """Yield p-values of all pairs of columns, and of what earlier columns leave of later ones."""
     jobs, columns = table.shape
     if columns > 1:
-        yield "pairs of words", _pairs(np.concatenate([table, _largeness(table)], axis=1), columns)
-        yield "what is left of a word", _left(table)
+        yield (
+            "pairs of elements",
+            _pairs(np.concatenate([table, _largeness(table)], axis=1), columns),
+        )
+        yield "what is left of an element", _left(table)
     for first in (0, 1):  # two jobs in one row
         paired = table[first : first + (jobs - first) // 2 * 2].reshape(-1, 2 * columns)
         if len(paired) >= 4:
             yield "what is left after a job", _left(paired)
     for lag in range(1, _NEXT + 1):
         if jobs > lag + 8:
-            yield f"words {lag} jobs apart", _apart(table, lag)
+            yield f"elements {lag} jobs apart", _apart(table, lag)
 
 
 def _largeness(scores: Floats) -> Floats:
@@ -205,17 +195,17 @@ def _largeness(scores: Floats) -> Floats:
 
 
 def _folds(
-    width: int, words: int, rng: np.random.Generator
+    width: int, elements: int, rng: np.random.Generator
 ) -> Iterator[tuple[str, Callable[[Floats], Floats]]]:
-    """Yield ways to add words up to fewer standard normal numbers."""
-    padded = -(-words // width) * width
+    """Yield ways to add elements up to fewer standard normal numbers."""
+    padded = -(-elements // width) * width
     count = np.full(padded, 1.0)
-    count[words:] = 0
+    count[elements:] = 0
 
     def summed(signs: Floats, *, beside: bool) -> Callable[[Floats], Floats]:
         def fold(scores: Floats) -> Floats:
             table = np.zeros((len(scores), padded))
-            table[:, :words] = scores * signs
+            table[:, :elements] = scores * signs
             shape, axis = ((width, -1), 2) if beside else ((-1, width), 1)
             sums = table.reshape(len(scores), *shape).sum(axis=axis)
             squares = count.reshape(shape).sum(axis=axis - 1)
@@ -226,28 +216,20 @@ def _folds(
 
     for beside in (True, False):
         name = "beside each other" if beside else "far apart"
-        yield name, summed(np.ones(words), beside=beside)
-        yield f"{name}, random signs", summed(rng.choice((-1.0, 1.0), words), beside=beside)
+        yield name, summed(np.ones(elements), beside=beside)
+        yield f"{name}, random signs", summed(rng.choice((-1.0, 1.0), elements), beside=beside)
 
 
-def _pairs(table: Floats, words: int) -> float:
+def _pairs(table: Floats, elements: int) -> float:
     """Return the p-value of the largest correlation of two columns; exact, of known mean 0."""
     unit = table / np.sqrt((table**2).sum(axis=0))
     found = np.abs(unit.T @ unit)
     columns = len(found)
     np.fill_diagonal(found, 0.0)
-    if columns > words:  # a word and its own size
-        own = np.arange(words)
-        found[own, own + words] = found[own + words, own] = 0.0
+    if columns > elements:  # an element and its own size
+        own = np.arange(elements)
+        found[own, own + elements] = found[own + elements, own] = 0.0
     return comb(columns, 2) * correlated(float(found.max()), len(table))
-
-
-def correlated(r: float, n: int) -> float:
-    """Return how often two vectors of `n` independent normal numbers are so parallel, or more."""
-    if n < 3:
-        return 1.0
-    # of mean zero, known, r^2 is Beta(1/2, (n - 1)/2)
-    return float(special.betainc((n - 1) / 2, 0.5, max(0.0, 1 - min(abs(r), 1.0) ** 2)))
 
 
 def _left(table: Floats) -> float:
@@ -256,29 +238,27 @@ def _left(table: Floats) -> float:
     columns = min(columns, rows * 3 // 4)
     if columns < 1:
         return 1.0
-    tests = 0.0
-    least = 1.0
-    for part in (table[:, :columns], table[:, -columns:]):  # one and the same if all fit
-        diagonal = np.diag(np.linalg.qr(part, mode="r")) ** 2
-        freedom = rows - np.arange(columns)
-        least = min(least, float(special.gammainc(freedom / 2, diagonal / 2).min()))
-        tests += columns
-        if columns == table.shape[1]:
-            break
-    return tests * least
+    freedom, parts = rows - np.arange(columns), [table[:, :columns]]
+    if columns < table.shape[1]:
+        parts.append(table[:, -columns:])
+    diagonals = [np.diag(np.linalg.qr(part, mode="r")) ** 2 for part in parts]
+    least = min(float(special.gammainc(freedom / 2, d / 2).min()) for d in diagonals)
+    return float(len(parts) * columns * least)
 
 
 def _apart(table: Floats, lag: int) -> float:
-    """Return the p-value of the largest correlation of words of jobs `lag` apart."""
+    """Return the p-value of the largest correlation of elements of jobs `lag` apart."""
     before, after = table[:-lag], table[lag:]
     products = before.T @ after
     squares = (before**2).sum(axis=0), (after**2).sum(axis=0)
     found = np.abs(products) / np.sqrt(np.outer(*squares))
     own = np.diag(products).copy()
-    np.fill_diagonal(found, 0.0)  # a word and its own later values are no two independent vectors
-    n, words = before.shape
-    among_all = words**2 * correlated(float(found.max()), n)
-    own_later = words * float(_drift(own, squares[0], n).min())
+    np.fill_diagonal(
+        found, 0.0
+    )  # an element and its own later values are no two independent vectors
+    n, elements = before.shape
+    among_all = elements**2 * correlated(float(found.max()), n)
+    own_later = elements * float(_drift(own, squares[0], n).min())
     return 2 * float(min(among_all, own_later))
 
 
@@ -319,32 +299,32 @@ def repeats(samples: Sequence[Drawn]) -> list[Test]:
             part = scores[:, block]
             by_size.setdefault(part.shape[1], []).append(part)
         for scale in np.unique(drawn.scales):
-            of_scale = drawn.words[:, drawn.scales == scale].ravel()
+            of_scale = drawn.elements[:, drawn.scales == scale].ravel()
             by_scale.setdefault((drawn.law, float(scale)), []).append(of_scale)
-        if len(drawn.words) > 1:
-            tests.append(Test("words of two jobs", _same_as_before(drawn)))
-        if len(drawn.words) >= 6:
-            pairs = len(drawn.words) // 2 * 2
+        if len(drawn.elements) > 1:
+            tests.append(Test("elements of two jobs", _same_as_before(drawn)))
+        if len(drawn.elements) >= 6:
+            pairs = len(drawn.elements) // 2 * 2
             later = np.concatenate([scores[0:pairs:2], scores[1:pairs:2]], axis=1)
-            tests.append(Test("words alike in all jobs", _directions(scores.T)))
-            tests.append(Test("words alike a job later", _directions(later.T)))
-            tests.append(Test("words alike in size", _directions(_largeness(scores).T)))
+            tests.append(Test("elements alike in all jobs", _directions(scores.T)))
+            tests.append(Test("elements alike a job later", _directions(later.T)))
+            tests.append(Test("elements alike in size", _directions(_largeness(scores).T)))
     for size, parts in by_size.items():
         if size >= 3:
-            tests.append(Test(f"vectors of {size} words", _directions(np.concatenate(parts))))
+            tests.append(Test(f"vectors of {size} elements", _directions(np.concatenate(parts))))
     for (kind, scale), values in by_scale.items():
         tests.append(Test("values", _values(np.concatenate(values), kind, scale)))
     return tests
 
 
 def _same_as_before(drawn: Drawn) -> float:
-    """Return the p-value of the word that was most often what it was in the job before."""
-    equal = (drawn.words[1:] == drawn.words[:-1]).sum(axis=0)
-    again = len(drawn.words) - 1
+    """Return the p-value of the element that was most often what it was in the job before."""
+    equal = (drawn.elements[1:] == drawn.elements[:-1]).sum(axis=0)
+    again = len(drawn.elements) - 1
     # given the first, the second is equal with at most the chance of the commonest value
     p_words = np.asarray(stats.binom.sf(equal - 1, again, np.minimum(1.0, 1 / (2 * drawn.scales))))
     whole = float(np.log(np.maximum(1.0, 2 * drawn.scales)).sum())
-    rows = int((drawn.words[1:] == drawn.words[:-1]).all(axis=1).sum())
+    rows = int((drawn.elements[1:] == drawn.elements[:-1]).all(axis=1).sum())
     p_rows = again * exp(-min(whole, 700.0)) if rows else 1.0
     return float(2 * min(p_words.min() * equal.size, p_rows))
 
@@ -375,7 +355,7 @@ def _sines(left: Floats, right: Floats) -> Floats:
 
 
 def _values(values: Integers, kind: str, scale: float) -> float:
-    """Bound the chance of so few different sizes of words. [M89]_: one word changes one.
+    """Bound the chance of so few different sizes of elements. [M89]_: one element changes one.
 
     Two draws have the same size with a chance of at most twice that of the same value.
     """

@@ -1,4 +1,4 @@
-"""What other packages add to ``cloister audit``: methods that are no tasks, and mutants.
+"""What other packages add to ``cloister audit``: methods that are not tasks, and mutants.
 
 The entry-point group ``cloister.audits`` has two names. ``methods`` is a sequence of
 :class:`Method`, ``mutants`` one of :class:`Mutant`. The laboratory registers both.
@@ -18,11 +18,10 @@ GROUP = "cloister.audits"
 
 @dataclass(frozen=True)
 class Method:
-    """A method that is no task, and its audit.
+    """A method that is not a task, and its audit.
 
     Parameters
     ----------
-    name : str
     private : bool
         What it says of itself.
     audit : function
@@ -40,7 +39,6 @@ class Mutant:
 
     Parameters
     ----------
-    name, defect : str
     check : function
         Makes the findings of that check.
     """

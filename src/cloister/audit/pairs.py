@@ -22,7 +22,6 @@ class Pair:
 
     Parameters
     ----------
-    name : str
     table : ndarray of shape (n, d), int32
     extra : ndarray of shape (g, d), int32
         All rows of the one more unit; one row where the unit of privacy is a row.

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from cloister.audit.bounds import best_at_95
+from cloister.audit.bounds import best_at_95, most_shown
 from cloister.audit.checks import Audit, Finding
 from cloister.audit.packages import Mutant
 from cloister.display import Table
@@ -23,22 +23,16 @@ def write_report(
     command: str = _COMMAND,
     mutants: Mapping[Mutant, Finding | None] | None = None,
 ) -> list[Path]:
-    """Write ``audit.md`` and a picture of each audit.
+    """Write ``audit.md`` and ``audit-METHOD.png`` for each audit; return their paths.
 
     Parameters
     ----------
-    audits : sequence of Audit
     folder : Path
         Made if it is not there.
     command : str
         What was called, for those who want to repeat it.
     mutants : mapping of Mutant to Finding or None, optional
         What caught each mutant.
-
-    Returns
-    -------
-    list of Path
-        The files written: ``audit.md`` and ``audit-METHOD.png``.
     """
     folder.mkdir(parents=True, exist_ok=True)
     pictures = [draw_audit(audit, folder / f"audit-{audit.method}.png") for audit in audits]
@@ -51,9 +45,7 @@ def summary(audits: Iterable[Audit]) -> Table:
     """Return one row for each audit."""
     rows = []
     for audit in audits:
-        worst, least = max(
-            best_at_95(audit.checks), key=lambda best: best[1] / max(best[0].delta, 1e-12)
-        )
+        worst, least = most_shown(audit.checks)
         rows.append(
             (
                 audit.method,
@@ -165,14 +157,7 @@ def _rows(table: Table) -> list[str]:
 
 
 def draw_audit(audit: Audit, path: Path) -> Path:
-    """Draw the claimed curve, and for each point of it the largest lower bound that was seen.
-
-    Parameters
-    ----------
-    audit : Audit
-    path : Path
-        Of a PNG.
-    """
+    """Draw the claimed curve, and for each point of it the largest lower bound that was seen."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5, 3.4), layout="constrained")

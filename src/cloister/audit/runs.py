@@ -4,7 +4,7 @@
 it. The state before the round is a public function of earlier answers, so c, the sum that both
 worlds share, and v, what the record adds *at this state*, are known to whoever holds the
 transcript. The score is the logarithm of the likelihood ratio of everything that was released: the
-sum over rounds and words of ``ln p(y - c - v) - ln p(y - c)``, where the normaliser of p cancels:
+sum over rounds and elements of ``ln p(y - c - v) - ln p(y - c)``; the normaliser of p cancels:
 
     Gaussian  (2 u v - v^2) / (2 sigma^2)        Laplace  (|u| - |u - v|) / scale
 
@@ -30,13 +30,23 @@ from cloister.protocol.aggregator import Aggregator
 from cloister.protocol.plan import Plan
 from cloister.protocol.progress import Progress
 from cloister.randomness import new_nonce, public_generator
-from cloister.task import ByClient, Floats, GridState, Integers, Records, Released, State, Task
+from cloister.task import (
+    Block,
+    ByClient,
+    Floats,
+    GridState,
+    Integers,
+    Records,
+    Released,
+    State,
+    Task,
+)
 
 World = Literal["without", "with"]
 MakeNoise = Callable[[], NoiseSource]
 
 _SEARCHES = 16  # runs to look for a record in: one that adds most to a single run may add little
-_WALKS = 3  # of them in which walls are looked for, too
+_WALKS = 3  # of them in which edges are looked for, too
 
 
 @dataclass(frozen=True)
@@ -53,7 +63,7 @@ class Scores:
     excess : float
         Largest norm of what the record added to a block, over the block's bound; more than 1
         refutes the proof of sensitivity by itself.
-    noise : ndarray of shape (runs, words), int64
+    noise : ndarray of shape (runs, elements), int64
         What was drawn: all rounds of a run in one row.
     """
 
@@ -64,17 +74,7 @@ class Scores:
 
 
 def scores(plan: Plan, pair: Pair, world: World, runs: int, noise: NoiseSource) -> Scores:
-    """Run a plan many times in one world.
-
-    Parameters
-    ----------
-    plan : Plan
-        Of a private task.
-    pair : Pair
-    world : {"without", "with"}
-    runs : int, >= 1
-    noise : NoiseSource
-        Of the noise that is really added; the plan's scale is asked for.
+    """Run a plan of a private task many times in one world, with noise that is really added.
 
     Notes
     -----
@@ -112,13 +112,13 @@ class _Audited:
         self._alone = isinstance(plan.task, ByClient) and plan.task.clients != "row"
         self._laplace = plan.task.mechanism == "laplace"
         self._blocks = [plan.task.blocks(t) for t in range(plan.rounds)]
-        self._scales = [word_scales(plan, t) for t in range(plan.rounds)]
+        self._scales = [element_scales(plan, t) for t in range(plan.rounds)]
         self._first: tuple[Integers, Integers] | None = None
         self._coins = public_generator("audit", "coins", new_nonce())
         self._whole = sum(self._cost_of_bounds(t) for t in range(plan.rounds))
 
     def draw(self, t: int, noise: NoiseSource, runs: int) -> Integers:
-        """Draw a round's noise as an aggregator does, for each run anew; shape (runs, words)."""
+        """Draw a round's noise as an aggregator does, for each run anew; shape (runs, elements)."""
         aggregator = Aggregator(self.plan, noise)
         return np.array([to_integers(aggregator._draw(t)) for _ in range(runs)])
 
@@ -127,7 +127,7 @@ class _Audited:
         plan, progress = self.plan, Progress(self.plan)
         score, reach, excess = 0.0, 0.0, 0.0
         for t in range(plan.rounds):
-            shared, extra = self._added(t, progress.state)
+            shared, extra = self.added(t, progress.state)
             there = world == "with" and self._coins.random() < self._rate
             unshared = noise[t] + extra if there else noise[t]
             one = log_ratio(unshared, extra, self._scales[t], laplace=self._laplace)
@@ -138,23 +138,19 @@ class _Audited:
                 progress.receive(to_words(shared + unshared), plan.silos)
         return _Run(score, reach / self._whole, excess)
 
-    def _added(self, t: int, state: GridState) -> tuple[Integers, Integers]:
+    def added(self, t: int, state: GridState) -> tuple[Integers, Integers]:
         """Return the sum without the record, and what the record adds to it."""
         if t == 0 and self._first is not None:
             return self._first
         task = self.plan.task
         shared = task.contribute(t, state, self._pair.table)
         if self._alone:  # the neighbour has one client more, not a client with more rows
-            both = shared, task.contribute(t, state, self._pair.extra)
+            extra = task.contribute(t, state, self._pair.extra)
         else:
-            both = shared, task.contribute(t, state, self._pair.more) - shared
+            extra = task.contribute(t, state, self._pair.more) - shared
         if t == 0:
-            self._first = both
-        return both
-
-    def shared(self, t: int, state: GridState) -> Integers:
-        """Return the sum without the record."""
-        return self._added(t, state)[0]
+            self._first = shared, extra
+        return shared, extra
 
     def cost(self, t: int, extra: Integers) -> float:
         """Return what a record uses of the noise of a round: norm over noise, or its square."""
@@ -162,26 +158,25 @@ class _Audited:
         return float(ratio.sum() if self._laplace else (ratio**2).sum())
 
     def _cost_of_bounds(self, t: int) -> float:
-        group, total = self.plan.group_size, 0.0
+        total = 0.0
         for block in self._blocks[t]:
             scale = self.plan.noise_scale(block)
-            if self._laplace:
-                total += group * block.l1 / scale
-            else:
-                total += group**2 * block.l2_squared / scale**2
+            total += self._bound(block) / (scale if self._laplace else scale**2)
         return total
+
+    def _bound(self, block: Block) -> int:
+        """Return the bound of a unit's norm, or of its square."""
+        group = self.plan.group_size
+        return group * block.l1 if self._laplace else group**2 * block.l2_squared
 
     def excess(self, t: int, extra: Integers) -> float:
         """Return the largest norm in a block over its bound, in exact integers where it is near."""
-        worst, offset, group = 0.0, 0, self.plan.group_size
+        worst, offset = 0.0, 0
         for block in self._blocks[t]:
-            part = extra[offset : offset + block.size]
+            part, bound = extra[offset : offset + block.size], self._bound(block)
             offset += block.size
             floats = np.abs(part).astype(np.float64)
-            if self._laplace:
-                bound, size = group * block.l1, float(floats.sum())
-            else:
-                bound, size = group**2 * block.l2_squared, float(floats @ floats)
+            size = float(floats.sum() if self._laplace else floats @ floats)
             if size >= 0.999 * bound:
                 exact = [abs(int(v)) for v in part if v]
                 whole = sum(exact) if self._laplace else sum(v * v for v in exact)
@@ -194,14 +189,14 @@ class _Audited:
         return worst
 
 
-def word_scales(plan: Plan, t: int) -> Floats:
-    """Return the plan's scale of the noise in each word of round `t`."""
+def element_scales(plan: Plan, t: int) -> Floats:
+    """Return the plan's scale of the noise in each element of round `t`."""
     blocks = plan.task.blocks(t)
     return np.concatenate([np.full(b.size, float(plan.noise_scale(b))) for b in blocks])
 
 
 def log_ratio(unshared: Integers, extra: Integers, scale: Floats, *, laplace: bool) -> float:
-    """Return ``ln p(u - v) - ln p(u)``, summed over words."""
+    """Return ``ln p(u - v) - ln p(u)``, summed over elements."""
     u, v = unshared.astype(np.float64), extra.astype(np.float64)
     if laplace:
         return float(((np.abs(u) - np.abs(u - v)) / scale).sum())
@@ -238,20 +233,10 @@ class Search:
 def search(plan: Plan, beside: str, noise: NoiseSource) -> Search:
     """Look for the records that add most, at the states of runs over a table.
 
-    Parameters
-    ----------
-    plan : Plan
-    beside : str
-        One of :func:`~cloister.audit.pairs.tables`.
-    noise : NoiseSource
-
-    Returns
-    -------
-    Search
-
     Notes
     -----
-    In every run some 200 records are tried at every state; in the first runs also those of
+    The table is one of :func:`~cloister.audit.pairs.tables`. In every run some 200 records are
+    tried at every state; in the first runs also those of
     :func:`~cloister.audit.edges.hard_records`, which the state itself suggests. All runs start at
     one state, where the 200 are tried once.
     """
@@ -265,9 +250,9 @@ def search(plan: Plan, beside: str, noise: NoiseSource) -> Search:
 
     def tries(t: int, state: GridState, of: Records) -> tuple[list[Integers], list[float], float]:
         added = [plan.task.contribute(t, state, record[None]) for record in of]
-        costs = [audited.cost(t, words) for words in added]
+        costs = [audited.cost(t, elements) for elements in added]
         # the rows of one unit may all be alike
-        worst = (audited.excess(t, plan.group_size * words) for words in added)
+        worst = (audited.excess(t, plan.group_size * elements) for elements in added)
         return added, costs, max(worst, default=0.0)
 
     at_start = tries(0, Progress(plan).state, records)
@@ -289,7 +274,7 @@ def search(plan: Plan, beside: str, noise: NoiseSource) -> Search:
                     adds_up &= bool((whole == sum(each) + sum(each[-3:])).all())
             if t < plan.rounds - 1:
                 drawn = audited.draw(t, noise, 1)[0]
-                progress.receive(to_words(audited.shared(t, state) + drawn), plan.silos)
+                progress.receive(to_words(audited.added(t, state)[0] + drawn), plan.silos)
     pair = neighbours(plan, f"the worst beside {beside}", table, fixed[int(total.argmax())])
     return Search(pair, excess, tried, adds_up)
 
@@ -306,7 +291,7 @@ class Log:
     released: dict[int, dict[str, Released]] = field(default_factory=dict)
 
     def answer(self, t: int) -> Integers:
-        """Return all words of the answer of round `t`."""
+        """Return all elements of the answer of round `t`."""
         return np.concatenate([part.values.ravel() for part in self.released[t].values()])
 
     def noise(self, t: int) -> Integers:
@@ -317,24 +302,17 @@ class Log:
 def watched(task: type[Task], log: Log, *, finish: bool = False) -> type[Task]:
     """Return a task that is the same, and writes what it is asked into a log.
 
-    Parameters
-    ----------
-    task : type
-    log : Log
-    finish : bool
-        Whether the answer of the last round is worked out; it is post-processing.
-
-    Returns
-    -------
-    type
-        Its plans have the same text and the same digest.
+    Its plans have the same text and digest. With `finish`, the answer of the last round is worked
+    out, too; it is post-processing.
     """
 
     def contribute(self: Any, t: int, state: GridState, records: Records) -> Integers:
-        words = task.contribute(self, t, state, records)
+        elements = task.contribute(self, t, state, records)
         log.states[t] = state
-        log.sums[t] = log.sums.get(t, 0) + words  # new words: a silo adds its noise to its own
-        return words
+        log.sums[t] = (
+            log.sums.get(t, 0) + elements
+        )  # new elements: a silo adds its noise to its own
+        return elements
 
     def update(self: Any, t: int, state: GridState, released: Mapping[str, Released]) -> State:
         log.released.setdefault(t, dict(released))

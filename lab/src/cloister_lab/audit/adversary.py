@@ -23,7 +23,7 @@ from scipy import stats
 
 from cloister.audit.bounds import correlation
 from cloister.audit.checks import ALPHA, Finding
-from cloister.audit.runs import Log, MakeNoise, system_noise, watched_plan, word_scales
+from cloister.audit.runs import Log, MakeNoise, element_scales, system_noise, watched_plan
 from cloister.errors import CloisterError
 from cloister.hazmat.ring import to_integers
 from cloister.jobs import handlers, make_clients, run_clients
@@ -40,7 +40,7 @@ from cloister_lab.audit.curators import distinguish
 Method = Callable[[Floats], Floats]
 """From records of shape (n, d), in data units, to all numbers that are put out, of fixed shape."""
 
-_SMALL = 1 << 48  # no sum of records comes near it; a random word is below it once in 2^15
+_SMALL = 1 << 48  # no sum of records comes near it; a random element is below it once in 2^15
 
 
 def group_mask() -> Masker:
@@ -127,7 +127,7 @@ def cancel_noise(system: System, plan: Plan, records: Mapping[str, Records]) -> 
     first = plan.silos[0]
     extra = np.full((1, plan.grid.n_features), plan.grid.one // 2, dtype=np.int32)
     more = {**records, first: np.concatenate([records[first], extra])}
-    scale = word_scales(plan, 0)
+    scale = element_scales(plan, 0)
     jobs = max(1, int(np.ceil(-log(ALPHA / 2) / np.log(scale).sum())))
     _, before = play(system, plan, records)
     added = plan.task.contribute(0, before.states[0], extra)
@@ -137,13 +137,13 @@ def cancel_noise(system: System, plan: Plan, records: Mapping[str, Records]) -> 
         difference = (after.sums[0] + after.noise(0)) - (before.sums[0] + before.noise(0))
         equal += int((difference == added).sum())
         p_rounds += list(_between_rounds(plan, after))
-    words = jobs * scale.size
-    p_value = float(stats.binom.sf(equal - 1, words, 1 / scale.min()))
+    elements = jobs * scale.size
+    p_value = float(stats.binom.sf(equal - 1, elements, 1 / scale.min()))
     p_round = min(p_rounds, default=1.0) * max(1, len(p_rounds))
     return Finding(
         "replayed noise",
         p_value < ALPHA / 2 or p_round < ALPHA / 2,
-        f"{equal} of {words} words of two answers differ by exactly what one record adds; "
+        f"{equal} of {elements} elements of two answers differ by exactly what one record adds; "
         f"independence of the noise of rounds: p {min(1.0, p_round):.2g}",
     )
 
@@ -153,7 +153,7 @@ def _between_rounds(plan: Plan, seen: Log) -> list[float]:
     found = []
     for s, t in combinations(range(plan.rounds), 2):
         if plan.length(s) == plan.length(t) >= 3:
-            pair = [seen.noise(r) / word_scales(plan, r) for r in (s, t)]
+            pair = [seen.noise(r) / element_scales(plan, r) for r in (s, t)]
             if plan.task.mechanism == "laplace":  # to normal numbers, for which the test is exact
                 pair = [
                     stats.norm.ppf(np.clip(stats.laplace.cdf(z), 1e-15, 1 - 1e-15)) for z in pair
@@ -165,21 +165,21 @@ def _between_rounds(plan: Plan, seen: Log) -> list[float]:
 def subtract_uploads(system: System, plan: Plan, records: Mapping[str, Records]) -> Finding:
     """Subtract a silo's vectors of two rounds and of two jobs: under one pad the data are left."""
     jobs = [play(system, plan, records)[0].uploads(plan) for _ in range(2)]
-    least, words = None, 0
+    least, elements = None, 0
     for silo in plan.silos:
         vectors = [upload.elements for job in jobs for upload in job[silo]]
         for one, other in combinations(vectors, 2):
             width = min(one.size, other.size)
             left = np.abs(to_integers(one[:width] - other[:width]))
             small = int((left < _SMALL).sum())
-            if width >= 3 and (least is None or small / width > least / words):
-                least, words = small, width
-    broken = least is not None and least == words
+            if width >= 3 and (least is None or small / width > least / elements):
+                least, elements = small, width
+    broken = least is not None and least == elements
     return Finding(
         "mask reuse",
         broken,
-        f"at most {least} of {words} words of two vectors of a silo differ by less than 2^48; "
-        "under one pad all do",
+        f"at most {least} of {elements} elements of two vectors of a silo differ by less than "
+        "2^48; under one pad all do",
     )
 
 
@@ -225,13 +225,12 @@ def find_range(method: Method, budget: Budget, *, n_features: int = 2, runs: int
     A method that takes its box, its radius or its noise from the records shows the largest one.
     """
     table = np.linspace(-0.9, 0.9, 200)[:, None] * np.ones(n_features)
-    more = np.concatenate([table, np.full((1, n_features), 1000.0)])
+    more = np.full((1, n_features), 1000.0)
 
-    def reach(values: Floats) -> Floats:
-        answer = np.asarray(method(values), dtype=np.float64).ravel()
-        return np.array([np.abs(answer).max(), np.ptp(answer), *answer])
+    def reach(answer: Floats) -> list[float]:
+        return [np.abs(answer).max(), np.ptp(answer)]
 
-    return _told("range leak", reach, table, more, budget, runs)
+    return _distinguished("range leak", method, reach, table, more, budget, runs)
 
 
 def find_support(
@@ -242,33 +241,41 @@ def find_support(
     Records as centres, cells that appear when they are not empty, zones around exact means.
     """
     table = np.full((200, n_features), -0.5)
-    more = np.concatenate([table, np.full((1, n_features), 0.75)])
+    more = np.full((1, n_features), 0.75)
 
-    def places(values: Floats) -> Floats:
-        answer = np.asarray(method(values), dtype=np.float64).ravel()
-        return np.array([np.count_nonzero(answer), len(np.unique(answer)), *answer])
+    def places(answer: Floats) -> list[float]:
+        return [float(np.count_nonzero(answer)), len(np.unique(answer))]
 
-    return _told("data-dependent support", places, table, more, budget, runs)
+    return _distinguished("data-dependent support", method, places, table, more, budget, runs)
 
 
 def find_counts(method: Method, budget: Budget, *, n_features: int = 2, runs: int = 200) -> Finding:
     """Add one copy of a record that is there already, and see a number move for certain."""
     table = np.full((200, n_features), -0.5)
-    more = np.concatenate([table, table[:1]])
 
-    def numbers(values: Floats) -> Floats:
-        answer = np.asarray(method(values), dtype=np.float64).ravel()
-        return np.array([answer.sum(), *answer])
+    def total(answer: Floats) -> list[float]:
+        return [answer.sum()]
 
-    return _told("exact counts", numbers, table, more, budget, runs)
+    return _distinguished("exact counts", method, total, table, table[:1], budget, runs)
 
 
-def _told(
-    attack: str, features: Method, table: Floats, more: Floats, budget: Budget, runs: int
+def _distinguished(
+    attack: str,
+    method: Method,
+    features: Callable[[Floats], list[float]],
+    table: Floats,
+    more: Floats,
+    budget: Budget,
+    runs: int,
 ) -> Finding:
-    """Look for an event that refutes the claim, and say what was found."""
-    curve = [(budget.epsilon, budget.delta)]
-    (check,) = distinguish(partial(features, table), partial(features, more), curve, runs, ALPHA)
+    """Look for an event of the answer, or of features of it, that refutes the claim."""
+
+    def seen(values: Floats) -> Floats:
+        answer = np.asarray(method(values), dtype=np.float64).ravel()
+        return np.array([*features(answer), *answer])
+
+    worlds = partial(seen, table), partial(seen, np.concatenate([table, more]))
+    (check,) = distinguish(*worlds, [(budget.epsilon, budget.delta)], runs, ALPHA)
     return Finding(
         attack,
         check.alarms,

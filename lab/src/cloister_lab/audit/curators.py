@@ -20,7 +20,7 @@ from itertools import count
 import numpy as np
 
 from cloister.audit.bounds import Check, attainable, compare, points
-from cloister.audit.checks import ALPHA, Audit, Finding, drawn_curve, told
+from cloister.audit.checks import ALPHA, Audit, Finding, drawn_curve, two_worlds
 from cloister.audit.packages import Method
 from cloister.audit.pairs import Pair, entered
 from cloister.audit.runs import MakeNoise, system_noise
@@ -76,40 +76,30 @@ def audit_method(
 ) -> Audit:
     """Audit a curator's method by what it puts out.
 
-    Parameters
-    ----------
-    method : type
-        One that says of itself that it is not private is held to what its authors claim: epsilon
-        alone. Its draws come from a public seed; here each run has its own, as if they were secret.
-    n_features, n_clusters, nominal_n, runs : int, >= 1
-    make_noise : function, optional
+    One that says of itself that it is not private is held to what its authors claim: epsilon alone.
+    Its draws come from a public seed; here each run has its own, as if they were secret.
     """
     source, seeds = (make_noise or system_noise)(), count(1)
+
+    design = partial(
+        method.design,
+        n_clusters=n_clusters,
+        n_features=n_features,
+        nominal_n=nominal_n,
+        budget=budget,
+        frac_bits=16,
+    )
 
     def release(records: Records) -> Floats:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", PrivacyWarning)
-            designed = method.design(
-                n_clusters=n_clusters,
-                n_features=n_features,
-                nominal_n=nominal_n,
-                budget=budget,
-                frac_bits=16,
-                public_seed=0 if method.private else next(seeds),
-            )
+            designed = design(public_seed=0 if method.private else next(seeds))
             return designed.release(records, source).ravel()
 
     event: Event = NonPrivateEvent()
     curve = pure_curve(budget.epsilon)
     if method.private:
-        event = method.design(
-            n_clusters=n_clusters,
-            n_features=n_features,
-            nominal_n=nominal_n,
-            budget=budget,
-            frac_bits=16,
-            public_seed=0,
-        ).events()
+        event = design(public_seed=0).events()
         curve = points(event)
     tried = black_box_pairs(n_features, nominal_n)
     # draws of max cover are looked at by themselves
@@ -127,7 +117,7 @@ def audit_method(
         budget=budget,
         event=event,
         details=f"{n_features} columns, {n_clusters} clusters, nominal_n {nominal_n}, from outside",
-        findings=(told(checks, pair.name, math.nan), *same),
+        findings=(two_worlds(checks, pair.name, math.nan), *same),
         checks=checks,
         curve=drawn_curve(event, checks) if method.private else tuple(curve),
         pair=pair.name,
@@ -182,14 +172,7 @@ def check_picks(
 ) -> tuple[Finding, tuple[Check, ...]]:
     """Compare balls that are drawn for nobody and for one record with the claim of the draws.
 
-    Parameters
-    ----------
-    method : MaxCover
-        On one column.
-    draw : function
-        From records to the balls of one release.
-    runs : int
-        In each world.
+    The method is on one column; `draw` goes from records to the balls of one release.
     """
     grid = schema_of(numbers(1)).grid(method.frac_bits)
     pair = entered(grid, _ALONE, np.zeros((0, 1)), np.zeros(1))
@@ -198,21 +181,14 @@ def check_picks(
         for table in (pair.table, pair.more)
     )
     checks = tuple(compare(points(CoverEvent(method.pick_epsilon)), without, with_it, ALPHA))
-    return told(checks, _ALONE, math.nan), checks
+    return two_worlds(checks, _ALONE, math.nan), checks
 
 
 def loud_cover(method: type[MaxCover], budget: Budget) -> MaxCover:
     """Return a method on one column whose draws cost so much that a mistake in them shows."""
     loud = budget
     while True:
-        designed = method.design(
-            n_clusters=4,
-            n_features=1,
-            nominal_n=200,
-            budget=loud,
-            frac_bits=16,
-            public_seed=0,
-        )
+        designed = method.design(n_clusters=4, n_features=1, nominal_n=200, budget=loud)
         if designed.pick_epsilon >= _DRAW or 2 * loud.epsilon > MAX_EPSILON:
             return designed
         loud = Budget(2 * loud.epsilon, budget.delta)
@@ -295,16 +271,8 @@ def distinguish(
     ----------
     without, with_it : function
         Put out the numbers of one more run, of fixed shape (n,), on either neighbour.
-    curve : list of (epsilon, delta)
-    runs : int, >= 2
-        On each neighbour.
     alpha : float
-        How often all checks together may alarm on a true claim.
-
-    Returns
-    -------
-    list of Check
-        One for each point.
+        How often all checks together may alarm on a true claim. There is one for each point.
     """
     outputs = [np.array([world() for _ in range(runs)]) for world in (without, with_it)]
     half = runs // 2

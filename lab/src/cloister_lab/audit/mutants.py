@@ -129,7 +129,7 @@ class BentNoise(FixedNoise):
     Parameters
     ----------
     bend : function
-        From words, their scale and earlier draws to the words that are given out.
+        From elements, their scale and earlier draws to the elements that are given out.
     before : list
         Of earlier draws; sources that share it know of each other's.
     """
@@ -142,67 +142,90 @@ class BentNoise(FixedNoise):
 
     def draw(self, kind: NoiseKind, scale: int, size: int) -> Integers:
         """Return `size` integers, bent."""
-        words = self._bend(super().draw(kind, scale, size), scale, self._before)
-        self._before.append((words, scale))
-        return words
+        elements = self._bend(super().draw(kind, scale, size), scale, self._before)
+        self._before.append((elements, scale))
+        return elements
 
 
-def one_clusters_noise(words: Integers, scale: int, before: Earlier) -> Integers:
-    """Give the noise of the first cluster to both."""
-    return np.tile(words[: words.size // 2], 2)
+def _one_clusters(elements: Integers, scale: int, before: Earlier) -> Integers:
+    return np.tile(elements[: elements.size // 2], 2)
 
 
-def halves_that_cancel(words: Integers, scale: int, before: Earlier) -> Integers:
-    """Give the second half the noise of the first, with the sign turned."""
-    return np.concatenate([words[: words.size // 2], -words[: words.size // 2]])
+def _halves_cancel(elements: Integers, scale: int, before: Earlier) -> Integers:
+    return np.concatenate([elements[: elements.size // 2], -elements[: elements.size // 2]])
 
 
-def a_sum_without_noise(words: Integers, scale: int, before: Earlier) -> Integers:
-    """Make the last word such that it and a sum of all others have no noise."""
-    rest = np.rint(words[:-1].sum() / (words.size - 1) ** 0.5).astype(np.int64)
-    return np.concatenate([words[:-1], [-rest]])
+def _no_noise_in_a_sum(elements: Integers, scale: int, before: Earlier) -> Integers:
+    rest = np.rint(elements[:-1].sum() / (elements.size - 1) ** 0.5).astype(np.int64)
+    return np.concatenate([elements[:-1], [-rest]])
 
 
-def a_bare_word(words: Integers, scale: int, before: Earlier) -> Integers:
-    """Leave the last word without noise."""
-    return np.concatenate([words[:-1], [0]])
+def _bare(elements: Integers, scale: int, before: Earlier) -> Integers:
+    return np.concatenate([elements[:-1], [0]])
 
 
-def a_low_word(words: Integers, scale: int, before: Earlier) -> Integers:
-    """Give one word seven tenths of its noise."""
-    return np.where(np.arange(words.size) == 1, np.rint(0.7 * words), words).astype(np.int64)
+def _low(elements: Integers, scale: int, before: Earlier) -> Integers:
+    parts = np.where(np.arange(elements.size) == 1, 0.7, 1.0)
+    return np.rint(parts * elements).astype(np.int64)
 
 
-def two_draws_before(words: Integers, scale: int, before: Earlier) -> Integers:
-    """Repeat the draw before the last in every third, at its own scale."""
+def _two_draws_before(elements: Integers, scale: int, before: Earlier) -> Integers:
     if len(before) % 3 != 2:
-        return words
+        return elements
     earlier, size = before[-2]
     scaled: Integers = np.rint(earlier * (scale / size)).astype(np.int64)
     return scaled
 
 
-def turned_from_the_job_before(words: Integers, scale: int, before: Earlier) -> Integers:
-    """Repeat in every second job the draws of the job before, with the sign turned."""
+def _turned_from_the_job_before(elements: Integers, scale: int, before: Earlier) -> Integers:
     here = len(before) // _ROUNDS % 2
-    return -before[-_ROUNDS][0] if here else words
+    return -before[-_ROUNDS][0] if here else elements
 
 
-def one_share_for_all(words: Integers, scale: int, before: Earlier) -> Integers:
-    """Give the silos of a job one share."""
-    return before[-1][0] if len(before) % 3 else words
+def _one_share(elements: Integers, scale: int, before: Earlier) -> Integers:
+    return before[-1][0] if len(before) % 3 else elements
 
 
+_BENDS: Mapping[str, tuple[str, Callable[[Integers, int, Earlier], Integers]]] = {
+    "one cluster's noise": (
+        "noise that is the same in every cluster: their difference is exact",
+        _one_clusters,
+    ),
+    "halves that cancel": (
+        "noise of the second half of a vector is minus that of the first",
+        _halves_cancel,
+    ),
+    "a sum without noise": (
+        "one element is minus the sum of all others, scaled: no two are alike",
+        _no_noise_in_a_sum,
+    ),
+    "a word without noise": ("the last count of each vector is exact", _bare),
+    "a word with little noise": (
+        "one element of each vector has seven tenths of the plan's sigma",
+        _low,
+    ),
+    "noise of two rounds before": (
+        "the third round has the noise of the first, at its own scale",
+        _two_draws_before,
+    ),
+    "noise of the job before": (
+        "every second job has the noise of the job before, with the sign turned",
+        _turned_from_the_job_before,
+    ),
+    "one share for all silos": (
+        "silos that should each add noise of their own add the same",
+        _one_share,
+    ),
+}
 _ROUNDS = 3
 
 
-def _bent(
-    bend: Callable[[Integers, int, Earlier], Integers], *, shared: bool = False
-) -> Sequence[Finding]:
-    """Check noise of which every job bends its own, or all jobs together."""
+def _bent(bend: Callable[[Integers, int, Earlier], Integers]) -> Sequence[Finding]:
+    """Check noise of which every job bends its own, or one the noise of the job before."""
     seeds, memory = count(), list[tuple[Integers, int]]()
 
     def make_noise() -> NoiseSource:
+        shared = bend is _turned_from_the_job_before
         return BentNoise(next(seeds), bend, memory if shared else [])
 
     return check_noise(plan_of(FastLloyd, rounds=_ROUNDS), words=6000, make_noise=make_noise)
@@ -211,7 +234,6 @@ def _bent(
 # Tasks --------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
 class TieTwice(FastLloyd):
     """FastLloyd that gives a record on a tie to every centre that is nearest."""
 
@@ -225,7 +247,6 @@ class TieTwice(FastLloyd):
         return np.column_stack([sums, near.sum(axis=0) * payload.count_word]).ravel()
 
 
-@dataclass(frozen=True, kw_only=True)
 class EdgeTwice(FastLloyd):
     """FastLloyd that counts a record within a step of the radius twice."""
 
@@ -237,7 +258,6 @@ class EdgeTwice(FastLloyd):
         return super().contribute(t, state, np.concatenate([records, records[edge]]))
 
 
-@dataclass(frozen=True, kw_only=True)
 class FirstOfMany(FastLloyd):
     """FastLloyd that counts the first record of a table of more than a hundred twice."""
 
@@ -251,7 +271,6 @@ _KEPT: dict[str, Integers] = {}
 _SEEN: dict[str, Records] = {}
 
 
-@dataclass(frozen=True, kw_only=True)
 class RemembersLast(FastLloyd):
     """FastLloyd whose last update uses the exact sums, which it kept."""
 
@@ -268,7 +287,6 @@ class RemembersLast(FastLloyd):
         return super().update(t, state, released)
 
 
-@dataclass(frozen=True, kw_only=True)
 class RemembersJobs(FastLloyd):
     """FastLloyd whose sums have a record of an earlier job in them."""
 
@@ -481,38 +499,7 @@ _MUTANTS: dict[str, tuple[str, Callable[[], Sequence[Finding]]]] = {
         "FastLloyd whose noise has 0.95 of the plan's sigma",
         lambda: check_noise(plan_of(FastLloyd), words=30_000, make_noise=new_seeds(0.95)),
     ),
-    "one cluster's noise": (
-        "noise that is the same in every cluster: their difference is exact",
-        lambda: _bent(one_clusters_noise),
-    ),
-    "halves that cancel": (
-        "noise of the second half of a vector is minus that of the first",
-        lambda: _bent(halves_that_cancel),
-    ),
-    "a sum without noise": (
-        "one word is minus the sum of all others, scaled: no two words are alike",
-        lambda: _bent(a_sum_without_noise),
-    ),
-    "a word without noise": (
-        "the last count of each vector is exact",
-        lambda: _bent(a_bare_word),
-    ),
-    "a word with little noise": (
-        "one word of each vector has seven tenths of the plan's sigma",
-        lambda: _bent(a_low_word),
-    ),
-    "noise of two rounds before": (
-        "the third round has the noise of the first, at its own scale",
-        lambda: _bent(two_draws_before),
-    ),
-    "noise of the job before": (
-        "every second job has the noise of the job before, with the sign turned",
-        lambda: _bent(turned_from_the_job_before, shared=True),
-    ),
-    "one share for all silos": (
-        "silos that should each add noise of their own add the same",
-        lambda: _bent(one_share_for_all),
-    ),
+    **{name: (defect, partial(_bent, bend)) for name, (defect, bend) in _BENDS.items()},
     "half the sensitivity": (
         "FastLloyd that states half of what a record adds",
         lambda: _worlds(plan_of(understated(FastLloyd, 0.5)), "understated"),
@@ -553,19 +540,14 @@ _MUTANTS: dict[str, tuple[str, Callable[[], Sequence[Finding]]]] = {
         "GLloyd over records that nobody clipped to the box",
         lambda: _worlds(_loose(), "unclipped"),
     ),
-    "no noise": (
-        "FastLloyd that releases exact sums",
-        _canaries,
-    ),
+    "no noise": ("FastLloyd that releases exact sums", _canaries),
     "seeded noise": (
         "noise from a seed of the job: two runs have the same",
         lambda: check_fresh(plan_of(FastLloyd), make_noise=lambda: FixedNoise("seed")),
     ),
     "every round alike": (
         "noise that starts from its seed in every round",
-        lambda: check_noise(plan_of(FastLloyd), words=2000, make_noise=partial(_seeded, count()))[
-            1:
-        ],
+        lambda: check_noise(plan_of(FastLloyd), words=2000, make_noise=_seeded(count()))[1:],
     ),
     "published KMeans-Guarantee": (
         "zones around exact means; each table has its own",
@@ -609,5 +591,5 @@ MUTANTS = tuple(Mutant(name, *rest) for name, rest in _MUTANTS.items())
 """Every mutant of the laboratory, each with the check that must catch it."""
 
 
-def _seeded(seeds: count[int]) -> _RepeatsRounds:
-    return _RepeatsRounds(next(seeds))
+def _seeded(seeds: count[int]) -> Callable[[], NoiseSource]:
+    return lambda: _RepeatsRounds(next(seeds))

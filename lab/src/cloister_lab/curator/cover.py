@@ -30,7 +30,6 @@ class BallGrid:
 
     Parameters
     ----------
-    n_axes : int, >= 1
     step, radius : int, >= 1
         Spacing of the grid and radius of the balls, in steps of ``1 / ONE``.
     """
@@ -102,17 +101,9 @@ class Cover:
         self._histograms: list[Integers] = []
         for slab in range(n_slabs):
             begin, end = self._chords(slab, points)
-            if self._dense:
-                breaks = np.zeros(0, dtype=np.int64)
-                changes = self._changes(begin, end)
-            else:
-                edges = np.concatenate([np.zeros(1, dtype=np.int64), begin, end])
-                edges.sort()
-                breaks = edges[np.flatnonzero(np.diff(edges, prepend=-1))]
-                changes = np.bincount(np.searchsorted(breaks, begin), minlength=len(breaks))
-                changes -= np.bincount(np.searchsorted(breaks, end), minlength=len(breaks))
-            self._breaks.append(breaks)
-            self._counts.append(np.cumsum(changes).astype(np.int32))
+            edges = np.concatenate([np.zeros(1, dtype=np.int64), begin, end])
+            self._breaks.append(np.zeros(0, dtype=np.int64) if self._dense else np.unique(edges))
+            self._counts.append(np.cumsum(self._changes(slab, begin, end)).astype(np.int32))
             self._histograms.append(self._histogram(slab))
 
     def histogram(self) -> Integers:
@@ -141,20 +132,18 @@ class Cover:
             begin, end = self._chords(slab, gone)
             if not len(begin):
                 continue
-            if self._dense:
-                changes = self._changes(begin, end)
-            else:
-                breaks = self._breaks[slab]
-                changes = np.bincount(np.searchsorted(breaks, begin), minlength=len(breaks))
-                changes -= np.bincount(np.searchsorted(breaks, end), minlength=len(breaks))
-            counts -= np.cumsum(changes).astype(np.int32)
+            counts -= np.cumsum(self._changes(slab, begin, end)).astype(np.int32)
             self._histograms[slab] = self._histogram(slab)
 
-    def _changes(self, begin: Integers, end: Integers) -> Integers:
-        """Return by how much the number of points changes at each ball of a slab."""
-        changes: Integers = np.bincount(begin, minlength=self._slab_size + 1)
-        changes -= np.bincount(end, minlength=self._slab_size + 1)
-        return changes[:-1]
+    def _changes(self, slab: int, begin: Integers, end: Integers) -> Integers:
+        """Return by how much the number of points changes at each ball, or break, of a slab."""
+        size, breaks = self._slab_size, self._breaks[slab]
+        if not self._dense:
+            size = len(breaks)
+            begin, end = np.searchsorted(breaks, begin), np.searchsorted(breaks, end)
+        changes: Integers = np.bincount(begin, minlength=size + 1)
+        changes -= np.bincount(end, minlength=size + 1)
+        return changes[:size]
 
     def _lengths(self, slab: int) -> Integers:
         """Return how many balls lie between the breaks of a slab."""
@@ -186,14 +175,13 @@ class Cover:
             real = real[:, 1:]
         near = left >= 0
         real, left = real[near], left[near]
-        begins, ends = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
+        parts = [(np.zeros(0, dtype=np.int64),) * 2]
         lines = min(grid.side, 2 * grid.radius // grid.step + 1) ** max(grid.n_axes - 2, 0)
         rows = max(1, _CHUNK_LINES // lines)
         for first in range(0, len(real), rows):
-            begin, end = _lines(real[first : first + rows], left[first : first + rows], grid)
-            begins.append(begin)
-            ends.append(end)
-        return np.concatenate(begins), np.concatenate(ends)
+            parts.append(_lines(real[first : first + rows], left[first : first + rows], grid))
+        begin, end = (np.concatenate(of) for of in zip(*parts, strict=True))
+        return begin, end
 
 
 def _lines(points: Floats, left: Floats, grid: BallGrid) -> tuple[Integers, Integers]:
@@ -226,17 +214,9 @@ def _lines(points: Floats, left: Floats, grid: BallGrid) -> tuple[Integers, Inte
 def count_weights(histogram: Sequence[int] | Integers, pick_epsilon: float) -> list[int]:
     """Return the weight of all balls with 0, 1, 2, ... points in the exponential mechanism.
 
-    Parameters
-    ----------
-    histogram : sequence of int
-        How many balls hold so many points.
-    pick_epsilon : float, > 0
-
-    Returns
-    -------
-    list of int
-        In proportion to ``number * exp(pick_epsilon * points / 2)``, the exponential rounded down
-        to a multiple of ``2**-160`` of the largest one and at least one such step.
+    The histogram says how many balls hold so many points. Weights are in proportion to ``number *
+    exp(pick_epsilon * points / 2)``, the exponential rounded down to a multiple of ``2**-160`` of
+    the largest one and at least one such step.
     """
     numbers = [int(number) for number in histogram]
     most = max(points for points, number in enumerate(numbers) if number)
@@ -267,16 +247,7 @@ def draw_below(bound: int, rand: ByteSource) -> int:
 def draw_ball(cover: Cover, pick_epsilon: float, rand: ByteSource) -> int:
     """Draw a ball with probability in proportion to ``exp(pick_epsilon * points / 2)``.
 
-    Parameters
-    ----------
-    pick_epsilon : float, > 0
-    rand : ByteSource
-        Uniform secret bytes.
-
-    Returns
-    -------
-    int
-        The number of the ball in its grid; one that holds nobody may come up as any other.
+    One that holds nobody may come up as any other. `rand` gives uniform secret bytes.
     """
     histogram = cover.histogram()
     weights = count_weights(histogram, pick_epsilon)
@@ -297,16 +268,8 @@ def pick_centres(
 ) -> Iterator[Integers]:
     """Yield the centres of `picks` balls of each grid; what a ball holds is gone for good.
 
-    Parameters
-    ----------
-    points : ndarray of shape (n_points, n_axes), int64, steps of ``1 / ONE``
-    picks : int
-        Always so many, also when nobody is left.
-    pick_epsilon : float, > 0
-
-    Yields
-    ------
-    ndarray of shape (n_axes,), int64, steps of ``1 / ONE``
+    There are always so many, also when nobody is left. Points and centres are in steps of
+    ``1 / ONE``.
     """
     for grid in grids:
         cover = Cover(grid, points)

@@ -8,14 +8,14 @@ References
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import count
 from math import ceil, sqrt
-from typing import ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
 import numpy as np
 
+from cloister.declared import Range, Whole, declared
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import from_grid, round_to_grid
 from cloister.privacy.accounting import epsilon as epsilon_of
@@ -29,7 +29,7 @@ from cloister.privacy.calibration import (
 from cloister.privacy.events import ComposedEvent, CoverEvent, Event, GaussianEvent, LaplaceEvent
 from cloister.privacy.noise import NoiseSource
 from cloister.randomness import SecretStream
-from cloister.task import Floats, Integers, Records, Released
+from cloister.task import FINE, Floats, Integers, Records, Released
 from cloister.tasks.clustering.synopsis import cluster_weighted, project_to_simplex
 from cloister_lab.curator.cover import BallGrid, pick_centres
 from cloister_lab.tasks.projection import MAX_AXES, ONE, nearest_point, usual_axes
@@ -48,29 +48,24 @@ MAX_EPSILON = 1e3  # beyond it the accountant's numbers overflow
 ROUNDING = 1e-6
 """Epsilon that is set aside for the floats in weights of draws; docs/proofs/max_cover.md."""
 
-_FINE = 16  # a record counts 2**16, so that the noise is on a fine lattice
 
-
-@dataclass(frozen=True, kw_only=True)
+@declared
 class MaxCover:
     """k-means by private max cover [NCX21]_, with every number public and a tight price.
 
     Parameters
     ----------
-    n_clusters, n_features : int, >= 1
     n_axes : int in [1, 5]
         Axes of the public projection in which balls are looked for; all columns if there are no
         more than five.
     n_radii : int in [1, 6]
         Radii are 1, 1/2, 1/4, ...
-    pick_epsilon : float, > 0
+    pick_epsilon : float
         A ball with c records that no earlier ball holds has weight ``exp(pick_epsilon c / 2)``.
-    count_multiplier : float, > 0
+    count_multiplier : float
         Laplace scale of the number of records nearest to each ball.
-    mean_multiplier, lloyd_multiplier : float, > 0
+    mean_multiplier, lloyd_multiplier : float
         Noise multipliers of the means and of the last round.
-    public_seed : int
-        Of the projection and of the restarts of k-means.
 
     Notes
     -----
@@ -85,10 +80,10 @@ class MaxCover:
     name: ClassVar[str] = "maxcover"
     private: ClassVar[bool] = True
 
-    n_clusters: int
-    n_features: int
-    n_axes: int
-    n_radii: int
+    n_clusters: Whole
+    n_features: Whole
+    n_axes: Whole
+    n_radii: Annotated[int, Range(1, N_RADII)]
     pick_epsilon: float
     count_multiplier: float
     mean_multiplier: float
@@ -98,8 +93,6 @@ class MaxCover:
 
     def __post_init__(self) -> None:
         _ = self._recovery.block(0), self._recovery.block(1), self.events()  # their checks are ours
-        if not 1 <= self.n_radii <= N_RADII:
-            raise PlanError(f"n_radii must be in [1, {N_RADII}], got {self.n_radii!r}.")
 
     @classmethod
     def design(
@@ -116,11 +109,6 @@ class MaxCover:
 
         Each part gets what its share of epsilon would buy alone, times one factor that makes the
         composition of all parts cost the whole budget.
-
-        Raises
-        ------
-        PlanError
-            If there is no budget, its delta is 0, or its epsilon is above 1000.
         """
         if budget is None or budget.delta == 0:
             raise PlanError(
@@ -168,24 +156,17 @@ class MaxCover:
         )
 
     def release(self, records: Records, noise: NoiseSource) -> Floats:
-        """Return centres in ``[-1, 1]^d``, shape (n_clusters, n_features).
-
-        Parameters
-        ----------
-        records : ndarray of shape (n_samples, n_features), int32, grid steps
-        noise : NoiseSource
-            Of counts and means. Balls are drawn with bytes of the operating system.
-        """
+        """Return centres; the noise is that of counts and means, see :class:`CuratorMethod`."""
         projected = self.project(records)
         points = self._group(projected, self.picks(projected) / ONE, noise)
         centres = np.zeros((self.n_clusters, self.n_features))
         for step, multiplier in enumerate((self.mean_multiplier, self.lloyd_multiplier)):
             block = self._recovery.block(step)
             state = {"centres": round_to_grid(centres, self.frac_bits)}
-            words = self._recovery.contribute(step, points, state, records)
+            total = self._recovery.contribute(step, points, state, records)
             sigma = lattice_sigma(multiplier, sqrt(block.l2_squared))
-            words += noise.draw("gaussian", sigma, block.size)
-            released = Released(words.reshape(block.shape), float(sigma))
+            total += noise.draw("gaussian", sigma, block.size)
+            released = Released(total.reshape(block.shape), float(sigma))
             centres = self._recovery.update(step, points, state, released)["centres"]
         return from_grid(round_to_grid(centres, self.frac_bits), self.frac_bits)
 
@@ -194,12 +175,7 @@ class MaxCover:
         return self._recovery.projection(records)
 
     def picks(self, projected: Integers) -> Integers:
-        """Draw the balls of all radii; shape (n_radii * n_clusters, n_axes), steps of ``1 / ONE``.
-
-        Parameters
-        ----------
-        projected : ndarray of shape (n_samples, n_axes), int64, steps of ``1 / ONE``
-        """
+        """Draw the balls of all radii, in steps of ``1 / ONE``; n_clusters of each."""
         balls = pick_centres(
             projected, self.grids, self.n_clusters, self.pick_epsilon, SecretStream()
         )
@@ -214,10 +190,10 @@ class MaxCover:
     def _group(self, projected: Integers, balls: Floats, noise: NoiseSource) -> Floats:
         """Return k points, from the noisy numbers of records nearest to each ball."""
         labels = nearest_point(projected, balls)
-        counts = np.bincount(labels, minlength=len(balls)).astype(np.int64) << _FINE
-        scale = ceil(self.count_multiplier * (1 << _FINE))
+        counts = np.bincount(labels, minlength=len(balls)).astype(np.int64) << FINE
+        scale = ceil(self.count_multiplier * (1 << FINE))
         counts += noise.draw("laplace", scale, len(counts))
-        sizes = counts / float(1 << _FINE)
+        sizes = counts / float(1 << FINE)
         weights = project_to_simplex(sizes, max(1.0, sizes.sum()))
         return cluster_weighted(balls, weights, self.n_clusters, public_seed=self.public_seed)
 

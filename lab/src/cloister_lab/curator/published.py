@@ -19,12 +19,12 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from math import ceil
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from cloister.declared import Positive, Share, Whole, declared
 from cloister.errors import DataError, PlanError, PrivacyWarning
 from cloister.privacy.budget import Budget
 from cloister.privacy.events import Event, NonPrivateEvent
@@ -37,18 +37,17 @@ from cloister_lab.tasks.subcluster import draw_from_zone
 _INNER_ROUNDS = 10  # of Lloyd inside a zone; the text gives none
 
 
-@dataclass(frozen=True, kw_only=True)
+@declared
 class _Published(ABC):
     """The loop both share: exact means, a draw from a zone, Laplace noise at the end.
 
     Parameters
     ----------
-    n_clusters, n_features : int, >= 1
-    epsilon_draw : float, > 0
+    epsilon_draw : float
         Of the exponential mechanism in each draw ("eps_exp"); it is not divided among rounds.
-    epsilon_end : float, > 0
+    epsilon_end : float
         Of the Laplace noise on the last centres ("eps_lap").
-    max_rounds : int, >= 1
+    max_rounds : int
         The loop ends when no centre moves, or after so many rounds.
     public_seed : int
         Of the records to start from and of the draws.
@@ -57,22 +56,13 @@ class _Published(ABC):
     name: ClassVar[str]
     private: ClassVar[bool] = False
 
-    n_clusters: int
-    n_features: int
-    epsilon_draw: float
-    epsilon_end: float
-    max_rounds: int = 20
+    n_clusters: Whole
+    n_features: Whole
+    epsilon_draw: Positive
+    epsilon_end: Positive
+    max_rounds: Whole = 20
     frac_bits: int = 16
     public_seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name in ("n_clusters", "n_features", "max_rounds"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise PlanError(f"{name} must be an integer >= 1, got {value!r}.")
-        for name in ("epsilon_draw", "epsilon_end"):
-            if not 0 < getattr(self, name) < np.inf:
-                raise PlanError(f"{name} must be a number > 0, got {getattr(self, name)!r}.")
 
     @classmethod
     def design(
@@ -118,15 +108,7 @@ class _Published(ABC):
     def step(self, values: Floats, centres: Floats, rng: np.random.Generator) -> Floats:
         """Draw each next centre around the exact mean of its cluster.
 
-        Parameters
-        ----------
-        values : ndarray of shape (n_samples, n_features), in ``[-1, 1]``
-        centres : ndarray of shape (n_clusters, n_features)
-
-        Returns
-        -------
-        ndarray of shape (n_clusters, n_features)
-            A cluster without records, or whose mean is its centre already, keeps it.
+        A cluster without records, or whose mean is its centre already, keeps it.
         """
         labels = nearest(values, centres)
         drawn = centres.copy()
@@ -144,19 +126,10 @@ class _Published(ABC):
         """Draw the next centre from the ball of `radius` around `mean`."""
 
     def release(self, records: Records, noise: NoiseSource) -> Floats:
-        """Return centres in ``[-1, 1]^d``; **not private**.
+        """Return centres in ``[-1, 1]^d``; **not private**, and always warned about.
 
-        Parameters
-        ----------
-        records : ndarray of shape (n_samples, n_features), int32, grid steps
-        noise : NoiseSource
-            Of the Laplace noise at the end: its scale in each column is the width of the box over
-            the exact size of the cluster and `epsilon_end`, cut to whole grid steps.
-
-        Warns
-        -----
-        PrivacyWarning
-            Always.
+        The scale of the Laplace noise at the end is, in each column, the width of the box over the
+        exact size of the cluster and `epsilon_end`, cut to whole grid steps.
         """
         warnings.warn(
             f"{self.name!r} is as published and not private for any epsilon; its task "
@@ -181,7 +154,7 @@ class _Published(ABC):
         return released
 
 
-@dataclass(frozen=True, kw_only=True)
+@declared
 class KMeansGuarantee(_Published):
     """KMeans-Guarantee [LS20]_: the next centre is drawn from a ball beside the exact mean.
 
@@ -199,12 +172,7 @@ class KMeansGuarantee(_Published):
 
     name: ClassVar[str] = "kmeans-guarantee"
 
-    zone_share: float = 0.5
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.zone_share <= 1:
-            raise PlanError(f"zone_share must be in (0, 1], got {self.zone_share!r}.")
+    zone_share: Share = 0.5
 
     def _draw(
         self, values: Floats, mean: Floats, radius: float, move: Floats, rng: np.random.Generator
@@ -226,7 +194,7 @@ class KMeansGuarantee(_Published):
         )
 
 
-@dataclass(frozen=True, kw_only=True)
+@declared
 class SubCluster(_Published):
     """SubCluster [JT22]_: the next centre is a record from a part of the ball around the mean.
 
@@ -243,12 +211,7 @@ class SubCluster(_Published):
 
     name: ClassVar[str] = "subcluster"
 
-    internal_k: int = 4
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not isinstance(self.internal_k, int) or self.internal_k < 1:
-            raise PlanError(f"internal_k must be an integer >= 1, got {self.internal_k!r}.")
+    internal_k: Whole = 4
 
     def _draw(
         self, values: Floats, mean: Floats, radius: float, move: Floats, rng: np.random.Generator

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from cloister.errors import PlanError
-from cloister.jobs import CONTENT_KEY, COUNT_SHARE, Account
+from cloister.jobs import CONTENT_KEY, COUNT_SHARE, Account, split_budget
 from cloister.privacy import accounting
 from cloister.privacy.budget import Budget, default_delta
 from cloister.privacy.calibration import laplace_noise_multiplier
@@ -18,10 +18,8 @@ from cloister.privacy.events import ComposedEvent, Event, LaplaceEvent
 from cloister.privacy.noise import DiscreteNoise, NoiseSource
 from cloister.randomness import new_nonce
 from cloister.schema import Schema
-from cloister.task import Floats, Records, inside
+from cloister.task import FINE, Floats, Records, inside
 from cloister_lab.curator.base import CuratorMethod
-
-_FINE = 16  # a record counts 2**16, so that the noise is on a fine lattice
 
 
 @dataclass(frozen=True)
@@ -70,12 +68,10 @@ def run_method(
         Its unit of privacy must be the row: a method's guarantee is for one record.
     records : iterable of int32 arrays
         On the schema's grid, in chunks.
-    delta : float, optional
-        ``min(1e-6, 1 / (100 nominal_n))``, or 1e-6 if `nominal_n` is not given.
+    delta, noise : float and NoiseSource, optional
+        As of :func:`cloister.jobs.run_job`.
     nominal_n : int, optional
         Without it, 2 % of epsilon pay for a count with Laplace noise.
-    noise : NoiseSource, optional
-        Exact discrete noise from the operating system unless a test gives another.
     account : Account, optional
         Everything is reserved there before the records are looked at, and charged before the
         answer is returned.
@@ -107,8 +103,8 @@ def run_method(
     bought: tuple[LaplaceEvent, ...] = ()
     budget = whole
     if nominal_n is None:
-        bought = (LaplaceEvent(laplace_noise_multiplier(COUNT_SHARE * epsilon)),)
-        budget = Budget((1 - COUNT_SHARE) * epsilon, whole.delta)
+        small, budget = split_budget(whole, COUNT_SHARE, "laplace")
+        bought = (LaplaceEvent(laplace_noise_multiplier(small.epsilon)),)
     designed = method.design(nominal_n=nominal_n or fewest, budget=budget, **public)
     job = new_nonce()
     if account:
@@ -163,5 +159,5 @@ def _reserve(
 
 def _noisy_count(n: int, event: LaplaceEvent, noise: NoiseSource) -> int:
     """Return a whole number of records near `n`, with Laplace noise."""
-    scale = ceil(event.noise_multiplier * (1 << _FINE))
-    return ((n << _FINE) + int(noise.draw("laplace", scale, 1)[0])) >> _FINE
+    scale = ceil(event.noise_multiplier * (1 << FINE))
+    return ((n << FINE) + int(noise.draw("laplace", scale, 1)[0])) >> FINE

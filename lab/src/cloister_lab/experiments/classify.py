@@ -231,7 +231,6 @@ def in_diffprivlib(
 
     Parameters
     ----------
-    model : {"GaussianNB", "LogisticRegression"}
     table : function of a problem and records
         What the model sees of them.
     needs : arrays and numbers

@@ -131,7 +131,6 @@ def draw(model: str, name: str) -> tuple[Schema, Records]:
 
     Parameters
     ----------
-    model : {"linear", "logistic"}
     name : str
         Of :func:`tables`.
 
@@ -259,11 +258,8 @@ def measure(
 
     Parameters
     ----------
-    model : {"linear", "logistic"}
     schema : Schema
         Its last column is the target.
-    epsilon : float, > 0
-    runs : int, >= 1
     peers : int, >= 0
         Releases with a clip that shortens under 1 % of the rows.
     noise : function of the number of a run, optional

@@ -66,10 +66,8 @@ def compare(
     ----------
     methods : sequence of str
         Of `TASKS`. One that is not private runs once a repeat, with epsilon infinity.
-    epsilons : sequence of float, > 0
     runs : Path
         A CSV. Runs that it has are not made again; others are added as each ends.
-    repeats : int, >= 1
     repeats_for : mapping of str to int, optional
         Another number for some data sets.
     silos : int, >= 1

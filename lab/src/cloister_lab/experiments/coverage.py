@@ -108,8 +108,6 @@ def measure(
     ----------
     task : type
         With ``centres``, ``low``, ``high``, ``sizes`` and ``size_half_width`` in its state.
-    epsilon : float, > 0
-    runs : int, >= 1
     noise : NoiseSource, optional
         From the operating system unless a test gives another.
     first_seed : int

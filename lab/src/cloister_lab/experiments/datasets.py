@@ -55,9 +55,6 @@ class Dataset:
     Parameters
     ----------
     records : ndarray of shape (n_samples, n_features), int32, grid steps
-    n_clusters : int, >= 1
-    nominal_n : int, >= 1
-    convention : {"public", "fastlloyd-paper"}
     """
 
     name: str

@@ -105,7 +105,6 @@ def draw_panels(
 
     Parameters
     ----------
-    panels : mapping of str to Curves
     x_log : bool
         Steps of the horizontal axis are powers of two.
     y_log : bool, optional

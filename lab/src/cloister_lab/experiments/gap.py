@@ -49,7 +49,6 @@ class Comparison:
 
     Parameters
     ----------
-    setting : {"paper", "default"}
     runs : int
         Of the method that has fewer.
     optimum : float

@@ -41,10 +41,8 @@ class Mixture:
     ----------
     n_samples : int, >= n_clusters
         Outliers are added to these.
-    n_features, n_clusters : int, >= 1
     separation : float in (-1, 1)
         The degree of separation J* of every cluster from its nearest neighbour.
-    outliers : int, >= 0
     seed : int
         Public.
     equal : bool

@@ -273,7 +273,6 @@ def sweep(
     ----------
     methods : sequence of str
         Of `TASKS`.
-    epsilons : sequence of float, > 0
     repeats : int, or mapping of the names of sources to int
         A mixture is drawn once; the repeat seeds the split into silos and the starting centres.
     metrics : collection of str

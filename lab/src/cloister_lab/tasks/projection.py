@@ -36,13 +36,11 @@ class Projection:
 
     Parameters
     ----------
-    n_features : int
     n_axes : int
         The same number makes it the identity. Fewer: a Gaussian matrix, after which records are
         shrunk by ``1.75 sqrt(n_features)`` and what is still outside the unit ball is pulled to it.
     frac_bits : int
         Of the records.
-    public_seed : int
     """
 
     n_features: int
