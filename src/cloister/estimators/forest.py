@@ -33,15 +33,15 @@ class DPRandomForestClassifier(PrivateClassifier):
     max_features : int, >= 1, optional
         Columns that one tree looks at; by default 1 or 2.
     bins : int in [2, 1024]
-        Bins of equal width of each column of numbers; splits are at their walls.
+        Bins of equal width of each column of numbers; splits are between them.
     learning_rate : float in (0, 1]
         Part of a Newton step that a boosted tree takes.
     class_weight : "balanced", mapping of class to float, or None
         What the odds of each class are multiplied by, after the release; "balanced" takes one over
         the noisy class sizes.
     costs : array_like of shape (n_classes, n_classes), optional
-        ``costs[i][j]`` is the public cost of telling class j where i is true. `predict` then tells
-        the class of the least expected cost instead of the most probable one.
+        ``costs[i][j]`` is the public cost of predicting class j where i is true. `predict` then
+        returns the class of the least expected cost instead of the most probable one.
     prepare : sequence of (name, options), optional
         Steps before, such as ``[("bounds", {})]``: one plan, one cost.
     random_state : int, RandomState or None
@@ -64,11 +64,8 @@ class DPRandomForestClassifier(PrivateClassifier):
 
     Notes
     -----
-    Intervals have 95 % of the noise; they do not cover sampling.
-
-    References
-    ----------
-    See :mod:`cloister.tasks.supervised.forest`.
+    Intervals are 95 % confidence intervals (privacy noise only). The method and its sources are in
+    :mod:`cloister.tasks.supervised.forest`.
 
     Examples
     --------
@@ -76,7 +73,7 @@ class DPRandomForestClassifier(PrivateClassifier):
     >>> from cloister import DPRandomForestClassifier
     >>> rng = np.random.default_rng(0)
     >>> X = rng.uniform(-1, 1, (4000, 2))
-    >>> y = (X[:, 0] * X[:, 1] > 0).astype(int)  # no single column tells anything
+    >>> y = (X[:, 0] * X[:, 1] > 0).astype(int)  # no single column says anything
     >>> model = DPRandomForestClassifier(
     ...     epsilon=1.0, bounds=(-1, 1), classes=[0, 1], nominal_n=4000, max_features=2,
     ...     random_state=0,
@@ -119,8 +116,8 @@ class DPRandomForestClassifier(PrivateClassifier):
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the most probable class of each record, or the one of least expected cost."""
-        told = best_class(self.predict_proba(X), self.costs)
-        labels: NDArray[Any] = self.classes_[told]
+        best = best_class(self.predict_proba(X), self.costs)  # says if nothing was fitted
+        labels: NDArray[Any] = self.classes_[best]
         return labels
 
 
@@ -134,13 +131,7 @@ _ATTRIBUTES = {
 
 
 def checked_costs(costs: Any, n_classes: int) -> Floats | None:
-    """Return a matrix of costs of telling one class where another is true.
-
-    Raises
-    ------
-    PlanError
-        If it is not a square of finite numbers, one row for each class.
-    """
+    """Return a matrix of costs of predicting one class where another is true, if it is one."""
     if costs is None:
         return None
     try:
@@ -149,8 +140,8 @@ def checked_costs(costs: Any, n_classes: int) -> Floats | None:
         matrix = np.empty(0)
     if matrix.shape != (n_classes, n_classes) or not np.isfinite(matrix).all():
         raise PlanError(
-            f"costs must be {n_classes} rows of {n_classes} finite numbers, costs[true][told], got "
-            f"{costs!r}."
+            f"costs must be {n_classes} rows of {n_classes} finite numbers, "
+            f"costs[true][predicted], got {costs!r}."
         )
     return matrix
 

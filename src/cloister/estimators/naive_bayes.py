@@ -51,19 +51,14 @@ class DPNaiveBayes(PrivateClassifier):
     word_prob_, word_prob_low_, word_prob_high_ : ndarray of shape (n_classes, n_columns)
         Shares of the columns of counts; absent without them.
     class_prior_population_low_, class_prior_population_high_, and so on
-        Ends of population intervals of ``class_prior_``, ``feature_prob_`` and ``theta_``: noise
-        and sampling together, as if each record were drawn by itself.
+        Ends of population intervals of ``class_prior_``, ``feature_prob_`` and ``theta_``.
     result_, plan_, spent_, delta_, n_features_in_, feature_names_in_
         As for every :class:`~cloister.estimators.base.PrivateEstimator`.
 
     Notes
     -----
-    Intervals have 95 % of the noise, population intervals
-    that and sampling.
-
-    References
-    ----------
-    See :mod:`cloister.tasks.supervised.naive_bayes`.
+    Intervals are 95 % confidence intervals (privacy noise only), population intervals hold sampling
+    too. The method and its sources are in :mod:`cloister.tasks.supervised.naive_bayes`.
 
     Examples
     --------

@@ -22,6 +22,7 @@ from math import isqrt, sqrt
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cloister.declared import AtLeastZero, PartBelowOne, Positive, Range, Share, Whole, declared
 from cloister.display import Curve, Display, Heatmap
@@ -632,9 +633,9 @@ class ClientUpdates(_Averaging):
         return f"{super().describe()} What is trained is not in the plan: {self.model}."
 
 
-def _within(values: Floats) -> Floats:
+def _within(values: NDArray[np.floating[Any]]) -> Floats:
     """Return parameters within what the grid can hold."""
-    return np.clip(values, -_FARTHEST, _FARTHEST)
+    return np.clip(values, -_FARTHEST, _FARTHEST).astype(np.float64)
 
 
 def _check_distinct(column: PublicColumn, frac_bits: int) -> None:

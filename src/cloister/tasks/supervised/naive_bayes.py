@@ -677,7 +677,7 @@ def _shares_between(totals: Floats, std: float) -> tuple[Floats, Floats]:
     """Return the 95 % noise interval of each part of a row in its sum; shape of `totals`."""
     whole, variance = totals.sum(axis=-1, keepdims=True), std**2
     of_whole = totals.shape[-1] * variance
-    return fieller(totals, whole, variance, of_whole, covariance=variance, walls=(0.0, 1.0))
+    return fieller(totals, whole, variance, of_whole, covariance=variance, box=_SHARE)
 
 
 def _shade(values: Floats) -> Floats:
