@@ -59,8 +59,6 @@ class DPRandomForestClassifier(PrivateClassifier):
         Noisy counts, or sums of gradients and last of curvature.
     leaf_half_width_ : ndarray of shape (n_classes,) or (n_classes + 1,)
         Of the 95 % interval of every leaf.
-    result_, plan_, spent_, delta_, n_features_in_, feature_names_in_
-        As for every :class:`~cloister.estimators.base.PrivateEstimator`.
 
     Notes
     -----
@@ -103,7 +101,7 @@ class DPRandomForestClassifier(PrivateClassifier):
 
     def _options(self, data: SiloData) -> dict[str, Any]:
         checked_costs(self.costs, len(self.classes_))
-        weights = _by_position(self.class_weight, self.classes_)
+        weights = by_name(self.class_weight, data, self.classes_)
         return {**super()._options(data), "class_weight": weights}
 
     def _keep(self, result: JobResult) -> None:
@@ -155,10 +153,10 @@ def best_class(probabilities: Floats, costs: Any = None) -> NDArray[np.int64]:
     return best
 
 
-def _by_position(weights: Any, classes: NDArray[Any]) -> Any:
-    """Return weights in the order of the classes."""
+def by_name(weights: Any, data: SiloData, classes: NDArray[Any]) -> Any:
+    """Return weights of labels as weights of the schema's names of the classes."""
     if not isinstance(weights, Mapping):
         return weights
-    if unknown := [label for label in weights if label not in classes.tolist()]:
-        raise PlanError(f"class_weight must name classes of {classes}, got {unknown[0]!r}.")
-    return [float(weights.get(label, 1.0)) for label in classes.tolist()]
+    names = next(c for c in data.schema.public if c.name == data.target).categories
+    by_label = dict(zip(classes.tolist(), names, strict=True))
+    return {by_label.get(label, label): weight for label, weight in weights.items()}

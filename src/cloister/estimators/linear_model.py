@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from cloister.display import Between
 from cloister.errors import PlanError
 from cloister.estimators.base import PrivateClassifier, PrivateSupervised
+from cloister.estimators.forest import by_name
 from cloister.estimators.tables import Floats, SiloData, grid_rows
 from cloister.jobs import JobResult
 from cloister.schema import Schema
@@ -63,8 +64,6 @@ class DPLogisticRegression(PrivateClassifier):
     feature_names_ : ndarray of shape (n_columns,)
         Columns of the design, such as ``age`` and ``sex=Female``.
     n_iter_ : int
-    result_, plan_, spent_, delta_, n_features_in_, feature_names_in_
-        As for every :class:`~cloister.estimators.base.PrivateEstimator`.
 
     Notes
     -----
@@ -93,7 +92,8 @@ class DPLogisticRegression(PrivateClassifier):
     reference: Mapping[str, str] | None = None
 
     def _options(self, data: SiloData) -> dict[str, Any]:
-        return {**super()._options(data), "class_weight": self._weights(data)}
+        weights = by_name(self.class_weight, data, self.classes_)
+        return {**super()._options(data), "class_weight": weights}
 
     @property
     def _model(self) -> Logistic:
@@ -142,14 +142,6 @@ class DPLogisticRegression(PrivateClassifier):
             raise PlanError(f"label must be a class besides the first, got {label!r}.")
         at = len(labels) - 1 if label is None else labels.index(label)
         return model.odds_ratio(self.result_.results, weights, 0 if len(labels) == 2 else at)
-
-    def _weights(self, data: SiloData) -> Any:
-        """Return class weights by the schema's names of the classes."""
-        if not isinstance(self.class_weight, Mapping):
-            return self.class_weight
-        names = next(c for c in data.schema.public if c.name == data.target).categories
-        by_label = dict(zip(self.classes_.tolist(), names, strict=True))
-        return {by_label.get(label, label): w for label, w in self.class_weight.items()}
 
     def decision_function(self, X: Any) -> Floats:
         """Return the log-odds of each record; shape (n_samples,) or (n_samples, n_classes)."""
@@ -200,8 +192,6 @@ class DPLinearRegression(RegressorMixin, PrivateSupervised):
     covariance_, sampling_covariance_ : ndarray of shape (n_columns + 1, n_columns + 1)
         Of coefficients and intercept: of the noise, and over samples of this size.
     feature_names_ : ndarray of shape (n_columns,)
-    result_, plan_, spent_, delta_, n_features_in_, feature_names_in_
-        As for every :class:`~cloister.estimators.base.PrivateEstimator`.
 
     Notes
     -----

@@ -52,8 +52,6 @@ class DPNaiveBayes(PrivateClassifier):
         Shares of the columns of counts; absent without them.
     class_prior_population_low_, class_prior_population_high_, and so on
         Ends of population intervals of ``class_prior_``, ``feature_prob_`` and ``theta_``.
-    result_, plan_, spent_, delta_, n_features_in_, feature_names_in_
-        As for every :class:`~cloister.estimators.base.PrivateEstimator`.
 
     Notes
     -----

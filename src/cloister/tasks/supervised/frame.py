@@ -567,6 +567,12 @@ def edge_at(place: int) -> float:
     return float(EDGES[min(max(place, 0), len(EDGES) - 1)])
 
 
+def sizes_block(name: str, weight: float, kinds: int = 1) -> Block:
+    """Return the block of numbers of records by the class of their size, of each of some kinds."""
+    one, shape = 1 << SUM_BITS, (kinds, len(EDGES)) if kinds > 1 else (len(EDGES),)
+    return Block(name, shape, kinds * one, kinds * one**2, weight)
+
+
 def count_sizes(sizes: Floats) -> Integers:
     """Return how many sizes are in each class, with the fineness of counts."""
     found = np.minimum(np.searchsorted(EDGES, sizes), len(EDGES) - 1)

@@ -54,7 +54,6 @@ from cloister.tasks.supervised.contrasts import (
     to_reference,
 )
 from cloister.tasks.supervised.frame import (
-    SUM_BITS,
     Clip,
     Frame,
     Placed,
@@ -64,10 +63,10 @@ from cloister.tasks.supervised.frame import (
     edge_at,
     noise_of_mean,
     noisy_counts,
+    sizes_block,
     usual_square,
 )
 from cloister.tasks.supervised.least_squares import (
-    EDGES,
     NO_SHRINKAGE,
     SPREAD,
     Curvature,
@@ -134,10 +133,8 @@ class Linear:
 
     Parameters
     ----------
-    n_features : int
-        Columns, the target among them.
-    target : int
-        A column of numbers.
+    n_features, target : int
+        Columns, and which of them is the target.
     levels : tuple of int
         Of each column: 0 for numbers, else the number of categories.
     names : tuple of str
@@ -149,15 +146,14 @@ class Linear:
         that the first model is made from, in parts of what half of the rows have at most. The step
         after it takes whole rows.
     alpha : float, >= 0
-        Of the squared norm of the coefficients, the intercept left out, where numbers are scaled to
-        ``[-1, 1]`` by their public bounds.
+        Of the squared norm of the coefficients, the intercept left out.
     shrinkage : bool
-        Whether weights that drown in noise are drawn toward 0. Without noise it changes nothing.
+        Without noise it changes nothing.
     sandwich : bool
         Whether population intervals are from products of gradients [W80]_, which hold whatever the
         variance of residuals depends on; else residuals are taken to have one variance.
     reference : tuple of int
-        Of each column: the category that others are compared with in the report.
+        Code of each column's category that others are compared with in the report.
 
     Notes
     -----
@@ -309,18 +305,16 @@ class Linear:
 
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return counts of bins, twice; lengths; products; sizes; or a gradient and squares."""
-        one = 1 << SUM_BITS
         if t == 0:
             return (self._frame.places_block(self._share(PLACES_SHARE)),)
         if t == 1:
             return (self._frame.spreads_block(self._share(SPREADS_SHARE)),)
-        if t == 2:
-            shape = (2, len(EDGES))  # of rows and of targets: a record counts in each
-            return (Block("lengths", shape, 2 * one, 2 * one**2, self._share(LENGTHS_SHARE)),)
+        if t == 2:  # of rows and of targets
+            return (sizes_block("lengths", self._share(LENGTHS_SHARE), 2),)
         if t == 3:
             return (self._frame.products_block(self._share(PRODUCTS_SHARE)),)
         if t == 4:
-            return (Block("sizes", (len(EDGES),), one, one**2, self._share(SIZES_SHARE)),)
+            return (sizes_block("sizes", self._share(SIZES_SHARE)),)
         one = 1 << _SQUARE_BITS
         squares = Block("residual_square", (1,), one, one**2, self._share(SQUARES_SHARE))
         gradient = self._model.row_block(self._share(GRADIENT_SHARE))

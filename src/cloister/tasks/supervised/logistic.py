@@ -59,7 +59,6 @@ from cloister.tasks.supervised.contrasts import (
     to_reference,
 )
 from cloister.tasks.supervised.frame import (
-    SUM_BITS,
     Clip,
     Frame,
     Placed,
@@ -70,6 +69,7 @@ from cloister.tasks.supervised.frame import (
     noise_of_mean,
     noisy_counts,
     row_length,
+    sizes_block,
     solve,
     usual_square,
 )
@@ -349,7 +349,7 @@ class Logistic:
 
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return counts of columns; a gradient and products; a gradient; or sizes and curvature."""
-        frame, one = self._frame, 1 << SUM_BITS
+        frame = self._frame
         if t == 0:
             return (frame.places_block(PLACES_SHARE, len(self.classes)),)
         if t == 1:
@@ -363,7 +363,7 @@ class Logistic:
         if t == self._turn:
             share = 1 - PLACES_SHARE - SPREADS_SHARE - PRODUCTS_SHARE - EARLY_SHARE - WHOLE_SHARE
             share -= 0 if self._wide else CURVATURE_SHARE
-            blocks.append(Block("sizes", (len(EDGES),), one, one**2, share))
+            blocks.append(sizes_block("sizes", share))
         return tuple(blocks)
 
     def _curvature_share(self, t: int) -> float:
