@@ -389,39 +389,39 @@ class Regressor(Task, Protocol):
 
 
 @runtime_checkable
-class ByClient(Task, Protocol):
-    """A task whose unit of privacy is a client, which may be a whole silo.
+class ByUnit(Task, Protocol):
+    """A task whose privacy unit may be more than a record: some records of a silo, or all of them.
 
-    All records of a silo come to :meth:`Task.contribute` as one table, so that a client's records
+    All records of a silo come to :meth:`Task.contribute` as one table, so that a unit's records
     are not torn apart.
 
     Attributes
     ----------
     clients : str
-        "row", each record a client by itself; "silo", all records of a silo; or a column: the
-        records of a silo with one value in it.
+        What a unit is: "row", each record by itself; "silo", all records of a silo; or a column:
+        the records of a silo with one value in it.
     rate : float in (0, 1]
-        Probability with which a client takes part in a round.
+        Probability with which a unit takes part in a round.
     noise_multiplier : float
         For ``rate < 1``: noise over sensitivity of a block of weight 1, which every party prices
-        against the budget; 0 where all clients take part, for which the budget says enough.
+        against the budget; 0 where all units take part, for which the budget says enough.
     alone : bool
-        Whether the noise of each silo by itself must be enough for its client.
+        Whether the noise of each silo by itself must be enough for its unit.
     """
 
     @property
     def clients(self) -> str:
-        """What a client is."""
+        """What a privacy unit is."""
         ...
 
     @property
     def rate(self) -> float:
-        """Probability with which a client takes part in a round."""
+        """Probability with which a unit takes part in a round."""
         ...
 
     @property
     def noise_multiplier(self) -> float:
-        """Noise over sensitivity of a block of weight 1, where clients are sampled."""
+        """Noise over sensitivity of a block of weight 1, where units are sampled."""
         ...
 
     @property
@@ -432,12 +432,12 @@ class ByClient(Task, Protocol):
     def contribute_sampled(
         self, t: int, state: GridState, records: Records, coins: Callable[[int], bytes]
     ) -> Integers:
-        """Return what :meth:`Task.contribute` returns for clients chosen by coins.
+        """Return what :meth:`Task.contribute` returns for units chosen by coins.
 
         Parameters
         ----------
         coins : function
-            Returns so many secret uniform bytes; each client needs coins of its own. Work must not
+            Returns so many secret uniform bytes; each unit needs coins of its own. Work must not
             depend on them, since its time can be seen.
         """
         ...

@@ -18,7 +18,7 @@ from cloister.protocol.plan import Plan
 from cloister.protocol.session import run_rounds
 from cloister.randomness import new_key
 from cloister.secagg.masks import GroupMask, NoMask
-from cloister.task import ByClient, BySilo, Profile, Records
+from cloister.task import BySilo, ByUnit, Profile, Records
 from cloister.transports.inprocess import InProcess
 
 _SILOS = 3  # of a job that is not local
@@ -32,7 +32,7 @@ def in_profile(plan: Plan, profile: Profile) -> Plan | None:
     if isinstance(task, BySilo) and task.silos:  # its layers are those of the plan's silos
         return None
     silos = tuple(f"silo-{i}" for i in range(1 if profile == "local" else _SILOS))
-    alone = isinstance(task, ByClient) and task.alone and profile == "pairwise"
+    alone = isinstance(task, ByUnit) and task.alone and profile == "pairwise"
     try:
         return replace(
             plan,

@@ -88,24 +88,17 @@ class _Averaging(ABC):
 
     Parameters
     ----------
+    clients : str
+        What a privacy unit is: "row", "silo" or a column; see :class:`~cloister.task.ByUnit`.
     n_clients : int, >= 1
         Public number of units in all silos together: with `rate`, the denominator of the mean.
-    clip : float, > 0
-        The longest update, in the units of the parameters.
-    clients : str
-        What a unit is: "row", "silo" or a column; see :class:`~cloister.task.ByClient`.
-    rate : float in (0, 1]
-        Probability with which a unit takes part in a round, by a secret coin of its silo.
     noise_multiplier : float
         Found by ``design`` where `rate` is below 1.
-    growth : float, > 0
-        Share of the budget of each of the last rounds over that of each of the first. The shares of
-        all rounds sum to 1 in any case.
-    server_rate : float, > 0
-        How far the model follows the mean update.
     trust : {"sum", "local"}
         "local": each silo is one unit, its own noise hides which records of all possible ones it
         has, and all of that noise is in the result. For comparison: it needs very many silos.
+
+    Others are options, in the units of the model's parameters.
 
     Notes
     -----
@@ -279,7 +272,7 @@ class _Averaging(ABC):
             lengths + noise,
             axes=("round", "length"),
             note="The band is what noise alone has on average. A round whose update is no longer "
-            "than that has taught the model little.",
+            "than that has hardly moved the model.",
         )
 
     def describe(self) -> str:
@@ -316,12 +309,6 @@ class _Trained(_Averaging):
         Categories of each column of the schema; 0 for numbers.
     client_column : int
         The column that names units; -1 if they are rows or silos.
-    hidden : int, >= 0
-        Hidden units; 0 for a linear model.
-    local_steps : int, >= 1
-        Steps of gradient descent over all records of a unit, in a round.
-    public_seed : int
-        Of the hidden layer's start.
     """
 
     @declared
@@ -469,12 +456,7 @@ class _Trained(_Averaging):
 class FedAvg(_Trained):
     """Federated averaging of a classifier: logistic or softmax regression, or one hidden layer.
 
-    Parameters
-    ----------
-    classes : tuple of str, at least 2
-        Of the target, in the order of the schema.
-
-    Others are those that federated averaging has in general.
+    Its `classes` are those of the target, in the order of the schema.
     """
 
     name: ClassVar[str] = "fedavg"
@@ -517,12 +499,7 @@ class FedAvg(_Trained):
 class FedAvgRegression(_Trained):
     """Federated averaging of a regression: linear, or with one hidden layer.
 
-    Parameters
-    ----------
-    low, high : float, data units
-        Public bounds of the target.
-
-    Others are those that federated averaging has in general.
+    It has the public bounds of the target, `low` and `high`, in data units.
     """
 
     name: ClassVar[str] = "fedavg-regression"
@@ -568,15 +545,7 @@ class ClientUpdates(_Averaging):
     :func:`~cloister.tasks.supervised.local_training.clipped`. It is not among ``TASKS``: no service
     runs it.
 
-    Parameters
-    ----------
-    length : int, >= 1
-        Number of parameters.
-    model : str
-        A digest of the model and its hyperparameters.
-
-    Others are those that federated averaging has in general. ``parameters`` are what is added to
-    the model that the silos start from.
+    Its result ``parameters`` is what is added to the model that the silos start from.
     """
 
     name: ClassVar[str] = "client-updates"

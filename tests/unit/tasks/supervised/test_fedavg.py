@@ -27,7 +27,7 @@ from cloister.protocol.journal import MemoryJournal
 from cloister.protocol.messages import Upload, decode
 from cloister.protocol.plan import Plan
 from cloister.schema import Column
-from cloister.task import ByClient, Classifier, GridState, Regressor, Released
+from cloister.task import ByUnit, Classifier, GridState, Regressor, Released
 from cloister.tasks import TASKS
 from cloister.tasks.clustering.kmeans import FastLloyd
 from cloister.tasks.examples import example_of
@@ -84,7 +84,7 @@ def wild(task: Any, seed: int) -> GridState:
 def test_the_unit_of_the_schema_says_who_a_client_is() -> None:
     for unit in ("row", "silo", "phone"):
         it = plan(unit)
-        assert isinstance(it.task, ByClient)
+        assert isinstance(it.task, ByUnit)
         assert (it.unit, it.task.clients) == (unit, unit)
     assert plan("row").task.n_clients == 100
     assert plan("silo").task.n_clients == 3
