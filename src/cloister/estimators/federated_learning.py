@@ -302,8 +302,8 @@ class FederatedLearner(BaseEstimator):
         """Return the training that belongs to the kind of model."""
         if isinstance(self.model, LocalUpdate):
             return self.model
-        widths = {np.shape(part[0])[1:] if len(part) == 2 else None for part in clients}
-        if len(widths) != 1 or None in widths:
+        widths = {np.shape(part[0])[1:] for part in clients if len(part) == 2}
+        if len(widths) != 1 or any(len(part) != 2 for part in clients):
             raise DataError("each of clients must be (X, y) with the same columns in X.")
         if _is_torch(self.model):
             return TorchUpdate(

@@ -604,7 +604,7 @@ class ClientUpdates(_Averaging):
 
 def _within(values: NDArray[np.floating[Any]]) -> Floats:
     """Return parameters within what the grid can hold."""
-    return np.clip(values, -_FARTHEST, _FARTHEST).astype(np.float64)
+    return np.asarray(np.clip(values, -_FARTHEST, _FARTHEST), dtype=np.float64)
 
 
 def _check_distinct(column: PublicColumn, frac_bits: int) -> None:
