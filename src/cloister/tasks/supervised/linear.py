@@ -43,6 +43,7 @@ from cloister.tasks.columns import Encoding, position
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.moments import n_products
 from cloister.tasks.options import Target, made
+from cloister.tasks.scores import Estimate
 from cloister.tasks.state import read, written
 from cloister.tasks.supervised.contrasts import (
     Reference,
@@ -552,9 +553,9 @@ class Linear:
         """
         now = self._read(state)
         fit, columns = self._last(now), now.columns.at(self._others)
-        low, high = self.low[self.target], self.high[self.target]
         offset = np.zeros(len(fit.weights))
-        offset[-1] = (high + low) / 2 + (high - low) / 2 * now.columns.centre[self._place]
+        offset[-1] = (self.high[self.target] + self.low[self.target]) / 2
+        offset[-1] += self._half_range * now.columns.centre[self._place]
         back = self._of_target(now, self._model.to_data(columns))
         around = back @ fit.around + offset
         drowned = self._curvature(now).drowned
@@ -569,7 +570,7 @@ class Linear:
         on_grid = self._of_target(now, self._model.to_grid(columns))
         return {
             **coefficient_results(values, *ends, np.diag(sampling)),
-            **{f"residual_std{end}": stds[[i]] for i, end in enumerate(("", "_low", "_high"))},
+            **Estimate(*stds).named("residual_std"),
             "around": around,
             "covariance": noise,
             "sampling_covariance": sampling,
@@ -579,21 +580,24 @@ class Linear:
 
     def _of_target(self, now: _Known, values: Floats) -> Floats:
         """Return what is in deviations of the target in its data units."""
-        half_range = (self.high[self.target] - self.low[self.target]) / 2
-        return np.asarray(values * half_range / now.columns.scale[self._place])
+        return np.asarray(values * self._half_range / now.columns.scale[self._place])
+
+    @property
+    def _half_range(self) -> float:
+        """Half the range of the target, data units."""
+        return (self.high[self.target] - self.low[self.target]) / 2
 
     @property
     def _widest(self) -> Floats:
         """From one end of the target to the other within a step of each column's grid."""
-        half_range = (self.high[self.target] - self.low[self.target]) / 2
-        return np.asarray(half_range * 2.0 ** (self.frac_bits + 1) / self._model.half_boxes)
+        return np.asarray(self._half_range * 2.0 ** (self.frac_bits + 1) / self._model.half_boxes)
 
     def _with_drowned(self, noise: Floats, drowned: NDArray[np.bool_]) -> Floats:
         """Return the covariance with what columns that drown may hide."""
         at = np.flatnonzero(drowned)
         noise[at, at] = (self._widest[at] / _Z) ** 2
         if len(at):
-            noise[-1, -1] += ((self.high[self.target] - self.low[self.target]) / 2 * 2 / _Z) ** 2
+            noise[-1, -1] += (2 * self._half_range / _Z) ** 2
         return noise
 
     def predict(self, results: Mapping[str, Floats], records: Records) -> Floats:
