@@ -45,21 +45,30 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 def _tables() -> dict[str, str]:
     from cloister.protocol.exchanges import EXCHANGES
     from cloister.protocol.lifecycle import COORDINATOR, SILO
+    from cloister.protocol.messages import FRAMES
 
     steps = ("what happens", "from", "to", "durable first", "then sent")
-    frames = ("the aggregator sends", "a silo answers", "part", "what is in them", "durable first")
+    exchanges = ("the aggregator sends", "a silo answers", "part", "what is in them", "durable first")
     return {
         "coordinator": _table(steps, [_step(row) for row in COORDINATOR]),
         "silo": _table(steps, [_step(row) for row in SILO]),
         "exchanges": _table(
-            frames, [(e.request.name, e.answer.name, e.part, e.sent, e.durable) for e in EXCHANGES]
+            exchanges, [(e.request.name, e.answer.name, e.part, e.sent, e.durable) for e in EXCHANGES]
         ),
+        "frames": _table(("kind", "frame", "body"), [_frame(one) for one in FRAMES.values()]),
     }
 
 
 def _step(step: Any) -> tuple[str, ...]:
     sources = ", ".join(str(source) for source in step.sources)
     return step.event, sources, str(step.target), step.durable, step.sent
+
+
+def _frame(message: Any) -> tuple[str, ...]:
+    from cloister.protocol.messages import body_of
+
+    body = "; ".join(f"`{name}`: {part.rule}" for name, part in body_of(message).items())
+    return str(int(message.kind)), message.kind.name, body or "nothing"
 
 
 def _table(headings: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:

@@ -53,7 +53,7 @@ print(f"{len(schema.columns)} columns: {', '.join(schema.names)}")
 #
 # Few records and many columns: a forest of random public trees and naive Bayes need the least from
 # each record. Telling a bad credit good costs five times as much as the other way round, which is
-# the data's own cost matrix; costs are public and change what is told, not what is released.
+# the data's own cost matrix; costs are public and change predictions, not what is released.
 
 # %%
 common = {
@@ -89,12 +89,12 @@ alone = DPSiloEnsemble(DPNaiveBayes(epsilon=3.0, **{**common, "ledger": None}), 
 alone.fit(training)
 unseen = pd.concat(held_back)
 features, truth = unseen.drop(columns="credit"), unseen["credit"].astype(int)
-told = {
+predicted = {
     "one model of all records": bayes,
     "an ensemble of the three": alone,
     "the first bank alone": alone.models_[0],
 }
-for name, model in told.items():
+for name, model in predicted.items():
     print(f"{name:<28}{np.mean(model.predict(features) == truth):.3f}")
 
 # %% [markdown]

@@ -110,8 +110,8 @@ clear = make_pipeline(StandardScaler(), LogisticRegression())
 clear.fit(pooled.drop(columns="diagnosis"), pooled["diagnosis"])
 models = {"private naive Bayes": bayes, "private logistic": logistic, "pooled logistic": clear}
 for name, model in models.items():
-    told = model.predict(unseen.drop(columns="diagnosis"))
-    print(f"{name:<22}{np.mean(told == unseen['diagnosis']):.3f}")
+    predicted = model.predict(unseen.drop(columns="diagnosis"))
+    print(f"{name:<22}{np.mean(predicted == unseen['diagnosis']):.3f}")
 
 # %% [markdown]
 # ## How good is it?

@@ -70,9 +70,9 @@ rules = found.to_frame()
 points = plt.scatter(rules["support"], rules["confidence"], c=rules["lift"], cmap="viridis", s=30)
 plt.colorbar(points, label="lift")
 for _, rule in rules.head(6).iterrows():
-    words = f"{', '.join(rule['antecedent'])} → {', '.join(rule['consequent'])}"
+    text = f"{', '.join(rule['antecedent'])} → {', '.join(rule['consequent'])}"
     plt.annotate(
-        words,
+        text,
         (rule["support"], rule["confidence"]),
         xytext=(6, 4),
         textcoords="offset points",

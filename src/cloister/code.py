@@ -4,6 +4,9 @@ A plan names the code that it was designed with, and a silo with other code refu
 that would sum different things can never start a round. The source of a task is its own file and
 every file of its package, and of cloister, that those import, at any depth; so a change of a
 command or a report is no change of a task.
+
+A file is read once in a process. One that changes on disk later is not what runs here, so a process
+that lives long calls :func:`remember` as it starts.
 """
 
 from __future__ import annotations
@@ -11,7 +14,8 @@ from __future__ import annotations
 import ast
 import hashlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from importlib.util import find_spec
@@ -33,6 +37,16 @@ def code_of(task: Task) -> Code | None:
         only.
     """
     return _code(*dict.fromkeys(type(one) for one in tasks_inside(task)))
+
+
+def remember(tasks: Mapping[str, type[Task]], names: Iterable[str]) -> None:
+    """Import these tasks and take their digests now, while both come from the same files.
+
+    What cannot be imported is passed over: whoever asks for that task is told why.
+    """
+    for name in names:
+        with suppress(Exception):  # whatever another's file does
+            _code(tasks[name])
 
 
 def other_code(plan: Plan) -> str | None:
@@ -68,7 +82,7 @@ def _code(*kinds: type[Task]) -> Code | None:
             return None
         sources |= _sources(kind)
     digest = hashlib.sha256()
-    for name, source in sorted((path.name, _text_of(path)) for path in sources.values()):
+    for name, source in sorted((path.name, _read(path)[0]) for path in sources.values()):
         digest.update(f"{name}\0{len(source)}\0".encode() + source)
     return Code(*_distribution(kinds[0]), digest.hexdigest())
 
@@ -93,7 +107,8 @@ def _sources(kind: type[Task]) -> dict[str, Path]:
     found = {kind.__module__: own}
     waiting = [kind.__module__]
     while waiting:
-        for name in _imported(found[waiting.pop()], tops):
+        _, imported = _read(found[waiting.pop()])
+        for name in (name for name in imported if name.partition(".")[0] in tops):
             path = _module_file(name)
             if path is not None and name not in found:
                 found[name] = path
@@ -101,26 +116,25 @@ def _sources(kind: type[Task]) -> dict[str, Path]:
     return found
 
 
-def _text_of(path: Path) -> bytes:
-    """Return a source file as it is on every system."""
-    return path.read_bytes().replace(b"\r\n", b"\n")
-
-
 def _file_of(kind: type[Task]) -> Path | None:
     file = getattr(sys.modules.get(kind.__module__), "__file__", None)
     return Path(file) if file and Path(file).is_file() else None
 
 
-def _imported(path: Path, tops: set[str]) -> Iterator[str]:
-    """Yield every name that a file imports and that may be a module of these packages."""
-    for node in ast.walk(ast.parse(path.read_bytes())):
+@cache
+def _read(path: Path) -> tuple[bytes, tuple[str, ...]]:
+    """Return a source file as it is on every system, and the names that it imports.
+
+    Some of the names are modules, others classes and functions.
+    """
+    source = path.read_bytes().replace(b"\r\n", b"\n")
+    names: list[str] = []
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
+            names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-        else:
-            continue
-        yield from (name for name in names if name.partition(".")[0] in tops)
+            names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return source, tuple(names)
 
 
 @cache

@@ -1,7 +1,7 @@
 """Values that say what they may be: options of a task, and the public numbers of a plan.
 
-A field declares its type, its range and a line of help once, in its annotation; whoever makes the
-value, reads it from a plan, lists it or asks for it on a command line reads the same words.
+A field declares its type, its range and a line of help once, in its annotation, for whoever makes
+the value, reads it from a plan, lists it or asks for it on a command line.
 
 Examples
 --------
@@ -16,9 +16,10 @@ cloister.errors.PlanError: n_bins must be an integer >= 1, got 0.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from functools import cache
+from itertools import pairwise
 from types import NoneType, UnionType
 from typing import (
     Annotated,
@@ -41,7 +42,7 @@ _Class = TypeVar("_Class", bound=type)
 
 @dataclass(frozen=True)
 class Range:
-    """Numbers from `least` to `most`, beyond `above` and short of `below`; finite unless told."""
+    """Numbers from `least` to `most`, above `above` and below `below`; finite by default."""
 
     least: float = -_LARGEST
     most: float = _LARGEST
@@ -50,9 +51,9 @@ class Range:
 
     def holds(self, value: float) -> bool:
         """Return whether a number is among them; NaN is not."""
-        beyond = value > self.above or self.above == -_LARGEST
-        short = value < self.below or self.below == _LARGEST
-        return self.least <= value <= self.most and beyond and short
+        high_enough = value > self.above or self.above == -_LARGEST
+        low_enough = value < self.below or self.below == _LARGEST
+        return self.least <= value <= self.most and high_enough and low_enough
 
     def __str__(self) -> str:
         low = max(self.least, self.above)
@@ -68,14 +69,30 @@ class Range:
 
 @dataclass(frozen=True)
 class Length:
-    """Sequences of at least so many parts."""
+    """Sequences of at least, and at most, so many parts."""
 
     least: int
+    most: int | None = None
+
+    def holds(self, value: Sequence[Any]) -> bool:
+        """Return whether a sequence has such a length."""
+        return self.least <= len(value) <= (self.most or len(value))
+
+    def __str__(self) -> str:
+        return f"{self.least} or more" if self.most is None else f"{self.least} to {self.most}"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A further rule: what follows the value's kind in a message, and who keeps to it."""
+
+    text: str
+    holds: Callable[[Any], bool]
 
 
 @dataclass(frozen=True)
 class WayOut:
-    """What to do instead of a value that is refused."""
+    """A hint: what to do instead, after the message about a value that is refused."""
 
     text: str
 
@@ -92,20 +109,13 @@ PartBelowOne = Annotated[float, Range(0, below=1)]
 """A part of a whole that is not everything."""
 Probability = Annotated[float, Range(above=0, below=1)]
 """A probability that is neither 0 nor 1."""
+Ascending = Rule("the lower first", lambda parts: all(a < b for a, b in pairwise(parts)))
+"""Numbers in strictly ascending order."""
 
 
 @dataclass(frozen=True)
 class Declaration:
-    """What a field declares.
-
-    Parameters
-    ----------
-    name : str
-    kind : Any
-        Its annotation.
-    default : Any
-        ``dataclasses.MISSING`` if it must be given.
-    """
+    """What a field declares: its annotation is the kind, `default` MISSING if it must be given."""
 
     name: str
     kind: Any
@@ -118,8 +128,8 @@ class Declaration:
 
     @property
     def rule(self) -> str:
-        """What it may be, in words."""
-        return _words(self.kind)
+        """What it may be, as a message says it."""
+        return _text(self.kind)
 
     @property
     def help(self) -> str:
@@ -168,8 +178,8 @@ def refuse(one: Declaration, value: Any) -> None:
     if not _fits(value, one.kind):
         shown = repr(value)
         shown = shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}..."
-        ways = "".join(f"; {part.text}" for part in _notes(one.kind) if isinstance(part, WayOut))
-        raise PlanError(f"{one.name} must be {one.rule}, got {shown}{ways}.")
+        hints = "".join(f"; {part.text}" for part in _notes(one.kind) if isinstance(part, WayOut))
+        raise PlanError(f"{one.name} must be {one.rule}, got {shown}{hints}.")
 
 
 def _settled(value: Any) -> Any:
@@ -185,12 +195,13 @@ def _notes(kind: Any) -> tuple[Any, ...]:
 
 
 def _fits(value: Any, kind: Any, within: tuple[Range, ...] = ()) -> bool:
-    """Return whether a value has a kind; one that is not checked here holds anything."""
+    """Return whether a value has a kind; every value has one that is not checked here."""
     origin, parts = get_origin(kind), get_args(kind)
     if origin is Annotated:
         ranges = tuple(part for part in parts[1:] if isinstance(part, Range))
-        lengths = [part.least for part in parts[1:] if isinstance(part, Length)]
-        return _fits(value, parts[0], (*within, *ranges)) and all(n <= len(value) for n in lengths)
+        further = [part for part in parts[1:] if isinstance(part, Length | Rule)]
+        fits = _fits(value, parts[0], (*within, *ranges))
+        return fits and all(rule.holds(value) for rule in further)
     if origin in (Union, UnionType):
         return any(_fits(value, part, within) for part in parts)
     if origin is Literal:
@@ -202,21 +213,16 @@ def _fits(value: Any, kind: Any, within: tuple[Range, ...] = ()) -> bool:
     if kind in (bool, str, NoneType):
         return isinstance(value, kind)
     if origin is tuple and parts[1:] != (...,):
-        return _is_row(value, parts)
+        same = isinstance(value, tuple) and len(value) == len(parts)
+        return same and all(map(_fits, value, parts))
     if origin in (tuple, Sequence):
         row = isinstance(value, Sequence) and not isinstance(value, str)
         return row and all(_fits(part, parts[0]) for part in value)
     if origin is Mapping:
-        both = zip(("keys", "values"), parts, strict=True)
         return isinstance(value, Mapping) and all(
-            _fits(part, of) for side, of in both for part in getattr(value, side)()
+            _fits(key, parts[0]) and _fits(part, parts[1]) for key, part in value.items()
         )
     return kind is Any or not isinstance(kind, type) or isinstance(value, kind)
-
-
-def _is_row(value: Any, kinds: tuple[Any, ...]) -> bool:
-    same = isinstance(value, tuple) and len(value) == len(kinds)
-    return same and all(_fits(part, of) for part, of in zip(value, kinds, strict=True))
 
 
 _PLAIN: Mapping[Any, str] = {
@@ -229,26 +235,26 @@ _PLAIN: Mapping[Any, str] = {
 }
 
 
-def _words(kind: Any, whole: bool = True) -> str:
-    """Return a kind in words; a range of numbers speaks for itself where it is the whole rule."""
+def _text(kind: Any, whole: bool = True) -> str:
+    """Return what a kind is called; a range of numbers speaks for itself if it is all there is."""
     origin, parts = get_origin(kind), get_args(kind)
     if origin is Annotated:
         ranges = "".join(str(part) for part in parts[1:] if isinstance(part, Range))
+        rules = "".join(f", {part.text}" for part in parts[1:] if isinstance(part, Rule))
         if whole and ranges and parts[0] is float:
-            return ranges.lstrip()
-        least = [part.least for part in parts[1:] if isinstance(part, Length)]
-        words = _words(parts[0], whole) + ranges
-        return (
-            words.replace("a sequence", f"a sequence of {least[0]} or more", 1) if least else words
-        )
+            return ranges.lstrip() + rules
+        text = _text(parts[0], whole) + ranges + rules
+        for length in (part for part in parts[1:] if isinstance(part, Length)):
+            text = text.replace("a sequence", f"a sequence of {length}", 1)
+        return text
     if origin in (Union, UnionType):
-        return " or ".join(_words(part, whole) for part in parts)
+        return " or ".join(_text(part, whole) for part in parts)
     if origin is Literal:
         return f"one of {parts}" if len(parts) > 1 else repr(parts[0])
     if origin is tuple and parts[1:] != (...,):
-        return f"({', '.join(_words(part, False) for part in parts)})"
+        return f"({', '.join(_text(part, False) for part in parts)})"
     if origin in (tuple, Sequence):
-        return f"a sequence, each {_words(parts[0], False)}"
+        return f"a sequence, each {_text(parts[0], False)}"
     if origin is Mapping:
-        return f"a mapping to {_words(parts[1], False)}"
+        return f"a mapping to {_text(parts[1], False)}"
     return _PLAIN.get(kind, f"a {getattr(kind, '__name__', kind)}")

@@ -69,11 +69,8 @@ class Peer:
     Parameters
     ----------
     role : {"coordinator", "silo", "analyst"}
-    name : str
     fingerprint : str
         Of the party's signing key, as the authority saw it; a silo pins it by itself.
-    serial : int
-    not_after : datetime
     """
 
     role: str

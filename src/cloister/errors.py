@@ -21,6 +21,8 @@ a key or a value before noise.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 class CloisterError(Exception):
     """Base of all errors of this package."""
@@ -28,6 +30,12 @@ class CloisterError(Exception):
 
 class PlanError(CloisterError, ValueError):
     """A parameter, or a combination of parameters, is refused before anything is spent."""
+
+
+def raise_first(sentences: Iterable[str]) -> None:
+    """Raise a PlanError if a rule is broken; of several, the first counts."""
+    for sentence in sentences:
+        raise PlanError(sentence)
 
 
 class DataError(CloisterError, ValueError):

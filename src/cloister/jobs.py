@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from base64 import b64decode
 from collections import ChainMap
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from math import sqrt
@@ -28,17 +28,18 @@ from cloister.privacy.events import ComposedEvent, Event, event_from_dict
 from cloister.privacy.noise import SILOS_NOISE, DiscreteNoise, NoiseSource
 from cloister.protocol.aggregator import Aggregator
 from cloister.protocol.client import Client, Source
+from cloister.protocol.journal import AnswerJournal, Journal
 from cloister.protocol.plan import Plan
 from cloister.protocol.progress import SUMS_FORMAT, Progress
-from cloister.protocol.session import RoundDone, run_rounds
+from cloister.protocol.session import RoundDone, Transport, run_rounds
 from cloister.randomness import new_key
 from cloister.schema import Schema
-from cloister.secagg.masks import GroupMask, NoMask
+from cloister.secagg.masks import GroupMask, Masker, NoMask
 from cloister.task import Floats, GridState, Mechanism, Profile, PublicFacts, Task
 from cloister.tasks import installed
 from cloister.tasks.count import Count
 from cloister.tasks.options import design
-from cloister.transports.inprocess import InProcess
+from cloister.transports.inprocess import Handler, InProcess
 
 if TYPE_CHECKING:
     from cloister.privacy.ledger import Ledger
@@ -61,7 +62,6 @@ class Account:
 
     Parameters
     ----------
-    ledger : Ledger
     dataset : str
         The owner's name of the data set, opened in the ledger with a lifetime cap.
     confirm_same_content : bool
@@ -101,7 +101,6 @@ class JobResult:
 
     Parameters
     ----------
-    plan : Plan
     results : mapping of str to ndarray
         What the task returns, in data units.
     history : tuple of such mappings
@@ -217,7 +216,6 @@ def make_plan(
         One of ``TASKS`` or your own.
     schema : Schema
         The agreed data contract.
-    silos : iterable of str
     budget : Budget or None
         None for a task that is not private.
     nominal_n : int, >= 1
@@ -231,10 +229,6 @@ def make_plan(
         whole schema keeps: read them with the same `columns`.
     options
         The task's own, such as ``n_clusters``.
-
-    Returns
-    -------
-    Plan
     """
     names = tuple(silos)
     chosen = schema if columns is None else schema.select(columns)
@@ -289,7 +283,6 @@ def run_plan(
 
     Parameters
     ----------
-    plan : Plan
     silos : mapping of silo name to iterable of int32 arrays, or to a function
         Grid records of each member, in chunks, iterable once a round; see
         :class:`~cloister.protocol.client.Client`.
@@ -298,39 +291,89 @@ def run_plan(
     account : Account, optional
         The whole plan is reserved there before the first round, and each round is charged
         before its sum leaves.
-
-    Returns
-    -------
-    JobResult
     """
     _check_records(plan, silos)
     source = noise or DiscreteNoise()
-    identities = {name: Identity.new() for name in plan.silos}
-    if plan.profile == "pairwise" or plan.fingerprints:  # in one process nobody pins anything
-        prints = tuple(identity.fingerprint for identity in identities.values())
-        plan = replace(plan, fingerprints=prints)
-    masker = GroupMask(new_key()) if plan.profile == "group" else NoMask()
+    clients = make_clients(plan, silos, noise=noise)
+    client = next(iter(clients.values()))  # in one process all of them come to the end
+    plan, survivors = client.plan, []
     if account:
         account.reserve(plan, _content(silos))
     try:
-        clients = {
-            name: Client(plan, name, silos[name], identity=identity, noise=noise)
-            if plan.fingerprints
-            else Client(plan, name, silos[name], masker)
-            for name, identity in identities.items()
-        }
-        aggregator = Aggregator(plan, source, account.ledger if account else None)
-        transport = InProcess({name: client.handle for name, client in clients.items()})
-        survivors = []
-        for done in run_rounds(aggregator, transport):
+        for done in run_clients(clients, source, account.ledger if account else None):
             survivors.append(done.survivors)
             if on_round:
                 on_round(done)
     finally:
         if account:
             account.close(plan)
-    winner = next(client for client in clients.values() if client.finished)
-    return result_of(plan, winner.history, survivors, source.label)
+    return result_of(plan, client.history, survivors, source.label)
+
+
+def make_clients(
+    plan: Plan,
+    silos: SiloRecords,
+    *,
+    masker: Masker | None = None,
+    noise: NoiseSource | None = None,
+    journals: Mapping[str, Journal] | None = None,
+    identities: Mapping[str, Identity] | None = None,
+) -> dict[str, Client]:
+    """Return the clients of all silos of a plan, by name.
+
+    Parameters
+    ----------
+    plan : Plan
+        With the fingerprints of `identities`. Without those, silos that agree on keys get fresh
+        ones: in one process nobody pins anything.
+    masker : Masker, optional
+        What the profile asks for, with a fresh key.
+    noise : NoiseSource, optional
+        Only under "pairwise", and only in tests: of the silos' shares.
+    """
+    if not identities and (plan.profile == "pairwise" or plan.fingerprints):
+        identities = {silo: Identity.new() for silo in plan.silos}
+        prints = tuple(identity.fingerprint for identity in identities.values())
+        plan = replace(plan, fingerprints=prints)
+    masker = masker or (GroupMask(new_key()) if plan.profile == "group" else NoMask())
+    return {
+        silo: Client(
+            plan,
+            silo,
+            silos[silo],
+            None if plan.fingerprints else masker,
+            (journals or {}).get(silo),
+            identity=(identities or {}).get(silo),
+            noise=noise,
+        )
+        for silo in plan.silos
+    }
+
+
+def run_clients(
+    clients: Mapping[str, Client],
+    noise: NoiseSource,
+    journal: AnswerJournal | None = None,
+    *,
+    transport: Transport | None = None,
+) -> Iterator[RoundDone]:
+    """Run the rounds of a job whose clients are in this process, yielding after each.
+
+    Parameters
+    ----------
+    journal : AnswerJournal, optional
+        Both of the aggregator.
+    transport : Transport, optional
+        To the :func:`handlers` of the clients; a loop by default.
+    """
+    plan = next(iter(clients.values())).plan
+    carried = transport or InProcess(handlers(clients))
+    return run_rounds(Aggregator(plan, noise, journal), carried)
+
+
+def handlers(clients: Mapping[str, Client]) -> dict[str, Handler]:
+    """Return the function by which each client answers frames."""
+    return {silo: client.handle for silo, client in clients.items()}
 
 
 def _check_records(plan: Plan, silos: SiloRecords) -> None:
@@ -351,17 +394,12 @@ def result_of(
 
     Parameters
     ----------
-    plan : Plan
     states : iterable of mappings
         The public state before the first round and after each.
     survivors : iterable of tuple of str
         The silos in each round's sum.
     noise : str
         Where the noise came from.
-
-    Returns
-    -------
-    JobResult
     """
     history = tuple(plan.task.results(state, plan.grid) for state in states)
     label = noise if plan.task.private else "none: not private"

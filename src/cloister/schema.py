@@ -14,9 +14,9 @@ import os
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -33,8 +33,12 @@ _DELIMITERS = ",;\t|"
 _MOST_ITEMS = 10_000  # of a catalogue; a record has an integer of 4 bytes for each
 
 
+Bound = Annotated[float, Field(ge=-_LARGEST, le=_LARGEST, allow_inf_nan=False)]
+Silos = Annotated[int, Field(ge=1)]
+
+
 class _Contract(BaseModel):
-    """A frozen value whose mistakes are told in one sentence, as a `PlanError`."""
+    """A frozen value whose mistakes are one sentence, a `PlanError`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -56,28 +60,23 @@ class Column(_Contract):
     type : {"number", "integer", "boolean", "category"}
         A cell that is not of this type counts as missing.
     min, max : float, data units, ``min < max``
-        Public bounds: from a codebook, a guideline, physics; never from the records. A boolean
-        column has 0 and 1 without being told, one of categories the numbers of the first and last.
+        Public bounds: from a codebook, a guideline, physics; never from the records. Only numbers
+        and integers need them.
     categories : sequence of str, at least 2, only for a category
-        Every word a cell may hold, from the codebook; the i-th stands for the number i, from 0. A
-        word that is not among them counts as missing.
+        Every category a cell may hold, from the codebook; the i-th stands for the number i, from 0.
+        Anything else in a cell counts as missing.
     measure : str
         Unit of measure, free text, agreed like the rest.
     missing : {"drop", "min", "max", "midpoint"} or float in [min, max]
         Drop the record, or put this value in; for a category "drop" or one of the categories.
     out_of_range : {"clip", "drop"}
         Move the value to the nearer bound, or drop the record.
-
-    Raises
-    ------
-    PlanError
-        If a key is unknown or missing, or a value breaks its rule.
     """
 
     name: str
     type: Literal["number", "integer", "boolean", "category"]
-    min: float = Field(allow_inf_nan=False)
-    max: float = Field(allow_inf_nan=False)
+    min: Bound
+    max: Bound
     measure: str = ""
     missing: str | float = "drop"
     out_of_range: Literal["clip", "drop"] = "clip"
@@ -86,7 +85,7 @@ class Column(_Contract):
     @model_validator(mode="before")
     @classmethod
     def _public_bounds(cls, values: Any) -> Any:
-        """Refuse absent bounds, and words in place of bounds, with the way out."""
+        """Refuse absent bounds, and text in place of bounds, and say where bounds come from."""
         if not isinstance(values, Mapping):
             return values
         values = dict(values)
@@ -111,8 +110,6 @@ class Column(_Contract):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if not (abs(self.min) <= _LARGEST and abs(self.max) <= _LARGEST):
-            raise ValueError(f"bounds must be within ±{_LARGEST:g}.")
         if not self.max - self.min >= _NARROWEST:
             raise ValueError(f"min must be below max, got ({self.min}, {self.max}).")
         if self.type == "boolean" and (self.min, self.max) != (0.0, 1.0):
@@ -124,44 +121,40 @@ class Column(_Contract):
     def _check_categories(self) -> None:
         if (self.type == "category") != bool(self.categories):
             raise ValueError(
-                'categories go with type = "category" and only there; list every word a cell may '
-                "hold."
+                'categories go with type = "category" and only there; list all a cell may hold.'
             )
         if self.categories and (self.min, self.max) != (0.0, _last_code(self.categories)):
             raise ValueError("a category has the bounds of its numbers; leave min and max out.")
-        if bad := [word for word in self.categories if not word or word != word.strip()]:
+        if bad := [name for name in self.categories if not name or name != name.strip()]:
             raise ValueError(f"a category must not be empty or have blanks around, got {bad[0]!r}.")
 
     def _check_missing(self) -> None:
         if isinstance(self.missing, float):
             allowed = not self.categories and self.min <= self.missing <= self.max
         else:
-            words = self.categories or ("min", "max", "midpoint")
-            allowed = self.missing in ("drop", *words)
+            allowed = self.missing in ("drop", *(self.categories or ("min", "max", "midpoint")))
         if not allowed:
-            named = "'drop', 'min', 'max', 'midpoint' or a number"
-            rule = "'drop' or one of the categories" if self.categories else named
-            where = "" if self.categories else f" in [{self.min}, {self.max}]"
-            raise ValueError(f"missing must be {rule}{where}, got {self.missing!r}.")
+            rule = f"'drop', 'min', 'max', 'midpoint' or a number in [{self.min}, {self.max}]"
+            rule = "'drop' or one of the categories" if self.categories else rule
+            raise ValueError(f"missing must be {rule}, got {self.missing!r}.")
 
     @property
     def fill_value(self) -> float:
         """What a missing cell becomes, data units; NaN where the record is dropped."""
+        if isinstance(self.missing, float):
+            return self.missing
+        if self.missing == "drop":
+            return math.nan
         if self.categories:
-            return (
-                math.nan
-                if self.missing == "drop"
-                else float(self.categories.index(str(self.missing)))
-            )
+            return float(self.categories.index(self.missing))
         midpoint = (self.min + self.max) / 2
-        named = {"drop": math.nan, "min": self.min, "max": self.max, "midpoint": midpoint}
-        return self.missing if isinstance(self.missing, float) else named[self.missing]
+        return {"min": self.min, "max": self.max, "midpoint": midpoint}[self.missing]
 
     @property
     def public(self) -> PublicColumn:
         """What a task may know of the column."""
-        words = ("0", "1") if self.type == "boolean" else self.categories
-        return PublicColumn(self.name, self.min, self.max, words)
+        names = ("0", "1") if self.type == "boolean" else self.categories
+        return PublicColumn(self.name, self.min, self.max, names)
 
 
 class Schema(_Contract):
@@ -173,37 +166,29 @@ class Schema(_Contract):
         The owner's own name for the data, under which the ledger books; not part of the digest.
     unit : str
         Unit of privacy: ``"row"``; ``"silo"``, all records of a silo together; or the column that
-        says whose record it is. Where that is one of the columns, all rows of a silo with one value
-        are one client, as federated learning has it, and no other task takes the schema.
+        says whose record it is. If that is one of `columns`, all rows of a silo with one value are
+        one client of federated learning, and no other task takes the schema.
     columns : sequence of Column or of mappings
-        The features, in the order of every vector. The unit column is not one of them, unless
-        its values name clients.
+        The features, in the order of every vector.
     max_rows : int >= 1, required with a unit column that is not one of the columns
         At most this many records of one unit are used at each silo: the first ones of the file.
     max_silos_per_person : int >= 1
         At how many silos one person's records may be.
-
-    Raises
-    ------
-    PlanError
-        If a key is unknown or missing, or a value breaks its rule.
     """
 
     dataset: str = Field(min_length=1)
     unit: str = Field(min_length=1)
     max_rows: int | None = Field(default=None, ge=1)
-    max_silos_per_person: int = Field(default=1, ge=1)
+    max_silos_per_person: Silos = 1
     columns: tuple[Column, ...] = Field(min_length=1, strict=False)
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        names = self.names
-        if twice := sorted(name for name, times in Counter(names).items() if times > 1):
-            raise ValueError(f"columns must have different names, {twice[0]!r} stands twice.")
+        _refuse_twice(self.names)
         if self.dataset.startswith(FILL_IN):
             raise ValueError("dataset still holds a placeholder; write your own name for the data.")
-        if self.unit in names:
-            self._check_clients(self.columns[names.index(self.unit)])
+        if self.unit in self.names:
+            self._check_clients(self.columns[self.names.index(self.unit)])
         if self.unit_column is None and self.max_rows is not None:
             raise ValueError(
                 f'max_rows goes with a unit column; leave it out where unit = "{self.unit}".'
@@ -262,17 +247,8 @@ class Schema(_Contract):
 
         It is another contract, with another digest: it would keep records that the whole drops. A
         job over some columns is planned and read by the whole one, see the `columns` of
-        :func:`~cloister.jobs.make_plan` and :func:`~cloister.data.read_source`.
-
-        Parameters
-        ----------
-        names : iterable of str
-            In any order; the columns keep theirs.
-
-        Raises
-        ------
-        PlanError
-            If there is no such column, or none is named, or one that names clients is left out.
+        :func:`~cloister.jobs.make_plan` and :func:`~cloister.data.read_source`. Columns keep their
+        order; one that names clients must not be left out.
         """
         if isinstance(names, str):
             raise PlanError("columns must be a list of names, got one text.")
@@ -293,13 +269,7 @@ class Schema(_Contract):
         return Grid(low=low, high=high, frac_bits=frac_bits)
 
     def contract(self, frac_bits: int = 16, columns: Iterable[str] | None = None) -> Contract:
-        """Return by what records of the schema, or of some of its columns, are read.
-
-        Raises
-        ------
-        PlanError
-            As :meth:`select`.
-        """
+        """Return by what records of the schema, or of some of its columns, are read."""
         chosen = self if columns is None else self.select(columns)
         return Contract(
             grid=chosen.grid(frac_bits),
@@ -324,13 +294,7 @@ class Schema(_Contract):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a schema from a TOML file, or from JSON where the name ends in ``.json``.
-
-        Raises
-        ------
-        PlanError
-            If the file cannot be read or its content breaks a rule.
-        """
+        """Read a schema from a TOML file, or from JSON where the name ends in ``.json``."""
         content = _read(path)
         try:
             return cls(**content)
@@ -345,17 +309,17 @@ class Schema(_Contract):
 
 def schema_of(columns: Sequence[PublicColumn]) -> Schema:
     """Return a schema with these columns, for records that are made up."""
-    return Schema(dataset="example", unit="row", columns=tuple(map(_column_of, columns)))
-
-
-def _column_of(public: PublicColumn) -> Column:
-    return Column(
-        name=public.name,
-        type="category" if public.categories else "number",
-        min=public.low,
-        max=public.high,
-        categories=public.categories,
-    )
+    made = [
+        Column(
+            name=public.name,
+            type="category" if public.categories else "number",
+            min=public.low,
+            max=public.high,
+            categories=public.categories,
+        )
+        for public in columns
+    ]
+    return Schema(dataset="example", unit="row", columns=tuple(made))
 
 
 def init_schema(
@@ -381,16 +345,10 @@ def init_schema(
     -------
     str
         TOML. What the codebook does not say is a placeholder, which `Schema.load` refuses.
-
-    Raises
-    ------
-    PlanError
-        If a name stands twice, or a complete entry of the codebook breaks a rule.
     """
     if isinstance(columns, str | os.PathLike):
         raise PlanError("columns must be a list of names, got one text; read them with header().")
-    if twice := sorted({name for name in columns if list(columns).count(name) > 1}):
-        raise PlanError(f"columns must have different names, {twice[0]!r} stands twice.")
+    _refuse_twice(columns)
     entries = _codebook(codebook) if codebook is not None else {}
     head = tomli_w.dumps({"dataset": dataset or f"{FILL_IN}: your own name for the data"}) + (
         'unit = "row"  # or the column that says whose record it is, with max_rows = ...\n'
@@ -410,40 +368,28 @@ def catalogue_schema(
     Parameters
     ----------
     items : sequence of str, or path of a text file with one on each line
-        From a price list or a range of goods; never from the baskets, whose rare items tell of
+        From a price list or a range of goods; never from the baskets, whose rare items identify
         somebody. At most 10000. Their order is part of the digest.
-    dataset : str
-        The owner's own name for the data.
-    max_silos_per_person : int >= 1
-        At how many silos one basket may be.
+    dataset, max_silos_per_person
+        As in `Schema`; the unit of privacy is one basket.
 
     Returns
     -------
     Schema
-        One boolean column for each item; the unit of privacy is one basket. Read baskets by it
-        with `cloister.data.Baskets`, or a table that has a column of truth values for each item.
-
-    Raises
-    ------
-    PlanError
-        If there is no item, there are too many, one stands twice, or the file cannot be read.
+        One boolean column for each item. Read baskets by it with `cloister.data.Baskets`, or a
+        table that has a column of truth values for each item.
     """
     where = ""
     if isinstance(items, str | os.PathLike):
         where = f" of {os.fspath(items)!r}"
-        try:
-            lines = Path(items).read_text(encoding="utf-8-sig").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise PlanError(f"catalogue {os.fspath(items)!r} cannot be read: {error}.") from None
-        items = [line for line in lines if line.strip()]
+        items = [line for line in _lines_of(items, "catalogue") if line.strip()]
     names = [str(item).strip() for item in items]
     if not 1 <= len(names) <= _MOST_ITEMS:
         raise PlanError(
             f"items{where} must be 1 to {_MOST_ITEMS}, got {len(names)}; leave out what no "
             "question is about."
         )
-    if twice := next((name for name, count in Counter(names).items() if count > 1), None):
-        raise PlanError(f"items{where} must be different, {twice!r} stands twice; remove one.")
+    _refuse_twice(names, f"items{where} must be different")
     columns = tuple(Column(name=name, type="boolean", min=0.0, max=1.0) for name in names)
     return Schema(
         dataset=dataset, unit="row", max_silos_per_person=max_silos_per_person, columns=columns
@@ -453,10 +399,6 @@ def catalogue_schema(
 def differences(first: Schema, second: Schema) -> list[tuple[str, str, Any, Any]]:
     """Return what two schemas do not agree on; empty exactly where their digests are equal.
 
-    Parameters
-    ----------
-    first, second : Schema
-
     Returns
     -------
     list of (column, key, of the first, of the second)
@@ -464,28 +406,28 @@ def differences(first: Schema, second: Schema) -> list[tuple[str, str, Any, Any]
         them has none. A column's "place" is its number in the order, from 1; it is compared where
         both have the column.
     """
-    one, two = first.agreed(), second.agreed()
-    left, right = _by_name(one.pop("columns")), _by_name(two.pop("columns"))
-    found: list[tuple[str, str, Any, Any]] = [("", *row) for row in _unequal(one, two)]
+    left, right = _facts(first), _facts(second)
+    found: list[tuple[str, str, Any, Any]] = []
     for name in {**left, **right}:
-        if name in left and name in right:
-            found += [(name, *row) for row in _unequal(left[name], right[name])]
-        else:
-            there = ["yes" if name in part else None for part in (left, right)]
-            found.append((name, "column", there[0], there[1]))
+        one, two = left.get(name), right.get(name)
+        if one is None or two is None:
+            found.append((name, "column", "yes" if one else None, "yes" if two else None))
+            continue
+        keys = [key for key in {**one, **two} if one.get(key) != two.get(key)]
+        found += [(name, key, one.get(key), two.get(key)) for key in keys]
     return found
 
 
-def _by_name(columns: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    return {
-        column["name"]: {**column, "place": place} for place, column in enumerate(columns, start=1)
-    }
+def _facts(schema: Schema) -> dict[str, dict[str, Any]]:
+    """Return what is agreed of the schema as a whole, under "", and of each column."""
+    agreed = schema.agreed()
+    columns = enumerate(agreed.pop("columns"), start=1)
+    return {"": agreed} | {column["name"]: {**column, "place": at} for at, column in columns}
 
 
-def _unequal(one: Mapping[str, Any], two: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    for key in {**one, **two}:
-        if one.get(key) != two.get(key):
-            yield key, one.get(key), two.get(key)
+def _refuse_twice(names: Iterable[str], rule: str = "columns must have different names") -> None:
+    if twice := sorted(name for name, times in Counter(names).items() if times > 1):
+        raise PlanError(f"{rule}, {twice[0]!r} stands twice; remove one.")
 
 
 def _draft(name: str, entry: Mapping[str, Any] | None) -> str:
@@ -496,8 +438,8 @@ def _draft(name: str, entry: Mapping[str, Any] | None) -> str:
         "max": f"{FILL_IN}: highest value a codebook allows, not the highest in the file",
     }
     if (entry or {}).get("type") == "category":
-        words = f"{FILL_IN}: a list of all words a codebook allows, not those in the file"
-        needed = {"type": "category", "categories": words}
+        listed = f"{FILL_IN}: a list of all categories a codebook allows, not those in the file"
+        needed = {"type": "category", "categories": listed}
     given = {key: value for key, value in (entry or {}).items() if value not in ("", None)}
     if given.get("type") == "boolean":
         given = {"min": 0.0, "max": 1.0, **given}
@@ -517,10 +459,10 @@ def _written(column: Column) -> dict[str, Any]:
 
 def _last_code(categories: Any) -> float:
     """Return the number of the last category; there are at least two different ones."""
-    words = list(categories) if isinstance(categories, list | tuple) else []
-    if len(words) < 2 or len({str(word) for word in words}) != len(words):
-        raise ValueError("categories must be at least 2 different words.")
-    return len(words) - 1.0
+    names = list(categories) if isinstance(categories, list | tuple) else []
+    if len(names) < 2 or len(set(map(str, names))) != len(names):
+        raise ValueError("categories must be at least 2 different texts.")
+    return len(names) - 1.0
 
 
 def _read(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -538,6 +480,13 @@ def _read(path: str | os.PathLike[str]) -> dict[str, Any]:
     return content
 
 
+def _lines_of(path: str | os.PathLike[str], what: str) -> list[str]:
+    try:
+        return Path(path).read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise PlanError(f"{what} {os.fspath(path)!r} cannot be read: {error}.") from None
+
+
 def _codebook(path: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
     """Return what a codebook says of each column."""
     name = os.fspath(path)
@@ -547,10 +496,7 @@ def _codebook(path: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
         if not isinstance(rows, list):
             rows = [{**row, "name": key} for key, row in content.items() if isinstance(row, dict)]
         return {str(row["name"]): row for row in rows if isinstance(row, dict) and "name" in row}
-    try:
-        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise PlanError(f"codebook {name!r} cannot be read: {error}.") from None
+    lines = _lines_of(path, "codebook")
     header = lines[0] if lines else ""
     table = csv.DictReader(lines, delimiter=max(_DELIMITERS, key=header.count))
     if "name" not in (table.fieldnames or ()):
@@ -570,7 +516,7 @@ def _from_cell(key: str, text: str, kind: str) -> str | float | tuple[str, ...]:
     """Read a cell of a codebook, in the row of a column of some type."""
     text = text.strip()
     if key == "categories":
-        return tuple(word.strip() for word in text.split("|")) if text else ""
+        return tuple(part.strip() for part in text.split("|")) if text else ""
     if key not in ("min", "max", "missing") or (key == "missing" and kind == "category"):
         return text
     try:
@@ -580,13 +526,13 @@ def _from_cell(key: str, text: str, kind: str) -> str | float | tuple[str, ...]:
 
 
 def _sentence(error: ValidationError) -> str:
-    """Tell the first mistake in one sentence; a schema is public, so its values may be shown."""
+    """Return the first mistake as a sentence; a schema is public, so its values may be shown."""
     first = error.errors(include_url=False)[0]
     where = str(first["loc"][0]) if first["loc"] else ""
     if first["type"] == "value_error":
         return str(first["ctx"]["error"])
     if first["type"] == "extra_forbidden":
-        return f"{where!r} is not a key of a schema; remove it or mend its spelling."
+        return f"{where!r} is not a key of a schema; remove it, or correct its spelling."
     if first["type"] == "missing":
         return f"{where!r} is missing; every schema has to give it."
     rule = re.sub(r"^\w+ should", "must", first["msg"])

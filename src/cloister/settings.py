@@ -1,9 +1,10 @@
 """One configuration file per party: TOML in, frozen values out.
 
-Unknown keys are refused. Paths are relative to the file. What may hold a password (the URL of a
-database or of a proxy) can also come from a file of its own, named by `database_file`, `url_file`
-or `proxy_file`, or from the environment: `CLOISTER_DATABASE`, `CLOISTER_DATA_URL`,
-`CLOISTER_PROXY`. It is never shown.
+What each key means stands in the template of the role, ``cli/templates/ROLE.toml``, which
+``cloister config init`` writes. Unknown keys are refused. Paths are relative to the file. What may
+hold a password (the URL of a database or of a proxy) can also come from a file of its own, named by
+`database_file`, `url_file` or `proxy_file`, or from the environment: `CLOISTER_DATABASE`,
+`CLOISTER_DATA_URL`, `CLOISTER_PROXY`. It is never shown.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -68,8 +69,12 @@ _File = Annotated[Path, BeforeValidator(_beside)]
 _TaskFile = Annotated[str, BeforeValidator(_task_beside)]
 _Url = Annotated[str, Field(min_length=1, repr=False), BeforeValidator(_database_beside)]
 _SecretUrl = Annotated[SecretStr, Field(min_length=1), BeforeValidator(_database_beside)]
-_Epsilon = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _LogLevel = Literal["debug", "info", "warning", "error"]
+_MessageBytes = Annotated[int, Field(ge=4096, le=2**31 - 1)]
+_Count = Annotated[int, Field(ge=1)]
+_Delta = Annotated[float, Field(ge=0, lt=1)]
+_Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class _Section(BaseModel):
@@ -83,20 +88,7 @@ class _Section(BaseModel):
 
 
 class DataSettings(_Section):
-    """Where a silo's records are: a file, or a database and a query.
-
-    Parameters
-    ----------
-    file : Path or None
-        Text table or Parquet, or a folder of Parquet files.
-    url, query : str or None
-        A SQLAlchemy URL, and the SELECT that gives one row per record.
-    url_file : Path or None
-        Holds the URL, in place of `url`.
-    baskets : str or None
-        Where the records are market baskets: ``lines``, ``lines:DELIMITER`` or
-        ``long:BASKET,ITEM``, as :class:`cloister.data.Baskets` has it.
-    """
+    """Where a silo's records are: a file, or a database and a query."""
 
     file: _File | None = None
     url: _SecretUrl | None = None
@@ -106,13 +98,10 @@ class DataSettings(_Section):
 
     @field_validator("baskets")
     @classmethod
-    def _described(cls, words: str | None) -> str | None:
-        try:
-            if words is not None:
-                Baskets.parse(None, words)
-        except PlanError as error:
-            raise ValueError(f"must describe baskets: {str(error).removesuffix('.')}") from None
-        return words
+    def _parsed(cls, layout: str | None) -> str | None:
+        if layout is not None:
+            Baskets.parse(None, layout)
+        return layout
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
@@ -137,40 +126,17 @@ class DataSettings(_Section):
 class PolicySettings(_Section):
     """What a silo takes part in; by default in nothing.
 
-    Parameters
-    ----------
-    tasks : tuple of str
-        By name; of a pipeline it and each of its steps.
-    max_epsilon_per_job, max_epsilon_per_study, max_epsilon_per_year : float or None
-        None leaves it to the lifetime cap of the ledger, except for a job, where None allows none.
-        What earlier jobs of a study or year cost is known to the ledger, which adds it up.
-    studies : tuple of str or None
-        A job may be of these; :func:`~cloister.protocol.plan.study_name` says which spellings are
-        one study. None for any; where `max_epsilon_per_study` is given for "default" alone, since
-        an analyst who may name a new study has no cap for it.
-    max_delta : float
-        Largest delta of a plan: an epsilon says nothing without one.
-    min_other_silos : int
-        In every sum that is released.
-    columns : tuple of str or None
-        A job may use these; None for all of the schema.
-    profiles : tuple of {"pairwise", "group"}
-        "group" must be named: it rests on the aggregator really adding the noise.
-    allow_publish : bool
-        Whether the result may be for others than the silos.
-    allow_breakdown : bool
-        Whether a result may tell about this silo's records alone, with noise of its own.
-    standing : bool
-        Approve by itself what fits; otherwise a person approves each job.
+    What earlier jobs of a study or year cost, the ledger adds up. Where a study has a cap and
+    `studies` is None, only "default" is allowed: whoever may name a new study would have no cap.
     """
 
     tasks: tuple[str, ...] = Field(default=(), strict=False)
-    max_epsilon_per_job: _Epsilon | None = None
-    max_epsilon_per_study: _Epsilon | None = None
-    max_epsilon_per_year: _Epsilon | None = None
+    max_epsilon_per_job: _Positive | None = None
+    max_epsilon_per_study: _Positive | None = None
+    max_epsilon_per_year: _Positive | None = None
     studies: tuple[str, ...] | None = Field(default=None, strict=False)
-    max_delta: float = Field(default=1e-6, ge=0, lt=1)
-    min_other_silos: int = Field(default=2, ge=1)
+    max_delta: _Delta = 1e-6
+    min_other_silos: _Count = 2
     columns: tuple[str, ...] | None = Field(default=None, strict=False)
     profiles: tuple[Profile, ...] = Field(default=("pairwise",), strict=False)
     allow_publish: bool = False
@@ -180,56 +146,23 @@ class PolicySettings(_Section):
     @field_validator("studies")
     @classmethod
     def _named(cls, studies: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        try:
-            for name in studies or ():
-                study_name(name)
-        except PlanError as error:
-            raise ValueError(f"must hold names of studies: {error}") from None
+        for name in studies or ():
+            study_name(name)
         return studies
 
 
 class QuotaSettings(_Section):
-    """How much of the coordinator one proposer may take.
+    """How much of the coordinator one proposer may take."""
 
-    Parameters
-    ----------
-    open_jobs : int
-        Proposed or running at once.
-    proposals_per_hour : int
-    kept_jobs, kept_mib : int
-        With more of them, or longer plans together, the oldest that ended are forgotten.
-    kept_days : float
-        After so many days everybody's ended jobs are forgotten.
-    """
-
-    open_jobs: int = Field(default=100, ge=1)
-    proposals_per_hour: int = Field(default=600, ge=1)
-    kept_jobs: int = Field(default=1000, ge=1)
-    kept_mib: int = Field(default=100, ge=1)
-    kept_days: float = Field(default=365.0, gt=0, allow_inf_nan=False)
+    open_jobs: _Count = 100
+    proposals_per_hour: _Count = 600
+    kept_jobs: _Count = 1000
+    kept_mib: _Count = 100
+    kept_days: _Positive = 365.0
 
 
 class CoordinatorSettings(_Section):
-    """The coordinator's file.
-
-    Parameters
-    ----------
-    listen : str
-        Address and port of the one TLS port.
-    keys : Path
-        Folder of its certificate.
-    database : str
-        SQLAlchemy URL of jobs and rounds.
-    database_file : Path or None
-        Holds the URL, in place of `database`.
-    round_timeout, grace, approval_timeout : float, seconds
-        How long a connected silo may be silent, an absent one may take to come back, and silos
-        may take to decide.
-    max_message_bytes : int
-    audit_log : Path
-    log_level : {"debug", "info", "warning", "error"}
-    quotas : QuotaSettings
-    """
+    """The coordinator's file."""
 
     secrets: ClassVar[Mapping[str, str]] = {"database": "CLOISTER_DATABASE"}
 
@@ -240,8 +173,8 @@ class CoordinatorSettings(_Section):
     database_file: _File | None = None
     round_timeout: float = Field(default=300.0, gt=0, le=86400)
     grace: float = Field(default=60.0, ge=0, le=86400)
-    approval_timeout: float = Field(default=604800.0, gt=0, allow_inf_nan=False)
-    max_message_bytes: int = Field(default=64 * 2**20, ge=4096, le=2**31 - 1)
+    approval_timeout: _Positive = 604800.0
+    max_message_bytes: _MessageBytes = 64 * 2**20
     audit_log: _File = Path("audit.jsonl")
     log_level: _LogLevel = "info"
     quotas: QuotaSettings = QuotaSettings()
@@ -302,38 +235,7 @@ def _address_of(url: str, schemes: tuple[str, ...], form: str, *, user: bool = F
 
 
 class SiloSettings(_Dialling):
-    """A silo's file.
-
-    Parameters
-    ----------
-    name, coordinator, proxy, proxy_file, keys
-        Who this is and where it dials.
-    schema_file : Path
-        The agreed data contract.
-    data : DataSettings
-    ledger : Path
-        Its own, on a local disk.
-    cap_epsilon, cap_delta : float
-        Lifetime cap of the data set; mandatory.
-    pure_share, failure_share : float or None
-        How the cap is cut into limits when the ledger is made, see
-        :class:`cloister.privacy.filter.Split`; None leaves all of it to Gaussian noise.
-    results : Path
-        Folder of released results.
-    audit_log : Path
-    log_level : {"debug", "info", "warning", "error"}
-    max_message_bytes : int
-        The coordinator's limit must be as large.
-    kept_jobs : int
-        Ended jobs that can be listed, and as many declined ones; the ledger forgets none.
-    tasks : mapping of name to ``FILE.py:CLASS``
-        Tasks of the owner's own, beside those that ship and those of installed packages; which of
-        all these jobs may name, the policy says.
-    policy : PolicySettings
-    peers, analysts : mapping of name to fingerprint
-        Whom this silo knows, compared out of band. Its own name may stand among the peers, so that
-        all silos can share one table.
-    """
+    """A silo's file."""
 
     secrets: ClassVar[Mapping[str, str]] = {
         "data.url": "CLOISTER_DATA_URL",
@@ -344,15 +246,15 @@ class SiloSettings(_Dialling):
     schema_file: _File = Path("schema.toml")
     data: DataSettings
     ledger: _File = Path("ledger.db")
-    cap_epsilon: _Epsilon
-    cap_delta: float = Field(default=1e-6, ge=0, lt=1)
-    pure_share: float | None = Field(default=None, ge=0, le=1)
-    failure_share: float | None = Field(default=None, ge=0, le=1)
+    cap_epsilon: _Positive
+    cap_delta: _Delta = 1e-6
+    pure_share: _Share | None = None
+    failure_share: _Share | None = None
     results: _File = Path("results")
     audit_log: _File = Path("audit.jsonl")
     log_level: _LogLevel = "info"
-    max_message_bytes: int = Field(default=64 * 2**20, ge=4096, le=2**31 - 1)
-    kept_jobs: int = Field(default=1000, ge=1)
+    max_message_bytes: _MessageBytes = 64 * 2**20
+    kept_jobs: _Count = 1000
     tasks: dict[str, _TaskFile] = {}
     policy: PolicySettings = PolicySettings()
     peers: dict[str, str] = {}
@@ -367,9 +269,7 @@ class SiloSettings(_Dialling):
         PlanError
             If the file can no longer be read.
         """
-        now = self if self._file is None else load_settings(self._file)
-        if not isinstance(now, SiloSettings):
-            raise PlanError(f"configuration {str(self._file)!r} is no longer that of a silo.")
+        now = self if self._file is None else load_role(self._file, SiloSettings)
         return now.peers, now.analysts
 
     @field_validator("tasks")
@@ -423,13 +323,7 @@ class SiloSettings(_Dialling):
 
 
 class AnalystSettings(_Dialling):
-    """An analyst's file: who proposes jobs, and where.
-
-    Parameters
-    ----------
-    name, coordinator, proxy, proxy_file, keys
-        Who this is and where it dials.
-    """
+    """An analyst's file: who proposes jobs, and where."""
 
     secrets: ClassVar[Mapping[str, str]] = {"proxy": "CLOISTER_PROXY"}
 
@@ -437,11 +331,23 @@ class AnalystSettings(_Dialling):
 
 
 Settings = CoordinatorSettings | SiloSettings | AnalystSettings
+_Kind = TypeVar("_Kind", CoordinatorSettings, SiloSettings, AnalystSettings)
 ROLES: dict[str, type[Settings]] = {
     "coordinator": CoordinatorSettings,
     "silo": SiloSettings,
     "analyst": AnalystSettings,
 }
+
+
+def load_role(path: str | os.PathLike[str], kind: type[_Kind]) -> _Kind:
+    """Read the configuration file of a party of one role, or raise a PlanError."""
+    settings = load_settings(path)
+    if not isinstance(settings, kind):
+        role = next(name for name, known in ROLES.items() if known is kind)
+        raise PlanError(
+            f"configuration {os.fspath(path)!r}: role must be {role!r}, got {settings.role!r}."
+        )
+    return settings
 
 
 def load_settings(path: str | os.PathLike[str]) -> Settings:
@@ -453,30 +359,36 @@ def load_settings(path: str | os.PathLike[str]) -> Settings:
         If it cannot be read, has an unknown key or a value that breaks its rule.
     """
     file = Path(path)
+    label = f"configuration {str(file)!r}"
+    text = _text_of(file, label)
     try:
-        document = tomllib.loads(file.read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise PlanError(f"configuration {str(file)!r} cannot be read: {error.strerror}.") from None
-    except UnicodeDecodeError:
-        raise PlanError(f"configuration {str(file)!r} is not text in UTF-8.") from None
-    except tomllib.TOMLDecodeError as error:  # which tells a place, and at most a key
-        raise PlanError(f"configuration {str(file)!r} is not TOML: {error}.") from None
-    folder = file.resolve().parent
-    role = document.get("role")
-    try:
-        if not isinstance(role, str) or role not in ROLES:
-            raise PlanError(f"'role' must be one of {sorted(ROLES)}, got {role!r}.")
-        model = ROLES[role]
-        _refuse_placeholders(document)
-        values = _with_secrets(document, model.secrets, folder)
-        settings = model.model_validate(values, context={"folder": folder})
-    except ValidationError as error:
-        raise PlanError(f"configuration {str(file)!r}: {_sentence(error)}") from None
-    except PlanError as error:
-        raise PlanError(f"configuration {str(file)!r}: {error}") from None
+        settings = _parsed(tomllib.loads(text), file.resolve().parent)
+    except tomllib.TOMLDecodeError as error:  # which names a place, and at most a key
+        raise PlanError(f"{label} is not TOML: {error}.") from None
+    except (ValidationError, PlanError) as error:
+        why = _sentence(error) if isinstance(error, ValidationError) else error
+        raise PlanError(f"{label}: {why}") from None
     if isinstance(settings, SiloSettings):
         settings._file = file.resolve()
     return settings
+
+
+def _text_of(file: Path, label: str) -> str:
+    try:
+        return file.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise PlanError(f"{label} cannot be read: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise PlanError(f"{label} is not text in UTF-8.") from None
+
+
+def _parsed(document: Mapping[str, Any], folder: Path) -> Settings:
+    role = document.get("role")
+    if not isinstance(role, str) or role not in ROLES:
+        raise PlanError(f"'role' must be one of {sorted(ROLES)}, got {role!r}.")
+    _refuse_placeholders(document)
+    values = _with_secrets(document, ROLES[role].secrets, folder)
+    return ROLES[role].model_validate(values, context={"folder": folder})
 
 
 def _refuse_placeholders(document: Mapping[str, Any], prefix: str = "") -> None:
@@ -504,21 +416,13 @@ def _with_secrets(
         if variable in os.environ:
             inner[key] = os.environ[variable]
         elif isinstance(named, str):
-            inner[key] = _secret_of(folder / named, f"{dotted}_file")
+            file = folder / named
+            inner[key] = _text_of(file, f"'{dotted}_file' {str(file)!r}").strip()
         if section and inner:
             values[section] = inner
         elif not section:
             values = inner
     return values
-
-
-def _secret_of(file: Path, key: str) -> str:
-    try:
-        return file.read_text(encoding="utf-8").strip()
-    except OSError as error:
-        raise PlanError(f"{key!r} {str(file)!r} cannot be read: {error.strerror}.") from None
-    except UnicodeDecodeError:
-        raise PlanError(f"{key!r} {str(file)!r} is not text in UTF-8.") from None
 
 
 _SHOWN = str | int | float | None
@@ -534,6 +438,8 @@ def _sentence(error: ValidationError) -> str:
         return f"{where!r} is not a key for this role; see cloister config init."
     if first["type"] == "missing":
         return f"{where!r} must be given; see cloister config init."
+    if isinstance(said := first.get("ctx", {}).get("error"), PlanError):  # of what it is made
+        return f"{where!r}: {said}"
     rule = re.sub(r"^(Value error, |\w+ should )", "", first["msg"])
     rule = rule if rule.startswith("must ") else f"must {rule}"
     value = first["input"]

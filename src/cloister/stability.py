@@ -29,6 +29,7 @@ from cloister.jobs import JobResult
 from cloister.protocol.plan import Plan
 from cloister.randomness import public_generator
 from cloister.task import Floats, GridState, Integers, Records, State
+from cloister.tasks.clustering.synopsis import nearest, squared_distances
 from cloister.tasks.intervals import above_noise
 from cloister.tasks.preparation.pipeline import Pipeline
 
@@ -233,23 +234,12 @@ def _matched(points: Floats, centres: Floats, again: Floats) -> tuple[Floats, ND
     partners, found = centres.copy(), np.zeros(len(centres), dtype=bool)
     if not len(again):
         return partners, found
-    old, new = linear_sum_assignment(_squared(centres, again))  # the Hungarian method
+    old, new = linear_sum_assignment(squared_distances(centres, again))  # the Hungarian method
     both = np.zeros((len(centres), len(again)))
-    np.add.at(both, (_nearest(points, centres), _nearest(points, again)), 1.0)
+    np.add.at(both, (nearest(points, centres)[0], nearest(points, again)[0]), 1.0)
     union = both.sum(axis=1)[old] + both.sum(axis=0)[new] - both[old, new]
     partners[old], found[old] = again[new], both[old, new] > _FOUND * union
     return partners, found
-
-
-def _nearest(points: Floats, centres: Floats) -> NDArray[np.int64]:
-    labels: NDArray[np.int64] = _squared(points, centres).argmin(axis=1)
-    return labels
-
-
-def _squared(a: Floats, b: Floats) -> Floats:
-    """Return the squared distance of each row of one table to each of another."""
-    squared: Floats = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1) - 2 * a @ b.T
-    return squared
 
 
 def _between_pairs(places: Floats, was_found: NDArray[np.bool_]) -> Floats:

@@ -68,7 +68,7 @@ class Block:
 
     @property
     def size(self) -> int:
-        """Number of words."""
+        """Number of integers."""
         return prod(self.shape)
 
 
@@ -80,7 +80,7 @@ class Released:
     ----------
     values : ndarray of the block's shape, int64
     noise_std : float
-        Standard deviation of the noise in each word, in integers; 0 without noise.
+        Standard deviation of the noise in each of them, in integers; 0 without noise.
     """
 
     values: Integers
@@ -95,7 +95,7 @@ class PublicColumn:
     ----------
     name : str
     low, high : float, data units, ``low < high``
-        The box; numbers of the first and last category where there are categories.
+        The box; the codes of the first and last category where there are categories.
     categories : tuple of str
         Empty for a column of numbers; ``("0", "1")`` for a boolean.
     """
@@ -192,47 +192,37 @@ class Task(Protocol):
     @property
     def n_features(self) -> int:
         """Number of columns."""
-        ...
 
     @property
     def frac_bits(self) -> int:
         """Fineness of the grid."""
-        ...
 
     @property
     def rounds(self) -> int:
         """Number of noisy sums; fixed before any record is seen."""
-        ...
 
     @property
     def mechanism(self) -> Mechanism:
         """Law of the noise."""
-        ...
 
     @classmethod
     def design(cls, facts: PublicFacts, options: Any) -> Self:
         """Choose every public number of the task from public facts and its ``Options``."""
-        ...
 
     def describe(self) -> str:
         """Say in plain words what is summed and what is released."""
-        ...
 
     def start(self) -> State:
         """Return the public state before the first round; independent of the records."""
-        ...
 
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return the layout of round `t`, at its plan maximum."""
-        ...
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         """Return the integer vector of round `t` for some records (blocks one after another)."""
-        ...
 
     def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
         """Return the next public state from what was released; costs no privacy."""
-        ...
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
         """Return the expected half-widths of `results`, before anything is spent.
@@ -240,7 +230,7 @@ class Task(Protocol):
         Parameters
         ----------
         noise_std : float
-            Of each word of the last round's first block, in integers.
+            Of each integer of the last round's first block.
         nominal_n : int
         grid : Grid
 
@@ -250,17 +240,14 @@ class Task(Protocol):
             Half-widths by name, ``..._half_width``, in the users' units: those of `results`, or of
             what results are made of. May be empty.
         """
-        ...
 
     def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
         """Return the final answer in the users' units."""
-        ...
 
     def displays(
         self, results: Mapping[str, Floats], columns: tuple[str, ...]
     ) -> tuple[Display, ...]:
         """Return the tables and pictures of the report."""
-        ...
 
 
 def inside(records: Records, frac_bits: int) -> Records:
@@ -292,34 +279,35 @@ def inside(records: Records, frac_bits: int) -> Records:
 
 
 def tasks_inside(value: object) -> Iterator[Task]:
-    """Yield a task and every task that it is made of: steps, models, whatever its fields hold."""
+    """Yield a task and every task that its fields hold: steps, models that it applies, and so on.
+
+    Of all of them a party needs the code; :func:`steps_of` yields those that sum records.
+    """
     if isinstance(value, Task):
         yield value
-        for one in fields(value):  # type: ignore[arg-type]  # a protocol cannot say that tasks are dataclasses
-            yield from tasks_inside(getattr(value, one.name))
-    elif isinstance(value, tuple | list):
+        value = {one.name: getattr(value, one.name) for one in fields(value)}  # type: ignore[arg-type]  # a protocol cannot say that tasks are dataclasses
+    if isinstance(value, Mapping):
+        value = tuple(value.values())
+    if isinstance(value, tuple | list):
         for part in value:
             yield from tasks_inside(part)
-    elif isinstance(value, Mapping):
-        yield from tasks_inside(tuple(value.values()))
 
 
-def tasks_within(task: Task) -> Iterator[Task]:
-    """Yield a task and every task that is a step of it, at any depth."""
+def steps_of(task: Task) -> Iterator[Task]:
+    """Yield a task and every step of a pipeline, at any depth."""
     yield task
     for step in getattr(task, "steps", ()):
         if isinstance(step, Task):
-            yield from tasks_within(step)
+            yield from steps_of(step)
 
 
 @runtime_checkable
 class Transformer(Task, Protocol):
-    """A task whose results tell how to change records; the change is public and row by row."""
+    """A task whose results say how to change records, row by row."""
 
     @property
     def output(self) -> tuple[PublicColumn, ...]:
         """The columns after the change; known from the plan alone."""
-        ...
 
     def transform(self, results: Mapping[str, Floats], records: Records) -> Records:
         """Return one grid record for each grid record.
@@ -334,29 +322,19 @@ class Transformer(Task, Protocol):
         -------
         ndarray of shape (n_samples, len(output)), int32
         """
-        ...
 
 
 @runtime_checkable
 class Classifier(Task, Protocol):
-    """A task whose results tell the class of a record.
-
-    Attributes
-    ----------
-    target : int
-        The column that holds the class.
-    classes : tuple of str
-    """
+    """A task whose results predict the class of a record."""
 
     @property
     def target(self) -> int:
         """The column that holds the class."""
-        ...
 
     @property
     def classes(self) -> tuple[str, ...]:
         """Every class, in the order of the schema."""
-        ...
 
     def probabilities(self, results: Mapping[str, Floats], records: Records) -> Floats:
         """Return the probability of each class; the target column of the records is not looked at.
@@ -371,63 +349,51 @@ class Classifier(Task, Protocol):
         -------
         ndarray of shape (n_samples, n_classes)
         """
-        ...
 
 
 @runtime_checkable
 class Regressor(Task, Protocol):
-    """A task whose results tell a number for a record, in the units of its target column."""
+    """A task whose results predict a number for a record, in the units of its target column."""
 
     @property
     def target(self) -> int:
         """The column that holds the number."""
-        ...
 
     def predict(self, results: Mapping[str, Floats], records: Records) -> Floats:
         """Return the predicted target; shape (n_samples,), data units of the target."""
-        ...
 
 
 @runtime_checkable
 class ByUnit(Task, Protocol):
-    """A task whose privacy unit may be more than a record: some records of a silo, or all of them.
+    """A task that protects all records of a privacy unit together, which may be a whole silo.
 
     All records of a silo come to :meth:`Task.contribute` as one table, so that a unit's records
-    are not torn apart.
-
-    Attributes
-    ----------
-    clients : str
-        What a unit is: "row", each record by itself; "silo", all records of a silo; or a column:
-        the records of a silo with one value in it.
-    rate : float in (0, 1]
-        Probability with which a unit takes part in a round.
-    noise_multiplier : float
-        For ``rate < 1``: noise over sensitivity of a block of weight 1, which every party prices
-        against the budget; 0 where all units take part, for which the budget says enough.
-    alone : bool
-        Whether the noise of each silo by itself must be enough for its unit.
+    stay together.
     """
 
     @property
     def clients(self) -> str:
-        """What a privacy unit is."""
-        ...
+        """The privacy unit.
+
+        "row", each record; "silo", all records of a silo; or a column: the records of a silo with
+        one value in it.
+        """
 
     @property
     def rate(self) -> float:
-        """Probability with which a unit takes part in a round."""
-        ...
+        """Probability, above 0, with which a unit takes part in a round."""
 
     @property
     def noise_multiplier(self) -> float:
-        """Noise over sensitivity of a block of weight 1, where units are sampled."""
-        ...
+        """Noise over sensitivity of a block of weight 1, for ``rate < 1``.
+
+        Every party prices it against the budget; 0 where all units take part and the budget says
+        enough.
+        """
 
     @property
     def alone(self) -> bool:
-        """Whether each silo's own noise must be enough."""
-        ...
+        """Whether each silo's own noise must be enough for its units."""
 
     def contribute_sampled(
         self, t: int, state: GridState, records: Records, coins: Callable[[int], bytes]
@@ -440,31 +406,21 @@ class ByUnit(Task, Protocol):
             Returns so many secret uniform bytes; each unit needs coins of its own. Work must not
             depend on them, since its time can be seen.
         """
-        ...
 
 
 @runtime_checkable
 class BySilo(Task, Protocol):
-    """A task that can release something of each silo by itself, where its owner allows that.
-
-    Attributes
-    ----------
-    silos : tuple of str
-        The silos of the plan, each with a layer of its own in every vector; empty if only sums over
-        all silos are released.
-    """
+    """A task that can release something of each silo by itself, where its owner allows that."""
 
     @property
     def silos(self) -> tuple[str, ...]:
-        """Silos with a layer of their own."""
-        ...
+        """Silos of the plan with a layer of their own in every vector; none if empty."""
 
     def placed(self, t: int, silo: str, total: Integers) -> Integers:
         """Move what :meth:`Task.contribute` summed in round `t` to the layer of one silo.
 
         `contribute` knows no silo and fills the first layer.
         """
-        ...
 
 
 if not TYPE_CHECKING:  # type checkers shall see today's names only

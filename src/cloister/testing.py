@@ -20,22 +20,18 @@ from cloister.errors import CloisterError, PlanError, RemoteProtocolError
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.hazmat.ring import Integers
 from cloister.hazmat.signing import Identity
+from cloister.jobs import handlers, make_clients
 from cloister.privacy.budget import Budget
 from cloister.privacy.noise import NoiseKind, NoiseSource
 from cloister.protocol.aggregator import Aggregator
-from cloister.protocol.client import Client
 from cloister.protocol.journal import Journal
 from cloister.protocol.plan import Plan
 from cloister.protocol.session import Transport, run_rounds
-from cloister.randomness import new_key
 from cloister.schema import Column, Schema
-from cloister.secagg.masks import GroupMask, NoMask
 from cloister.task import GridState, PublicFacts, Records, Released, State, Task, inside
 from cloister.tasks.clustering.kmeans import FastLloyd
 from cloister.tasks.options import design
-from cloister.transports.inprocess import InProcess
-
-Handler = Callable[[bytes], bytes]
+from cloister.transports.inprocess import Handler, InProcess
 
 UNMET_CHECKS: Mapping[str, str] = {
     "check_estimators_nan_inf": "no record stops a fit: one without a value is left out",
@@ -157,21 +153,15 @@ class Wire:
 
     def __post_init__(self) -> None:
         records = self.records or toy_records(self.plan)
-        mask = NoMask() if self.plan.profile == "local" else GroupMask(new_key())
-        self.clients = {
-            silo: Client(
-                self.plan,
-                silo,
-                [records[silo]],
-                None if self.plan.fingerprints else mask,
-                self.journals.get(silo),
-                identity=self.identities.get(silo),
-                noise=self.noise if self.plan.profile == "pairwise" else None,
-            )
-            for silo in self.plan.silos
-        }
+        self.clients = make_clients(
+            self.plan,
+            {silo: [own] for silo, own in records.items()},
+            noise=self.noise if self.plan.profile == "pairwise" else None,
+            journals=self.journals,
+            identities=self.identities,
+        )
         self.aggregator = Aggregator(self.plan, self.noise, self.journals.get(""))
-        self.transport = self.make_transport({s: c.handle for s, c in self.clients.items()})
+        self.transport = self.make_transport(handlers(self.clients))
 
     def run(self) -> list[GridState]:
         """Run the whole job; return the final state at every silo that finished."""
@@ -297,7 +287,7 @@ def check_transport(make_transport: Callable[[Mapping[str, Handler]], Transport]
     Examples
     --------
     >>> from cloister.testing import check_transport
-    >>> from cloister.transports.inprocess import InProcess
+    >>> from cloister.transports.inprocess import Handler, InProcess
     >>> len(list(check_transport(InProcess)))
     5
     """

@@ -533,7 +533,7 @@ def test_plan_warns_when_there_are_too_few_records(ward: Path, capsys: Said) -> 
 def test_plan_needs_k_or_a_task(ward: Path, capsys: Said) -> None:
     base = ["plan", "--schema", "ward.toml", "--epsilon", "1", "--nominal-n", "100"]
     assert main(base) == 3
-    assert "k must be given" in one_sentence(capsys)
+    assert "either k for k-means or a task must be given" in one_sentence(capsys)
     assert main([*base, "--task", "count", "--k", "3"]) == 3
     assert "--set n_clusters" in one_sentence(capsys)
     assert main([*base, "--task", "count", "--quiet"]) == 0

@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from cloister import Budget, Ledger, Schema
-from cloister.cli import config, doctor, main
+from cloister.cli import checks, doctor, main
 from cloister.cli.config import template
 from cloister.enrolment import (
     Authority,
@@ -176,9 +176,9 @@ def test_init_writes_the_template_and_replaces_nothing(
     assert f"cloister config check {file}" in capsys.readouterr().out
     file.write_text("mine")
     assert main(["config", "init", "--role", role, "--out", str(file)]) == 3
-    assert "it is never replaced" in capsys.readouterr().err
+    assert "exists already and is not replaced" in capsys.readouterr().err
     assert file.read_text() == "mine"
-    assert main(["config", "init", "--role", role, "--out", str(tmp_path / "no" / "x")]) == 3
+    assert main(["config", "init", "--role", role, "--out", str(tmp_path / "no" / "x")]) == 4
     capsys.readouterr()
     assert main(["config", "init", "--role", role]) == 0
     assert capsys.readouterr().out == template(role)
@@ -465,12 +465,12 @@ def test_a_certificate_is_looked_at_before_others_do(
 def test_a_certificate_that_is_over_fails(
     home: Callable[..., str], capsys: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Later(config.datetime):
+    class Later(checks.datetime):
         @classmethod
         def now(cls, tz: Any = None) -> Any:
             return super().now(tz).replace(year=super().now(tz).year + 5, day=1)
 
-    monkeypatch.setattr(config, "datetime", Later)
+    monkeypatch.setattr(checks, "datetime", Later)
     state, found, _ = checked(capsys, home())["certificate"]
     assert state == "fail"
     assert found.startswith("it ended on ")
@@ -487,7 +487,7 @@ def test_a_certificate_that_is_over_fails(
         (8, "warn", "behind the coordinator"),
         (-4000, "fail", "ahead of the coordinator"),
         (4000, "fail", "behind the coordinator"),
-        (None, "warn", "does not tell its time"),
+        (None, "warn", "does not send its time"),
     ],
 )
 def test_clocks_are_compared(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cloister.cli import main
-from cloister.cli.plan_warnings import doubts, doubts_of_categories
+from cloister.cli.plan_warnings import category_warnings, size_warnings
 from cloister.jobs import make_plan
 from cloister.privacy.budget import Budget
 from cloister.protocol.plan import Plan
@@ -38,13 +38,13 @@ def numbers(said: str) -> tuple[float, int]:
 
 @pytest.mark.parametrize("task", [name for name, task in TASKS.items() if task.private])
 def test_a_budget_too_small_is_said_of_every_task_and_what_would_fit_does(task: str) -> None:
-    (said, *_) = doubts(plan_of(task, 0.02, 300))
+    (said, *_) = size_warnings(plan_of(task, 0.02, 300))
     assert "too small" in said
     if "would fit" in said:  # of clusters it says how many records each should have
         epsilon, records = numbers(said)
-        assert doubts(plan_of(task, 1.2 * epsilon, 300)) == ()
-        assert doubts(plan_of(task, 0.02, 2 * records)) == ()
-    assert doubts(plan_of(task, 8.0, 100_000)) == ()
+        assert size_warnings(plan_of(task, 1.2 * epsilon, 300)) == ()
+        assert size_warnings(plan_of(task, 0.02, 2 * records)) == ()
+    assert size_warnings(plan_of(task, 8.0, 100_000)) == ()
 
 
 def test_the_doubt_is_told_before_anything_is_spent(
@@ -95,7 +95,7 @@ def test_categories_that_would_count_as_lengths_are_named() -> None:
     def said(task: str, **options: object) -> tuple[str, ...]:
         budget = Budget(8.0, DELTA)
         plan = make_plan(TASKS[task], schema, ["here"], budget=budget, nominal_n=9000, **options)
-        return doubts_of_categories(plan, schema)
+        return category_warnings(plan, schema)
 
     for task, options in (
         ("auto", {"n_clusters": 2}),
@@ -114,7 +114,9 @@ def test_a_delta_that_would_allow_to_release_a_record_is_doubted() -> None:
         budget = Budget(8.0, delta)
         schema = schema_of(example.columns)
         return " ".join(
-            doubts(make_plan(TASKS["count"], schema, ["here"], budget=budget, nominal_n=1000))
+            size_warnings(
+                make_plan(TASKS["count"], schema, ["here"], budget=budget, nominal_n=1000)
+            )
         )
 
     assert "delta 0.001 is not below 1 / nominal_n" in said(1e-3)

@@ -209,7 +209,7 @@ def test_a_row_that_the_schema_drops_has_no_answer_and_is_counted(
     capsys.readouterr()
     words = "predict model/model.json new.csv --schema s.toml --out p.csv"
     assert main(words.split()) == 0
-    assert "rows without an answer: 2" in capsys.readouterr().out
+    assert "rows without a prediction: 2" in capsys.readouterr().out
     answers = [list(row.values()) for row in told(ward / "p.csv")]
     assert [row[0] for row in answers] == ["1", "2", "3", "4"]
     assert [all(row[1:]) for row in answers] == [True, False, False, True]
@@ -261,12 +261,12 @@ def test_outliers_are_counted_and_flagged_where_they_are(ward: Path, capsys: Sai
                 "regress a.csv --target pressure",
             )
             for given, sentence in (
-                ("work", "must be COLUMN=CATEGORY, got 'work'"),
-                ("=none", "must be COLUMN=CATEGORY, got '=none'"),
+                ("work", "COLUMN=CATEGORY, once for each column, got 'work'"),
+                ("=none", "COLUMN=CATEGORY, once for each column, got '=none'"),
                 ("work=nobody", "must be one of private, state, none; got 'nobody'"),
                 ("age=none", "of a column of categories"),
                 ("job=none", "reference must be a column of the schema"),
-                ("work=none --reference work=state", "given twice"),
+                ("work=none --reference work=state", "once for each column, got 'work=state'"),
             )
         ),
         ("classify a.csv --target ill --method logistic --reference ill=no", "besides the target"),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from cloister.cli import main
-from cloister.cli.run import load_task
+from cloister.cli.options import load_task
 from cloister.data import read_source
 from cloister.jobs import JobResult, run_job
 from cloister.report import render_report

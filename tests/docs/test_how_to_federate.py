@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cloister.cli import _parser
-from cloister.cli.jobs_rest import _planned
+from cloister.cli.proposals import proposed_plan
 from cloister.hazmat.signing import Identity
 from cloister.protocol.proposal import proposal
 from cloister.settings import SiloSettings, load_settings
@@ -53,7 +53,7 @@ def refusal_on(page: str, folder: Path) -> str | None:
     (folder / "schema.toml").write_text(schema.to_toml(), encoding="utf-8")
     words = shlex.split(command.replace("schema.toml", str(folder / "schema.toml")))
     coordinator: Any = Coordinator(pins)
-    plan = _planned(_parser(words).parse_args(words), coordinator)
+    plan = proposed_plan(_parser(words).parse_args(words), coordinator.silos)
     (analyst,) = settings.analysts
     return Policy(settings.policy).refusal(
         plan,

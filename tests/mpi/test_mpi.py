@@ -15,7 +15,7 @@ import pytest
 
 from cloister.cli import main
 from cloister.cli import mpi as ranks
-from cloister.cli import run as run_command
+from cloister.cli.over_files import run as run_command
 from cloister.data import read_source
 from cloister.errors import PlanError
 from cloister.jobs import JobResult, run_plan

@@ -13,7 +13,9 @@ import sys
 from pathlib import Path
 
 import cloister.data
-from cloister.cli import ranks, run
+from cloister.cli import ranks
+from cloister.cli.output import Output
+from cloister.cli.over_files import run
 from cloister.testing import ZeroNoise
 from cloister.transports import mpi
 
@@ -63,4 +65,4 @@ ranks.serve = faulty_serve
 
 parser = argparse.ArgumentParser()
 run.add_arguments(parser)
-sys.exit(ranks.run_rank(parser.parse_args(sys.argv[3:]), ZeroNoise()))
+ranks.run_rank(parser.parse_args(sys.argv[3:]), Output(), ZeroNoise())

@@ -62,12 +62,13 @@ def test_any_basket_keeps_the_bounds_under_any_public_state(
     """No candidates, weights and limits that a release could lead to break the bound."""
     task = task_of(limit, frac_bits=4)
     state = {name: round_to_grid(v, 4) for name, v in task.start().items()}
+    for size in (1, 2, 3):
+        state[f"{size}.bound"] = np.array([data.draw(st.integers(0, 10_000))]) << 4
     for size in (2, 3):
         slots = task.slots(size)
         chosen = arrays(np.int64, (slots, size), elements=st.integers(0, ITEMS - 1))
-        state[f"sets_{size}"] = data.draw(chosen) << 4
-        state[f"unit_{size}"] = data.draw(arrays(np.int64, slots, elements=st.integers(0, 16))) << 4
-    state["bound"] = data.draw(arrays(np.int64, 3, elements=st.integers(0, 10_000))) << 4
+        state[f"{size}.sets"] = data.draw(chosen) << 4
+        state[f"{size}.unit"] = data.draw(arrays(np.int64, slots, elements=st.integers(0, 16))) << 4
     records = data.draw(arrays(np.int32, (3, ITEMS), elements=st.integers(-1, 1)))
     check_task(task, [records], [state])
 
@@ -116,7 +117,7 @@ def test_lengths_are_the_plans_whatever_the_records_and_the_candidates(limit: st
     task = task_of(limit)
     start = {name: round_to_grid(v, 16) for name, v in task.start().items()}
     found = states(task)
-    assert (found[0]["unit_2"] != found[1]["unit_2"]).any(), "the candidates should differ"
+    assert (found[0]["2.unit"] != found[1]["2.unit"]).any(), "the candidates should differ"
     for table in (baskets(0), baskets(5), baskets(40, often=0.0), baskets(40, often=1.0)):
         for state in (start, *found):
             lengths = [len(task.contribute(t, state, table)) for t in range(task.rounds)]

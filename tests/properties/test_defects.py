@@ -246,7 +246,7 @@ def test_d07_rounding_is_to_nearest_and_noise_is_never_rounded() -> None:
     wire.run()
     assert isinstance(wire.transport, Faults)
     replies = [decode(plan, up) for _, _, up, _ in wire.transport.frames]
-    released = [to_integers(r.words).tolist() for r in replies if isinstance(r, Reply)]
+    released = [to_integers(r.elements).tolist() for r in replies if isinstance(r, Reply)]
     assert released == [[-2, -1, 0, 1, 2, 3]] * plan.rounds
 
 

@@ -325,7 +325,7 @@ def test_a_plan_whose_first_rounds_tell_something_else_is_refused(method: str) -
 def test_categories_alone_have_no_outliers() -> None:
     words = {"name": "w", "type": "category", "categories": ["a", "b"]}
     schema = Schema(dataset="w", unit="row", columns=[words])
-    with pytest.raises(PlanError, match="at least one of numbers"):
+    with pytest.raises(PlanError, match="at least one column of numbers"):
         make_plan(Outliers, schema, ["one"], budget=Budget(1.0, 1e-6), nominal_n=10)
 
 

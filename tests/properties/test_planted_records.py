@@ -187,7 +187,7 @@ def file(name: str, text: str, **options: Any) -> Callable[[Path], Any]:
 def wrong_pad(folder: Path) -> None:
     plan = toy_plan(silos=2)
     clients = [Client(plan, s, [grid_table(plan)], PlantedMask(KEY)) for s in plan.silos]
-    words = [decode(plan, c.handle(encode(plan, Open(0)))).words for c in clients]  # type: ignore[union-attr]
+    words = [decode(plan, c.handle(encode(plan, Open(0)))).elements for c in clients]  # type: ignore[union-attr]
     reply = Reply(0, plan.silos, words[0] + words[1] + np.uint64(1 << 60))
     answers = [decode(plan, c.handle(encode(plan, reply))) for c in clients]
     told = tuple(Confirmation(a.sender, a.result_hash, a.mac) for a in answers)  # type: ignore[union-attr]
@@ -296,6 +296,6 @@ def test_words_of_an_upload_tell_nothing_of_the_sum() -> None:
     plan = toy_plan()
     wire = planted_wire(plan)
     frame = wire.clients["silo-0"].handle(encode(plan, Open(0)))
-    words = to_integers(decode(plan, frame).words)  # type: ignore[union-attr]
+    words = to_integers(decode(plan, frame).elements)  # type: ignore[union-attr]
     plain = plan.task.contribute(0, wire.clients["silo-0"].state, grid_table(plan))
     assert not set(words.tolist()) & set(plain.tolist())

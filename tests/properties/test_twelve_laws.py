@@ -308,7 +308,7 @@ def test_law_05_two_runs_of_the_same_plan_have_different_noise(name: str) -> Non
         wire.run()
         assert isinstance(wire.transport, Faults)
         replies = (decode(plan, up) for _, _, up, _ in wire.transport.frames)
-        released += [reply.words.tolist() for reply in replies if isinstance(reply, Reply)]
+        released += [reply.elements.tolist() for reply in replies if isinstance(reply, Reply)]
     assert len(released) == 2 * plan.rounds
     assert len({tuple(words) for words in released}) == len(released)
 

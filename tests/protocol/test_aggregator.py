@@ -98,7 +98,7 @@ def test_the_answer_is_the_sum_and_the_noise_and_nothing_else(plan: Plan) -> Non
     aggregator.open(0)
     for silo, value in ((A, 5), (B, 7), (C, 2**64 - 2)):
         aggregator.accept(silo, upload(plan, silo, value=value))
-    total = to_integers(reply_of(aggregator, aggregator.combine()).words)
+    total = to_integers(reply_of(aggregator, aggregator.combine()).elements)
     assert total.tolist() == [5 + 7 - 2 + 1000 + i for i in range(SIZE)]
 
 
@@ -120,7 +120,7 @@ def test_without_a_mechanism_nothing_is_drawn() -> None:
     aggregator = Aggregator(toy_plan(Lloyd(n_clusters=2, n_features=2, rounds=2)), noise)
     aggregator.open(0)
     fill(aggregator)
-    assert reply_of(aggregator, aggregator.combine()).words.tolist() == [3] * SIZE
+    assert reply_of(aggregator, aggregator.combine()).elements.tolist() == [3] * SIZE
     assert noise.asked == []
 
 
@@ -218,7 +218,7 @@ def test_a_repeated_upload_counts_once(plan: Plan) -> None:
     aggregator.open(0)
     for _ in range(3):
         fill(aggregator)
-    assert reply_of(aggregator, aggregator.combine()).words.tolist() == [3] * SIZE
+    assert reply_of(aggregator, aggregator.combine()).elements.tolist() == [3] * SIZE
 
 
 @pytest.mark.parametrize("change", [{"value": 2}, {"tag": bytes(32)}])
@@ -230,7 +230,7 @@ def test_a_second_different_upload_is_refused_and_the_first_stands(
     fill(aggregator)
     with pytest.raises(RemoteProtocolError, match="two different uploads"):
         aggregator.accept(A, upload(plan, A, **change))
-    assert reply_of(aggregator, aggregator.combine()).words.tolist() == [3] * SIZE
+    assert reply_of(aggregator, aggregator.combine()).elements.tolist() == [3] * SIZE
 
 
 def test_a_second_different_confirmation_is_refused(plan: Plan) -> None:
@@ -256,7 +256,7 @@ def test_survivors_are_those_who_uploaded_in_the_plans_order(plan: Plan) -> None
     assert aggregator.waiting_for == (B,)
     reply = reply_of(aggregator, aggregator.combine())
     assert reply.survivors == (A, C)
-    assert reply.words.tolist() == [2] * SIZE
+    assert reply.elements.tolist() == [2] * SIZE
 
 
 def test_a_late_upload_changes_no_answer(plan: Plan) -> None:

@@ -65,7 +65,7 @@ class Bench:
     def reply(self, t: int, survivors: tuple[str, ...], extra: int = 0) -> Reply:
         total = np.zeros(self.plan.length(t), dtype=np.uint64)
         for silo in survivors:
-            total += self.uploads[silo].words
+            total += self.uploads[silo].elements
         total[:1] += np.uint64(extra % 2**64)
         return Reply(t, survivors, total)
 
@@ -122,14 +122,14 @@ def test_a_retry_gives_the_same_bytes(bench: Bench, t: int) -> None:
 def test_chunks_of_records_are_one_upload(bench: Bench) -> None:
     rows = bench.records[A]
     words = [
-        bench.ask(A, Open(0)).words,  # type: ignore[union-attr]
+        bench.ask(A, Open(0)).elements,  # type: ignore[union-attr]
         *(
             decode(
                 bench.plan,
                 Client(bench.plan, A, np.array_split(rows, n), GroupMask(KEY)).handle(
                     bench.frame(Open(0))
                 ),
-            ).words  # type: ignore[union-attr]
+            ).elements  # type: ignore[union-attr]
             for n in (2, 7, 100)
         ),
     ]
@@ -163,9 +163,9 @@ def test_an_upload_differs_in_every_silo_and_round(bench: Bench) -> None:
     words = []
     for silo in bench.plan.silos:
         client = Client(bench.plan, silo, [same[silo]], GroupMask(KEY))
-        words.append(decode(bench.plan, client.handle(bench.frame(Open(0)))).words.tolist())  # type: ignore[union-attr]
+        words.append(decode(bench.plan, client.handle(bench.frame(Open(0)))).elements.tolist())  # type: ignore[union-attr]
     bench.to_round(1)
-    words += [upload.words.tolist() for upload in bench.uploads.values()]
+    words += [upload.elements.tolist() for upload in bench.uploads.values()]
     for left, right in combinations(words, 2):
         assert not set(left) & set(right)
 
@@ -233,7 +233,7 @@ def test_nothing_leaves_that_was_not_written_and_a_later_try_may_succeed(t: int)
         confirmations = bench.round(current)
     fresh = Bench(bench.plan)
     fresh.to_round(t)
-    assert np.array_equal(bench.uploads[A].words, fresh.uploads[A].words)
+    assert np.array_equal(bench.uploads[A].elements, fresh.uploads[A].elements)
 
 
 class Forgetful(MemoryJournal):
@@ -552,8 +552,8 @@ def test_a_single_silo_needs_nobodys_word() -> None:
     for t in range(plan.rounds):
         upload = decode(plan, client.handle(encode(plan, Open(t))))
         expected = plan.task.contribute(t, client.state, records)
-        assert np.array_equal(upload.words, to_words(expected))  # type: ignore[union-attr]
-        client.handle(encode(plan, Reply(t, (A,), upload.words)))  # type: ignore[union-attr]
+        assert np.array_equal(upload.elements, to_words(expected))  # type: ignore[union-attr]
+        client.handle(encode(plan, Reply(t, (A,), upload.elements)))  # type: ignore[union-attr]
     client.handle(encode(plan, Close(plan.rounds - 1)))
     assert client.finished
 
@@ -591,5 +591,5 @@ def test_pads_of_two_plans_with_one_run_id_differ() -> None:
         Client(p, "silo-0", [records], GroupMask(KEY)).handle(Aggregator(p, ZeroNoise()).open(0))
         for p in (plan, other)
     ]
-    words = [decode(p, frame).words for p, frame in zip((plan, other), frames, strict=True)]  # type: ignore[union-attr]
+    words = [decode(p, frame).elements for p, frame in zip((plan, other), frames, strict=True)]  # type: ignore[union-attr]
     assert (words[0] != words[1]).all()

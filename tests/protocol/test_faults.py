@@ -266,7 +266,7 @@ class Forked:
         for silo in self.victims & set(frames):
             message = decode(self.plan, frames[silo])
             if isinstance(message, Reply) and message.round == self.t:
-                words = message.words + np.uint64(1 << 20)
+                words = message.elements + np.uint64(1 << 20)
                 changed[silo] = encode(self.plan, Reply(message.round, message.survivors, words))
         return self.inner.exchange(changed)
 
@@ -287,7 +287,7 @@ def test_forked_survivors_are_caught_by_the_confirmations() -> None:
             changed = dict(frames)
             message = decode(self.plan, frames[A]) if A in frames else None
             if isinstance(message, Reply):
-                changed[A] = encode(self.plan, Reply(message.round, (A, B), message.words))
+                changed[A] = encode(self.plan, Reply(message.round, (A, B), message.elements))
             return self.inner.exchange(changed)
 
     wire = Wire(PLAN3, make_transport=lambda h: Subset(InProcess(h), PLAN3, set(), 0))

@@ -211,7 +211,7 @@ def test_a_forked_survivor_list_opens_nothing(profile: str) -> None:
         def told(silo: str, message: Message) -> Message:
             if isinstance(message, Reply) and silo in plan.silos[:2]:
                 others = tuple(s for s in message.survivors if s != plan.silos[3])
-                return Reply(message.round, others, message.words)
+                return Reply(message.round, others, message.elements)
             return message
 
         return told
@@ -226,7 +226,7 @@ def test_different_sums_for_different_silos_open_nothing(profile: str) -> None:
     def lie(plan: Plan):
         def told(silo: str, message: Message) -> Message:
             if isinstance(message, Reply) and silo == plan.silos[0]:
-                return Reply(message.round, message.survivors, message.words + np.uint64(1))
+                return Reply(message.round, message.survivors, message.elements + np.uint64(1))
             return message
 
         return told
@@ -255,7 +255,7 @@ def test_a_second_survivor_set_gets_no_confirmation_and_no_share() -> None:
     reply = decode(plan, saved["Reply"])
     assert isinstance(reply, Reply)
     fewer = reply.survivors[:3]
-    second = encode(plan, Reply(0, fewer, reply.words))
+    second = encode(plan, Reply(0, fewer, reply.elements))
     for silo in fewer:
         with pytest.raises(RemoteProtocolError, match="answered twice"):
             clients[silo].handle(second)
@@ -347,7 +347,7 @@ def test_a_masked_upload_says_nothing_without_an_honest_silos_seed() -> None:
 
             wire.transport = Watch({s: c.handle for s, c in wire.clients.items()})
             wire.run()
-            uploads.append(seen[0].words)
+            uploads.append(seen[0].elements)
         differences.add((uploads[0] - uploads[1]).tobytes())
     assert len(differences) == 2
 
@@ -382,10 +382,10 @@ def test_the_sum_holds_one_share_of_noise_from_each_survivor() -> None:
     context = PadContext(plan.digest.hex(), 0, 0, "payload", "")
     reply = aggregator._reply(0)
     left = keys.left_over(
-        context, reply.words.size, plan.silos, reply.survivors, aggregator._finished[0]
+        context, reply.elements.size, plan.silos, reply.survivors, aggregator._finished[0]
     )
     exact = sum(plan.task.contribute(0, clients[s].history[0], records[s]) for s in plan.silos)
-    noise = to_integers(reply.words - left) - exact
+    noise = to_integers(reply.elements - left) - exact
     twins = [
         Client(plan, s, [records[s]], journal=journals[s], identity=identities[s])
         for s in plan.silos

@@ -134,7 +134,7 @@ def test_under_the_group_mask_no_sum_makes_a_silo_refuse(extra: int) -> None:
 
     def shifted(silo: str, message: Message) -> Message:
         if isinstance(message, Reply):
-            return replace(message, words=message.words + np.uint64(extra % 2**64))
+            return replace(message, elements=message.elements + np.uint64(extra % 2**64))
         return message
 
     honest, lying = Changing(Wire(plan, identities=identities)), Changing(wire, shifted)
@@ -277,7 +277,7 @@ class Liar:
         if len(reply.survivors) > share_threshold(len(self.plan.silos), self.plan.collusion):
             for out in reply.survivors:
                 yield replace(reply, survivors=tuple(s for s in reply.survivors if s != out))
-        yield replace(reply, words=reply.words + np.uint64(1))
+        yield replace(reply, elements=reply.elements + np.uint64(1))
 
     def _all_say(self, t: int, reply: Reply) -> tuple[Confirmation, ...]:
         digest = result_hash(self.plan, reply)

@@ -97,7 +97,7 @@ def test_only_masked_words_and_what_is_keyed_differ_between_records(
             twin = decode(plan, other)
             assert isinstance(twin, Upload)
             assert message.state_tag == twin.state_tag
-            assert (message.words != twin.words).any()
+            assert (message.elements != twin.elements).any()
 
 
 @pytest.mark.parametrize("profile", PROFILES)
@@ -106,7 +106,7 @@ def test_masked_words_look_uniform_whatever_they_hide(profile: str, table: int) 
     plan, identities = toy_federation(3, profile, task=TASK)
     seen = view(plan, identities, two_tables(plan)[table])
     uploads = [m for _, _, a in seen if isinstance(m := decode(plan, a), Upload)]
-    data = np.concatenate([m.words for m in uploads]).view(np.uint8)
+    data = np.concatenate([m.elements for m in uploads]).view(np.uint8)
     assert data.size == 8 * 400 * plan.rounds * 3
     assert stats.chisquare(np.bincount(data, minlength=256)).pvalue > 1e-9
     top = data[7::8]  # where an unmasked small number would be 0 or 255

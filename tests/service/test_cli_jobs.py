@@ -156,7 +156,7 @@ def test_a_plan_that_cannot_be_is_refused_before_it_is_sent(
 def test_only_the_owner_of_the_data_decides(run: Run, action: str) -> None:
     code, _, err = run(action, "0" * 32)
     assert code == 3
-    assert "for the role 'silo'" in err
+    assert "needs the configuration of a silo" in err
 
 
 def test_without_a_result_the_analyst_is_told_where_it_is(

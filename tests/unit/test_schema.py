@@ -81,7 +81,7 @@ def test_digest_does_not_depend_on_how_a_number_is_written() -> None:
         ({"max": math.inf}, "finite"),
         ({"min": True}, "min must be a valid number"),
         ({"min": 120}, "min must be below max"),
-        ({"max": 1e101}, "within"),
+        ({"max": 1e101}, "max must be less than or equal to"),
         ({"max": 1e-101}, "min must be below max"),
         ({"type": "float"}, "'number', 'integer', 'boolean' or 'category', got 'float'"),
         ({"missing": "mean"}, "or a number in .0.0, 120.0., got 'mean'"),
@@ -137,10 +137,10 @@ def test_a_schema_with_categories_survives_its_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"categories": ["one"]}, "at least 2 different words"),
-        ({"categories": ["a", "a"]}, "at least 2 different words"),
+        ({"categories": ["one"]}, "at least 2 different texts"),
+        ({"categories": ["a", "a"]}, "at least 2 different texts"),
         ({"categories": ["a", " b"]}, "blanks around"),
-        ({"categories": []}, "at least 2 different words"),
+        ({"categories": []}, "at least 2 different texts"),
         ({"max": 5}, "leave min and max out"),
         ({"missing": "unknown"}, "'drop' or one of the categories, got 'unknown'"),
         ({"missing": 1.0}, "'drop' or one of the categories"),
@@ -442,7 +442,7 @@ def test_a_category_without_its_words_is_to_be_filled_in(tmp_path: Path) -> None
     book.write_text("name,type,min,max,categories\nwork,category,,,\n")
     path.write_text(init_schema(["work"], book, dataset="ward"))
     assert path.read_text().count(FILL_IN) == 1
-    with pytest.raises(PlanError, match="categories must be at least 2 different words"):
+    with pytest.raises(PlanError, match="categories must be at least 2 different texts"):
         Schema.load(path)
 
 

@@ -7,8 +7,10 @@ to write the vectors again::
 
     python tests/vectors/generate_wire.py
 
-It writes ``prg.json``, ``plans.json``, ``frames.json`` and one ``frame_bad_*.json`` for each way in
-which a frame can be wrong; those hold a frame and the words of the error it must give.
+It writes ``prg.json``; ``plans.json``; ``frames.json``, of protocol 1 under a group mask, and
+``frames_2.json``, of protocol 2 under pairwise masks; and one ``plan_bad_*.json``,
+``frame_bad_*.json`` and ``frame_2_bad_*.json`` for each way in which a plan or a frame can be
+wrong; those hold it and the text of the error it must give.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ import hashlib
 import hmac
 import json
 import struct
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -195,6 +199,91 @@ def plan(**changes: Any) -> dict[str, Any]:
     return {**document, **changes}
 
 
+def plan_of_protocol_2(**changes: Any) -> dict[str, Any]:
+    """A plan of a task that is not installed: its layout says all that carrying it takes."""
+    blocks = [{"name": "sums", "shape": [2, 2], "l1": 111877, "l2_squared": 2**32, "weight": 0.5}]
+    document = plan(
+        protocol=2,
+        task={"name": "mystery", "weights": [1, 2.5], "of": {"Größe": None}},
+        layout={
+            "mechanism": "gaussian",
+            "frames": [blocks],
+            "order": [0, 0],
+            "rate": 1.0,
+            "noise_multiplier": 0.0,
+        },
+        code={"distribution": "mysteries", "version": "1.0", "digest": "ab" * 32},
+        profile="pairwise",
+        collusion=1,
+        min_silos=3,
+        fingerprints=[f"ed25519:{number * 64}" for number in "012"],
+    )
+    return {**document, **changes}
+
+
+def counting(**changes: Any) -> dict[str, Any]:
+    """A plan of protocol 2 whose task ships: one count, noised by the discrete Laplace law."""
+    block = {"name": "count", "shape": [1], "l1": 2**16, "l2_squared": 2**32, "weight": 1.0}
+    document = plan(
+        protocol=2,
+        task={"name": "count", "n_features": 1, "frac_bits": 16, "mechanism": "laplace"},
+        budget={"epsilon": 0.1, "delta": 0.0},
+        layout={
+            "mechanism": "laplace",
+            "frames": [[block]],
+            "order": [0],
+            "rate": 1.0,
+            "noise_multiplier": 0.0,
+        },
+        code=None,
+    )
+    return {**document, **changes}
+
+
+def changed(document: dict[str, Any], part: str, **changes: Any) -> dict[str, Any]:
+    return {**document, part: {**document[part], **changes}}
+
+
+def without(document: dict[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in document.items() if key != name}
+
+
+def bad_plans() -> dict[str, tuple[dict[str, Any], str]]:
+    good, count = plan_of_protocol_2(), counting()
+    block = count["layout"]["frames"][0][0]
+
+    def of_block(**changes: Any) -> dict[str, Any]:
+        return changed(count, "layout", frames=[[{**block, **changes}]])
+
+    return {
+        "protocol": ({**good, "protocol": 3}, "protocol 3"),
+        "no_layout": (without(good, "layout"), "lacks 'layout'"),
+        "no_code": (without(good, "code"), "lacks 'code'"),
+        "task_of_protocol_1": (plan(task={"name": "mystery"}), "task must be one of"),
+        "understated_l1": (of_block(l1=2**16 - 1), "layout must be that of task"),
+        "understated_l2": (of_block(l2_squared=2**32 - 1), "layout must be that of task"),
+        "longer_vector": (of_block(shape=[2]), "layout must be that of task"),
+        "another_law": (changed(count, "layout", mechanism="none"), "layout must be that of task"),
+        "unknown_law": (changed(good, "layout", mechanism="cauchy"), "mechanism must be one of"),
+        "order": (changed(good, "layout", order=[0, 1]), "order of a layout"),
+        "no_rounds": (changed(good, "layout", order=[]), "weights of all blocks"),
+        "weights": (changed(good, "layout", order=[0, 0, 0]), "weights of all blocks"),
+        "weight_of_nothing": (of_block(weight=0.0), "weight of block"),
+        "sensitivity_of_nothing": (of_block(l2_squared=0), "sensitivities of block"),
+        "rate": (changed(good, "layout", rate=0.0), "rate must be"),
+        "more_in_layout": (changed(good, "layout", colour="red"), "layout must have"),
+        "no_code_digest": (changed(good, "code", digits="ab"), "plan is not complete"),
+        "minority": ({**plan(), "min_silos": 1}, "min_silos must be in"),
+        "all_collude": ({**good, "collusion": 3}, "collusion must be in"),
+        "fingerprint_twice": (
+            {**good, "fingerprints": good["fingerprints"][:1] * 3},
+            "different ones",
+        ),
+        "published_group": ({**plan(), "publish": True}, "publish must be False"),
+        "run_id": ({**good, "run_id": "0" * 31}, "run_id must be"),
+    }
+
+
 def plan_vectors() -> list[dict[str, str]]:
     lloyd = {
         "name": "lloyd",
@@ -221,6 +310,8 @@ def plan_vectors() -> list[dict[str, str]]:
             schema_digest="ab" * 32,
             **two,
         ),
+        plan_of_protocol_2(),
+        counting(),
     ]
     texts = [canonical(document) for document in documents]
     return [{"text": t, "digest": hashlib.sha256(t.encode("ascii")).hexdigest()} for t in texts]
@@ -241,6 +332,9 @@ def canonical(document: Any) -> str:
 
 
 # --- Frames ---------------------------------------------------------------------------------------
+
+
+Frame = Callable[..., bytes]
 
 
 def frame(
@@ -309,14 +403,17 @@ def listed(*parts: bytes) -> bytes:
     return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
 
 
-def keys(number: int) -> bytes:
-    """Keys under a group mask: identity, box key, head, time, and what one peer signed last."""
+def keys(number: int, rounds: int) -> bytes:
+    """Identity, box key, head, time, keys of each round, what one peer signed last, signature."""
     seen = (2 - number).to_bytes(2, "big") + (9).to_bytes(8, "big")
     time = (1_750_000_000).to_bytes(8, "big")
-    return bytes([number] * 32) + bytes([2] * 32) + bytes([3] * 32) + time + seen + bytes([6] * 64)
+    per_round = b"".join(bytes([20 + t] * 32) for t in range(2 * rounds))
+    fixed = bytes([number] * 32) + bytes([2] * 32) + bytes([3] * 32) + time
+    return fixed + per_round + seen + bytes([6] * 64)
 
 
-def frame_vectors() -> dict[str, Any]:
+def frame_vectors(text: str, frame: Frame, rounds: int) -> dict[str, Any]:
+    """Frames of the plan that `text` is, with keys for so many rounds."""
     tag = bytes(range(32))
     frames = [
         ("open", frame(1, 0, "", confirmations([])), {"confirmations": []}),
@@ -338,10 +435,10 @@ def frame_vectors() -> dict[str, Any]:
         ("close", frame(5, 1, "", confirmations([1])), {"confirmations": [1]}),
         ("done", frame(6, 1, "north", b""), {"sender": "north"}),
         ("invite", frame(7, 0, "", b""), {}),
-        ("keys", frame(8, 0, "north", keys(0)), {"sender": "north"}),
+        ("keys", frame(8, 0, "north", keys(0, rounds)), {"sender": "north"}),
         (
             "roster",
-            frame(9, 0, "", listed(frame(8, 0, "north", keys(0)), frame(8, 0, SILOS[2], keys(2)))),
+            frame(9, 0, "", listed(*(frame(8, 0, SILOS[i], keys(i, rounds)) for i in (0, 2)))),
             {"keys": [0, 2]},
         ),
         ("secrets", frame(10, 0, "south", listed(b"one", b"", b"three")), {"sender": "south"}),
@@ -359,7 +456,7 @@ def frame_vectors() -> dict[str, Any]:
         ("adopted", frame(18, 1, "south", tag), {"sender": "south"}),
     ]
     return {
-        "plan": plan_vectors()[0]["text"],
+        "plan": text,
         "words": [f"{word:016x}" for word in WORDS],
         "frames": [{"kind": kind, "fields": f, "frame": data.hex()} for kind, data, f in frames],
         "statement": signed_text(),
@@ -383,20 +480,22 @@ def signed_text() -> dict[str, str]:
     return {"text": text, "signed": signed.hex()}
 
 
-def bad_frames() -> dict[str, tuple[bytes, str]]:
+def bad_frames(
+    frame: Frame, rounds: int, other_version: int, other_plan: str
+) -> dict[str, tuple[bytes, str]]:
     tag = bytes(range(32))
     body = tag + words(WORDS)
     good = frame(2, 0, "south", body)
-    other = plan_vectors()[1]["digest"]
+    fixed = 104 + 64 * rounds  # bytes of keys before what peers signed
     return {
         "magic": (frame(2, 0, "south", body, magic=b"CLSX"), "version"),
-        "version": (frame(2, 0, "south", body, version=2), "version"),
+        "version": (frame(2, 0, "south", body, version=other_version), "version"),
         "empty": (b"", "cut"),
         "cut_header": (good[:40], "cut"),
         "cut_sender": (good[:75], "bytes behind its header"),
         "cut_body": (good[:-1], "bytes behind its header"),
         "trailing_byte": (good + b"\0", "bytes behind its header"),
-        "digest": (frame(2, 0, "south", body, digest=other), "another plan"),
+        "digest": (frame(2, 0, "south", body, digest=other_plan), "another plan"),
         "session": (frame(2, 0, "south", body, session="0" * 32), "another plan or run"),
         "attempt": (frame(2, 0, "south", body, attempt=1), "attempt"),
         "frac_bits": (frame(2, 0, "south", body, frac_bits=20), "lattice"),
@@ -404,7 +503,7 @@ def bad_frames() -> dict[str, tuple[bytes, str]]:
         "one_word_short": (frame(2, 0, "south", body[:-8]), "4 words"),
         "one_word_long": (frame(2, 0, "south", body + words([5])), "4 words"),
         "half_word": (frame(2, 0, "south", body + b"\0\0\0\0"), "4 words"),
-        "no_tag": (frame(2, 0, "south", tag[:7]), "4 words"),
+        "no_tag": (frame(2, 0, "south", tag[:7]), "cut"),
         "body_length": (frame(2, 0, "south", body, body_len=2**32 - 1), "behind its header"),
         "round": (frame(2, 2, "south", body), "round must be below 2"),
         "unknown_kind": (frame(99, 0, "", b""), "kind 99"),
@@ -419,28 +518,34 @@ def bad_frames() -> dict[str, tuple[bytes, str]]:
             frame(3, 0, "south", survivors([0, 1]) + words(WORDS)),
             "sender is not a party",
         ),
-        "reply_without_list": (frame(3, 0, "", b"\0"), "list of silos"),
-        "reply_cut_list": (frame(3, 0, "", b"\0\x05" + b"\0\0"), "list of silos"),
+        "reply_without_list": (frame(3, 0, "", b"\0"), "cut"),
+        "reply_cut_list": (frame(3, 0, "", b"\0\x05" + b"\0\0"), "cut"),
         "reply_unknown_silo": (
             frame(3, 0, "", survivors([0, 3]) + words(WORDS)),
             "silo number must be below 3",
         ),
-        "confirm_short": (frame(4, 0, "north", bytes(127)), "a hash, a tag"),
+        "confirm_short": (frame(4, 0, "north", bytes(127)), "cut"),
         "statement_cut": (frame(1, 1, "", confirmations([0])[:-1]), "cut"),
         "confirmation_twice": (frame(1, 1, "", confirmations([1, 1])), "listed twice"),
         "confirmations_cut": (frame(1, 1, "", confirmations([1])[:-1]), "cut"),
         "opened_twice": (frame(1, 1, "", confirmations([]) + opened([1, 1])), "listed twice"),
         "opened_cut": (frame(1, 1, "", confirmations([]) + opened([1])[:-1]), "cut"),
-        "keys_cut": (frame(8, 0, "north", keys(0)[:-1]), "cut"),
+        "keys_cut": (frame(8, 0, "north", keys(0, rounds)[:-1]), "cut"),
         "keys_seen_twice": (
-            frame(8, 0, "north", keys(0)[:104] + 2 * keys(0)[104:114] + bytes(64)),
+            frame(
+                8,
+                0,
+                "north",
+                keys(0, rounds)[:fixed] + 2 * keys(0, rounds)[fixed : fixed + 10] + bytes(64),
+            ),
             "listed twice",
         ),
         "roster_of_rosters": (frame(9, 0, "", listed(frame(9, 0, "", b""))), "does not fit"),
         "secrets_cut": (frame(10, 0, "south", listed(b"one")[:-1]), "cut"),
-        "shares_half": (frame(14, 1, "north", bytes(67)), "does not fit"),
+        "shares_half": (frame(14, 1, "north", bytes(67)), "cut"),
         "adopt_of_two": (frame(17, 1, "", survivors([0, 1]) + b"box"), "does not fit"),
-        "keys_of_the_aggregator": (frame(8, 0, "", keys(0)), "sender is not a party"),
+        "keys_of_the_aggregator": (frame(8, 0, "", keys(0, rounds)), "sender is not a party"),
+        "keys_in_a_round": (frame(8, 1, "north", keys(0, rounds)), "round must be below 1"),
         "done_with_body": (frame(6, 1, "north", b"x"), "does not fit"),
     }
 
@@ -457,9 +562,16 @@ def main() -> None:
     rfc_8439_block()
     write("prg.json", prg_vectors())
     write("plans.json", {"plans": plan_vectors()})
-    write("frames.json", frame_vectors())
-    for what, (data, error) in bad_frames().items():
+    one, other, *_, two, _ = plan_vectors()
+    frame_2 = partial(frame, version=2, digest=two["digest"])
+    write("frames.json", frame_vectors(one["text"], frame, 0))
+    write("frames_2.json", frame_vectors(two["text"], frame_2, 2))
+    for what, (data, error) in bad_frames(frame, 0, 2, other["digest"]).items():
         write(f"frame_bad_{what}.json", {"frame": data.hex(), "error": error})
+    for what, (data, error) in bad_frames(frame_2, 2, 1, other["digest"]).items():
+        write(f"frame_2_bad_{what}.json", {"frame": data.hex(), "error": error})
+    for what, (document, error) in bad_plans().items():
+        write(f"plan_bad_{what}.json", {"plan": canonical(document), "error": error})
 
 
 if __name__ == "__main__":

@@ -11,8 +11,8 @@ import pytest
 from cloister.errors import PlanError
 from cloister.schema import Schema
 from cloister_lab.experiments import classify
+from cloister_lab.experiments.catalogue import EXPERIMENTS
 from cloister_lab.experiments.classify import (
-    CLASSIFY,
     METHODS,
     RIVALS,
     SCHEMAS,
@@ -87,13 +87,13 @@ def test_a_method_that_cannot_run_says_why_and_the_page_repeats_it(
     (row,) = measure("theirs", adult, 0, (1.0,))
     assert row["accuracy"] is None
     assert row["skipped"] == "no such package"
-    classify._figures([*rows(ours=[0.8, 0.8]), row], tmp_path)
+    classify.figures([*rows(ours=[0.8, 0.8]), row], tmp_path)
     assert "Not measured: theirs: no such package." in (tmp_path / "classify.md").read_text()
 
 
 def test_the_page_has_losses_against_the_best_baseline(tmp_path: Path) -> None:
     found = rows(**{"naive-bayes": [0.79, 0.81], "exact": [0.82, 0.84]})
-    files = classify._figures(found, tmp_path)
+    files = classify.figures(found, tmp_path)
     assert all(file.stat().st_size > 0 for file in files)
     page = (tmp_path / "classify.md").read_text()
     assert "Baseline: exact, 0.8300." in page
@@ -110,4 +110,4 @@ def test_rivals_are_compared_split_by_split(tmp_path: Path) -> None:
 
 def test_without_its_table_there_is_nothing_to_run_in_full(tmp_path: Path) -> None:
     with pytest.raises(PlanError, match="nothing to run"):
-        run_experiment(CLASSIFY, Settings(out=tmp_path, full=True), quiet=True)
+        run_experiment(EXPERIMENTS["classify"], Settings(out=tmp_path, full=True), quiet=True)

@@ -15,8 +15,8 @@ from cloister.errors import PlanError
 from cloister.jobs import JobResult
 from cloister.testing import SimulatedNoise, ZeroNoise
 from cloister_lab.experiments import coefficients
+from cloister_lab.experiments.catalogue import EXPERIMENTS
 from cloister_lab.experiments.coefficients import (
-    COEFFICIENTS,
     FAMILIES,
     LAWS,
     TRUTHS,
@@ -47,9 +47,11 @@ def statistical(name: str) -> ModuleType:
 
 
 def test_the_small_experiment_writes_a_row_for_each_table_and_its_page(tmp_path: Path) -> None:
-    rows = run_experiment(COEFFICIENTS, Settings(out=tmp_path, repeats=2), quiet=True)
+    rows = run_experiment(
+        EXPERIMENTS["coefficients"], Settings(out=tmp_path, repeats=2), quiet=True
+    )
     assert len(rows) == 8
-    page, table = draw_experiment(COEFFICIENTS, Settings(out=tmp_path))
+    page, table = draw_experiment(EXPERIMENTS["coefficients"], Settings(out=tmp_path))
     assert len(load_tidy(table)) == len(rows)
     text = page.read_text("utf-8")
     assert "`cloister experiments run coefficients`" in text

@@ -128,12 +128,6 @@ def test_runs_of_other_settings_do_not_count_as_finished(
     assert row not in done
 
 
-def test_processes_make_the_same_runs_as_one_process() -> None:
-    data = load("iris")
-    alone, shared = (compare([data], ["lloyd"], [1.0], repeats=3, jobs=j) for j in (1, 2))
-    assert [number(row, "nicv") for row in alone] == [number(row, "nicv") for row in shared]
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [

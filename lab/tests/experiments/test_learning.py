@@ -10,9 +10,9 @@ import pytest
 
 from cloister.tasks.supervised.fedavg import FedAvg
 from cloister_lab.experiments import spu_kmeans
+from cloister_lab.experiments.catalogue import EXPERIMENTS
 from cloister_lab.experiments.credit import STAND_IN, split
 from cloister_lab.experiments.learning import (
-    LEARNING,
     RATE,
     STEPS,
     _clear,
@@ -25,7 +25,7 @@ from cloister_lab.experiments.run import Settings, run_experiment
 
 
 def test_the_small_version_makes_a_row_for_each_way_and_skips_shares(tmp_path: Path) -> None:
-    rows = run_experiment(LEARNING, Settings(tmp_path), quiet=True)
+    rows = run_experiment(EXPERIMENTS["learning"], Settings(tmp_path), quiet=True)
     assert {row["method"] for row in rows} == set(ways(False))
     for row in rows:
         if str(row["method"]).startswith("full MPC"):
@@ -33,7 +33,7 @@ def test_the_small_version_makes_a_row_for_each_way_and_skips_shares(tmp_path: P
         else:
             assert row["skipped"] is None
             assert 0 <= float(str(row["accuracy"])) <= 1
-    page, table = LEARNING.figures(rows, tmp_path)
+    page, table = EXPERIMENTS["learning"].figures(rows, tmp_path)
     text = page.read_text("utf-8")
     assert "| in the clear | 3 | nobody | all records |" in text
     assert "Not measured: full MPC" in text
@@ -50,7 +50,7 @@ def test_silos_that_average_after_each_step_descend_as_in_the_clear(
     equal = replace(problem, silos=tuple(problem.train[i:rows:3] for i in range(3)))
     monkeypatch.setattr(learning, "_ROUNDS", STEPS)
     monkeypatch.setattr(learning, "_LOCAL_STEPS", 1)
-    np.testing.assert_allclose(_open_averaging(equal).told, _clear(equal).told, atol=1e-9)
+    np.testing.assert_allclose(_open_averaging(equal).predicted, _clear(equal).predicted, atol=1e-9)
 
 
 def test_bytes_are_those_of_the_frames() -> None:

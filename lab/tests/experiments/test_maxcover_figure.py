@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
+from cloister_lab.experiments.catalogue import EXPERIMENTS
 from cloister_lab.experiments.maxcover_figure import (
     EPSILON,
     LLOYD,
-    MAX_COVER,
     METHODS,
     Gaussians,
     Images,
@@ -24,18 +24,18 @@ from cloister_lab.experiments.run import (
 
 def test_the_small_version_has_every_method_at_every_k(tmp_path: Path) -> None:
     settings = Settings(tmp_path, repeats=1)
-    rows = run_experiment(MAX_COVER, settings, quiet=True)
+    rows = run_experiment(EXPERIMENTS["maxcover"], settings, quiet=True)
     assert {(row["method"], row["k"]) for row in rows} == {(m, k) for m in METHODS for k in (8, 64)}
     assert {row["n_samples"] for row in rows} == {2000}
     for row in rows:
         assert (row["epsilon"] is None) == (row["private"] == "no") == (row["method"] == LLOYD)
-    files = draw_experiment(MAX_COVER, settings)
+    files = draw_experiment(EXPERIMENTS["maxcover"], settings)
     assert {path.name for path in files} == {"maxcover.png", "means.csv"}
 
 
 def test_the_full_version_is_on_both_tables_where_the_images_are(shared_data: Path) -> None:
-    without = MAX_COVER.units(Settings(Path("unused"), full=True))
-    units = MAX_COVER.units(Settings(Path("unused"), full=True, data_dir=shared_data))
+    without = EXPERIMENTS["maxcover"].units(Settings(Path("unused"), full=True))
+    units = EXPERIMENTS["maxcover"].units(Settings(Path("unused"), full=True, data_dir=shared_data))
     assert len(units) == 2 * len(without) == 2 * 5 * 5 * len(METHODS)
     assert len({unit.key for unit in units}) == len(units)
 

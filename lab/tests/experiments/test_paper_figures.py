@@ -11,7 +11,8 @@ from PIL import Image
 
 from cloister.errors import DataError
 from cloister_lab.experiments import fastlloyd
-from cloister_lab.experiments.all_methods import ALL, gaps_closed, run_method
+from cloister_lab.experiments.all_methods import gaps_closed, run_method
+from cloister_lab.experiments.catalogue import EXPERIMENTS
 from cloister_lab.experiments.datasets import load
 from cloister_lab.experiments.figures import draw_heatmaps, draw_panels
 from cloister_lab.experiments.records import STAMP, TidyRow
@@ -58,7 +59,7 @@ def test_a_table_that_a_method_refuses_is_a_row_with_the_reason(tmp_path: Path) 
     assert row["nicv"] is None
     assert "64 columns" in str(row["refused"])
     (taken,) = run_method(Named("iris"), "fastlloyd", [1.0], 0)
-    files = ALL.figures([row, taken], tmp_path)
+    files = EXPERIMENTS["all-methods"].figures([row, taken], tmp_path)
     page = next(file for file in files if file.suffix == ".md")
     assert "- eugkm: digits" in page.read_text()
 
@@ -74,12 +75,17 @@ def test_every_figure_of_tables_says_that_house_is_missing(
         **{"dataset": "iris", "method": "auto", "epsilon": 1.0, "nicv": 1.0},
         **{"silhouette": 0.0, "davies_bouldin": math.inf, "centroid_mse": 1.0},
     }
-    fastlloyd.FIG2.figures([row], tmp_path)
+    EXPERIMENTS["fastlloyd-fig2"].figures([row], tmp_path)
     assert notes == [NO_HOUSE] * 4
 
 
 def test_units_have_different_keys_and_more_repeats_only_add(tmp_path: Path) -> None:
-    for experiment in (fastlloyd.FIG2, fastlloyd.FIG4, fastlloyd.FIG5, ALL):
+    for experiment in (
+        EXPERIMENTS["fastlloyd-fig2"],
+        EXPERIMENTS["fastlloyd-fig4"],
+        EXPERIMENTS["fastlloyd-fig5"],
+        EXPERIMENTS["all-methods"],
+    ):
         for full in (False, True):
             few, many = (
                 [u.key for u in experiment.units(Settings(tmp_path, full, repeats=r))]

@@ -11,9 +11,9 @@ from cloister_lab.experiments.records import (
     STAMP,
     TidyRow,
     append_tidy,
+    cells_of,
     load_tidy,
     means_of,
-    table_of,
     write_table,
 )
 from cloister_lab.experiments.sweep import METRICS
@@ -72,13 +72,8 @@ def test_means_keep_the_order_of_rows_and_missing_values_of_keys() -> None:
     assert f"{means['b', None]:.1f}" == "1.0 ± 0.0"
     assert means["a", 2].mean == math.inf
     assert means["a", 2].half_or_none is None
-    assert table_of(("m", "e"), {"x": means, "y": {}})[0] == {
-        "m": "b",
-        "e": None,
-        "runs": 2,
-        "x": 1.0,
-        "y": None,
-    }
+    cell = cells_of([{**row, "y": None} for row in (*rows, *rows)], ("m", "e"), "x", "y")[0]
+    assert cell == {"m": "b", "e": None, "runs": 2, "x": means["b", None], "y": None}
 
 
 def test_mean_and_interval_are_those_of_students_t() -> None:

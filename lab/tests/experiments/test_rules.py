@@ -14,7 +14,6 @@ from cloister_lab.experiments.catalogue import EXPERIMENTS
 from cloister_lab.experiments.records import TidyRow
 from cloister_lab.experiments.rules import (
     METHODS,
-    RULES,
     exact_supports,
     frequent,
     made_up_table,
@@ -56,8 +55,8 @@ def test_intervals_cover_what_was_counted_and_most_sets_are_found(rows: list[Tid
 
 
 def test_a_page_a_table_and_a_figure_are_made(rows: list[TidyRow], tmp_path: Path) -> None:
-    page, table, figure = RULES.figures(rows, tmp_path)
-    assert EXPERIMENTS["rules"] is RULES
+    page, table, figure = EXPERIMENTS["rules"].figures(rows, tmp_path)
+    assert EXPERIMENTS["rules"] is EXPERIMENTS["rules"]
     text = page.read_text()
     assert text.count("| made-up |") == len(METHODS)
     assert "cloister experiments run rules" in text
@@ -66,8 +65,10 @@ def test_a_page_a_table_and_a_figure_are_made(rows: list[TidyRow], tmp_path: Pat
 
 
 def test_groceries_are_asked_for_where_they_are(tmp_path: Path) -> None:
-    assert {u.key.split()[0] for u in RULES.units(Settings(tmp_path))} == {"made-up"}
+    assert {u.key.split()[0] for u in EXPERIMENTS["rules"].units(Settings(tmp_path))} == {
+        "name=made-up"
+    }
     (tmp_path / "groceries.txt.gz").touch()
-    found = RULES.units(Settings(tmp_path, full=True, data_dir=tmp_path))
+    found = EXPERIMENTS["rules"].units(Settings(tmp_path, full=True, data_dir=tmp_path))
     assert len(found) == 2 * 20 * len(METHODS)
-    assert found[0].key.startswith("groceries")
+    assert found[0].key.startswith("name=groceries")

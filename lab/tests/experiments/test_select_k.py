@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from cloister_lab.experiments.catalogue import EXPERIMENTS
 from cloister_lab.experiments.run import (
     Settings,
     draw_experiment,
     run_experiment,
 )
-from cloister_lab.experiments.select_k import SELECT_K, as_markdown
+from cloister_lab.experiments.select_k import as_markdown
 
 
 def test_the_small_experiment_writes_a_page_and_a_curve(tmp_path: Path) -> None:
     settings = Settings(out=tmp_path, repeats=2)
-    rows = run_experiment(SELECT_K, settings, quiet=True)
+    rows = run_experiment(EXPERIMENTS["select-k"], settings, quiet=True)
     assert [row["repeat"] for row in rows] == [0, 1]
     for row in rows:
         assert 2 <= int(row["chosen"] or 0) <= 6
         assert len(str(row["gap"]).split()) == 5
-    page, curve = draw_experiment(SELECT_K, settings)
+    page, curve = draw_experiment(EXPERIMENTS["select-k"], settings)
     assert "| iris | 2..6 |" in page.read_text(encoding="utf-8")
     assert curve.read_text(encoding="utf-8").startswith("<svg")
 

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from cloister_lab.experiments.catalogue import EXPERIMENTS
 from cloister_lab.experiments.run import (
     Settings,
     draw_experiment,
     run_experiment,
 )
-from cloister_lab.experiments.subcluster_figures import EPSILONS, INTERNAL_KS, SUBCLUSTER, cost_gaps
+from cloister_lab.experiments.subcluster_figures import EPSILONS, INTERNAL_KS, cost_gaps
 from cloister_lab.experiments.sweep import Named
 
 METHODS = {"kmeans-guarantee", "subcluster", "fastlloyd", "kmeans-guarantee-dp", "subcluster-dp"}
@@ -19,7 +20,7 @@ METHODS = {"kmeans-guarantee", "subcluster", "fastlloyd", "kmeans-guarantee-dp",
 
 def test_the_small_version_has_every_method_epsilon_and_number_of_parts(tmp_path: Path) -> None:
     settings = Settings(tmp_path, repeats=1, only=("iris",))
-    rows = run_experiment(SUBCLUSTER, settings, quiet=True)
+    rows = run_experiment(EXPERIMENTS["subcluster"], settings, quiet=True)
     found = {(row["method"], row["epsilon"], row["internal_k"]) for row in rows}
     parted = {"subcluster", "subcluster-dp"}
     assert found == {
@@ -29,10 +30,10 @@ def test_the_small_version_has_every_method_epsilon_and_number_of_parts(tmp_path
         for parts in (INTERNAL_KS if method in parted else (None,))
     }
     assert len(found) == len(rows)
-    files = draw_experiment(SUBCLUSTER, settings)
+    files = draw_experiment(EXPERIMENTS["subcluster"], settings)
     assert {path.name for path in files} == {"fig3.png", "fig4.png", "means.csv"}
     assert all(path.stat().st_size > 100 for path in files)
-    assert run_experiment(SUBCLUSTER, settings, quiet=True) == rows
+    assert run_experiment(EXPERIMENTS["subcluster"], settings, quiet=True) == rows
 
 
 @pytest.mark.parametrize("method", sorted(METHODS))
@@ -50,7 +51,7 @@ def test_rows_say_what_is_private_and_measure_the_gap(method: str) -> None:
 
 
 def test_the_full_version_is_the_papers() -> None:
-    units = SUBCLUSTER.units(Settings(Path("unused"), full=True))
+    units = EXPERIMENTS["subcluster"].units(Settings(Path("unused"), full=True))
     methods = len(METHODS) - 2 + 2 * len(INTERNAL_KS)
     assert len(units) == methods * (3 * 30 + 10)
     assert len({unit.key for unit in units}) == len(units)

@@ -38,7 +38,7 @@ def test_without_a_python_for_spu_the_row_says_why(
     ]
     assert [bool(row["skipped"]) for row in rows] == [True] * 4
     with pytest.raises(DataError, match="nothing could be measured: SPU's environment"):
-        table3._figures(rows, tmp_path)
+        table3.figures(rows, tmp_path)
     assert not list(tmp_path.iterdir())
 
 
@@ -74,7 +74,7 @@ def test_ratios_are_to_fastlloyd_on_the_same_problem(tmp_path: Path) -> None:
             (20, "SPU ABY3", 30.0, 4000),
         )
     ]
-    table3._figures(rows, tmp_path)
+    table3.figures(rows, tmp_path)
     page = (tmp_path / "table.md").read_text()
     assert "| 10 | 2 | 2 | SPU ABY3 | 5,000 | 1 | 10 | 10 |  |" in page
     assert "| 20 | 2 | 2 | SPU ABY3 | 30,000 | 4 | 30 | 40 |  |" in page

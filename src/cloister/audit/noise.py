@@ -10,16 +10,11 @@ from cloister.audit.noise_laws import Drawn
 from cloister.audit.runs import Log, MakeNoise, system_noise, watched_plan, word_scales
 from cloister.errors import PlanError
 from cloister.hazmat.ring import Integers, to_integers
-from cloister.hazmat.signing import Identity
+from cloister.jobs import make_clients, run_clients
 from cloister.privacy.noise import NoiseKind
 from cloister.protocol.aggregator import Aggregator
-from cloister.protocol.client import Client
 from cloister.protocol.plan import Plan
-from cloister.protocol.session import run_rounds
-from cloister.randomness import new_key
-from cloister.secagg.masks import GroupMask, NoMask
-from cloister.task import BySilo, ByUnit, Profile, Records
-from cloister.transports.inprocess import InProcess
+from cloister.task import BySilo, ByUnit, Profile
 
 _SILOS = 3  # of a job that is not local
 
@@ -91,20 +86,10 @@ def _of_aggregator(plan: Plan, make_noise: MakeNoise | None) -> Integers:
 def _shares(plan: Plan, make_noise: MakeNoise | None) -> Integers:
     """Return the shares of all silos, one silo after the other."""
     table = np.zeros((0, plan.grid.n_features), dtype=np.int32)
-    clients = _signing(plan, make_noise, table)
+    records = {silo: [table] for silo in plan.silos}
+    clients = make_clients(plan, records, noise=make_noise() if make_noise else None).values()
     rows = [[client._share_of_noise(t) for client in clients] for t in range(plan.rounds)]
     return np.concatenate([part for of_silo in zip(*rows, strict=True) for part in of_silo])
-
-
-def _signing(plan: Plan, make_noise: MakeNoise | None, table: Records) -> list[Client]:
-    """Return the silos of a job under pairwise masks."""
-    identities = [Identity.new() for _ in plan.silos]
-    signed = replace(plan, fingerprints=tuple(key.fingerprint for key in identities))
-    noise = make_noise() if make_noise else None
-    return [
-        Client(signed, silo, [table], identity=identity, noise=noise)
-        for silo, identity in zip(plan.silos, identities, strict=True)
-    ]
 
 
 class _Recorded:
@@ -121,14 +106,6 @@ class _Recorded:
         words = self._source.draw(kind, scale, size)
         self.words.append(words.copy())
         return words
-
-
-class _Watched:
-    """A silo whose shares of noise are looked at before it sends them."""
-
-    def __init__(self, client: Client) -> None:
-        self.client = client
-        self.shares = {t: client._share_of_noise(t).copy() for t in range(client.plan.rounds)}
 
 
 @dataclass(frozen=True)
@@ -155,18 +132,17 @@ def whole_job(plan: Plan, make_noise: MakeNoise | None) -> Job:
     table = np.zeros((0, plan.grid.n_features), dtype=np.int32)
     recorded = _Recorded(make_noise)
     rounds = range(plan.rounds)
+    records = {silo: [table] for silo in plan.silos}
+    clients = make_clients(watched, records, noise=make_noise() if make_noise else None)
     if plan.profile == "pairwise":
-        silos = [_Watched(client) for client in _signing(watched, make_noise, table)]
-        clients = [silo.client for silo in silos]
-    else:
-        masker = GroupMask(new_key()) if plan.profile == "group" else NoMask()
-        clients = [Client(watched, silo, [table], masker) for silo in plan.silos]
-    aggregator = Aggregator(clients[0].plan, recorded)
-    for _ in run_rounds(aggregator, InProcess({c.silo: c.handle for c in clients})):
+        shares = [
+            {t: client._share_of_noise(t).copy() for t in rounds} for client in clients.values()
+        ]
+    for _ in run_clients(clients, recorded):
         pass
     noise = np.concatenate([log.noise(t) for t in rounds])
     if plan.rate < 1:
         return Job(noise, None)
     if plan.profile == "pairwise":
-        return Job(noise, np.concatenate([sum(s.shares[t] for s in silos) for t in rounds]))
+        return Job(noise, np.concatenate([sum(of[t] for of in shares) for t in rounds]))
     return Job(noise, np.concatenate(recorded.words))

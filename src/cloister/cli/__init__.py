@@ -1,8 +1,9 @@
 """``cloister``: parse, call the library, print.
 
-Every command is a module with ``add_arguments(parser)`` and ``run(args) -> int``, imported when it
-is asked for; those of the laboratory come by the entry-point group ``cloister.commands``. Results
-go to standard output, warnings and errors to standard error.
+A command is a module, or a value in one, imported when it is asked for. It has
+``add_arguments(parser)``; it, or each of its actions, has ``run(args, out)``, which returns the
+document of ``--json``. Those of the laboratory come by the entry-point group ``cloister.commands``.
+Results go to standard output, warnings and errors to standard error.
 
 Exit codes
 ----------
@@ -34,6 +35,7 @@ from importlib.metadata import entry_points
 from importlib.util import find_spec
 from typing import Any, NoReturn
 
+from cloister.cli.parsers import add_flags, leaves
 from cloister.errors import (
     BudgetExceeded,
     CloisterError,
@@ -48,33 +50,41 @@ from cloister.moved import GET_LAB
 COMMANDS = {
     "demo": "three simulated hospitals on real data, in two seconds",
     "cluster": "private k-means over files, each file a silo",
-    "classify": "learn to tell a column of categories: naive Bayes, logistic regression, forest",
-    "regress": "learn to tell a column of numbers",
-    "rules": "frequent itemsets and association rules over files of baskets",
-    "evaluate": "how good a released model is, on files it has not seen",
-    "outliers": "statistics that tell unusual records; flags stay local",
-    "run": "any task over files, also one of your own",
+    "classify": "train a classifier: naive Bayes, logistic regression or a forest",
+    "regress": "train a linear regression",
+    "rules": "find frequent itemsets and association rules in files of baskets",
+    "evaluate": "measure how good a released model is, on files it has not seen",
+    "outliers": "release statistics that flag unusual records; flags stay local",
+    "run": "run any task over files, including your own",
     "tasks": "list the tasks that ship",
-    "plan": "cost, rounds, bytes and expected error, before anything is spent",
-    "predict": "what a released model says of each record; local",
-    "check": "what a schema's rules meet in a file; local",
+    "plan": "show cost, rounds, bytes and expected error before anything is spent",
+    "predict": "predict for each record with a released model; local",
+    "check": "count what a schema's rules find in a file; local",
     "schema": "draft, validate, hash or compare the data contract",
-    "budget": "show or export what a ledger knows",
-    "compare": "methods x epsilons x data sets x repeats, on public data",
-    "experiments": "run, list and draw the figures and tables, on public data",
-    "audit": "try to refute what a method claims, on records that are made up",
+    "budget": "show or export a ledger, or change a cap",
+    "compare": "compare methods, epsilons and data sets, on public data",
+    "experiments": "run, list and draw the experiments, on public data",
+    "audit": "try to refute what a method claims, on made-up records",
     "ca": "make the certificate authority of a federation",
     "enroll": "request, approve, install and revoke certificates",
-    "config": "check the one configuration file of a coordinator, silo or analyst",
-    "doctor": "look for what would stop a party: clock, names, certificates, disk, versions",
+    "config": "draft or check the configuration file of a coordinator, silo or analyst",
+    "doctor": "check what a party needs: clock, names, certificates, disk, versions",
     "coordinator": "run the coordinator's service",
     "silo": "run a silo's agent",
     "jobs": "submit, list, show, approve, deny, withdraw and cancel federated jobs",
-    "flare": "make an NVIDIA FLARE site safe, and write jobs for one",
+    "flare": "secure an NVIDIA FLARE site, and write jobs for one",
     "ledger": "back up, export, verify and migrate a ledger",
-    "audit-log": "verify the coordinator's or a silo's audit file",
-    "federation": "a coordinator and three silos as real processes, on this machine",
+    "audit-log": "verify the audit file of a coordinator or a silo",
+    "federation": "run a coordinator and three silos as real processes on this machine",
 }
+_SHARED = {
+    **dict.fromkeys(("coordinator", "silo"), "party"),
+    **{
+        name: f"over_files:{name}"
+        for name in ("cluster", "classify", "regress", "rules", "evaluate", "outliers", "run")
+    },
+}
+"""Where a command is if it has no module of its own: a module, or a value in one."""
 EXIT_CODES: dict[type[CloisterError], int] = {
     PlanError: 3,
     DataError: 4,
@@ -113,8 +123,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="replace")  # a "±" must not end a job that was paid for
     try:
         args = _parser(arguments).parse_args(arguments)
-        code: int = args.run(args)
-        return code
+        from cloister.cli.output import Output  # which loads numpy, and --help does not need it
+
+        out = Output.of(args)
+        if (document := args.run(args, out)) is not None:
+            out.document({"command": args.invoked, **document})
+        return out.code
     except SystemExit as stop:  # argparse: help, version, or a wrong command line
         return stop.code if isinstance(stop.code, int) else USAGE
     except CloisterError as error:
@@ -149,8 +163,11 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
             continue
         module = _module(name)
         if module:
+            command.set_defaults(run=getattr(module, "run", None))
             module.add_arguments(command)
-            command.set_defaults(run=module.run)
+            for leaf in leaves(command):
+                add_flags(leaf)
+                leaf.set_defaults(invoked=leaf.prog.removeprefix("cloister "))
         elif {"-h", "--help"} & set(arguments):
             command.epilog = _from_lab(name)
         else:
@@ -164,7 +181,9 @@ def _module(name: str) -> Any:
         return next((entry.load() for entry in entry_points(group=GROUP, name=name)), None)
     if name in NETWORKED and not all(map(find_spec, _SERVICE)):
         raise PlanError(f"{name!r} works over a network: pip install 'cloister[service]'.")
-    return import_module(f"cloister.cli.{name.replace('-', '_')}")
+    place, _, value = _SHARED.get(name, name.replace("-", "_")).partition(":")
+    module = import_module(f"cloister.cli.{place}")
+    return getattr(module, value) if value else module
 
 
 def _from_lab(name: str) -> str:

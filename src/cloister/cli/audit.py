@@ -6,13 +6,14 @@ import argparse
 import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from cloister.audit import Audit, audit_task
 from cloister.audit.checks import case_of
 from cloister.audit.packages import Method, Mutant, methods, mutants
 from cloister.audit.report import summary, verdict, write_report
-from cloister.cli.output import Output, add_flags
-from cloister.cli.run import add_set_argument, load_task, task_options
+from cloister.cli.options import add_set_argument, load_task, task_options
+from cloister.cli.output import Output
 from cloister.display import Table
 from cloister.errors import PlanError
 from cloister.moved import GET_LAB
@@ -33,33 +34,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "where they could have"
     )
     add = parser.add_argument
-    shipped = ", ".join([*_tasks(), *methods()])
     add(
-        "method", nargs="?", metavar="METHOD", help=f"{shipped}, or a class of yours: FILE.py:CLASS"
+        "method",
+        nargs="?",
+        metavar="METHOD",
+        help=", ".join([*installed(), *methods()]) + ", or a class of yours: FILE.py:CLASS",
     )
-    add("--all", action="store_true", help="all methods that say they are private")
-    add("--mutants", action="store_true", help="what is broken on purpose, and must be caught")
+    add("--all", action="store_true", help="audit all methods that claim to be private")
+    add("--mutants", action="store_true", help="check that what is broken on purpose is caught")
     add("--twins", dest="mutants", action="store_true", help=argparse.SUPPRESS)  # its old name
-    add("--epsilon", type=float, default=4.0, metavar="E", help="what is claimed; default: 4")
-    add("--delta", type=float, default=1e-6, metavar="D", help="default: 1e-6")
-    add("--runs", type=int, default=2000, metavar="N", help="in each world; default: 2000")
-    add("--columns", type=int, default=2, metavar="D", help="default: 2")
-    add("--k", type=int, default=2, help="clusters; default: 2")
-    add("--nominal-n", type=int, default=200, metavar="N", help="default: 200")
+    add("--epsilon", type=float, default=4.0, metavar="E", help="claimed epsilon (default: 4)")
+    add("--delta", type=float, default=1e-6, metavar="D", help="claimed delta (default: 1e-6)")
+    add(
+        "--runs",
+        type=int,
+        default=2000,
+        metavar="N",
+        help="runs on each of two data sets (default: 2000)",
+    )
+    add("--columns", type=int, default=2, metavar="D", help="number of columns (default: 2)")
+    add("--k", type=int, default=2, help="number of clusters (default: 2)")
+    add("--nominal-n", type=int, default=200, metavar="N", help="number of records (default: 200)")
     add("--schema", type=Path, help="columns and unit of privacy, instead of made-up ones")
     add_set_argument(parser)
-    add("--out", type=Path, metavar="DIR", help="for audit.md and a picture of each method")
-    add_flags(parser)
+    add("--out", type=Path, metavar="DIR", help="folder for audit.md and a picture of each method")
 
 
-def run(args: argparse.Namespace) -> int:
-    """Audit, say what was found, and return the exit code.
-
-    Raises
-    ------
-    PlanError
-        If nothing or too much is asked for, or no plan can be made.
-    """
+def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
+    """Audit, and say what was found."""
     chosen = bool(args.method) + args.all
     if chosen > 1 or not (chosen or args.mutants):
         raise PlanError(
@@ -70,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
     others, broken = methods(), _mutants() if args.mutants else ()
     if (args.set or args.schema) and (args.all or args.method in others):
         raise PlanError("--set and --schema go with one METHOD that is a task.")
-    out, audits = Output.of(args), []
+    audits = []
     for audit in _audited(args, others):
         audits.append(audit)
         _say(audit, out)
@@ -93,19 +95,17 @@ def run(args: argparse.Namespace) -> int:
         out.warn(f"the claim of {method} is refuted")
     for name in missed:
         out.warn(f"a mutant was not caught: {name}")
-    out.document(
-        {
-            "command": "audit",
-            "audits": [_described(audit) for audit in audits],
-            "mutants": {
-                mutant.name: found.check if found else None for mutant, found in caught.items()
-            },
-            "files": [str(file) for file in files],
-        }
-    )
     if refuted or missed:
-        return ALARM
-    return NO_POWER if powerless else 0
+        out.code = ALARM
+    elif powerless:
+        out.code = NO_POWER
+    return {
+        "audits": [_described(audit) for audit in audits],
+        "mutants": {
+            mutant.name: found.check if found else None for mutant, found in caught.items()
+        },
+        "files": files,
+    }
 
 
 def _tasks() -> dict[str, type[Task]]:
@@ -143,16 +143,12 @@ def _audited(args: argparse.Namespace, others: Mapping[str, Method]) -> Iterator
             if args.set:  # on top of those of the task's own example
                 example = case_of(task, args.columns, args.k, None, schema)
                 options = {**example.options, **task_options(task, args.set)}
-            budget = Budget(args.epsilon, args.delta)
             yield audit_task(task, budget, options=options, schema=schema, **sizes)
 
 
 def _task(name: str) -> type[Task]:
     """Return a task by its name, or of a file."""
-    tasks = installed()
-    if name in tasks:
-        return tasks[name]
-    if ".py:" not in name:
+    if name not in installed() and ".py:" not in name:
         raise PlanError(
             f"METHOD must be one that 'cloister audit --help' names, or FILE.py:CLASS, got "
             f"{name!r}; published methods come with the laboratory: {GET_LAB}."
@@ -167,18 +163,14 @@ def _say(audit: Audit, out: Output) -> None:
         out.say(f"  {'ALARM' if finding.alarms else 'ok':5}  {finding.check}: {finding.evidence}")
 
 
-def _described(audit: Audit) -> dict[str, object]:
-    """Return an audit as JSON-able values."""
+def _described(audit: Audit) -> dict[str, Any]:
+    """Return an audit for programs."""
+    keys = ("method", "details", "pair", "reach", "epsilon_seen", "false_alarm")
     return {
-        "method": audit.method,
+        **{key: getattr(audit, key) for key in keys},
         "verdict": verdict(audit),
         "epsilon": audit.budget.epsilon,
         "delta": audit.budget.delta,
-        "details": audit.details,
-        "pair": audit.pair,
-        "reach": audit.reach,
-        "epsilon_seen": audit.epsilon_seen,
-        "false_alarm": audit.false_alarm,
         "findings": [
             {"check": f.check, "alarms": f.alarms, "evidence": f.evidence} for f in audit.findings
         ],
@@ -191,9 +183,9 @@ def _described(audit: Audit) -> dict[str, object]:
 
 def _command(args: argparse.Namespace) -> str:
     """Return what was called, but for where files go."""
-    words = ["cloister", "audit", *filter(None, [args.method])]
-    words += [f"--{flag}" for flag in ("all", "mutants") if getattr(args, flag)]
+    called = ["cloister", "audit", *filter(None, [args.method])]
+    called += [f"--{flag}" for flag in ("all", "mutants") if getattr(args, flag)]
     claim = f"--epsilon {args.epsilon:g} --delta {args.delta:g}"
     size = f"--columns {args.columns} --k {args.k} --nominal-n {args.nominal_n} --runs {args.runs}"
     own = [f"--schema {args.schema.name}"] if args.schema else []
-    return " ".join([*words, claim, size, *own, *(f"--set {shlex.quote(s)}" for s in args.set)])
+    return " ".join([*called, claim, size, *own, *(f"--set {shlex.quote(s)}" for s in args.set)])

@@ -1,17 +1,18 @@
-"""``cloister budget``: what a ledger knows."""
+"""``cloister budget``: caps, and what was spent, in a ledger."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import math
-import os
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from cloister.cli.options import default_ledger
-from cloister.cli.output import Output, add_flags
+from cloister.cli.output import Output
+from cloister.cli.parsers import Run, actions, write_text
 from cloister.cli.release import NOT_COUNTED
 from cloister.display import Table
 from cloister.errors import LedgerError
@@ -21,59 +22,56 @@ from cloister.privacy.filter import Cost, Limits
 from cloister.privacy.ledger import Ledger
 from cloister.report import number
 
+Document = Mapping[str, Any] | None
 _CHARGED = {"apart": "by each noise", "covered": "as Gaussian", "whole": "as a whole"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    actions = parser.add_subparsers(required=True, metavar="ACTION")
-    show = actions.add_parser("show", help="caps, what is spent and what is left, by data set")
-    show.set_defaults(action=_show)
-    exported = add_export(actions)
-    cap = actions.add_parser("cap", help="give a data set another lifetime cap")
-    cap.set_defaults(action=_cap)
-    close = actions.add_parser("close", help="end a job that crashed; what left stays charged")
-    close.set_defaults(action=_close)
-    for action in (show, exported, cap, close):
-        optional = action in (show, exported)
+    add = actions(parser)
+    show = add("show", "show caps, spent and remaining budgets of each data set", on_ledger(_show))
+    for action in (show, add_export(add)):
         action.add_argument(
             "ledger",
             type=Path,
+            nargs="?",
             metavar="LEDGER",
-            nargs="?" if optional else None,
-            default=default_ledger() if optional else None,
-            help="default: the one that commands charge" if optional else None,
+            default=default_ledger(),
+            help="default: the ledger that commands charge",
         )
-        add_flags(action)
+    cap = add("cap", "change the lifetime cap of a data set", on_ledger(_cap))
+    close = add("close", "end a job that crashed; what left stays charged", on_ledger(_close))
+    for action in (cap, close):
+        action.add_argument("ledger", type=Path, metavar="LEDGER")
     close.add_argument("job", metavar="JOB", help="as 'budget show' names it")
     cap.add_argument("dataset", metavar="DATASET")
     cap.add_argument("--epsilon", type=float, required=True, metavar="E")
-    cap.add_argument("--delta", type=float, metavar="D", help="default: as before")
+    cap.add_argument("--delta", type=float, metavar="D", help="default: unchanged")
 
 
-def add_export(actions: Any) -> argparse.ArgumentParser:
+def add_export(add: Callable[..., argparse.ArgumentParser]) -> argparse.ArgumentParser:
     """Declare the action ``export``, which ``cloister ledger`` has too."""
-    exported: argparse.ArgumentParser = actions.add_parser(
-        "export", help="every entry of the ledger as JSON"
-    )
-    exported.add_argument("--out", type=Path, metavar="FILE", help="default: standard output")
-    exported.set_defaults(action=_export)
-    return exported
+    export = add("export", "write every entry of the ledger as JSON", on_ledger(_export))
+    export.add_argument("--out", type=Path, metavar="FILE", help="default: standard output")
+    return export
 
 
-def run(args: argparse.Namespace) -> int:
-    """Open the ledger, which must exist, and run the action; return the exit code."""
-    if not args.ledger.is_file():
-        raise LedgerError(f"ledger {os.fspath(args.ledger)!r} does not exist; check its path.")
-    ledger = Ledger(args.ledger, behind=getattr(args, "behind", False))
-    try:
-        code: int = args.action(args, ledger, Output.of(args))
-    finally:
-        ledger.dispose()
-    return code
+def on_ledger(action: Callable[..., Document], *, behind: bool = False) -> Run:
+    """Return what opens the ledger, which must exist, for an action of (args, ledger, out)."""
+
+    def run(args: argparse.Namespace, out: Output) -> Document:
+        if not args.ledger.is_file():
+            raise LedgerError(f"ledger {str(args.ledger)!r} does not exist; check its path.")
+        ledger = Ledger(args.ledger, behind=behind)
+        try:
+            return action(args, ledger, out)
+        finally:
+            ledger.dispose()
+
+    return run
 
 
-def _show(args: argparse.Namespace, ledger: Ledger, out: Output) -> int:
+def _show(args: argparse.Namespace, ledger: Ledger, out: Output) -> Document:
     ledger.verify()
     out.say(f"ledger {args.ledger}: every entry verified, head {ledger.head()}")
     out.say(NOT_COUNTED)
@@ -107,57 +105,50 @@ def _show(args: argparse.Namespace, ledger: Ledger, out: Output) -> int:
         headings = ("job", "study", "state", "rounds", "charged", "epsilon if it were alone")
         out.table(Table("Jobs; costs compose, so they do not add up", headings, rows))
     totals = {name: value for name, value in ledger.export().items() if name != "entries"}
-    out.document({"command": "budget show", "ledger": args.ledger, **totals})
-    return 0
+    return {"ledger": args.ledger, **totals}
 
 
 def _by_law(limits: Limits, cost: Cost) -> str:
     """Return a part of the limits as what it is worth to jobs of each law."""
-    words = []
+    parts = []
     if limits.room.mu_squared:
         gaussian = accounting.gdp_epsilon(math.sqrt(cost.mu_squared), limits.cap.delta)
-        words.append(f"epsilon {number(gaussian)} for Gaussian noise")
+        parts.append(f"epsilon {number(gaussian)} for Gaussian noise")
     if limits.room.pure_epsilon:
-        words.append(f"epsilon {number(cost.pure_epsilon)} for other noise")
+        parts.append(f"epsilon {number(cost.pure_epsilon)} for other noise")
     if limits.room.failure_delta:
-        words.append(f"delta {cost.failure_delta:.2g} for jobs charged as a whole")
-    return ", ".join(words)
+        parts.append(f"delta {cost.failure_delta:.2g} for jobs charged as a whole")
+    return ", ".join(parts)
 
 
-def _export(args: argparse.Namespace, ledger: Ledger, out: Output) -> int:
+def _export(args: argparse.Namespace, ledger: Ledger, out: Output) -> Document:
     ledger.verify()
-    document = ledger.export()
-    if args.out:
-        args.out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-        out.say(f"written  {args.out}")
-        out.document({"command": f"{args.command} export", "file": args.out})
-    elif not args.quiet:
-        json.dump(document, sys.stdout, indent=1)
-        sys.stdout.write("\n")
-    return 0
+    text = json.dumps(ledger.export(), indent=1) + "\n"
+    if args.out is None:
+        if not args.quiet:
+            sys.stdout.write(text)
+        return None
+    write_text(args.out, text)
+    out.say(f"written  {args.out}")
+    return {"file": args.out}
 
 
-def _cap(args: argparse.Namespace, ledger: Ledger, out: Output) -> int:
+def _cap(args: argparse.Namespace, ledger: Ledger, out: Output) -> Document:
     before = ledger.cap(args.dataset)
     after = Budget(args.epsilon, before.delta if args.delta is None else args.delta)
     ledger.change_cap(args.dataset, after)
     out.say(f"lifetime cap of {args.dataset}: {before} -> {after}")
     if after.epsilon > before.epsilon or after.delta > before.delta:
-        out.say("What is promised is the larger one now, also for all that was released before.")
-    out.document(
-        {
-            "command": "budget cap",
-            "dataset": args.dataset,
-            "before": {"epsilon": before.epsilon, "delta": before.delta},
-            "after": {"epsilon": after.epsilon, "delta": after.delta},
-        }
-    )
-    return 0
+        out.say(
+            "The larger cap is what is promised from now on, also for everything released before."
+        )
+    budgets = {"before": before, "after": after}
+    values = {key: {"epsilon": b.epsilon, "delta": b.delta} for key, b in budgets.items()}
+    return {"dataset": args.dataset, **values}
 
 
-def _close(args: argparse.Namespace, ledger: Ledger, out: Output) -> int:
+def _close(args: argparse.Namespace, ledger: Ledger, out: Output) -> Document:
     ledger.close(args.job)
     ledger.forget_frames(args.job)
     out.say(f"closed  {args.job}: what left stays charged, the rest is free again")
-    out.document({"command": "budget close", "job": args.job})
-    return 0
+    return {"job": args.job}

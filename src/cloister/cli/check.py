@@ -1,12 +1,13 @@
-"""``cloister check``: what the rules of a schema meet in a file; local."""
+"""``cloister check``: what the rules of a schema find in a file; local."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from cloister.cli.options import add_baskets_argument, source_of
-from cloister.cli.output import Output, add_flags
+from cloister.cli.output import Output
 from cloister.display import Table
 from cloister.schema import Schema
 
@@ -17,28 +18,22 @@ FEW_USABLE = 4
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("file", type=Path, metavar="FILE", help="CSV or Parquet")
-    parser.add_argument("--schema", type=Path, required=True, help="the agreed data contract")
+    parser.add_argument("--schema", type=Path, required=True, help="the data contract")
     add_baskets_argument(parser)
     parser.epilog = f"exit code {FEW_USABLE} if few rows of the file can be used"
-    add_flags(parser)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Count what the rules meet, exactly and for local eyes; return the exit code."""
+def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
+    """Count what the rules find, exactly and for local eyes."""
     from cloister.data import LOCAL_NOTE, check_file
 
-    out = Output.of(args)
     report = check_file(source_of(args.file, args.baskets), Schema.load(args.schema))
     out.pairs(
         [
             ("source", report.source),
             ("rows", f"{report.rows:,}"),
             ("rows used", f"{report.used:,}"),
-            ("lines of a wrong length", f"{report.bad_lines:,}"),
-            ("items outside the catalogue", f"{report.unknown_items:,}"),
-            ("rows without a unit", f"{report.without_unit:,}"),
-            ("rows beyond max_rows", f"{report.beyond_max_rows:,}"),
-            ("of these, units written in two ways", f"{report.merged_units:,}"),
+            *((what, f"{count:,}") for what, count in report.counts()),
         ]
     )
     rows = tuple(
@@ -55,8 +50,7 @@ def run(args: argparse.Namespace) -> int:
     headings = ("column", "out of range", "missing", "wrong type", "unknown category", "")
     out.table(Table("Columns", headings, rows))
     out.say(f"{LOCAL_NOTE.capitalize()}; keep them in this silo.")
-    out.document({"command": "check", **report.to_dict()})
     if report.doubt:
         out.tell_owner(report.doubt)
-        return FEW_USABLE
-    return 0
+        out.code = FEW_USABLE
+    return report.to_dict()

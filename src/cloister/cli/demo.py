@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from cloister.cli.output import Output, add_flags
+from cloister.cli.output import Output
 from cloister.cli.release import Charge, finish, prepare_folder
 from cloister.data import read_source
 from cloister.jobs import Account, run_job
@@ -45,13 +45,17 @@ STORY = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("--out", type=Path, default=Path("cloister-demo"), metavar="DIR")
-    add_flags(parser)
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("cloister-demo"),
+        metavar="DIR",
+        help="folder for all results (default: %(default)s)",
+    )
 
 
-def run(args: argparse.Namespace) -> int:
-    """Run the demonstration; return the exit code."""
-    out = Output.of(args)
+def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
+    """Run the demonstration."""
     out.paragraph(STORY)
     out.say()
     records = patients()
@@ -74,9 +78,9 @@ def run(args: argparse.Namespace) -> int:
             n_clusters=3,
             public_seed=1,
         )
-    code = finish(result, charge, args.out, out, command="demo")
+    document = finish(result, charge, args.out, out)
     out.say(f"Next: open {args.out / 'report.html'}, or 'cloister budget show {path}'.")
-    return code
+    return document
 
 
 def patients() -> np.ndarray[Any, np.dtype[np.float64]]:

@@ -12,8 +12,9 @@ import shutil
 import socket
 import ssl
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from importlib.metadata import version
@@ -21,16 +22,28 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from cloister.cli.config import Check, file_checks, show, verdict
-from cloister.cli.output import Output, add_flags
+from cloister.cli.checks import (
+    OFFLINE,
+    Check,
+    Look,
+    examined,
+    fail,
+    failed,
+    ok,
+    reason,
+    schema_of,
+    show,
+    warn,
+)
+from cloister.cli.output import Output
+from cloister.cli.parsers import add_config
 from cloister.enrolment import KeyFolder, client_context, peer_of
 from cloister.errors import CloisterError
 from cloister.privacy.ledger import Ledger
 from cloister.protocol.plan import PROTOCOL_VERSION
-from cloister.schema import Schema
 from cloister.settings import (
+    AnalystSettings,
     CoordinatorSettings,
-    Settings,
     SiloSettings,
     load_settings,
 )
@@ -43,40 +56,14 @@ _DISK_WARN, _DISK_FAIL = 1 << 30, 50 << 20  # bytes
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("--config", type=Path, required=True, metavar="FILE")
-    add_flags(parser)
+    add_config(parser, "the party's configuration file")
 
 
-def run(args: argparse.Namespace) -> int:
-    """Look at everything; return 0 if nothing failed."""
-    out = Output.of(args)
+def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
+    """Look at everything."""
     settings = load_settings(args.config)
-    checks = examine(settings)
-    show(out, checks)
-    out.document(
-        {
-            "command": "doctor",
-            "file": args.config,
-            "role": settings.role,
-            "checks": [asdict(check) for check in checks],
-        }
-    )
-    return verdict(checks)
-
-
-def examine(settings: Settings) -> list[Check]:
-    """Return every check of a party, in the order in which to mend things."""
-    checks = [_versions(), *file_checks(settings)]
-    match settings:
-        case CoordinatorSettings():
-            checks += [*_descriptors(), _port(settings), _database(settings.database)]
-            checks += _disks(settings.audit_log.parent, *_sqlite_folder(settings.database))
-        case SiloSettings():
-            checks += _disks(settings.ledger.parent, settings.results, settings.audit_log.parent)
-            checks += [*_ledger(settings), *_data(settings)]
-    if not isinstance(settings, CoordinatorSettings):
-        checks += _network(Dialled.of(settings.coordinator, settings.proxy), settings.keys)
-    return checks
+    checks = [_versions(), *examined(settings, OFFLINE), *examined(settings, _LIVE)]
+    return {"file": args.config, "role": settings.role, "checks": show(out, checks)}
 
 
 # On this machine ----------------------------------------------------------------------------------
@@ -88,11 +75,11 @@ def _versions() -> Check:
         f"{platform.python_version()}, {ssl.OPENSSL_VERSION}"
     )
     if ssl.HAS_TLSv1_3:
-        return Check("versions", "ok", found)
-    return Check("versions", "fail", found, "install a Python whose OpenSSL has TLS 1.3.")
+        return ok("versions", found)
+    return fail("versions", found, "install a Python whose OpenSSL has TLS 1.3.")
 
 
-def _descriptors() -> Iterator[Check]:
+def _descriptors(_: CoordinatorSettings) -> Iterator[Check]:
     """Look at how many connections and files the coordinator may have, which raises it itself."""
     from cloister.service.door import descriptors
 
@@ -102,20 +89,26 @@ def _descriptors() -> Iterator[Check]:
     found = f"{most} files and connections at once" + f", now {now}" * (now < most)
     if most < _DESCRIPTORS:
         way_out = "raise the hard limit, with LimitNOFILE=65536 in the unit or with ulimit -Hn."
-        yield Check("descriptors", "warn", found, way_out)
+        yield warn("descriptors", found, way_out)
     else:
-        yield Check("descriptors", "ok", found)
+        yield ok("descriptors", found)
 
 
-def _disks(*folders: Path) -> Iterator[Check]:
-    for folder in sorted({_existing(folder) for folder in folders}):
+def _disks(settings: CoordinatorSettings | SiloSettings) -> Iterator[Check]:
+    files = [settings.audit_log]
+    if isinstance(settings, SiloSettings):
+        files += [settings.ledger, settings.results / "a job"]
+    elif (database := _sqlite_file(settings.database)) is not None:
+        files.append(database)
+    for folder in sorted({_existing(file.parent) for file in files}):
         free = shutil.disk_usage(folder).free
-        name, found = "disk", f"{free / (1 << 30):.1f} GiB free at {folder}"
-        way_out = "free some space; a full disk stops rounds, it loses nothing."
+        found = f"{free / (1 << 30):.1f} GiB free at {folder}"
+        state = fail if free < _DISK_FAIL else warn
         if free < _DISK_WARN:
-            yield Check(name, "fail" if free < _DISK_FAIL else "warn", found, way_out)
+            way_out = "free some space; a full disk stops rounds, but loses nothing."
+            yield state("disk", found, way_out)
         else:
-            yield Check(name, "ok", found)
+            yield ok("disk", found)
 
 
 def _existing(folder: Path) -> Path:
@@ -131,36 +124,33 @@ def _ledger(settings: SiloSettings) -> Iterator[Check]:
     beside = path.with_name(f"{path.name}.head")
     if not path.exists():
         if beside.exists():
-            found = f"{path} is gone, and {beside.name} beside it tells that there was one"
-            yield Check("ledger", "fail", found, "restore the newest copy; see cloister ledger.")
+            found = f"{path} is gone, and {beside.name} beside it says that there was one"
+            yield fail("ledger", found, "restore the newest copy; see cloister ledger.")
         else:
-            yield Check("ledger", "ok", f"none yet at {path}; the first start makes it")
+            yield ok("ledger", f"none yet at {path}; the first start makes it")
         return
     try:
         ledger = Ledger(path)
         try:
             ledger.verify()
             found = f"{len(ledger.entries())} entries verified, head {ledger.head()[:16]}"
-            yield Check("ledger", "ok", found)
+            yield ok("ledger", found)
             if ledger.export()["countersigned"] and not beside.exists():
                 found = f"{beside} is gone, the newest head that peers counter-signed"
                 way_out = "find out who removed it; the next round writes it again."
-                yield Check("ledger head", "warn", found, way_out)
+                yield warn("ledger head", found, way_out)
             yield from _cap(ledger, settings)
         finally:
             ledger.dispose()
     except CloisterError as error:
         way_out = "take no part in jobs until it verifies; see cloister ledger."
-        yield Check("ledger", "fail", str(error), way_out)
+        yield fail("ledger", str(error), way_out)
 
 
 def _cap(ledger: Ledger, settings: SiloSettings) -> Iterator[Check]:
     """Compare what stops an agent that starts: cap, limits and unit of the data set."""
-    try:
-        schema = Schema.load(settings.schema_file)
-    except CloisterError:
-        return  # told already
-    if schema.dataset not in ledger.datasets():
+    schema = schema_of(settings)
+    if schema is None or schema.dataset not in ledger.datasets():
         return
     has = (str(ledger.cap(schema.dataset)), ledger.unit(schema.dataset))
     wants = (str(settings.cap), schema.unit)
@@ -168,22 +158,20 @@ def _cap(ledger: Ledger, settings: SiloSettings) -> Iterator[Check]:
     if settings.split not in (None, split):
         found = f"{split} in the ledger; {settings.split} here"
         way_out = "mend pure_share and failure_share; the ledger's were fixed when it was made."
-        yield Check("limits", "fail", found, way_out)
+        yield fail("limits", found, way_out)
     if has != wants:
         found = f"{has[0]}, unit {has[1]!r} in the ledger; {wants[0]}, unit {wants[1]!r} here"
         way_out = "mend cap_epsilon and cap_delta, or change the cap with 'cloister budget cap'."
-        yield Check("lifetime cap", "fail", found, way_out)
+        yield fail("lifetime cap", found, way_out)
 
 
 def _data(settings: SiloSettings) -> Iterator[Check]:
     """Compare the names of columns; no record is read."""
     from cloister.data import Baskets, header
 
-    source = settings.data.source()
-    try:
-        schema = Schema.load(settings.schema_file)
-    except CloisterError:
-        return  # told already
+    source, schema = settings.data.source(), schema_of(settings)
+    if schema is None:
+        return
     wanted = (*schema.names, *filter(None, [schema.unit_column]))
     try:
         if isinstance(source, Baskets):  # which have a catalogue in place of a header
@@ -192,41 +180,35 @@ def _data(settings: SiloSettings) -> Iterator[Check]:
         else:
             have = set(header(source))
     except CloisterError as error:
-        yield Check("columns", "fail", str(error), "mend the section [data].")
+        yield fail("columns", str(error), "mend the section [data].")
         return
     if absent := [name for name in wanted if name not in have]:
         listed = ", ".join(map(repr, absent))
-        yield Check("columns", "fail", f"no column {listed}", "mend the header or the schema.")
+        yield fail("columns", f"no column {listed}", "mend the header or the schema.")
     else:
-        yield Check("columns", "ok", f"all {len(wanted)} of the schema are there")
+        yield ok("columns", f"all {len(wanted)} of the schema are there")
 
 
-def _port(settings: CoordinatorSettings) -> Check:
+def _port(settings: CoordinatorSettings) -> Iterator[Check]:
     """Try to listen; if somebody does already, see whether it is this coordinator."""
     host, _, port = settings.listen.rpartition(":")
     host = host.strip("[]")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         socket.create_server((host, int(port)), family=family).close()
+        yield ok("port", f"{settings.listen} is free")
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            return _listener(settings, {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host))
+            yield _listener(settings, {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host))
+            return
         why = os.strerror(error.errno or 0) if error.errno else str(error)
-        way_out = "choose an address of this machine."
-        return Check("port", "fail", f"{settings.listen}: {why}", way_out)
-    return Check("port", "ok", f"{settings.listen} is free")
+        yield fail("port", f"{settings.listen}: {why}", "choose an address of this machine.")
 
 
 def _listener(settings: CoordinatorSettings, host: str) -> Check:
-    port = int(settings.listen.rpartition(":")[2])
-    keys = KeyFolder(settings.keys)
-    other = Check(
-        "port",
-        "fail",
-        f"{settings.listen} is in use by something else",
-        "stop what listens there, or choose another port.",
-    )
-    try:
+    port, keys = int(settings.listen.rpartition(":")[2]), KeyFolder(settings.keys)
+    there = None
+    with suppress(OSError, CloisterError):
         context = client_context(keys)
         context.check_hostname = False  # who it is matters, and not how it is reached
         with (
@@ -234,14 +216,13 @@ def _listener(settings: CoordinatorSettings, host: str) -> Check:
             context.wrap_socket(raw) as tls,
         ):
             there, own = peer_of(tls.getpeercert(True) or b""), keys.peer()
-    except (OSError, CloisterError):
-        return other
-    if (there.role, there.fingerprint) != (own.role, own.fingerprint):
-        return other
+    if there is None or (there.role, there.fingerprint) != (own.role, own.fingerprint):
+        found = f"{settings.listen} is in use by something else"
+        return fail("port", found, "stop what listens there, or choose another port.")
     if there.serial != own.serial:
         found = f"{settings.listen}: this coordinator runs with another certificate of its own"
-        return Check("port", "warn", found, "restart it, so that it takes the one in its folder.")
-    return Check("port", "ok", f"{settings.listen}: this coordinator listens there")
+        return warn("port", found, "restart it, so that it takes the one in its folder.")
+    return ok("port", f"{settings.listen}: this coordinator listens there")
 
 
 def _sqlite_file(url: str) -> Path | None:
@@ -249,27 +230,24 @@ def _sqlite_file(url: str) -> Path | None:
     return Path(url.removeprefix(prefix)) if url.startswith(prefix) else None
 
 
-def _sqlite_folder(url: str) -> list[Path]:
-    file = _sqlite_file(url)
-    return [] if file is None else [file.parent]
-
-
-def _database(url: str) -> Check:
+def _database(settings: CoordinatorSettings) -> Iterator[Check]:
     """See whether the database answers; nothing is made in it, and no lock is taken."""
     from cloister.service.store import reach
 
+    url = settings.database
     if (file := _sqlite_file(url)) is None:
         try:
-            return Check("database", "ok", f"{reach(url)} answers")
+            yield ok("database", f"{reach(url)} answers")
         except CloisterError as error:
             way_out = "check that the database runs, its address, its rights and firewalls."
-            return Check("database", "fail", str(error), way_out)
-    way_out = "make the folder, and give it and the file to the account that runs this party."
-    if not os.access(file.parent, os.W_OK | os.X_OK):
-        return Check("database", "fail", f"{file.parent} cannot be written to", way_out)
-    if file.exists() and not os.access(file, os.R_OK | os.W_OK):
-        return Check("database", "fail", f"{file} cannot be written to", way_out)
-    return Check("database", "ok", f"{file} can be written to")
+            yield fail("database", str(error), way_out)
+        return
+    needed = [(file.parent, os.W_OK | os.X_OK)] + [(file, os.R_OK | os.W_OK)] * file.exists()
+    if denied := [path for path, mode in needed if not os.access(path, mode)]:
+        way_out = "make the folder, and give it and the file to the account that runs this party."
+        yield fail("database", f"{denied[0]} cannot be written to", way_out)
+    else:
+        yield ok("database", f"{file} can be written to")
 
 
 # Over the network ---------------------------------------------------------------------------------
@@ -336,13 +314,14 @@ class Dialled:
         return raw
 
 
-def _network(dialled: Dialled, keys: Path) -> list[Check]:
+def _network(settings: SiloSettings | AnalystSettings) -> list[Check]:
     """Go one step after the other towards the coordinator; the first that fails is the last."""
+    dialled = Dialled.of(settings.coordinator, settings.proxy)
     checks: list[Check] = []
     steps: tuple[Callable[[Dialled, Path], list[Check]], ...] = (_dns, _tcp, _talk)
     for step in steps:
-        checks += step(dialled, keys)
-        if verdict(checks):
+        checks += step(dialled, settings.keys)
+        if failed(checks):
             break
     return checks
 
@@ -353,9 +332,9 @@ def _dns(dialled: Dialled, _: Path) -> list[Check]:
     except (OSError, UnicodeError):
         which = "proxy" if dialled.proxied else "coordinator"
         way_out = f"check the name in {which!r} and this machine's DNS."
-        return [Check("dns", "fail", f"{dialled.hop!r} does not resolve", way_out)]
+        return [fail("dns", f"{dialled.hop!r} does not resolve", way_out)]
     addresses = sorted({str(entry[4][0]) for entry in found})
-    return [Check("dns", "ok", f"{dialled.hop} is {', '.join(addresses)}")]
+    return [ok("dns", f"{dialled.hop} is {', '.join(addresses)}")]
 
 
 def _tcp(dialled: Dialled, _: Path) -> list[Check]:
@@ -365,8 +344,8 @@ def _tcp(dialled: Dialled, _: Path) -> list[Check]:
         dialled.connect().close()
     except OSError as error:
         way_out = "check that it runs, address and port, firewalls, and 'proxy' if there is one."
-        return [Check("tcp", "fail", f"{where}{by}: {_words(error)}", way_out)]
-    return [Check("tcp", "ok", f"{where} is reachable{by}")]
+        return [fail("tcp", f"{where}{by}: {reason(error)}", way_out)]
+    return [ok("tcp", f"{where} is reachable{by}")]
 
 
 def _talk(dialled: Dialled, keys: Path) -> list[Check]:
@@ -374,7 +353,7 @@ def _talk(dialled: Dialled, keys: Path) -> list[Check]:
     try:
         context = client_context(KeyFolder(keys))
     except (CloisterError, OSError) as error:
-        return [Check("tls", "fail", _words(error), "mend the keys folder, or enrol again.")]
+        return [fail("tls", reason(error), "mend the keys folder, or enrol again.")]
     checks: list[Check] = []
     connection = http.client.HTTPConnection(dialled.host, dialled.port, timeout=_TIMEOUT)
     try:
@@ -392,15 +371,15 @@ def _talk(dialled: Dialled, keys: Path) -> list[Check]:
         checks += _answered(answer, (before + time.time()) / 2)
     except ssl.SSLCertVerificationError as error:
         way_out = "use the name it was enrolled with, this federation's ca.pem, and a right clock."
-        return [Check("tls", "fail", f"its certificate: {error.verify_message}", way_out)]
+        return [fail("tls", f"its certificate: {error.verify_message}", way_out)]
     except (OSError, http.client.HTTPException, CloisterError) as error:
-        # TLS 1.3 tells that our certificate is refused only when we go on
+        # TLS 1.3 says that our certificate is refused only when we go on
         way_out = (
             "if it is the coordinator, it does not take this party's certificate: see that it was "
             "enrolled, has not expired and was not revoked."
         )
         name = "coordinator" if checks else "tls"
-        return [*checks, Check(name, "fail", _words(error), way_out)]
+        return [*checks, fail(name, reason(error), way_out)]
     finally:
         connection.close()
     return checks
@@ -408,43 +387,39 @@ def _talk(dialled: Dialled, keys: Path) -> list[Check]:
 
 def _handshake(tls: ssl.SSLSocket) -> Check:
     peer = peer_of(tls.getpeercert(True) or b"")
-    told: dict[str, Any] = tls.getpeercert() or {}
-    names = [value for kind, value in told.get("subjectAltName", ()) if kind != "URI"]
+    shown: dict[str, Any] = tls.getpeercert() or {}
+    names = [value for kind, value in shown.get("subjectAltName", ()) if kind != "URI"]
     found = f"{tls.version()}, for {', '.join(names)}, until {peer.not_after:%Y-%m-%d}"
     if peer.role != "coordinator":
         way_out = "check the address; something else of the federation listens there."
-        return Check("tls", "fail", f"the certificate is that of a {peer.role}", way_out)
+        return fail("tls", f"the certificate is that of a {peer.role}", way_out)
     if (peer.not_after - datetime.now(UTC)).days < 30:
-        return Check("tls", "warn", found, "tell the coordinator's operator to renew it.")
-    return Check("tls", "ok", found)
+        return warn("tls", found, "ask the coordinator's operator to renew it.")
+    return ok("tls", found)
 
 
 def _answered(answer: http.client.HTTPResponse, now: float) -> list[Check]:
     if answer.status != 200:
         way_out = "see that this party is enrolled, has not expired and was not revoked."
-        return [Check("coordinator", "fail", f"/healthz answers HTTP {answer.status}", way_out)]
-    checks = [Check("coordinator", "ok", "answers")]
+        return [fail("coordinator", f"/healthz answers HTTP {answer.status}", way_out)]
+    checks = [ok("coordinator", "answers")]
     try:
         theirs = parsedate_to_datetime(answer.getheader("Date", "")).timestamp()
     except (ValueError, TypeError):
-        found, way_out = "the coordinator does not tell its time", "compare the clocks by hand."
-        return [*checks, Check("clock", "warn", found, way_out)]
-    ahead = now - (theirs + 0.5)  # it tells whole seconds
+        found, way_out = "the coordinator does not send its time", "compare the clocks by hand."
+        return [*checks, warn("clock", found, way_out)]
+    ahead = now - (theirs + 0.5)  # it sends whole seconds
     found = f"{abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the coordinator"
     way_out = "set this machine's clock by NTP, and ask the operator to do the same."
-    if abs(ahead) > _SKEW_WARN:
-        state = Check("clock", "fail" if abs(ahead) > _SKEW_FAIL else "warn", found, way_out)
-    else:
-        state = Check("clock", "ok", found)
-    return [*checks, state]
+    if abs(ahead) <= _SKEW_WARN:
+        return [*checks, ok("clock", found)]
+    state = fail if abs(ahead) > _SKEW_FAIL else warn
+    return [*checks, state("clock", found, way_out)]
 
 
-def _words(error: Exception) -> str:
-    """Say what is wrong; words of a library are left out where they may repeat a password."""
-    if isinstance(error, ValueError) and not isinstance(error, CloisterError):
-        return f"{type(error).__name__}"
-    if isinstance(error, ssl.SSLError):
-        return str(error.reason or error.strerror or type(error).__name__).lower().replace("_", " ")
-    if isinstance(error, OSError):
-        return error.strerror or str(error) or type(error).__name__
-    return str(error) or type(error).__name__
+_LIVE: Mapping[type, tuple[Look, ...]] = {
+    CoordinatorSettings: (_descriptors, _port, _database, _disks),
+    SiloSettings: (_disks, _ledger, _data, _network),
+    AnalystSettings: (_network,),
+}
+"""What is looked at beyond files, for each role."""

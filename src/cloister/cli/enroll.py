@@ -9,7 +9,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from cloister.cli.output import Output, add_flags
+from cloister.cli.output import Output
+from cloister.cli.parsers import actions, write_text
 from cloister.enrolment import (
     ROLES,
     Authority,
@@ -19,7 +20,7 @@ from cloister.enrolment import (
     request_fingerprint,
 )
 from cloister.errors import DataError, PlanError
-from cloister.report.text import clean
+from cloister.html import clean
 
 _KIND = "ed25519:"
 _GROUP = 8  # digits read in one breath
@@ -27,57 +28,54 @@ _GROUP = 8  # digits read in one breath
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    actions = parser.add_subparsers(required=True, metavar="ACTION")
-    request = actions.add_parser("request", help="make keys that stay here, and a public request")
+    add = actions(parser)
+    request = add("request", "make keys that stay here, and a public request", _request)
     request.add_argument("--role", required=True, choices=ROLES)
     request.add_argument("--name", required=True, metavar="NAME")
-    request.add_argument("--host", action="append", default=[], metavar="HOST", help="coordinator")
     request.add_argument(
-        "--new-identity", action="store_true", help="another fingerprint, which all must pin anew"
+        "--host",
+        action="append",
+        default=[],
+        metavar="HOST",
+        help="where the coordinator is reached; may be repeated",
+    )
+    request.add_argument(
+        "--new-identity",
+        action="store_true",
+        help="make another fingerprint, which every party must pin again",
     )
     request.add_argument("--out", type=Path, metavar="FILE", help="default: NAME.request.json")
-    request.set_defaults(action=_request)
-    approve = actions.add_parser("approve", help="authority: issue a certificate for a request")
+    approve = add("approve", "authority: issue a certificate for a request", _approve)
     approve.add_argument("request", type=Path, metavar="REQUEST")
     chosen = approve.add_mutually_exclusive_group()
     chosen.add_argument("--fingerprint", metavar="F", help="as the party read it to you")
-    chosen.add_argument("--yes", action="store_true", help="the fingerprint was compared")
+    chosen.add_argument("--yes", action="store_true", help="you have compared the fingerprint")
     approve.add_argument("--days", type=int, default=365, metavar="N", help="default: %(default)s")
     approve.add_argument("--out", type=Path, metavar="FILE", help="default: NAME.grant.json")
-    approve.set_defaults(action=_approve)
-    put = actions.add_parser("install", help="put a granted certificate beside its keys")
-    put.add_argument("grant", type=Path, metavar="GRANT")
-    put.set_defaults(action=_install)
-    revoke = actions.add_parser("revoke", help="authority: revoke the certificates of a name")
+    install = add("install", "put a granted certificate beside its keys", _install)
+    install.add_argument("grant", type=Path, metavar="GRANT")
+    revoke = add("revoke", "authority: revoke the certificates of a name", _revoke)
     revoke.add_argument("name", metavar="NAME")
-    revoke.set_defaults(action=_revoke)
-    show = actions.add_parser("show", help="this party's fingerprint, and when to renew")
-    show.set_defaults(action=_show)
-    for action in (request, put, show):
-        action.add_argument("--keys", type=Path, required=True, metavar="KEYS", help="its folder")
+    show = add("show", "show this party's fingerprint, and when to renew", _show)
+    for action in (request, install, show):
+        action.add_argument("--keys", type=Path, required=True, metavar="KEYS", help="keys folder")
     for action in (approve, revoke):
-        action.add_argument("--ca", type=Path, required=True, metavar="DIR")
-    for action in (request, approve, put, revoke, show):
-        add_flags(action)
+        action.add_argument(
+            "--ca", type=Path, required=True, metavar="DIR", help="folder of the authority"
+        )
 
 
-def run(args: argparse.Namespace) -> int:
-    """Run the action; return the exit code."""
-    args.action(args, Output.of(args))
-    return 0
-
-
-def _request(args: argparse.Namespace, out: Output) -> None:
+def _request(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     path: Path = args.out or Path(f"{args.name}.request.json")
     waited = KeyFolder(args.keys).pending()
     request = make_request(
         args.keys, args.role, args.name, args.host, new_identity=args.new_identity
     )
-    _write(path, request)
+    write_text(path, _as_text(request))
     fingerprint = request_fingerprint(request)
     out.pairs([("request", str(path)), *_fingerprint_lines(fingerprint)])
     out.paragraph(
-        "Send the request to whoever keeps the authority, and read the fingerprint to them and to "
+        "Send the request to whoever keeps the authority. Read the fingerprint to them and to "
         "every silo's owner by telephone. The keys stay here."
     )
     if waited:
@@ -87,10 +85,10 @@ def _request(args: argparse.Namespace, out: Output) -> None:
             "this is a new identity, used once its grant is installed; every peer must pin its "
             "fingerprint before the next job."
         )
-    out.document({"command": "enroll request", "file": path, "fingerprint": fingerprint})
+    return {"file": path, "fingerprint": fingerprint}
 
 
-def _approve(args: argparse.Namespace, out: Output) -> None:
+def _approve(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     authority = Authority(args.ca)
     request = _read(args.request)
     fingerprint = request_fingerprint(request)
@@ -110,12 +108,12 @@ def _approve(args: argparse.Namespace, out: Output) -> None:
         raise PlanError("fingerprint was not confirmed, so nothing was issued; call the party.")
     grant = authority.approve(request, days=args.days)
     path: Path = args.out or Path(f"{request['name']}.grant.json")
-    _write(path, grant)
+    write_text(path, _as_text(grant))
     out.say(f"issued  {path}: send it back; it is public")
-    out.document({"command": "enroll approve", "file": path, "fingerprint": fingerprint})
+    return {"file": path, "fingerprint": fingerprint}
 
 
-def _install(args: argparse.Namespace, out: Output) -> None:
+def _install(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     peer = install(args.keys, _read(args.grant))
     out.pairs(
         [
@@ -124,10 +122,10 @@ def _install(args: argparse.Namespace, out: Output) -> None:
             *_fingerprint_lines(peer.fingerprint),
         ]
     )
-    out.document({"command": "enroll install", "name": peer.name, "fingerprint": peer.fingerprint})
+    return {"name": peer.name, "fingerprint": peer.fingerprint}
 
 
-def _revoke(args: argparse.Namespace, out: Output) -> None:
+def _revoke(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     authority = Authority(args.ca)
     entries = authority.revoke(args.name)
     out.say(f"revoked  {args.name}: {len(entries)} certificate{'s' * (len(entries) > 1)}")
@@ -137,14 +135,14 @@ def _revoke(args: argparse.Namespace, out: Output) -> None:
         "party's keys. Every silo's owner must also take the fingerprint out of their own file: "
         "that is what keeps a party out of the next job."
     )
-    out.document({"command": "enroll revoke", "name": args.name, "revoked": entries})
+    return {"name": args.name, "revoked": entries}
 
 
-def _show(args: argparse.Namespace, out: Output) -> None:
+def _show(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     keys = KeyFolder(args.keys)
     fingerprint = keys.identity().fingerprint
     lines = _fingerprint_lines(fingerprint)
-    document: dict[str, Any] = {"command": "enroll show", "fingerprint": fingerprint}
+    document: dict[str, Any] = {"fingerprint": fingerprint}
     if (keys.path / "tls.pem").is_file():
         peer = keys.peer()
         lines += [
@@ -161,7 +159,7 @@ def _show(args: argparse.Namespace, out: Output) -> None:
     if keys.pending():
         lines.append(("asked for", "another certificate, not installed yet"))
     out.pairs(lines)
-    out.document({**document, "pending": keys.pending()})
+    return {**document, "pending": keys.pending()}
 
 
 def _fingerprint_lines(fingerprint: str) -> list[tuple[str, str]]:
@@ -190,8 +188,5 @@ def _read(path: Path) -> dict[str, Any]:
     return document
 
 
-def _write(path: Path, document: dict[str, Any]) -> None:
-    try:
-        path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise DataError(f"file {str(path)!r} cannot be written: {error.strerror}.") from None
+def _as_text(document: dict[str, Any]) -> str:
+    return json.dumps(document, indent=1) + "\n"

@@ -7,17 +7,18 @@ import signal
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from cloister.cli.demo import DELTA, EPSILON, HOSPITALS, NOMINAL_N, SCHEMA, patients
-from cloister.cli.output import Output, add_flags
-from cloister.display import Bars, Table
+from cloister.cli.output import Output
+from cloister.cli.parsers import actions
+from cloister.cli.release import show_displays
 from cloister.errors import PlanError, ProtocolError
 from cloister.jobs import JobResult, make_plan
 from cloister.privacy.budget import Budget
 from cloister.protocol.plan import Plan
-from cloister.report import as_table
 from cloister.tasks.clustering.auto import Auto
 
 STORY = (
@@ -31,10 +32,12 @@ _SECONDS = 300.0  # after which the demonstration gives up
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    actions = parser.add_subparsers(required=True, metavar="ACTION")
-    demo = actions.add_parser("demo", help="start everything, run a job end to end, tear down")
+    demo = actions(parser)("demo", "start everything, run a job end to end, tear down", _demo)
     demo.add_argument(
-        "--profile", choices=("pairwise", "group"), default="pairwise", help="default: %(default)s"
+        "--profile",
+        choices=("pairwise", "group"),
+        default="pairwise",
+        help="trust model (default: %(default)s)",
     )
     demo.add_argument(
         "--kill-coordinator-in-round",
@@ -45,11 +48,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     demo.add_argument(
         "--keep", type=Path, metavar="DIR", help="keep keys, settings, ledgers and logs there"
     )
-    add_flags(demo)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Run the demonstration; return the exit code."""
+def _demo(args: argparse.Namespace, out: Output) -> dict[str, Any]:
+    """Run the demonstration, in a folder that is kept or not."""
     victim = args.kill_coordinator_in_round
     if victim is not None and not 1 <= victim <= _ROUNDS:
         raise PlanError(f"kill_coordinator_in_round must be in [1, {_ROUNDS}], got {victim}.")
@@ -57,12 +59,12 @@ def run(args: argparse.Namespace) -> int:
         if args.keep.exists() and any(args.keep.iterdir()):
             raise PlanError(f"folder {str(args.keep)!r} must be empty or new.")
         args.keep.mkdir(parents=True, exist_ok=True)
-        return _demonstrate(args, args.keep, Output.of(args))
+        return _demonstrate(args, args.keep, out)
     with tempfile.TemporaryDirectory(prefix="cloister-federation-") as folder:
-        return _demonstrate(args, Path(folder), Output.of(args))
+        return _demonstrate(args, Path(folder), out)
 
 
-def _demonstrate(args: argparse.Namespace, folder: Path, out: Output) -> int:
+def _demonstrate(args: argparse.Namespace, folder: Path, out: Output) -> dict[str, Any]:
     from cloister.local import LocalFederation
 
     begun = time.monotonic()
@@ -102,9 +104,7 @@ def _demonstrate(args: argparse.Namespace, folder: Path, out: Output) -> int:
         say(f"job done in {plan.rounds} rounds; the three silos hold the same result: {same}")
     say("torn down")
     out.say()
-    for display in plan.task.displays(results[0].results, plan.columns):
-        if isinstance(display, Table | Bars):
-            out.table(as_table(display))
+    show_displays(results[0], out)
     out.pairs(
         [
             ("profile", plan.profile),
@@ -114,16 +114,9 @@ def _demonstrate(args: argparse.Namespace, folder: Path, out: Output) -> int:
     )
     if args.keep:
         out.say(f"kept  {args.keep}")
-    out.document(
-        {
-            "command": "federation demo",
-            "profile": plan.profile,
-            "job": job,
-            "same_result": same,
-            "seconds": round(time.monotonic() - begun, 2),
-        }
-    )
-    return 0 if same else 7
+    out.code = 0 if same else 7
+    seconds = round(time.monotonic() - begun, 2)
+    return {"profile": plan.profile, "job": job, "same_result": same, "seconds": seconds}
 
 
 def _write_tables(folder: Path) -> dict[str, Path]:

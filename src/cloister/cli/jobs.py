@@ -1,355 +1,72 @@
-"""``cloister jobs``: what a federation computes, seen from the role of the configuration file.
+"""``cloister jobs``: the jobs of a federation, seen from the role of the configuration file.
 
-An owner of data decides on jobs with the silo's file; an analyst proposes them with the analyst's.
+With a silo's file the owner of the data decides on jobs, see `jobs_silo`; with an analyst's or the
+coordinator's they are proposed and watched, see `jobs_rest`.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from cloister.cli import jobs_rest
-from cloister.cli.options import target_of
-from cloister.cli.output import Output, add_flags
-from cloister.cli.release import show_federated
-from cloister.display import Table
-from cloister.errors import BudgetExceeded, DataError, PlanError
-from cloister.jobs import JobResult
-from cloister.privacy import accounting
-from cloister.privacy.filter import Cost, cheapest, tariffs
-from cloister.privacy.noise import AGGREGATOR_NOISE
-from cloister.protocol.lifecycle import ACCEPT, DENY, GRANTED, WITHDRAW, SiloState, Step
-from cloister.protocol.plan import Plan
-from cloister.report import listed, number, odds_sentence
-from cloister.report.text import warnings_of
+from cloister.cli import jobs_rest, jobs_silo
+from cloister.cli.output import Output
+from cloister.cli.parsers import actions, add_config
+from cloister.cli.proposals import add_proposal_arguments
+from cloister.errors import PlanError
 from cloister.settings import SiloSettings, load_settings
-from cloister.silo.agent import MODEL, close_job
 from cloister.silo.site import Site
-from cloister.silo.store import Job
 
-CONSENT = (
-    "Profile 'group': the guarantee rests on the aggregator really adding the noise, which no silo "
-    "can check."
-)
-
-_BEYOND = "refuses it: beyond the lifetime cap, or the limits it is cut into for each law of noise"
+_SUMMARIES = {
+    "list": "list all jobs",
+    "show": "show one job: its plan in plain words, its members and its cost",
+    "approve": "silo: let a job use these records; the agent reserves its whole cost",
+    "deny": "silo: decline a job",
+    "withdraw": "silo: leave a job; what left stays charged",
+    "result": "show the result of a finished job",
+    "submit": "analyst: propose a job",
+    "cancel": "analyst: cancel a job",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    for name, summary in (
-        ("list", "all jobs, oldest first"),
-        ("show", "one job: its plan in plain words, its members and its cost"),
-        ("approve", "silo: let a job have these records; the agent reserves its whole cost"),
-        ("deny", "silo: decline a job"),
-        ("withdraw", "silo: leave a job; what left stays charged"),
-        ("result", "the result of a finished job"),
-        ("submit", "analyst: propose a job"),
-        ("cancel", "analyst: cancel a job"),
-    ):
-        action = actions.add_parser(name, help=summary, description=f"{summary.capitalize()}.")
-        action.add_argument(
-            "--config", type=Path, required=True, metavar="FILE", help="of the silo or analyst"
-        )
-        if name == "submit":
-            jobs_rest.add_submit_arguments(action)
-        elif name != "list":
+    add = actions(parser)
+    declared = {name: add(name, summary, _run) for name, summary in _SUMMARIES.items()}
+    for name, action in declared.items():
+        add_config(action, "configuration file of the silo or analyst")
+        if name not in ("list", "submit"):
             action.add_argument("job", metavar="JOB", help="its id, or how its id begins")
-        if name == "approve":
-            action.add_argument(
-                "--accept-aggregator-noise",
-                action="store_true",
-                help="for profile 'group': accept that only the aggregator can know whether the "
-                "noise was added",
-            )
-        if name in ("deny", "withdraw"):
-            action.add_argument("--reason", default="", help="deny: told to the coordinator")
-        if name == "result":
-            action.add_argument("--report", type=Path, metavar="FILE", help="write it as HTML too")
-        add_flags(action)
+    add_proposal_arguments(declared["submit"])
+    declared["approve"].add_argument(
+        "--accept-aggregator-noise",
+        action="store_true",
+        help="for profile 'group': accept that only the aggregator can know whether the noise was "
+        "added",
+    )
+    for name in ("deny", "withdraw"):
+        declared[name].add_argument("--reason", default="", help="sent to the coordinator by deny")
+    declared["result"].add_argument(
+        "--report", type=Path, metavar="FILE", help="also write it as HTML"
+    )
 
 
-def run(args: argparse.Namespace) -> int:
-    """Run the action as the role of the configuration; return the exit code."""
+def _run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
+    """Run the action as the role of the configuration."""
     settings = load_settings(args.config)
-    out = Output.of(args)
-    if isinstance(settings, SiloSettings):
-        if args.action not in _AT_SILO:
-            raise PlanError(
-                f"jobs {args.action} is not for the role 'silo'; give an analyst's configuration."
-            )
-        _AT_SILO[args.action](args, Site.of(settings), out)
-        return 0
-    return jobs_rest.run(args, settings, out)
-
-
-def _list(args: argparse.Namespace, site: Site, out: Output) -> None:
-    jobs = site.store().jobs()
-    rows = tuple((job.id, job.state, _asker(job), _priced(job), job.received_at) for job in jobs)
-    headings = ("job", "state", "asked by", "task and epsilon", "received")
-    out.table(Table(f"Jobs at {site.settings.name}", headings, rows))
-    if waiting := sum(job.state == SiloState.WAITING for job in jobs):
-        out.say(f"{waiting} wait for your decision: cloister jobs show JOB, then approve or deny")
-    out.document(
-        {
-            "command": "jobs list",
-            "silo": site.settings.name,
-            "jobs": [
-                {"job": job.id, "state": job.state, "received_at": job.received_at} for job in jobs
-            ],
-        }
-    )
-
-
-def _show(args: argparse.Namespace, site: Site, out: Output) -> None:
-    job = site.store().find(args.job)
-    out.pairs(
-        [
-            ("job", job.id),
-            ("state", job.state + (f", decided by {job.decided_by}" if job.decided_by else "")),
-            *([("because", job.reason)] if job.reason else []),
-            ("received", job.received_at),
-            ("asked by", f"{_asker(job)}  {_pinned(job.proposer, site.settings.analysts)}"),
-            ("task and epsilon", _priced(job)),
-        ]
-    )
-    in_brief = "digest" in json.loads(job.plan)
-    details = _show_in_brief(job, out) if in_brief else _show_plan(job, site, out)
-    out.document(
-        {
-            "command": "jobs show",
-            "job": job.id,
-            "state": job.state,
-            "reason": job.reason,
-            "decided_by": job.decided_by,
-            "received_at": job.received_at,
-            "proposer": job.proposer,
-            **details,
-        }
-    )
-
-
-def _show_in_brief(job: Job, out: Output) -> dict[str, Any]:
-    """Show what is left of the plan of a job that the policy declined when it came."""
-    plan = json.loads(job.plan)
-    out.pairs([("study", plan["study"]), ("plan digest", plan["digest"])])
-    return {"plan_digest": plan["digest"]}
-
-
-def _show_plan(job: Job, site: Site, out: Output) -> dict[str, Any]:
-    """Show a plan, who takes part, what it costs here and what the owner can do."""
-    plan = _plan(site, job)
-    refusal = site.refusal(plan, job.proposer)
-    cost = _cost(plan, site, job)
-    consent = plan.profile == "group"
-    out.pairs(
-        [
-            ("study", plan.study),
-            ("plan digest", plan.digest.hex()),
-            ("columns", listed(plan.columns)),
-            *target_of(plan),
-            ("policy", "allows it" if refusal is None else f"refuses it: {refusal}"),
-            ("ledger", "allows it" if cost.get("fits", True) else _BEYOND),
-        ]
-    )
-    out.say()
-    out.paragraph(plan.describe())
-    if plan.budget:
-        out.paragraph(odds_sentence(plan.events(), plan.unit))
-    if consent:
-        out.paragraph(CONSENT)
-    out.say()
-    members = _members(plan, site)
-    headings = ("silo", "fingerprint", "pinned here")
-    out.table(Table("Members", headings, tuple(tuple(member.values()) for member in members)))
-    out.pairs(_cost_lines(cost))
-    if job.state == SiloState.WAITING:
-        flag = " --accept-aggregator-noise" if consent else ""
-        out.say()
-        out.say(f"to decide: cloister jobs approve {job.id}{flag}, or cloister jobs deny {job.id}")
-    return {
-        "refusal": refusal,
-        "needs_consent": consent,
-        "description": plan.describe(),
-        "members": members,
-        "cost": cost,
-        "plan": plan.to_dict(),
-        "plan_digest": plan.digest.hex(),
-    }
-
-
-def _approve(args: argparse.Namespace, site: Site, out: Output) -> None:
-    store = site.store()
-    job = store.find(args.job)
-    if job.state == SiloState.WAITING:
-        _check_approval(args, site, job, _plan(site, job))
-    if not store.move(job.id, ACCEPT, by="owner"):
-        raise PlanError(f"job {job.id} is {_now(site, job)} already; only a waiting job can be.")
-    out.say(f"accepted  {job.id}")
-    out.say("The agent reserves its cost now and then tells the coordinator; see 'jobs show'.")
-    out.document({"command": "jobs approve", "job": job.id, "state": SiloState.ACCEPTED})
-
-
-def _check_approval(args: argparse.Namespace, site: Site, job: Job, plan: Plan) -> None:
-    """Say at once what would stop the agent; it looks again itself."""
-    refusal = site.refusal(plan, job.proposer)
-    if refusal is not None:
-        raise PlanError(f"the policy refuses job {job.id}: {refusal}")
-    if plan.profile == "group" and not args.accept_aggregator_noise:
-        raise PlanError(f"{CONSENT} Give --accept-aggregator-noise to accept that.")
-    cost = _cost(plan, site, job)
-    if not cost.get("fits", True):
-        raise BudgetExceeded(
-            f"job {job.id} would bring the data set to epsilon={cost['after']:.4g}, above its "
-            f"lifetime cap of {cost['cap']:.6g} or the limits it is cut into for each law of "
-            "noise; deny it."
+    at_silo = isinstance(settings, SiloSettings)
+    known: dict[str, Any] = jobs_silo.ACTIONS if at_silo else jobs_rest.ACTIONS
+    if args.action not in known:
+        role = "an analyst" if at_silo else "a silo, whose owner decides"
+        raise PlanError(
+            f"jobs {args.action} needs the configuration of {role}, got the role {settings.role!r}."
         )
-
-
-def _deny(args: argparse.Namespace, site: Site, out: Output) -> None:
-    reason = args.reason or "the owner declined."
-    _decide(args, site, out, DENY, reason)
-
-
-def _withdraw(args: argparse.Namespace, site: Site, out: Output) -> None:
-    job = _decide(args, site, out, WITHDRAW, args.reason)
-    if job.id in site.store().ran():  # only the agent knows whether it has seen all of the job
-        out.say("Nothing more leaves for it; what left stays charged, the agent frees the rest.")
-        return
-    if site.settings.ledger.exists():
-        ledger = site.ledger()
-        close_job(ledger, job.id)
-        ledger.dispose()
-    out.say("Nothing more leaves for it; what left stays charged, the rest is free again.")
-
-
-def _decide(
-    args: argparse.Namespace, site: Site, out: Output, step: Step[SiloState], reason: str
-) -> Job:
-    store = site.store()
-    job = store.find(args.job)
-    if not store.move(job.id, step, reason=reason, by="owner"):
-        way = "; use 'cloister jobs withdraw'" if step is DENY and job.state in GRANTED else ""
-        raise PlanError(f"job {job.id} is {_now(site, job)} and cannot be {step.target}{way}.")
-    out.say(f"{step.target}  {job.id}")
-    out.document({"command": f"jobs {args.action}", "job": job.id, "state": step.target})
-    return job
-
-
-def _result(args: argparse.Namespace, site: Site, out: Output) -> None:
-    job = site.store().find(args.job)
-    path = site.settings.results / job.id / MODEL
-    if not path.is_file():
-        raise DataError(f"job {job.id} is {job.state} and has no result here.")
-    result = JobResult.load(path, site.tasks)
-    for warning in _warnings(result):
-        out.warn(warning)
-    plan = result.plan
-    show_federated(result, out)
-    out.say(f"model    {path}")
-    if args.report:
-        lines = _cost_lines(_cost(plan, site, job))
-        jobs_rest.report(result, args.report, out, lines)
-    out.document(
-        {
-            "command": "jobs result",
-            "job": job.id,
-            "noise": result.noise,
-            "epsilon": result.epsilon(),
-            "columns": plan.columns,
-            "results": result.results,
-            "survivors": result.survivors,
-            "plan_digest": plan.digest.hex(),
-            "files": {"model": path, "report": args.report},
-        }
-    )
-
-
-def _warnings(result: JobResult) -> tuple[str, ...]:
-    return (CONSENT,) if result.noise == AGGREGATOR_NOISE else warnings_of(result)
-
-
-def _plan(site: Site, job: Job) -> Plan:
-    return Plan.from_dict(json.loads(job.plan), site.tasks)
-
-
-def _now(site: Site, job: Job) -> str:
-    return str(site.store().state(job.id))
-
-
-def _asker(job: Job) -> str:
-    return str(job.proposer.get("name", "nobody"))
-
-
-def _pinned(party: Mapping[str, Any], pins: Mapping[str, str]) -> str:
-    fingerprint = str(party.get("fingerprint", ""))
-    known = fingerprint and pins.get(str(party.get("name"))) == fingerprint
-    return f"{fingerprint or 'without a fingerprint'}, {'pinned' if known else 'NOT PINNED'}"
-
-
-def _priced(job: Job) -> str:
-    plan = json.loads(job.plan)
-    return jobs_rest.priced(plan["task"]["name"], plan["budget"])
-
-
-def _members(plan: Plan, site: Site) -> list[dict[str, str]]:
-    """Return each member with its fingerprint and what this silo has pinned for it."""
-    own = {site.settings.name: site.identity.fingerprint}
-    members = []
-    fingerprints = plan.fingerprints or ("",) * len(plan.silos)
-    for name, fingerprint in zip(plan.silos, fingerprints, strict=True):
-        pinned = {**site.settings.peers, **own}.get(name)
-        verdict = "NO" if pinned is None else "yes" if pinned == fingerprint else "ANOTHER ONE"
-        if name in own and pinned == fingerprint:
-            verdict = "this silo"
-        members.append({"silo": name, "fingerprint": fingerprint, "pinned": verdict})
-    return members
-
-
-def _cost(plan: Plan, site: Site, job: Job) -> dict[str, Any]:
-    """Return what a job costs here: alone, and with all that was spent or reserved before."""
-    events, limits, so_far, booked = plan.events(), site.limits, Cost(), False
-    if site.settings.ledger.exists():
-        ledger = site.ledger()
-        booked = any(record.job == job.id for record in ledger.jobs())
-        limits, so_far = ledger.limits(site.schema.dataset), ledger.cost(site.schema.dataset)
-        ledger.dispose()
-    cost: dict[str, Any] = {
-        "alone": accounting.epsilon(events, limits.cap.delta),
-        "cap": limits.cap.epsilon,
-        "delta": limits.cap.delta,
-    }
-    after = so_far
-    if not booked:  # else its cost is in what was spent
-        cost["before"] = limits.epsilon(so_far)
-        cost["left_before"] = limits.epsilon_left(so_far)
-        after = so_far + tariffs(events, [limits])[0].cost(events)
-        cost["fits"] = cheapest(events, [(limits, so_far)]) is not None
-    return {**cost, "after": limits.epsilon(after), "left_after": limits.epsilon_left(after)}
-
-
-def _cost_lines(cost: Mapping[str, Any]) -> list[tuple[str, str]]:
-    words = {
-        "alone": "this job alone",
-        "before": "spent before it",
-        "left_before": "left before it, for one job",
-        "after": "spent with it",
-        "left_after": "left with it, for one more job",
-        "cap": "lifetime cap",
-    }
-    lines = [(text, f"epsilon {number(cost[key])}") for key, text in words.items() if key in cost]
-    return [*lines, ("all at delta", f"{cost['delta']:.2g}")]
-
-
-_AT_SILO: dict[str, Callable[[argparse.Namespace, Site, Output], None]] = {
-    "list": _list,
-    "show": _show,
-    "approve": _approve,
-    "deny": _deny,
-    "withdraw": _withdraw,
-    "result": _result,
-}
+    if isinstance(settings, SiloSettings):
+        place: Any = nullcontext(Site.of(settings))
+    else:
+        place = jobs_rest.connected(settings)
+    with place as there:
+        document: dict[str, Any] = known[args.action](args, there, out)
+        return document

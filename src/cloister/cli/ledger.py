@@ -6,8 +6,9 @@ import argparse
 import json
 from pathlib import Path
 
-from cloister.cli import budget
-from cloister.cli.output import Output, add_flags
+from cloister.cli.budget import Document, add_export, on_ledger
+from cloister.cli.output import Output
+from cloister.cli.parsers import actions, write_text
 from cloister.enrolment import KeyFolder
 from cloister.errors import LedgerError
 from cloister.privacy.ledger import Ledger, SignedStatement
@@ -26,22 +27,23 @@ _RESTORE = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    actions = parser.add_subparsers(required=True, metavar="ACTION")
-    backup = actions.add_parser("backup", help="a consistent copy, also while the silo runs")
-    backup.add_argument("--out", type=Path, required=True, metavar="COPY", help="a new file")
-    backup.set_defaults(action=_backup)
-    exported = budget.add_export(actions)
-    verify = actions.add_parser("verify", help="check every entry, answer and counter-signed head")
-    verify.set_defaults(action=_verify)
-    older = actions.add_parser("migrate", help="bring a file of an earlier version to this one")
-    older.set_defaults(action=None)
-    told = actions.add_parser("statements", help="write what a peer signed, for that peer")
-    told.add_argument(
-        "--of", required=True, metavar="FINGERPRINT", help="the peer's, as it is pinned"
+    add = actions(parser)
+    backup = add(
+        "backup", "copy the ledger consistently, even while the silo runs", on_ledger(_backup)
     )
-    told.add_argument("--out", type=Path, required=True, metavar="STATEMENTS", help="a new file")
-    told.set_defaults(action=_statements)
-    recover = actions.add_parser("recover", help="take in jobs that an older copy lacks")
+    backup.add_argument("--out", type=Path, required=True, metavar="COPY", help="a new file")
+    statements = add(
+        "statements", "write what a peer signed, for that peer", on_ledger(_statements)
+    )
+    statements.add_argument(
+        "--of", required=True, metavar="FINGERPRINT", help="fingerprint of the peer, as pinned"
+    )
+    statements.add_argument(
+        "--out", type=Path, required=True, metavar="STATEMENTS", help="a new file"
+    )
+    recover = add(
+        "recover", "add the jobs that an older copy lacks", on_ledger(_recover, behind=True)
+    )
     recover.add_argument("--keys", type=Path, required=True, metavar="DIR", help="the silo's keys")
     recover.add_argument(
         "--from",
@@ -52,38 +54,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="STATEMENTS",
         help="files of peers, besides what they showed in jobs",
     )
-    recover.set_defaults(action=_recover, behind=True)
-    clock = actions.add_parser("clock", help="say that the clock is right, and was ahead before")
-    clock.set_defaults(action=_clock)
-    for action in (backup, exported, verify, older, told, recover, clock):
+    others = (
+        add_export(add),
+        add("verify", "check every entry, answer and counter-signed head", on_ledger(_verify)),
+        add("migrate", "convert a file of an earlier version", _migrate),
+        add("clock", "confirm that the clock is right and was ahead before", on_ledger(_clock)),
+    )
+    for action in (backup, statements, recover, *others):
         action.add_argument("ledger", type=Path, metavar="FILE")
-        add_flags(action)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Run the action on a ledger, which must exist; return the exit code."""
-    return _migrate(args) if args.action is None else budget.run(args)
-
-
-def _backup(args: argparse.Namespace, ledger: Ledger, out: Output) -> int:
+def _backup(args: argparse.Namespace, ledger: Ledger, out: Output) -> Document:
     ledger.backup(args.out)
     out.say(f"written  {args.out}, every entry verified")
     out.paragraph(_RESTORE)
-    out.document({"command": "ledger backup", "ledger": args.ledger, "file": args.out})
-    return 0
+    return {"ledger": args.ledger, "file": args.out}
 
 
-def _verify(args: argparse.Namespace, ledger: Ledger, out: Output) -> int:
+def _verify(args: argparse.Namespace, ledger: Ledger, out: Output) -> Document:
     ledger.verify()
     head, count = ledger.head(), len(ledger.entries())
     out.say(f"ledger {args.ledger}: all {count} entries verified, head {head}")
-    out.document(
-        {"command": "ledger verify", "ledger": args.ledger, "entries": count, "head": head}
-    )
-    return 0
+    return {"ledger": args.ledger, "entries": count, "head": head}
 
 
-def _statements(args: argparse.Namespace, ledger: Ledger, out: Output) -> int:
+def _statements(args: argparse.Namespace, ledger: Ledger, out: Output) -> Document:
     held = ledger.remembered(args.of)
     if not held:
         raise LedgerError(f"ledger {str(args.ledger)!r} has no statement of {args.of}; check it.")
@@ -91,35 +86,27 @@ def _statements(args: argparse.Namespace, ledger: Ledger, out: Output) -> int:
         {"text": one.text, "signature": one.signature.hex(), "public": one.public.hex()}
         for one in held
     ]
-    try:
-        with args.out.open("x", encoding="utf-8") as file:
-            json.dump({"format": _FORMAT, "statements": rows}, file, indent=1)
-    except OSError as error:
-        raise LedgerError(
-            f"{str(args.out)!r} cannot be written: {error.strerror}; give another name."
-        ) from error
+    document = {"format": _FORMAT, "statements": rows}
+    write_text(args.out, json.dumps(document, indent=1), new=True)
     out.say(f"written  {args.out}, {len(held)} statements of {args.of}")
-    out.document({"command": "ledger statements", "file": args.out, "statements": len(held)})
-    return 0
+    return {"file": args.out, "statements": len(held)}
 
 
-def _recover(args: argparse.Namespace, ledger: Ledger, out: Output) -> int:
+def _recover(args: argparse.Namespace, ledger: Ledger, out: Output) -> Document:
     statements = [one for source in args.sources for one in _read(source)]
     taken = ledger.recover(KeyFolder(args.keys).identity().public, statements)
     jobs = sorted({said.job for said in taken})
     for job in jobs:
         out.say(f"taken in  {job}, at the full price of its reservation")
-    out.say(f"ledger {args.ledger} is behind nothing that is known: {len(jobs)} jobs were missing")
-    out.document({"command": "ledger recover", "ledger": args.ledger, "jobs": jobs})
-    return 0
+    out.say(f"ledger {args.ledger} lacks nothing that is known: {len(jobs)} jobs were added")
+    return {"ledger": args.ledger, "jobs": jobs}
 
 
-def _clock(args: argparse.Namespace, ledger: Ledger, out: Output) -> int:
+def _clock(args: argparse.Namespace, ledger: Ledger, out: Output) -> Document:
     ledger.confirm_clock()
     at = ledger.entries()[-1].fields["at"]
     out.say(f"noted  the clock is right at {at}; entries of a later time were written too early")
-    out.document({"command": "ledger clock", "ledger": args.ledger, "at": at})
-    return 0
+    return {"ledger": args.ledger, "at": at}
 
 
 def _read(source: Path) -> list[SignedStatement]:
@@ -136,13 +123,12 @@ def _read(source: Path) -> list[SignedStatement]:
         ]
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise LedgerError(
-            f"{str(source)!r} is no file of 'cloister ledger statements'; ask the peer for it."
+            f"{str(source)!r} is not a file of 'cloister ledger statements'; ask the peer for one."
         ) from error
 
 
-def _migrate(args: argparse.Namespace) -> int:
+def _migrate(args: argparse.Namespace, out: Output) -> Document:
     # An older file cannot be opened before this, so this is the one action that gets none.
-    out = Output.of(args)
     changed = migrate(args.ledger)
     ledger = Ledger(args.ledger)
     try:
@@ -151,5 +137,4 @@ def _migrate(args: argparse.Namespace) -> int:
         ledger.dispose()
     what = "migrated, every entry verified" if changed else "has this version's format already"
     out.say(f"ledger {args.ledger}: {what}")
-    out.document({"command": "ledger migrate", "ledger": args.ledger, "changed": changed})
-    return 0
+    return {"ledger": args.ledger, "changed": changed}

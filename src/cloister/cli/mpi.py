@@ -11,13 +11,12 @@ import argparse
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cloister.cli import EXIT_CODES, UNEXPECTED
-from cloister.cli.options import plan_of, source_of
+from cloister.cli.options import named_task, plan_of, source_of
 from cloister.cli.output import Output
 from cloister.cli.release import Charge, finish, name_silos, open_charge, prepare_folder
-from cloister.cli.run import allowed_task, task_options
 from cloister.errors import PlanError
 from cloister.jobs import CONTENT_KEY, result_of
 from cloister.privacy.noise import DiscreteNoise, NoiseSource
@@ -36,20 +35,24 @@ if TYPE_CHECKING:
     from cloister.data import Records
 
 
-def run_rank(args: argparse.Namespace, noise: NoiseSource | None = None) -> int:
-    """Play the part of this rank; an error ends all ranks."""
+def run_rank(
+    args: argparse.Namespace, out: Output, noise: NoiseSource | None = None
+) -> dict[str, Any] | None:
+    """Play the part of this rank and return the document, if it writes one.
+
+    An error ends all ranks.
+    """
     comm = world()
     source = noise or DiscreteNoise()
     try:
-        if comm.rank == 0:
-            _aggregate(args, comm, source)
-        else:
-            _contribute(args, comm, source.label)
+        if comm.rank != 0:
+            return _contribute(args, comm, source.label, out)
+        _aggregate(args, comm, source)
     except BaseException as error:
         codes = (code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
         end_all(next(codes, UNEXPECTED))
         raise
-    return 0
+    return None
 
 
 def _aggregate(args: argparse.Namespace, comm: Comm, noise: NoiseSource) -> None:
@@ -64,7 +67,9 @@ def _aggregate(args: argparse.Namespace, comm: Comm, noise: NoiseSource) -> None
     transport.close()
 
 
-def _contribute(args: argparse.Namespace, comm: Comm, noise: str) -> None:
+def _contribute(
+    args: argparse.Namespace, comm: Comm, noise: str, out: Output
+) -> dict[str, Any] | None:
     """Take part as the silo of this rank; the first silo writes and shows the result."""
     from cloister.data import read_source
 
@@ -72,7 +77,7 @@ def _contribute(args: argparse.Namespace, comm: Comm, noise: str) -> None:
     plan, schema, files = _agree(args)
     plan = replace(plan, run_id=run_id)
     silo, writes = plan.silos[comm.rank - 1], comm.rank == 1
-    out = Output.of(args) if writes else Output(quiet=True)
+    out = out if writes else Output(quiet=True)
     source = source_of(files[silo], args.baskets)
     records = read_source(source, schema, columns=args.columns)
     if records.doubt:
@@ -83,9 +88,10 @@ def _contribute(args: argparse.Namespace, comm: Comm, noise: str) -> None:
     client = _play(plan, silo, records, comm, charge)
     if writes:
         result = result_of(plan, client.history, client.survivors, noise)
-        finish(result, charge, args.out, out, command="run")
-    elif charge:
+        return finish(result, charge, args.out, out)
+    if charge:
         charge.account.ledger.dispose()
+    return None
 
 
 def _play(plan: Plan, silo: str, records: Records, comm: Comm, charge: Charge | None) -> Client:
@@ -108,7 +114,7 @@ def _play(plan: Plan, silo: str, records: Records, comm: Comm, charge: Charge | 
 
 def _agree(args: argparse.Namespace) -> tuple[Plan, Schema, Mapping[str, Path]]:
     """Return the plan of the command line, the same on every rank but for its run."""
-    task = allowed_task(args.task, not_private=args.not_private)
+    task, options = named_task(args)
     files = name_silos(args.files)
     if len(files) < 2:
         raise PlanError("mpi needs two or more files; leave --mpi out for a single silo.")
@@ -118,4 +124,4 @@ def _agree(args: argparse.Namespace) -> tuple[Plan, Schema, Mapping[str, Path]]:
             "that may be public."
         )
     schema = Schema.load(args.schema)
-    return plan_of(args, task, schema, files, task_options(task, args.set)), schema, files
+    return plan_of(args, task, schema, files, options), schema, files

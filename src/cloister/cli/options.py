@@ -1,4 +1,4 @@
-"""Options that several commands share, and the plan they describe."""
+"""Options that several commands share, and the task and the plan that they describe."""
 
 from __future__ import annotations
 
@@ -6,26 +6,31 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
+from cloister.declared import Declaration
 from cloister.errors import PlanError
 from cloister.jobs import make_plan
 from cloister.privacy.budget import Budget, default_delta
 from cloister.protocol.plan import Plan
 from cloister.schema import Schema
 from cloister.task import Task
-from cloister.tasks import TASKS
-from cloister.tasks.clustering import kmeans_tasks
-from cloister.tasks.clustering.select_k import SelectK
+from cloister.tasks import TASKS, from_file, installed
 from cloister.tasks.options import check_known, options_of
 
 LEDGER_VARIABLE = "CLOISTER_LEDGER"
+JOB_OPTIONS = (
+    *("study", "min_silos", "columns", "profile", "collusion", "publish", "upload_slot"),
+    "fingerprints",
+)
+"""Arguments of a command line that are options of :func:`~cloister.jobs.make_plan`."""
 
 
 def default_ledger() -> Path:
-    """Return where commands charge unless told otherwise: one file for everything a user runs.
+    """Return where commands charge by default: one file for everything a user runs.
 
     A ledger for each run would promise nothing: what was spent before would not be in it.
     """
@@ -35,6 +40,9 @@ def default_ledger() -> Path:
         "Library/Application Support" if sys.platform == "darwin" else ".local/share"
     )
     return Path(folder) / "cloister" / "ledger.db"
+
+
+# What is declared ---------------------------------------------------------------------------------
 
 
 def add_job_arguments(parser: argparse.ArgumentParser, *, catalogue: bool = False) -> None:
@@ -48,13 +56,15 @@ def add_job_arguments(parser: argparse.ArgumentParser, *, catalogue: bool = Fals
     )
     add_baskets_argument(parser)
     add_plan_arguments(parser, catalogue=catalogue)
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="for all results")
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="DIR", help="folder for all results"
+    )
     group = parser.add_argument_group("budget")
     group.add_argument(
         "--ledger",
         type=Path,
         metavar="PATH",
-        help=f"where to charge (default: {LEDGER_VARIABLE}, or one ledger for all you run)",
+        help=f"ledger to charge (default: {LEDGER_VARIABLE}, or one ledger for all you run)",
     )
     group.add_argument(
         "--cap-epsilon",
@@ -73,18 +83,18 @@ def add_job_arguments(parser: argparse.ArgumentParser, *, catalogue: bool = Fals
     group.add_argument(
         "--confirm-same-content",
         action="store_true",
-        help="the owner confirms that records which the ledger knows under another name get a "
-        "budget of their own",
+        help="confirm, as the owner, that records which the ledger knows under another name get "
+        "a budget of their own",
     )
 
 
 def add_baskets_argument(parser: argparse.ArgumentParser) -> None:
-    """Declare how market baskets stand in a file; it is never guessed."""
+    """Declare how a file holds market baskets; it is never guessed."""
     parser.add_argument(
         "--baskets",
         metavar="lines[:DELIMITER]|long:BASKET,ITEM",
-        help="files of market baskets, one on each line or one item on each row; the schema is a "
-        "catalogue of items",
+        help="read market baskets, one per line or one item per row; the schema is a catalogue "
+        "of items",
     )
 
 
@@ -100,15 +110,13 @@ def add_plan_arguments(
 ) -> None:
     """Declare what a plan needs; `nominal_n` says whether that must be given."""
     contract = parser.add_mutually_exclusive_group(required=True) if catalogue else parser
-    contract.add_argument(
-        "--schema", type=Path, required=not catalogue, help="the agreed data contract"
-    )
+    contract.add_argument("--schema", type=Path, required=not catalogue, help="the data contract")
     if catalogue:
         contract.add_argument(
             "--catalogue",
             type=Path,
             metavar="ITEMS.txt",
-            help="or the public items, one on each line; the schema is written beside the results",
+            help="the public items, one per line; their schema is written beside the results",
         )
         parser.add_argument(
             "--dataset", metavar="NAME", help="name of the data in the ledger, with --catalogue"
@@ -117,9 +125,11 @@ def add_plan_arguments(
         "--columns",
         type=_names,
         metavar="NAME,NAME,...",
-        help="of the schema, those that the job uses (default: all)",
+        help="columns of the schema that the job uses (default: all)",
     )
-    parser.add_argument("--epsilon", type=float, metavar="E", help="budget; there is no default")
+    parser.add_argument(
+        "--epsilon", type=float, metavar="E", help="privacy budget; there is no default"
+    )
     parser.add_argument(
         "--delta", type=float, metavar="D", help="default: min(1e-6, 1 / (100 nominal-n))"
     )
@@ -128,12 +138,16 @@ def add_plan_arguments(
         type=int,
         required=nominal_n,
         metavar="N",
-        help="public contract value for the number of records in all silos"
+        help="public number of records in all silos, as agreed in a contract"
         + ("" if nominal_n else "; without it, 2%% of the budget buy a noisy count"),
     )
-    parser.add_argument("--study", default="default", help="whose spending this is")
+    parser.add_argument("--study", default="default", help="study whose budget is spent")
     parser.add_argument(
-        "--min-silos", type=int, default=0, metavar="M", help="default: a majority of the silos"
+        "--min-silos",
+        type=int,
+        default=0,
+        metavar="M",
+        help="fewest silos in a round (default: a majority)",
     )
 
 
@@ -147,12 +161,16 @@ def add_kmeans_arguments(parser: argparse.ArgumentParser, *, required: bool = Tr
         metavar="K|auto:LOW..HIGH",
         help="number of clusters; 'auto:2..12' chooses one from released counts",
     )
-    group.add_argument("--algorithm", choices=tuple(kmeans_tasks()), default="auto")
+    group.add_argument(
+        "--algorithm",
+        choices=_Algorithms(),
+        default="auto",
+        metavar="NAME",
+        help="one of %(choices)s (default: auto)",
+    )
     group.add_argument("--alpha", type=float, help="fastlloyd: radius as a part of the box")
     group.add_argument(
-        "--rounds",
-        type=int,
-        help="default: by the method's error model; fixed by the plan for auto",
+        "--rounds", type=int, help="default: by the method's error model; auto fixes its own"
     )
     group.add_argument(
         "--keep-empty",
@@ -161,106 +179,103 @@ def add_kmeans_arguments(parser: argparse.ArgumentParser, *, required: bool = Tr
         "them where an average cluster stands well out of the noise)",
     )
     group.add_argument(
-        "--public-seed", type=int, default=0, help="of the starting centres, known to all"
+        "--public-seed", type=int, default=0, help="seed of the starting centres, known to all"
     )
 
 
-def add_target_arguments(
-    parser: argparse.ArgumentParser, methods: Sequence[str], meaning: str
-) -> None:
-    """Declare what the commands take that learn to tell a column."""
-    group = parser.add_argument_group("learning")
-    group.add_argument("--target", required=True, metavar="COLUMN", help=meaning)
-    group.add_argument("--method", choices=methods, default=methods[0])
-    group.add_argument(
-        "--reference",
-        action="append",
-        default=[],
-        metavar="COLUMN=CATEGORY",
-        help="linear and logistic: category that others of its column are compared with, by "
-        "default the first; may be repeated",
+class _Algorithms(Collection[str]):
+    """Names of the k-means that are installed; listing them imports all tasks, a look-up one."""
+
+    def __contains__(self, name: object) -> bool:
+        from cloister.tasks.clustering import is_kmeans
+
+        return name in installed() and is_kmeans(installed()[str(name)])
+
+    def __iter__(self) -> Iterator[str]:
+        from cloister.tasks.clustering import kmeans_tasks
+
+        return iter(kmeans_tasks())
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+def add_task_arguments(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
+    """Declare how a task is named, and given its options."""
+    parser.add_argument(
+        "--task",
+        required=required,
+        metavar="NAME|FILE.py:CLASS",
+        help="a task of 'cloister tasks', or a class in a file of yours, which is executed",
     )
-    add_prepare_arguments(group)
-
-
-def reference_options(args: argparse.Namespace, task: type[Task]) -> dict[str, dict[str, str]]:
-    """Return the option that gives columns their reference categories, if the user has any.
-
-    Raises
-    ------
-    PlanError
-        If the method compares no categories, or one is not ``COLUMN=CATEGORY``, each column once.
-    """
-    if not args.reference:
-        return {}
-    check_known(task, ["reference"])
-    found: dict[str, str] = {}
-    for text in args.reference:
-        column, _, category = text.partition("=")
-        if not (column and category):
-            raise PlanError(f"reference must be COLUMN=CATEGORY, got {text!r}.")
-        if column in found:
-            raise PlanError(f"reference of column {column!r} is given twice; give one category.")
-        found[column] = category
-    return {"reference": found}
-
-
-def add_prepare_arguments(group: argparse._ActionsContainer) -> None:
-    """Declare the steps before the last one."""
-    group.add_argument(
-        "--prepare",
-        action="append",
-        default=[],
-        metavar="STEP[:NAME=VALUE,...]",
-        help="a step before, such as bounds, standardise or pca:n_components=5; may be repeated; "
-        "all steps are one plan with one cost",
+    add_set_argument(parser)
+    parser.add_argument(
+        "--not-private", action="store_true", help="allow a task whose release is not private"
     )
-    group.add_argument(
-        "--shares",
-        type=_shares,
-        metavar="S,S,...",
-        help="parts of the budget, one for each step, the last included",
-    )
+
+
+def add_set_argument(group: argparse._ActionsContainer) -> None:
+    """Declare how a task is given its own options."""
     group.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="an option of the method's own; may be repeated",
+        help="an option of the task, such as n_clusters=3, see 'cloister tasks'; may be repeated",
     )
+
+
+def add_options(
+    group: argparse._ActionsContainer, task: type[Task], special: Mapping[str, Mapping[str, Any]]
+) -> None:
+    """Declare every option of a task by what the task says of it; some in a `special` way."""
+    for one in options_of(task):
+        arguments = {**_argument(one), **special.get(one.name, {})}
+        group.add_argument(f"--{one.name.replace('_', '-')}", **arguments)
+
+
+def _argument(one: Declaration) -> dict[str, Any]:
+    """Return what argparse has to know of an option of a single value."""
+    kind = _plain(one.kind)
+    shown = "" if one.default in (None, "") else f" (default: {one.default})"
+    values = {"choices": get_args(kind)} if get_origin(kind) is Literal else {"type": kind}
+    return {"default": one.default, "help": f"{one.help}{shown}".replace("%", "%%"), **values}
+
+
+def _plain(kind: Any) -> Any:
+    """Return the type in an annotation, which may allow None beside it."""
+    if get_origin(kind) is Annotated:
+        return _plain(get_args(kind)[0])
+    if get_origin(kind) in (Union, UnionType):
+        return next(_plain(part) for part in get_args(kind) if part is not NoneType)
+    return kind
+
+
+def options_from(args: argparse.Namespace, task: type[Task]) -> dict[str, Any]:
+    """Return the options of a task whose command line has all of them."""
+    return {one.name: getattr(args, one.name) for one in options_of(task)}
+
+
+# How values are read ------------------------------------------------------------------------------
 
 
 def _names(text: str) -> tuple[str, ...]:
     names = tuple(name.strip() for name in text.split(","))
     if not all(names):
-        raise argparse.ArgumentTypeError(f"must be names with commas between, got {text!r}")
+        raise argparse.ArgumentTypeError(f"must be names separated by commas, got {text!r}")
     return names
 
 
-def _shares(text: str) -> list[float]:
+def _clusters(text: str) -> int | range:
+    """Read a number of clusters, or the numbers to choose from."""
+    low, dots, high = text.removeprefix("auto:").partition("..")
     try:
-        return [float(part) for part in text.split(",")]
+        if not (text.startswith("auto:") and dots):
+            return int(text)
+        return range(int(low), int(high) + 1)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"must be numbers such as 0.2,0.8, got {text!r}") from None
-
-
-def prepared(
-    args: argparse.Namespace, task: type[Task], options: Mapping[str, Any]
-) -> tuple[type[Task], dict[str, Any]]:
-    """Return the task of a command line, behind the steps that prepare its records, if any."""
-    if not args.prepare:
-        if args.shares:
-            raise PlanError("shares go with --prepare; leave them out.")
-        return task, dict(options)
-    steps = [_step(text) for text in args.prepare]
-    given = {"shares": args.shares} if args.shares else {}
-    return TASKS["pipeline"], {"steps": [*steps, (task.name, dict(options))], **given}
-
-
-def _step(text: str) -> tuple[str, dict[str, Any]]:
-    """Read ``pca:n_components=5,...``."""
-    name, _, rest = text.partition(":")
-    return name, named_values(rest.split(",") if rest else ())
+        message = f"must be a number or a choice such as auto:2..12, got {text!r}"
+        raise argparse.ArgumentTypeError(message) from None
 
 
 def named_values(pairs: Iterable[str]) -> dict[str, Any]:
@@ -277,35 +292,73 @@ def named_values(pairs: Iterable[str]) -> dict[str, Any]:
     return options
 
 
-def _clusters(text: str) -> int | range:
-    """Read a number of clusters, or the numbers to choose from."""
-    low, dots, high = text.removeprefix("auto:").partition("..")
-    try:
-        if not (text.startswith("auto:") and dots):
-            return int(text)
-        return range(int(low), int(high) + 1)
-    except ValueError:
-        message = f"must be a number or a choice such as auto:2..12, got {text!r}"
-        raise argparse.ArgumentTypeError(message) from None
+# The task and the plan ----------------------------------------------------------------------------
 
 
 def kmeans_task(args: argparse.Namespace) -> tuple[type[Task], dict[str, Any]]:
     """Return the k-means task of a command line, and its options."""
-    if isinstance(args.k, range) and args.algorithm != "auto":
-        raise PlanError(f"k is chosen by algorithm auto only, got {args.algorithm}; give k.")
-    if isinstance(args.k, range):
-        task: type[Task] = SelectK
-        options = {"min_clusters": args.k.start, "max_clusters": args.k.stop - 1}
+    options: dict[str, Any] = {"public_seed": args.public_seed}
+    if not isinstance(args.k, range):
+        task = installed()[args.algorithm]
+        options["n_clusters"] = args.k
+    elif args.algorithm == "auto":
+        task = TASKS["selectk"]
+        options |= {"min_clusters": args.k.start, "max_clusters": args.k.stop - 1}
     else:
-        task = kmeans_tasks()[args.algorithm]
-        options = {"n_clusters": args.k}
+        raise PlanError(f"k is chosen by algorithm auto only, got {args.algorithm}; give k.")
     keep = False if args.keep_empty else None
     given = {"alpha": args.alpha, "rounds": args.rounds, "relocate_empty": keep}
     asked = {name: value for name, value in given.items() if value is not None}
     check_known(task, asked)
     if any(one.name == "relocate_empty" for one in options_of(task)):
         asked["relocate_empty"] = keep
-    return task, {**options, "public_seed": args.public_seed, **asked}
+    return task, {**options, **asked}
+
+
+def chosen_task(args: argparse.Namespace) -> tuple[type[Task], dict[str, Any]]:
+    """Return the task that --task names, or the k-means that --k asks for, and its options."""
+    if bool(args.task) == (args.k is not None):
+        raise PlanError(
+            "either k for k-means or a task must be given; a task has its options from --set, such "
+            "as --set n_clusters=3."
+        )
+    return named_task(args) if args.task else kmeans_task(args)
+
+
+def named_task(args: argparse.Namespace) -> tuple[type[Task], dict[str, Any]]:
+    """Return the task that a command line names, and its options.
+
+    Raises
+    ------
+    PlanError
+        If there is no such task or option, or it is not private and the user does not accept that.
+    """
+    task = load_task(args.task)
+    if not task.private and not args.not_private:
+        raise PlanError(
+            f"task {task.name!r} is NOT PRIVATE: it releases exact values; give --not-private if "
+            "the records may be seen by everybody."
+        )
+    return task, task_options(task, args.set)
+
+
+def load_task(name: str) -> type[Task]:
+    """Return a task that is installed, or the class that ``path/to/file.py:ClassName`` names."""
+    known = installed()
+    if name in known:
+        return known[name]
+    if not name.rpartition(":")[0].endswith(".py"):
+        raise PlanError(
+            f"task must be one of {sorted(known)} or path/to/file.py:ClassName, got {name!r}."
+        )
+    return from_file(name)
+
+
+def task_options(task: type[Task], pairs: Iterable[str]) -> dict[str, Any]:
+    """Read ``name=value`` pairs of a task's own options; a value is JSON, or else text."""
+    options = named_values(pairs)
+    check_known(task, options)
+    return options
 
 
 def schema_of_model(path: Path, plan: Plan) -> Schema:
@@ -314,6 +367,12 @@ def schema_of_model(path: Path, plan: Plan) -> Schema:
     if schema.digest() != plan.schema_digest:
         raise PlanError("schema is not that of the model: their digests differ; give the original.")
     return schema.select(plan.columns)
+
+
+def job_options(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the options of the job, as against those of its task, that a command line has."""
+    given = vars(args)
+    return {name: given[name] for name in JOB_OPTIONS if name in given}
 
 
 def plan_of(
@@ -333,15 +392,13 @@ def plan_of(
         silos,
         budget=_budget(args, task),
         nominal_n=args.nominal_n or max(1, int(options.get("n_clusters", 1))),
-        study=args.study,
-        min_silos=args.min_silos,
-        columns=args.columns,
+        **job_options(args),
         **options,
     )
 
 
 def target_of(plan: Plan) -> list[tuple[str, str]]:
-    """Name the column that a job learns to tell, or measures another against."""
+    """Name the column that a job predicts, or measures another against."""
     at = getattr(plan.task, "target", getattr(plan.task, "truth", None))
     return [] if at is None else [("target", plan.columns[at])]
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cloister.display import Table
-from cloister.report.text import cell_text, clean
+from cloister.html import clean
+from cloister.report.text import cell_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,49 +26,48 @@ _WIDTH, _WIDEST = 100, 400  # of text and of tables where there is no terminal
 _MAX_COLUMNS = 9  # of a table on the screen; the report has all
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the options that every command has."""
-    group = parser.add_argument_group("output")
-    group.add_argument("--json", action="store_true", help="one JSON document, and nothing else")
-    group.add_argument("--quiet", action="store_true", help="warnings and errors only")
-    group.add_argument(
-        "--traceback",
-        action="store_true",
-        help="show the whole of an unexpected error; it may hold records",
-    )
-
-
 @dataclass
 class Output:
-    """Where a command's words go.
+    """Where the text of a command goes.
 
     Parameters
     ----------
     json, quiet : bool
-        Say nothing but the document; say nothing at all. Warnings are always said.
+        Write nothing but the document; write nothing at all. Warnings are always written.
+    warnings : list of str
+        Those that the document repeats.
+    code : int
+        Exit code of the process, unless there is an error.
     """
 
     json: bool = False
     quiet: bool = False
     warnings: list[str] = field(default_factory=list)
+    code: int = 0
 
     @classmethod
     def of(cls, args: argparse.Namespace) -> Output:
         """Return the output that a command line asks for."""
-        return cls(json=args.json, quiet=args.quiet)
+        return cls(getattr(args, "json", False), getattr(args, "quiet", False))
 
     @property
-    def _speaks(self) -> bool:
+    def for_people(self) -> bool:
+        """Whether text for people is wanted."""
         return not (self.json or self.quiet)
+
+    def raw(self, text: str) -> None:
+        """Write text of which other programs read every character."""
+        if self.for_people:
+            sys.stdout.write(text)
 
     def say(self, text: str = "") -> None:
         """Write one line, never broken."""
-        if self._speaks:
+        if self.for_people:
             sys.stdout.write(clean(text) + "\n")
 
     def paragraph(self, text: str) -> None:
         """Write text broken at words."""
-        if self._speaks:
+        if self.for_people:
             _console(_WIDTH).print(clean(text))
 
     def pairs(self, pairs: Iterable[tuple[str, str]]) -> None:
@@ -79,7 +79,7 @@ class Output:
 
     def table(self, table: Table) -> None:
         """Write a table; the first cell of a row names the row."""
-        if not self._speaks:
+        if not self.for_people:
             return
         from rich import box
         from rich.table import Table as Grid
@@ -115,7 +115,7 @@ class Output:
     @contextmanager
     def progress(self) -> Iterator[Callable[[RoundDone], None] | None]:
         """Show a bar over rounds on a terminal; yield what is to be called after each."""
-        if not self._speaks or not sys.stderr.isatty():
+        if not self.for_people or not sys.stderr.isatty():
             yield None
             return
         from rich.console import Console

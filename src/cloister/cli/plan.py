@@ -10,15 +10,14 @@ from typing import Any
 from cloister.cli.options import (
     add_kmeans_arguments,
     add_plan_arguments,
-    kmeans_task,
+    add_task_arguments,
+    chosen_task,
     plan_of,
     target_of,
 )
-from cloister.cli.output import Output, add_flags
-from cloister.cli.plan_warnings import doubts, doubts_of_categories, forecast_of, is_of_centres
-from cloister.cli.run import add_task_arguments, allowed_task, task_options
+from cloister.cli.output import Output
+from cloister.cli.plan_warnings import forecast_of, is_of_centres, plan_warnings
 from cloister.display import Table
-from cloister.errors import PlanError
 from cloister.privacy import accounting
 from cloister.privacy.filter import Limits, Split, Tariff
 from cloister.protocol.plan import Plan
@@ -36,46 +35,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--profile",
         choices=("group", "pairwise"),
-        help="trust profile; a federation of three or more silos runs under pairwise by default",
+        help="trust model; a federation of three or more silos runs under pairwise by default",
     )
     parser.add_argument(
-        "--collusion", type=int, default=0, metavar="T", help="pairwise: silos that may collude"
+        "--collusion",
+        type=int,
+        default=0,
+        metavar="T",
+        help="pairwise: how many silos may collude with the coordinator (default: 1)",
     )
     add_kmeans_arguments(parser, required=False)
     add_task_arguments(parser, required=False)
-    add_flags(parser)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Show a plan; return the exit code."""
-    out = Output.of(args)
-    plan = _planned(args)
+def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
+    """Show a plan."""
+    schema = Schema.load(args.schema)
+    task, options = chosen_task(args)
+    plan = plan_of(args, task, schema, args.silos, options)
     forecast = forecast_of(plan)
     if not plan.budget:
         out.warn(f"NOT PRIVATE: task {plan.task.name!r} releases exact values.")
-    for doubt in (*doubts(plan), *doubts_of_categories(plan, Schema.load(args.schema))):
-        out.warn(doubt)
+    for warning in plan_warnings(plan, schema):
+        out.warn(warning)
     _show(plan, forecast, out)
-    out.document(_document(plan, forecast))
-    return 0
-
-
-def _planned(args: argparse.Namespace) -> Plan:
-    schema = Schema.load(args.schema)
-    if args.task and args.k is not None:
-        raise PlanError("k goes with --algorithm; with --task give --set n_clusters=... instead.")
-    if args.task:
-        task = allowed_task(args.task, not_private=args.not_private)
-        options = task_options(task, args.set)
-        return plan_of(args, task, schema, args.silos, {**options, **_trust(args)})
-    if args.k is None:
-        raise PlanError("k must be given; it is the number of clusters.")
-    task, options = kmeans_task(args)
-    return plan_of(args, task, schema, args.silos, {**options, **_trust(args)})
-
-
-def _trust(args: argparse.Namespace) -> dict[str, Any]:
-    return {"profile": args.profile, "collusion": args.collusion}
+    return _document(plan, forecast)
 
 
 def _silo_names(text: str) -> tuple[str, ...]:
@@ -93,7 +77,10 @@ def _show(plan: Plan, forecast: Mapping[str, Floats], out: Output) -> None:
         *target_of(plan),
         ("silos", ", ".join(plan.silos)),
         ("rounds", str(plan.rounds)),
-        ("each silo sends", f"{plan.upload_bytes():,} bytes of masked words, and receives as many"),
+        (
+            "each silo sends",
+            f"{plan.upload_bytes():,} bytes of masked numbers, and receives as many",
+        ),
         ("all silos send", f"{len(plan.silos) * plan.upload_bytes():,} bytes"),
         ("plan digest", f"{plan.digest.hex()} (of this plan: every run has a fresh nonce)"),
     ]
@@ -111,7 +98,7 @@ def _show(plan: Plan, forecast: Mapping[str, Floats], out: Output) -> None:
             for cost in _round_costs(plan)
         )
         note = "Cost of each round; costs compose, so they do not add up"
-        out.table(Table(note, ("", "words", "epsilon if it were alone"), rows))
+        out.table(Table(note, ("", "numbers", "epsilon if it were alone"), rows))
     _show_forecast(plan, forecast, out)
 
 
@@ -169,7 +156,6 @@ def _show_forecast(plan: Plan, forecast: Mapping[str, Floats], out: Output) -> N
 
 def _document(plan: Plan, forecast: Mapping[str, Floats]) -> dict[str, Any]:
     return {
-        "command": "plan",
         "plan": plan.to_dict(),
         "plan_digest": plan.digest.hex(),
         "describe": plan.describe(),

@@ -1,4 +1,4 @@
-"""What makes a plan not worth its budget, told from public facts before anything is spent."""
+"""What makes a plan not worth its budget, by public facts, before anything is spent."""
 
 from __future__ import annotations
 
@@ -22,25 +22,33 @@ def forecast_of(plan: Plan) -> Mapping[str, Floats]:
     return plan.task.forecast(plan.noise_std(last), plan.nominal_n, plan.grid)
 
 
-def doubts(plan: Plan) -> tuple[str, ...]:
-    """Say what makes a private plan not worth its budget, and what would help."""
+def plan_warnings(plan: Plan, schema: Schema, *, sized: bool = True) -> tuple[str, ...]:
+    """Say what makes a plan not worth its budget, and what would help.
+
+    Nothing is said of its size if the plan is not `sized`: made without a number of records.
+    """
+    return (*(size_warnings(plan) if sized else ()), *category_warnings(plan, schema))
+
+
+def size_warnings(plan: Plan) -> tuple[str, ...]:
+    """Say what makes a private plan too small for its budget."""
     if plan.budget is None:
         return ()
     about_size = tuple(_of_clusters(plan, plan.budget)) or tuple(_of_sums(plan, plan.budget))
     return (*about_size, *_of_delta(plan, plan.budget))
 
 
-def doubts_of_categories(plan: Plan, schema: Schema) -> tuple[str, ...]:
-    """Say which categories a clustering would take for lengths."""
+def category_warnings(plan: Plan, schema: Schema) -> tuple[str, ...]:
+    """Say which categories a clustering would take for numbers."""
     if not any(hasattr(plan.task, name) for name in ("n_clusters", "max_clusters")):
         return ()
     used = schema.select(plan.columns).columns
-    words = [column.name for column in used if len(column.categories) > 2]
-    if not words:
+    names = [column.name for column in used if len(column.categories) > 2]
+    if not names:
         return ()
     return (
-        f"clusters take the categories of {', '.join(words)} for numbers, by their places in the "
-        "schema; leave such a column out with --columns, or make a boolean column of each "
+        f"clustering treats the categories of {', '.join(names)} as numbers, by their places in "
+        "the schema; leave such a column out with --columns, or make a boolean column of each "
         "category.",
     )
 
@@ -101,7 +109,7 @@ def is_of_centres(plan: Plan, name: str, values: Floats) -> bool:
 def _signal(plan: Plan, t: int) -> float:
     """Return the largest sum of equal records in a round, over its noise.
 
-    A record that spends its L1 and its L2 bound adds ``l2_squared / l1`` to each word it touches.
+    A record that spends its L1 and its L2 bound adds ``l2_squared / l1`` to each element.
     """
     return max(
         plan.nominal_n * block.l2_squared / block.l1 / plan.noise_std(block)

@@ -1,17 +1,18 @@
-"""``cloister predict``: what a released model says of each record of a file; local."""
+"""``cloister predict``: predictions of a released model for each record of a file; local."""
 
 from __future__ import annotations
 
 import argparse
 import csv
-import os
+import io
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloister.cli.options import schema_of_model
-from cloister.cli.output import Output, add_flags
-from cloister.errors import DataError, PlanError
+from cloister.cli.output import Output
+from cloister.cli.parsers import write_text
+from cloister.errors import PlanError
 from cloister.jobs import JobResult
 from cloister.task import Classifier, Regressor
 from cloister.tasks import from_file
@@ -20,8 +21,8 @@ from cloister.tasks.patterns.outliers import Outliers
 if TYPE_CHECKING:
     from cloister.estimators.kmeans import DPKMeans
 
-Told = tuple[list[str], Iterable[Sequence[Any]], list[bool]]
-"""Heading, answers, and which rows of the file have one."""
+Predictions = tuple[list[str], Iterable[Sequence[Any]], list[bool]]
+"""Heading, predictions, and which rows of the file have one."""
 
 NOTE = "labels are NOT private: each is computed from one record; keep them where the records are."
 
@@ -31,37 +32,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", type=Path, metavar="MODEL", help="model.json of a job")
     parser.add_argument("file", type=Path, metavar="FILE", help="CSV or Parquet")
     parser.add_argument(
-        "--schema", type=Path, help="the data contract of the job; needed unless it was k-means"
+        "--schema", type=Path, help="the data contract of the job; required unless it was k-means"
     )
     parser.add_argument(
         "--task", metavar="FILE.py:CLASS", help="the task of the model, if it is one of your own"
     )
     parser.add_argument("--out", type=Path, required=True, metavar="OUT.csv")
-    add_flags(parser)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Write what the model says of each row; return the exit code."""
-    out = Output.of(args)
+def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
+    """Write the prediction of each row."""
     own = from_file(args.task) if args.task else None
     result = JobResult.load(args.model, {own.name: own} if own else None)
-    if "centres" in result.results:
-        heading, rows, kept = _clusters(args)
-    else:
-        heading, rows, kept = _told(result, args)
-    answers = iter(rows)
+    clusters = "centres" in result.results
+    heading, rows, kept = _clusters(args) if clusters else _predicted(result, args)
+    predictions = iter(rows)
     nothing = ("",) * len(heading)
-    _write(args.out, heading, (next(answers) if there else nothing for there in kept))
+    stream = io.StringIO(newline="")
+    writer = csv.writer(stream)
+    writer.writerow(("row", *heading))
+    for number, there in enumerate(kept, start=1):
+        writer.writerow((number, *(next(predictions) if there else nothing)))
+    write_text(args.out, stream.getvalue())
     out.say(f"written  {args.out}")
     if without := kept.count(False):
-        out.say(f"rows without an answer: {without}, for want of a value that the schema asks for")
+        out.say(f"rows without a prediction: {without}, because a value of the schema is missing")
     out.warn(NOTE)
-    out.document({"command": "predict", "file": args.out, "private": False})
-    return 0
+    return {"file": args.out, "private": False}
 
 
-def _told(result: JobResult, args: argparse.Namespace) -> Told:
-    """Return what a model tells that is not k-means."""
+def _predicted(result: JobResult, args: argparse.Namespace) -> Predictions:
+    """Return the predictions of a model that is not k-means."""
     import numpy as np
 
     from cloister.data import read_rows
@@ -70,7 +71,7 @@ def _told(result: JobResult, args: argparse.Namespace) -> Told:
     plan, task = result.plan, result.plan.task
     if not isinstance(task, Classifier | Regressor | Outliers):
         raise PlanError(
-            f"model is of task {task.name!r}, which tells nothing about a record; give one that "
+            f"model is of task {task.name!r}, which predicts nothing for a record; give one that "
             "clusters, classifies, regresses or finds outliers."
         )
     if args.schema is None:
@@ -89,20 +90,20 @@ def _told(result: JobResult, args: argparse.Namespace) -> Told:
         found = task.probabilities(result.results, records)
         best = found.argmax(axis=1)
         rows = [(task.classes[i], *row) for i, row in zip(best, found.tolist(), strict=True)]
-        return [plan.columns[task.target], *(f"p({word})" for word in task.classes)], rows, kept
-    told = task.predict(result.results, records).tolist()
-    return [plan.columns[task.target]], [(value,) for value in told], kept
+        return [plan.columns[task.target], *(f"p({name})" for name in task.classes)], rows, kept
+    predicted = task.predict(result.results, records).tolist()
+    return [plan.columns[task.target]], [(value,) for value in predicted], kept
 
 
-def _clusters(args: argparse.Namespace) -> Told:
-    """Return what a k-means model tells: the number of the nearest released centre."""
+def _clusters(args: argparse.Namespace) -> Predictions:
+    """Return the number of the nearest released centre of each row."""
     import numpy as np
 
     from cloister.data import read_floats, read_rows
     from cloister.estimators.kmeans import DPKMeans
 
     model = DPKMeans.load(args.model)
-    if args.schema:  # which says what a word stands for, and what is missing
+    if args.schema:  # which says what a category stands for, and what is missing
         records = read_rows(args.file, schema_of_model(args.schema, model.plan_))
     else:
         records = read_floats(args.file, model.plan_.columns)
@@ -119,13 +120,3 @@ def _named(model: DPKMeans, records: Any) -> Any:
     import pandas as pd
 
     return pd.DataFrame(records, columns=list(model.plan_.columns))
-
-
-def _write(path: Path, heading: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    try:
-        with path.open("w", newline="", encoding="utf-8") as stream:
-            writer = csv.writer(stream)
-            writer.writerow(("row", *heading))
-            writer.writerows((number, *row) for number, row in enumerate(rows, start=1))
-    except OSError as error:
-        raise DataError(f"{os.fspath(path)!r} cannot be written: {error.strerror}.") from None

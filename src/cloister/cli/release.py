@@ -1,4 +1,4 @@
-"""What ``demo``, ``cluster`` and ``run`` share: pay, run, write, show."""
+"""What commands that release something share: pay, run, write, show."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import csv
 import os
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,22 +15,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cloister.cli.options import default_ledger, plan_of, source_of
+from cloister.cli.options import default_ledger, job_options, plan_of, source_of
 from cloister.cli.output import Output
-from cloister.cli.plan_warnings import doubts, doubts_of_categories
+from cloister.cli.parsers import write_text
+from cloister.cli.plan_warnings import plan_warnings
 from cloister.display import Bars, Curve, Display, Heatmap, Table
 from cloister.errors import BudgetExceeded, DataError, PlanError
 from cloister.jobs import Account, JobResult, run_job
 from cloister.privacy.budget import Budget
 from cloister.privacy.filter import Cost, Limits, Split, cheapest
-from cloister.report import as_table, number, odds_sentence, write_report
+from cloister.report import as_table, number, odds_sentence, render_report, write_report
 from cloister.report.text import warnings_of
 from cloister.schema import Schema
 from cloister.stability import Stability, stability
 from cloister.task import Task
 from cloister.tasks.clustering.clusters import clusters_above_noise, records_left_out
-from cloister.tasks.patterns.apriori import Apriori
-from cloister.tasks.preparation.pipeline import Pipeline
 
 if TYPE_CHECKING:
     from cloister.data import Records
@@ -98,9 +97,9 @@ def release(
     schema = Schema.load(args.schema)
     files = name_silos(args.files)
     plan = plan_of(args, task, schema, files, options)
-    known = doubts(plan) if args.nominal_n else ()  # else it is a plan for the fewest records
-    for doubt in (*known, *doubts_of_categories(plan, schema)):
-        out.warn(doubt)
+    # without a number it is a plan for the fewest records
+    for warning in plan_warnings(plan, schema, sized=args.nominal_n is not None):
+        out.warn(warning)
     records = _read(args, files, schema, out)
     prepare_folder(args.out)
     charge = open_charge(args, schema, plan, out)
@@ -114,9 +113,7 @@ def release(
             nominal_n=args.nominal_n,
             account=charge.account if charge else None,
             on_round=on_round,
-            study=args.study,
-            min_silos=args.min_silos,
-            columns=args.columns,
+            **job_options(args),
             **options,
         )
     return result, charge
@@ -154,19 +151,16 @@ def finish(
     folder: Path,
     out: Output,
     *,
-    command: str,
     written: Mapping[str, Path] | None = None,
     reruns: int | None = None,
-) -> int:
-    """Write model, centres and report, then show what was released and what it cost.
+) -> dict[str, Any]:
+    """Write model, centres and report, show what was released and its cost; return the document.
 
     Files that were `written` before are listed, too. The stability of a clustering is worked out
     from so many `reruns`, if any.
     """
     for warning in warnings_of(result):
         out.warn(warning)
-    if left_out := records_left_out(result.results, result.plan.nominal_n):
-        out.warn(left_out)
     files = _write(result, folder)
     again = None if reruns is None else stability(result, reruns)
     files["report"] = folder / "report.html"
@@ -177,11 +171,10 @@ def finish(
     out.say()
     for path in files.values():
         out.say(f"written  {path}")
-    document = _document(result, charge, files, command)
-    out.document(document | ({"stability": asdict(again)} if again else {}))
+    document = _document(result, charge, files)
     if charge:
         charge.account.ledger.dispose()
-    return 0
+    return document | ({"stability": asdict(again)} if again else {})
 
 
 def _read(
@@ -208,14 +201,11 @@ def open_charge(
 ) -> Charge | None:
     """Open the ledger, and the data set in it if that is new; refuses before it changes a file.
 
-    A data set whose cap is the budget of this plan is opened with the limits that suit the plan.
-
-    A ledger of one `silo` has its name in the file's name.
+    The ledger of one `silo` has its name in the file's name.
     """
     from cloister.privacy.ledger import Ledger
 
-    budget = plan.budget
-    if budget is None:
+    if plan.budget is None:
         if args.ledger or args.cap_epsilon is not None:
             raise PlanError("ledger and cap_epsilon mean nothing for a task that is not private.")
         return None
@@ -223,25 +213,10 @@ def open_charge(
     if silo is not None:
         path = path.with_stem(f"{path.stem}.{silo}")
     ledger = Ledger(path) if path.exists() else None
-    known = ledger is not None and schema.dataset in ledger.datasets()
-    cap = args.cap_epsilon
-    if known and ledger is not None:
-        before = ledger.cap(schema.dataset)
-        if cap not in (None, before.epsilon):
-            raise PlanError(
-                f"cap_epsilon of data set {schema.dataset!r} is {before.epsilon:g} in the ledger, "
-                f"got {cap:g}; leave it out, or change it with 'cloister budget cap'."
-            )
-        split = Split.given(before, args.pure_share, args.failure_share)
-        if split not in (None, ledger.limits(schema.dataset).split):
-            raise PlanError(
-                f"the limits of data set {schema.dataset!r} are those of "
-                f"{ledger.limits(schema.dataset).split} in the ledger, got {split}; leave "
-                "pure_share and failure_share out."
-            )
+    if ledger is not None and schema.dataset in ledger.datasets():
+        _check_limits(args, ledger.limits(schema.dataset), schema.dataset)
     else:
-        cap = _new_cap(args, schema, budget, path)
-        whole = Budget(cap, budget.delta)
+        whole = Budget(_new_cap(args, schema, plan.budget, path), plan.budget.delta)
         split = _new_split(args, plan, whole)
         if not args.ledger:
             with suppress(OSError):  # that the file cannot be made is the ledger's to say
@@ -252,12 +227,29 @@ def open_charge(
             f"Data set {schema.dataset!r} is new in ledger {path}, with the lifetime cap {whole}. "
             f"{NOT_COUNTED}"
         )
-    account = Account(ledger, schema.dataset, args.confirm_same_content)
-    return Charge(account, path, args.study)
+    return Charge(Account(ledger, schema.dataset, args.confirm_same_content), path, args.study)
+
+
+def _check_limits(args: argparse.Namespace, limits: Limits, dataset: str) -> None:
+    """Refuse a cap, or a split of it, that is not the one in the ledger."""
+    if args.cap_epsilon not in (None, limits.cap.epsilon):
+        raise PlanError(
+            f"cap_epsilon of data set {dataset!r} is {limits.cap.epsilon:g} in the ledger, got "
+            f"{args.cap_epsilon:g}; leave it out, or change it with 'cloister budget cap'."
+        )
+    split = Split.given(limits.cap, args.pure_share, args.failure_share)
+    if split not in (None, limits.split):
+        raise PlanError(
+            f"the limits of data set {dataset!r} are those of {limits.split} in the ledger, got "
+            f"{split}; leave pure_share and failure_share out."
+        )
 
 
 def _new_split(args: argparse.Namespace, plan: Plan, cap: Budget) -> Split:
-    """Return the limits of a new data set, which are fixed from then on, so its first job fits."""
+    """Return the limits of a new data set, fixed from then on; they must hold its first job.
+
+    If its cap is the budget of this job, they are those that suit the job.
+    """
     events, fitting = plan.events(), Split.fitting(plan.events(), cap)
     default = fitting if cap == plan.budget else Split.default(cap)
     split = Split.given(cap, args.pure_share, args.failure_share) or default
@@ -308,7 +300,7 @@ def _write(result: JobResult, folder: Path) -> dict[str, Path]:
     if result.results.keys() >= {"centres", "low", "high", "sizes"}:
         files["centres"] = folder / "centres.csv"
         _write_centres(result, files["centres"])
-    if isinstance(result.plan.task, Apriori):
+    if result.plan.task.name == "apriori":
         files |= _write_rules(result, folder)
     return files
 
@@ -316,10 +308,10 @@ def _write(result: JobResult, folder: Path) -> dict[str, Path]:
 def _write_centres(result: JobResult, path: Path) -> None:
     """Write one row per centre: its noisy size and its columns, each with its interval."""
     results, task = result.results, result.plan.task
-    columns = task.reaching if isinstance(task, Pipeline) else result.plan.columns
+    columns = getattr(task, "reaching", result.plan.columns)  # of a pipeline, the last step's
     with path.open("w", newline="", encoding="utf-8") as stream:
         writer = csv.writer(stream)
-        heading = (word for name in columns for word in (name, f"{name} low", f"{name} high"))
+        heading = (cell for name in columns for cell in (name, f"{name} low", f"{name} high"))
         writer.writerow(("cluster", "noisy size", "noisy size ±", *heading))
         cells = np.stack([results["centres"], results["low"], results["high"]], axis=2)
         for j, centre in enumerate(cells):
@@ -334,12 +326,9 @@ def _write_rules(result: JobResult, folder: Path) -> dict[str, Path]:
     found = RuleSet(result)
     files = {name: folder / f"{name}.csv" for name in ("itemsets", "rules")}
     for name, table in (("itemsets", found.itemsets_frame()), ("rules", found.to_frame())):
-        words = {
-            column: table[column].map(" + ".join)
-            for column in ("items", "antecedent", "consequent")
-            if column in table
-        }
-        table.assign(**words).to_csv(files[name], index=False, lineterminator="\n")
+        for column in table.columns.intersection(["items", "antecedent", "consequent"]):
+            table[column] = table[column].map(" + ".join)
+        table.to_csv(files[name], index=False, lineterminator="\n")
     return files
 
 
@@ -359,13 +348,18 @@ def _show(result: JobResult, charge: Charge | None, out: Output, again: Stabilit
     out.pairs(lines)
     if plan.budget and not warnings_of(result):
         out.paragraph(odds_sentence(result.spent, plan.unit))
-    _show_displays(result, out)
+    show_displays(result, out)
     if again is not None:
         out.table(again.table(result.results["centres"], plan.columns))
 
 
-def show_federated(result: JobResult, out: Output) -> None:
-    """Show what a job over a network released."""
+def show_federated(
+    result: JobResult,
+    out: Output,
+    report: Path | None = None,
+    cost: Sequence[tuple[str, str]] = (),
+) -> None:
+    """Show what a job over a network released, and write its report with what it cost here."""
     plan = result.plan
     out.pairs(
         [
@@ -376,12 +370,21 @@ def show_federated(result: JobResult, out: Output) -> None:
             ("spent", f"epsilon {number(result.epsilon())}, unit of privacy: {plan.unit}"),
         ]
     )
-    if left_out := records_left_out(result.results, plan.nominal_n):
+    show_displays(result, out)
+    if report:
+        write_text(report, render_report(result, budget_lines=cost, in_process=False))
+        out.say(f"written  {report}")
+
+
+def priced(task: str, budget: Mapping[str, float] | None) -> str:
+    """Return a task and its price, as lists of jobs show them."""
+    return f"{task}, {budget['epsilon']:g}" if budget else task
+
+
+def show_displays(result: JobResult, out: Output) -> None:
+    """Show the tables and short pictures of a result, and warn of records that are left out."""
+    if left_out := records_left_out(result.results, result.plan.nominal_n):
         out.warn(left_out)
-    _show_displays(result, out)
-
-
-def _show_displays(result: JobResult, out: Output) -> None:
     if said := clusters_above_noise(result.results):
         out.paragraph(said)
     displays = result.plan.task.displays(result.results, result.plan.columns)
@@ -404,12 +407,11 @@ def _present(result: JobResult) -> str:
 
 
 def _document(
-    result: JobResult, charge: Charge | None, files: Mapping[str, Path], command: str
+    result: JobResult, charge: Charge | None, files: Mapping[str, Path]
 ) -> dict[str, Any]:
     plan = result.plan
     budget = plan.budget
     return {
-        "command": command,
         "task": plan.task.name,
         "private": not warnings_of(result),
         "silos": plan.silos,

@@ -1,11 +1,11 @@
-"""``cloister tasks``: what can be run."""
+"""``cloister tasks``: the tasks that ship, and their options."""
 
 from __future__ import annotations
 
 import argparse
 from typing import Any
 
-from cloister.cli.output import Output, add_flags
+from cloister.cli.output import Output
 from cloister.jobs import make_plan
 from cloister.privacy.budget import Budget
 from cloister.schema import schema_of
@@ -15,14 +15,12 @@ from cloister.tasks.examples import example_of
 from cloister.tasks.options import options_of
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
-    add_flags(parser)
+def add_arguments(_: argparse.ArgumentParser) -> None:
+    """Declare no options."""
 
 
-def run(args: argparse.Namespace) -> int:
-    """List the tasks; return the exit code."""
-    out = Output.of(args)
+def run(_: argparse.Namespace, out: Output) -> dict[str, Any]:
+    """List the tasks."""
     entries = [_entry(task) for task in TASKS.values()]
     for entry in entries:
         out.say(f"{entry['task']}  ({'private' if entry['private'] else 'NOT PRIVATE'})")
@@ -31,8 +29,7 @@ def run(args: argparse.Namespace) -> int:
             out.paragraph(f"  {one.name}: {one.rule}. {one.help[:1].upper()}{one.help[1:]}.")
         out.say()
     out.say("A task of your own: cloister run ... --task path/to/file.py:ClassName")
-    out.document({"command": "tasks", "tasks": entries})
-    return 0
+    return {"tasks": entries}
 
 
 def _entry(task: type[Task]) -> dict[str, Any]:

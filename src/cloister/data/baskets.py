@@ -53,11 +53,6 @@ class Baskets:
     delimiter : str, one character, only for layout "lines"
         An item that holds it stands in double quotes. An empty line is an empty basket.
 
-    Raises
-    ------
-    PlanError
-        If a value breaks its rule.
-
     Notes
     -----
     A record is one basket, so the unit of privacy is one basket. Where people have several, write
@@ -75,14 +70,12 @@ class Baskets:
     def __post_init__(self) -> None:
         if self.layout not in ("lines", "long"):
             raise PlanError(f"layout must be 'lines' or 'long', got {self.layout!r}.")
-        named = [name for name in (self.basket, self.item) if name]
-        if self.layout == "long" and len(set(named)) != 2:
+        named = {name for name in (self.basket, self.item) if name}
+        if len(named) != (2 if self.layout == "long" else 0):
             raise PlanError(
-                "layout 'long' needs the names of two columns, basket and item, got "
+                "basket and item must name two columns with layout 'long', and only there, got "
                 f"{self.basket!r} and {self.item!r}."
             )
-        if self.layout == "lines" and named:
-            raise PlanError("basket and item name columns of layout 'long'; leave them out.")
         if len(self.delimiter) != 1 or self.delimiter in '"\r\n' or not self.delimiter.isascii():
             raise PlanError(
                 "delimiter must be one ASCII character, no quote and no line end, got "
@@ -90,48 +83,30 @@ class Baskets:
             )
 
     @classmethod
-    def parse(cls, source: Any, words: str) -> Self:
-        r"""Read ``lines``, ``lines:DELIMITER`` (``\t`` is a tab) or ``long:BASKET,ITEM``.
-
-        Raises
-        ------
-        PlanError
-            If the words are none of these.
-        """
-        layout, colon, rest = words.partition(":")
+    def parse(cls, source: Any, text: str) -> Self:
+        r"""Read ``lines``, ``lines:DELIMITER`` (``\t`` is a tab) or ``long:BASKET,ITEM``."""
+        layout, colon, rest = text.partition(":")
         basket, comma, item = rest.partition(",")
         if layout == "long" and comma:
             return cls(source, "long", basket=basket.strip(), item=item.strip())
         if layout == "lines" and bool(colon) == bool(rest):
             return cls(source, delimiter=rest.replace("\\t", "\t") or ",")
         raise PlanError(
-            f"baskets must be 'lines', 'lines:DELIMITER' or 'long:BASKET,ITEM', got {words!r}."
+            f"baskets must be 'lines', 'lines:DELIMITER' or 'long:BASKET,ITEM', got {text!r}."
         )
 
     def table(self, items: Sequence[str]) -> Table:
-        """Return the one-hot table over a catalogue; its columns were checked.
-
-        Raises
-        ------
-        DataError
-            If the source cannot be read or lacks a column.
-        """
+        """Return the one-hot table over a catalogue; its columns were checked."""
         return _open_long(self, items) if self.layout == "long" else _open_lines(self, items)
 
 
 def is_catalogue(schema: Schema) -> bool:
-    """Tell whether all columns are boolean, as the items of a catalogue are."""
+    """Return whether all columns are boolean, as the items of a catalogue are."""
     return all(column.type == "boolean" for column in schema.columns)
 
 
 def open_baskets(baskets: Baskets, schema: Schema) -> Table:
-    """Return the one-hot table over the catalogue that a schema is.
-
-    Raises
-    ------
-    DataError
-        If the schema is none, or has a unit column, or the source cannot be read.
-    """
+    """Return the one-hot table over the catalogue that a schema is."""
     if not is_catalogue(schema):
         raise DataError(
             "baskets need a schema whose columns are all boolean, one for each item of the public "

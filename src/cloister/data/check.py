@@ -1,14 +1,15 @@
-"""What the rules of a schema meet in a source: exact counts, for local eyes."""
+"""What the rules of a schema find in a source: exact counts, for local eyes."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
 from cloister.data.few_rows import Tally
 from cloister.data.records import LOCAL_NOTE, Rules, UnitLimit, default_rows, open_by_schema
+from cloister.declared import declarations
 
 if TYPE_CHECKING:
     from cloister.schema import Schema
@@ -21,7 +22,7 @@ class ColumnCheck:
     name: str
     missing: int
     type_errors: int
-    unknown: int  # words that are not among the categories
+    unknown: int  # cells that are none of the categories
     out_of_range: int
     out_of_range_share: float  # of all rows
     constant: bool  # every value that is there is the same
@@ -34,11 +35,11 @@ class CheckReport:
     source: str
     rows: int
     used: int  # rows that the schema's rules leave
-    bad_lines: int  # lines of a wrong number of fields, or rows without a basket; not rows
-    unknown_items: int  # of baskets, outside the catalogue
-    without_unit: int  # rows dropped because the unit column is empty
-    beyond_max_rows: int  # rows dropped because their unit has more than max_rows
-    merged_units: int  # of these, rows whose unit is one only because spellings are taken for one
+    bad_lines: Annotated[int, "lines with a wrong number of fields, or rows without a basket"]
+    unknown_items: Annotated[int, "items outside the catalogue"]
+    without_unit: Annotated[int, "rows without a unit"]
+    beyond_max_rows: Annotated[int, "rows beyond max_rows of their unit"]
+    merged_units: Annotated[int, 'of these because units such as "7", "07" and "7.0" are one']
     columns: tuple[ColumnCheck, ...]
     doubt: str | None  # why few rows can be used; None if most can
 
@@ -46,16 +47,14 @@ class CheckReport:
         """Return plain values for JSON, marked as local."""
         return {"note": LOCAL_NOTE, **asdict(self)}
 
+    def counts(self) -> list[tuple[str, int]]:
+        """Return what was left out of the rows, each with its name for people."""
+        named = [one for one in declarations(CheckReport) if one.help]
+        return [(one.help, getattr(self, one.name)) for one in named]
+
     def __str__(self) -> str:
         lines = [f"{self.source} ({LOCAL_NOTE})", f"{self.rows} rows, {self.used} used"]
-        for count, what in (
-            (self.bad_lines, "lines with a wrong number of fields or without a basket"),
-            (self.unknown_items, "items outside the catalogue"),
-            (self.without_unit, "rows without a unit"),
-            (self.beyond_max_rows, "rows beyond max_rows of their unit"),
-            (self.merged_units, 'of these because units such as "7", "07" and "7.0" are one'),
-        ):
-            lines += [f"{count} {what}"] if count else []
+        lines += [f"{count} {what}" for what, count in self.counts() if count]
         for column in self.columns:
             lines.append(
                 f"{column.name}: {column.out_of_range_share:.2%} out of range, {column.missing} "
@@ -67,18 +66,7 @@ class CheckReport:
 
 
 def check_file(source: Any, schema: Schema) -> CheckReport:
-    """Count what the schema's rules meet in a source; local only, not a release.
-
-    Parameters
-    ----------
-    source : path, or whatever `read_source` takes
-    schema : Schema
-
-    Raises
-    ------
-    DataError
-        If the source cannot be read or lacks a column.
-    """
+    """Count what the schema's rules find in whatever `read_source` takes; local, not a release."""
     rules = Rules.of_schema(schema)
     table = open_by_schema(source, schema)
     limit, as_written = UnitLimit(rules.max_rows), UnitLimit(rules.max_rows, str)

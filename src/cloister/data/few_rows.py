@@ -1,4 +1,4 @@
-"""Why few rows of a source can be used: a word to their owner, at once and nowhere else.
+"""Why few rows of a source can be used: a warning to their owner, at once and nowhere else.
 
 No record may stop a job, so a file that was saved with decimal commas joins one as if it were
 empty. Whoever sits at the file should hear of it before the job is paid for.
@@ -18,21 +18,13 @@ from cloister.data.cells import decoded, is_text
 if TYPE_CHECKING:
     from cloister.data.sources import Raw
 
-_LOOKED_AT = 1000  # rows of a chunk in which a cause is looked for
+_LOOKED_AT = 1000  # rows of a chunk that are searched for a cause
 _DECIMAL_COMMA = r"\A\s*[+-]?(\d{1,3}(\.\d{3})+|\d+),\d+\s*\z"
 Mask = NDArray[np.bool_]
 
 
 class Tally:
-    """What one pass over a source met; exact counts, which stay in this process.
-
-    Parameters
-    ----------
-    label : str
-        How the source is named to its owner.
-    columns : sequence of str
-        Names of the columns, or none.
-    """
+    """What one pass over a source found; exact counts, which stay in this process."""
 
     def __init__(self, label: str, columns: Sequence[str]) -> None:
         self._label, self._columns = label, columns
@@ -82,7 +74,7 @@ class Tally:
 
 
 def _not_utf8(text: bytes | None) -> bool:
-    """Tell a text that was read as Latin-1, so that any byte could be read, and was no UTF-8."""
+    """Return whether a text, which was read as Latin-1 to take any byte, is not UTF-8."""
     with suppress(UnicodeEncodeError):  # else it was never read so
         try:
             (text or b"").decode("utf-8", "replace").encode("latin1").decode()

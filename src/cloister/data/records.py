@@ -32,13 +32,9 @@ _CHUNK_CELLS = 1 << 19
 class Records:
     """The records of one silo on the grid; iterate over them as often as you like.
 
-    Each pass gives the same int32 chunks of shape (rows, n_features), read-only, in file order. How
-    many records there are is not told: that is for a paid count.
-
-    Raises
-    ------
-    DataError
-        During a pass, if a file that is read again is not what it was at first.
+    Each pass gives the same int32 chunks of shape (rows, n_features), read-only, in file order, or
+    a `DataError` if a file that is read again has changed. It does not say how many records there
+    are: that is for a paid count.
     """
 
     contract: Contract
@@ -65,12 +61,12 @@ class Records:
         Parameters
         ----------
         key : bytes, 16 to 64, secret of the owner
-            Without it, the fingerprint tells nothing about the records.
+            Without it, the fingerprint says nothing about the records.
 
         Notes
         -----
         Keyed BLAKE2b over the grid integers, so other bounds give another fingerprint. One pass.
-        Records of some columns have that of all: data are known again, whatever is asked of them.
+        Records of some columns have that of all columns, so that data are recognised in every job.
         """
         if not 16 <= len(key) <= 64:
             raise PlanError(f"key must have 16 to 64 bytes, got {len(key)}; use new_key().")
@@ -101,20 +97,15 @@ def read_source(
         an array must have the schema's columns in the schema's order.
         A line of a text table with a wrong number of fields is dropped. A cell of a category is
         that category's text, blanks around do not count; an unknown one is missing.
-    schema : Schema
     columns : iterable of str, optional
-        Those that a job uses, in the schema's order whatever is theirs; all by default. The rules
-        of the whole schema say which records count.
+        Those that a job uses, in the schema's order; all by default. The rules of the whole schema
+        say which records count.
     frac_bits : int
         The lattice has step ``2**-frac_bits``.
     chunk_rows : int, optional
         Largest number of records in a chunk; by default about half a million cells.
     memory_limit : int, bytes
         A file whose records take more than this on the grid is read again at every pass.
-
-    Returns
-    -------
-    Records
 
     Raises
     ------
@@ -151,11 +142,6 @@ def array_records(
         The public bounds of each column.
     chunk_rows, memory_limit
         As in `read_source`.
-
-    Raises
-    ------
-    DataError
-        If the source cannot be read or has another number of columns than the bounds.
     """
     table = _open(source, None)
     if table.n_columns != grid.n_features:
@@ -184,79 +170,51 @@ def read_floats(
     ndarray of shape (n_samples, n_features), float64, data units
         NaN where a cell holds no number; a category is its number, NaN if it is unknown. For
         local use: this is the data, not a release.
-
-    Raises
-    ------
-    DataError
-        If the source cannot be read or lacks a column.
     """
-    table = _open(source, names)
-    parts = [np.empty((0, table.n_columns))]
     rules = Rules.of_schema(schema) if schema else None
-    for raw in table.chunks(default_rows(table.n_columns)):
+
+    def read(raw: Raw) -> Floats:
         cells = rules.read(raw)[0] if rules else raw.cells
-        if not isinstance(cells, np.ndarray):
-            cells = np.column_stack([as_numbers(column, False)[0] for column in cells])
-        parts.append(cells)
-    return np.concatenate(parts)
+        if isinstance(cells, np.ndarray):
+            return cells
+        return np.column_stack([as_numbers(column, False)[0] for column in cells])
+
+    return _all_rows(_open(source, names), read)
 
 
 def read_rows(source: Any, schema: Schema) -> Floats:
     """Return every row of a source as the rules of a schema have it, none left out.
-
-    Parameters
-    ----------
-    source : array, table or path
-        Of which the schema's columns are read; its unit is not looked at.
-    schema : Schema
 
     Returns
     -------
     ndarray of shape (n_samples, n_features), float64, data units
         Missing cells are filled, nothing is clipped. NaN where a cell is the reason why the schema
         drops its record. For local use: this is the data, not a release.
-
-    Raises
-    ------
-    DataError
-        If the source cannot be read or lacks a column.
     """
-    table, rules = _open(source, schema.names), Rules.of_schema(schema)
-    parts = [np.empty((0, table.n_columns))]
-    for raw in table.chunks(default_rows(table.n_columns)):
+    rules = Rules.of_schema(schema)
+
+    def read(raw: Raw) -> Floats:
         judged = rules.judge(raw)
-        parts.append(np.where(judged.outside & rules.drop_outside, np.nan, judged.values))
+        return np.where(judged.outside & rules.drop_outside, np.nan, judged.values)
+
+    return _all_rows(_open(source, schema.names), read)
+
+
+def _all_rows(table: Table, read: Callable[[Raw], Floats]) -> Floats:
+    parts = [np.empty((0, table.n_columns))]
+    parts += map(read, table.chunks(default_rows(table.n_columns)))
     return np.concatenate(parts)
 
 
 def header(source: Any) -> tuple[str, ...]:
-    """Return the column names of a source and nothing else; arrays have x0, x1, ...
-
-    Raises
-    ------
-    DataError
-        If the source cannot be read.
-    """
+    """Return the column names of a source and nothing else; arrays have x0, x1, ..."""
     return _open(source, None).names
 
 
 def as_silos(data: Any) -> list[Any]:
-    """Tell a list of silos from one silo's data.
+    """Return one source per silo, of a list of tables and paths or of one silo's data.
 
-    Parameters
-    ----------
-    data : list or tuple of tables and paths, or one silo's data
-        A list of numbers, or of rows of numbers, is one silo.
-
-    Returns
-    -------
-    list
-        One source per silo.
-
-    Raises
-    ------
-    DataError
-        If the list is empty, or holds tables together with something else.
+    A list of numbers, or of rows of numbers, is one silo.
     """
     if not isinstance(data, list | tuple):
         return [data]
@@ -318,8 +276,8 @@ class Rules:
         """Return the rules of plain bounds: clip, and drop a record with a missing value."""
         no = np.zeros(grid.n_features, dtype=bool)
         fill = np.full(grid.n_features, np.nan)
-        words = ((),) * grid.n_features
-        return cls(grid=grid, fill=fill, drop_outside=no, integer=no, boolean=no, categories=words)
+        none = ((),) * grid.n_features
+        return cls(grid=grid, fill=fill, drop_outside=no, integer=no, boolean=no, categories=none)
 
     def read(self, raw: Raw) -> tuple[Floats, Mask]:
         """Return cells as numbers, NaN where there is none, and which are of a wrong type."""
@@ -328,8 +286,8 @@ class Rules:
                 return raw.cells, np.zeros(raw.cells.shape, dtype=bool)
             raw = replace(raw, cells=list(raw.cells.T))
         pairs = [
-            as_codes(cells, words) if words else as_numbers(cells, bool(boolean))
-            for cells, boolean, words in zip(raw.cells, self.boolean, self.categories, strict=True)
+            as_codes(cells, names) if names else as_numbers(cells, bool(boolean))
+            for cells, boolean, names in zip(raw.cells, self.boolean, self.categories, strict=True)
         ]
         return np.column_stack([p[0] for p in pairs]), np.column_stack([p[1] for p in pairs])
 

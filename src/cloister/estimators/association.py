@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from cloister.data import Baskets, SqlQuery, as_silos, header
 from cloister.errors import PlanError
@@ -36,12 +36,13 @@ class RuleSet(Released):
     ``rules.to_frame()`` tables; ``rules.displays()`` is what a report shows.
     """
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.plan.task, Apriori):
+            raise PlanError(f"result must be of the task 'apriori', got {self.plan.task.name!r}.")
+
     @property
     def _task(self) -> Apriori:
-        task = self.plan.task
-        if not isinstance(task, Apriori):
-            raise PlanError(f"result must be of the task 'apriori', got {task.name!r}.")
-        return task
+        return cast(Apriori, self.plan.task)
 
     @cached_property
     def itemsets(self) -> tuple[Itemset, ...]:
@@ -56,13 +57,8 @@ class RuleSet(Released):
     @cached_property
     def rules(self) -> tuple[Rule, ...]:
         """The rules between frequent sets that reach the minima, largest lift first."""
-        task = self._task
-        return rules_of(
-            self.itemsets,
-            self.baskets,
-            min_confidence=task.min_confidence,
-            min_lift=task.min_lift,
-        )
+        least = {name: getattr(self._task, name) for name in ("min_confidence", "min_lift")}
+        return rules_of(self.itemsets, self.baskets, **least)
 
     @property
     def baskets(self) -> float:
@@ -71,34 +67,39 @@ class RuleSet(Released):
 
     def itemsets_frame(self) -> pd.DataFrame:
         """Return the frequent sets as a table: items, size, support, counted, low, high."""
-        import pandas as pd
-
-        return pd.DataFrame(
-            [(s.items, len(s.items), s.support, s.counted, s.low, s.high) for s in self.itemsets],
-            columns=["items", "size", "support", "counted", "low", "high"],
-        )
+        names = ("support", "counted", "low", "high")
+        rows = [
+            {"items": s.items, "size": len(s.items), **{name: getattr(s, name) for name in names}}
+            for s in self.itemsets
+        ]
+        return _frame(rows, ["items", "size", *names])
 
     def to_frame(self) -> pd.DataFrame:
         """Return the rules as a table: antecedent, consequent, and each measure with both ends."""
-        import pandas as pd
-
-        names = ("support", "confidence", "lift", "leverage")
-        ends = [(name, end) for name in names for end in ("value", "low", "high")]
-        return pd.DataFrame(
-            [
-                (r.antecedent, r.consequent, *(getattr(getattr(r, n), end) for n, end in ends))
-                for r in self.rules
-            ],
-            columns=[
-                "antecedent",
-                "consequent",
-                *(name if end == "value" else f"{name}_{end}" for name, end in ends),
-            ],
-        )
+        cells = {
+            f"{name}{end and '_'}{end}": (name, end or "value")
+            for name in ("support", "confidence", "lift", "leverage")
+            for end in ("", "low", "high")
+        }
+        rows = [
+            {
+                "antecedent": rule.antecedent,
+                "consequent": rule.consequent,
+                **{key: getattr(getattr(rule, name), end) for key, (name, end) in cells.items()},
+            }
+            for rule in self.rules
+        ]
+        return _frame(rows, ["antecedent", "consequent", *cells])
 
     def save(self, path: str | Path) -> None:
         """Write the released supports as JSON with the digest of their plan."""
         self.result.save(path)
+
+
+def _frame(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> pd.DataFrame:
+    import pandas as pd
+
+    return pd.DataFrame(rows, columns=columns)
 
 
 def mine_rules(
@@ -127,33 +128,15 @@ def mine_rules(
         One row for each basket and one column for each item; a list is one silo each. A list of
         lists or sets of items is the baskets of one silo. Lines of items in a file, one item a
         row, and baskets of several silos are read by :class:`cloister.data.Baskets`.
-    epsilon : float, > 0
-        Privacy budget for all sizes together. There is no default.
     catalogue : Schema, sequence of str, or path of a file with an item on each line
         The public items. Without it the header of the tables, which is public then; baskets have
         none, and their items are not public.
-    min_support : float in (0, 1)
-        Part of all baskets in which a set must be to be frequent.
-    max_size : int, 1 to 3
-        Of a set.
-    min_confidence, min_lift : float, >= 0
-        Rules below are left out.
-    min_count : float, >= 0
-        Sets with a smaller noisy support, in baskets, are not released.
-    sensitive : sequence of items, or of sequences of items
-        Sets that contain one of these are not released. All silos see this list.
-    nominal_n, delta, ledger, dataset, frac_bits
+    min_support, max_size, min_confidence, min_lift, min_count, sensitive
+        As for :class:`~cloister.tasks.patterns.apriori.Apriori`. All silos see `sensitive`.
+    epsilon, nominal_n, delta, ledger, dataset, frac_bits
         As for every :class:`~cloister.estimators.base.PrivateEstimator`.
     options
-        Of the task: `most_candidates`, `basket_size`, `limit`, `public_seed`; see
-        :class:`~cloister.tasks.patterns.apriori.Apriori`.
-
-    Raises
-    ------
-    PlanError, DataError
-        Before anything is spent.
-    BudgetExceeded
-        If the ledger refuses.
+        Of the task: `most_candidates`, `basket_size`, `limit`, `public_seed`.
 
     Examples
     --------
@@ -213,11 +196,13 @@ def _schema(silos: Sequence[Any], catalogue: Any, dataset: str | None) -> Schema
     if isinstance(catalogue, Schema):
         return catalogue
     if catalogue is None:
-        if any(isinstance(silo, Baskets | SqlQuery) for silo in silos):
+        headers = {
+            () if isinstance(silo, Baskets | SqlQuery) else tuple(header(silo)) for silo in silos
+        }
+        if len(headers) > 1 or not all(headers):
             raise PlanError(
-                "catalogue must be given: the public items, from a price list or a range of goods."
+                "catalogue must be given: the public items, from a price list or a range of goods; "
+                "only tables with the same columns need none."
             )
-        catalogue, *others = {header(silo) for silo in silos}
-        if others:
-            raise PlanError("silos must have the same columns, or a catalogue must be given.")
+        (catalogue,) = headers
     return catalogue_schema(catalogue, dataset=dataset or "unnamed")

@@ -19,13 +19,13 @@ from cloister.estimators.tables import (
     Floats,
     SiloData,
     as_labels,
+    category_column,
     check_schema,
     grid_rows,
     numbered,
     plain_schema,
     read_labelled,
     read_silos,
-    words_column,
 )
 from cloister.jobs import JobResult
 from cloister.privacy.ledger import Ledger
@@ -46,8 +46,7 @@ def public_seed(random_state: Any) -> int:
 class PrivateEstimator(BaseEstimator):
     """An estimator whose fit is one private release.
 
-    The parameters below are those of every estimator of ours; each adds its own. They are fields
-    of a dataclass, which stores them as they are given, as scikit-learn asks. An estimator that
+    The parameters below are those of every estimator of ours; each adds its own. An estimator that
     has `prepare`, a list of (name, options) of steps such as ``[("standardise", {})]``, runs them
     before its own task, in one plan with one cost.
 
@@ -149,8 +148,8 @@ class PrivateEstimator(BaseEstimator):
         if "random_state" in own:
             given["public_seed"] = public_seed(own["random_state"])
         known = {option.name for option in options_of(self._kind)}
-        told = {name: _plain(given[name]) for name in known & given.keys()}
-        return {k: v for k, v in told.items() if v is not None}  # None: the task's own default
+        chosen = {name: _plain(given[name]) for name in known & given.keys()}
+        return {k: v for k, v in chosen.items() if v is not None}  # None: the task's own default
 
     @property
     def _kind(self) -> type[Task]:
@@ -213,15 +212,9 @@ class PrivateEstimator(BaseEstimator):
             The contract of the fit, required if the fit had one; a file does not hold it. Only
             k-means may be asked without it, in the numbers of its grid.
         parameters
-            Of the estimator, where the file does not tell them, such as `costs`. To fit again,
-            make a new estimator: what is neither here nor in the file has its default. A file
-            holds words: labels that are words of digits, or ``"True"`` and ``"False"``, become
-            numbers or truth values unless they are given as `classes`.
-
-        Returns
-        -------
-        estimator
-            Its attributes and answers are those of the one that was saved.
+            Of the estimator, where the file does not hold them, such as `costs`; the others have
+            their defaults. Labels of digits, or ``"True"`` and ``"False"``, become numbers or
+            truth values unless they are given as `classes`.
 
         Raises
         ------
@@ -232,8 +225,8 @@ class PrivateEstimator(BaseEstimator):
         """
         result = JobResult.load(path)
         plan = result.plan
-        told = cls._told(result)
-        if told is None or plan.budget is None:
+        own = cls._own_parameters(result)
+        if own is None or plan.budget is None:
             raise DataError(
                 f"model holds the task {plan.task.name!r}, not {cls._holds()}; load it with the "
                 "estimator that saved it."
@@ -245,7 +238,7 @@ class PrivateEstimator(BaseEstimator):
             "frac_bits": plan.grid.frac_bits,
         }
         contract = cls._contract(plan, bounds)
-        model = cls(**{**agreed, **told, **contract, **parameters})
+        model = cls(**{**agreed, **own, **contract, **parameters})
         model._keep(result)
         return model
 
@@ -255,8 +248,8 @@ class PrivateEstimator(BaseEstimator):
         return repr(cls._task.name)
 
     @classmethod
-    def _told(cls, result: JobResult) -> dict[str, Any] | None:
-        """Return the own parameters that a file tells, or None if it is of another estimator."""
+    def _own_parameters(cls, result: JobResult) -> dict[str, Any] | None:
+        """Return the own parameters that a file holds, or None if it is of another estimator."""
         names, task = set(cls._get_param_names()), result.plan.task
         own = _last_step(task) if "prepare" in names else task
         if type(own) is not cls._task:
@@ -279,7 +272,7 @@ class PrivateEstimator(BaseEstimator):
         features = [j for j in range(len(columns)) if j != target]
         found: dict[str, Any] = {"bounds": tuple([end[j] for j in features] for end in (low, high))}
         if target is not None and isinstance(plan.task, Classifier):
-            columns[target] = words_column(plan.columns[target], plan.task.classes)
+            columns[target] = category_column(plan.columns[target], plan.task.classes)
         elif target is not None:
             found["target_bounds"] = (low[target], high[target])
         plain = Schema(dataset="unnamed", unit="row", columns=tuple(columns))
@@ -312,12 +305,12 @@ def _last_step(task: Task) -> Task:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class PrivateSupervised(PrivateEstimator):
-    """An estimator that learns one column.
+    """An estimator that predicts one column.
 
     Parameters
     ----------
     target : str, optional
-        With a schema: the column that is to be told.
+        With a schema: the column that is predicted.
     """
 
     target: str | None = None
@@ -332,13 +325,6 @@ class PrivateSupervised(PrivateEstimator):
             `y`.
         y : array_like of shape (n_samples,), a list of these, or None
             None where `bounds` is a schema and X has the target.
-
-        Raises
-        ------
-        PlanError, DataError
-            Before anything is spent.
-        BudgetExceeded
-            If the ledger refuses.
         """
         return super().fit(X, y)
 
@@ -349,7 +335,7 @@ class PrivateSupervised(PrivateEstimator):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class PrivateClassifier(ClassifierMixin, PrivateSupervised):
-    """What every classifier of ours says of records, from what its task released.
+    """What every classifier of ours predicts, from what its task released.
 
     Parameters
     ----------
@@ -387,16 +373,7 @@ class PrivateClassifier(ClassifierMixin, PrivateSupervised):
         return model
 
     def predict_proba(self, X: Any) -> Floats:
-        """Return the probability of each class; local, costs nothing.
-
-        Parameters
-        ----------
-        X : array_like of shape (n_samples, n_features) or table
-
-        Returns
-        -------
-        ndarray of shape (n_samples, n_classes)
-        """
+        """Return the probability of each class, (n_samples, n_classes); local, costs nothing."""
         rows = grid_rows(self, X)
         task = self.plan_.task
         assert isinstance(task, Classifier)
@@ -414,17 +391,17 @@ class PrivateClassifier(ClassifierMixin, PrivateSupervised):
         return labels
 
 
-def _loaded_classes(given: Any, words: Sequence[str]) -> NDArray[Any]:
-    """Return labels in the order of a model's words for them."""
-    without_words = tuple(words) == numbered(len(words))
-    if given is None:
-        if without_words:
-            raise PlanError("classes must be given: the file does not hold the labels of the fit.")
-        return np.array(as_labels(words).tolist())
-    labels = np.unique(np.asarray(given))
-    if without_words and len(labels) == len(words):
+def _loaded_classes(given: Any, categories: Sequence[str]) -> NDArray[Any]:
+    """Return labels in the order of the categories that stand for them in a model."""
+    nameless = tuple(categories) == numbered(len(categories))
+    if given is None and not nameless:
+        return np.array(as_labels(categories).tolist())
+    labels = np.unique(np.asarray([] if given is None else given))
+    if nameless and len(labels) == len(categories):
         return labels
-    by_word = {str(label): label for label in labels.tolist()}
-    if by_word.keys() != set(words):
-        raise PlanError(f"classes must be the labels of the model, {list(words)}, got {given!r}.")
-    return np.array([by_word[word] for word in words], dtype=labels.dtype)
+    by_category = {str(label): label for label in labels.tolist()}
+    if by_category.keys() != set(categories):
+        raise PlanError(
+            f"classes must be given as the labels of the model, {list(categories)}, got {given!r}."
+        )
+    return np.array([by_category[name] for name in categories], dtype=labels.dtype)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, field
-from html import escape
 from typing import Any, Self
 
 from sklearn.utils.validation import check_is_fitted
@@ -14,6 +13,7 @@ from cloister.estimators.base import PrivateEstimator, public_seed
 from cloister.estimators.centres import CentreModel
 from cloister.estimators.release import check_whole
 from cloister.estimators.tables import Floats, SiloData
+from cloister.html import page
 from cloister.jobs import JobResult
 from cloister.protocol.plan import Plan
 from cloister.schema import Schema
@@ -179,7 +179,7 @@ class DPKMeans(CentreModel, PrivateEstimator):
         return f"one of {list(kmeans_tasks())}"
 
     @classmethod
-    def _told(cls, result: JobResult) -> dict[str, Any] | None:
+    def _own_parameters(cls, result: JobResult) -> dict[str, Any] | None:
         task = result.plan.task
         algorithm = Auto.name if isinstance(task, SelectK) else task.name
         if algorithm not in kmeans_tasks():
@@ -202,7 +202,11 @@ class DPKMeans(CentreModel, PrivateEstimator):
         """Show a fitted model as a table in notebooks."""
         bundle = {"text/plain": repr(self)}
         if hasattr(self, "result_"):
-            bundle["text/html"] = _html(self)
+            ends = zip(self.cluster_centers_, self.centers_low_, self.centers_high_, strict=True)
+            cells = (zip(*cluster, strict=True) for cluster in ends)
+            rows = zip(self.cluster_sizes_, self.sizes_half_width_, cells, strict=True)
+            remark = clusters_above_noise(self.result_.results)
+            bundle["text/html"] = page("model.html", model=self, rows=rows, remark=remark)
         return bundle
 
 
@@ -214,32 +218,3 @@ _ATTRIBUTES = {
     "sizes_half_width_": "size_half_width",
 }
 """Attributes by the names of the task's results."""
-
-
-def _html(model: DPKMeans) -> str:
-    """Return released centres with their noise intervals as an HTML table."""
-    head = "".join(f"<th>{escape(name)}</th>" for name in ("noisy size", *model.plan_.columns))
-    rows = "".join(
-        f"<tr><th>{index}</th><td>{size:.0f} ± {spread:.0f}</td>"
-        + "".join(
-            f"<td>{c:.4g} [{a:.4g}, {b:.4g}]</td>"
-            for c, a, b in zip(centre, low, high, strict=True)
-        )
-        + "</tr>"
-        for index, (size, spread, centre, low, high) in enumerate(
-            zip(
-                model.cluster_sizes_,
-                model.sizes_half_width_,
-                model.cluster_centers_,
-                model.centers_low_,
-                model.centers_high_,
-                strict=True,
-            )
-        )
-    )
-    caption = (
-        f"DPKMeans ({escape(model.algorithm)}): epsilon {model.spent_:.4g}, "
-        f"delta {model.delta_:.2g}; ± and [ , ] are 95 % of the noise; noise from: "
-        f"{escape(model.result_.noise)}. {clusters_above_noise(model.result_.results)}"
-    )
-    return f"<table><caption>{caption}</caption><tr><th></th>{head}</tr>{rows}</table>"

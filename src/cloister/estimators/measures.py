@@ -22,20 +22,20 @@ from cloister.estimators.tables import (
     Floats,
     SiloData,
     by_schema,
-    class_words,
+    category_column,
+    class_categories,
     grid_rows,
     read_labelled,
     read_silos,
     unpaired,
-    words_column,
 )
 from cloister.privacy.ledger import Ledger
 from cloister.schema import Column, Schema
 from cloister.task import Classifier, Regressor, Task
 from cloister.tasks.evaluation.classification import Evaluation
 from cloister.tasks.evaluation.cluster_quality import ClusterQuality
-from cloister.tasks.evaluation.layers import between
 from cloister.tasks.evaluation.regression import RegressionEvaluation
+from cloister.tasks.interval_tables import between
 from cloister.tasks.population import ENDS
 
 if TYPE_CHECKING:
@@ -55,10 +55,10 @@ class Measures(Released):
     ----------
     result : JobResult
     scored_by : {"plan", "row code", "assumed"}
-        Who told what each record is. "plan": the silos, with a model of ours that the plan holds.
-        "row code": our own code for a model whose class we know, a function of each record by
-        itself. "assumed": the model's own code, asked about one record at a time; that it is a
-        function of the record is assumed, and so is the guarantee.
+        Who predicted. "plan": the silos, with a model of ours that the plan holds. "row code": our
+        own code for a model whose class we know, a function of each record by itself. "assumed":
+        the model's own code, asked about one record at a time; that it is a function of the record
+        is assumed, and so is the guarantee.
 
     Examples
     --------
@@ -69,13 +69,7 @@ class Measures(Released):
     scored_by: Literal["plan", "row code", "assumed"] = "plan"
 
     def __getitem__(self, name: str) -> Between:
-        """Return a measure of the whole model.
-
-        Raises
-        ------
-        KeyError
-            If there is no such measure, or it has a value for each class.
-        """
+        """Return a measure of the whole model; a KeyError if each class has one of its own."""
         found = self.result.results
         if name not in found or f"{name}{_LOW}" not in found or found[name].size != 1:
             raise KeyError(name)
@@ -94,13 +88,10 @@ class Measures(Released):
 
     def displays(self) -> tuple[Display, ...]:
         """Return the tables and pictures: confusion matrix, ROC curve, calibration."""
-        shown = super().displays()
-        if self.scored_by != "assumed":
-            return shown
-        return tuple(
-            replace(display, note=f"{display.note} {_ASSUMED}") if i == 0 else display
-            for i, display in enumerate(shown)
-        )
+        first, *rest = super().displays()
+        if self.scored_by == "assumed":
+            first = replace(first, note=f"{first.note} {_ASSUMED}")
+        return (first, *rest)
 
     def to_frame(self) -> pd.DataFrame:
         """Return every measure as a row; one row for each class or silo.
@@ -147,45 +138,31 @@ def evaluate(
     ----------
     model : estimator or None
         A fitted classifier or regressor of ours, which is put into the plan; or any other fitted
-        one with `predict_proba` or `predict`, which is public or at least known to every silo. Its
-        answer to a record must be a function of that record alone: see `scored_by` of
-        :class:`~cloister.Measures`, and :func:`~.estimators.row_code.row_code` for the classes
-        of which that is proven.
+        one with `predict_proba` or `predict`, known to every silo. Its answer to a record must be a
+        function of that record alone: see `scored_by` of :class:`~cloister.Measures`, and
+        :func:`~.estimators.row_code.row_code` for the classes of which that is proven.
     X : array_like of shape (n_samples, n_features), DataFrame, path, or list of these
         Records held back; a list is one silo each, and may be of pairs (X, y) without `y`. A path
         for a model of ours only.
     y : array_like of shape (n_samples,), list of these, or None
         The truth. None where X holds it in the column `target`.
-    epsilon : float, > 0
-        Privacy budget of the evaluation. There is no default.
-    classes : sequence, optional
-        Public labels; those of a classifier of ours unless given. Of another one, its ``classes_``.
-    target_bounds : (low, high), optional
-        Public bounds of the truth of a regressor; those of a model of ours or of the schema unless
-        given.
-    bounds : Schema, optional
-        The contract of X, with its unit of privacy; that of a model of ours unless given.
-    target : str, optional
-        The column of X that holds the truth; that of a model of ours unless given.
+    classes, target_bounds : sequence, (low, high), optional
+        Public labels, or bounds of the truth of a regressor; those of the model or of the schema
+        unless given.
+    bounds, target : Schema, str, optional
+        The contract of X, and the column of it that holds the truth; those of a model of ours
+        unless given.
     unit, max_rows : str, int, optional
-        For a model that is not ours, where there is no schema: the column of a DataFrame that says
-        whose a record is, and how many records of one count at each silo, the first ones. One
-        record by default.
-    nominal_n, delta, ledger, dataset, frac_bits
+        Where there is no schema: the column of a DataFrame that holds the privacy unit of a record,
+        and how many records of one count at each silo, the first ones. One record by default.
+    epsilon, nominal_n, delta, ledger, dataset, frac_bits
         As for every :class:`~cloister.estimators.base.PrivateEstimator`.
     predictions, truth : array_like of shape (n_samples,), or lists of these
-        Instead of `model`, `X` and `y`: what a model has told already, and what is true; with
-        public `classes`, or `target_bounds` for numbers. A list is one silo each.
+        Instead of `model`, `X` and `y`: what a model has predicted, and what is true; with public
+        `classes`, or `target_bounds` for numbers. A list is one silo each.
     options
-        Of the task: `n_bins`, `bound`, `by_silo`; see :class:`~.tasks.evaluate.Evaluation` and
-        :class:`~.tasks.evaluate_regression.RegressionEvaluation`.
-
-    Raises
-    ------
-    PlanError, DataError
-        Before anything is spent.
-    BudgetExceeded
-        If the ledger refuses.
+        Of the task: `n_bins`, `bound`, `by_silo`; see the tasks "evaluation" and
+        "regression-evaluation".
 
     Warns
     -----
@@ -207,14 +184,18 @@ def evaluate(
     """
     spending = Spending(epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits)
     if predictions is not None or truth is not None:
-        model, X, y = _instead_of(model, X, y, predictions, truth)
+        stand_alone = all(given is None for given in (model, X, y))
+        if predictions is None or truth is None or not stand_alone:
+            raise PlanError(
+                "predictions and truth stand for model, X and y; give both of them, or these."
+            )
+        X, y = predictions, truth
     X, y = unpaired(X, y)
     task = getattr(getattr(model, "plan_", None), "task", None)
+    ours = isinstance(task, Classifier | Regressor)
+    if (unit, max_rows) != (None, None) and (ours or bounds is not None):
+        raise PlanError("unit and max_rows are those of the schema; leave them out.")
     if isinstance(task, Classifier | Regressor):
-        if unit is not None or max_rows is not None:
-            raise PlanError(
-                "unit and max_rows of a model of ours are those of its schema; give one as bounds."
-            )
         about = {"target": target, "classes": classes, "target_bounds": target_bounds}
         return _evaluate_ours(model, task, (X, y), about, spending, options)
     if model is None:
@@ -227,16 +208,6 @@ def evaluate(
         )
     contract = _Contract(bounds, target, unit, max_rows, classes, target_bounds)
     return _evaluate_other(model, contract.silos(model, X, y), contract, spending, options)
-
-
-def _instead_of(model: Any, X: Any, y: Any, predictions: Any, truth: Any) -> tuple[Any, Any, Any]:
-    """Return what `predictions` and `truth` stand for: no model, and both as X and y."""
-    if any(given is not None for given in (model, X, y)):
-        raise PlanError("predictions and truth stand for model, X and y; leave these out.")
-    if predictions is None or truth is None:
-        absent = "predictions" if predictions is None else "truth"
-        raise PlanError(f"{absent} must be given: predictions and truth go together.")
-    return None, predictions, truth
 
 
 def _evaluate_ours(
@@ -285,7 +256,7 @@ def _evaluate_other(
     if bounds is None:
         kind: type[Task] = Evaluation
         labels = np.asarray(model.classes_ if contract.classes is None else contract.classes)
-        columns, cells = _labels_told(asked, silos, labels)
+        columns, cells = _labelled(asked, silos, labels)
     else:
         kind = RegressionEvaluation
         truth = Column(name="truth", type="number", min=bounds[0], max=bounds[1])
@@ -302,7 +273,6 @@ def _evaluate_other(
 
 
 def _say_assumed(model: Any) -> None:
-    """Warn that nobody can look into a model."""
     known = "not there" if isinstance(model, _Predictions) else f"a {type(model).__name__}"
     warnings.warn(
         f"model is {known}, so it cannot be proven that its answer to a record is a function of "
@@ -312,25 +282,32 @@ def _say_assumed(model: Any) -> None:
     )
 
 
-def _labels_told(
+def _labelled(
     asked: _Asked, silos: list[_Silo], labels: np.ndarray
 ) -> tuple[tuple[Column, Column], list[tuple[Any, Any]]]:
     """Return the columns of truth and answer of a classifier, and their cells in each silo."""
-    words = class_words(labels)
-    truth = words_column("truth", words)
-    truths = [_worded(silo.truth, labels, words) for silo in silos]
+    categories = class_categories(labels)
+
+    def categorised(values: np.ndarray) -> np.ndarray:
+        # an unknown label becomes None, so that its record is dropped
+        found = values[:, None] == labels[None, :]
+        places = np.where(found.any(axis=1), found.argmax(axis=1), len(categories))
+        return np.array([*categories, None], dtype=object)[places]
+
+    truth = category_column("truth", categories)
+    truths = [categorised(silo.truth) for silo in silos]
     if len(labels) == 2 and asked.scores:
         answer = Column(name="score", type="number", min=0.0, max=1.0)
-        told = [asked.scores(silo.table) for silo in silos]
+        answers = [asked.scores(silo.table) for silo in silos]
     else:
-        answer = words_column("prediction", words)
-        told = [_worded(asked.labels(silo.table), labels, words) for silo in silos]
-    return (truth, answer), list(zip(truths, told, strict=True))
+        answer = category_column("prediction", categories)
+        answers = [categorised(asked.labels(silo.table)) for silo in silos]
+    return (truth, answer), list(zip(truths, answers, strict=True))
 
 
 @dataclass(frozen=True)
 class _Predictions:
-    """The model of a table whose one column holds what a model has told already."""
+    """The model of a table whose one column holds predictions."""
 
     classes_: Any
 
@@ -341,7 +318,7 @@ class _Predictions:
 
 @dataclass(frozen=True)
 class _Silo:
-    """What a silo has: a table for the model, the truth, and whose each record is."""
+    """What a silo has: a table for the model, the truth, and the privacy unit of each record."""
 
     table: Any
     truth: np.ndarray
@@ -362,19 +339,17 @@ class _Contract:
     def __post_init__(self) -> None:
         if self.bounds is not None and not isinstance(self.bounds, Schema):
             raise PlanError(f"bounds must be a Schema, got {type(self.bounds).__name__}.")
-        if self.bounds is not None and (self.unit is not None or self.max_rows is not None):
-            raise PlanError("unit and max_rows are those of the schema; leave them out.")
         self.schema([Column(name="truth", type="boolean", min=0.0, max=1.0)], None)  # or refuses
 
     @property
     def unit_column(self) -> str | None:
-        """The column that says whose a record is."""
+        """The column of the privacy unit."""
         if self.bounds is not None:
             return self.bounds.unit_column
         return None if self.unit == "row" else self.unit
 
     def bounds_of_truth(self, model: Any) -> tuple[float, float] | None:
-        """Return the public bounds of what a regressor tells, or None for a classifier."""
+        """Return the public bounds of a regressor's target, or None for a classifier."""
         columns = self.bounds.columns if self.bounds else ()
         column = next((c for c in columns if c.name == self.target and not c.categories), None)
         given = self.target_bounds
@@ -390,7 +365,7 @@ class _Contract:
     def silos(self, model: Any, X: Any, y: Any) -> list[_Silo]:
         """Return what each silo has; tables hold what the model looks at."""
         many = isinstance(X, list) and all(np.ndim(part) == 2 for part in X)
-        tables = list(X) if many else [X]
+        tables = X if many else [X]
         if any(np.ndim(table) != 2 for table in tables):
             raise DataError(
                 "X must be a table in memory, or a list of these, for a model that is not ours; "
@@ -518,19 +493,11 @@ def _of_ensemble(model: DPSiloEnsemble) -> tuple[Callable[[Any], Any], ...]:
     return lambda table: each(shares, (0, k), table)[:, 1], labels, labels
 
 
-def _worded(told: np.ndarray, labels: np.ndarray, words: tuple[str, ...]) -> np.ndarray:
-    """Return the word of each label; None for an unknown one, so that its record is dropped."""
-    found = told[:, None] == labels[None, :]
-    named = np.array([*words, None], dtype=object)
-    at: np.ndarray = np.where(found.any(axis=1), found.argmax(axis=1), len(words))
-    return np.asarray(named[at])
-
-
-def _frame(schema: Schema, truth: Any, told: Any, units: Any) -> Any:
+def _frame(schema: Schema, truth: Any, answers: Any, units: Any) -> Any:
     """Return truths and answers as a table that the schema reads."""
     import pandas as pd
 
-    found = dict(zip(schema.names, (truth, told), strict=True))
+    found = dict(zip(schema.names, (truth, answers), strict=True))
     if units is not None:
         found[schema.unit] = np.asarray(units)
     return pd.DataFrame(found)
@@ -557,11 +524,9 @@ def cluster_quality(
         A fitted ``DPKMeans``, or public centres.
     X : array_like of shape (n_samples, n_features), DataFrame, path, or list of these
         A list is one silo each.
-    epsilon : float, > 0
-        Privacy budget. There is no default.
     bounds : (low, high) or Schema
         Public bounds; those of the estimator unless given.
-    nominal_n, delta, ledger, dataset, frac_bits
+    epsilon, nominal_n, delta, ledger, dataset, frac_bits
         As for every :class:`~cloister.estimators.base.PrivateEstimator`.
     n_bins : int, >= 2
         Of the histogram of silhouettes.
@@ -570,14 +535,7 @@ def cluster_quality(
     -------
     Measures
         ``nicv``, ``silhouette`` and ``davies_bouldin``; see
-        :class:`~.tasks.cluster_quality.ClusterQuality`.
-
-    Raises
-    ------
-    PlanError, DataError
-        Before anything is spent.
-    BudgetExceeded
-        If the ledger refuses.
+        :class:`~cloister.tasks.evaluation.cluster_quality.ClusterQuality`.
 
     Examples
     --------

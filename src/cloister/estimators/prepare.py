@@ -13,16 +13,17 @@ from sklearn.utils.validation import check_is_fitted
 
 from cloister.errors import PlanError
 from cloister.estimators.base import PrivateEstimator
-from cloister.estimators.release import Released, Spending, check_whole, release
+from cloister.estimators.release import Released, Spending, release
 from cloister.estimators.tables import Floats, new_rows, read_silos
-from cloister.hazmat.fixedpoint import Grid
 from cloister.jobs import JobResult
 from cloister.privacy.ledger import Ledger
 from cloister.task import Task, Transformer
+from cloister.tasks.columns import grid_of
 from cloister.tasks.population import ENDS
 from cloister.tasks.preparation.bounds import Bounds
 from cloister.tasks.preparation.pca import PCA
 from cloister.tasks.preparation.quantiles import Quantiles
+from cloister.tasks.preparation.scaled import Scaled
 from cloister.tasks.preparation.standardise import Standardise
 from cloister.tasks.preparation.statistics import Statistics
 
@@ -58,9 +59,7 @@ class _Preparing(TransformerMixin, PrivateEstimator):
         """
         task, grid = self._fitted, self.plan_.grid
         rows = task.transform(self.result_.results, grid.encode(new_rows(self, X)))
-        low = tuple(column.low for column in task.output)
-        high = tuple(column.high for column in task.output)
-        return Grid(low, high, grid.frac_bits).decode(rows / grid.one)
+        return grid_of(task.output, grid.frac_bits).decode(rows / grid.one)
 
     def get_feature_names_out(self, input_features: object = None) -> Any:
         """Return the names of the columns after the transformation."""
@@ -68,7 +67,22 @@ class _Preparing(TransformerMixin, PrivateEstimator):
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class DPBounds(_Preparing):
+class _Scaling(_Preparing):
+    """Transform columns of numbers one by one."""
+
+    def inverse_transform(self, X: Any) -> Floats:
+        """Return data units for columns that were scaled; other columns stay as they are."""
+        values = np.array(X, dtype=np.float64)
+        used = list(cast(Scaled, self._fitted).used)
+        values[:, used] = self._unscaled(values[:, used])
+        return values
+
+    def _unscaled(self, values: Floats) -> Floats:
+        raise NotImplementedError
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class DPBounds(_Scaling):
     """Clip columns to two private quantiles and stretch them to ``[-1, 1]``.
 
     The public bounds may be wide, but never come from the records.
@@ -76,8 +90,8 @@ class DPBounds(_Preparing):
     Parameters
     ----------
     probabilities : (float, float), optional
-        Of the two quantiles. By default 1 % and 99 %, or nearer to the middle where noise could
-        not tell these from the ends of the public box.
+        Of the two quantiles. By default 1 % and 99 %, or nearer to the middle where the noise would
+        hide the difference between these and the ends of the public box.
     refine : bool
         Whether the bounds are looked for a second time, closer to where records are. Without it
         they are as good as one of at most 1024 cells of the public box.
@@ -90,8 +104,6 @@ class DPBounds(_Preparing):
         The private bounds of the columns of numbers.
     low_interval_, high_interval_ : ndarray of shape (n_used, 2)
         Ends of an interval of each that holds with at least 95 % over the noise.
-    result_, plan_, spent_, delta_, n_features_in_, feature_names_in_
-        As for every :class:`~cloister.estimators.base.PrivateEstimator`.
 
     Examples
     --------
@@ -115,16 +127,12 @@ class DPBounds(_Preparing):
         ends = np.stack([results["low"], results["high"]], axis=2)
         self.low_interval_, self.high_interval_ = ends[:, 0], ends[:, 1]
 
-    def inverse_transform(self, X: Any) -> Floats:
-        """Return data units for columns between their bounds; other columns stay as they are."""
-        values = np.array(X, dtype=np.float64)
-        used = list(cast(Bounds, self._fitted).used)
-        values[:, used] = self.low_ + (values[:, used] + 1) / 2 * (self.high_ - self.low_)
-        return values
+    def _unscaled(self, values: Floats) -> Floats:
+        return self.low_ + (values + 1) / 2 * (self.high_ - self.low_)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class DPStandardScaler(_Preparing):
+class DPStandardScaler(_Scaling):
     """Express columns in private standard deviations from a private mean.
 
     Parameters
@@ -143,8 +151,6 @@ class DPStandardScaler(_Preparing):
         Ends of the 95 % intervals of the noise in mean and deviation.
     mean_population_interval_ : ndarray of shape (n_used, 2)
         Ends of the 95 % intervals of noise and sampling: of the mean where the records came from.
-    result_, plan_, spent_, delta_, n_features_in_, feature_names_in_
-        As for every :class:`~cloister.estimators.base.PrivateEstimator`.
 
     Examples
     --------
@@ -168,12 +174,8 @@ class DPStandardScaler(_Preparing):
         self.scale_interval_ = _ends(results, "deviation", ("_low", "_high"))
         self.mean_population_interval_ = _ends(results, "mean", ENDS)
 
-    def inverse_transform(self, X: Any) -> Floats:
-        """Return data units for columns in deviations; other columns stay as they are."""
-        values = np.array(X, dtype=np.float64)
-        used = list(cast(Standardise, self._fitted).used)
-        values[:, used] = values[:, used] * self.scale_ + self.mean_
-        return values
+    def _unscaled(self, values: Floats) -> Floats:
+        return values * self.scale_ + self.mean_
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -207,8 +209,6 @@ class DPPCA(_Preparing):
         Ends of intervals that hold for all components at once, with more than 95 % over the noise.
     scale_ : ndarray of shape (n_components,)
         What coordinates are divided by.
-    result_, plan_, spent_, delta_, n_features_in_, feature_names_in_
-        As for every :class:`~cloister.estimators.base.PrivateEstimator`.
 
     Examples
     --------
@@ -227,9 +227,6 @@ class DPPCA(_Preparing):
     reach: float = 4.0
     whiten: bool = False
 
-    def _check(self) -> None:
-        check_whole(n_components=self.n_components)
-
     def _keep(self, result: JobResult) -> None:
         super()._keep(result)
         names = ("mean", "components", "explained_variance", "explained_variance_ratio", "scale")
@@ -238,13 +235,7 @@ class DPPCA(_Preparing):
         self.explained_variance_interval_ = ends
 
     def inverse_transform(self, X: Any) -> Floats:
-        """Return data units, as far as the components tell them.
-
-        Raises
-        ------
-        PlanError
-            Where there are categories, which coordinates do not tell.
-        """
+        """Return data units, as far as the components hold them; for tables of numbers only."""
         if any(cast(PCA, self._fitted).categories):
             raise PlanError("inverse_transform is for tables of numbers, this one has categories.")
         scores = np.asarray(X, dtype=np.float64) * self.scale_
@@ -283,29 +274,24 @@ class Summary(Released):
     @property
     def columns(self) -> tuple[str, ...]:
         """Names of the columns that the numbers are about."""
-        task = cast(Quantiles | Statistics, self.result.plan.task)
-        return tuple(self.result.plan.columns[j] for j in task.used)
+        task = cast(Quantiles | Statistics, self.plan.task)
+        return tuple(self.plan.columns[j] for j in task.used)
 
     def to_frame(self) -> pd.DataFrame:
         """Return a row for each number of each column: value, low, high."""
         import pandas as pd
 
-        task, found = self.result.plan.task, self.result.results
-        names: Sequence[Any]
+        task = self.plan.task
+        ends = ("", "_low", "_high")
+        names: Sequence[Any] = _STATISTICS
+        kind = "statistic"
         if isinstance(task, Quantiles):
             kind, names = "probability", task.probabilities
-            cells = np.stack([found[key] for key in ("quantiles", "low", "high")], axis=2)
+            cells = np.stack([self[key] for key in ("quantiles", "low", "high")], axis=2)
         else:
-            kind, names = "statistic", _STATISTICS
-            ends = ("", "_low", "_high")
-            cells = np.array([[found[name + end] for name in _STATISTICS] for end in ends]).T
-        rows = [
-            (column, name, *cells[i, j].tolist())
-            for i, column in enumerate(self.columns)
-            for j, name in enumerate(names)
-        ]
-        heads = ["column", kind]
-        return pd.DataFrame(rows, columns=[*heads, "value", "low", "high"]).set_index(heads)
+            cells = np.array([[self[name + end] for name in names] for end in ends]).T
+        index = pd.MultiIndex.from_product([self.columns, names], names=["column", kind])
+        return pd.DataFrame(cells.reshape(-1, 3), index, ["value", "low", "high"])
 
 
 def dp_quantiles(
@@ -338,13 +324,6 @@ def dp_quantiles(
     Summary
         With ``["quantiles"]``, ``["low"]`` and ``["high"]`` of shape (n_used, n_probabilities);
         also the distribution: :class:`~cloister.tasks.preparation.quantiles.Quantiles`.
-
-    Raises
-    ------
-    PlanError, DataError
-        Before anything is spent.
-    BudgetExceeded
-        If the ledger refuses.
 
     Examples
     --------
@@ -389,13 +368,6 @@ def dp_statistics(
         With ``["count"]``, ``["mean"]``, ``["variance"]``, ``["deviation"]``, if asked for
         ``["covariance"]`` and ``["correlation"]``, and the ends of their intervals:
         :class:`~cloister.tasks.preparation.statistics.Statistics`.
-
-    Raises
-    ------
-    PlanError, DataError
-        Before anything is spent.
-    BudgetExceeded
-        If the ledger refuses.
 
     Examples
     --------

@@ -52,7 +52,7 @@ class SiloData:
     names : tuple of str
         Of the columns of X, if they have names that scikit-learn takes note of.
     target : str, optional
-        The column that a supervised task learns.
+        The column that a supervised task predicts.
     classes : ndarray of shape (n_classes,), optional
         The labels of its classes as the user knows them.
     """
@@ -98,7 +98,7 @@ def read_labelled(
     classes: Any = None,
     target_bounds: Any = None,
 ) -> SiloData:
-    """Read records with what is to be learned of them, which becomes a column.
+    """Read records with the target that is to be predicted, which becomes a column.
 
     Parameters
     ----------
@@ -107,15 +107,11 @@ def read_labelled(
         None where the target is a column of X, or X is a list of pairs.
     spending : Spending
     target : str, optional
-        The column of a schema that is to be told.
+        The column of a schema that is to be predicted.
     classes : sequence, "in_y" or None
         Public labels of a classifier, without a schema.
     target_bounds : (low, high) or None
         Public bounds of a regressor's target, without a schema.
-
-    Raises
-    ------
-    PlanError, DataError
     """
     check_bounds(spending.bounds)
     X, y = unpaired(X, y)
@@ -129,17 +125,21 @@ def read_labelled(
             "the name of its column as target."
         )
     silos, labels = _silos_with_labels(X, y)
-    told = None if target_bounds is not None else _public_classes(labels, classes)
-    column = _number_column(target_bounds) if told is None else words_column("y", class_words(told))
-    numbers = _target_numbers(labels, told)
+    known_classes = None if target_bounds is not None else _public_classes(labels, classes)
+    column = (
+        _number_column(target_bounds)
+        if known_classes is None
+        else category_column("y", class_categories(known_classes))
+    )
+    numbers = _target_numbers(labels, known_classes)
     known = _known_names(as_silos(X)[0])
     features = plain_schema(spending.bounds, known or header(silos[0]), spending.dataset)
-    name = next(word for word in ("y", "target", "the target") if word not in features.names)
+    name = next(free for free in ("y", "target", "the target") if free not in features.names)
     column = column.model_copy(update={"name": name})
     schema = features.model_copy(update={"columns": (*features.columns, column)})
     tables = [np.column_stack(pair) for pair in zip(silos, numbers, strict=True)]
     records = _on_grid(tables, schema, spending)
-    return SiloData(schema, records, None, known, name, told)
+    return SiloData(schema, records, None, known, name, known_classes)
 
 
 def unpaired(X: Any, y: Any) -> tuple[Any, Any]:
@@ -151,7 +151,7 @@ def unpaired(X: Any, y: Any) -> tuple[Any, Any]:
 
 
 def _is_pair(part: Any) -> bool:
-    """Tell (table, labels) from a row of cells, and from a table of two rows."""
+    """Return whether this is (table, labels), and not a row of cells or a table of two rows."""
     return isinstance(part, tuple) and len(part) == 2 and _is_table(part[0])
 
 
@@ -230,17 +230,15 @@ def _checked(check: Callable[..., Any], *args: Any, **options: Any) -> Floats:
     )
 
 
-# What is to be learned ----------------------------------------------------------------------------
+# Targets ------------------------------------------------------------------------------------------
 
 
 def _labelled_by_schema(
     X: Any, y: Any, schema: Schema, spending: Spending, target: str | None
 ) -> SiloData:
     """Read silos by a schema that has the target."""
-    if target is None:
-        raise PlanError("target must be given with a schema; name the column that is to be told.")
     column = next((c for c in schema.columns if c.name == target), None)
-    if column is None:
+    if column is None or target is None:
         raise PlanError(
             f"target must be a column of the schema, {list(schema.names)}, got {target!r}."
         )
@@ -250,24 +248,24 @@ def _labelled_by_schema(
             raise DataError(f"y must be None where X has the target {target!r}; give one.")
         parts = label_parts(y, len(silos))
         silos = [_with_column(silo, target, p) for silo, p in zip(silos, parts, strict=True)]
-    words = column.public.categories
-    classes = as_labels(words) if words else None
+    categories = column.public.categories
+    classes = as_labels(categories) if categories else None
     records = by_schema(silos, schema, spending)
     return SiloData(schema, records, None, (), target, classes)
 
 
-def as_labels(words: Sequence[str]) -> NDArray[Any]:
-    """Return classes as users know them: numbers or truth values where all words are such."""
-    if set(words) <= _TRUTH.keys():
-        return np.array([_TRUTH[word] for word in words])
+def as_labels(categories: Sequence[str]) -> NDArray[Any]:
+    """Return classes as users know them: numbers or truth values where all categories are such."""
+    if set(categories) <= _TRUTH.keys():
+        return np.array([_TRUTH[category] for category in categories])
     for kind in (int, float):
         try:
-            numbers = [kind(word) for word in words]
+            numbers = [kind(category) for category in categories]
         except ValueError:
             continue
-        if [str(number) for number in numbers] == list(words):
+        if [str(number) for number in numbers] == list(categories):
             return np.array(numbers)
-    return np.array(words, dtype=object)
+    return np.array(categories, dtype=object)
 
 
 def _with_column(table: Any, name: str, values: Any) -> Any:
@@ -309,16 +307,14 @@ def _silos_with_labels(X: Any, y: Any) -> tuple[list[Floats], list[NDArray[Any]]
 
 
 def _public_classes(labels: Sequence[NDArray[Any]], classes: Any) -> NDArray[Any]:
-    """Return the classes that are told, as far as they are public."""
+    """Return the classes, as far as they are public."""
     for part in labels:
         check_classification_targets(_known(part))
-    if classes is None:
+    if classes is None or (isinstance(classes, str) and classes != IN_Y):
         raise PlanError(
-            "classes must be given: the public list of labels, or 'in_y' to state that the set of "
-            "labels in y is public."
+            f"classes must be given: the public list of labels, or {IN_Y!r} to state that the set "
+            f"of labels in y is public, got {classes!r}."
         )
-    if isinstance(classes, str) and classes != IN_Y:
-        raise PlanError(f"classes must be a list of labels or {IN_Y!r}, got {classes!r}.")
     given = _known(np.concatenate(labels)) if isinstance(classes, str) else np.asarray(classes)
     if len(found := np.unique(given)) < 2:
         raise PlanError(f"classes must be at least 2, got {len(found)} class.")
@@ -330,25 +326,26 @@ def _known(labels: NDArray[Any]) -> NDArray[Any]:
     return labels[np.isfinite(labels)] if labels.dtype.kind == "f" else labels
 
 
-def class_words(labels: NDArray[Any]) -> tuple[str, ...]:
+def class_categories(labels: NDArray[Any]) -> tuple[str, ...]:
     """Return the category of a schema that stands for each label."""
-    words = tuple(str(label) for label in labels)
-    plain = len(set(words)) == len(words) and all(w and w == w.strip() for w in words)
-    return words if plain else numbered(len(words))
+    names = tuple(str(label) for label in labels)
+    plain = len(set(names)) == len(names) and all(name and name == name.strip() for name in names)
+    return names if plain else numbered(len(names))
 
 
 def numbered(n_classes: int) -> tuple[str, ...]:
-    """Return words for labels of which a schema could not make categories."""
+    """Return categories for labels that cannot be categories themselves."""
     return tuple(f"class {i}" for i in range(n_classes))
 
 
-def words_column(name: str, words: tuple[str, ...]) -> Column:
+def category_column(name: str, categories: tuple[str, ...]) -> Column:
     """Return a column of categories."""
-    return Column(name=name, type="category", categories=words, min=0.0, max=len(words) - 1.0)
+    most = len(categories) - 1.0
+    return Column(name=name, type="category", categories=categories, min=0.0, max=most)
 
 
 def _target_numbers(labels: Sequence[NDArray[Any]], classes: NDArray[Any] | None) -> list[Floats]:
-    """Return what is learned as numbers, of a class its place; NaN drops what is none of them."""
+    """Return targets as numbers, of a class its place; NaN drops any other label."""
     if classes is None:
         return [np.asarray(part, dtype=np.float64) for part in labels]
     numbers = []
@@ -388,14 +385,9 @@ def new_rows(model: Any, X: Any, *, without: int | None = None) -> Floats:
         Fitted.
     X : array_like, table or path
         Read like the records of the fit: with a schema as `bounds`, columns are found by name and
-        the schema fills what is missing.
+        the schema fills what is missing. A record that the schema drops is refused.
     without : int, optional
-        The column that X need not have, since it is to be told.
-
-    Raises
-    ------
-    DataError
-        If the schema drops a record.
+        The column that X need not have, since it is predicted.
     """
     check_is_fitted(model)
     if not isinstance(model.bounds, Schema):
@@ -407,19 +399,9 @@ def new_rows(model: Any, X: Any, *, without: int | None = None) -> Floats:
 
 
 def grid_rows(model: Any, X: Any) -> NDArray[np.int32]:
-    """Return the grid records of a table whose target is to be told; that column is a constant.
+    """Return the grid records of a table; the column of the target is a constant.
 
-    Parameters
-    ----------
-    model : PrivateEstimator
-        Fitted; ``plan_.task`` has a `target`.
-    X : array_like of shape (n_samples, n_features), DataFrame, or path with a schema
-        With a schema as `bounds`, a table with its columns, of which the target may be absent.
-
-    Raises
-    ------
-    DataError
-        If the schema drops a record.
+    With a schema as `bounds`, X is a table with its columns, of which the target may be absent.
     """
     check_is_fitted(model)
     target: int = model.plan_.task.target
@@ -427,7 +409,7 @@ def grid_rows(model: Any, X: Any) -> NDArray[np.int32]:
 
 
 def without_target(schema: Schema, target: int | None) -> Schema:
-    """Return the contract of a table that need not hold the target."""
+    """Return the contract of a table that may lack the target."""
     columns = tuple(column for j, column in enumerate(schema.columns) if j != target)
     return schema.model_copy(update={"columns": columns})
 

@@ -30,8 +30,6 @@ class Line:
 
     Parameters
     ----------
-    engine : ServerEngineSpec
-    context : FLContext
     stopped : function
         Whether the job is to end.
     gone : function of silo
@@ -109,13 +107,10 @@ class FlareTransport:
 
     Parameters
     ----------
-    line : Line
-    job : str
     silos : collection of str
         Those that take part; nobody else is asked.
     timeout : float, seconds
         How long a silent silo is waited for.
-    on_refusal : function of (silo, reason), optional
     """
 
     def __init__(

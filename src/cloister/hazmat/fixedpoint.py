@@ -147,7 +147,6 @@ class Contract:
 
     Parameters
     ----------
-    grid : Grid
     columns : tuple of str
         Names in order; empty where records were read by plain bounds, which name none.
     unit : str

@@ -89,7 +89,6 @@ def expand(key: bytes, context: PadContext, size: int, usage: Usage = Usage.MASK
     ----------
     key : bytes of length 32
         Never known to the aggregator while the pad must hide something.
-    context : PadContext
     size : int, >= 0
         Number of ring words.
     usage : Usage

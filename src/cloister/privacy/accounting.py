@@ -16,8 +16,9 @@ from functools import lru_cache
 from types import UnionType
 from typing import Any, TypeAlias
 
+from cloister.declared import Range
 from cloister.errors import PlanError
-from cloister.privacy.budget import Budget, checked_delta, checked_epsilon
+from cloister.privacy.budget import Budget, checked, checked_delta, checked_epsilon
 from cloister.privacy.events import (
     CoverEvent,
     Event,
@@ -44,17 +45,9 @@ NUMERICAL = LaplaceEvent | CoverEvent | SampledGaussianEvent
 
 
 def epsilon(event: Event, delta: float) -> float:
-    """Return an epsilon for which ``event`` is (epsilon, delta)-DP.
+    """Return an epsilon for which ``event`` is (epsilon, delta)-DP; infinity if none holds.
 
-    Parameters
-    ----------
-    event : Event
-    delta : float in [0, 1)
-
-    Returns
-    -------
-    float, >= 0; ``math.inf`` if no finite epsilon holds
-        The smallest one for Gaussian events; a little above it, about 1e-4, for all others.
+    It is the smallest one for Gaussian events; a little above it, about 1e-4, for all others.
     """
     delta = checked_delta(delta)
     counts = tuple(mechanism_counts(event).items())
@@ -69,17 +62,7 @@ def epsilon(event: Event, delta: float) -> float:
 
 
 def delta(event: Event, epsilon: float) -> float:
-    """Return a delta for which ``event`` is (epsilon, delta)-DP; the inverse of :func:`epsilon`.
-
-    Parameters
-    ----------
-    event : Event
-    epsilon : float, >= 0
-
-    Returns
-    -------
-    float in [0, 1]
-    """
+    """Return a delta for which ``event`` is (epsilon, delta)-DP; the inverse of :func:`epsilon`."""
     epsilon = checked_epsilon(epsilon)
     counts = tuple(mechanism_counts(event).items())
     if not _has(counts, NUMERICAL):
@@ -133,12 +116,7 @@ def gdp_mu(event: Event) -> float:
 
 
 def gdp_delta(mu: float, epsilon: float) -> float:
-    """Return the smallest delta for which mu-GDP implies (epsilon, delta)-DP.
-
-    Parameters
-    ----------
-    mu : float, >= 0, may be infinite
-    epsilon : float, >= 0
+    """Return the smallest delta for which mu-GDP implies (epsilon, delta)-DP; mu may be infinite.
 
     Notes
     -----
@@ -169,16 +147,9 @@ def gdp_delta(mu: float, epsilon: float) -> float:
 
 
 def gdp_epsilon(mu: float, delta: float) -> float:
-    """Return the smallest epsilon for which mu-GDP implies (epsilon, delta)-DP.
+    """Return the smallest epsilon for which mu-GDP implies (epsilon, delta)-DP; the inverse.
 
-    Parameters
-    ----------
-    mu : float, >= 0, may be infinite
-    delta : float in [0, 1)
-
-    Returns
-    -------
-    float, >= 0; rounded up to the next float at which the guarantee holds
+    It is rounded up to the next float at which the guarantee holds.
     """
     delta = checked_delta(delta)
     if mu <= 0:
@@ -236,17 +207,8 @@ def zcdp_delta(rho: float, epsilon: float) -> float:
 def cover_delta(pick_epsilon: float, epsilon: float, *, added: bool) -> float:
     """Return the hockey-stick divergence of a max cover with and without one record.
 
-    Parameters
-    ----------
-    pick_epsilon : float, > 0
-    epsilon : float, may be negative
-    added : bool
-        Whether the first of the two data sets is the one with the record.
-
-    Returns
-    -------
-    float in [0, 1]
-        The largest ``P(S) - exp(epsilon) Q(S)``, whatever the other records and the balls are.
+    That is the largest ``P(S) - exp(epsilon) Q(S)``, whatever the other records and the balls are;
+    if `added`, P is the one with the record. Epsilon may be negative.
 
     Notes
     -----
@@ -292,8 +254,7 @@ def attacker_odds(cost: Event | Budget, prior: float = 0.5) -> float:
     ----------
     Kairouz, Oh and Viswanath, ICML 2015, Theorem 2.1; Balle, Barthe and Gaboardi, NeurIPS 2018.
     """
-    if not 0 < prior < 1:
-        raise PlanError(f"prior must be in (0, 1), got {prior!r}.")
+    prior = checked("prior", prior, Range(above=0, below=1))
     rare = min(prior, 1 - prior)
     threshold = math.log((1 - rare) / rare)
     if isinstance(cost, Budget):
@@ -377,9 +338,7 @@ def _inverse(event: Mechanism) -> float:
 def _pld(counts: _Counts) -> Any:
     """Return the pessimistic privacy loss distribution of all mechanisms but NonPrivateEvent.
 
-    References
-    ----------
-    Doroshenko et al., PoPETs 2022 (connect the dots), as implemented by dp_accounting.
+    By connect the dots (Doroshenko et al., PoPETs 2022) of dp_accounting.
     """
     from dp_accounting.pld import privacy_loss_distribution as pld
 
@@ -394,16 +353,17 @@ def _pld(counts: _Counts) -> Any:
             one = pld.from_laplace_mechanism(
                 event.noise_multiplier, value_discretization_interval=width
             )
-            total = total.compose(one.self_compose(n))
         elif isinstance(event, SampledGaussianEvent):
             one = pld.from_gaussian_mechanism(
                 event.noise_multiplier,
                 sampling_prob=event.rate,
                 value_discretization_interval=width,
             )
-            total = total.compose(one.self_compose(n))
         elif isinstance(event, CoverEvent):
-            total = total.compose(_cover_pld(event.pick_epsilon, width).self_compose(n))
+            one = _cover_pld(event.pick_epsilon, width)
+        else:
+            continue
+        total = total.compose(one.self_compose(n))
     return total
 
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from cloister.declared import Declaration, Range, Whole, refuse
 from cloister.errors import PlanError
+
+_ABOVE_0 = Range(above=0)
 
 
 @dataclass(frozen=True)
@@ -27,13 +30,8 @@ class Budget:
     delta: float
 
     def __post_init__(self) -> None:
-        epsilon = _number("epsilon", self.epsilon)
-        if not (0 < epsilon < math.inf):
-            raise PlanError(
-                f"epsilon must be above 0 and finite, got {epsilon!r}: a release always costs "
-                "something."
-            )
-        object.__setattr__(self, "epsilon", epsilon)
+        free = "; a release always costs something"
+        object.__setattr__(self, "epsilon", checked("epsilon", self.epsilon, _ABOVE_0, free))
         object.__setattr__(self, "delta", checked_delta(self.delta))
 
     def __str__(self) -> str:
@@ -55,31 +53,26 @@ def default_delta(nominal_n: int | None) -> float:
     """
     if nominal_n is None:
         return 1e-6
-    if isinstance(nominal_n, bool) or not isinstance(nominal_n, int) or nominal_n < 1:
-        raise PlanError(f"nominal_n must be a positive integer or None, got {nominal_n!r}.")
+    refuse(Declaration("nominal_n", Whole | None, None), nominal_n)
     return min(1e-6, 1 / (100 * nominal_n))
 
 
 def checked_epsilon(epsilon: float) -> float:
     """Return the ``epsilon`` of a curve, which may be 0, or raise PlanError."""
-    value = _number("epsilon", epsilon)
-    if not (0 <= value < math.inf):
-        raise PlanError(f"epsilon must be a finite number of at least 0, got {value!r}.")
-    return value
+    return checked("epsilon", epsilon, Range(0))
 
 
 def checked_delta(delta: float) -> float:
     """Return ``delta`` as a float, or raise PlanError unless it is in [0, 1)."""
-    value = _number("delta", delta)
-    if not (0 <= value < 1):
-        raise PlanError(f"delta must be in [0, 1), got {value!r}.")
-    return value
+    return checked("delta", delta, Range(0, below=1))
 
 
-def _number(name: str, value: float) -> float:
-    if isinstance(value, bool | str | bytes):
-        raise PlanError(f"{name} must be a number, got {value!r}.")
+def checked(name: str, value: float, allowed: Range, hint: str = "") -> float:
+    """Return a number of any kind as a float, or raise PlanError unless it is in a range."""
     try:
-        return float(value)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise PlanError(f"{name} must be a number, got {value!r}.") from error
+        number = math.nan if isinstance(value, bool | str | bytes) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if not allowed.holds(number):
+        raise PlanError(f"{name} must be a number{allowed}, got {value!r}{hint}.")
+    return number

@@ -8,17 +8,10 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 from cloister.errors import PlanError
-from cloister.privacy.accounting import (
-    cover_delta,
-    gdp_delta,
-)
+from cloister.privacy.accounting import cover_delta, gdp_delta
 from cloister.privacy.accounting import epsilon as priced
 from cloister.privacy.budget import Budget
-from cloister.privacy.events import (
-    ComposedEvent,
-    RepeatedEvent,
-    SampledGaussianEvent,
-)
+from cloister.privacy.events import ComposedEvent, RepeatedEvent, SampledGaussianEvent
 
 # Added to every Gaussian multiplier; it covers all rounding of the search itself.
 MARGIN = 1e-6
@@ -31,15 +24,7 @@ _LEAST_MULTIPLIER = 0.2  # of a sampled round: with less noise losses are too lo
 def gaussian_noise_multiplier(epsilon: float, delta: float) -> float:
     """Return the smallest noise std / L2 sensitivity that gives (epsilon, delta)-DP.
 
-    Parameters
-    ----------
-    epsilon : float, > 0
-    delta : float in (0, 1)
-
-    Returns
-    -------
-    float
-        For one release; ``T`` equal releases need ``sqrt(T)`` times as much each.
+    It is for one release; ``T`` equal releases need ``sqrt(T)`` times as much each.
 
     Notes
     -----
@@ -61,8 +46,8 @@ def sampled_noise_multiplier(
 
     Parameters
     ----------
-    epsilon : float, > 0
-    delta : float in (0, 1)
+    epsilon, delta : float
+        Of all rounds together.
     rate : float in (0, 1)
         With this probability a unit takes part in a round, by a secret coin of its own.
     weights : sequence of float, > 0, that sum to 1
@@ -138,21 +123,8 @@ def _mu_for(budget: Budget) -> float:
 def gdp_part(budget: Budget, share: float) -> Budget:
     """Return what a part of a budget is worth by itself, as Gaussian releases share it.
 
-    Parameters
-    ----------
-    budget : Budget, delta above 0
-    share : float in (0, 1]
-        Of the squared GDP parameter, which adds up exactly over releases.
-
-    Returns
-    -------
-    Budget
-        At the same delta.
-
-    Raises
-    ------
-    PlanError
-        If so small a part has no epsilon of its own at this delta.
+    `share`, in (0, 1], is of the squared GDP parameter, which adds up exactly over releases; delta
+    stays. A part too small for an epsilon of its own is a PlanError.
     """
     return gdp_budget(gdp_mu_for(budget.epsilon, budget.delta) * math.sqrt(share), budget.delta)
 
@@ -160,16 +132,8 @@ def gdp_part(budget: Budget, share: float) -> Budget:
 def gdp_budget(mu: float, delta: float) -> Budget:
     """Return the smallest budget at `delta` that allows Gaussian releases worth `mu` together.
 
-    Parameters
-    ----------
-    mu : float, > 0
-        GDP parameter: sensitivity over noise std of one release.
-    delta : float in (0, 1)
-
-    Raises
-    ------
-    PlanError
-        If even epsilon 0 would do.
+    Mu is the GDP parameter: sensitivity over noise std of one release. Where even epsilon 0 would
+    do, there is no such budget: a PlanError.
     """
     if gdp_delta(mu, 0.0) <= delta:
         raise PlanError(
@@ -182,14 +146,7 @@ def gdp_budget(mu: float, delta: float) -> Budget:
 def lattice_sigma(noise_multiplier: float, l2_sensitivity: float) -> int:
     """Return the integer parameter of discrete Gaussian noise that is worth a multiplier.
 
-    Parameters
-    ----------
-    noise_multiplier : float, > 0
-    l2_sensitivity : float, > 0, lattice steps
-
-    Returns
-    -------
-    int, lattice steps, rounded up
+    Sensitivity and result are in lattice steps; the result is rounded up.
 
     Notes
     -----
@@ -216,11 +173,6 @@ def laplace_noise_multiplier(epsilon: float) -> float:
 
 def cover_pick_epsilon(epsilon: float, delta: float) -> float:
     """Return the largest `pick_epsilon` of a max cover that is (epsilon, delta)-DP as a whole.
-
-    Parameters
-    ----------
-    epsilon : float, > 0
-    delta : float in (0, 1)
 
     References
     ----------

@@ -64,7 +64,6 @@ class Statement:
 
     Parameters
     ----------
-    dataset, study, job : str
     plan : str, 64 hexadecimal digits
         Digest of the job's plan.
     events : Event
@@ -152,14 +151,12 @@ class JobRecord:
 
     Parameters
     ----------
-    job, dataset, study : str
     events : Event
         Everything that was reserved.
     rounds : tuple of int
         Rounds that were committed.
     charged : ComposedEvent
         What counts as spent: the whole reservation while the job is open, then what it committed.
-    is_open : bool
     reserved_at : str
         When, in UTC, as ISO 8601 text by the owner's clock.
     tariff : Tariff

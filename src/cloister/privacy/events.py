@@ -6,14 +6,27 @@ add/remove-one-unit neighbours. Values are immutable, hashable and survive JSON 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
+from cloister.declared import Declaration, Range, refuse
 from cloister.errors import PlanError
+from cloister.privacy.budget import checked
 
 MAX_COUNT = 2**53  # the largest count that a float still holds exactly
+
+
+def _check_numbers(event: Any) -> None:
+    hint = "; a release without noise is NonPrivateEvent()"
+    for name, value in vars(event).items():
+        allowed = Range(above=0, below=1) if name == "rate" else Range(above=0)
+        object.__setattr__(event, name, checked(name, value, allowed, hint))
+
+
+def _to_dict(event: Any) -> dict[str, Any]:
+    """Return a JSON-able description."""
+    return {"event": _KINDS[type(event)], **vars(event)}
 
 
 @dataclass(frozen=True)
@@ -26,15 +39,8 @@ class GaussianEvent:
     """
 
     noise_multiplier: float
-
-    def __post_init__(self) -> None:
-        object.__setattr__(
-            self, "noise_multiplier", _positive("noise_multiplier", self.noise_multiplier)
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-able description."""
-        return {"event": "gaussian", "noise_multiplier": self.noise_multiplier}
+    __post_init__ = _check_numbers
+    to_dict = _to_dict
 
 
 @dataclass(frozen=True)
@@ -50,20 +56,8 @@ class SampledGaussianEvent:
 
     noise_multiplier: float
     rate: float
-
-    def __post_init__(self) -> None:
-        for name in ("noise_multiplier", "rate"):
-            object.__setattr__(self, name, _positive(name, getattr(self, name)))
-        if self.rate >= 1:
-            raise PlanError(f"rate must be in (0, 1), got {self.rate!r}; for 1 use GaussianEvent.")
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-able description."""
-        return {
-            "event": "sampled_gaussian",
-            "noise_multiplier": self.noise_multiplier,
-            "rate": self.rate,
-        }
+    __post_init__ = _check_numbers
+    to_dict = _to_dict
 
 
 @dataclass(frozen=True)
@@ -76,15 +70,8 @@ class LaplaceEvent:
     """
 
     noise_multiplier: float
-
-    def __post_init__(self) -> None:
-        object.__setattr__(
-            self, "noise_multiplier", _positive("noise_multiplier", self.noise_multiplier)
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-able description."""
-        return {"event": "laplace", "noise_multiplier": self.noise_multiplier}
+    __post_init__ = _check_numbers
+    to_dict = _to_dict
 
 
 @dataclass(frozen=True)
@@ -101,32 +88,20 @@ class CoverEvent:
     """
 
     pick_epsilon: float
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "pick_epsilon", _positive("pick_epsilon", self.pick_epsilon))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-able description."""
-        return {"event": "cover", "pick_epsilon": self.pick_epsilon}
+    __post_init__ = _check_numbers
+    to_dict = _to_dict
 
 
 @dataclass(frozen=True)
 class NonPrivateEvent:
     """A release without noise; its epsilon is infinite."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-able description."""
-        return {"event": "non_private"}
+    to_dict = _to_dict
 
 
 @dataclass(frozen=True)
 class ComposedEvent:
-    """All of ``events`` were done to the same records, possibly adaptively.
-
-    Parameters
-    ----------
-    events : iterable of Event; empty means that nothing was done and costs nothing
-    """
+    """All of ``events`` were done to the same records, possibly adaptively; of none, nothing."""
 
     events: tuple[Event, ...]
 
@@ -147,7 +122,6 @@ class RepeatedEvent:
 
     Parameters
     ----------
-    event : Event
     count : int in [0, 2**53]
     """
 
@@ -156,10 +130,7 @@ class RepeatedEvent:
 
     def __post_init__(self) -> None:
         _check_event(self.event)
-        if isinstance(self.count, bool) or not isinstance(self.count, int):
-            raise PlanError(f"count must be an integer, got {self.count!r}.")
-        if not 0 <= self.count <= MAX_COUNT:
-            raise PlanError(f"count must be in [0, 2**53], got {self.count}.")
+        refuse(Declaration("count", Annotated[int, Range(0, MAX_COUNT)], None), self.count)
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-able description."""
@@ -169,6 +140,14 @@ class RepeatedEvent:
 Mechanism: TypeAlias = (
     GaussianEvent | SampledGaussianEvent | LaplaceEvent | CoverEvent | NonPrivateEvent
 )
+_KINDS: Mapping[type[Mechanism], str] = {
+    GaussianEvent: "gaussian",
+    SampledGaussianEvent: "sampled_gaussian",
+    LaplaceEvent: "laplace",
+    CoverEvent: "cover",
+    NonPrivateEvent: "non_private",
+}
+"""The kind of each mechanism in JSON."""
 Event: TypeAlias = Mechanism | ComposedEvent | RepeatedEvent
 
 
@@ -186,33 +165,17 @@ def event_from_dict(data: Mapping[str, Any]) -> Event:
     kind = fields.pop("event", None)
     try:
         match kind:
-            case "gaussian":
-                return GaussianEvent(**fields)
-            case "sampled_gaussian":
-                return SampledGaussianEvent(**fields)
-            case "laplace":
-                return LaplaceEvent(**fields)
-            case "cover":
-                return CoverEvent(**fields)
-            case "non_private":
-                return NonPrivateEvent(**fields)
             case "composed":
                 parts = fields.pop("events")
                 return ComposedEvent(tuple(event_from_dict(part) for part in parts), **fields)
             case "repeated":
                 return RepeatedEvent(event_from_dict(fields.pop("of")), **fields)
+        for mechanism, name in _KINDS.items():
+            if name == kind:
+                return mechanism(**fields)
     except (TypeError, KeyError) as error:
         raise PlanError(f"event {kind!r} has missing, unknown or ill-typed keys.") from error
     raise PlanError(f"event must be one of the kinds that to_dict writes, got {kind!r}.")
-
-
-def compose(events: Iterable[Event]) -> ComposedEvent:
-    """Return the composition of ``events`` with equal mechanisms gathered and sorted.
-
-    Two schedules that cost the same because they hold the same mechanisms become equal values.
-    """
-    counts = mechanism_counts(ComposedEvent(tuple(events)))
-    return ComposedEvent(tuple(RepeatedEvent(event, n) for event, n in counts.items()))
 
 
 def mechanism_counts(event: Event) -> dict[Mechanism, int]:
@@ -252,15 +215,3 @@ def _rank(item: tuple[Mechanism, int]) -> tuple[str, tuple[float, ...]]:
 def _check_event(event: object) -> None:
     if not isinstance(event, Event):
         raise PlanError(f"an event is needed, got {type(event).__name__}.")
-
-
-def _positive(name: str, value: float) -> float:
-    if isinstance(value, bool | str | bytes):
-        raise PlanError(f"{name} must be a number, got {value!r}.")
-    number = float(value)
-    if not 0 < number < math.inf:
-        raise PlanError(
-            f"{name} must be a finite number above 0, got {number!r}; "
-            "a release without noise is NonPrivateEvent()."
-        )
-    return number

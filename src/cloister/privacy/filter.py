@@ -15,9 +15,10 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any, Literal, Self
 
+from cloister.declared import Range
 from cloister.errors import PlanError
 from cloister.privacy.accounting import epsilon, gdp_epsilon, pure_epsilon, zcdp_rho
-from cloister.privacy.budget import Budget
+from cloister.privacy.budget import Budget, checked
 from cloister.privacy.calibration import gdp_mu_for
 from cloister.privacy.events import (
     CoverEvent,
@@ -92,9 +93,8 @@ class Split:
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-                raise PlanError(f"the {name} share of a cap must be in [0, 1], got {value!r}.")
-            object.__setattr__(self, name, float(value))
+            share = checked(f"the {name} share of a cap", value, Range(0, 1))
+            object.__setattr__(self, name, share)
         if self.failure and not self.pure:
             raise PlanError(
                 f"the failure share of a cap must be 0 where its pure share is, got "
@@ -125,20 +125,11 @@ class Split:
 
     @classmethod
     def fitting(cls, events: Event, cap: Budget) -> Self:
-        """Return the split of a data set that is opened for one job.
+        """Return the split of a data set that is opened for one job of these mechanisms.
 
-        Parameters
-        ----------
-        events : Event
-            All mechanisms of the job.
-        cap : Budget
-
-        Returns
-        -------
-        Split
-            The first that accepts the job of: the default, all pure, all for a whole job. Some
-            split does if the job's own price at the cap's delta is within the cap. If it is above,
-            the default is returned, and the ledger will refuse the job.
+        It is the first that accepts the job of: the default, all pure, all for a whole job. Some
+        split does if the job's own price at the cap's delta is within the cap. If it is above, the
+        default is returned, and the ledger will refuse the job.
         """
         default = cls.default(cap)
         for split in (default, cls(1.0), cls(1.0, 1.0)):
@@ -206,11 +197,6 @@ class Limits:
     Whatever jobs are chosen, and however each depends on what came before, all releases together
     keep the cap as long as every job was accepted by :meth:`admits`.
 
-    Parameters
-    ----------
-    cap : Budget
-    split : Split
-
     References
     ----------
     docs/proofs/ledger.md; Smith and Thakurta, arXiv:2210.17520, for the Gaussian part.
@@ -237,14 +223,8 @@ class Limits:
         """Return what is left of each limit; of none if one is exceeded."""
         if not self.admits(so_far, Cost()):
             return Cost()
-        return Cost(
-            *(
-                max(0.0, limit - value)
-                for value, limit in zip(
-                    asdict(so_far).values(), asdict(self.room).values(), strict=True
-                )
-            )
-        )
+        pairs = zip(asdict(so_far).values(), asdict(self.room).values(), strict=True)
+        return Cost(*(max(0.0, limit - value) for value, limit in pairs))
 
     def epsilon_left(self, so_far: Cost) -> float:
         """Return the largest epsilon, at the cap's delta, of one more job of the law that suits.
@@ -267,26 +247,14 @@ class Limits:
 
 
 def cheapest(events: Event, filters: Sequence[tuple[Limits, Cost]]) -> Tariff | None:
-    """Return the tariff of a job, or None if no tariff fits.
+    """Return the tariff that takes the least part of any limit, or None if no tariff fits.
 
-    Parameters
-    ----------
-    events : Event
-        All mechanisms of the job.
-    filters : sequence of (Limits, Cost)
-        Those that must admit it, with what each has charged so far.
-
-    Returns
-    -------
-    Tariff or None
-        Of the tariffs that all filters admit, the one that takes the least part of any limit.
+    `filters` are those that must admit the job, with what each has charged so far.
     """
-    fits = [
-        tariff
-        for tariff in tariffs(events, [limits for limits, _ in filters])
-        if all(limits.admits(so_far, tariff.cost(events)) for limits, so_far in filters)
-    ]
-    return next(iter(fits), None)
+    for tariff in tariffs(events, [limits for limits, _ in filters]):
+        if all(limits.admits(so_far, tariff.cost(events)) for limits, so_far in filters):
+            return tariff
+    return None
 
 
 def tariffs(events: Event, filters: Sequence[Limits]) -> list[Tariff]:
@@ -298,10 +266,6 @@ def tariffs(events: Event, filters: Sequence[Limits]) -> list[Tariff]:
 
 def gdp_cover(epsilon: float) -> float:
     """Return the smallest mu such that every pure epsilon-DP mechanism is mu-GDP.
-
-    Parameters
-    ----------
-    epsilon : float, >= 0
 
     Notes
     -----

@@ -258,7 +258,6 @@ class Ledger:
 
         Parameters
         ----------
-        dataset, study, job : str
         events : Event
             All rounds of the job.
         content : bytes or None
@@ -351,7 +350,6 @@ class Ledger:
 
         Parameters
         ----------
-        job : str
         round : int, >= 0
         event : Event
             What the round does; it must be covered by what is left of the reservation.
@@ -433,7 +431,6 @@ class Ledger:
 
         Parameters
         ----------
-        job : str
         request, answer : bytes
             The answer must be masked or sealed already, or say nothing of a record.
 
@@ -452,11 +449,6 @@ class Ledger:
 
     def record_all(self, job: str, answers: Sequence[tuple[bytes, bytes]]) -> tuple[bytes, ...]:
         """Make answers durable in one transaction, up to the first that was another before.
-
-        Parameters
-        ----------
-        job : str
-        answers : sequence of (request, answer)
 
         Returns
         -------
@@ -525,7 +517,6 @@ class Ledger:
 
         Parameters
         ----------
-        job : str
         whole : bool
             Return nothing: rounds may have left that this file does not know, because an older
             copy of it was put back.
@@ -662,7 +653,6 @@ class Ledger:
         ----------
         head : str
             A head that this ledger has or had.
-        signatures : mapping of fingerprint to bytes
 
         Raises
         ------

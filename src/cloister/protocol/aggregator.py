@@ -55,7 +55,6 @@ class Aggregator:
 
     Parameters
     ----------
-    plan : Plan
     noise : NoiseSource
         Drawn when a round opens, before any upload arrives, so that the time of the answer does
         not depend on it; never stored. Not used under "pairwise".
@@ -287,7 +286,7 @@ class Aggregator:
             raise LocalProtocolError(f"round {t} has no noise; open it first.")
         total = self._noise
         for upload in uploads:
-            total = total + upload.words
+            total = total + upload.elements
         reply = encode(self.plan, Reply(t, tuple(upload.sender for upload in uploads), total))
         event = self.plan.event(t)
         answer = self._journal.commit(job=self.plan.run_id, round=t, event=event, frame=reply)
@@ -402,7 +401,7 @@ class Aggregator:
         """Keep the noised sum, if the plan says that the result is for others too."""
         if not self.plan.publish or self.plan.profile != "pairwise":
             return
-        words = self._reply(t).words
+        words = self._reply(t).elements
         context = PadContext(self.plan.digest.hex(), t, 0, VECTOR, "")
         left = self._round_keys.left_over(context, words.size, self._members, survivors, opened)
         self._sums.append(ReleasedSum(tuple(survivors), words - left))

@@ -66,7 +66,6 @@ class Client:
 
     Parameters
     ----------
-    plan : Plan
     silo : str
         This silo's name in the plan.
     records : iterable of ndarray of shape (n, n_features), int32, or function
@@ -412,7 +411,7 @@ class Client:
             raise RemoteProtocolError(f"round {t} goes on, but {self.silo!r} has no reply of it.")
         self._check_confirmations(t, confirmations, self._told[t], reply.survivors)
         words = self._masker.unmask(
-            reply.words, self._pad(t), reply.survivors, self._members, opened
+            reply.elements, self._pad(t), reply.survivors, self._members, opened
         )
         self._progress.receive(words, reply.survivors)
         self._before = (self._members, reply)

@@ -55,8 +55,6 @@ class KeyAgreement:
     ----------
     plan : Plan
         With fingerprints.
-    silo : str
-    identity : Identity
     journal : Journal
         Gives the secret of the job and the head of the ledger, and keeps the statements of peers.
     """
@@ -146,7 +144,7 @@ class KeyAgreement:
             for silo, box in zip(deal.cohort, deal.boxes, strict=True)
         }
         size = KEY_BYTES + 2 * self._held_rounds * SHARE_BYTES
-        told = (one for plain in opened.values() for one in decode_list(plain[size:]))
+        told = (one for plain in opened.values() for one in decode_list(plan, plain[size:]))
         self._journal.check_statements([one for one in map(self._own_statement, told) if one])
         self._deal = deal
         parts = join(opened[silo][:KEY_BYTES] for silo in deal.cohort)
@@ -217,7 +215,7 @@ class KeyAgreement:
         """Return what a peer signed of its ledger since the newest head that this silo signed."""
         above = peer.seen.get(self._silo, 0)
         kept = self._journal.remembered(fingerprint_of(peer.identity), above)
-        return encode_list(one.signature + one.text.encode() for one in kept)
+        return encode_list(self._plan, (one.signature + one.text.encode() for one in kept))
 
     def _own_statement(self, told: bytes) -> SignedStatement | None:
         """Read what a peer says that this silo signed; None if it did not."""

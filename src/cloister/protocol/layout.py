@@ -7,19 +7,20 @@ these facts, an aggregator reads nothing else, and a silo checks that they are i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
-from math import isclose, isfinite
-from typing import Any, Self, get_args
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, fields
+from math import isclose
+from typing import Annotated, Any, Self
 
-from cloister.errors import PlanError
+from cloister.declared import AtLeastZero, Range, Share, declared
+from cloister.errors import PlanError, raise_first
 from cloister.task import Block, ByUnit, Mechanism, Task
 
 MAX_ROUNDS = 1000  # of a plan that anybody will look at
 _SAME_SHARE = 1e-12  # machines may differ in the last bits of a share that has a logarithm in it
 
 
-@dataclass(frozen=True)
+@declared
 class Layout:
     """The blocks of each round, and the law of their noise.
 
@@ -43,28 +44,22 @@ class Layout:
 
     mechanism: Mechanism
     frames: tuple[tuple[Block, ...], ...]
-    order: tuple[int, ...]
-    rate: float = 1.0
-    noise_multiplier: float = 0.0
+    order: tuple[Annotated[int, Range(0)], ...]
+    rate: Share = 1.0
+    noise_multiplier: AtLeastZero = 0.0
 
     def __post_init__(self) -> None:
-        if self.mechanism not in get_args(Mechanism):
-            raise PlanError(
-                f"mechanism must be one of {get_args(Mechanism)}, got {self.mechanism!r}."
-            )
-        if not all(_is_whole(i, 0) and i < len(self.frames) for i in self.order):
-            raise PlanError("order of a layout must name its frames by number; design it again.")
-        if not 0 < self.rate <= 1:
-            raise PlanError(f"rate must be in (0, 1], got {self.rate!r}.")
-        if not (isfinite(self.noise_multiplier) and self.noise_multiplier >= 0):
-            raise PlanError(
-                f"noise_multiplier must be a finite number >= 0, got {self.noise_multiplier!r}."
-            )
+        raise_first(self._rules())
+
+    def _rules(self) -> Iterator[str]:
+        """Yield a sentence for each rule that is broken."""
+        if not all(number < len(self.frames) for number in self.order):
+            yield "order of a layout must name its frames by number; design it again."
         for block in (block for frame in self.frames for block in frame):
-            _check_block(block)
+            yield from _rules_of_block(block)
         weight = sum(block.weight for t in range(self.rounds) for block in self.blocks(t))
         if not 0 < weight <= 1 + 1e-9:
-            raise PlanError(f"weights of all blocks must sum to at most 1, got {weight:.6g}.")
+            yield f"weights of all blocks must sum to at most 1, got {weight:.6g}."
 
     @classmethod
     def of(cls, task: Task) -> Self:
@@ -78,11 +73,11 @@ class Layout:
         numbers = {frame: number for number, frame in enumerate(frames)}
         sampled = isinstance(task, ByUnit) and task.rate < 1
         return cls(
-            task.mechanism,
-            frames,
-            tuple(numbers[frame] for frame in rounds),
-            task.rate if sampled else 1.0,  # type: ignore[attr-defined]  # narrowed by sampled
-            task.noise_multiplier if sampled else 0.0,  # type: ignore[attr-defined]
+            mechanism=task.mechanism,
+            frames=frames,
+            order=tuple(numbers[frame] for frame in rounds),
+            rate=task.rate if sampled else 1.0,  # type: ignore[attr-defined]  # narrowed by sampled
+            noise_multiplier=task.noise_multiplier if sampled else 0.0,  # type: ignore[attr-defined]
         )
 
     @property
@@ -121,24 +116,24 @@ class Layout:
         if document.keys() != known:
             raise PlanError(f"layout must have {', '.join(sorted(known))}; design it again.")
         frames = tuple(tuple(_block(entry) for entry in frame) for frame in document["frames"])
-        return cls(**{**document, "frames": frames, "order": tuple(document["order"])})
+        return cls(**{**document, "frames": frames})
 
 
 def _block(entry: Mapping[str, Any]) -> Block:
     return Block(**{**entry, "shape": tuple(entry["shape"])})
 
 
-def _check_block(block: Block) -> None:
+def _rules_of_block(block: Block) -> Iterator[str]:
     sizes: Sequence[object] = block.shape
     if not isinstance(block.name, str) or not all(_is_whole(size, 0) for size in sizes):
-        raise PlanError(f"block {block.name!r} must have a name and a shape, got {block.shape!r}.")
+        yield f"block {block.name!r} must have a name and a shape, got {block.shape!r}."
     if not (_is_whole(block.l1, 1) and _is_whole(block.l2_squared, 1)):
-        raise PlanError(
+        yield (
             f"sensitivities of block {block.name!r} must be integers >= 1, got {block.l1!r} and "
             f"{block.l2_squared!r}."
         )
     if not (isinstance(block.weight, float | int) and 0 < block.weight <= 1 + 1e-9):
-        raise PlanError(f"weight of block {block.name!r} must be in (0, 1], got {block.weight!r}.")
+        yield f"weight of block {block.name!r} must be in (0, 1], got {block.weight!r}."
 
 
 def _is_whole(value: object, least: int) -> bool:

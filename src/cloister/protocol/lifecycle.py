@@ -85,7 +85,6 @@ class Step(Generic[_State]):
         What happens.
     sources : tuple of states
         Where a job may be when it happens; nowhere, if the job is new.
-    target : state
     durable : str
         What is on the disk before anything is sent.
     sent : str

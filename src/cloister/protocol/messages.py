@@ -1,17 +1,21 @@
-"""Frames: frozen values and their byte codec.
+"""Frames: frozen values whose fields say how they are written.
 
 Every frame has the same header: protocol version, kind, session, plan digest, round, attempt,
 sender, lattice and ring, length of the body. A receiver refuses a frame whose header is not of its
-plan before it looks at the body. Contents are masked or public, but ``repr`` shows only the kind.
+plan before it looks at the body. The body is the fields that are annotated with a :class:`Part`,
+one after the other: one table encodes, decodes, checks and, on the page of the protocol, documents
+them. Contents are masked or public, but ``repr`` shows only the kind.
 """
 
 from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from functools import cache
+from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_type_hints
 
 from cloister.errors import RemoteProtocolError
 from cloister.hazmat.prg import KEY_BYTES
@@ -19,7 +23,7 @@ from cloister.hazmat.ring import RING_BITS, Words, from_bytes, to_bytes
 from cloister.hazmat.shamir import SHARE_BYTES
 from cloister.hazmat.signing import SIGNATURE_BYTES
 from cloister.privacy.chain import SignedStatement, Statement
-from cloister.protocol.exchanges import ANSWER, Kind
+from cloister.protocol.exchanges import ANSWER, EXCHANGES, Kind
 from cloister.protocol.plan import Plan
 
 BEFORE = -1
@@ -34,26 +38,183 @@ CONFIRM_LABEL = b"cloister/1/confirm"
 AGGREGATOR = ""
 """Sender of the aggregator's frames; no silo can have this name."""
 
+NO_SIGNATURE = bytes(SIGNATURE_BYTES)
+_T = TypeVar("_T")
 _MAGIC = b"CLST"
 _HEADER = struct.Struct(">4sHB16s32sIIBBBI")
 _KIND_AT = 6  # place of the kind in the header
 _HASH_BYTES = 32
-_VOUCHED = struct.Struct(f">{_HASH_BYTES}s{_HASH_BYTES}s{SIGNATURE_BYTES}s")
-_CONFIRMATION = struct.Struct(f">H{_HASH_BYTES}s{_HASH_BYTES}s{SIGNATURE_BYTES}sH")
-_OPENED = struct.Struct(f">H{KEY_BYTES}s")
-_SEEN = struct.Struct(">HQ")
-_TIME = struct.Struct(">Q")
+_MOST_STATEMENT = (1 << 16) - 1  # where confirmations are listed its length has two bytes
 _STATEMENT = struct.Struct(f">{SIGNATURE_BYTES}s{_HASH_BYTES}sQH")
-NO_SIGNATURE = bytes(SIGNATURE_BYTES)
+
+
+# How fields are written -------------------------------------------------------------------------
+
+
+class _Body:
+    """What is left to read of a body in round `t` of a plan."""
+
+    def __init__(self, plan: Plan, t: int, data: bytes) -> None:
+        self.plan, self.round = plan, t
+        self._data, self._place = data, 0
+
+    @property
+    def left(self) -> int:
+        return len(self._data) - self._place
+
+    def take(self, size: int) -> bytes:
+        if self.left < size:
+            raise RemoteProtocolError(f"frame is cut: {self.left} bytes where {size} must stand.")
+        self._place += size
+        return self._data[self._place - size : self._place]
 
 
 @dataclass(frozen=True)
+class Part:
+    """How a field is written: in words for the manual, to bytes under a plan, and back."""
+
+    rule: str
+    write: Callable[[Plan, Any], bytes]
+    read: Callable[[_Body], Any]
+
+
+def _fixed(size: int) -> Part:
+    return Part(f"{size} bytes", lambda _, value: value, lambda body: body.take(size))
+
+
+def _rest(most: int) -> Part:
+    return Part("the rest", lambda _, value: value, lambda body: body.take(min(body.left, most)))
+
+
+def _number(size: int) -> Part:
+    return Part(
+        f"a number of {size} bytes",
+        lambda _, value: value.to_bytes(size, "big"),
+        lambda body: int.from_bytes(body.take(size), "big"),
+    )
+
+
+def _sized(size: Part) -> Part:
+    return Part(
+        f"bytes behind {size.rule}",
+        lambda plan, value: size.write(plan, len(value)) + value,
+        lambda body: body.take(size.read(body)),
+    )
+
+
+def _many(item: Part, count: Part) -> Part:
+    return Part(
+        f"{count.rule}, then for each: {item.rule}",
+        lambda plan, items: count.write(plan, len(items)) + _join(plan, item, items),
+        lambda body: tuple(item.read(body) for _ in range(count.read(body))),
+    )
+
+
+def _all(item: Part, behind: int = 0) -> Part:
+    """Items up to so many bytes from the end."""
+
+    def read(body: _Body) -> tuple[Any, ...]:
+        items = []
+        while body.left > behind:
+            items.append(item.read(body))
+        return tuple(items)
+
+    return Part(f"for each: {item.rule}", lambda plan, items: _join(plan, item, items), read)
+
+
+def _join(plan: Plan, item: Part, items: Iterable[Any]) -> bytes:
+    return b"".join(item.write(plan, one) for one in items)
+
+
+def _by_silo(value: Part, behind: int = 0) -> Part:
+    pairs = _all(
+        Part(
+            f"{_SILO.rule}, {value.rule}",
+            lambda plan, pair: _SILO.write(plan, pair[0]) + value.write(plan, pair[1]),
+            lambda body: (_SILO.read(body), value.read(body)),
+        ),
+        behind,
+    )
+    return Part(
+        pairs.rule,
+        lambda plan, given: pairs.write(plan, given.items()),
+        lambda body: _different(pairs.read(body)),
+    )
+
+
+def _different(pairs: Sequence[tuple[str, _T]]) -> dict[str, _T]:
+    values = dict(pairs)
+    if len(values) != len(pairs):
+        raise RemoteProtocolError("a silo is listed twice in a frame.")
+    return values
+
+
+def _read_silo(body: _Body) -> str:
+    place: int = _SHORT.read(body)
+    silos = body.plan.silos
+    if place >= len(silos):
+        raise RemoteProtocolError(f"silo number must be below {len(silos)}, got {place}.")
+    return silos[place]
+
+
+def _read_lead(body: _Body) -> str:
+    silos: tuple[str, ...] = _SILOS.read(body)
+    if len(silos) != 1:
+        raise _misfit(Kind.ADOPT)
+    return silos[0]
+
+
+_SHORT, _LONG, _KEY, _HASH = _number(2), _number(8), _fixed(KEY_BYTES), _fixed(_HASH_BYTES)
+_LIST = _all(_sized(_number(4)))
+_SILO = Part(
+    "a silo's place in 2 bytes",
+    lambda plan, silo: _SHORT.write(plan, plan.silos.index(silo)),
+    _read_silo,
+)
+_SILOS = _many(_SILO, _SHORT)
+_LEAD = Part("one silo, in a list", lambda plan, lead: _SILOS.write(plan, (lead,)), _read_lead)
+_HELD_ROUNDS = Part(
+    "under pairwise masks, as many as rounds",
+    lambda plan, count: b"",
+    lambda body: body.plan.rounds if body.plan.profile == "pairwise" else 0,
+)
+_ELEMENTS = Part(
+    "8 bytes for each number of the round",
+    lambda _, elements: to_bytes(elements),
+    lambda body: from_bytes(body.take(body.left), body.plan.length(body.round)),
+)
+Hash = Annotated[bytes, _HASH]
+Signature = Annotated[bytes, _fixed(SIGNATURE_BYTES)]
+Silos = Annotated[tuple[str, ...], _SILOS]
+Boxes = Annotated[tuple[bytes, ...], _LIST]
+Sealed = Annotated[bytes, _rest(sys.maxsize)]
+Said = Annotated[bytes, _rest(_MOST_STATEMENT)]
+Opened = Annotated[Mapping[str, bytes], _by_silo(_KEY)]
+RoundsOfKeys = Annotated[tuple[bytes, ...], _many(_KEY, _HELD_ROUNDS)]
+Elements = Annotated[Words, _ELEMENTS]
+
+
+@cache
+def body_of(message: type) -> Mapping[str, Part]:
+    """Return the fields that make up the body of a frame, in order, and how they are written."""
+    hints = get_type_hints(message, include_extras=True)
+    return {
+        name: part
+        for name, hint in hints.items()
+        for part in getattr(hint, "__metadata__", ())
+        if isinstance(part, Part)
+    }
+
+
+# Frames -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, repr=False)
 class Confirmation:
-    """A silo's word on what it was told to unmask in a round.
+    """A silo's word on what it was sent to unmask in a round.
 
     Parameters
     ----------
-    silo : str
     result_hash : bytes of length 32
         Over plan, round, survivors and masked sum; over the roster before the first round.
     mac : bytes of length 32
@@ -65,79 +226,93 @@ class Confirmation:
         are in one process. Tag and signature cover it.
     """
 
-    silo: str
-    result_hash: bytes
-    mac: bytes = field(repr=False)
-    signature: bytes = field(default=NO_SIGNATURE, repr=False)
-    statement: bytes = field(default=b"", repr=False)
+    silo: Annotated[str, _SILO]
+    result_hash: Hash
+    mac: Hash
+    signature: Signature = NO_SIGNATURE
+    statement: Annotated[bytes, _sized(_SHORT)] = b""
 
 
-@dataclass(frozen=True)
+_CONFIRMATIONS = _many(
+    Part(
+        ", ".join(part.rule for part in body_of(Confirmation).values()),
+        lambda plan, one: _body(plan, one),
+        lambda body: Confirmation(**_values(Confirmation, body)),
+    ),
+    _SHORT,
+)
+Confirmations = Annotated[
+    tuple[Confirmation, ...],
+    Part(
+        _CONFIRMATIONS.rule,
+        _CONFIRMATIONS.write,
+        lambda body: tuple(_different([(c.silo, c) for c in _CONFIRMATIONS.read(body)]).values()),
+    ),
+]
+
+
+@dataclass(frozen=True, repr=False)
 class Open:
-    """The aggregator opens round `round` and hands out what belongs to the one before.
+    """The aggregator opens a round and hands out what belongs to the one before.
 
-    Parameters
-    ----------
-    round : int
-    confirmations : tuple of Confirmation
-    opened : mapping of silo to bytes of length 32
-        Under pairwise masks, the seed of each survivor and the private key of each lost member.
+    ``opened`` has, under pairwise masks, the seed of each survivor and the private key of each
+    lost member.
     """
 
     kind: ClassVar[Kind] = Kind.OPEN
     round: int
-    confirmations: tuple[Confirmation, ...] = field(default=(), repr=False)
-    opened: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    confirmations: Confirmations = ()
+    opened: Opened = field(default_factory=dict)
     sender: str = AGGREGATOR
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Upload:
     """A silo's masked vector and the keyed tag of the public state it was made from."""
 
     kind: ClassVar[Kind] = Kind.UPLOAD
     round: int
     sender: str
-    state_tag: bytes = field(repr=False)
-    words: Words = field(repr=False)
+    state_tag: Hash
+    elements: Elements
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Reply:
     """The masked, noised sum over one committed set of survivors."""
 
     kind: ClassVar[Kind] = Kind.REPLY
     round: int
-    survivors: tuple[str, ...]
-    words: Words = field(repr=False)
+    survivors: Silos
+    elements: Elements
     sender: str = AGGREGATOR
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Confirm:
     """A silo's own confirmation, on its way to the others."""
 
     kind: ClassVar[Kind] = Kind.CONFIRM
     round: int
     sender: str
-    result_hash: bytes
-    mac: bytes = field(repr=False)
-    signature: bytes = field(default=NO_SIGNATURE, repr=False)
-    statement: bytes = field(default=b"", repr=False)
+    result_hash: Hash
+    mac: Hash
+    signature: Signature = NO_SIGNATURE
+    statement: Said = b""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Close:
     """The last round is over; what belongs to it, as in :class:`Open`."""
 
     kind: ClassVar[Kind] = Kind.CLOSE
     round: int
-    confirmations: tuple[Confirmation, ...] = field(default=(), repr=False)
-    opened: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    confirmations: Confirmations = ()
+    opened: Opened = field(default_factory=dict)
     sender: str = AGGREGATOR
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Done:
     """The silo has the result."""
 
@@ -146,7 +321,7 @@ class Done:
     sender: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Invite:
     """The aggregator asks for keys."""
 
@@ -155,23 +330,22 @@ class Invite:
     sender: str = AGGREGATOR
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Keys:
     """A silo's public keys for one job, and where its ledger and its clock stand.
 
     Parameters
     ----------
-    sender : str
     identity : bytes of length 32
         Its Ed25519 public key, whose fingerprint stands in the plan.
     box : bytes of length 32
         X25519 public key for sealed boxes.
-    pair, commitments : tuple of bytes of length 32
-        Under pairwise masks one for each round, otherwise empty.
     head : bytes of length 32
         The last entry of its ledger.
     time : int
         Seconds since 1970 by its clock, when it was first asked.
+    pair, commitments : tuple of bytes of length 32
+        Under pairwise masks one for each round, otherwise empty.
     seen : mapping of silo to int
         The height of the newest head of its ledger that a peer signed in an earlier job: of later
         statements of this silo that peer shows all it has.
@@ -181,82 +355,97 @@ class Keys:
 
     kind: ClassVar[Kind] = Kind.KEYS
     sender: str
-    identity: bytes
-    box: bytes
-    pair: tuple[bytes, ...]
-    commitments: tuple[bytes, ...]
-    head: bytes
-    time: int
-    seen: Mapping[str, int]
-    signature: bytes = field(default=NO_SIGNATURE, repr=False)
+    identity: Hash
+    box: Hash
+    head: Hash
+    time: Annotated[int, _LONG]
+    pair: RoundsOfKeys
+    commitments: RoundsOfKeys
+    seen: Annotated[Mapping[str, int], _by_silo(_LONG, behind=SIGNATURE_BYTES)]
+    signature: Signature = NO_SIGNATURE
     round: int = 0
 
 
-@dataclass(frozen=True)
+def _read_roster(body: _Body) -> tuple[Message, ...]:
+    frames = _LIST.read(body)
+    # The kinds come first, so that a roster of rosters is not read to its depth.
+    if any(frame[_KIND_AT : _KIND_AT + 1] != bytes([Kind.KEYS]) for frame in frames):
+        raise _misfit(Kind.ROSTER)
+    return tuple(decode(body.plan, frame) for frame in frames)
+
+
+_ROSTER = Part(
+    "for each silo: its frame of keys, behind a number of 4 bytes",
+    lambda plan, keys: _LIST.write(plan, [encode(plan, one) for one in keys]),
+    _read_roster,
+)
+
+
+@dataclass(frozen=True, repr=False)
 class Roster:
     """The keys of all silos that take part, as they signed them, in the plan's order."""
 
     kind: ClassVar[Kind] = Kind.ROSTER
-    keys: tuple[Keys, ...]
+    keys: Annotated[tuple[Keys, ...], _ROSTER]
     round: int = 0
     sender: str = AGGREGATOR
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Secrets:
     """A silo's sealed box for each silo of the roster, itself included, in order."""
 
     kind: ClassVar[Kind] = Kind.SECRETS
     sender: str
-    boxes: tuple[bytes, ...] = field(repr=False)
+    boxes: Boxes
     round: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Deal:
     """The silos whose secrets came, and their boxes for one silo."""
 
     kind: ClassVar[Kind] = Kind.DEAL
-    cohort: tuple[str, ...]
-    boxes: tuple[bytes, ...] = field(repr=False)
+    cohort: Silos
+    boxes: Boxes
     round: int = 0
     sender: str = AGGREGATOR
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Ready:
     """A silo has the keys; its confirmation of who takes part."""
 
     kind: ClassVar[Kind] = Kind.READY
     sender: str
-    result_hash: bytes
-    mac: bytes = field(repr=False)
-    signature: bytes = field(repr=False)
-    statement: bytes = field(default=b"", repr=False)
+    result_hash: Hash
+    mac: Hash
+    signature: Signature
+    statement: Said = b""
     round: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Unmask:
     """The confirmations of a round; a silo that finds enough gives its shares."""
 
     kind: ClassVar[Kind] = Kind.UNMASK
     round: int
-    confirmations: tuple[Confirmation, ...] = field(repr=False)
+    confirmations: Confirmations
     sender: str = AGGREGATOR
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Shares:
     """A silo's share of one secret of each member of the round, in order."""
 
     kind: ClassVar[Kind] = Kind.SHARES
     round: int
     sender: str
-    shares: tuple[bytes, ...] = field(repr=False)
+    shares: Annotated[tuple[bytes, ...], _all(_fixed(SHARE_BYTES))]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class AskState:
     """The states of silos differ; the lead silo is asked for its own."""
 
@@ -265,35 +454,35 @@ class AskState:
     sender: str = AGGREGATOR
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SealedState:
     """The lead silo's public state, sealed to the group."""
 
     kind: ClassVar[Kind] = Kind.STATE
     round: int
     sender: str
-    box: bytes = field(repr=False)
+    box: Sealed
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Adopt:
     """The lead silo's sealed state, for a silo whose state differs."""
 
     kind: ClassVar[Kind] = Kind.ADOPT
     round: int
-    lead: str
-    box: bytes = field(repr=False)
+    lead: Annotated[str, _LEAD]
+    box: Sealed
     sender: str = AGGREGATOR
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Adopted:
     """The tag of the state that a silo has after adopting."""
 
     kind: ClassVar[Kind] = Kind.ADOPTED
     round: int
     sender: str
-    state_tag: bytes = field(repr=False)
+    state_tag: Hash
 
 
 Message = (
@@ -316,12 +505,17 @@ Message = (
     | Adopt
     | Adopted
 )
+FRAMES: Mapping[int, type[Message]] = {message.kind: message for message in get_args(Message)}
+"""What each kind of frame holds."""
 _FROM_SILO = frozenset(ANSWER.values())
+_BEFORE_ROUNDS = frozenset(
+    kind for one in EXCHANGES if one.part == "keys" for kind in (one.request, one.answer)
+)
 
 
 def encode(plan: Plan, message: Message) -> bytes:
     """Return the frame of a message under `plan`."""
-    body = _encode_body(plan, message)
+    body = _body(plan, message)
     sender = message.sender.encode()
     header = _HEADER.pack(
         _MAGIC,
@@ -365,8 +559,9 @@ def decode(plan: Plan, frame: bytes) -> Message:
         raise RemoteProtocolError(
             f"frame must have {name_len + body_len} bytes behind its header, got {len(rest)}."
         )
-    if t >= plan.rounds:
-        raise RemoteProtocolError(f"round must be below {plan.rounds}, got {t}.")
+    rounds = 1 if kind in _BEFORE_ROUNDS else plan.rounds
+    if t >= rounds:
+        raise RemoteProtocolError(f"round must be below {rounds}, got {t}.")
     try:
         sender = rest[:name_len].decode()
     except UnicodeDecodeError as error:
@@ -374,7 +569,38 @@ def decode(plan: Plan, frame: bytes) -> Message:
     from_silo = kind in _FROM_SILO
     if from_silo != (sender in plan.silos) or (not from_silo and sender != AGGREGATOR):
         raise RemoteProtocolError("sender is not a party that may send this kind of frame.")
-    return _decode_body(plan, kind, t, sender, rest[name_len:])
+    made = FRAMES.get(kind)
+    if made is None:
+        raise _misfit(kind)
+    body = _Body(plan, t, rest[name_len:])
+    values = _values(made, body)
+    if body.left:
+        raise _misfit(kind)
+    return made(round=t, sender=sender, **values)
+
+
+def _body(plan: Plan, message: Message | Confirmation) -> bytes:
+    parts = body_of(type(message)).items()  # type: ignore[arg-type]  # classes are hashable
+    return b"".join(part.write(plan, getattr(message, name)) for name, part in parts)
+
+
+def _values(message: type, body: _Body) -> dict[str, Any]:
+    return {name: part.read(body) for name, part in body_of(message).items()}
+
+
+def _misfit(kind: int) -> RemoteProtocolError:
+    return RemoteProtocolError(f"frame of kind {kind} is unknown or has a body that does not fit.")
+
+
+def encode_list(plan: Plan, parts: Iterable[bytes]) -> bytes:
+    """Return each part with its length before it."""
+    return _LIST.write(plan, parts)
+
+
+def decode_list(plan: Plan, body: bytes) -> tuple[bytes, ...]:
+    """Return the parts of a list; raises RemoteProtocolError if it is cut."""
+    parts: tuple[bytes, ...] = _LIST.read(_Body(plan, 0, body))
+    return parts
 
 
 def kind_of(frame: bytes) -> Kind:
@@ -433,193 +659,4 @@ def decode_statement(plan: Plan, public: bytes, data: bytes) -> SignedStatement:
 
 def keys_signed(plan: Plan, keys: Keys) -> tuple[bytes, ...]:
     """Return the parts of a silo's keys that its identity signs."""
-    return (plan.digest, keys.sender.encode(), _encode_keys(plan, keys))
-
-
-def _encode_body(plan: Plan, message: Message) -> bytes:
-    match message:
-        case Open() | Close():
-            confirmations = _encode_confirmations(plan, message.confirmations)
-            return confirmations + b"".join(
-                _OPENED.pack(plan.silos.index(silo), secret)
-                for silo, secret in message.opened.items()
-            )
-        case Unmask():
-            return _encode_confirmations(plan, message.confirmations)
-        case Upload():
-            return message.state_tag + to_bytes(message.words)
-        case Reply():
-            return _encode_names(plan, message.survivors) + to_bytes(message.words)
-        case Confirm() | Ready():
-            return message.result_hash + message.mac + message.signature + message.statement
-        case Keys():
-            return _encode_keys(plan, message) + message.signature
-        case Roster():
-            return encode_list(encode(plan, keys) for keys in message.keys)
-        case Secrets():
-            return encode_list(message.boxes)
-        case Deal():
-            return _encode_names(plan, message.cohort) + encode_list(message.boxes)
-        case Shares():
-            return b"".join(message.shares)
-        case SealedState():
-            return message.box
-        case Adopt():
-            return _encode_names(plan, (message.lead,)) + message.box
-        case Adopted():
-            return message.state_tag
-        case Done() | Invite() | AskState():
-            return b""
-
-
-def _decode_body(plan: Plan, kind: int, t: int, sender: str, body: bytes) -> Message:
-    match kind:
-        case Kind.OPEN | Kind.CLOSE:
-            confirmations, rest = _decode_confirmations(plan, body)
-            opened = _decode_opened(plan, rest)
-            return (Open if kind == Kind.OPEN else Close)(t, confirmations, opened)
-        case Kind.UNMASK:
-            confirmations, rest = _decode_confirmations(plan, body)
-            if not rest:
-                return Unmask(t, confirmations)
-        case Kind.UPLOAD:
-            words = from_bytes(body[_HASH_BYTES:], plan.length(t))
-            return Upload(t, sender, body[:_HASH_BYTES], words)
-        case Kind.REPLY:
-            survivors, rest = _decode_names(plan, body)
-            return Reply(t, survivors, from_bytes(rest, plan.length(t)))
-        case Kind.CONFIRM | Kind.READY:
-            if not _VOUCHED.size <= len(body) < _VOUCHED.size + 2**16:
-                raise RemoteProtocolError("confirmation must hold a hash, a tag and a signature.")
-            parts = *_VOUCHED.unpack_from(body), body[_VOUCHED.size :]
-            return Confirm(t, sender, *parts) if kind == Kind.CONFIRM else Ready(sender, *parts)
-        case Kind.KEYS:
-            return _decode_keys(plan, sender, body)
-        case Kind.ROSTER:
-            frames = decode_list(body)
-            if all(frame[_KIND_AT : _KIND_AT + 1] == bytes([Kind.KEYS]) for frame in frames):
-                keys = (decode(plan, frame) for frame in frames)
-                return Roster(tuple(k for k in keys if isinstance(k, Keys)))
-        case Kind.SECRETS:
-            return Secrets(sender, decode_list(body))
-        case Kind.DEAL:
-            cohort, rest = _decode_names(plan, body)
-            return Deal(cohort, decode_list(rest))
-        case Kind.SHARES:
-            if len(body) % SHARE_BYTES == 0:
-                shares = (body[i : i + SHARE_BYTES] for i in range(0, len(body), SHARE_BYTES))
-                return Shares(t, sender, tuple(shares))
-        case Kind.STATE:
-            return SealedState(t, sender, body)
-        case Kind.ADOPT:
-            lead, box = _decode_names(plan, body)
-            if len(lead) == 1:
-                return Adopt(t, lead[0], box)
-        case Kind.ADOPTED if len(body) == _HASH_BYTES:
-            return Adopted(t, sender, body)
-        case Kind.DONE if not body:
-            return Done(t, sender)
-        case Kind.INVITE if not body:
-            return Invite()
-        case Kind.ASK_STATE if not body:
-            return AskState(t)
-    raise RemoteProtocolError(f"frame of kind {kind} is unknown or has a body that does not fit.")
-
-
-def _encode_names(plan: Plan, names: tuple[str, ...]) -> bytes:
-    places = b"".join(plan.silos.index(name).to_bytes(2, "big") for name in names)
-    return len(names).to_bytes(2, "big") + places
-
-
-def _decode_names(plan: Plan, body: bytes) -> tuple[tuple[str, ...], bytes]:
-    """Read a list of silos; return it and the rest."""
-    end = 2 + 2 * int.from_bytes(body[:2], "big")
-    if len(body) < max(2, end):
-        raise RemoteProtocolError("list of silos is cut.")
-    places = (int.from_bytes(body[i : i + 2], "big") for i in range(2, end, 2))
-    return tuple(_silo(plan, place) for place in places), body[end:]
-
-
-def encode_list(parts: Iterable[bytes]) -> bytes:
-    """Return each part with its length before it."""
-    return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
-
-
-def decode_list(body: bytes) -> tuple[bytes, ...]:
-    """Return the parts of a list; raises RemoteProtocolError if it is cut."""
-    parts, place = [], 0
-    while place < len(body):
-        end = place + 4 + int.from_bytes(body[place : place + 4], "big")
-        if len(body) < place + 4 or len(body) < end:
-            raise RemoteProtocolError("list in a frame is cut.")
-        parts.append(body[place + 4 : end])
-        place = end
-    return tuple(parts)
-
-
-def _encode_keys(plan: Plan, keys: Keys) -> bytes:
-    seen = b"".join(_SEEN.pack(plan.silos.index(s), height) for s, height in keys.seen.items())
-    per_round = b"".join(keys.pair) + b"".join(keys.commitments)
-    return keys.identity + keys.box + keys.head + _TIME.pack(keys.time) + per_round + seen
-
-
-def _decode_keys(plan: Plan, sender: str, body: bytes) -> Keys:
-    rounds = plan.rounds if plan.profile == "pairwise" else 0
-    sizes = [32, 32, _HASH_BYTES, _TIME.size, *[32] * (2 * rounds)]
-    fixed, place = [], 0
-    for size in sizes:
-        fixed.append(body[place : place + size])
-        place += size
-    rest, signature = body[place:-SIGNATURE_BYTES], body[-SIGNATURE_BYTES:]
-    if len(body) < place + SIGNATURE_BYTES or len(rest) % _SEEN.size:
-        raise RemoteProtocolError("keys of a silo are cut.")
-    seen = {_silo(plan, index): height for index, height in _SEEN.iter_unpack(rest)}
-    if len(seen) * _SEEN.size != len(rest):
-        raise RemoteProtocolError("a silo is listed twice among the keys of a silo.")
-    identity, box, head, time = fixed[:4]
-    pair, commitments = tuple(fixed[4 : 4 + rounds]), tuple(fixed[4 + rounds :])
-    (seconds,) = _TIME.unpack(time)
-    return Keys(sender, identity, box, pair, commitments, head, seconds, seen, signature)
-
-
-def _encode_confirmations(plan: Plan, confirmations: tuple[Confirmation, ...]) -> bytes:
-    return len(confirmations).to_bytes(2, "big") + b"".join(
-        _CONFIRMATION.pack(
-            plan.silos.index(c.silo), c.result_hash, c.mac, c.signature, len(c.statement)
-        )
-        + c.statement
-        for c in confirmations
-    )
-
-
-def _decode_confirmations(plan: Plan, body: bytes) -> tuple[tuple[Confirmation, ...], bytes]:
-    """Read confirmations; return them and the rest."""
-    confirmations, place = [], 2
-    for _ in range(int.from_bytes(body[:2], "big")):
-        end = place + _CONFIRMATION.size
-        if len(body) < end:
-            raise RemoteProtocolError("list of confirmations is cut.")
-        index, said, mac, signature, size = _CONFIRMATION.unpack_from(body, place)
-        place = end + size
-        statement = body[end:place]
-        confirmations.append(Confirmation(_silo(plan, index), said, mac, signature, statement))
-    if len(body) < place:
-        raise RemoteProtocolError("list of confirmations is cut.")
-    if len({c.silo for c in confirmations}) != len(confirmations):
-        raise RemoteProtocolError("a silo is listed twice among the confirmations.")
-    return tuple(confirmations), body[place:]
-
-
-def _decode_opened(plan: Plan, body: bytes) -> dict[str, bytes]:
-    if len(body) % _OPENED.size:
-        raise RemoteProtocolError("list of what opens the masks is cut.")
-    opened = {_silo(plan, index): secret for index, secret in _OPENED.iter_unpack(body)}
-    if len(opened) * _OPENED.size != len(body):
-        raise RemoteProtocolError("a silo is listed twice among what opens the masks.")
-    return opened
-
-
-def _silo(plan: Plan, index: int) -> str:
-    if index >= len(plan.silos):
-        raise RemoteProtocolError(f"silo number must be below {len(plan.silos)}, got {index}.")
-    return plan.silos[index]
+    return (plan.digest, keys.sender.encode(), _body(plan, keys)[:-SIGNATURE_BYTES])

@@ -12,13 +12,14 @@ import json
 import logging
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
-from functools import cached_property
+from functools import cache, cached_property
 from math import ceil, isqrt, sqrt
-from typing import Any, cast, get_args
+from typing import Annotated, Any, cast, get_args, get_origin
 
-from cloister.errors import PlanError, RemoteProtocolError
+from cloister.declared import Declaration, Range, Whole, declarations, refuse
+from cloister.errors import PlanError, RemoteProtocolError, raise_first
 from cloister.hazmat.discrete import MAX_SCALE
 from cloister.hazmat.fixedpoint import Contract, Grid
 from cloister.hazmat.ring import RING_BITS, WORD_BYTES, Integers
@@ -40,7 +41,7 @@ from cloister.privacy.events import (
 )
 from cloister.protocol.layout import MAX_ROUNDS, Layout
 from cloister.randomness import new_nonce
-from cloister.task import Block, BySilo, ByUnit, Profile, Released, Task, tasks_within
+from cloister.task import Block, BySilo, ByUnit, Profile, Released, Task, steps_of
 
 PROTOCOL_VERSION = 2
 WITHOUT_LAYOUT = 1  # the version whose plans left their layout to the task
@@ -153,7 +154,6 @@ class Plan:
         Members in their agreed order.
     grid : Grid
         Public box of each column and fineness of the lattice.
-    columns : tuple of str
     budget : Budget or None
         What the whole plan may cost; None for a task that is not private.
     nominal_n : int
@@ -179,7 +179,6 @@ class Plan:
         Of the silos' signing keys, in their order; empty when all parties are in one process.
     upload_slot : float, seconds, >= 0
         Uploads leave a silo at multiples of this after they were asked for; 0 sends at once.
-    schema_digest, study : str
     run_id : str
         Fresh nonce, so that no pad and no noise repeats.
     layout : Layout
@@ -198,27 +197,28 @@ class Plan:
     task: Task
     silos: tuple[str, ...]
     grid: Grid
-    columns: tuple[str, ...]
+    columns: Annotated[tuple[str, ...], "names"]
     budget: Budget | None
-    nominal_n: int
-    min_silos: int = 0
+    nominal_n: Whole
+    min_silos: Whole = 0
     profile: Profile = "group"
     unit: str = "row"
-    max_rows: int = 1
-    max_silos_per_person: int = 1
+    max_rows: Whole = 1
+    max_silos_per_person: Whole = 1
     schema_digest: str = ""
-    study: str = "default"
+    study: Annotated[str, "name"] = "default"
     publish: bool = False
     collusion: int = 0
     fingerprints: tuple[str, ...] = ()
-    upload_slot: float = 0.0
+    upload_slot: Annotated[float, Range(0, 3600)] = 0.0
     run_id: str = field(default_factory=new_nonce)
     layout: Layout = field(default=None)  # type: ignore[assignment]  # until the task is asked
     code: Code | None = None
     protocol: int = PROTOCOL_VERSION
 
     def __post_init__(self) -> None:
-        self._check_layout()
+        if self.layout is None:
+            object.__setattr__(self, "layout", Layout.of(self.task))
         if self.profile == "pairwise" and self.collusion == 0:
             object.__setattr__(self, "collusion", 1)
         if self.min_silos == 0:
@@ -226,23 +226,24 @@ class Plan:
             if self.profile == "pairwise":
                 least = share_threshold(len(self.silos), self.collusion)
             object.__setattr__(self, "min_silos", least)
-        self._check_numbers()
-        self._check_texts()
-        self._check_parties()
-        self._check_size()
-        self._check_task()
-        self._check_lattice()
-        self._check_clients()
+        for one in _declared():
+            refuse(one, getattr(self, one.name))
+        object.__setattr__(self, "upload_slot", float(self.upload_slot))  # one text, one digest
+        raise_first(self._rules())
 
-    def _check_layout(self) -> None:
-        """Take the layout of the task, or see that the one given is the task's own."""
-        if isinstance(self.task, Unopened):
-            return
-        own = Layout.of(self.task)
-        if self.layout is None:
-            object.__setattr__(self, "layout", own)
-        elif not self.layout.same_as(own):
-            raise PlanError(
+    def _rules(self) -> Iterator[str]:
+        """Yield a sentence for each rule that is broken; later rules trust the earlier ones."""
+        yield from self._rules_of_layout()
+        yield from self._rules_of_texts()
+        yield from self._rules_of_parties()
+        yield from self._rules_of_size()
+        yield from self._rules_of_task()
+        yield from self._rules_of_lattice()
+        yield from self._rules_of_clients()
+
+    def _rules_of_layout(self) -> Iterator[str]:
+        if self.opened and not self.layout.same_as(Layout.of(self.task)):
+            yield (
                 f"layout must be that of task {self.task.name!r}: lengths, sensitivities or "
                 "weights differ; design the plan with the code that the silos have."
             )
@@ -257,67 +258,58 @@ class Plan:
         """By what its records must have been read."""
         return Contract(self.grid, self.columns, self.unit, self.max_rows, self.schema_digest)
 
-    def _check_numbers(self) -> None:
-        for name in ("nominal_n", "min_silos", "max_rows", "max_silos_per_person"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise PlanError(f"{name} must be an integer >= 1, got {value!r}.")
-
-    def _check_texts(self) -> None:
-        if not isinstance(self.study, str) or _bytes(self.study) > MAX_STUDY:
-            raise PlanError(
-                f"study must be a text of at most {MAX_STUDY} bytes, got {str(self.study)[:20]!r} "
-                f"of {_bytes(str(self.study))}; use a shorter name."
+    def _rules_of_texts(self) -> Iterator[str]:
+        if _bytes(self.study) > MAX_STUDY:
+            yield (
+                f"study must be a text of at most {MAX_STUDY} bytes, got {self.study[:20]!r} "
+                f"of {_bytes(self.study)}; use a shorter name."
             )
         for name in ("unit", "schema_digest", "silos", "columns", "fingerprints"):
-            _check_length(name, getattr(self, name))
-        _check_length("task", _written(self.task))
+            yield from _too_long(name, getattr(self, name))
+        yield from _too_long("task", _written(self.task))
 
-    def _check_parties(self) -> None:
+    def _rules_of_parties(self) -> Iterator[str]:
         if not self.silos or len(set(self.silos)) != len(self.silos):
-            raise PlanError(f"silos must be different names, at least one, got {self.silos!r}.")
+            yield f"silos must be different names, at least one, got {self.silos!r}."
         if bad := [name for name in self.silos if not name or len(name.encode()) > 255]:
-            raise PlanError(f"a silo name must have 1 to 255 bytes, got {bad[0]!r}.")
+            yield f"a silo name must have 1 to 255 bytes, got {bad[0]!r}."
         if (self.profile == "local") != (len(self.silos) == 1):
-            raise PlanError(
+            yield (
                 f"profile {self.profile!r} does not fit {len(self.silos)} silos; "
                 "'local' is for exactly one, 'group' and 'pairwise' for two or more."
             )
         if self.profile not in self.task.profiles:
-            raise PlanError(
+            yield (
                 f"task {self.task.name!r} allows profiles {sorted(self.task.profiles)}, "
                 f"got {self.profile!r}."
             )
         if self.publish and self.profile == "group":
-            raise PlanError(
+            yield (
                 "publish must be False under profile 'group': the aggregator knows the noise and "
                 "could subtract it from what is published."
             )
         least = majority(len(self.silos))
         if not least <= self.min_silos <= len(self.silos):
-            raise PlanError(
+            yield (
                 f"min_silos must be in [{least}, {len(self.silos)}] for {len(self.silos)} silos, "
                 f"got {self.min_silos}; a smaller set could be confirmed twice."
             )
-        self._check_identities()
+        yield from self._rules_of_identities()
         if len(self.run_id) != 32 or not set(self.run_id) <= set("0123456789abcdef"):
-            raise PlanError(
+            yield (
                 f"run_id must be 32 hexadecimal digits, got {self.run_id!r}; leave it out for a "
                 "fresh one."
             )
 
-    def _check_identities(self) -> None:
-        if not (isinstance(self.upload_slot, int | float) and 0 <= self.upload_slot <= 3600):
-            raise PlanError(f"upload_slot must be in [0, 3600] seconds, got {self.upload_slot!r}.")
-        object.__setattr__(self, "upload_slot", float(self.upload_slot))  # one text, one digest
+    def _rules_of_identities(self) -> Iterator[str]:
         if self.profile == "pairwise":
             if not 1 <= self.collusion < self.min_silos:
-                raise PlanError(
+                yield (
                     f"collusion must be in [1, {self.min_silos - 1}] for min_silos="
                     f"{self.min_silos}, got {self.collusion}; somebody honest must add noise."
                 )
         elif self.collusion:
-            raise PlanError(
+            yield (
                 f"collusion must be 0 under profile {self.profile!r}, got {self.collusion}; only "
                 "'pairwise' stands an aggregator with silos at its side."
             )
@@ -326,128 +318,124 @@ class Plan:
         if len(set(self.fingerprints)) != len(self.silos) or len(self.fingerprints) != len(
             self.silos
         ):
-            raise PlanError(
+            yield (
                 f"fingerprints must be {len(self.silos)} different ones, one for each silo, got "
                 f"{len(self.fingerprints)}."
             )
         if bad := [f for f in self.fingerprints if not _FINGERPRINT.fullmatch(f)]:
-            raise PlanError(
-                f"a fingerprint must be 'ed25519:' and 64 hexadecimal digits, got {bad[0]!r}."
-            )
+            yield (f"a fingerprint must be 'ed25519:' and 64 hexadecimal digits, got {bad[0]!r}.")
 
-    def _check_task(self) -> None:
+    def _rules_of_task(self) -> Iterator[str]:
         task = self.task
         if task.private != (self.budget is not None):
-            raise PlanError(
+            yield (
                 f"task {task.name!r} is {'' if task.private else 'not '}private, so budget must "
                 f"{'be given' if task.private else 'be None'}."
             )
         if task.private and self.layout.mechanism == "none":
-            raise PlanError(f"task {task.name!r} calls itself private but adds no noise.")
+            yield f"task {task.name!r} calls itself private but adds no noise."
         if self.profile == "pairwise" and self.layout.mechanism != "gaussian":
-            raise PlanError(
+            yield (
                 f"profile 'pairwise' needs Gaussian noise, which silos can add in shares; task "
                 f"{task.name!r} uses {self.layout.mechanism!r}."
             )
-        if not all(isinstance(name, str) for name in self.columns):
-            raise PlanError("columns must be names.")
         n_features = task.n_features if self.opened else self.grid.n_features
         if not n_features == self.grid.n_features == len(self.columns):
-            raise PlanError(
+            yield (
                 f"columns must be {n_features} as in the task, got {len(self.columns)} names "
                 f"and {self.grid.n_features} bounds."
             )
         if self.opened and task.frac_bits != self.grid.frac_bits:
-            raise PlanError(f"frac_bits differ: task {task.frac_bits}, grid {self.grid.frac_bits}.")
+            yield f"frac_bits differ: task {task.frac_bits}, grid {self.grid.frac_bits}."
         if self.budget and self.layout.mechanism == "gaussian" and self.budget.delta == 0:
-            raise PlanError(f"delta must be > 0 for task {task.name!r}, whose noise is Gaussian.")
+            yield f"delta must be > 0 for task {task.name!r}, whose noise is Gaussian."
 
-    def _check_clients(self) -> None:
+    def _rules_of_clients(self) -> Iterator[str]:
         """Check that what sampling saves was not overrated, and who a client is."""
-        self._check_sampling()
+        yield from self._rules_of_sampling()
         if not self.opened:
             return
         task = self.task
         named = self.unit if self.unit in ("silo", *self.columns) else "row"
         if named != (task.clients if isinstance(task, ByUnit) else "row"):
-            raise PlanError(
+            yield (
                 f"unit {self.unit!r} does not fit task {task.name!r}, whose guarantee is for "
                 f"{getattr(task, 'clients', 'row')!r}; use a schema with that unit."
             )
         if isinstance(task, ByUnit) and task.clients in self.columns:
             at = getattr(task, "client_column", -1)
             if not (0 <= at < len(self.columns)) or self.columns[at] != task.clients:
-                raise PlanError(
+                yield (
                     f"client_column must be that of {task.clients!r}, got {at!r}; design the task "
                     "again."
                 )
             if self.grid.high[at] - self.grid.low[at] > 2 * self.grid.one:
-                raise PlanError(
+                yield (
                     f"grid cannot tell the clients of {task.clients!r} apart; use more frac_bits."
                 )
-        if bad := [step for step in list(tasks_within(task))[1:] if _needs_its_plan(step)]:
-            raise PlanError(
+        if bad := [step for step in list(steps_of(task))[1:] if _needs_its_plan(step)]:
+            yield (
                 f"task {bad[0].name!r} with clients other than rows, or sampled ones, must be the "
                 "task of a plan and not a step of one."
             )
         if isinstance(task, ByUnit) and task.alone and self.profile != "local":
             least = len(self.silos)
             if (self.profile, self.min_silos, self.collusion) != ("pairwise", least, least - 1):
-                raise PlanError(
+                yield (
                     f"a plan whose silos trust nobody needs profile 'pairwise', min_silos={least} "
                     f"and collusion={least - 1}, so that each silo's own noise is enough; got "
                     f"{self.profile!r}, {self.min_silos} and {self.collusion}."
                 )
 
-    def _check_sampling(self) -> None:
+    def _rules_of_sampling(self) -> Iterator[str]:
         if self.rate == 1 or self.budget is None:
             return
         if self.group_size > 1:
-            raise PlanError(
+            yield (
                 f"max_silos_per_person must be 1 where clients are sampled, got {self.group_size}; "
                 "coins of several clients cannot be priced as one."
             )
         spent = accounting.epsilon(self.events(), self.budget.delta)
         if spent > self.budget.epsilon * (1 + 1e-9):
-            raise PlanError(
+            yield (
                 f"noise_multiplier {self.layout.noise_multiplier:.6g} costs epsilon {spent:.6g} "
                 f"at rate {self.rate:g}, above the budget of {self.budget.epsilon:g}; design the "
                 "task anew."
             )
 
-    def _check_size(self) -> None:
+    def _rules_of_size(self) -> Iterator[str]:
         """Refuse a plan whose mere size would stop a party that reads it."""
         if not 1 <= self.rounds <= MAX_ROUNDS or len(self.silos) > MAX_SILOS:
-            raise PlanError(
+            yield (
                 f"a plan has at most {MAX_ROUNDS} rounds and {MAX_SILOS} silos, got {self.rounds} "
                 f"and {len(self.silos)}."
             )
         for t in range(self.rounds):
             if self.length(t) > MAX_WORDS:
-                raise PlanError(
+                yield (
                     f"round {t + 1} of task {self.task.name!r} has {self.length(t)} words, a "
                     f"vector has at most {MAX_WORDS}; use fewer clusters or columns."
                 )
 
-    def _check_lattice(self) -> None:
+    def _rules_of_lattice(self) -> Iterator[str]:
         """Prove that nothing can wrap in the ring, and that the noise is as good as continuous."""
         for t in range(self.rounds):
             for block in self.blocks(t):
                 if self.layout.mechanism == "gaussian" and block.l2_squared < _FINE_STEPS**2:
-                    raise PlanError(
+                    yield (
                         f"round {t + 1} of task {self.task.name!r} is too coarse for Gaussian "
                         f"noise: a record changes it by at most {sqrt(block.l2_squared):.3g}"
                         f" steps, needs {_FINE_STEPS}; use more frac_bits."
                     )
                 if self.profile == "pairwise" and self.share_scale(block) < _LEAST_SHARE:
-                    raise PlanError(
+                    yield (
                         f"round {t + 1} of task {self.task.name!r} needs shares of noise of at "
                         f"least {_LEAST_SHARE} steps, got {self.share_scale(block)}; use more "
                         "frac_bits."
                     )
                 scale = self.noise_scale(block)
                 if scale > MAX_SCALE or self._range(block) >= 1 << (RING_BITS - 1):
-                    raise PlanError(
+                    yield (
                         f"round {t + 1} of task {self.task.name!r} does not fit the ring: "
                         f"use {self._that_fits()}."
                     )
@@ -551,7 +539,6 @@ class Plan:
 
         Parameters
         ----------
-        block : Block
         survivors : int, optional
             Number of silos in the sum, which matters under "pairwise"; all by default.
         """
@@ -673,7 +660,6 @@ class Plan:
 
         Parameters
         ----------
-        document : mapping
         tasks : mapping of str to type, optional
             The tasks whose code this party has; a plan of another can be carried and summed, but
             no record can enter it.
@@ -747,22 +733,28 @@ class Plan:
         return " ".join(lines)
 
 
-def _check_length(name: str, value: Any) -> None:
-    """Refuse texts that are too long, in a field of a plan or anywhere in a written task."""
+@cache
+def _declared() -> tuple[Declaration, ...]:
+    """Return the fields of a plan that declare in their annotation what they may be."""
+    return tuple(one for one in declarations(Plan) if get_origin(one.kind) is Annotated)
+
+
+def _too_long(name: str, value: Any) -> Iterator[str]:
+    """Yield a sentence of texts that are too long, in a field of a plan or in a written task."""
     if isinstance(value, str):
         if _bytes(value) > MAX_TEXT:
-            raise PlanError(
+            yield (
                 f"{name} must have texts of at most {MAX_TEXT} bytes, got {value[:20]!r} of "
                 f"{_bytes(value)}; use shorter names."
             )
     elif isinstance(value, Mapping):
         for key, part in value.items():
-            _check_length(name, key)
-            _check_length(name, part)
+            yield from _too_long(name, key)
+            yield from _too_long(name, part)
     elif isinstance(value, tuple | list):
         for part in value:
             if not isinstance(part, int | float):  # the numbers of a model are many
-                _check_length(name, part)
+                yield from _too_long(name, part)
 
 
 def _bytes(text: str) -> int:

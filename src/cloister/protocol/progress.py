@@ -17,13 +17,7 @@ SUMS_FORMAT = "cloister-sums/1"
 
 @dataclass(frozen=True)
 class ReleasedSum:
-    """The noised sum of a round, and the silos whose records are in it.
-
-    Parameters
-    ----------
-    survivors : tuple of str
-    words : ndarray of uint64
-    """
+    """The noised sum of a round, and the silos whose records are in it."""
 
     survivors: tuple[str, ...]
     words: Words
@@ -47,12 +41,7 @@ def sums_to_dict(plan: Plan, sums: Sequence[ReleasedSum]) -> dict[str, Any]:
 
 
 class Progress:
-    """The state before the first round and after each; a function of the plan and the releases.
-
-    Parameters
-    ----------
-    plan : Plan
-    """
+    """The state before the first round and after each; a function of the plan and the releases."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan

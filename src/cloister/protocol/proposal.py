@@ -17,7 +17,6 @@ class Proposer:
 
     Parameters
     ----------
-    name, fingerprint : str
     public, signature : str
         Hexadecimal: the signing key, and its signature over the plan's digest.
     """

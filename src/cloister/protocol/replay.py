@@ -38,7 +38,6 @@ def replay(plan: Plan, released: Sequence[Integers], records: Records) -> Trace:
 
     Parameters
     ----------
-    plan : Plan
     released : sequence of ndarray of int64
         The noisy sum of each round.
     records : ndarray of shape (n, n_features), int32

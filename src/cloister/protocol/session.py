@@ -46,7 +46,6 @@ def run_rounds(
     ----------
     aggregator : Aggregator
         One that was made anew with the journal of a job goes on where the job was.
-    transport : Transport
     attempts : int
         Times a frame is sent to a silo that does not answer.
 

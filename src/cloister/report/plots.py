@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cloister.display import Bars, Curve, Graph, Heatmap, Scatter
+from cloister.html import clean
 from cloister.report.text import as_table, cell_texts
 from cloister.task import Floats
 
@@ -101,7 +102,7 @@ def _inline(figure: Figure, prefix: str) -> str:
     stream = io.StringIO()
     nothing: dict[str, Any] = dict.fromkeys(("Creator", "Date", "Format", "Type"))
     figure.savefig(stream, format="svg", bbox_inches="tight", pad_inches=0.05, metadata=nothing)
-    text = stream.getvalue()
+    text = clean(stream.getvalue())
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
 

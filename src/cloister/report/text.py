@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -25,11 +25,6 @@ _POPULATION = "population 95 %"
 _HARDLY_ANY = 0.995  # odds from which on a guarantee is called weak
 
 
-def clean(text: str) -> str:
-    """Return text whose unprintable characters, which could steer a terminal, show as such."""
-    return "".join(c if c.isprintable() or c == "\n" else "�" for c in text)
-
-
 def listed(names: Sequence[str]) -> str:
     """Join names; of more than 30 the first ones, and how many more there are."""
     rest = len(names) - _MOST_NAMES
@@ -47,28 +42,35 @@ def number(value: float) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-def plus_minus(value: float, spread: float) -> str:
-    """Return ``value ± spread``, both rounded to two significant digits of the spread."""
-    if not (math.isfinite(value) and math.isfinite(spread)) or spread <= 0:
+def plus_minus(value: float, margin: float) -> str:
+    """Return ``value ± margin``, both rounded to two significant digits of the margin of error."""
+    if not (math.isfinite(value) and math.isfinite(margin)) or margin <= 0:
         return number(value)
-    if not _SMALL <= spread < _LARGE or abs(value) >= _LARGE:
-        return f"{value:.4g} ± {spread:.2g}"
-    decimals = max(0, 1 - math.floor(math.log10(spread)))
-    rounded = round(value, decimals) + 0.0  # no minus zero
-    return f"{rounded:,.{decimals}f} ± {spread:,.{decimals}f}"
+    places = _decimals(margin, value)
+    if places is None:
+        return f"{value:.4g} ± {margin:.2g}"
+    return f"{_rounded(value, places)} ± {_rounded(margin, places)}"
 
 
 def between(value: float, low: float, high: float) -> str:
     """Return ``value [low, high]``, rounded to two significant digits of the half-width."""
-    spread = (high - low) / 2
-    if not all(map(math.isfinite, (value, low, high))) or spread <= 0:
+    ends, half_width = (value, low, high), (high - low) / 2
+    if not all(map(math.isfinite, ends)) or half_width <= 0:
         return number(value)
-    largest = max(map(abs, (value, low, high)))
-    if not _SMALL <= spread < _LARGE or largest >= _LARGE:
-        return f"{value:.4g} [{low:.4g}, {high:.4g}]"
-    decimals = max(0, 1 - math.floor(math.log10(spread)))
-    shown, left, right = (f"{round(v, decimals) + 0.0:,.{decimals}f}" for v in (value, low, high))
-    return f"{shown} [{left}, {right}]"
+    places = _decimals(half_width, *ends)
+    shown = [f"{x:.4g}" if places is None else _rounded(x, places) for x in ends]
+    return "{} [{}, {}]".format(*shown)
+
+
+def _decimals(margin: float, *values: float) -> int | None:
+    """Return decimals that show two digits of a margin; None where an exponent reads better."""
+    if not _SMALL <= margin < _LARGE or max(map(abs, values)) >= _LARGE:
+        return None
+    return max(0, 1 - math.floor(math.log10(margin)))
+
+
+def _rounded(value: float, places: int) -> str:
+    return f"{round(value, places) + 0.0:,.{places}f}"  # no minus zero
 
 
 def cell_texts(display: Heatmap) -> list[list[str]]:
@@ -186,83 +188,61 @@ def privacy_statement(result: JobResult) -> tuple[tuple[str, str], ...]:
     )
 
 
-@dataclass(frozen=True)
-class Sight:
-    """What one party sees of a job, and what it does not."""
-
-    party: str
-    sees: str
-    never: str
-
-
-def who_saw_what(plan: Plan, *, in_process: bool) -> tuple[tuple[Sight, ...], tuple[str, ...]]:
+def who_saw_what(plan: Plan, *, in_process: bool) -> tuple[Table, tuple[str, ...]]:
     """Return what each party sees under the plan's profile, and remarks on it."""
     exact = "exact" if plan.budget is None else "noisy"
     hidden = "-" if plan.budget is None else "records, exact sums and counts"
-    reader = Sight("Whoever reads this report", f"the {exact} results in it", hidden)
-    if plan.profile == "local":
-        owner = Sight("The process that ran the job", "the records, the results", "-")
-        return (owner, reader), ()
-    if plan.profile == "pairwise":
-        return _who_saw_pairwise(plan, exact, reader, in_process=in_process)
-    parties = (
-        Sight(
+    match plan.profile:
+        case "local":
+            parties = [("The process that ran the job", "the records, the results", "-")]
+        case "group":
+            parties = _parties(exact, "", "the noise it adds", "records, sums, results")
+        case "pairwise":
+            parties = _parties(
+                exact,
+                " and its own share of the noise",
+                "the noisy sum of every round",
+                "records, and the vector of any one silo",
+            )
+    parties.append(("Whoever reads this report", f"the {exact} results in it", hidden))
+    table = Table("Who saw what", ("party", "sees", "does not see"), tuple(parties))
+    return table, _sight_remarks(plan, in_process)
+
+
+def _parties(exact: str, shares: str, sees: str, hidden: str) -> list[tuple[str, str, str]]:
+    """Return what silos and aggregator see and do not see; `sees` and `hidden` are the latter's."""
+    vectors = "masked vectors, which look like random numbers"
+    return [
+        (
             "Each silo",
-            f"its own records, the {exact} results of every round",
+            f"its own records{shares}, the {exact} results of every round",
             "records, sums and counts of another silo",
         ),
-        Sight(
-            "The aggregator",
-            "masked vectors, which look like random numbers, the noise it adds, and when each "
-            "silo answers",
-            "records, sums, results",
-        ),
-        reader,
+        ("The aggregator", f"{vectors}, {sees}, and when each silo answers", hidden),
+    ]
+
+
+def _sight_remarks(plan: Plan, in_process: bool) -> tuple[str, ...]:
+    together = (
+        "In this run all parties were parts of one process on one machine: whoever ran it could "
+        "read every file it was given."
     )
-    remarks = [
+    if plan.profile == "local":
+        return ()
+    if plan.profile == "pairwise":
+        guarantee = (
+            f"The guarantee holds even if {plan.collusion} of the silos and the aggregator put "
+            "together all they know."
+        )
+        return (guarantee, together) if in_process else (guarantee,)
+    return (
         "The guarantee between silos rests on the aggregator really adding its noise and on no "
         "silo giving it the mask key.",
-    ]
-    if in_process:
-        remarks.append(
-            "In this run all parties were parts of one process on one machine: whoever ran it "
-            "could read every file it was given. The aggregator's noise was not kept."
-        )
-    else:
-        remarks.append(
-            "Do not give this report to the operator of the aggregator: who kept the noise could "
-            "subtract it."
-        )
-    return parties, tuple(remarks)
-
-
-def _who_saw_pairwise(
-    plan: Plan, exact: str, reader: Sight, *, in_process: bool
-) -> tuple[tuple[Sight, ...], tuple[str, ...]]:
-    parties = (
-        Sight(
-            "Each silo",
-            f"its own records and its own share of the noise, the {exact} results of every round",
-            "records, sums and counts of another silo",
-        ),
-        Sight(
-            "The aggregator",
-            "masked vectors, which look like random numbers, the noisy sum of every round, and "
-            "when each silo answers",
-            "records, and the vector of any one silo",
-        ),
-        reader,
+        f"{together} The aggregator's noise was not kept."
+        if in_process
+        else "Do not give this report to the operator of the aggregator: who kept the noise could "
+        "subtract it.",
     )
-    remarks = [
-        f"The guarantee holds even if {plan.collusion} of the silos and the aggregator put "
-        "together all they know."
-    ]
-    if in_process:
-        remarks.append(
-            "In this run all parties were parts of one process on one machine: whoever ran it "
-            "could read every file it was given."
-        )
-    return parties, tuple(remarks)
 
 
 def cell_text(cell: Cell) -> str:

@@ -96,7 +96,6 @@ def make_app(
 
     Parameters
     ----------
-    jobs : Jobs
     streams : Hub
         Serves the streams of silos at ``/v1/stream``.
     identify : function
@@ -248,8 +247,6 @@ class Numbers(Collector):
 
     Parameters
     ----------
-    jobs : Jobs
-    streams : Hub
     requests : mapping of (str, str, int) to int
         By method, route and status code.
     """

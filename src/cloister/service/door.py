@@ -96,7 +96,6 @@ class Door:
     ----------
     listener : socket
         That listens; closed by :meth:`close`.
-    context : SSLContext
     new_protocol : function
         Makes what serves a connection after TLS.
     silent, shaking : (int, int)

@@ -234,7 +234,6 @@ class Hub:
 
         Parameters
         ----------
-        job : str
         round_timeout, grace : float, seconds
             How long a silent silo and an absent silo are waited for.
         stop : Event

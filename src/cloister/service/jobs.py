@@ -103,14 +103,10 @@ class Jobs:
 
     Parameters
     ----------
-    store : Store
-    streams : Hub
-    audit : Audit
     round_timeout, grace, approval_timeout : float, seconds
         How long a silent silo, an absent silo and an undecided silo are waited for.
     new_noise : function
         Makes the noise of a job under profile "group"; from the operating system by default.
-    quotas : QuotaSettings
     """
 
     store: Store

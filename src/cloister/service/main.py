@@ -40,7 +40,6 @@ def run(
 
     Parameters
     ----------
-    settings : CoordinatorSettings
     noise : NoiseSource, optional
         A double for tests; without it, noise of the operating system for every job.
     ready : function, optional

@@ -36,7 +36,6 @@ class Server:
 
     Parameters
     ----------
-    app : ASGI application
     listen : str
         ``HOST:PORT``; port 0 lets the system choose one.
     ssl_context : SSLContext

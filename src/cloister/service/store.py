@@ -151,7 +151,6 @@ class Kept:
         How many have not ended.
     bytes : mapping of str to int
         Length of each plan.
-    ended : tuple of str
     """
 
     open: int

@@ -67,9 +67,6 @@ class Agent:
     ----------
     site : Site
         Settings, schema, policy and tasks of the silo; refuses plans and reads records.
-    store : Store
-    ledger : Ledger
-    audit : Audit
     join : function of (plan, records)
         Makes the job's client, with this ledger as its journal.
     noise_label : str

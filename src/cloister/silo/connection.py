@@ -37,10 +37,8 @@ def serve(
 
     Parameters
     ----------
-    agent : Agent
     connect : function
         Dials out; raises TransportError if nobody answers.
-    stop : Event
     where : str
         The coordinator's address, for the log.
     """

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from cloister.code import remember
 from cloister.data import Records
 from cloister.enrolment import KeyFolder, client_context, is_open_to_others
 from cloister.errors import LedgerError, PlanError, TransportError
@@ -31,7 +32,6 @@ def open_agent(
 
     Parameters
     ----------
-    settings : SiloSettings
     noise : NoiseSource, optional
         The silo's own noise under profile "pairwise"; from the operating system unless a test
         gives another.
@@ -49,6 +49,7 @@ def open_agent(
         if is_open_to_others(file):
             raise LedgerError(f"others may read or write {str(file)!r}; chmod 600 it.")
     ledger = site.ledger()
+    remember(site.tasks, site.policy.rules.tasks)
 
     def join(plan: Plan, records: Records) -> Client:
         return Client(

@@ -15,7 +15,7 @@ from cloister.protocol.plan import Plan, study_name
 from cloister.protocol.proposal import Proposer
 from cloister.schema import Schema
 from cloister.settings import PolicySettings
-from cloister.task import BySilo, tasks_within
+from cloister.task import BySilo, steps_of
 
 _SHOWN = 5  # names in a reason; a catalogue may have thousands
 
@@ -47,12 +47,10 @@ class Policy:
 
         Parameters
         ----------
-        plan : Plan
         silo, fingerprint : str
             This silo's name and the fingerprint of its identity.
         schema : Schema
             This silo's own copy of the data contract.
-        proposer : Proposer or None
         peers, analysts : mapping of name to fingerprint
             What the owner pinned.
         """
@@ -131,7 +129,7 @@ class Policy:
             )
 
     def _what(self, plan: Plan) -> Iterator[str]:
-        for name in (task.name for task in tasks_within(plan.task)):
+        for name in (task.name for task in steps_of(plan.task)):
             if name not in self.rules.tasks:
                 yield f"task {name!r} is not among those allowed here: {_list(self.rules.tasks)}."
         if reason := other_code(plan):

@@ -27,15 +27,7 @@ _log = logging.getLogger("cloister.silo")
 
 @dataclass(frozen=True)
 class Site:
-    """One silo, as its owner set it up; the agent and the owner's commands both start here.
-
-    Parameters
-    ----------
-    settings : SiloSettings
-    schema : Schema
-    policy : Policy
-    identity : Identity
-    """
+    """One silo, as its owner set it up; the agent and the owner's commands both start here."""
 
     settings: SiloSettings
     schema: Schema

@@ -71,7 +71,6 @@ class Job:
         Who asked, as the coordinator told it.
     received_at : str
         UTC, ISO 8601.
-    state : SiloState
     reason : str
         Why it is in this state; what the coordinator was or will be told.
     decided_by : str

@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cloister.errors import PlanError
+from cloister.hazmat.fixedpoint import Grid
 from cloister.task import Integers, PublicColumn, Records
 
 _FEW = 20  # columns, which fit in a sentence
 
 
-def position(columns: Sequence[PublicColumn], name: str, role: str = "target") -> int:
-    """Return where a column is.
+def columns_of(*parts: Sequence[Any]) -> tuple[PublicColumn, ...]:
+    """Return columns from a sequence for each of their fields."""
+    return tuple(PublicColumn(*column) for column in zip(*parts, strict=True))
 
-    Raises
-    ------
-    PlanError
-        If the job does not use it; `role` says what it was wanted for.
-    """
+
+def grid_of(columns: Sequence[PublicColumn], frac_bits: int) -> Grid:
+    """Return the grid of the columns' box."""
+    return Grid(tuple(c.low for c in columns), tuple(c.high for c in columns), frac_bits)
+
+
+def position(columns: Sequence[PublicColumn], name: str, role: str = "target") -> int:
+    """Return where a column is; refuse one that the job does not use. `role` names the option."""
     names = [column.name for column in columns]
     if name not in names:
         few = names
@@ -38,13 +44,7 @@ def position(columns: Sequence[PublicColumn], name: str, role: str = "target") -
 
 
 def categories_of(columns: Sequence[PublicColumn], name: str) -> tuple[str, ...]:
-    """Return the public categories of a column, such as the classes of a target.
-
-    Raises
-    ------
-    PlanError
-        If it is not there or holds numbers.
-    """
+    """Return the categories of a column, such as the classes of a target; refuse one of numbers."""
     column = columns[position(columns, name)]
     if not column.levels:
         raise PlanError(
@@ -55,21 +55,9 @@ def categories_of(columns: Sequence[PublicColumn], name: str) -> tuple[str, ...]
 
 
 def codes(values: NDArray[Any], levels: int, frac_bits: int) -> Integers:
-    """Return the number of the category each grid value stands for.
+    """Return the number in ``[0, levels - 1]`` of the category that each grid value stands for.
 
-    Parameters
-    ----------
-    values : ndarray of int32, grid steps
-    levels : int, >= 2
-    frac_bits : int
-
-    Returns
-    -------
-    ndarray of int64, in ``[0, levels - 1]``, of the same shape
-
-    Notes
-    -----
-    Every grid value stands for the nearest category, so a forged one is still one category.
+    It is the nearest one, so a forged value is still one category.
     """
     one = 1 << frac_bits
     # (v + one) / (2 one) * (levels - 1), rounded to nearest in integers
@@ -88,12 +76,12 @@ _BATCH = 1024
 
 
 def in_batches(answer: Callable[[Records], NDArray[Any]], records: Records) -> NDArray[Any]:
-    """Return a function's answer to each record, which is asked about equally many at a time.
+    """Return a function's answer to each record, asked about tables of one length.
 
     Parameters
     ----------
     answer : function
-        From ``(1024, n_features)`` records to an array with as many rows, one for each.
+        From ``(1024, n_features)`` records to an array with a row for each.
     records : ndarray of shape (n_samples, n_features), int32
 
     Returns
@@ -107,9 +95,9 @@ def in_batches(answer: Callable[[Records], NDArray[Any]], records: Records) -> N
     could move another one to the next bin. Tables of one length, filled up with zeros, take the
     same path through the arithmetic.
 
-    This guards against length only. A row still has a place in its table, and that a product
-    rounds it alike in every place is what BLAS libraries do, not what they promise. It is for
-    models of ours, whose arithmetic we know; others are asked about one record a call.
+    This guards against length only: that a product rounds a row alike in every place of its table
+    is what BLAS libraries do, not what they promise. So it is for models of ours, whose arithmetic
+    we know; others are asked about one record a call.
     """
     rows = -(-max(len(records), 1) // _BATCH) * _BATCH
     padded = np.zeros((rows, records.shape[1]), dtype=records.dtype)
@@ -168,12 +156,6 @@ class Encoding:
 
     def names(self, columns: Sequence[PublicColumn]) -> tuple[str, ...]:
         """Return the name of each column of the design, the intercept last."""
-        return (*_names(columns[j] for j in self.used), "intercept")
-
-
-def _names(columns: Iterable[PublicColumn]) -> Iterable[str]:
-    for column in columns:
-        if column.categories:
-            yield from (f"{column.name}={word}" for word in column.categories)
-        else:
-            yield column.name
+        used = [columns[j] for j in self.used]
+        names = ([f"{c.name}={label}" for label in c.categories] or [c.name] for c in used)
+        return (*chain.from_iterable(names), "intercept")

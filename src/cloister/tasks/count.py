@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Self
 import numpy as np
 
 from cloister.declared import Whole, declared
-from cloister.display import Display, Measured, Table
+from cloister.display import Display
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.task import (
     FINE,
@@ -23,6 +23,7 @@ from cloister.task import (
     Released,
     State,
 )
+from cloister.tasks.interval_tables import table_of_count
 from cloister.tasks.options import Noise, made
 
 
@@ -60,7 +61,7 @@ class Count:
         return {"count": np.zeros(1), "half_width": np.zeros(1)}
 
     def blocks(self, t: int) -> tuple[Block, ...]:
-        """Return the single word."""
+        """Return the single integer."""
         one = 1 << FINE
         return (Block("count", (1,), l1=one, l2_squared=one**2, weight=1.0),)
 
@@ -91,6 +92,4 @@ class Count:
         self, results: Mapping[str, Floats], columns: tuple[str, ...]
     ) -> tuple[Display, ...]:
         """Return one table."""
-        count = Measured(float(results["count"][0]), float(results["half_width"][0]))
-        note = "± is 95 % of the noise."
-        return (Table("Noisy count", ("", "records"), (("all silos", count),), note),)
+        return (table_of_count(results["count"], results["half_width"]),)

@@ -6,6 +6,7 @@ numbers are such coordinates; whole ones are counts or indices, and come back as
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any, TypeVar, get_type_hints
@@ -16,6 +17,7 @@ from cloister.hazmat.fixedpoint import from_grid
 from cloister.task import Floats, GridState, Integers, State
 
 _Known = TypeVar("_Known")
+_Array = TypeVar("_Array")
 
 
 def written(known: Any) -> State:
@@ -45,6 +47,17 @@ def read(kind: type[_Known], state: GridState, frac_bits: int) -> _Known:
     frac_bits : int
     """
     return kind(**{name: _value(of, name, state, frac_bits) for name, of in _fields(kind)})  # type: ignore[arg-type]  # classes are hashable
+
+
+def prefixed(prefix: str, values: Mapping[str, _Array]) -> dict[str, _Array]:
+    """Return named arrays of a part under names of the whole."""
+    return {prefix + name: value for name, value in values.items()}
+
+
+def part_of(values: Mapping[str, _Array], prefix: str) -> dict[str, _Array]:
+    """Return the named arrays of a part under its own names."""
+    names = [name for name in values if name.startswith(prefix)]
+    return {name.removeprefix(prefix): values[name] for name in names}
 
 
 def _value(kind: Any, name: str, state: GridState, frac_bits: int) -> Any:

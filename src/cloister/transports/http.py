@@ -57,12 +57,10 @@ class Message:
 
     Parameters
     ----------
-    kind : Kind
     number : int
         Of the question, below 2^32; an answer repeats it.
     job : str
         The plan's run id, 32 hexadecimal digits.
-    body : bytes
     """
 
     kind: Kind
@@ -252,7 +250,6 @@ class StreamClient:
     proxy : str, optional
         Such as ``http://proxy.example.org:3128``; it carries the encrypted stream and cannot read
         it.
-    max_message_bytes : int
     open_timeout, ping_interval, ping_timeout : float, seconds
         A coordinator that is silent for the sum of the last two is taken for lost.
     """

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+Handler = Callable[[bytes], bytes]
+
 
 class InProcess:
     """Carry frames to functions.
@@ -14,7 +16,7 @@ class InProcess:
         Each takes a frame and returns the answer, such as ``client.handle``.
     """
 
-    def __init__(self, handlers: Mapping[str, Callable[[bytes], bytes]]) -> None:
+    def __init__(self, handlers: Mapping[str, Handler]) -> None:
         self._handlers = dict(handlers)
 
     def exchange(self, frames: Mapping[str, bytes]) -> dict[str, bytes]:

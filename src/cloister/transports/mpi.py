@@ -20,7 +20,6 @@ class MpiTransport:
 
     Parameters
     ----------
-    comm : mpi4py.MPI.Comm
     silos : sequence of str
         Their names, in the order of their ranks, from rank 1.
     """

@@ -266,9 +266,12 @@ def test_mistakes_are_told_before_anything_is_read(tmp_path: Path) -> None:
     ("options", "says"),
     [
         ({"layout": "wide"}, "layout must be 'lines' or 'long'"),
-        ({"layout": "long", "basket": "b"}, "needs the names of two columns"),
-        ({"layout": "long", "basket": "b", "item": "b"}, "needs the names of two columns"),
-        ({"item": "i"}, "columns of layout 'long'"),
+        ({"layout": "long", "basket": "b"}, "must name two columns with layout 'long'"),
+        (
+            {"layout": "long", "basket": "b", "item": "b"},
+            "must name two columns with layout 'long'",
+        ),
+        ({"item": "i"}, "with layout 'long', and only there"),
         ({"delimiter": ", "}, "one ASCII character"),
         ({"delimiter": '"'}, "one ASCII character"),
     ],

@@ -122,12 +122,9 @@ def test_predictions_are_measured_against_the_truth() -> None:
 
 
 def test_predictions_stand_for_model_and_records() -> None:
-    with pytest.raises(PlanError, match="stand for model, X and y"):
-        evaluate(None, X, predictions=Y, truth=Y, classes=[0, 1], epsilon=1.0)
-    with pytest.raises(PlanError, match="truth must be given"):
-        evaluate(predictions=Y, classes=[0, 1], epsilon=1.0)
-    with pytest.raises(PlanError, match="predictions must be given"):
-        evaluate(truth=Y, classes=[0, 1], epsilon=1.0)
+    for given in ({"X": X, "predictions": Y, "truth": Y}, {"predictions": Y}, {"truth": Y}):
+        with pytest.raises(PlanError, match="stand for model, X and y"):
+            evaluate(**given, classes=[0, 1], epsilon=1.0)
     with pytest.raises(PlanError, match=r"target_bounds must be given.*or classes"):
         evaluate(predictions=Y, truth=Y, epsilon=1.0)
 

@@ -186,14 +186,14 @@ def test_notebooks_show_released_numbers_only() -> None:
     assert set(unfitted) == {"text/plain"}
     fitted = model(bounds=SCHEMA).fit(FRAME.rename(columns={}))
     html = fitted._repr_mimebundle_()["text/html"]
-    for words in (
+    for shown in (
         "epsilon 5",
         "delta 1e-06",
         "<th>a</th>",
         "operating system",
-        "95 % of the noise",
+        "95 % confidence intervals (privacy noise only)",
     ):
-        assert words in html
+        assert shown in html
     assert "label" not in html
     names = Schema(
         dataset="d",

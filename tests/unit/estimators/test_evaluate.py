@@ -203,7 +203,7 @@ def test_a_model_of_ours_is_measured_by_another_schema_of_its_columns() -> None:
     found = evaluate(model, VISITS[TEST], bounds=by_patient, epsilon=1.0, nominal_n=500)
     assert (found.plan.unit, found.scored_by) == ("patient", "plan")
     assert found.confusion.sum() == 500
-    with pytest.raises(PlanError, match="those of its schema"):
+    with pytest.raises(PlanError, match="those of the schema"):
         evaluate(model, VISITS[TEST], unit="patient", epsilon=1.0, nominal_n=500)
 
 

@@ -16,7 +16,6 @@ from cloister.privacy.events import (
     LaplaceEvent,
     NonPrivateEvent,
     RepeatedEvent,
-    compose,
     event_from_dict,
     holds,
     mechanism_counts,
@@ -88,11 +87,6 @@ def test_counts_multiply_through_repetition_and_add_through_composition() -> Non
 
 def test_repeating_zero_times_is_doing_nothing() -> None:
     assert mechanism_counts(RepeatedEvent(NonPrivateEvent(), 0)) == {}
-
-
-def test_compose_gives_one_value_for_one_multiset() -> None:
-    one, two = GaussianEvent(1.0), LaplaceEvent(2.0)
-    assert compose([one, two, one]) == compose([two, RepeatedEvent(one, 2)])
 
 
 def test_holds_looks_inside() -> None:

@@ -78,11 +78,11 @@ def test_shares_may_differ_in_the_last_bits_as_machines_do() -> None:
     [
         ({"mechanism": "none of these"}, "mechanism must be one of"),
         ({"order": [0, 7]}, "order of a layout"),
-        ({"order": [True, False]}, "order of a layout"),
+        ({"order": [True, False]}, "order must be"),
         ({"rate": 0.0}, r"rate must be in \(0, 1\]"),
         ({"rate": 1.5}, r"rate must be in \(0, 1\]"),
-        ({"noise_multiplier": inf}, "noise_multiplier must be a finite number"),
-        ({"noise_multiplier": -1.0}, "noise_multiplier must be a finite number"),
+        ({"noise_multiplier": inf}, "noise_multiplier must be >= 0"),
+        ({"noise_multiplier": -1.0}, "noise_multiplier must be >= 0"),
         ({"colour": "red"}, "layout must have"),
     ],
 )

@@ -47,18 +47,23 @@ from cloister.tasks import TASKS
 from cloister.testing import toy_plan
 
 VECTORS = Path(__file__).parents[2] / "vectors"
-FRAMES = json.loads((VECTORS / "frames.json").read_text())
+FRAMES, FRAMES_2 = (
+    json.loads((VECTORS / name).read_text()) for name in ("frames.json", "frames_2.json")
+)
 PLAN = Plan.from_dict(json.loads(FRAMES["plan"]), TASKS)
+PLAN_2 = Plan.from_dict(json.loads(FRAMES_2["plan"]))
+"""Of protocol 2, and of a task that is not installed here."""
 WORDS = np.array([int(word, 16) for word in FRAMES["words"]], dtype=np.uint64)
 BAD = sorted(VECTORS.glob("frame_bad_*.json"))
+BAD_2 = sorted(VECTORS.glob("frame_2_bad_*.json"))
 TAG = bytes(range(32))
 
 
 def same(left: Message, right: Message) -> bool:
-    """Compare messages, whose words are arrays."""
+    """Compare messages, whose ring elements are arrays."""
     mine, theirs = dict(vars(left)), dict(vars(right))
-    words = [fields.pop("words", np.empty(0)) for fields in (mine, theirs)]
-    return type(left) is type(right) and mine == theirs and np.array_equal(*words)
+    elements = [fields.pop("elements", np.empty(0)) for fields in (mine, theirs)]
+    return type(left) is type(right) and mine == theirs and np.array_equal(*elements)
 
 
 def statement(number: int) -> bytes:
@@ -135,7 +140,7 @@ def test_a_statement_is_taken_for_its_silo_and_its_job_alone() -> None:
             decode_statement(plan, public, told)
 
 
-def message(case: dict) -> Message:
+def message(case: dict, plan: Plan) -> Message:
     """Build the message a vector describes."""
     fields, silos = case["fields"], PLAN.silos
     confirmations = tuple(
@@ -155,7 +160,11 @@ def message(case: dict) -> Message:
         head, seen = bytes([3] * 32), {silos[2 - i]: 9}
         key = bytes([i] * 32)
         signed = bytes([6] * 64)
-        return Keys(silos[i], key, bytes([2] * 32), (), (), head, 1_750_000_000, seen, signed)
+        per_round = [bytes([20 + t] * 32) for t in range(2 * plan.rounds)]
+        per_round = per_round if plan.profile == "pairwise" else []
+        pair, commitments = (tuple(per_round[i : i + plan.rounds]) for i in (0, plan.rounds))
+        box, time = bytes([2] * 32), 1_750_000_000
+        return Keys(silos[i], key, box, head, time, pair, commitments, seen, signed)
 
     match case["kind"]:
         case "open":
@@ -197,23 +206,26 @@ def message(case: dict) -> Message:
             return Done(t, fields["sender"])
 
 
-@pytest.mark.parametrize("case", FRAMES["frames"], ids=lambda case: case["kind"])
-def test_frames_follow_the_vectors(case: dict) -> None:
-    expected = message(case)
-    assert encode(PLAN, expected).hex() == case["frame"]
-    assert same(decode(PLAN, bytes.fromhex(case["frame"])), expected)
+@pytest.mark.parametrize("number", range(len(FRAMES["frames"])))
+@pytest.mark.parametrize(("plan", "vectors"), [(PLAN, FRAMES), (PLAN_2, FRAMES_2)], ids=[1, 2])
+def test_frames_follow_the_vectors(plan: Plan, vectors: dict, number: int) -> None:
+    case = vectors["frames"][number]
+    expected = message(case, plan)
+    assert encode(plan, expected).hex() == case["frame"]
+    assert same(decode(plan, bytes.fromhex(case["frame"])), expected)
 
 
-@pytest.mark.parametrize("path", BAD, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", BAD + BAD_2, ids=lambda path: path.stem)
 def test_a_bad_frame_is_refused_with_its_reason(path: Path) -> None:
     case = json.loads(path.read_text())
     with pytest.raises(RemoteProtocolError, match=case["error"]) as caught:
-        decode(PLAN, bytes.fromhex(case["frame"]))
+        decode(PLAN if path in BAD else PLAN_2, bytes.fromhex(case["frame"]))
     assert len(str(caught.value)) < 200
 
 
-def test_there_is_a_bad_frame_for_every_field() -> None:
-    assert {path.stem.removeprefix("frame_bad_") for path in BAD} >= {
+@pytest.mark.parametrize(("paths", "prefix"), [(BAD, "frame_bad_"), (BAD_2, "frame_2_bad_")])
+def test_there_is_a_bad_frame_for_every_field(paths: list[Path], prefix: str) -> None:
+    assert {path.stem.removeprefix(prefix) for path in paths} >= {
         *("magic", "version", "unknown_kind", "session", "digest", "round", "attempt"),
         *("frac_bits", "ring", "stranger", "body_length", "cut_body", "one_word_short"),
     }

@@ -27,7 +27,8 @@ from cloister.tasks.clustering.kmeans import FastLloyd, GLloyd, Lloyd, SuLloyd
 from cloister.tasks.count import Count
 from cloister.testing import SimulatedNoise, toy_plan
 
-PLANS = json.loads((Path(__file__).parents[2] / "vectors" / "plans.json").read_text())["plans"]
+VECTORS = Path(__file__).parents[2] / "vectors"
+PLANS = json.loads((VECTORS / "plans.json").read_text())["plans"]
 K2 = {"n_clusters": 2, "n_features": 2, "rounds": 3}
 TOY_TASKS: dict[str, Task] = {
     "fastlloyd": FastLloyd(**K2, first_radius=1.4, radius=0.8),
@@ -47,6 +48,13 @@ def test_text_and_digest_follow_the_vectors(case: dict[str, str]) -> None:
     plan = Plan.from_dict(json.loads(case["text"]), TASKS)
     assert plan.canonical_json() == case["text"]
     assert plan.digest.hex() == case["digest"]
+
+
+@pytest.mark.parametrize("path", sorted(VECTORS.glob("plan_bad_*.json")), ids=lambda p: p.stem)
+def test_a_bad_plan_is_refused_with_its_reason(path: Path) -> None:
+    case = json.loads(path.read_text())
+    with pytest.raises(PlanError, match=case["error"]):
+        Plan.from_dict(json.loads(case["plan"]), TASKS)
 
 
 @pytest.mark.parametrize("name", TOY_TASKS)

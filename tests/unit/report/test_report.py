@@ -12,8 +12,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from cloister import DPKMeans
 from cloister.data import read_source
 from cloister.display import Bars, Curve, Display, Graph, Heatmap, Scatter, Table
+from cloister.html import clean
 from cloister.jobs import JobResult, run_job
 from cloister.privacy.budget import Budget
 from cloister.privacy.events import NonPrivateEvent
@@ -28,13 +30,19 @@ from cloister.report import (
     strength_sentence,
     write_report,
 )
-from cloister.report.text import clean, who_saw_what
+from cloister.report.text import who_saw_what
 from cloister.schema import Column, Schema
 from cloister.tasks import TASKS
 from cloister.testing import SimulatedNoise, ZeroNoise
 
 VOID = {"meta", "br", "link", "img"}
-NASTY = ('<script>alert("1")</script>', '"><img src=x onerror=y>', "cost $x_1$ & more", "a]]>b\x1b")
+NASTY = (
+    '<script>alert("1")</script>',
+    '"><img src=x onerror=y>',
+    "cost $x_1$ & more",
+    "a]]>b\x1b",
+    "{{ 7 * 191 }}{% raw %}' onclick='z",
+)
 
 
 def schema(*names: str) -> Schema:
@@ -140,7 +148,7 @@ def test_pictures_have_words_tables_have_captions_and_headings_go_down_in_steps(
 
 def test_statement_is_made_from_the_numbers(result: JobResult, html: str) -> None:
     assert "(epsilon 1, delta 1e-06)" in html
-    assert odds_sentence(result.spent, "row").replace("'", "&#x27;") in html
+    assert odds_sentence(result.spent, "row").replace("'", "&#39;") in html
     assert "The unit of privacy is one row, in one silo only." in html
     assert "2 silos: north, south." in html
     assert result.plan.digest.hex() in html
@@ -158,7 +166,7 @@ def test_unit_of_a_person_is_named_with_its_limits() -> None:
     records = {"a": read_source(pd.DataFrame({"age": [0.1, 0.2], "patient": ["p", "q"]}), contract)}
     done = run_job(TASKS["count"], contract, records, epsilon=1.0, nominal_n=10)
     html = render_report(done)
-    assert "all rows with one value of &#x27;patient&#x27;, at most 3 in a silo" in html
+    assert "all rows with one value of &#39;patient&#39;, at most 3 in a silo" in html
     assert "in at most 2 silos" in html
 
 
@@ -181,7 +189,7 @@ def test_test_doubles_are_flagged(noise: ZeroNoise | SimulatedNoise) -> None:
 
 def test_a_task_without_privacy_is_flagged() -> None:
     html = render_report(job(task="lloyd", epsilon=None))
-    assert '<p class="alert">NOT PRIVATE: the task &#x27;lloyd&#x27;' in html
+    assert '<p class="alert">NOT PRIVATE: the task &#39;lloyd&#39;' in html
     assert "Nothing was charged" in html
     assert "no record, no exact count" not in html
 
@@ -197,16 +205,59 @@ def test_laplace_is_named() -> None:
 
 
 def test_names_from_outside_are_escaped_everywhere(tmp_path: Path) -> None:
-    done = job(names=NASTY[:3], silos=NASTY[:2])
+    done = job(names=(*NASTY[:3], NASTY[4]), silos=(*NASTY[:2], NASTY[4]))
     done = replace(done, plan=replace(done.plan, study=NASTY[0]))
     path = tmp_path / "report.html"
-    write_report(done, path, budget_lines=[(NASTY[0], NASTY[3])])
+    write_report(done, path, budget_lines=[(NASTY[0], NASTY[3]), (NASTY[4], NASTY[1])])
     html = path.read_text(encoding="utf-8")
-    assert "<script" not in html
-    assert "<img" not in html
-    assert "\x1b" not in html
     assert "cost $x_1$ &amp; more" in html
-    Page(html)
+    check_harmless(html)
+
+
+def check_harmless(html: str) -> None:
+    page = Page(html)
+    assert not {"script", "img"} & {tag for tag, _ in page.tags}
+    assert not {name for _, attrs in page.tags for name in attrs if name.startswith("on")}
+    assert "\x1b" not in html
+    assert "1337" not in html
+    assert "{{ 7 * 191 }}{% raw %}&#39; onclick=&#39;z" in html
+
+
+def test_categories_cannot_inject_anything() -> None:
+    categories = tuple(text for text in NASTY if text.isprintable())
+    columns = (
+        Column(name=NASTY[0], type="number", min=-1.0, max=1.0),
+        Column(name=NASTY[4], type="category", categories=categories),
+    )
+    contract = Schema(dataset=NASTY[0], unit="row", columns=columns)
+    table = pd.DataFrame({NASTY[0]: 0.1, NASTY[4]: list(categories)})
+    records = {"a": read_source(table, contract)}
+    task = TASKS["naive-bayes"]
+    done = run_job(task, contract, records, epsilon=9.0, nominal_n=9, target=NASTY[4])
+    check_harmless(render_report(done))
+
+
+def test_what_a_task_shows_cannot_inject_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, names = np.ones(len(NASTY)), NASTY
+    nasty, axes = NASTY[4] + NASTY[0], (NASTY[4], NASTY[1])
+    shown = (
+        Table(nasty, names, (names,), note=nasty),
+        Heatmap(nasty, names, names, np.outer(one, one), note=nasty),
+        Bars(nasty, names, one, unit=nasty, note=nasty),
+        Scatter(nasty, names, np.outer(one, one)[:, :2], axes=axes, note=nasty),
+        Curve(nasty, one, one, one, one, axes=axes, note=nasty),
+        Graph(nasty, names, one, ((0, 1, 1.0, nasty),), note=nasty),
+    )
+    done = job()
+    monkeypatch.setattr(type(done.plan.task), "displays", lambda *_: shown)
+    monkeypatch.setattr(type(done.plan.task), "describe", lambda _: nasty)
+    check_harmless(render_report(done))
+
+
+def test_a_model_in_a_notebook_cannot_inject_anything() -> None:
+    model = DPKMeans(3, epsilon=1.0, bounds=(-1, 1))
+    model._keep(job(names=(*NASTY[:3], NASTY[4])))
+    check_harmless(model._repr_mimebundle_()["text/html"])
 
 
 def test_budget_lines_or_their_absence_are_shown(result: JobResult, html: str) -> None:
@@ -217,13 +268,13 @@ def test_budget_lines_or_their_absence_are_shown(result: JobResult, html: str) -
 
 def test_who_saw_what_follows_the_profile_and_the_place(result: JobResult) -> None:
     parties, remarks = who_saw_what(result.plan, in_process=True)
-    assert [sight.party for sight in parties][1] == "The aggregator"
+    assert parties.rows[1][0] == "The aggregator"
     assert any("one process on one machine" in remark for remark in remarks)
     _, remarks = who_saw_what(result.plan, in_process=False)
     assert any("Do not give this report to the operator" in remark for remark in remarks)
     alone = job(silos=("only",))
     parties, _ = who_saw_what(alone.plan, in_process=True)
-    assert len(parties) == 2
+    assert len(parties.rows) == 2
     assert "Nothing was sent to anybody." in render_report(alone)
 
 

@@ -26,16 +26,15 @@ from cloister.audit.checks import ALPHA, Finding
 from cloister.audit.runs import Log, MakeNoise, system_noise, watched_plan, word_scales
 from cloister.errors import CloisterError
 from cloister.hazmat.ring import to_integers
+from cloister.jobs import handlers, make_clients, run_clients
 from cloister.privacy.budget import Budget
-from cloister.protocol.aggregator import Aggregator
-from cloister.protocol.client import Client
 from cloister.protocol.messages import Open, Upload, decode
 from cloister.protocol.plan import Plan
-from cloister.protocol.session import Transport, run_rounds
+from cloister.protocol.session import Transport
 from cloister.randomness import new_key
 from cloister.secagg.masks import GroupMask, Masker
 from cloister.task import Floats, Records
-from cloister.transports.inprocess import InProcess
+from cloister.transports.inprocess import Handler, InProcess
 from cloister_lab.audit.curators import distinguish
 
 Method = Callable[[Floats], Floats]
@@ -63,7 +62,7 @@ class System:
         Makes the masks that the silos of one job share.
     """
 
-    make_transport: Callable[[Mapping[str, Callable[[bytes], bytes]]], Transport] = InProcess
+    make_transport: Callable[[Mapping[str, Handler]], Transport] = InProcess
     make_noise: MakeNoise = system_noise
     make_masker: Callable[[], Masker] = group_mask
 
@@ -108,10 +107,10 @@ def play(
     """Play one job of a plan without fingerprints; return what the server and a silo saw."""
     seen, masker = Log(), system.make_masker()
     watched = watched_plan(plan, seen)
-    clients = {silo: Client(watched, silo, [records[silo]], masker) for silo in plan.silos}
-    handlers = {silo: client.handle for silo, client in clients.items()}
-    server = Server(system.make_transport(handlers), twice)
-    for _ in run_rounds(Aggregator(watched, system.make_noise()), server):
+    chunks = {silo: [records[silo]] for silo in plan.silos}
+    clients = make_clients(watched, chunks, masker=masker)
+    server = Server(system.make_transport(handlers(clients)), twice)
+    for _ in run_clients(clients, system.make_noise(), transport=server):
         pass
     return server, seen
 
@@ -168,7 +167,7 @@ def subtract_uploads(system: System, plan: Plan, records: Mapping[str, Records])
     jobs = [play(system, plan, records)[0].uploads(plan) for _ in range(2)]
     least, words = None, 0
     for silo in plan.silos:
-        vectors = [upload.words for job in jobs for upload in job[silo]]
+        vectors = [upload.elements for job in jobs for upload in job[silo]]
         for one, other in combinations(vectors, 2):
             width = min(one.size, other.size)
             left = np.abs(to_integers(one[:width] - other[:width]))
@@ -204,7 +203,7 @@ def ask_twice(system: System, plan: Plan, records: Mapping[str, Records]) -> Fin
         if isinstance(answer, Upload):
             found[silo].append(answer)
     different = sum(
-        not np.array_equal(one.words, other.words)
+        not np.array_equal(one.elements, other.elements)
         for uploads in found.values()
         for one, other in combinations(uploads, 2)
         if one.round == other.round

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
-from cloister.cli.output import Output, add_flags
+from cloister.cli.output import Output
 from cloister.display import Table
 from cloister.errors import DataError, PlanError
 from cloister_lab.experiments.catalogue import EXPERIMENTS
@@ -25,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.description = f"Run, list and draw experiments on public data ({STAMP})."
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    add_flags(actions.add_parser("list", help="all experiments, and about how long each takes"))
+    actions.add_parser("list", help="all experiments, and about how long each takes")
 
     runner = actions.add_parser("run", help="run some; a repeated call goes on where it stopped")
     add = runner.add_argument
@@ -40,12 +41,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME,...",
         help="only these, where the experiment has several; for one NAME",
     )
-    add_flags(runner)
 
     drawer = actions.add_parser("figures", help="draw what has been stored")
     drawer.add_argument("name", nargs="?", choices=EXPERIMENTS, metavar="NAME")
     _add_folder(drawer)
-    add_flags(drawer)
 
 
 def _add_folder(parser: argparse.ArgumentParser) -> None:
@@ -55,34 +54,29 @@ def _add_folder(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, default=_OUT, help="folder of results")
 
 
-def run(args: argparse.Namespace) -> int:
-    """Do what is asked, and return the exit code.
+def run(args: argparse.Namespace, out: Output) -> dict[str, object]:
+    """Do what is asked.
 
     Raises
     ------
     CloisterError
         For mistakes in the options, or where nothing is stored.
     """
-    out = Output.of(args)
-    if args.action == "list":
-        _list(out)
-    elif args.action == "run":
-        _run(args, out)
-    else:
-        _draw(args, out)
-    return 0
+    return _ACTIONS[args.action](args, out)
 
 
-def _list(out: Output) -> None:
+def _list(_: argparse.Namespace, out: Output) -> dict[str, object]:
     rows = tuple(
         (e.name, e.what, _duration(e.seconds_small), _duration(e.seconds_full))
         for e in EXPERIMENTS.values()
     )
     out.table(Table("Experiments", ("name", "what", "small", "full, one core"), rows))
-    out.document({"stamp": STAMP, "experiments": [_described(e) for e in EXPERIMENTS.values()]})
+    shown = ("name", "what", "seconds_small", "seconds_full")
+    listed = [{name: getattr(e, name) for name in shown} for e in EXPERIMENTS.values()]
+    return {"stamp": STAMP, "experiments": listed}
 
 
-def _run(args: argparse.Namespace, out: Output) -> None:
+def _run(args: argparse.Namespace, out: Output) -> dict[str, object]:
     chosen = [EXPERIMENTS[name] for name in dict.fromkeys(args.names)]
     if args.datasets and len(chosen) > 1:
         raise PlanError("datasets belong to one experiment; name only that one.")
@@ -102,39 +96,33 @@ def _run(args: argparse.Namespace, out: Output) -> None:
         rows = run_experiment(experiment, settings, quiet=args.quiet or args.json)
         files = experiment.figures(rows, folder)
         out.say(f"{len(rows):,} rows and {len(files)} files are in {folder}")
-        written.append(_written(experiment, settings, [*map(str, files)]) | {"rows": len(rows)})
+        written.append(_written(experiment, folder, files) | {"rows": len(rows)})
     out.say(f"({STAMP}).")
-    out.document({"stamp": STAMP, "experiments": written})
+    return {"stamp": STAMP, "experiments": written}
 
 
-def _draw(args: argparse.Namespace, out: Output) -> None:
+def _draw(args: argparse.Namespace, out: Output) -> dict[str, object]:
     """Draw one experiment, or all that have rows."""
     settings = Settings(out=args.out, full=args.full)
-    if args.name:
-        chosen = [EXPERIMENTS[args.name]]
-    else:
-        chosen = [e for e in EXPERIMENTS.values() if folder_of(e, settings).is_dir()]
-    if not chosen:
+    folders = {e.name: folder_of(e, settings) for e in EXPERIMENTS.values()}
+    names = [args.name] if args.name else [n for n, folder in folders.items() if folder.is_dir()]
+    if not names:
         raise DataError(f"no experiment has rows in {str(args.out)!r}; run one first.")
     written = []
-    for experiment in chosen:
-        files = [str(file) for file in draw_experiment(experiment, settings)]
+    for name in names:
+        files = draw_experiment(EXPERIMENTS[name], settings)
         for file in files:
-            out.say(file)
-        written.append(_written(experiment, settings, files))
-    out.document({"stamp": STAMP, "figures": written})
+            out.say(str(file))
+        written.append(_written(EXPERIMENTS[name], folders[name], files))
+    return {"stamp": STAMP, "figures": written}
 
 
-def _written(experiment: Experiment, settings: Settings, files: list[str]) -> dict[str, object]:
-    folder = str(folder_of(experiment, settings))
-    return {"stamp": STAMP, "name": experiment.name, "folder": folder, "files": files}
+_ACTIONS = {"list": _list, "run": _run, "figures": _draw}
 
 
-def _described(experiment: Experiment) -> dict[str, object]:
-    return {
-        name: getattr(experiment, name)
-        for name in ("name", "what", "seconds_small", "seconds_full")
-    }
+def _written(experiment: Experiment, folder: Path, files: Sequence[Path]) -> dict[str, object]:
+    shown = [str(file) for file in files]
+    return {"stamp": STAMP, "name": experiment.name, "folder": str(folder), "files": shown}
 
 
 def _duration(seconds: float) -> str:

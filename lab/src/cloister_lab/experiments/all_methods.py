@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,9 +18,10 @@ from cloister.task import Floats
 from cloister.tasks.clustering.kmeans import FastLloyd, Lloyd
 from cloister_lab.curator import METHODS as CURATORS
 from cloister_lab.curator.max_cover import MaxCover
+from cloister_lab.experiments import records as tidy
 from cloister_lab.experiments.figures import draw_heatmaps
-from cloister_lab.experiments.records import TidyRow, Value, means_of, write_table
-from cloister_lab.experiments.run import Experiment, Settings, Unit, markdown
+from cloister_lab.experiments.records import Cell, MeanOf, TidyRow, Value
+from cloister_lab.experiments.run import Settings, Unit, units_of
 from cloister_lab.experiments.sweep import EPSILONS, TASKS, Named, loaded, private, release, tables
 from cloister_lab.metrics import nicv
 
@@ -35,28 +35,26 @@ _NEGLIGIBLE = 1.02  # FastLloyd over the optimum, below which there is no gap to
 _SLOW = {MaxCover.name: 5}  # so many times fewer repeats
 
 
-def _units(settings: Settings) -> list[Unit]:
-    sources = tables(_TABLES if settings.full else _SMALL_TABLES, settings)
-    epsilons = EPSILONS if settings.full else (_MIDDLE,)
+def units(settings: Settings) -> list[Unit]:
+    """Return the units."""
     repeats = settings.runs(10, 1)
-    names = [name for name in (*TASKS, *CURATORS) if name != Lloyd.name]
-    shown = ",".join(f"{e:g}" for e in epsilons)
     return [
-        Unit(f"{s.name} {name} e={shown} r={r}", partial(run_method, s, name, epsilons, r))
-        for s in sources
-        for name in names
-        for r in range(max(1, repeats // _SLOW.get(name, 1)))
+        unit
+        for source in tables(_TABLES if settings.full else _SMALL_TABLES, settings)
+        for name in (*TASKS, *CURATORS)
+        if name != Lloyd.name
+        for unit in units_of(
+            run_method,
+            source=[source],
+            method=[name],
+            epsilons=[EPSILONS if settings.full else (_MIDDLE,)],
+            repeat=range(max(1, repeats // _SLOW.get(name, 1))),
+        )
     ]
 
 
 def run_method(source: Named, method: str, epsilons: Sequence[float], repeat: int) -> list[TidyRow]:
-    """Run one method at all epsilons from one public seed.
-
-    Returns
-    -------
-    list of mapping
-        One for each epsilon; without `nicv` where the method refuses such a table.
-    """
+    """Run one method at all epsilons from one public seed; `nicv` is empty where it refuses."""
     data = loaded(source)
     rows: list[TidyRow] = []
     for epsilon in epsilons:
@@ -84,52 +82,50 @@ def run_method(source: Named, method: str, epsilons: Sequence[float], repeat: in
     return rows
 
 
-def gaps_closed(rows: Sequence[TidyRow]) -> list[TidyRow]:
+def gaps_closed(rows: Sequence[TidyRow]) -> list[Cell]:
     """Return a row for each table, epsilon and method: mean NICV and the gap closed.
 
     The gap is empty where FastLloyd was not run or is within 2 % of the optimum.
     """
-    means = means_of(rows, ("dataset", "epsilon", "method"), "nicv")
-    optima = means_of(rows, ("dataset",), "optimum")
-    seconds = means_of(rows, ("dataset", "epsilon", "method"), "seconds")
-    found: list[TidyRow] = []
-    for (dataset, epsilon, method), mean in means.items():
-        optimum = optima[dataset,].mean
-        fast = means.get((dataset, epsilon, FastLloyd.name))
-        gap = None if fast is None or fast.mean < _NEGLIGIBLE * optimum else fast.mean - optimum
+    optima = tidy.means_of(rows, ("dataset",), "optimum")
+    cells = tidy.cells_of(rows, ("dataset", "epsilon", "method"), "nicv", "seconds")
+    fast = {
+        (cell["dataset"], cell["epsilon"]): cell["nicv"].mean
+        for cell in cells
+        if cell["method"] == FastLloyd.name
+    }
+    found = []
+    for cell in cells:
+        nicv, optimum = cell["nicv"], optima[cell["dataset"],].mean
+        base = fast.get((cell["dataset"], cell["epsilon"]), 0.0)
+        worth = base >= _NEGLIGIBLE * optimum
         found.append(
             {
-                "dataset": dataset,
-                "epsilon": epsilon,
-                "method": method,
-                "runs": mean.runs,
-                "nicv": mean.mean,
-                "half_width": mean.half_or_none,
+                **{name: cell[name] for name in ("dataset", "epsilon", "method", "runs")},
+                "nicv": nicv.mean,
+                "half_width": nicv.half_or_none,
                 "optimum": optimum,
-                "gap_closed": None
-                if gap is None or fast is None
-                else (fast.mean - mean.mean) / gap,
-                "seconds": seconds[dataset, epsilon, method].mean,
+                "gap_closed": (base - nicv.mean) / (base - optimum) if worth else None,
+                "seconds": cell["seconds"].mean,
             }
         )
     return found
 
 
-def _figures(rows: Sequence[TidyRow], out: Path) -> list[Path]:
+def figures(rows: Sequence[TidyRow], out: Path) -> list[Path]:
+    """Write what the rows show."""
     table = gaps_closed(rows)
-    closed = means_of(table, ("method", "dataset"), "gap_closed")
-    overall = means_of(table, ("method",), "gap_closed")
+    closed = tidy.means_of(table, ("method", "dataset"), "gap_closed")
+    overall = tidy.means_of(table, ("method",), "gap_closed")
     not_private = {row["method"] for row in rows if row["private"] == "no"}
     methods = sorted(
         {key[0] for key in closed}, key=lambda name: (name in not_private, -overall[name,].mean)
     )
-    datasets = list(dict.fromkeys(key[1] for key in closed))
-    values = np.full((len(methods), len(datasets) + 1), np.nan)
-    for i, method in enumerate(methods):
-        for j, dataset in enumerate(datasets):
-            if (method, dataset) in closed:
-                values[i, j] = closed[method, dataset].mean
-        values[i, -1] = overall[method,].mean
+    datasets = list(dict.fromkeys(str(key[1]) for key in closed))
+    none = MeanOf(math.nan, math.nan, 1)
+    values = np.array(
+        [[*(closed.get((m, d), none).mean for d in datasets), overall[m,].mean] for m in methods]
+    ).reshape(len(methods), len(datasets) + 1)
     names = [f"{m} (not private)" if m in not_private else str(m) for m in methods]
     epsilons = sorted({float(row["epsilon"] or 0) for row in rows})
     figure = draw_heatmaps(
@@ -145,38 +141,26 @@ def _figures(rows: Sequence[TidyRow], out: Path) -> list[Path]:
         reach=1.0,
         more_is_better=True,
     )
-    page = out / "gap-closed.md"
-    page.write_text(_page(names, [*map(str, datasets), "mean"], values, rows))
-    return [figure, write_table(out / "gap-closed.csv", table), page]
+    lines = _page(names, [*datasets, "mean"], values) + _refused(rows)
+    page = tidy.write_page(out / "gap-closed.md", lines, stamped=False)
+    return [figure, tidy.write_table(out / "gap-closed.csv", table), page]
 
 
-def _page(
-    names: Sequence[str], columns: Sequence[str], values: Floats, rows: Sequence[TidyRow]
-) -> str:
-    lines = markdown(
-        ("method", *columns),
-        (
-            (name, *("" if math.isnan(v) else f"{v:.2f}" for v in line))
-            for name, line in zip(names, values, strict=True)
-        ),
-    )
-    refused: dict[Value, set[Value]] = {}
+def _page(names: Sequence[str], columns: Sequence[str], values: Floats) -> list[str]:
+    shown = [["" if math.isnan(v) else f"{v:.2f}" for v in line] for line in values]
+    rows = [
+        {"method": name, **dict(zip(columns, line, strict=True))}
+        for name, line in zip(names, shown, strict=True)
+    ]
+    return tidy.markdown(rows)
+
+
+def _refused(rows: Sequence[TidyRow]) -> list[str]:
+    refused: dict[Value, set[str]] = {}
     for row in rows:
         if row["refused"]:
-            refused.setdefault(row["method"], set()).add(row["dataset"])
-    if refused:
-        lines += ["", "Refused, because the method is not for such a table:"]
-        lines += [
-            f"- {method}: {', '.join(sorted(map(str, of)))}" for method, of in refused.items()
-        ]
-    return "\n".join([*lines, ""])
-
-
-ALL = Experiment(
-    "all-methods",
-    "our own figure: all methods on all tables, by the gap they close",
-    _units,
-    _figures,
-    seconds_small=15,
-    seconds_full=2 * 3600,
-)
+            refused.setdefault(row["method"], set()).add(str(row["dataset"]))
+    if not refused:
+        return []
+    lines = [f"- {method}: {', '.join(sorted(of))}" for method, of in refused.items()]
+    return ["", "Refused, because the method is not for such a table:", *lines]

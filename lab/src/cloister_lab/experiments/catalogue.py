@@ -2,37 +2,67 @@
 
 from __future__ import annotations
 
-from cloister_lab.experiments import all_methods, fastlloyd, subcluster_figures, table3
-from cloister_lab.experiments.classify import CLASSIFY
-from cloister_lab.experiments.coefficients import COEFFICIENTS
-from cloister_lab.experiments.coverage import COVERAGE
-from cloister_lab.experiments.credit import CREDIT
-from cloister_lab.experiments.evaluate import EVALUATE
-from cloister_lab.experiments.gap import GAP
-from cloister_lab.experiments.learning import LEARNING
-from cloister_lab.experiments.maxcover_figure import MAX_COVER
-from cloister_lab.experiments.rules import RULES
-from cloister_lab.experiments.run import Experiment
-from cloister_lab.experiments.select_k import SELECT_K
-
-_ALL: tuple[Experiment, ...] = (
-    fastlloyd.FIG2,
-    fastlloyd.FIG4,
-    fastlloyd.FIG5,
-    table3.TABLE3,
-    all_methods.ALL,
-    GAP,
-    subcluster_figures.SUBCLUSTER,
-    MAX_COVER,
-    COVERAGE,
-    COEFFICIENTS,
-    SELECT_K,
-    CLASSIFY,
-    CREDIT,
-    EVALUATE,
-    LEARNING,
-    RULES,
+from cloister_lab.experiments import (
+    all_methods,
+    classify,
+    coefficients,
+    coverage,
+    credit,
+    evaluate,
+    fastlloyd,
+    gap,
+    learning,
+    maxcover_figure,
+    rules,
+    select_k,
+    subcluster_figures,
+    table3,
 )
+from cloister_lab.experiments.run import Experiment
 
-EXPERIMENTS: dict[str, Experiment] = {experiment.name: experiment for experiment in _ALL}
+_WHAT = {
+    "fastlloyd-fig2": "FastLloyd Figs. 2, 6, 7, 8: NICV, silhouette, Davies-Bouldin, centre error",
+    "fastlloyd-fig4": "FastLloyd Figs. 3 and 4: area over columns and clusters on mixtures",
+    "fastlloyd-fig5": "FastLloyd Fig. 5: radius, strategy and post-processing",
+    "fastlloyd-table3": "FastLloyd Table 3: time and bytes of an iteration over MPI beside SPU "
+    "(ABY3, CHEETAH)",
+    "all-methods": "our own figure: all methods on all tables, by the gap they close",
+    "gap": "how much of FastLloyd's loss against the non-private optimum auto makes good",
+    "subcluster": "SubCluster's Fig. 3 and 4: gap to Lloyd's loss, published and private variants",
+    "maxcover": "Max cover's figure: objective by k on MNIST's test images and 64 Gaussians",
+    "coverage": "how often the noise intervals of centres and sizes hold their target",
+    "coefficients": "whether intervals of regression coefficients hold scikit-learn's, "
+    "table by table",
+    "select-k": "which number of clusters is chosen from released counts",
+    "classify": "accuracy of private classifiers on Adult beside scikit-learn and diffprivlib",
+    "credit": "private credit scoring: forests, naive Bayes, logistic, and ensembles "
+    "of silos' own models",
+    "evaluate": "error of privately released measures of a classifier on Adult",
+    "learning": "one logistic regression in the clear, by federated learning, secure "
+    "sum + DP, and full MPC",
+    "rules": "frequent itemsets that are found over silos, and what their intervals cover",
+}
+_RUN = {
+    "fastlloyd-fig2": (fastlloyd.units_tables, fastlloyd.draw_tables, 20, 30 * 60),
+    "fastlloyd-fig4": (fastlloyd.units_mixtures, fastlloyd.draw_mixtures, 10, 80 * 60),
+    "fastlloyd-fig5": (fastlloyd.units_ablation, fastlloyd.draw_ablation, 10, 6 * 60),
+    "fastlloyd-table3": (table3.units, table3.figures, 10, 2 * 3600),
+    "all-methods": (all_methods.units, all_methods.figures, 15, 2 * 3600),
+    "gap": (gap.units, gap.figures, 10, 20 * 60),
+    "subcluster": (subcluster_figures.units, subcluster_figures.figures, 5, 400),
+    "maxcover": (maxcover_figure.units, maxcover_figure.figures, 10, 800),
+    "coverage": (coverage.units, coverage.figures, 30, 1800),
+    "coefficients": (coefficients.units, coefficients.figures, 5, 300),
+    "select-k": (select_k.units, select_k.figures, 5, 1200),
+    "classify": (classify.units, classify.figures, 10, 10 * 60),
+    "credit": (credit.units, credit.figures, 15, 15 * 60),
+    "evaluate": (evaluate.units, evaluate.figures, 10, 120),
+    "learning": (learning.units, learning.figures, 10, 20 * 60),
+    "rules": (rules.units, rules.figures, 10, 15 * 60),
+}
+"""Units, figures, and about how many seconds the small and the full version take."""
+
+EXPERIMENTS: dict[str, Experiment] = {
+    name: Experiment(name, what, *_RUN[name]) for name, what in _WHAT.items()
+}
 """What ``cloister experiments run`` knows."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -20,24 +20,17 @@ from cloister.data import read_source
 from cloister.jobs import run_job
 from cloister.randomness import public_generator
 from cloister.schema import Schema
-from cloister.task import Floats, Integers, Records, Task
+from cloister.task import Floats, Integers, PublicColumn, Records, Task
 from cloister.tasks.columns import Encoding, codes
 from cloister.tasks.supervised.logistic import Logistic
 from cloister.tasks.supervised.naive_bayes import NaiveBayes
 from cloister_lab.experiments import diffprivlib_models
+from cloister_lab.experiments import records as tidy
 from cloister_lab.experiments.datasets import SUFFIXES
 from cloister_lab.experiments.environments import python_with, run_script
-from cloister_lab.experiments.figures import Curves, Point, draw_panels
-from cloister_lab.experiments.records import (
-    Key,
-    Means,
-    TidyRow,
-    Value,
-    means_of,
-    paired,
-    write_table,
-)
-from cloister_lab.experiments.run import Experiment, Settings, Unit, markdown, prose, write_page
+from cloister_lab.experiments.figures import draw_panels, panels_of
+from cloister_lab.experiments.records import Cell, Key, TidyRow, Value
+from cloister_lab.experiments.run import Settings, Unit, units_of
 
 DIFFPRIVLIB_PACKAGES = (
     "diffprivlib==0.6.6",
@@ -90,6 +83,11 @@ class Problem:
         """Where the target is."""
         return self.schema.names.index(self.target)
 
+    @property
+    def others(self) -> list[PublicColumn]:
+        """The columns that a class is predicted from."""
+        return [c for j, c in enumerate(self.schema.public) if j != self.at]
+
     def labels(self, records: Records) -> Integers:
         """Return the number of each record's class."""
         return codes(
@@ -105,6 +103,9 @@ class Problem:
 
 Answer = Floats | str
 """Probabilities of shape (n_test, n_classes), or why there are none."""
+
+Table = Callable[[Problem, Records], Floats]
+"""From records of a problem to what a model sees of them."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +156,7 @@ def mixed_naive_bayes(problem: Problem, epsilon: float) -> Floats:
     """Return scikit-learn's naive Bayes: categorical for categories, Gaussian for numbers."""
     from sklearn.naive_bayes import CategoricalNB, GaussianNB
 
-    levels = np.delete([c.levels for c in problem.schema.public], problem.at)
+    levels = np.array([c.levels for c in problem.others])
     X, X_test = problem.values(problem.train), problem.values(problem.test)
     y = problem.labels(problem.train)
     of_numbers = levels == 0
@@ -173,8 +174,7 @@ def binned_naive_bayes(problem: Problem, epsilon: float) -> Floats:
     """Return scikit-learn's categorical naive Bayes, numbers in bins of equal width."""
     from sklearn.naive_bayes import CategoricalNB
 
-    public = [c for j, c in enumerate(problem.schema.public) if j != problem.at]
-    sizes = [c.levels or _MOST_BINS for c in public]
+    sizes = [c.levels or _MOST_BINS for c in problem.others]
 
     def table(records: Records) -> Floats:
         columns = problem.values(records).T
@@ -182,7 +182,7 @@ def binned_naive_bayes(problem: Problem, epsilon: float) -> Floats:
             values.round()
             if c.levels
             else np.clip((values - c.low) / (c.high - c.low) * _MOST_BINS, 0, _MOST_BINS - 1)
-            for c, values in zip(public, columns, strict=True)
+            for c, values in zip(problem.others, columns, strict=True)
         ]
         cells: Floats = np.floor(np.column_stack(parts))
         return cells
@@ -201,7 +201,7 @@ def design(problem: Problem, records: Records) -> Floats:
     return found
 
 
-def clear_logistic(problem: Problem, epsilon: float, *, standardised: bool) -> Floats:
+def clear_logistic(problem: Problem, epsilon: float, *, standardised: bool = False) -> Floats:
     """Return scikit-learn's logistic regression on the design, as it is or standardised."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
@@ -225,82 +225,80 @@ def _normalised(scores: Floats) -> Floats:
 
 
 def in_diffprivlib(
-    model: str, X: Floats, y: Integers, X_test: Floats, epsilon: float, **needs: Floats | float
+    problem: Problem, epsilon: float, *, model: str, table: Table, **needs: Floats | float
 ) -> Answer:
     """Fit one of diffprivlib's models in its own environment and apply it to test records.
 
     Parameters
     ----------
     model : {"GaussianNB", "LogisticRegression"}
+    table : function of a problem and records
+        What the model sees of them.
     needs : arrays and numbers
         ``low`` and ``high`` of the first, ``data_norm`` of the second.
     """
     python = python_with("diffprivlib", DIFFPRIVLIB_PACKAGES, "diffprivlib.models", fetch=True)
-    arrays = {"X": X, "y": y, "X_test": X_test, "epsilon": epsilon, **needs}
+    arrays = {
+        "X": table(problem, problem.train),
+        "y": problem.labels(problem.train),
+        "X_test": table(problem, problem.test),
+        "epsilon": epsilon,
+        **needs,
+    }
     found = run_script(python, diffprivlib_models.__file__, [model, "FILE"], arrays)
     return found if isinstance(found, str) else np.array(found["probabilities"])
 
 
 def diffprivlib_gaussian(problem: Problem, epsilon: float) -> Answer:
     """Return diffprivlib's Gaussian naive Bayes under the schema's bounds."""
-    public = [c for j, c in enumerate(problem.schema.public) if j != problem.at]
+    low, high = (np.array([getattr(c, end) for c in problem.others]) for end in ("low", "high"))
     return in_diffprivlib(
-        "GaussianNB",
-        problem.values(problem.train),
-        problem.labels(problem.train),
-        problem.values(problem.test),
-        epsilon,
-        low=np.array([c.low for c in public]),
-        high=np.array([c.high for c in public]),
+        problem, epsilon, model="GaussianNB", table=Problem.values, low=low, high=high
     )
 
 
 def diffprivlib_logistic(problem: Problem, epsilon: float) -> Answer:
-    """Return diffprivlib's logistic regression on the design, told the length of any row."""
+    """Return diffprivlib's logistic regression on the design, given the largest norm of a row."""
+    norm = math.sqrt(len(problem.others))
     return in_diffprivlib(
-        "LogisticRegression",
-        design(problem, problem.train),
-        problem.labels(problem.train),
-        design(problem, problem.test),
-        epsilon,
-        data_norm=math.sqrt(len(problem.schema.columns) - 1),
+        problem, epsilon, model="LogisticRegression", table=design, data_norm=norm
     )
 
 
 # --- Work -----------------------------------------------------------------------------------------
 
-_BAYES = "naive Bayes"
-_OURS = partial(released, task=NaiveBayes)
-
-_LOGISTIC = "logistic regression"
-_OURS_LOGISTIC = partial(released, task=Logistic)
-_CLEAR = partial(clear_logistic, standardised=False)
-_CLEAR_STANDARDISED = partial(clear_logistic, standardised=True)
+_BAYES, _LOGISTIC = "naive Bayes", "logistic regression"
+_NORMAL = partial(released, task=NaiveBayes, numbers="gaussian")
+_STANDARDISED = partial(clear_logistic, standardised=True)
+_SCIKIT, _THEIRS = "scikit-learn LogisticRegression", "diffprivlib LogisticRegression"
+_ON_ALL_AND_ON_NUMBERS: Mapping[
+    str, tuple[tuple[Callable[[Problem, float], Answer], bool, str, str], ...]
+] = {
+    _BAYES: (
+        (partial(released, task=NaiveBayes), True, "naive-bayes", "naive-bayes on numbers"),
+        (_NORMAL, True, "naive-bayes, normal law", "naive-bayes on numbers, normal law"),
+        (diffprivlib_gaussian, True, "", "diffprivlib GaussianNB"),
+        (
+            *(mixed_naive_bayes, False),
+            *("scikit-learn, categories and normal law", "scikit-learn GaussianNB"),
+        ),
+        (binned_naive_bayes, False, "scikit-learn, bins", "scikit-learn, bins of numbers"),
+    ),
+    _LOGISTIC: (
+        (partial(released, task=Logistic), True, "logistic", "logistic on numbers"),
+        (diffprivlib_logistic, True, _THEIRS, f"{_THEIRS} on numbers"),
+        (clear_logistic, False, _SCIKIT, f"{_SCIKIT} on numbers"),
+        (_STANDARDISED, False, f"{_SCIKIT}, standardised", f"{_SCIKIT} on numbers, standardised"),
+    ),
+}
+"""By family: a way, whether it is private, and its names on all columns and on numbers."""
 
 METHODS: dict[str, Method] = {
-    "naive-bayes": Method(_BAYES, "all", _OURS),
-    "naive-bayes, normal law": Method(_BAYES, "all", partial(_OURS, numbers="gaussian")),
-    "scikit-learn, categories and normal law": Method(_BAYES, "all", mixed_naive_bayes, False),
-    "scikit-learn, bins": Method(_BAYES, "all", binned_naive_bayes, False),
-    "naive-bayes on numbers": Method(_BAYES, "numbers", _OURS),
-    "naive-bayes on numbers, normal law": Method(
-        _BAYES, "numbers", partial(_OURS, numbers="gaussian")
-    ),
-    "diffprivlib GaussianNB": Method(_BAYES, "numbers", diffprivlib_gaussian),
-    "scikit-learn GaussianNB": Method(_BAYES, "numbers", mixed_naive_bayes, False),
-    "scikit-learn, bins of numbers": Method(_BAYES, "numbers", binned_naive_bayes, False),
-    "logistic": Method(_LOGISTIC, "all", _OURS_LOGISTIC),
-    "diffprivlib LogisticRegression": Method(_LOGISTIC, "all", diffprivlib_logistic),
-    "scikit-learn LogisticRegression": Method(_LOGISTIC, "all", _CLEAR, False),
-    "scikit-learn LogisticRegression, standardised": Method(
-        _LOGISTIC, "all", _CLEAR_STANDARDISED, False
-    ),
-    "logistic on numbers": Method(_LOGISTIC, "numbers", _OURS_LOGISTIC),
-    "diffprivlib LogisticRegression on numbers": Method(_LOGISTIC, "numbers", diffprivlib_logistic),
-    "scikit-learn LogisticRegression on numbers": Method(_LOGISTIC, "numbers", _CLEAR, False),
-    "scikit-learn LogisticRegression on numbers, standardised": Method(
-        _LOGISTIC, "numbers", _CLEAR_STANDARDISED, False
-    ),
+    names[place]: Method(family, columns, answer, private)
+    for family, ways in _ON_ALL_AND_ON_NUMBERS.items()
+    for place, columns in enumerate(get_args(Columns))
+    for answer, private, *names in ways
+    if names[place]
 }
 """All that are compared, by name; rows, tables and figures follow from it."""
 
@@ -321,21 +319,18 @@ RIVALS: tuple[tuple[str, str], ...] = (
 """Ours and the method of others it is set against; columns, bounds and epsilon are the same."""
 
 
-def _units(settings: Settings) -> list[Unit]:
+def units(settings: Settings) -> list[Unit]:
+    """Return the units."""
     file = settings.file(_TABLE, SUFFIXES)
-    dataset = _TABLE if file else _MADE_UP
-    if (file is None and settings.full) or not settings.wants(dataset):
+    if (file is None and settings.full) or not settings.wants(_TABLE if file else _MADE_UP):
         return []
-    epsilons = EPSILONS if settings.full else (1.0,)
-    names = [name for name in METHODS if settings.full or not name.startswith("diffprivlib")]
-    return [
-        Unit(
-            f"{dataset} {name} epsilons={','.join(map(str, epsilons))} r={repeat}",
-            partial(measure, name, file, repeat, epsilons),
-        )
-        for repeat in range(settings.runs(20, 2))
-        for name in names
-    ]
+    return units_of(
+        measure,
+        file=[file],
+        repeat=range(settings.runs(20, 2)),
+        name=[name for name in METHODS if settings.full or not name.startswith("diffprivlib")],
+        epsilons=[EPSILONS if settings.full else (1.0,)],
+    )
 
 
 def measure(name: str, file: Path | None, repeat: int, epsilons: Sequence[float]) -> list[TidyRow]:
@@ -347,7 +342,6 @@ def measure(name: str, file: Path | None, repeat: int, epsilons: Sequence[float]
     for epsilon in epsilons if method.private else (math.inf,):
         begin = time.perf_counter()
         answer = method.answer(problem, epsilon)
-        seconds = time.perf_counter() - begin
         row: dict[str, Value] = {
             "dataset": _TABLE if file else _MADE_UP,
             "family": method.family,
@@ -355,15 +349,15 @@ def measure(name: str, file: Path | None, repeat: int, epsilons: Sequence[float]
             "method": name,
             "epsilon": epsilon,
             "repeat": repeat,
-            "accuracy": None,
-            "balanced_accuracy": None,
-            "log_loss": None,
-            "seconds": seconds,
-            "skipped": None,
+            **dict.fromkeys(_SCORES),
+            "seconds": time.perf_counter() - begin,
+            "skipped": answer if isinstance(answer, str) else None,
         }
-        told = {"skipped": answer} if isinstance(answer, str) else _scores(answer, truth)
-        rows.append({**row, **told})
+        rows.append(row if isinstance(answer, str) else row | _scores(answer, truth))
     return rows
+
+
+_SCORES = ("accuracy", "balanced_accuracy", "log_loss")
 
 
 def _scores(probabilities: Floats, truth: Integers) -> dict[str, Value]:
@@ -426,55 +420,68 @@ def _made_up(schema: Schema) -> Records:
 
 # --- What is shown --------------------------------------------------------------------------------
 
-_BY = ("family", "columns", "method", "epsilon")
 
-
-def _figures(rows: Sequence[TidyRow], out: Path) -> list[Path]:
-    accuracy = means_of(rows, _BY, "accuracy")
-    table: list[TidyRow] = [
+def figures(rows: Sequence[TidyRow], out: Path) -> list[Path]:
+    """Write what the rows show."""
+    by = ("family", "columns", "method", "epsilon")
+    cells = tidy.cells_of(rows, by, *_SCORES, "seconds")
+    panels: dict[Key, list[Cell]] = {}
+    for cell in cells:
+        panels.setdefault((cell["family"], cell["columns"]), []).append(cell)
+    for of_panel in panels.values():
+        _set_beside_baseline(of_panel)
+    table = [
         {
-            **dict(zip(_BY, key, strict=True)),
-            "runs": mean.runs,
-            "accuracy": mean.mean,
-            "accuracy_half_width": mean.half_or_none,
-            "below_baseline": _loss(accuracy, key),
+            **{name: cell[name] for name in (*by, "runs", "accuracy")},
+            "accuracy_half_width": cell["accuracy"].half_or_none,
+            "below_baseline": cell["below_any"],
         }
-        for key, mean in accuracy.items()
+        for cell in cells
     ]
-    page = write_page(out / "classify.md", _page(rows))
-    return [page, write_table(out / "classify.csv", table), _figure(accuracy, out / "classify.png")]
-
-
-def baseline(accuracy: Means, family: Value, columns: Value) -> tuple[str, float] | None:
-    """Return the best method without noise of a family on some columns, and its mean."""
-    found = [
-        (mean.mean, str(key[2]))
-        for key, mean in accuracy.items()
-        if key[:2] == (family, columns) and key[3] == math.inf
+    lines = tidy.prose("classify")
+    for (family, columns), of_panel in panels.items():
+        best = of_panel[0]["baseline"]
+        mean = f"Baseline: {best['method']}, {best['accuracy'].mean:.4f}.\n\n" if best else ""
+        lines += tidy.prose(
+            *("classify-panel", of_panel),
+            title=str(family)[0].upper() + str(family)[1:],
+            what="all columns" if columns == "all" else "columns of numbers",
+            baseline=mean,
+        )
+    page = tidy.write_page(out / "classify.md", [*lines, *_rivals(rows), *tidy.not_measured(rows)])
+    return [
+        page,
+        tidy.write_table(out / "classify.csv", table),
+        _figure(cells, out / "classify.png"),
     ]
-    return (max(found)[1], max(found)[0]) if found else None
 
 
-def _loss(accuracy: Means, key: Key) -> float | None:
-    """Return how far a mean is below its baseline; negative above it."""
-    best = baseline(accuracy, *key[:2])
-    return None if best is None else best[1] - accuracy[key].mean
+def _set_beside_baseline(cells: Sequence[Cell]) -> None:
+    """Add to the cells of a family on some columns the best one without noise, and what is lost."""
+    clear = [cell for cell in cells if cell["epsilon"] == math.inf]
+    best = max(clear, key=lambda cell: (cell["accuracy"].mean, cell["method"]), default=None)
+    for cell in cells:
+        private = cell["epsilon"] != math.inf
+        below = None if best is None else best["accuracy"].mean - cell["accuracy"].mean
+        allowed = TARGETS.get((cell["family"], cell["epsilon"]))
+        cell["baseline"], cell["below_any"] = best, below
+        cell["below"] = below if private else None
+        cell["allowed"] = (
+            allowed if cell["columns"] == "all" and cell["method"] in METHODS else None
+        )
+        cell["shown"] = f"{cell['epsilon']:g}" if private else "no noise"
 
 
-def _figure(accuracy: Means, path: Path) -> Path:
-    panels: dict[str, dict[str, list[Point]]] = {}
-    for (family, columns, method, epsilon), mean in accuracy.items():
-        panel = panels.setdefault(f"{family}, {columns}", {})
-        best = baseline(accuracy, family, columns)
-        if epsilon != math.inf:
-            name = str(method).replace(" on numbers", "")  # the panel says it
-            panel.setdefault(name, []).append((float(epsilon or 0), mean.mean, mean.half))
-        elif best and best[0] == method:
-            panel["baseline"] = [(math.inf, mean.mean, mean.half)]
-    shown: dict[str, Curves] = dict(panels)
+def _figure(cells: Sequence[Cell], path: Path) -> Path:
+    shown = [
+        # the panel says which columns
+        {**cell, "curve": cell["method"].replace(" on numbers", "") if private else "baseline"}
+        for cell in cells
+        if (private := cell["epsilon"] != math.inf) or cell is cell["baseline"]
+    ]
     return draw_panels(
         path,
-        shown,
+        panels_of(shown, "{family}, {columns}", "{curve}", "epsilon", "accuracy"),
         title="Income in UCI Adult",
         x_label="ε",
         y_label="accuracy, mean and 95 % interval",
@@ -485,75 +492,11 @@ def _figure(accuracy: Means, path: Path) -> Path:
     )
 
 
-def _page(rows: Sequence[TidyRow]) -> list[str]:
-    accuracy, balanced, loss, seconds = (
-        means_of(rows, _BY, name)
-        for name in ("accuracy", "balanced_accuracy", "log_loss", "seconds")
-    )
-    lines = prose("classify")
-    for family, columns in dict.fromkeys((key[0], key[1]) for key in accuracy):
-        of_panel = [key for key in accuracy if key[:2] == (family, columns)]
-        best = baseline(accuracy, family, columns)
-        what = "all columns" if columns == "all" else "columns of numbers"
-        lines += ["", f"## {_title(str(family))}, {what}", ""]
-        if best:
-            lines += [f"Baseline: {best[0]}, {best[1]:.4f}.", ""]
-        headings = ("Method", "ε", "runs", "accuracy", "below baseline", "allowed")
-        lines += markdown(
-            (*headings, "balanced accuracy", "log-loss", "seconds"),
-            (_line(key, accuracy, balanced, loss, seconds) for key in of_panel),
-        )
-    lines += _rivals(rows)
-    skipped = sorted({f"{row['method']}: {row['skipped']}" for row in rows if row["skipped"]})
-    if skipped:
-        lines += ["", "Not measured: " + "; ".join(skipped) + "."]
-    return lines
-
-
-def _title(family: str) -> str:
-    return family[0].upper() + family[1:]
-
-
-def _line(key: Key, *means: Means) -> tuple[object, ...]:
-    accuracy, balanced, loss, seconds = (of[key] for of in means)
-    family, columns, method, epsilon = key
-    below = _loss(means[0], key)
-    private = epsilon != math.inf
-    allowed = TARGETS.get((str(family), float(epsilon or 0))) if columns == "all" else None
-    ours = METHODS.get(str(method))
-    shown = allowed is not None and ours is not None and private
-    return (
-        *(method, f"{epsilon:g}" if private else "no noise", accuracy.runs, f"{accuracy:.4f}"),
-        *(
-            "-" if below is None or not private else f"{below:.4f}",
-            f"{allowed:g}" if shown else "-",
-        ),
-        *(f"{balanced.mean:.4f}", f"{loss.mean:.3f}", f"{seconds.mean:.2g}"),
-    )
-
-
 def _rivals(rows: Sequence[TidyRow]) -> list[str]:
     """Return a table of ours less theirs over the same splits."""
     lines = [
-        (ours, theirs, f"{epsilon:g}", mean.runs, f"{mean.mean:+.4f}", f"{mean.error:.4f}")
+        {"ours": ours, "theirs": theirs, "epsilon": epsilon, "apart": mean}
         for ours, theirs in RIVALS
-        for (epsilon,), mean in paired(rows, ("epsilon",), "accuracy", ours, theirs).items()
+        for (epsilon,), mean in tidy.paired(rows, ("epsilon",), "accuracy", ours, theirs).items()
     ]
-    if not lines:
-        return []
-    head = ["", "## Beside diffprivlib", ""]
-    head += ["Same records, columns, bounds and ε; mean difference of accuracy over splits.", ""]
-    return [
-        *head,
-        *markdown(("Ours", "Theirs", "ε", "runs", "ours - theirs", "standard error"), lines),
-    ]
-
-
-CLASSIFY = Experiment(
-    "classify",
-    "accuracy of private classifiers on Adult beside scikit-learn and diffprivlib",
-    _units,
-    _figures,
-    seconds_small=10,
-    seconds_full=10 * 60,
-)
+    return tidy.prose("classify-rivals", lines) if lines else []

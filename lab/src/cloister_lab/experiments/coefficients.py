@@ -1,18 +1,17 @@
 """Whether intervals of regression coefficients hold, on tables of many kinds, at the defaults.
 
-A table is columns of one family, a truth that need not be the model's, and what is told: a number
-with errors of some law, or classes. Random tables take a truth and a law by their number; named
+A table is columns of one family, a truth that need not be the model's, and a target: a number with
+errors of some law, or classes. Random tables take a truth and a law by their number; named
 ones are combinations that are hard. The target of a noise interval is scikit-learn's coefficient on
 the same records: of ``LinearRegression``, or of ``LogisticRegression`` with the same penalty.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean
 from time import perf_counter
 from typing import Any
 
@@ -26,8 +25,9 @@ from cloister.task import Floats, Records
 from cloister.tasks.columns import Encoding
 from cloister.tasks.supervised.linear import Linear
 from cloister.tasks.supervised.logistic import Logistic
-from cloister_lab.experiments.records import STAMP, TidyRow, number, write_table
-from cloister_lab.experiments.run import Experiment, Settings, Unit, markdown, prose
+from cloister_lab.experiments import records as tidy
+from cloister_lab.experiments.records import STAMP, Cell, Key, TidyRow
+from cloister_lab.experiments.run import Settings, Unit, command_of, units_of
 
 Rng = np.random.Generator
 
@@ -127,7 +127,7 @@ def tables(model: str) -> dict[str, tuple[str, str, str]]:
 
 
 def draw(model: str, name: str) -> tuple[Schema, Records]:
-    """Return the records of a table, the same each time; the last column is told.
+    """Return the records of a table, the same each time; the last column is the target.
 
     Parameters
     ----------
@@ -149,12 +149,12 @@ def draw(model: str, name: str) -> tuple[Schema, Records]:
     n = int(rng.choice([4000, 8000, 16000]))
     x = how.draw(rng, n).clip(how.low, how.high)
     z = (x - x.mean(axis=0)) / x.std(axis=0)
-    told = z @ (rng.normal(size=z.shape[1]) * (rng.random(z.shape[1]) < 0.8)) + TRUTHS[truth](z)
+    target = z @ (rng.normal(size=z.shape[1]) * (rng.random(z.shape[1]) < 0.8)) + TRUTHS[truth](z)
     codes_of = [rng.choice(len(shares), n, p=shares) for shares in how.shares]
     for codes, shares in zip(codes_of, how.shares, strict=True):
-        told += rng.normal(0, 0.7, len(shares))[codes]
-    told /= max(float(told.std()), 0.1)
-    y = _number(law, told, z, rng) if model == "linear" else _classes(law, told, z, rng)
+        target += rng.normal(0, 0.7, len(shares))[codes]
+    target /= max(float(target.std()), 0.1)
+    y = _number(law, target, z, rng) if model == "linear" else _classes(law, target, z, rng)
     columns = [
         Column(name=f"x{j}", type="number", min=how.low, max=how.high) for j in range(x.shape[1])
     ]
@@ -170,29 +170,30 @@ def draw(model: str, name: str) -> tuple[Schema, Records]:
 
 
 def _categories(name: str, size: int) -> Column:
-    words = tuple("abcde"[:size])
-    return Column(name=name, type="category", categories=words, min=0.0, max=size - 1.0)
+    labels = tuple("abcde"[:size])
+    return Column(name=name, type="category", categories=labels, min=0.0, max=size - 1.0)
 
 
-def _number(law: str, told: Floats, z: Floats, rng: Rng) -> Floats:
-    """Return a target of numbers, with errors of the size of what is told."""
-    n = len(told)
+def _number(law: str, signal: Floats, z: Floats, rng: Rng) -> Floats:
+    """Return a target of numbers, with errors of the size of the signal."""
+    n = len(signal)
     errors = {
         "normal errors": lambda: rng.normal(size=n),
         "t3 errors": lambda: rng.standard_t(3, n) / 1.7,
         "uneven errors": lambda: rng.normal(size=n) * (0.5 + 0.5 * np.abs(z[:, 0])),
         "skewed errors": lambda: rng.exponential(1, n) - 1,
     }
-    return np.asarray(told + errors[law]())
+    return np.asarray(signal + errors[law]())
 
 
-def _classes(law: str, told: Floats, z: Floats, rng: Rng) -> Any:
+def _classes(law: str, signal: Floats, z: Floats, rng: Rng) -> Any:
     """Return a target of classes."""
     if law == "three classes":
-        of_class = np.column_stack([told, 0.8 * z[:, -1], np.zeros(len(told))])
+        of_class = np.column_stack([signal, 0.8 * z[:, -1], np.zeros(len(signal))])
         return (of_class + rng.gumbel(size=of_class.shape)).argmax(axis=1)
     steepness = {"steep": 3.0, "nearly separable": 30.0}.get(law, 1.0)
-    margins = steepness * _MARGIN * (told - np.quantile(told, 0.95 if law == "rare class" else 0.5))
+    middle = 0.95 if law == "rare class" else 0.5
+    margins = steepness * _MARGIN * (signal - np.quantile(signal, middle))
     return (margins + rng.logistic(size=len(margins)) > 0).astype(int)
 
 
@@ -219,7 +220,7 @@ class Exact:
 
 
 def exact(model: str, schema: Schema, records: Records) -> Exact:
-    """Fit scikit-learn's model to a table whose last column is told."""
+    """Fit scikit-learn's model to a table whose last column is the target."""
     from sklearn.linear_model import LinearRegression, LogisticRegression
 
     columns = schema.public
@@ -260,7 +261,7 @@ def measure(
     ----------
     model : {"linear", "logistic"}
     schema : Schema
-        Its last column is told.
+        Its last column is the target.
     epsilon : float, > 0
     runs : int, >= 1
     peers : int, >= 0
@@ -335,18 +336,20 @@ def _score(
 # --- The experiment -------------------------------------------------------------------------------
 
 
-def _units(settings: Settings) -> list[Unit]:
+def units(settings: Settings) -> list[Unit]:
     """Return one unit for each table and epsilon."""
     runs = settings.runs(_RUNS, _SMALL_RUNS)
     return [
-        Unit(
-            f"{model} {name} e={epsilon:g} runs={runs}",
-            partial(_cell, model, name, epsilon, runs, min(runs, _PEERS)),
-        )
+        unit
         for model in TASKS
-        for name in (tables(model) if settings.full else _SMALL[model])
-        if settings.wants(name)
-        for epsilon in _EPSILONS
+        for unit in units_of(
+            _cell,
+            model=[model],
+            name=filter(settings.wants, tables(model) if settings.full else _SMALL[model]),
+            epsilon=_EPSILONS,
+            runs=[runs],
+            peers=[min(runs, _PEERS)],
+        )
     ]
 
 
@@ -366,84 +369,45 @@ def _cell(model: str, name: str, epsilon: float, runs: int, peers: int) -> list[
     ]
 
 
-def _figures(rows: Sequence[TidyRow], folder: Path) -> list[Path]:
+def figures(rows: Sequence[TidyRow], folder: Path) -> list[Path]:
     """Write the page and its table."""
-    full = "" if folder.name.endswith("-small") else " --full"
-    page = folder / "coefficients.md"
-    page.write_text(as_markdown(rows, f"cloister experiments run coefficients{full}"), "utf-8")
-    return [page, write_table(folder / "coefficients.csv", rows)]
+    text = as_markdown(rows, command_of("coefficients", folder))
+    page = tidy.write_page(folder / "coefficients.md", [text], stamped=False)
+    return [page, tidy.write_table(folder / "coefficients.csv", rows)]
 
 
 def as_markdown(rows: Sequence[TidyRow], command: str) -> str:
     """Return the page: a summary, then a row for each table and epsilon."""
     machines = ", ".join(dict.fromkeys(str(row["machine"]) for row in rows))
-    runs = ", ".join(f"{count:g}" for count in sorted({number(row, "runs") for row in rows}))
-    lines = prose("coefficients", command=command, machines=machines, runs=runs, stamp=STAMP)
-    cells = {(row["method"], row["epsilon"]): None for row in rows}
-    lines += markdown(
-        (
-            *("model", "epsilon", "tables", "coverage", "at least 0.9", "worst at least 0.8"),
-            *("wrong signs", "median width", "mean loss of score"),
-        ),
-        (_summary([r for r in rows if (r["method"], r["epsilon"]) == cell]) for cell in cells),
+    runs = ", ".join(f"{count:g}" for count in sorted({tidy.number(row, "runs") for row in rows}))
+    cells: dict[Key, list[TidyRow]] = {}
+    for row in rows:
+        cells.setdefault((row["method"], row["epsilon"]), []).append(row)
+    lines = tidy.prose(
+        *("coefficients", map(_summary, cells.values())),
+        command=command,
+        machines=machines,
+        runs=runs,
+        stamp=STAMP,
     )
-    for model in dict.fromkeys(row["method"] for row in rows):
-        lines += [
-            "",
-            f"## {str(model).capitalize()}",
-            "",
-            *markdown(
-                (
-                    *("table", "columns, truth and law", "records", "epsilon", "coverage"),
-                    *("worst", "wrong signs", "width", "scikit-learn's score", "ours"),
-                ),
-                (_row(row) for row in rows if row["method"] == model),
-            ),
-        ]
-    return "\n".join([*lines, ""])
+    for model in dict.fromkeys(str(row["method"]) for row in rows):
+        of_model = (row for row in rows if row["method"] == model)
+        lines += tidy.prose("coefficients-model", of_model, model=model.capitalize())
+    return "\n".join(lines)
 
 
-def _summary(rows: Sequence[TidyRow]) -> tuple[object, ...]:
+def _summary(rows: Sequence[TidyRow]) -> Cell:
     """Return the row of a model and an epsilon."""
-
-    def all_of(name: str) -> list[float]:
-        return [number(row, name) for row in rows]
-
-    lost = [number(row, "exact_score") - number(row, "score") for row in rows]
-    return (
-        *(rows[0]["method"], f"{rows[0]['epsilon']:g}", len(rows)),
-        f"{fmean(all_of('covered')):.3f}",
-        _part(c >= 0.9 for c in all_of("covered")),
-        _part(w >= 0.8 for w in all_of("worst")),
-        _of(sum(all_of("wrong")), sum(all_of("sure"))),
-        *(f"{median(all_of('width')):.2f}", f"{fmean(lost):.4f}"),
-    )
-
-
-def _row(row: TidyRow) -> tuple[object, ...]:
-    return (
-        *(row["dataset"], row["made_of"], f"{row['records']:,} x {row['columns']}"),
-        *(f"{row['epsilon']:g}", f"{row['covered']:.3f}", f"{row['worst']:.2f}"),
-        *(_of(number(row, "wrong"), number(row, "sure")), f"{row['width']:.2f}"),
-        *(f"{row['exact_score']:.3f}", f"{row['score']:.3f}"),
-    )
-
-
-def _of(part: float, whole: float) -> str:
-    return f"{part:.0f} of {whole:.0f}"
-
-
-def _part(holds: Iterable[bool]) -> str:
-    """Return how many of some hold."""
-    found = list(holds)
-    return _of(sum(found), len(found))
-
-
-COEFFICIENTS = Experiment(
-    name="coefficients",
-    what="whether intervals of regression coefficients hold scikit-learn's, table by table",
-    units=_units,
-    figures=_figures,
-    seconds_small=5,
-    seconds_full=300,
-)
+    names = ("covered", "worst", "wrong", "sure", "width", "exact_score", "score")
+    of = {name: np.array([tidy.number(row, name) for row in rows]) for name in names}
+    return {
+        **rows[0],
+        "tables": len(rows),
+        "covered": of["covered"].mean(),
+        "high": (of["covered"] >= 0.9).sum(),
+        "even": (of["worst"] >= 0.8).sum(),
+        "wrong": of["wrong"].sum(),
+        "sure": of["sure"].sum(),
+        "width": np.median(of["width"]),
+        "lost": (of["exact_score"] - of["score"]).mean(),
+    }

@@ -9,27 +9,20 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict
-from functools import partial
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
-from cloister.cli.output import Output, add_flags
+from cloister.cli.output import Output
 from cloister.display import Table
 from cloister.errors import PlanError
 from cloister.schema import Schema
+from cloister_lab.experiments import records as tidy
 from cloister_lab.experiments.datasets import Convention, Dataset, load, title
 from cloister_lab.experiments.figures import draw_nicv
-from cloister_lab.experiments.records import (
-    STAMP,
-    MeanOf,
-    Means,
-    TidyRow,
-    means_of,
-    write_table,
-)
+from cloister_lab.experiments.records import STAMP, MeanOf, Means, TidyRow
 from cloister_lab.experiments.reference import Verdict, check_means
-from cloister_lab.experiments.run import Unit, run_units
+from cloister_lab.experiments.run import run_units, units_of
 from cloister_lab.experiments.sweep import (
     METHODS,
     METRICS,
@@ -85,8 +78,6 @@ def compare(
         Of `METRICS`; NICV is always among them.
     jobs : int, >= 1
         Processes, each with one thread.
-    quiet : bool
-        No progress bar.
 
     Returns
     -------
@@ -101,15 +92,18 @@ def compare(
     counts = {data.name: (repeats_for or {}).get(data.name, repeats) for data in datasets}
     _check(datasets, methods, epsilons, silos, metrics, counts)
     units = [
-        Unit(
-            f"{_about(data)} {method} e={epsilon:g} silos={silos} m={','.join(sorted(metrics))} "
-            f"r={repeat}",
-            partial(run_source, data, method, (epsilon,), repeat, metrics, {}, {}, silos),
-        )
+        replace(unit, key=f"{_about(data)} {unit.key}")
         for data in datasets
         for method in methods
-        for epsilon in _epsilons_of(method, epsilons)
-        for repeat in range(counts[data.name])
+        for unit in units_of(
+            run_source,
+            source=[data],
+            method=[method],
+            epsilons=[(epsilon,) for epsilon in _epsilons_of(method, epsilons)],
+            repeat=range(counts[data.name]),
+            metrics=[tuple(sorted(metrics))],
+            silos=[silos],
+        )
     ]
     return run_units(units, runs, jobs=jobs, quiet=quiet)
 
@@ -156,8 +150,8 @@ def summarise(rows: Sequence[TidyRow]) -> list[TidyRow]:
     Returns
     -------
     list of mapping
-        With ``runs``, ``mean``, ``sem``, ``low`` and ``high`` (the 95 % interval; empty for one
-        run). The area has no epsilon.
+        With ``runs``, ``mean``, ``sem``, ``low`` and ``high`` (the 95 % confidence interval; empty
+        for one run). The area has no epsilon.
     """
     long: list[TidyRow] = [
         {**{name: row[name] for name in _CELL}, "metric": metric, "value": row[metric]}
@@ -165,15 +159,15 @@ def summarise(rows: Sequence[TidyRow]) -> list[TidyRow]:
         for metric in METRICS
     ]
     long += [{**row, "metric": AREA, "value": row["area"]} for row in areas(rows)]
-    means = means_of(long, (*_CELL, "metric"), "value")
+    means = tidy.means_of(long, (*_CELL, "metric"), "value")
     return [
         {
             **dict(zip((*_CELL, "metric"), key, strict=True)),
             "runs": of.runs,
             "mean": of.mean,
             "sem": None if math.isnan(of.error) else of.error,
-            "low": None if math.isnan(of.half) else of.mean - of.half,
-            "high": None if math.isnan(of.half) else of.mean + of.half,
+            "low": None if of.half_or_none is None else of.mean - of.half,
+            "high": None if of.half_or_none is None else of.mean + of.half,
             "stamp": STAMP,
         }
         for key, of in means.items()
@@ -193,7 +187,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=list(METHODS),
         help=f"of {','.join(TASKS)}; by default {','.join(METHODS)}",
     )
-    add("--epsilons", type=_list_of(float), required=True, metavar="E,E,...")
+    add("--epsilons", type=_numbers, required=True, metavar="E,E,...")
     add(
         "--datasets",
         type=_names,
@@ -221,11 +215,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="compare with the published figures; exit code 1 if a bar is missed",
     )
-    add_flags(parser)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Run ``cloister compare``; return the exit code.
+def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
+    """Run ``cloister compare``.
 
     Raises
     ------
@@ -249,12 +242,12 @@ def run(args: argparse.Namespace) -> int:
         quiet=args.quiet or args.json,
     )
     means = summarise(rows)
-    write_table(args.out / "summary.csv", means)
-    nicv = means_of(rows, _CELL, "nicv")
-    draw_nicv(nicv, args.out)
+    tidy.write_table(args.out / "summary.csv", means)
+    draw_nicv(tidy.cells_of(rows, _CELL, "nicv"), args.out)
+    nicv = tidy.means_of(rows, _CELL, "nicv")
     verdict = check_means(nicv) if args.check_reference else None
-    _show(Output.of(args), args, means, nicv | means_of(areas(rows), _CELL, "area"), verdict)
-    return 0 if verdict is None or verdict.holds else 1
+    out.code = 0 if verdict is None or verdict.holds else 1
+    return _show(out, args, means, nicv | tidy.means_of(areas(rows), _CELL, "area"), verdict)
 
 
 def _load_all(args: argparse.Namespace) -> list[Dataset]:
@@ -287,8 +280,8 @@ def _show(
     means: Sequence[TidyRow],
     nicv: Means,
     verdict: Verdict | None,
-) -> None:
-    """Write NICV by data set, epsilon and method, and what the bars say of it."""
+) -> dict[str, Any]:
+    """Write NICV by data set, epsilon and method, and what the bars say of it; return all of it."""
     document: dict[str, Any] = {"stamp": STAMP, "out": str(args.out), "means": means}
     if args.preset:
         out.say(PAPER_NOTE)
@@ -302,7 +295,7 @@ def _show(
         _show_verdict(out, verdict)
         document["reference"] = asdict(verdict) | {"holds": verdict.holds}
     out.say(f"Runs, summary and figures are in {args.out}; {STAMP}.")
-    out.document(document)
+    return document
 
 
 def _rows(nicv: Means, methods: Sequence[str]) -> tuple[tuple[str, ...], ...]:
@@ -324,8 +317,7 @@ def _rows(nicv: Means, methods: Sequence[str]) -> tuple[tuple[str, ...], ...]:
 def _interval(mean: MeanOf | None) -> str:
     if mean is None:
         return ""
-    half = "" if math.isnan(mean.half) else f" ± {mean.half:.2g}"
-    return f"{mean.mean:.4g}{half}"
+    return f"{mean.mean:.4g}" + ("" if math.isnan(mean.half) else f" ± {mean.half:.2g}")
 
 
 def _show_verdict(out: Output, verdict: Verdict) -> None:
@@ -350,14 +342,8 @@ def _names(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
-def _list_of(kind: Callable[[str], _T]) -> Callable[[str], list[_T]]:
-    """Return an argument type for ``A,B,...``."""
-
-    def parse(text: str) -> list[_T]:
-        return [kind(part) for part in _names(text)]
-
-    parse.__name__ = f"list of {kind.__name__}"
-    return parse
+def _numbers(text: str) -> list[float]:
+    return [float(part) for part in _names(text)]
 
 
 def _pairs(kind: Callable[[str], _T]) -> Callable[[str], dict[str, _T]]:

@@ -9,8 +9,7 @@ never leave this process, and only shares of hits are written.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
-from functools import partial
+from dataclasses import asdict, dataclass, fields
 from math import sqrt
 from pathlib import Path
 
@@ -23,8 +22,8 @@ from cloister.privacy.noise import DiscreteNoise, NoiseSource
 from cloister.protocol.plan import Plan
 from cloister.task import GridState, Integers, Records, Released, State, Task
 from cloister_lab.experiments.datasets import Dataset
-from cloister_lab.experiments.records import STAMP, TidyRow
-from cloister_lab.experiments.run import Experiment, Settings, Unit, markdown, prose
+from cloister_lab.experiments.records import STAMP, Cell, TidyRow, prose, write_page
+from cloister_lab.experiments.run import Settings, Unit, command_of, units_of
 from cloister_lab.experiments.sweep import TASKS, Named, loaded, plan_for, tables
 from cloister_lab.tasks.lsh_tree import LSHTree
 
@@ -116,13 +115,11 @@ def measure(
     first_seed : int
         Run `i` starts from the public seed ``first_seed + i``.
     """
-    source = noise or DiscreteNoise()
-    budget = Budget(epsilon, data.delta)
-    plans = (
-        plan_for(task, data, budget, first_seed + run, 1, n_clusters=data.n_clusters)
-        for run in range(runs)
-    )
-    tallies = [_tally(plan, data.records, source) for plan in plans]
+    source, budget = noise or DiscreteNoise(), Budget(epsilon, data.delta)
+    tallies = []
+    for seed in range(first_seed, first_seed + runs):
+        plan = plan_for(task, data, budget, seed, 1, n_clusters=data.n_clusters)
+        tallies.append(_tally(plan, data.records, source))
     return Coverage(data.name, task.name, epsilon, runs, *(map(sum, zip(*tallies, strict=True))))
 
 
@@ -187,82 +184,28 @@ def pooled(cells: Iterable[Coverage], *, over_datasets: bool = False) -> Iterato
         yield Coverage(*key, **{n: sum(getattr(cell, n) for cell in group) for n in _TALLIES})
 
 
-_TALLIES = (
-    *("runs", "centre_hits", "centre_trials", "size_hits", "size_trials"),
-    *("centre_inside", "empty"),
-)
-
-
-def as_markdown(cells: Sequence[Coverage], command: str) -> str:
-    """Return the page of results: a row per method and data set, and one for each method."""
-    totals = list(pooled(cells, over_datasets=True))
-    headings = ("method", "data set", "epsilon", "runs", "centres", "sizes")
-    verdict = "Every method is" if all(cell.holds for cell in totals) else "Not every method is"
-    verdict += " inside."
-    return "\n".join(
-        (
-            *prose(
-                "coverage",
-                command=command,
-                stamp=STAMP,
-                allowed_0=ALLOWED[0],
-                allowed_1=ALLOWED[1],
-                verdict=verdict,
-            ),
-            *markdown(
-                (*headings, "centre in its own interval", "no target"),
-                map(_row, (*pooled(cells), *totals)),
-            ),
-            "",
-            "± is two standard errors, as if all intervals were independent. *No target* counts "
-            "centres that no record was near to, or that got no leaf of a tree: their mean without "
-            "noise does not exist. *Centre in its own interval* is below 100 % where a centre was "
-            "shrunk, brought back into the box, or moved at random on purpose (the two variants of "
-            "published methods): it is shown with the interval of what was measured. Where the set "
-            "of means that fit has two pieces, because a count is near its noise, the gap between "
-            "them is shown as well, so that there the share is above 95 %.",
-            "",
-        )
-    )
-
-
-def _two_errors(share: float, trials: int) -> float:
-    """Return two standard errors of a share."""
-    return 2 * sqrt(share * (1 - share) / max(1, trials))
-
-
-def _row(cell: Coverage) -> tuple[object, ...]:
-    """Return one row of the table."""
-    name = f"**{cell.method}**" if cell.dataset == "all" else cell.method
-
-    def share(hits: int, trials: int) -> str:
-        part = hits / max(1, trials)
-        return f"{part:.2%} ± {_two_errors(part, trials):.2%}"
-
-    return (
-        *(name, cell.dataset, f"{cell.epsilon:g}", f"{cell.runs:,}"),
-        share(cell.centre_hits, cell.centre_trials),
-        share(cell.size_hits, cell.size_trials),
-        f"{cell.centre_inside / max(1, cell.centre_trials):.1%}",
-        f"{cell.empty:,}",
-    )
+_KEYS = ("dataset", "method", "epsilon")
+_TALLIES = tuple(f.name for f in fields(Coverage) if f.name not in _KEYS)
 
 
 # --- The experiment -------------------------------------------------------------------------------
 
 
-def _units(settings: Settings) -> list[Unit]:
+def units(settings: Settings) -> list[Unit]:
     """Return blocks of runs of every method on every table."""
-    found = tables(_DATASETS if settings.full else _SMALL, settings)
     runs = settings.runs(_RUNS, _SMALL_RUNS)
     return [
-        Unit(
-            f"{table.name} {method} e={_EPSILON:g} runs={first}+{min(_BLOCK, runs - first)}",
-            partial(_block, table, method, first, min(_BLOCK, runs - first)),
-        )
-        for table in found
+        unit
+        for table in tables(_DATASETS if settings.full else _SMALL, settings)
         for method in METHODS
         for first in range(0, runs, _BLOCK)
+        for unit in units_of(
+            _block,
+            table=[table],
+            method=[method],
+            first=[first],
+            runs=[min(_BLOCK, runs - first)],
+        )
     ]
 
 
@@ -272,22 +215,47 @@ def _block(table: Named, method: str, first: int, runs: int) -> list[TidyRow]:
     return [asdict(cell)]
 
 
-def _figures(rows: Sequence[TidyRow], folder: Path) -> list[Path]:
-    """Write the page."""
-    names = ("dataset", "method", "epsilon", *_TALLIES)
-    cells = [Coverage(**{name: row[name] for name in names}) for row in rows]  # type: ignore[arg-type]  # as written by asdict
+# --- What is shown --------------------------------------------------------------------------------
+
+
+def figures(rows: Sequence[TidyRow], folder: Path) -> list[Path]:
+    """Write what the rows show."""
+    cells = [Coverage(**{name: row[name] for name in (*_KEYS, *_TALLIES)}) for row in rows]  # type: ignore[arg-type]  # as written by asdict
     cells.sort(key=lambda cell: METHODS.index(cell.method))
-    page = folder / "coverage.md"
-    full = "" if folder.name.endswith("-small") else " --full"
-    page.write_text(as_markdown(cells, f"cloister experiments run coverage{full}"), "utf-8")
-    return [page]
+    text = as_markdown(cells, command_of("coverage", folder))
+    return [write_page(folder / "coverage.md", [text], stamped=False)]
 
 
-COVERAGE = Experiment(
-    name="coverage",
-    what="how often the noise intervals of centres and sizes hold their target",
-    units=_units,
-    figures=_figures,
-    seconds_small=30,
-    seconds_full=1800,
-)
+def as_markdown(cells: Sequence[Coverage], command: str) -> str:
+    """Return the page of results: a row per method and data set, and one for each method."""
+    totals = list(pooled(cells, over_datasets=True))
+    inside = "Every method is" if all(cell.holds for cell in totals) else "Not every method is"
+    low, high = ALLOWED
+    rows = map(_row, (*pooled(cells), *totals))
+    return "\n".join(
+        prose(
+            *("coverage", rows),
+            command=command,
+            stamp=STAMP,
+            allowed_0=low,
+            allowed_1=high,
+            verdict=f"{inside} inside.",
+        )
+    )
+
+
+def _row(cell: Coverage) -> Cell:
+    return {
+        **asdict(cell),
+        "name": f"**{cell.method}**" if cell.dataset == "all" else cell.method,
+        "centres": cell.centres,
+        "centres_error": _two_errors(cell.centres, cell.centre_trials),
+        "sizes": cell.sizes,
+        "sizes_error": _two_errors(cell.sizes, cell.size_trials),
+        "inside": cell.centre_inside / max(1, cell.centre_trials),
+    }
+
+
+def _two_errors(share: float, trials: int) -> float:
+    """Return two standard errors of a share."""
+    return 2 * sqrt(share * (1 - share) / max(1, trials))

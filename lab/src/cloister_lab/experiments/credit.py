@@ -7,7 +7,7 @@ records, as in :mod:`cloister_lab.experiments.classify`; a row of `METHODS` adds
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -25,21 +25,12 @@ from cloister.task import Floats, Integers, Records, Task
 from cloister.tasks.supervised.forest import RandomForest
 from cloister.tasks.supervised.logistic import Logistic
 from cloister.tasks.supervised.naive_bayes import NaiveBayes
-from cloister_lab.experiments.classify import SCHEMAS, Method, Problem, dealt, released
+from cloister_lab.experiments import records as tidy
+from cloister_lab.experiments.classify import SCHEMAS, Answer, Method, Problem, dealt, released
 from cloister_lab.experiments.datasets import BUNDLED, SUFFIXES
 from cloister_lab.experiments.figures import draw_panels, panels_of
-from cloister_lab.experiments.records import (
-    Key,
-    MeanOf,
-    Means,
-    TidyRow,
-    Value,
-    means_of,
-    paired,
-    table_of,
-    write_table,
-)
-from cloister_lab.experiments.run import Experiment, Settings, Unit, markdown, prose, write_page
+from cloister_lab.experiments.records import Cell, Key, TidyRow, Value
+from cloister_lab.experiments.run import Settings, Unit, units_of
 
 EPSILONS = (0.1, 0.5, 1.0, 4.0)
 _TEST_SHARE = 0.25
@@ -56,7 +47,7 @@ class Loans:
     schema : str
         Of the file beside this package.
     costs : tuple of tuple of float, or None
-        ``costs[true][told]``, where the codebook gives them.
+        ``costs[true][predicted]``, where the codebook gives them.
     repeats : int
         Splits of the full experiment.
     """
@@ -106,13 +97,11 @@ def _scikit(problem: Problem, epsilon: float, *, forest: bool) -> Floats:
     from sklearn.ensemble import RandomForestClassifier
     from sklearn.linear_model import LogisticRegression
 
-    levels = np.delete([c.levels for c in problem.schema.public], problem.at)
-
     def design(records: Records) -> Floats:
         values = problem.values(records)
         parts = [
-            np.eye(size)[values[:, j].round().astype(int)] if size else values[:, [j]]
-            for j, size in enumerate(levels)
+            np.eye(c.levels)[values[:, j].round().astype(int)] if c.levels else values[:, [j]]
+            for j, c in enumerate(problem.others)
         ]
         return np.hstack(parts)
 
@@ -124,26 +113,33 @@ def _scikit(problem: Problem, epsilon: float, *, forest: bool) -> Floats:
         else LogisticRegression(max_iter=1000, C=0.1)
     )
     model.fit((X - X.mean(axis=0)) / spread, problem.labels(problem.train))
-    told: Floats = model.predict_proba((X_test - X.mean(axis=0)) / spread)
-    return told
+    predicted: Floats = model.predict_proba((X_test - X.mean(axis=0)) / spread)
+    return predicted
 
 
-_JOINT, _ENSEMBLE, _CLEAR = "joint", "ensemble", "no noise"
-
+_ANSWERS: Mapping[str, Mapping[str, Callable[[Problem, float], Answer]]] = {
+    "joint": {
+        "forest": _forest,
+        "forest, random": partial(_forest, kind="random"),
+        "forest, boosted": partial(_forest, kind="boosted"),
+        "naive-bayes": partial(released, task=NaiveBayes),
+        "logistic": partial(released, task=Logistic),
+    },
+    "ensemble": {
+        "ensemble of forests": partial(ensemble, task=RandomForest),
+        "ensemble of naive-bayes": partial(ensemble, task=NaiveBayes),
+        "ensemble of naive-bayes, votes": partial(ensemble, task=NaiveBayes, combine="votes"),
+        "ensemble of logistic": partial(ensemble, task=Logistic),
+    },
+    "no noise": {
+        "scikit-learn RandomForest": partial(_scikit, forest=True),
+        "scikit-learn LogisticRegression": partial(_scikit, forest=False),
+    },
+}
 METHODS: Mapping[str, Method] = {
-    "forest": Method(_JOINT, "all", _forest),
-    "forest, random": Method(_JOINT, "all", partial(_forest, kind="random")),
-    "forest, boosted": Method(_JOINT, "all", partial(_forest, kind="boosted")),
-    "naive-bayes": Method(_JOINT, "all", partial(released, task=NaiveBayes)),
-    "logistic": Method(_JOINT, "all", partial(released, task=Logistic)),
-    "ensemble of forests": Method(_ENSEMBLE, "all", partial(ensemble, task=RandomForest)),
-    "ensemble of naive-bayes": Method(_ENSEMBLE, "all", partial(ensemble, task=NaiveBayes)),
-    "ensemble of naive-bayes, votes": Method(
-        _ENSEMBLE, "all", partial(ensemble, task=NaiveBayes, combine="votes")
-    ),
-    "ensemble of logistic": Method(_ENSEMBLE, "all", partial(ensemble, task=Logistic)),
-    "scikit-learn RandomForest": Method(_CLEAR, "all", partial(_scikit, forest=True), False),
-    "scikit-learn LogisticRegression": Method(_CLEAR, "all", partial(_scikit, forest=False), False),
+    name: Method(family, "all", answer, private=family != "no noise")
+    for family, answers in _ANSWERS.items()
+    for name, answer in answers.items()
 }
 """All that are compared, by name."""
 
@@ -158,26 +154,25 @@ PAIRS: tuple[tuple[str, str], ...] = (
 # --- Work -----------------------------------------------------------------------------------------
 
 
-def _units(settings: Settings) -> list[Unit]:
-    epsilons = EPSILONS if settings.full else (1.0,)
+def units(settings: Settings) -> list[Unit]:
+    """Return the units."""
     files = {table: settings.file(table.name, SUFFIXES) for table in TABLES}
     asked: dict[Loans, Path | None] = {table: file for table, file in files.items() if file}
     if not settings.full:  # one table, and a small one
         asked = {t: file for t, file in asked.items() if t == TABLES[0]} or {STAND_IN: None}
-    units = []
-    for table, file in asked.items():
-        if not settings.wants(table.name):
-            continue
-        repeats = settings.runs(table.repeats, 2)
-        units += [
-            Unit(
-                f"{table.name} {name} epsilons={','.join(map(str, epsilons))} r={repeat}",
-                partial(measure, table, name, file, repeat, epsilons),
-            )
-            for repeat in range(repeats)
-            for name in METHODS
-        ]
-    return units
+    return [
+        unit
+        for table, file in asked.items()
+        if settings.wants(table.name)
+        for unit in units_of(
+            measure,
+            table=[table],
+            file=[file],
+            repeat=range(settings.runs(table.repeats, 2)),
+            name=METHODS,
+            epsilons=[EPSILONS if settings.full else (1.0,)],
+        )
+    ]
 
 
 def measure(
@@ -189,8 +184,8 @@ def measure(
     truth = problem.labels(problem.test)
     rows: list[TidyRow] = []
     for epsilon in epsilons if method.private else (math.inf,):
-        told = method.answer(problem, epsilon)
-        assert not isinstance(told, str)
+        predicted = method.answer(problem, epsilon)
+        assert not isinstance(predicted, str)
         rows.append(
             {
                 "dataset": table.name,
@@ -198,24 +193,28 @@ def measure(
                 "method": name,
                 "epsilon": epsilon,
                 "repeat": repeat,
-                **_scores(told, truth, table.costs),
+                **_scores(predicted, truth, table.costs),
             }
         )
     return rows
 
 
 def _scores(
-    told: Floats, truth: Integers, costs: tuple[tuple[float, ...], ...] | None
+    predicted: Floats, truth: Integers, costs: tuple[tuple[float, ...], ...] | None
 ) -> dict[str, Value]:
-    from sklearn.metrics import roc_auc_score
-
     cost = None
     if costs is not None:
-        cost = float(np.array(costs)[truth, best_class(told, costs)].mean())
+        cost = float(np.array(costs)[truth, best_class(predicted, costs)].mean())
+    return {**auc_and_accuracy(predicted, truth), "cost": cost}
+
+
+def auc_and_accuracy(predicted: Floats, truth: Integers) -> dict[str, Value]:
+    """Return scores of the probabilities of two classes, shape (n, 2)."""
+    from sklearn.metrics import roc_auc_score
+
     return {
-        "auc": float(roc_auc_score(truth, told[:, 1])),
-        "accuracy": float((told.argmax(axis=1) == truth).mean()),
-        "cost": cost,
+        "auc": float(roc_auc_score(truth, predicted[:, 1])),
+        "accuracy": float((predicted.argmax(axis=1) == truth).mean()),
     }
 
 
@@ -238,10 +237,10 @@ def _stand_in() -> tuple[Schema, Records]:
 
     bunch = load_breast_cancer(as_frame=True)
     public = BUNDLED[STAND_IN.name].schema(STAND_IN.name, tuple(bunch.data.columns))
-    words = tuple(map(str, bunch.target_names))
-    target = Column(name=STAND_IN.target, type="category", categories=words, min=0.0, max=1.0)
+    classes = tuple(map(str, bunch.target_names))
+    target = Column(name=STAND_IN.target, type="category", categories=classes, min=0.0, max=1.0)
     schema = public.model_copy(update={"columns": (*public.columns, target)})
-    labels = np.array(words)[bunch.target]
+    labels = np.array(classes)[bunch.target]
     table = bunch.data.assign(**{STAND_IN.target: labels})
     return schema, np.concatenate(list(read_source(table, schema)))
 
@@ -249,32 +248,28 @@ def _stand_in() -> tuple[Schema, Records]:
 # --- What is shown --------------------------------------------------------------------------------
 
 _BY = ("dataset", "family", "method", "epsilon")
-_SCORES = ("auc", "accuracy", "cost")
-_COST = (
-    ", where a bad risk taken for a good one costs 5 and the reverse 1, and each decision is that "
-    "of least expected cost; refusing everybody costs 0.7"
-)
+_SCORES = {
+    "auc": "Area under the ROC curve",
+    "accuracy": "Accuracy",
+    "cost": "Cost of a decision, where a bad risk taken for a good one costs 5 and the reverse 1, "
+    "and each decision is that of least expected cost; refusing everybody costs 0.7",
+}
 
 
-def _figures(rows: Sequence[TidyRow], out: Path) -> list[Path]:
-    means = {name: means_of(rows, _BY, name) for name in _SCORES}
-    table = [
-        {**row, "auc_half_width": mean.half_or_none}
-        for row, mean in zip(table_of(_BY, means), means["auc"].values(), strict=True)
-    ]
-    page = write_page(out / "credit.md", _page(rows, means))
-    return [page, write_table(out / "credit.csv", table), _figure(means["auc"], out / "credit.png")]
+def figures(rows: Sequence[TidyRow], out: Path) -> list[Path]:
+    """Write what the rows show."""
+    cells = tidy.cells_of(rows, _BY, *_SCORES)
+    table = [{**cell, "auc_half_width": cell["auc"].half_or_none} for cell in cells]
+    page = tidy.write_page(out / "credit.md", _page(rows, cells))
+    return [page, tidy.write_table(out / "credit.csv", table), _figure(cells, out / "credit.png")]
 
 
-def _figure(auc: Means, path: Path) -> Path:
-    shown = {name for pair in PAIRS for name in pair} | {
-        n for n, m in METHODS.items() if not m.private
-    }
-    kept = {key: mean for key, mean in auc.items() if key[2] in shown}
-    panels = panels_of(kept, lambda key: str(key[0]), lambda key: str(key[2]))
+def _figure(cells: Sequence[Cell], path: Path) -> Path:
+    paired_up = {name for pair in PAIRS for name in pair}
+    kept = [c for c in cells if c["method"] in paired_up or not METHODS[c["method"]].private]
     return draw_panels(
         path,
-        panels,
+        panels_of(kept, "{dataset}", "{method}", "epsilon", "auc"),
         title="Joint models and ensembles",
         x_label="ε",
         y_label="area under the ROC curve",
@@ -284,78 +279,59 @@ def _figure(auc: Means, path: Path) -> Path:
     )
 
 
-def _page(rows: Sequence[TidyRow], means: Mapping[str, Means]) -> list[str]:
+def _page(rows: Sequence[TidyRow], cells: Sequence[Cell]) -> list[str]:
     full = " --full" if any(row["dataset"] == TABLES[-1].name for row in rows) else ""
-    lines = prose("credit", full=full)
+    lines = tidy.prose("credit", full=full)
     for table in (*TABLES, STAND_IN):
-        keys = [key for key in means["auc"] if key[0] == table.name]
-        if keys:
-            lines += _table(table, keys, means)
+        of_table = [cell for cell in cells if cell["dataset"] == table.name]
+        if of_table:
+            lines += ["", f"## {table.name}, {max(c['runs'] for c in of_table)} splits"]
+            for score, what in _SCORES.items():
+                if any(cell[score] for cell in of_table):
+                    lines += ["", f"{what}:", "", *_table(of_table, score)]
     return lines + _beside(rows)
 
 
-def _table(table: Loans, keys: list[Key], means: Mapping[str, Means]) -> list[str]:
-    epsilons = sorted({float(key[3] or 0) for key in keys} - {math.inf})
-    runs = max(means["auc"][key].runs for key in keys)
-    lines = ["", f"## {table.name}, {runs} splits"]
-    for score, what in (
-        ("auc", "Area under the ROC curve"),
-        ("accuracy", "Accuracy"),
-        ("cost", "Cost of a decision"),
-    ):
-        if not any(key in means[score] for key in keys):
-            continue
-        told = _COST if score == "cost" else ""
-        lines += ["", f"{what}{told}:", ""]
-        table_rows = []
-        for family, method in dict.fromkeys(key[1:3] for key in keys):
-            found = [means[score].get((table.name, family, method, e)) for e in epsilons]
-            clear = means[score].get((table.name, family, method, math.inf))
-            cells = [_cell(mean) for mean in found]
-            if clear is not None:
-                cells = [f"no noise: {_cell(clear)}", *[""] * (len(epsilons) - 1)]
-            table_rows.append([method, *cells])
-        lines += markdown(["Method", *(f"ε = {e:g}" for e in epsilons)], table_rows)
-    return lines
+def _table(cells: Sequence[Cell], score: str) -> list[str]:
+    """Return a row for each method with its score at every epsilon; without noise at the first."""
+    epsilons = sorted({cell["epsilon"] for cell in cells} - {math.inf})
+    methods: dict[Key, Cell] = {}
+    for cell in cells:
+        row = methods.setdefault((cell["family"], cell["method"]), {"Method": cell["method"]})
+        shown = "-" if cell[score] is None else f"{cell[score]:.3f}"
+        if cell["epsilon"] == math.inf:
+            row |= dict.fromkeys(map(_heading, epsilons), "")
+            row[_heading(epsilons[0])] = f"no noise: {shown}"
+        else:
+            row[_heading(cell["epsilon"])] = shown
+    headings = ["Method", *map(_heading, epsilons)]
+    return tidy.markdown(
+        [{name: row.get(name, "-") for name in headings} for row in methods.values()]
+    )
 
 
-def _cell(mean: MeanOf | None) -> str:
-    return "-" if mean is None else f"{mean:.3f}"
+def _heading(epsilon: float) -> str:
+    return f"ε = {epsilon:g}"
 
 
 def _beside(rows: Sequence[TidyRow]) -> list[str]:
     """Return a table of joint models less ensembles of the same, over the same splits."""
-    lines = []
-    ahead: dict[Key, list[float]] = {}
-    for joint, apart in PAIRS:
-        for key, mean in paired(rows, ("dataset", "epsilon"), "auc", joint, apart).items():
-            ahead.setdefault(key, []).append(mean.mean)
-            name, epsilon = key
-            lines.append((name, joint, f"{epsilon:g}", f"{mean.mean:+.3f}", f"{mean.error:.3f}"))
+    lines: list[Cell] = [
+        {"dataset": name, "model": joint, "epsilon": epsilon, "apart": mean}
+        for joint, apart in PAIRS
+        for (name, epsilon), mean in tidy.paired(
+            rows, ("dataset", "epsilon"), "auc", joint, apart
+        ).items()
+    ]
     if not lines:
         return []
-    names = list(dict.fromkeys(name for name, _ in ahead))
-    lines.sort(key=lambda line: names.index(line[0]))
+    names = list(dict.fromkeys(line["dataset"] for line in lines))
+    ahead: dict[Key, list[float]] = {}
+    for line in lines:
+        ahead.setdefault((line["dataset"], line["epsilon"]), []).append(line["apart"].mean)
     said = "; ".join(
         f"{min(means):+.3f} to {max(means):+.3f} on {name} at ε = {epsilon:g}"
         for (name, epsilon), means in ahead.items()
     )
-    return [
-        "",
-        "## Joint model less ensemble",
-        "",
-        "Mean difference of the area under the curve on the same splits, at the same ε. Over the "
-        f"three kinds of model, the joint one is ahead by {said}.",
-        "",
-        *markdown(("Table", "Model", "ε", "joint - ensemble", "standard error"), lines),
-    ]
-
-
-CREDIT = Experiment(
-    "credit",
-    "private credit scoring: forests, naive Bayes, logistic, and ensembles of silos' own models",
-    _units,
-    _figures,
-    seconds_small=15,
-    seconds_full=15 * 60,
-)
+    ordered = sorted(lines, key=lambda line: names.index(line["dataset"]))
+    return tidy.prose("credit-pairs", ordered, said=said)

@@ -115,14 +115,10 @@ def load(
         Path of a CSV or Parquet file, or of a NumPy archive with an array ``X``; or a name for
         which `data_dir` has one; or ``iris``, ``wine``, ``wdbc``, ``digits``, which ship with
         scikit-learn.
-    convention : {"public", "fastlloyd-paper"}
-    data_dir : path, optional
     n_clusters : int, optional
         The literature's for the tables it knows.
-    schema : Schema, optional
+    schema, nominal_n : Schema and int, optional
         Required for a file under the public convention, refused under the papers'.
-    nominal_n : int, optional
-        Like `schema`.
 
     Raises
     ------
@@ -168,12 +164,7 @@ def title(name: str) -> str:
 
 
 def min_max(table: Any, name: str, n_clusters: int) -> Dataset:
-    """Scale each column by its own least and largest value: a convention of the papers.
-
-    Parameters
-    ----------
-    table : path, DataFrame or array
-        Rows with a missing value are left out.
+    """Scale each column of complete rows by its least and largest value, as the papers do.
 
     Notes
     -----
@@ -185,7 +176,7 @@ def min_max(table: Any, name: str, n_clusters: int) -> Dataset:
         raise DataError(f"data set {name!r} must have two complete rows, got {len(X)}.")
     low, high = X.min(axis=0), X.max(axis=0)
     high = np.where(high > low, high, low + 1)
-    schema = _plain_schema(name, header(table), list(zip(low.tolist(), high.tolist(), strict=True)))
+    schema = plain_schema(name, header(table), list(zip(low.tolist(), high.tolist(), strict=True)))
     records = schema.grid().encode(X)
     return Dataset(name, schema, records, n_clusters, len(X), "fastlloyd-paper")
 
@@ -211,8 +202,7 @@ class Bundled:
 
     def schema(self, name: str, columns: Sequence[str]) -> Schema:
         """Return the contract of the table."""
-        bounds = self.bounds if len(self.bounds) > 1 else list(self.bounds) * len(columns)
-        return _plain_schema(name, columns, bounds)
+        return plain_schema(name, columns, self.bounds)
 
 
 BUNDLED: Mapping[str, Bundled] = {
@@ -250,15 +240,17 @@ def _dataset(source: Any, name: str, schema: Schema, k: int, nominal_n: int) -> 
     return Dataset(name, schema, np.concatenate(chunks), k, nominal_n)
 
 
-def _plain_schema(
+def plain_schema(
     name: str, columns: Sequence[str], bounds: Sequence[tuple[float, float]]
 ) -> Schema:
+    """Return a schema of numbers; one pair of bounds stands for all columns."""
+    pairs = bounds if len(bounds) > 1 else list(bounds) * len(columns)
     return Schema(
         dataset=name,
         unit="row",
         columns=tuple(
             Column(name=column, type="number", min=low, max=high)
-            for column, (low, high) in zip(columns, bounds, strict=True)
+            for column, (low, high) in zip(columns, pairs, strict=True)
         ),
     )
 

@@ -67,7 +67,7 @@ def json_of(command: Sequence[str], environment: dict[str, str]) -> dict[str, An
             command, env=environment, capture_output=True, text=True, timeout=_SECONDS, check=False
         )
         if done.returncode:
-            last = (done.stderr.strip() or "no word").splitlines()[-1]
+            last = (done.stderr.strip() or "no message").splitlines()[-1]
             return f"{Path(command[0]).name} ended with {done.returncode}: {last}"
         document: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     except (OSError, subprocess.TimeoutExpired, ValueError, IndexError) as error:
@@ -76,7 +76,7 @@ def json_of(command: Sequence[str], environment: dict[str, str]) -> dict[str, An
 
 
 def run_script(
-    python: Path | str, script: str | None, words: Sequence[str], arrays: Mapping[str, Any]
+    python: Path | str, script: str | None, arguments: Sequence[str], arrays: Mapping[str, Any]
 ) -> dict[str, Any] | str:
     """Return what a script of ours says of some arrays under another Python, with one thread.
 
@@ -84,16 +84,14 @@ def run_script(
     ----------
     python : Path or str
         A text is why there is none, and is returned.
-    script : str
-        Path of the script, which is given the words, and a file of the arrays for the word FILE.
-    words : sequence of str
-    arrays : mapping of str to arrays and numbers
+    arguments : sequence of str
+        FILE stands for the path of an archive of the arrays.
     """
     if isinstance(python, str):
         return python
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "problem.npz"
         np.savez(file, **arrays)
-        given = [str(file) if word == "FILE" else word for word in words]
+        given = [str(file) if each == "FILE" else each for each in arguments]
         command = [str(python), "-P", str(script), *given]
         return json_of(command, {**os.environ, "OMP_NUM_THREADS": "1"})

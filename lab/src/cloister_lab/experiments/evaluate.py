@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,10 @@ from cloister.schema import Column, Schema
 from cloister.task import Floats
 from cloister.tasks.columns import Encoding, codes
 from cloister.tasks.evaluation.classification import Evaluation
+from cloister_lab.experiments import records as tidy
 from cloister_lab.experiments.datasets import SUFFIXES
-from cloister_lab.experiments.records import TidyRow, means_of, number, write_table
-from cloister_lab.experiments.run import Experiment, Settings, Unit, markdown, prose, write_page
+from cloister_lab.experiments.records import Key, TidyRow
+from cloister_lab.experiments.run import Settings, Unit, units_of
 
 _EPSILONS = (0.1, 0.5, 1.0, 4.0)
 _TABLE, _SMALL, _TARGET, _SILOS = "adult_full", "breast_cancer", "income", 3
@@ -39,21 +40,24 @@ _SCORES = Schema(
 )
 
 
-def _units(settings: Settings) -> list[Unit]:
+def units(settings: Settings) -> list[Unit]:
+    """Return the units."""
     file = settings.file(_TABLE, SUFFIXES)
-    at_hand: dict[str, Path | None] = {} if file is None else {_TABLE: file}
-    if not settings.full:  # a small table that comes with scikit-learn
-        at_hand[_SMALL] = None
-    epsilons = _EPSILONS if settings.full else (1.0,)
-    releases = _RELEASES if settings.full else 1
+    at_hand = {_TABLE: file} if file else {}
+    # the small version also has a small table that comes with scikit-learn
+    asked = at_hand if settings.full else {**at_hand, _SMALL: None}
     return [
-        Unit(
-            f"{name} epsilons={','.join(map(str, epsilons))} x{releases} r={repeat}",
-            partial(measure, name, path, repeat, epsilons, releases),
-        )
-        for name, path in at_hand.items()
+        unit
+        for name, path in asked.items()
         if settings.wants(name)
-        for repeat in range(settings.runs(20, 2))
+        for unit in units_of(
+            measure,
+            name=[name],
+            file=[path],
+            repeat=range(settings.runs(20, 2)),
+            epsilons=[_EPSILONS if settings.full else (1.0,)],
+            releases=[_RELEASES if settings.full else 1],
+        )
     ]
 
 
@@ -100,13 +104,13 @@ def _exact(truth: Floats, score: Floats) -> dict[str, float]:
     """Return the measures of scikit-learn."""
     from sklearn import metrics
 
-    told = score > 0.5
+    predicted = score > 0.5
     measures: dict[str, Any] = {
         "auc": metrics.roc_auc_score(truth, score),
-        "accuracy": metrics.accuracy_score(truth, told),
-        "balanced_accuracy": metrics.balanced_accuracy_score(truth, told),
-        "f1": metrics.f1_score(truth, told),
-        "kappa": metrics.cohen_kappa_score(truth, told),
+        "accuracy": metrics.accuracy_score(truth, predicted),
+        "balanced_accuracy": metrics.balanced_accuracy_score(truth, predicted),
+        "f1": metrics.f1_score(truth, predicted),
+        "kappa": metrics.cohen_kappa_score(truth, predicted),
         "log_loss": metrics.log_loss(truth, np.clip(score, 1e-3, 1 - 1e-3)),
         "brier": metrics.brier_score_loss(truth, score),
     }
@@ -142,44 +146,20 @@ def _read(file: Path | None) -> tuple[Floats, Any]:
 # --- What is shown --------------------------------------------------------------------------------
 
 
-def _figures(rows: Sequence[TidyRow], folder: Path) -> list[Path]:
-    page = write_page(folder / "evaluate.md", as_lines(rows))
-    return [page, write_table(folder / "evaluate.csv", rows)]
+def figures(rows: Sequence[TidyRow], folder: Path) -> list[Path]:
+    """Write what the rows show."""
+    page = tidy.write_page(folder / "evaluate.md", as_lines(rows))
+    return [page, tidy.write_table(folder / "evaluate.csv", rows)]
 
 
 def as_lines(rows: Sequence[TidyRow]) -> list[str]:
     """Return the page: a line for each measure and epsilon."""
     by = ("dataset", "epsilon", "measure")
-    errors, halves, exact, covered = (
-        means_of(rows, by, name) for name in ("error", "half_width", "exact", "covered")
-    )
-    worst = {
-        key: max(number(r, "error") for r in rows if tuple(r[name] for name in by) == key)
-        for key in errors
-    }
-    lines = prose("evaluate", releases=_RELEASES, wanted=_WANTED)
-    headings = ("table", "epsilon", "measure", "runs", "exact", "error", "largest")
-    return [
-        *lines,
-        *markdown(
-            (*headings, "half-width", "covered"),
-            (
-                (
-                    *(key[0], f"{key[1]:g}", key[2], mean.runs, f"{exact[key].mean:.4f}"),
-                    *(f"{mean.mean:.5f}", f"{worst[key]:.5f}", f"{halves[key].mean:.5f}"),
-                    f"{covered[key].mean:.0%}",
-                )
-                for key, mean in errors.items()
-            ),
-        ),
-    ]
-
-
-EVALUATE = Experiment(
-    name="evaluate",
-    what="error of privately released measures of a classifier on Adult",
-    units=_units,
-    figures=_figures,
-    seconds_small=10,
-    seconds_full=120,
-)
+    largest: dict[Key, float] = {}
+    for row in rows:
+        key = tuple(row[name] for name in by)
+        largest[key] = max(largest.get(key, 0.0), tidy.number(row, "error"))
+    cells = tidy.cells_of(rows, by, "error", "half_width", "exact", "covered")
+    for cell, worst in zip(cells, largest.values(), strict=True):
+        cell["largest"] = worst
+    return tidy.prose("evaluate", cells, releases=_RELEASES, wanted=_WANTED)

@@ -10,16 +10,18 @@ References
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from cloister.randomness import public_generator
-from cloister_lab.experiments.figures import Point, draw_heatmaps, draw_panels, panels_of
+from cloister_lab.experiments import records as tidy
+from cloister_lab.experiments.figures import draw_heatmaps, draw_panels, panels_of
 from cloister_lab.experiments.mixtures import Mixture
-from cloister_lab.experiments.records import MeanOf, TidyRow, Value, means_of, number, write_table
-from cloister_lab.experiments.run import Experiment, Settings, Unit
+from cloister_lab.experiments.records import Cell, TidyRow, Value
+from cloister_lab.experiments.run import Settings, Unit
 from cloister_lab.experiments.sweep import EPSILONS, METHODS, NO_HOUSE, areas, sweep, tables
 
 _TABLES = (
@@ -29,40 +31,52 @@ _TABLES = (
 _SMALL_TABLES = ("iris", "wine")
 _SLOW = {"mnist_t10k": 10, "adult": 3, "birch2": 3}  # so many times fewer repeats
 _METRICS = ("silhouette", "davies_bouldin", "centroid_mse")
+_FIGURES = (
+    ("nicv", "fig2", "FastLloyd Fig. 2: error against ε", "NICV", None),
+    ("silhouette", "fig6", "FastLloyd Fig. 6: silhouette against ε", "silhouette", False),
+    ("davies_bouldin", "fig7", "FastLloyd Fig. 7: Davies-Bouldin index", "Davies-Bouldin", None),
+    ("centroid_mse", "fig8", "FastLloyd Fig. 8: error of the centres", "centre MSE", None),
+)
+"""Column, file, title, label and scale of each figure of tables."""
+
+
+def _long(cells: Iterable[Cell], by: Sequence[str], column: str, metric: str) -> list[Cell]:
+    """Return means as rows of a table in which a column names the metric."""
+    return [
+        {
+            **{name: cell[name] for name in by},
+            "metric": metric,
+            "runs": cell["runs"],
+            "mean": cell[column],
+            "half_width": cell[column].half_or_none,
+        }
+        for cell in cells
+    ]
+
 
 # --- Figures 2 and 6 to 8: tables -----------------------------------------------------------------
 
 
-def _units_tables(settings: Settings) -> list[Unit]:
+def units_tables(settings: Settings) -> list[Unit]:
+    """Return the units."""
     sources = tables(_TABLES if settings.full else _SMALL_TABLES, settings)
     base = settings.runs(100, 2)
     repeats = {s.name: max(1, base // _SLOW.get(s.name, 1)) for s in sources}
     return sweep(sources, METHODS, EPSILONS, repeats, _METRICS)
 
 
-def _draw_tables(rows: Sequence[TidyRow], out: Path) -> list[Path]:
-    figures = (
-        ("nicv", "fig2", "FastLloyd Fig. 2: error against ε", "NICV", None),
-        ("silhouette", "fig6", "FastLloyd Fig. 6: silhouette against ε", "silhouette", False),
-        (
-            "davies_bouldin",
-            "fig7",
-            "FastLloyd Fig. 7: Davies-Bouldin index",
-            "Davies-Bouldin",
-            None,
-        ),
-        ("centroid_mse", "fig8", "FastLloyd Fig. 8: error of the centres", "centre MSE", None),
-    )
+def draw_tables(rows: Sequence[TidyRow], out: Path) -> list[Path]:
+    """Write what the rows show."""
     by = ("dataset", "method", "epsilon")
     files, table = [], []
-    for column, name, title, label, y_log in figures:
+    for column, name, title, label, y_log in _FIGURES:
         # one cluster left has an infinite Davies-Bouldin index, which no mean survives
-        finite = [row for row in rows if math.isfinite(number(row, column))]
-        means = means_of(finite, by, column)
+        finite = [row for row in rows if math.isfinite(tidy.number(row, column))]
+        cells = tidy.cells_of(finite, by, column)
         files.append(
             draw_panels(
                 out / f"{name}.png",
-                panels_of(means, lambda key: str(key[0]), lambda key: str(key[1])),
+                panels_of(cells, "{dataset}", "{method}", "epsilon", column),
                 title=title,
                 x_label="ε",
                 y_label=f"{label}, mean and 95 % interval",
@@ -70,27 +84,18 @@ def _draw_tables(rows: Sequence[TidyRow], out: Path) -> list[Path]:
                 note=NO_HOUSE,
             )
         )
-        table += [_tidy(by, key, column, mean) for key, mean in means.items()]
-    return [*files, write_table(out / "means.csv", table)]
-
-
-def _tidy(by: Sequence[str], key: Sequence[Value], column: str, mean: MeanOf) -> dict[str, Value]:
-    return {
-        **dict(zip(by, key, strict=True)),
-        "metric": column,
-        "runs": mean.runs,
-        "mean": mean.mean,
-        "half_width": mean.half_or_none,
-    }
+        table += _long(cells, by, column, column)
+    return [*files, tidy.write_table(out / "means.csv", table)]
 
 
 # --- Figures 3 and 4: mixtures --------------------------------------------------------------------
 
 
 _MOST_CLUSTERS = 32  # but for two columns
+_RATIOS = (("fastlloyd", "sulloyd"), ("fastlloyd", "glloyd"), ("auto", "fastlloyd"))
 
 
-def _units_mixtures(settings: Settings) -> list[Unit]:
+def units_mixtures(settings: Settings) -> list[Unit]:
     """Return the grid of columns and clusters, and the plane with many clusters.
 
     The starts are shared out over three mixtures of each kind.
@@ -117,91 +122,72 @@ def _synth(size: int, d: int, k: int, seed: int) -> Mixture:
     return Mixture(size, d, k, round(apart, 4), far * size // 10_000, seed)
 
 
-def _draw_mixtures(rows: Sequence[TidyRow], out: Path) -> list[Path]:
+def draw_mixtures(rows: Sequence[TidyRow], out: Path) -> list[Path]:
+    """Write what the rows show."""
     shares = _areas(rows)
     by = ("n_features", "n_clusters", "method")
-    means = means_of(shares, by, "ratio")
-    ds, ks = (sorted({int(str(key[i])) for key in means}) for i in (0, 1))
-    usual = [row for row in shares if number(row, "n_clusters") <= _MOST_CLUSTERS]
+    cells = tidy.cells_of(shares, by, "ratio")
+    ds, ks = (sorted({int(cell[name]) for cell in cells}) for name in by[:2])
+    usual = [row for row in shares if tidy.number(row, "n_clusters") <= _MOST_CLUSTERS]
     flat = [row for row in shares if row["n_features"] == 2]
-    lines = {
-        **_line(usual, "n_features", f"over dimensions, k up to {min(ks[-1], _MOST_CLUSTERS)}"),
-        **_line(flat, "n_clusters", "over clusters, d = 2"),
-    }
-    files = [
-        draw_panels(
-            out / "fig3.png",
-            lines,
-            title="FastLloyd Fig. 3: area under NICV over ε, over that of Lloyd",
-            x_label="columns (left), clusters (right)",
-            y_label="area over Lloyd's",
-            x_log=True,
-            columns=2,
+    most = min(ks[-1], _MOST_CLUSTERS)
+    lines = draw_panels(
+        out / "fig3.png",
+        panels_of(
+            tidy.cells_of(usual, ("method", "n_features"), "ratio"),
+            *(f"over dimensions, k up to {most}", "{method}", "n_features", "ratio"),
         )
-    ]
-    methods = [m for m in METHODS if m != "lloyd" and any(key[2] == m for key in means)]
-
-    def grid(method: str) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-        none = MeanOf(math.nan, math.nan, 1)
-        return np.array([[means.get((d, k, method), none).mean for k in ks] for d in ds])
-
-    maps = {method: grid(method) for method in methods}
-    files.append(
-        draw_heatmaps(
+        | panels_of(
+            tidy.cells_of(flat, ("method", "n_clusters"), "ratio"),
+            *("over clusters, d = 2", "{method}", "n_clusters", "ratio"),
+        ),
+        title="FastLloyd Fig. 3: area under NICV over ε, over that of Lloyd",
+        x_label="columns (left), clusters (right)",
+        y_label="area over Lloyd's",
+        x_log=True,
+        columns=2,
+    )
+    place = {(c["method"], c["n_features"], c["n_clusters"]): c["ratio"].mean for c in cells}
+    maps = {
+        method: np.array([[place.get((method, d, k), np.nan) for k in ks] for d in ds])
+        for method in METHODS
+        if any(cell["method"] == method != "lloyd" for cell in cells)
+    }
+    draw = partial(draw_heatmaps, rows=ds, columns=ks, x_label="clusters", y_label="columns")
+    files = [
+        lines,
+        draw(
             out / "fig4.png",
             maps,
-            ds,
-            ks,
             title="FastLloyd Fig. 4: area under NICV over ε, over that of Lloyd",
-            x_label="clusters",
-            y_label="columns",
             reach=2.0,
-        )
-    )
-    files.append(
-        draw_heatmaps(
+        ),
+        draw(
             out / "fig4-improvement.png",
-            {
-                f"{new} over {old}": maps[new] / maps[old]
-                for new, old in (
-                    ("fastlloyd", "sulloyd"),
-                    ("fastlloyd", "glloyd"),
-                    ("auto", "fastlloyd"),
-                )
-                if new in maps and old in maps
-            },
-            ds,
-            ks,
+            {f"{a} over {b}": maps[a] / maps[b] for a, b in _RATIOS if {a, b} <= maps.keys()},
             title="FastLloyd Fig. 4: ratio of the areas; below 1 is better",
-            x_label="clusters",
-            y_label="columns",
             centre=1.0,
-        )
-    )
-    table = [_tidy(by, key, "area_over_lloyd", mean) for key, mean in means.items()]
-    return [*files, write_table(out / "means.csv", table)]
+        ),
+    ]
+    return [
+        *files,
+        tidy.write_table(out / "means.csv", _long(cells, by, "ratio", "area_over_lloyd")),
+    ]
 
 
 def _areas(rows: Sequence[TidyRow]) -> list[TidyRow]:
     """Return the area of each run over the mean area of Lloyd on the same mixture."""
     width = max(EPSILONS) - min(EPSILONS)
+    of_lloyd = [row for row in rows if row["method"] == "lloyd"]
     level = {
-        key[0]: mean.mean * width
-        for key, mean in means_of(
-            [row for row in rows if row["method"] == "lloyd"], ("dataset",), "nicv"
-        ).items()
+        dataset: mean.mean * width
+        for (dataset,), mean in tidy.means_of(of_lloyd, ("dataset",), "nicv").items()
     }
     return [
-        {**row, "ratio": number(row, "area") / level[row["dataset"]]}
+        {**row, "ratio": tidy.number(row, "area") / level[row["dataset"]]}
         for row in areas(rows)
         if row["dataset"] in level
     ]
-
-
-def _line(rows: Sequence[TidyRow], axis: str, panel: str) -> dict[str, dict[str, list[Point]]]:
-    return panels_of(
-        means_of(rows, ("method", axis), "ratio"), lambda _: panel, lambda k: str(k[0])
-    )
 
 
 # --- Figure 5: ablation ---------------------------------------------------------------------------
@@ -213,7 +199,7 @@ _STRATEGIES = ("constant", "step")
 _ABLATION_EPSILON = 0.1
 
 
-def _units_ablation(settings: Settings) -> list[Unit]:
+def units_ablation(settings: Settings) -> list[Unit]:
     """Return runs over alpha for both strategies, and over post-processing for some."""
     sides = (2, 4, 8, 16) if settings.full else (2, 4)
     apart = (0.25, 0.5, 0.75) if settings.full else (0.5,)
@@ -224,46 +210,47 @@ def _units_ablation(settings: Settings) -> list[Unit]:
         for k in sides
         for j in apart
     ]
-    alphas = _ALPHAS if settings.full else (0.4, 0.8, 1.6)
-    repeats = settings.runs(10, 2)
-    choices: list[dict[str, Value]] = [
-        {"alpha": alpha, "radius_strategy": strategy, "post": "fold"}
-        for strategy in _STRATEGIES
-        for alpha in alphas
-    ]
+    alphas = _ALPHAS if settings.full else _POST_ALPHAS
+    choices = [(alpha, strategy, "fold") for strategy in _STRATEGIES for alpha in alphas]
     choices += [
-        {"alpha": alpha, "radius_strategy": "step", "post": post}
-        for post in _POSTS
-        for alpha in _POST_ALPHAS
-        if post != "fold"
+        (alpha, "step", post) for post in _POSTS if post != "fold" for alpha in _POST_ALPHAS
     ]
+    options: list[dict[str, Value]] = [
+        {"alpha": alpha, "radius_strategy": strategy, "post": post}
+        for alpha, strategy, post in choices
+    ]
+    repeats = settings.runs(10, 2)
     return [
         unit
         for source in sources
-        for options in choices
+        for chosen in options
         for unit in sweep(
-            [source], ["fastlloyd"], [_ABLATION_EPSILON], repeats, ["cost_gap"], options
+            [source], ["fastlloyd"], [_ABLATION_EPSILON], repeats, ["cost_gap"], chosen
         )
     ]
 
 
-def _draw_ablation(rows: Sequence[TidyRow], out: Path) -> list[Path]:
+def draw_ablation(rows: Sequence[TidyRow], out: Path) -> list[Path]:
     """Draw NICV over the optimum: a mixture's own scale must not weigh."""
-    scaled = [{**row, "ratio": number(row, "nicv") / number(row, "optimum")} for row in rows]
+    scaled = [
+        {**row, "ratio": tidy.number(row, "nicv") / tidy.number(row, "optimum")} for row in rows
+    ]
     by = ("radius_strategy", "post", "alpha")
-    means = means_of(scaled, by, "ratio")
-    step = [row for row in scaled if row["radius_strategy"] == "step"]
-    by_width = means_of(
-        [row for row in step if row["post"] == "fold"], ("n_features", "alpha"), "ratio"
-    )
-    folded = {key: mean for key, mean in means.items() if key[1] == "fold"}
-    posts = {
-        key: mean for key, mean in means.items() if key[0] == "step" and key[2] in _POST_ALPHAS
-    }
+    cells = tidy.cells_of(scaled, by, "ratio")
+    stepped = [row for row in scaled if row["radius_strategy"] == "step" and row["post"] == "fold"]
+    folded = [cell for cell in cells if cell["post"] == "fold"]
+    posts = [
+        cell
+        for cell in cells
+        if cell["radius_strategy"] == "step" and cell["alpha"] in _POST_ALPHAS
+    ]
     panels = {
-        **panels_of(folded, lambda _: "strategy", lambda key: str(key[0])),
-        **panels_of(by_width, lambda _: "step, by columns", lambda key: f"d = {key[0]}"),
-        **panels_of(posts, lambda _: "after the division", lambda key: str(key[1])),
+        **panels_of(folded, "strategy", "{radius_strategy}", "alpha", "ratio"),
+        **panels_of(
+            tidy.cells_of(stepped, ("n_features", "alpha"), "ratio"),
+            *("step, by columns", "d = {n_features}", "alpha", "ratio"),
+        ),
+        **panels_of(posts, "after the division", "{post}", "alpha", "ratio"),
     }
     file = draw_panels(
         out / "fig5.png",
@@ -274,31 +261,7 @@ def _draw_ablation(rows: Sequence[TidyRow], out: Path) -> list[Path]:
         columns=3,
         own_legends=True,
     )
-    table = [_tidy(by, key, "nicv_over_optimum", mean) for key, mean in means.items()]
-    return [file, write_table(out / "means.csv", table)]
-
-
-FIG2 = Experiment(
-    "fastlloyd-fig2",
-    "FastLloyd Figs. 2, 6, 7, 8: NICV, silhouette, Davies-Bouldin, centre error",
-    _units_tables,
-    _draw_tables,
-    seconds_small=20,
-    seconds_full=30 * 60,
-)
-FIG4 = Experiment(
-    "fastlloyd-fig4",
-    "FastLloyd Figs. 3 and 4: area over columns and clusters on mixtures",
-    _units_mixtures,
-    _draw_mixtures,
-    seconds_small=10,
-    seconds_full=80 * 60,
-)
-FIG5 = Experiment(
-    "fastlloyd-fig5",
-    "FastLloyd Fig. 5: radius, strategy and post-processing",
-    _units_ablation,
-    _draw_ablation,
-    seconds_small=10,
-    seconds_full=6 * 60,
-)
+    return [
+        file,
+        tidy.write_table(out / "means.csv", _long(cells, by, "ratio", "nicv_over_optimum")),
+    ]

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cloister_lab.experiments.records import STAMP, Key, Means
+from cloister_lab.experiments.records import STAMP, Cell
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
 
     from cloister.task import Floats
 
 Point = tuple[float, float, float]
-"""Where, how high, and half the width of the interval (NaN if unknown)."""
+"""Where, how high, and the margin of error (NaN if unknown)."""
 
 Curves = Mapping[str, Sequence[Point]]
 """Points of each method; one at infinity, or at NaN, is a level that holds everywhere."""
@@ -39,43 +40,35 @@ _LOG_FROM = 8.0  # largest over smallest value above which the axis is logarithm
 
 
 def panels_of(
-    means: Means, panel: Callable[[Key], str], method: Callable[[Key], str], at: int = -1
+    cells: Iterable[Cell], panel: str, curve: str, x: str, y: str
 ) -> dict[str, dict[str, list[Point]]]:
     """Sort means into curves.
 
     Parameters
     ----------
-    means : mapping of a key to MeanOf
-    panel, method : function of a key
-        Names of the panel and of the curve in it.
-    at : int
-        Where the horizontal place is in a key; a place of None is a level that holds everywhere.
+    cells : iterable of dict
+        As :func:`~cloister_lab.experiments.records.cells_of` returns them.
+    panel, curve : str
+        Formats of the names, such as ``"{dataset}"``.
+    x, y : str
+        Columns. A place of None is a level that holds everywhere; a mean of None is no point.
     """
     found: dict[str, dict[str, list[Point]]] = {}
-    for key, mean in means.items():
-        x = key[at]
-        point = (math.inf if x is None else float(x), mean.mean, mean.half)
-        found.setdefault(panel(key), {}).setdefault(method(key), []).append(point)
+    for cell in cells:
+        if (mean := cell[y]) is not None:
+            where = math.inf if cell[x] is None else float(cell[x])
+            curves = found.setdefault(panel.format_map(cell), {})
+            curves.setdefault(curve.format_map(cell), []).append((where, mean.mean, mean.half))
     return found
 
 
-def draw_nicv(means: Means, folder: Path) -> list[Path]:
-    """Draw NICV against epsilon, one figure for each data set, as PNG and SVG.
-
-    Parameters
-    ----------
-    means : mapping of (dataset, method, epsilon) to MeanOf
-
-    Returns
-    -------
-    list of Path
-        The files written: ``nicv-NAME.png`` and ``nicv-NAME.svg``.
-    """
+def draw_nicv(cells: Iterable[Cell], folder: Path) -> list[Path]:
+    """Draw NICV against epsilon: ``nicv-NAME.png`` and ``nicv-NAME.svg`` for each data set."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     files = []
-    for dataset, curves in panels_of(means, lambda key: str(key[0]), lambda k: str(k[1])).items():
+    for dataset, curves in panels_of(cells, "{dataset}", "{method}", "epsilon", "nicv").items():
         # fixed ids and no date, so that the same numbers give the same file
         with rc_context({"svg.hashsalt": "cloister", "svg.fonttype": "none"}):
             figure = Figure(figsize=(6, 4), layout="constrained")
@@ -123,11 +116,6 @@ def draw_panels(
         Panels side by side.
     own_legends : bool
         In each panel, where panels show different things.
-
-    Returns
-    -------
-    Path
-        As given.
     """
     from matplotlib.figure import Figure
 
@@ -147,15 +135,12 @@ def draw_panels(
             handles.setdefault(label, handle)
     for axes in list(grid.flat)[len(panels) :]:
         axes.set_visible(False)
-    figure.suptitle(title, x=0.01, ha="left", weight="bold", fontsize=11)
-    figure.supylabel(y_label, fontsize=9)
-    figure.supxlabel(_below(x_label, note), fontsize=8)
     if not own_legends:
         labels = list(handles)
         figure.legend(
             list(handles.values()), labels, loc="outside right upper", frameon=False, fontsize=8
         )
-    return save_small(figure, path, title)
+    return _save_small(figure, path, title, y_label, (x_label, note))
 
 
 def draw_heatmaps(
@@ -185,11 +170,6 @@ def draw_heatmaps(
     reach : float, optional
         Distance from the centre, or from the least value, at which colours end; the farthest
         value's unless given.
-
-    Returns
-    -------
-    Path
-        As given.
     """
     from matplotlib.figure import Figure
 
@@ -213,14 +193,7 @@ def draw_heatmaps(
         diverging = "RdBu" if more_is_better else "RdBu_r"
         colours = "viridis" if centre is None else diverging
         image = axes.imshow(values, aspect="auto", cmap=colours, vmin=low, vmax=high)
-        for (i, j), value in np.ndenumerate(values):
-            if math.isfinite(value):
-                red, green, blue, _ = image.cmap(image.norm(value))
-                dark = 0.3 * red + 0.59 * green + 0.11 * blue < 0.5
-                colour = "white" if dark else "black"
-                axes.text(
-                    j, i, _few_digits(value), ha="center", va="center", fontsize=7, color=colour
-                )
+        _write_values(axes, image, values)
         turned = 45.0 if max(len(str(column)) for column in columns) > 5 else 0.0
         axes.set_xticks(
             range(len(columns)),
@@ -231,20 +204,27 @@ def draw_heatmaps(
         )
         axes.set_yticks(range(len(rows)), [str(row) for row in rows], fontsize=8)
         axes.set_title(name, loc="left", fontsize=9)
-    figure.suptitle(title, x=0.01, ha="left", weight="bold", fontsize=11)
-    figure.supylabel(y_label, fontsize=9)
-    figure.supxlabel(_below(x_label, note), fontsize=8)
-    return save_small(figure, path, title)
+    return _save_small(figure, path, title, y_label, (x_label, note))
 
 
-def _few_digits(value: float) -> str:
-    return f"{value:.2f}" if abs(value) < 10 else f"{value:.3g}"
+def _write_values(axes: Axes, image: AxesImage, values: Floats) -> None:
+    """Write the finite values of a matrix into its picture, light where it is dark."""
+    colours = np.asarray(image.cmap(image.norm(values)))
+    for (i, j), value in np.ndenumerate(values):
+        if math.isfinite(value):
+            red, green, blue, _ = colours[i, j]
+            colour = "white" if 0.3 * red + 0.59 * green + 0.11 * blue < 0.5 else "black"
+            digits = f"{value:.2f}" if abs(value) < 10 else f"{value:.3g}"
+            axes.text(j, i, digits, ha="center", va="center", fontsize=7, color=colour)
 
 
-def save_small(figure: Figure, path: Path, title: str) -> Path:
+def _save_small(figure: Figure, path: Path, title: str, y_label: str, below: Sequence[str]) -> Path:
     """Write a figure as a PNG of few colours, a quarter of the usual size; return its path."""
     from PIL import Image, PngImagePlugin
 
+    figure.suptitle(title, x=0.01, ha="left", weight="bold", fontsize=11)
+    figure.supylabel(y_label, fontsize=9)
+    figure.supxlabel("\n".join(text for text in (*below, STAMP) if text), fontsize=8)
     drawn = io.BytesIO()
     figure.savefig(drawn, dpi=90)
     about = PngImagePlugin.PngInfo()
@@ -253,10 +233,6 @@ def save_small(figure: Figure, path: Path, title: str) -> Path:
     few = Image.open(drawn).convert("RGB").quantize(_COLOURS, dither=Image.Dither.NONE)
     few.save(path, optimize=True, pnginfo=about)
     return path
-
-
-def _below(label: str, note: str) -> str:
-    return "\n".join(part for part in (label, note, STAMP) if part)
 
 
 def _draw(axes: Axes, curves: Curves, y_log: bool | None = None) -> None:

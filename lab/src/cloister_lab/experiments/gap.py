@@ -7,10 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from cloister_lab.experiments import records as tidy
 from cloister_lab.experiments.datasets import Dataset
-from cloister_lab.experiments.figures import Curves, Point, draw_panels
-from cloister_lab.experiments.records import TidyRow, Value, means_of, write_table
-from cloister_lab.experiments.run import Experiment, Settings, Unit, markdown, prose, write_page
+from cloister_lab.experiments.figures import Point, draw_panels
+from cloister_lab.experiments.records import Cell, TidyRow
+from cloister_lab.experiments.run import Settings, Unit
 from cloister_lab.experiments.sweep import EPSILONS, Named, sweep, tables
 
 _TUNED = ("iris", "wine", "lsun", "breast", "wdbc", "g2mg_16_30", "adult", "birch2")
@@ -88,7 +89,7 @@ class Comparison:
 # --- Work -----------------------------------------------------------------------------------------
 
 
-def _units(settings: Settings) -> list[Unit]:
+def units(settings: Settings) -> list[Unit]:
     """Return both methods on all tables under both settings."""
     found = tables(
         (*_TUNED, *_HELD_OUT, *_FURTHER) if settings.full else ("iris", "wine"), settings
@@ -108,18 +109,15 @@ def _units(settings: Settings) -> list[Unit]:
 def compare_runs(rows: Iterable[TidyRow]) -> list[Comparison]:
     """Return one comparison for each setting, table and epsilon that has runs of both methods.
 
-    Parameters
-    ----------
-    rows : iterable of mapping
-        With columns setting, dataset, epsilon, method, nicv and optimum.
+    Rows have the columns setting, dataset, epsilon, method, nicv and optimum.
     """
     rows = list(rows)
     by = ("setting", "dataset", "epsilon")
     fast, auto = (
-        means_of([row for row in rows if row["method"] == method], by, "nicv")
+        tidy.means_of([row for row in rows if row["method"] == method], by, "nicv")
         for method in _METHODS
     )
-    optima = means_of(rows, by, "optimum")
+    optima = tidy.means_of(rows, by, "optimum")
     return [
         Comparison(
             setting=str(key[0]),
@@ -149,9 +147,10 @@ def mean_closed(cells: Iterable[Comparison]) -> tuple[float, float]:
     return math.fsum(value for value, _ in closed) / len(closed), error
 
 
-def _draw(rows: Sequence[TidyRow], out: Path) -> list[Path]:
+def figures(rows: Sequence[TidyRow], out: Path) -> list[Path]:
+    """Write what the rows show."""
     cells = compare_runs(rows)
-    table: list[dict[str, Value]] = [
+    table = [
         {
             **asdict(cell),
             "held_out": int(cell.dataset in _HELD_OUT),
@@ -161,8 +160,8 @@ def _draw(rows: Sequence[TidyRow], out: Path) -> list[Path]:
         }
         for cell in cells
     ]
-    page = write_page(out / "gap.md", _page(cells))
-    return [page, write_table(out / "gap.csv", table), _figure(cells, out / "gap.png")]
+    page = tidy.write_page(out / "gap.md", _page(cells))
+    return [page, tidy.write_table(out / "gap.csv", table), _figure(cells, out / "gap.png")]
 
 
 def _known(value: float) -> float | None:
@@ -178,10 +177,9 @@ def _figure(cells: Sequence[Comparison], path: Path) -> Path:
                 half = 1.96 * float(getattr(cell, f"{name}_error"))
                 curves[name].append((cell.epsilon, float(getattr(cell, name)), half))
             curves["optimum"] = [(math.inf, cell.optimum, math.nan)]
-    shown: dict[str, Curves] = dict(panels)
     return draw_panels(
         path,
-        shown,
+        panels,
         title="auto against FastLloyd",
         x_label="ε",
         y_label="NICV, mean and 95 % interval",
@@ -190,61 +188,45 @@ def _figure(cells: Sequence[Comparison], path: Path) -> Path:
 
 
 def _page(cells: Sequence[Comparison]) -> list[str]:
-    lines = prose("gap")
+    lines = tidy.prose("gap")
     for setting, what in _WHAT.items():
         of_setting = [cell for cell in cells if cell.setting == setting]
         if of_setting:
-            lines += ["", f"## {what}", "", *_summary(of_setting), "", *_cells(of_setting)]
+            lines += ["", f"## {what}", "", *_summary(of_setting)]
+            lines += tidy.prose("gap-cells", map(_row, of_setting))
     return lines
 
 
 def _summary(cells: Sequence[Comparison]) -> list[str]:
     """Return a table of means, and how many cells are won."""
-    epsilons = sorted({cell.epsilon for cell in cells})
+    columns = {"all ε": None, **{f"{e:g}": e for e in sorted({cell.epsilon for cell in cells})}}
     rows = []
-    for name, held_out in (("all tables", None), ("seen", False), ("held out*", True)):
-        group = [c for c in cells if held_out in (None, c.dataset in _HELD_OUT)]
-        if not group:
-            continue
-        means = [mean_closed(group)]
-        means += [mean_closed(c for c in group if c.epsilon == e) for e in epsilons]
-        shown = ("-" if math.isnan(m) else f"{m:.3f} ± {error:.3f}" for m, error in means)
-        rows.append([name, *shown])
+    for name, held_out in (
+        ("all tables", (True, False)),
+        ("seen", (False,)),
+        ("held out*", (True,)),
+    ):
+        group = [cell for cell in cells if (cell.dataset in _HELD_OUT) in held_out]
+        means = {
+            column: _plus_minus(*mean_closed(c for c in group if epsilon in (None, c.epsilon)))
+            for column, epsilon in columns.items()
+        }
+        rows += [{"Mean gap closed": name, **means}] if group else []
     better = sum(cell.auto < cell.fastlloyd for cell in cells)
     clear = sum(cell.z > _CLEAR for cell in cells)
     return [
-        *markdown(["Mean gap closed", "all ε", *(f"{e:g}" for e in epsilons)], rows),
+        *tidy.markdown(rows),
         "",
         f"`auto` has the smaller mean in {better} of {len(cells)} cells, in {clear} of them by "
         f"more than {_CLEAR:g} standard errors.",
     ]
 
 
-def _cells(cells: Sequence[Comparison]) -> list[str]:
-    rows = []
-    for cell in cells:
-        closed = "-" if math.isnan(cell.closed) else f"{cell.closed:.3f} ± {cell.closed_error:.3f}"
-        rows.append(
-            (
-                cell.dataset + "*" * (cell.dataset in _HELD_OUT),
-                f"{cell.epsilon:g}",
-                cell.runs,
-                f"{cell.fastlloyd:.4g} ± {cell.fastlloyd_error:.1g}",
-                f"{cell.auto:.4g} ± {cell.auto_error:.1g}",
-                f"{cell.optimum:.4g}",
-                closed,
-                f"{cell.z:.1f}",
-            )
-        )
-    headings = ("Table", "ε", "runs", "FastLloyd", "auto", "optimum", "gap closed", "z")
-    return markdown(headings, rows)
+def _plus_minus(value: float, error: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.3f} ± {error:.3f}"
 
 
-GAP = Experiment(
-    "gap",
-    "how much of FastLloyd's loss against the non-private optimum auto makes good",
-    _units,
-    _draw,
-    seconds_small=10,
-    seconds_full=20 * 60,
-)
+def _row(cell: Comparison) -> Cell:
+    closed = _plus_minus(cell.closed, cell.closed_error)
+    mark = "*" * (cell.dataset in _HELD_OUT)
+    return {**asdict(cell), "mark": mark, "closed": closed, "z": cell.z}

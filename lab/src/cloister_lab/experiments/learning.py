@@ -1,4 +1,4 @@
-"""One logistic regression, learned several ways: what each costs, protects and knows.
+"""One logistic regression, trained several ways: what each costs, protects and knows.
 
 In the clear, by federated averaging without protection, by noised sums with a guarantee for
 records or for whole silos, and on secret shares. Where noise is added, the answer is private; where
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,38 +17,25 @@ from typing import Any
 
 import numpy as np
 
-from cloister.hazmat.fixedpoint import from_grid
-from cloister.jobs import make_plan
+from cloister.jobs import handlers, make_clients, make_plan, run_clients
 from cloister.privacy.budget import Budget, default_delta
 from cloister.privacy.noise import DiscreteNoise
-from cloister.protocol.aggregator import Aggregator
 from cloister.protocol.client import Client
 from cloister.protocol.plan import Plan
-from cloister.protocol.session import run_rounds
-from cloister.randomness import new_key
-from cloister.secagg.masks import GroupMask
 from cloister.task import Classifier, Floats, Records, Task
-from cloister.tasks.columns import Encoding
 from cloister.tasks.supervised.fedavg import FedAvg
 from cloister.tasks.supervised.local_training import Network
 from cloister.tasks.supervised.logistic import Logistic
 from cloister.transports.inprocess import InProcess
+from cloister_lab.experiments import records as tidy
 from cloister_lab.experiments import spu_kmeans
-from cloister_lab.experiments.classify import Problem
-from cloister_lab.experiments.credit import STAND_IN, TABLES, Loans, split
+from cloister_lab.experiments.classify import Problem, design
+from cloister_lab.experiments.credit import STAND_IN, TABLES, Loans, auc_and_accuracy, split
 from cloister_lab.experiments.datasets import SUFFIXES
 from cloister_lab.experiments.environments import run_script
-from cloister_lab.experiments.records import (
-    Key,
-    Means,
-    TidyRow,
-    Value,
-    means_of,
-    number,
-    table_of,
-    write_table,
-)
-from cloister_lab.experiments.run import Experiment, Settings, Unit, markdown, prose, write_page
+from cloister_lab.experiments.mpi_kmeans import Counted
+from cloister_lab.experiments.records import Cell, MeanOf, TidyRow, Value
+from cloister_lab.experiments.run import Settings, Unit, units_of
 from cloister_lab.experiments.table3 import spu_python
 
 EPSILON = 1.0
@@ -65,11 +52,11 @@ _WORD = 8  # bytes of a parameter
 
 @dataclass(frozen=True)
 class Cost:
-    """What one way to learn took and found.
+    """What one way to train took and found.
 
     Parameters
     ----------
-    told : ndarray of shape (n_test, 2)
+    predicted : ndarray of shape (n_test, 2)
         Probabilities.
     seconds : float
         Of all parties together, but for shares: of the slowest party.
@@ -77,7 +64,7 @@ class Cost:
         Bytes of all messages between parties.
     """
 
-    told: Floats
+    predicted: Floats
     seconds: float
     sent: float
     rounds: int
@@ -85,7 +72,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Way:
-    """A way to learn.
+    """A way to train.
 
     Parameters
     ----------
@@ -93,7 +80,7 @@ class Way:
         For whom the answer is private.
     others_see : str
         What a party learns beside it.
-    learn : function of a problem
+    train : function of a problem
         Or why it could not be done.
     parties : tuple of int
         With how many it is tried.
@@ -101,7 +88,7 @@ class Way:
 
     protects: str
     others_see: str
-    learn: Callable[[Problem], Cost | str]
+    train: Callable[[Problem], Cost | str]
     parties: tuple[int, ...] = PARTIES
 
 
@@ -110,13 +97,11 @@ class Way:
 
 def _design(problem: Problem, records: Records) -> tuple[Floats, Floats]:
     """Return the design matrix in the box [-1, 1], the intercept last, and labels 0 and 1."""
-    levels = tuple(column.levels for column in problem.schema.public)
-    frac_bits = problem.schema.grid().frac_bits
-    X = Encoding(levels, frac_bits, (problem.at,)).rows(records)
-    return from_grid(X.astype(np.int64), frac_bits), problem.labels(records)[:, None].astype(float)
+    X = np.column_stack([design(problem, records), np.ones(len(records))])
+    return X, problem.labels(records)[:, None].astype(float)
 
 
-def _told(problem: Problem, network: Network, parameters: Floats) -> Floats:
+def _predicted(problem: Problem, network: Network, parameters: Floats) -> Floats:
     found = network.predict(parameters, _design(problem, problem.test)[0])
     return np.column_stack([1 - found, found])
 
@@ -128,7 +113,7 @@ def _clear(problem: Problem) -> Cost:
     found = network.train(network.start(0), X[None], Y[None], STEPS, RATE)[0]
     seconds = time.perf_counter() - begun
     sent = X.size * 4 + len(Y)  # the records themselves, as floats and bytes
-    return Cost(_told(problem, network, found), seconds, sent, 1)
+    return Cost(_predicted(problem, network, found), seconds, sent, 1)
 
 
 def _open_averaging(problem: Problem) -> Cost:
@@ -144,7 +129,7 @@ def _open_averaging(problem: Problem) -> Cost:
         parameters = parameters + np.mean(moves, axis=0)
     seconds = time.perf_counter() - begun
     sent = 2 * _WORD * network.size * len(tables) * _ROUNDS
-    return Cost(_told(problem, network, parameters), seconds, sent, _ROUNDS)
+    return Cost(_predicted(problem, network, parameters), seconds, sent, _ROUNDS)
 
 
 def _noised(problem: Problem, *, task: type[Task], unit: str = "row", **options: Any) -> Cost:
@@ -170,26 +155,12 @@ def _noised(problem: Problem, *, task: type[Task], unit: str = "row", **options:
 
 def _run(plan: Plan, silos: Sequence[Records]) -> tuple[Client, int]:
     """Run a plan with group masks; return a client that finished and the bytes of all frames."""
-    mask = GroupMask(new_key())
-    clients = {
-        name: Client(plan, name, [records], mask)
-        for name, records in zip(plan.silos, silos, strict=True)
-    }
-    sent = 0
-
-    def counted(handle: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
-        def answer(frame: bytes) -> bytes:
-            nonlocal sent
-            given = handle(frame)
-            sent += len(frame) + len(given)
-            return given
-
-        return answer
-
-    transport = InProcess({name: counted(client.handle) for name, client in clients.items()})
-    for _ in run_rounds(Aggregator(plan, DiscreteNoise()), transport):
+    chunks = {name: [records] for name, records in zip(plan.silos, silos, strict=True)}
+    clients = make_clients(plan, chunks)
+    transport = Counted(InProcess(handlers(clients)))
+    for _ in run_clients(clients, DiscreteNoise(), transport=transport):
         pass
-    return next(iter(clients.values())), sent
+    return next(iter(clients.values())), transport.total
 
 
 def _shares(problem: Problem, *, protocol: str, fetch: bool) -> Cost | str:
@@ -200,15 +171,17 @@ def _shares(problem: Problem, *, protocol: str, fetch: bool) -> Cost | str:
     if X.size > _SPU_CELLS:
         return f"{X.size:,} cells are too many for shares"
     network = Network(X.shape[1], 1, "logistic")
-    words = [protocol, str(STEPS - 1), "FILE", "logistic"]
+    arguments = [protocol, str(STEPS - 1), "FILE", "logistic"]
     arrays = {"X": np.hstack([X, Y]), "centres": network.start(0)[:, None]}
-    done = run_script(spu_python(fetch), spu_kmeans.__file__, words, arrays)
+    done = run_script(spu_python(fetch), spu_kmeans.__file__, arguments, arrays)
     if isinstance(done, str):
         return done
     # the first step warms up, and so is not timed, but it is one of the steps
     seconds = sum(done["seconds"]) * STEPS / len(done["seconds"])
     sent = math.nan if done["bytes"] is None else done["bytes"] * STEPS
-    return Cost(_told(problem, network, np.array(done["centres"]).ravel()), seconds, sent, STEPS)
+    return Cost(
+        _predicted(problem, network, np.array(done["centres"]).ravel()), seconds, sent, STEPS
+    )
 
 
 _NOBODY = "nobody"
@@ -243,32 +216,34 @@ def ways(fetch: bool) -> dict[str, Way]:
 # --- Work -----------------------------------------------------------------------------------------
 
 
-def _units(settings: Settings) -> list[Unit]:
+def units(settings: Settings) -> list[Unit]:
+    """Return the units."""
     asked: dict[Loans, Path | None] = {STAND_IN: None}
     large = TABLES[-1]
     if settings.full and (file := settings.file(large.name, SUFFIXES)):
         asked[large] = file
-    units = []
-    for table, path in asked.items():
-        if not settings.wants(table.name):
-            continue
-        repeats = settings.runs(20 if path is None else 3, 1)
-        units += [
-            Unit(
-                f"{table.name} {name} parties={parties} full={settings.full} r={repeat}",
-                partial(measure, table, path, name, parties, repeat, settings.full),
-            )
-            for repeat in range(repeats)
-            for name, way in ways(False).items()
-            for parties in way.parties
-        ]
-    return units
+    return [
+        unit
+        for table, path in asked.items()
+        if settings.wants(table.name)
+        for repeat in range(settings.runs(20 if path is None else 3, 1))
+        for name, way in ways(False).items()
+        for unit in units_of(
+            measure,
+            table=[table],
+            file=[path],
+            name=[name],
+            parties=way.parties,
+            fetch=[settings.full],
+            repeat=[repeat],
+        )
+    ]
 
 
 def measure(
     table: Loans, file: Path | None, name: str, parties: int, repeat: int, fetch: bool
 ) -> list[TidyRow]:
-    """Learn one way from one split; one row, in which `skipped` says why if it could not be."""
+    """Train one way on one split; one row, in which `skipped` says why if it could not be."""
     way = ways(fetch)[name]
     whole = split(table, file, repeat)
     problem = replace(whole, silos=tuple(whole.train[i::parties] for i in range(parties)))
@@ -279,102 +254,54 @@ def measure(
         "repeat": repeat,
         "protects": way.protects,
         "others_see": way.others_see,
-        "seconds": None,
-        "bytes": None,
-        "rounds": None,
-        "accuracy": None,
-        "auc": None,
-        "skipped": None,
+        **dict.fromkeys(("seconds", "bytes", "rounds", "accuracy", "auc", "skipped")),
     }
-    cost = way.learn(problem)
+    cost = way.train(problem)
     if isinstance(cost, str):
         return [row | {"skipped": cost}]
-    return [row | _measured(cost, problem)]
-
-
-def _measured(cost: Cost, problem: Problem) -> dict[str, Value]:
-    from sklearn.metrics import roc_auc_score
-
-    truth = problem.labels(problem.test)
-    return {
+    measured: dict[str, Value] = {
         "seconds": cost.seconds,
         "bytes": None if math.isnan(cost.sent) else cost.sent,
         "rounds": cost.rounds,
-        "accuracy": float((cost.told.argmax(axis=1) == truth).mean()),
-        "auc": float(roc_auc_score(truth, cost.told[:, 1])),
     }
+    return [row | measured | auc_and_accuracy(cost.predicted, problem.labels(problem.test))]
 
 
 # --- What is shown --------------------------------------------------------------------------------
 
-_BY = ("dataset", "method", "parties")
-_SHOWN = ("accuracy", "auc", "seconds", "bytes", "rounds")
+
+def figures(rows: Sequence[TidyRow], out: Path) -> list[Path]:
+    """Write what the rows show."""
+    by = ("dataset", "method", "parties")
+    cells = tidy.cells_of(rows, by, "accuracy", "auc", "seconds", "bytes", "rounds")
+    page = tidy.write_page(out / "learning.md", _page(rows, cells))
+    return [page, tidy.write_table(out / "learning.csv", cells)]
 
 
-def _figures(rows: Sequence[TidyRow], out: Path) -> list[Path]:
-    means = {name: means_of(rows, _BY, name) for name in _SHOWN}
-    page = write_page(out / "learning.md", _page(rows, means))
-    return [page, write_table(out / "learning.csv", table_of(_BY, means))]
-
-
-def _page(rows: Sequence[TidyRow], means: Mapping[str, Means]) -> list[str]:
-    about = {(row["method"]): (row["protects"], row["others_see"]) for row in rows}
-    lines = prose("learning", steps=STEPS, rate=RATE, rounds=_ROUNDS, local_steps=_LOCAL_STEPS)
-    for dataset in dict.fromkeys(row["dataset"] for row in rows):
-        headings = ("Way", "Parties", "Private for", "Others see beside the answer", "Accuracy")
-        lines += [
-            "",
-            f"## {dataset}",
-            "",
-            *markdown(
-                (*headings, "AUC", "Seconds", "Bytes", "Rounds"),
-                (_line(key, means, about) for key in means["accuracy"] if key[0] == dataset),
-            ),
-        ]
-        lines += _same_splits(rows, dataset)
-    skipped = {
-        f"{row['method']} of {row['dataset']}: {row['skipped']}"
-        for row in rows
-        if row["skipped"] not in (None, _ENOUGH)
-    }
-    if skipped:
-        lines += ["", "Not measured: " + "; ".join(sorted(skipped)) + "."]
+def _page(rows: Sequence[TidyRow], cells: Sequence[Cell]) -> list[str]:
+    about = {row["method"]: {n: row[n] for n in ("protects", "others_see")} for row in rows}
+    shown = [{**cell, **about[cell["method"]], "sent": _bytes(cell["bytes"])} for cell in cells]
+    lines = tidy.prose("learning", steps=STEPS, rate=RATE, rounds=_ROUNDS, local_steps=_LOCAL_STEPS)
+    for dataset in dict.fromkeys(str(row["dataset"]) for row in rows):
+        of_table = (cell for cell in shown if cell["dataset"] == dataset)
+        lines += tidy.prose("learning-table", of_table, dataset=dataset)
+        lines += _same_splits([row for row in rows if row["dataset"] == dataset])
+    untried = [row for row in rows if row["skipped"] != _ENOUGH]
+    lines += tidy.not_measured(untried, "{method} of {dataset}: {skipped}")
     return [*lines, "", "Made by `cloister experiments run learning --full`."]
 
 
-def _line(
-    key: Key, means: Mapping[str, Means], about: Mapping[Value, tuple[Value, Value]]
-) -> tuple[object, ...]:
-    """Return one row of the table of a data set."""
-    sent = means["bytes"].get(key)
-    return (
-        *key[1:],
-        *about[key[1]],
-        f"{means['accuracy'][key]:.3f}",
-        f"{means['auc'][key]:.3f}",
-        f"{means['seconds'][key].mean:.3g}",
-        "-" if sent is None else _bytes(sent.mean),
-        f"{means['rounds'][key].mean:.0f}",
-    )
-
-
-def _same_splits(rows: Sequence[TidyRow], dataset: Value) -> list[str]:
-    """Return what the clear tells on the splits on which shares were measured."""
-    shared = {
-        row["repeat"]: number(row, "accuracy")
-        for row in rows
-        if row["dataset"] == dataset
-        and str(row["method"]).startswith("full MPC")
-        and row["accuracy"] is not None
-    }
+def _same_splits(rows: Sequence[TidyRow]) -> list[str]:
+    """Return how accurate the model in the clear is on the splits on which shares were measured."""
+    accuracy = [row for row in rows if row["accuracy"] is not None]
+    shared = {r["repeat"]: r for r in accuracy if str(r["method"]).startswith("full MPC")}
+    clear = {r["repeat"]: r for r in accuracy if r["method"] == "in the clear"}
     if not shared:
         return []
-    clear = {
-        row["repeat"]: number(row, "accuracy")
-        for row in rows
-        if row["dataset"] == dataset and row["method"] == "in the clear"
-    }
-    apart = max(abs(clear[repeat] - accuracy) for repeat, accuracy in shared.items())
+    apart = max(
+        abs(tidy.number(clear[repeat], "accuracy") - tidy.number(row, "accuracy"))
+        for repeat, row in shared.items()
+    )
     return [
         "",
         f"Shares are measured on {len(shared)} splits. On these their accuracy and that in the "
@@ -382,18 +309,10 @@ def _same_splits(rows: Sequence[TidyRow], dataset: Value) -> list[str]:
     ]
 
 
-def _bytes(sent: float) -> str:
+def _bytes(sent: MeanOf | None) -> str | None:
+    if sent is None:
+        return None
     for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if sent >= size:
-            return f"{sent / size:.3g} {unit}"
-    return f"{sent:.0f} B"
-
-
-LEARNING = Experiment(
-    "learning",
-    "one logistic regression in the clear, by federated learning, secure sum + DP, and full MPC",
-    _units,
-    _figures,
-    seconds_small=10,
-    seconds_full=20 * 60,
-)
+        if sent.mean >= size:
+            return f"{sent.mean / size:.3g} {unit}"
+    return f"{sent.mean:.0f} B"

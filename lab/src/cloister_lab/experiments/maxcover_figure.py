@@ -15,21 +15,19 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from cloister.randomness import public_generator
-from cloister.schema import Column, Schema
 from cloister.task import Floats
 from cloister.tasks.clustering.auto import Auto
 from cloister.tasks.clustering.kmeans import FastLloyd
 from cloister_lab.curator.max_cover import MaxCover
-from cloister_lab.experiments.datasets import Dataset, load
+from cloister_lab.experiments.datasets import Dataset, load, plain_schema
 from cloister_lab.experiments.figures import draw_panels, panels_of
-from cloister_lab.experiments.records import TidyRow, means_of, write_table
-from cloister_lab.experiments.run import Experiment, Settings, Unit
+from cloister_lab.experiments.records import TidyRow, cells_of, write_table
+from cloister_lab.experiments.run import Settings, Unit, units_of
 from cloister_lab.experiments.sweep import loaded, release
 from cloister_lab.metrics import nicv
 from cloister_lab.tasks.balcan import Balcan
@@ -60,10 +58,7 @@ class Images:
 
     def dataset(self) -> Dataset:
         """Read the table."""
-        columns = tuple(
-            Column(name=f"x{j}", type="number", min=0.0, max=255.0) for j in range(28 * 28)
-        )
-        schema = Schema(dataset=self.name, unit="row", columns=columns)
+        schema = plain_schema(self.name, [f"x{j}" for j in range(28 * 28)], [(0.0, 255.0)])
         return load(self.name, data_dir=self.data_dir, schema=schema, nominal_n=10_000)
 
 
@@ -85,29 +80,29 @@ class Gaussians:
         means = rng.uniform(20, 80, (self.n_clusters, self.n_features))
         label = np.arange(self.n_samples) % self.n_clusters
         values = means[label] + rng.normal(0, 10, (self.n_samples, self.n_features))
-        columns = tuple(
-            Column(name=f"x{j}", type="number", min=0.0, max=100.0) for j in range(self.n_features)
-        )
-        schema = Schema(dataset=self.name, unit="row", columns=columns)
+        names = [f"x{j}" for j in range(self.n_features)]
+        schema = plain_schema(self.name, names, [(0.0, 100.0)])
         records = schema.grid().encode(values)
         return Dataset(self.name, schema, records, self.n_clusters, self.n_samples)
 
 
-def _units(settings: Settings) -> list[Unit]:
+def units(settings: Settings) -> list[Unit]:
+    """Return the units."""
     sources: list[Images | Gaussians] = [Gaussians(20_000 if settings.full else 2_000)]
     images = settings.file(IMAGES, (".npz",))
     if settings.full and images:
         sources.append(Images(images.parent))
     return [
-        Unit(
-            f"{source.name} {method} k={k} r={repeat}",
-            partial(objective, source, method, k, repeat),
-        )
+        unit
         for source in sources
         if settings.wants(source.name)
-        for k in (_KS[source.name] if settings.full else (8, 64))
-        for repeat in range(settings.runs(_REPEATS, 1))
-        for method in METHODS
+        for unit in units_of(
+            objective,
+            source=[source],
+            k=_KS[source.name] if settings.full else (8, 64),
+            repeat=range(settings.runs(_REPEATS, 1)),
+            method=METHODS,
+        )
     ]
 
 
@@ -152,39 +147,21 @@ def _centres(data: Dataset, method: str, seed: int) -> Floats:
     return release(data, method, EPSILON, seed, silos=1).centres
 
 
-def _draw(rows: Sequence[TidyRow], out: Path) -> list[Path]:
+def figures(rows: Sequence[TidyRow], out: Path) -> list[Path]:
     """Draw a panel for each table, and write the means."""
-    means = means_of(rows, ("dataset", "n_samples", "n_features", "method", "k"), "nicv")
-    panels = panels_of(means, lambda k: f"{k[0]}, N = {k[1]}, {k[2]} columns", lambda k: str(k[3]))
-    table: list[TidyRow] = [
-        {
-            "dataset": dataset,
-            "n_samples": n,
-            "method": method,
-            "k": k,
-            "nicv": mean.mean,
-            "half_width": mean.half_or_none,
-            "runs": mean.runs,
-        }
-        for (dataset, n, _, method, k), mean in means.items()
-    ]
+    by = ("dataset", "n_samples", "n_features", "method", "k")
+    cells = cells_of(rows, by, "nicv")
+    panel = "{dataset}, N = {n_samples}, {n_features} columns"
     figure = draw_panels(
         out / "maxcover.png",
-        panels,
+        panels_of(cells, panel, "{method}", "k", "nicv"),
         title="Max cover: objective by number of clusters",
         x_label="k",
         y_label="objective / N, mean and 95 % interval",
         x_log=True,
         note=f"ε = {EPSILON:g}; lloyd has no privacy",
     )
-    return [figure, write_table(out / "means.csv", table)]
-
-
-MAX_COVER = Experiment(
-    name="maxcover",
-    what="Max cover's figure: objective by k on MNIST's test images and 64 Gaussians",
-    units=_units,
-    figures=_draw,
-    seconds_small=10,
-    seconds_full=800,
-)
+    shown = ("dataset", "n_samples", "method", "k", "nicv", "half_width", "runs")
+    table = [{**cell, "half_width": cell["nicv"].half_or_none} for cell in cells]
+    means = [{name: row[name] for name in shown} for row in table]
+    return [figure, write_table(out / "means.csv", means)]

@@ -11,6 +11,7 @@ References
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 
@@ -145,16 +146,8 @@ def separation(
 ) -> float:
     """Return the degree of separation J* of two normal clusters along their best projection.
 
-    Parameters
-    ----------
-    first_mean, second_mean : ndarray of shape (n_features,)
-    first_covariance, second_covariance : ndarray of shape (n_features, n_features)
-
-    Returns
-    -------
-    float in [-1, 1)
-        The gap between the middle 95 % of both projections over the length they span together;
-        negative where they overlap. [QJ06b]_ section 2.
+    It is the gap between the middle 95 % of both projections over the length they span together,
+    in [-1, 1), negative where they overlap; [QJ06b]_ section 2.
 
     Notes
     -----
@@ -168,13 +161,10 @@ def separation(
 
 def nearest_separations(means: Floats, covariances: Floats) -> Floats:
     """Return J* of each cluster and its nearest neighbour, shape (n_clusters,)."""
-    k = len(means)
-    pairs = np.full((k, k), np.inf)
-    for i in range(k):
-        for j in range(i):
-            pairs[i, j] = pairs[j, i] = separation(
-                means[i], covariances[i], means[j], covariances[j]
-            )
+    pairs = np.full((len(means), len(means)), np.inf)
+    for i, j in combinations(range(len(means)), 2):
+        apart = separation(means[i], covariances[i], means[j], covariances[j])
+        pairs[i, j] = pairs[j, i] = apart
     nearest: Floats = pairs.min(axis=1)
     return nearest
 

@@ -12,24 +12,23 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cloister.jobs import make_plan
 from cloister.privacy.budget import Budget
 from cloister.privacy.noise import DiscreteNoise
 from cloister.protocol.aggregator import Aggregator
 from cloister.protocol.client import Client
-from cloister.protocol.session import run_rounds
+from cloister.protocol.session import Transport, run_rounds
 from cloister.randomness import new_key
 from cloister.secagg.masks import GroupMask
 from cloister.transports.mpi import MpiTransport, hand_out, serve, world
 from cloister_lab.experiments.datasets import Dataset, min_max
-from cloister_lab.experiments.sweep import TASKS
+from cloister_lab.experiments.sweep import TASKS, plan_for
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Comm
@@ -41,44 +40,33 @@ JOBS = 20
 class Counted:
     """A transport that adds up the bytes of what it carries."""
 
-    def __init__(self, transport: MpiTransport) -> None:
+    def __init__(self, transport: Transport) -> None:
         self._transport = transport
         self.total = 0
 
-    def exchange(self, frames: Mapping[str, bytes]) -> dict[str, bytes]:
+    def exchange(self, frames: Mapping[str, bytes]) -> Mapping[str, bytes]:
         """Carry frames, and count them and their answers."""
         answers = self._transport.exchange(frames)
         self.total += sum(map(len, frames.values())) + sum(map(len, answers.values()))
         return answers
 
 
-def main(words: Sequence[str]) -> None:
+def main(file: str, method: str) -> None:
     """Play one rank in some jobs, one after the other."""
     comm = world()
-    with np.load(Path(words[0]), allow_pickle=False) as archive:
+    with np.load(Path(file), allow_pickle=False) as archive:
         data = min_max(archive["X"], "synth", len(archive["centres"]))
-    seconds: list[float] = []
-    sizes: list[int] = []
-    for _ in range(JOBS):
-        for duration, size in _job(comm, data, words[1]):
-            seconds.append(duration)
-            sizes.append(size)
+    rounds = [measured for _ in range(JOBS) for measured in _job(comm, data, method)]
     if comm.rank == 0:
+        seconds, sizes = zip(*rounds, strict=True)
         sys.stdout.write(json.dumps({"seconds": seconds, "bytes": sizes}) + "\n")
 
 
 def _job(comm: Comm, data: Dataset, method: str) -> list[tuple[float, int]]:
     """Run a job; return the seconds and bytes of its rounds at the aggregator."""
     silos = [f"silo-{index}" for index in range(comm.size - 1)]
-    plan = make_plan(
-        TASKS[method],
-        data.schema,
-        silos,
-        budget=Budget(EPSILON, data.delta),
-        nominal_n=data.nominal_n,
-        n_clusters=data.n_clusters,
-        public_seed=0,
-    )
+    budget = Budget(EPSILON, data.delta)
+    plan = plan_for(TASKS[method], data, budget, 0, len(silos), n_clusters=data.n_clusters)
     plan = replace(plan, run_id=hand_out(comm, bytes.fromhex(plan.run_id), 0).hex())
     if comm.rank:
         key = hand_out(comm, new_key(), 1)
@@ -100,4 +88,4 @@ def _job(comm: Comm, data: Dataset, method: str) -> list[tuple[float, int]]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(*sys.argv[1:3])

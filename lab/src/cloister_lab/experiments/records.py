@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from string import Formatter
+from typing import TYPE_CHECKING, Any
 
 from cloister.errors import DataError
 
@@ -28,7 +29,7 @@ Key = tuple[Value, ...]
 """Values of some columns, on which rows agree."""
 
 _TEXT = ("unit", "dataset", "method", "commit", "version", "stamp", "machine", "plan_digest")
-"""Columns that may look like numbers and are none."""
+"""Columns of text, even where it looks like a number."""
 
 
 def machine_kind() -> str:
@@ -53,13 +54,7 @@ def commit() -> str:
 
 
 def load_tidy(path: Path) -> list[TidyRow]:
-    """Read rows; a last line that was cut off is taken out of the file.
-
-    Returns
-    -------
-    list of mapping
-        Numbers as `int` or `float`, an empty field as None, all else as `str`.
-    """
+    """Read rows, an empty field as None; a last line that was cut off is removed from the file."""
     import pandas as pd
 
     content = path.read_bytes() if path.exists() else b""
@@ -79,13 +74,7 @@ def load_tidy(path: Path) -> list[TidyRow]:
 
 
 def append_tidy(path: Path, rows: Sequence[TidyRow]) -> None:
-    """Add rows to a file in one write.
-
-    Raises
-    ------
-    DataError
-        If the file has other columns.
-    """
+    """Add rows to a file in one write; a `DataError` if it has other columns."""
     import pandas as pd
 
     if not rows:
@@ -103,13 +92,13 @@ def append_tidy(path: Path, rows: Sequence[TidyRow]) -> None:
         file.write(frame.to_csv(None, index=False, header=new, lineterminator="\n"))
 
 
-def write_table(path: Path, rows: Sequence[TidyRow]) -> Path:
-    """Write rows anew, as a CSV with six digits of each number; return its path."""
+def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
+    """Write rows anew, as a CSV with six digits of each number or mean; return its path."""
     _frame(rows).map(_rounded).to_csv(path, index=False, lineterminator="\n")
     return path
 
 
-def _frame(rows: Iterable[TidyRow]) -> DataFrame:
+def _frame(rows: Iterable[Mapping[str, Any]]) -> DataFrame:
     """Return rows as they are: whole numbers with gaps between them stay whole."""
     import pandas as pd
 
@@ -122,8 +111,9 @@ def _rows(frame: DataFrame) -> list[TidyRow]:
     return found
 
 
-def _rounded(value: Value) -> Value:
-    return float(f"{value:.6g}") if isinstance(value, float) else value
+def _rounded(value: Value | MeanOf) -> Value:
+    plain = value.mean if isinstance(value, MeanOf) else value
+    return float(f"{plain:.6g}") if isinstance(plain, float) else plain
 
 
 # --- Numbers and means ----------------------------------------------------------------------------
@@ -131,46 +121,45 @@ def _rounded(value: Value) -> Value:
 
 @dataclass(frozen=True)
 class MeanOf:
-    """A mean over rows, with a 95 % interval of it (Student's t)."""
+    """A mean over rows, with a 95 % confidence interval (Student's t).
+
+    Parameters
+    ----------
+    error : float
+        Standard error; NaN for one row.
+    """
 
     mean: float
     error: float
-    """Standard error; NaN for one row."""
     runs: int
 
     @property
     def half(self) -> float:
-        """Half the width of the interval; NaN for one row."""
+        """Margin of error; NaN for one row."""
         from scipy.special import stdtrit
 
         return float(stdtrit(self.runs - 1, 0.975)) * self.error
 
     @property
     def half_or_none(self) -> float | None:
-        """Half the width as a field of a row: empty where it is not known."""
+        """Margin of error as a field of a row: empty where it is not known."""
         return None if math.isnan(self.half) else self.half
 
     def __format__(self, digits: str) -> str:
-        """Return the mean, and half the width after ±, in a format such as ``.3f``."""
+        """Return the mean, and the margin of error after ±, in a format such as ``.3f``."""
         shown = format(self.mean, digits)
         return shown if math.isnan(self.half) else f"{shown} ± {format(self.half, digits)}"
 
 
 Means = Mapping[Key, MeanOf]
+Cell = dict[str, Any]
+"""Values on which rows agree, how many there are (``runs``), and means of other columns."""
 
 
 def means_of(rows: Iterable[TidyRow], by: Sequence[str], column: str) -> dict[Key, MeanOf]:
-    """Average a column over all rows that agree in some others.
+    """Average a column over all rows that agree in some others, in the order of their first row.
 
-    Parameters
-    ----------
-    rows : iterable of mapping
-        Those in which the column is empty are left out.
-
-    Returns
-    -------
-    dict
-        Values of the columns in `by`, in the order of their first row, to the mean.
+    Rows in which the column is empty are left out.
     """
     import numpy as np
 
@@ -189,20 +178,32 @@ def means_of(rows: Iterable[TidyRow], by: Sequence[str], column: str) -> dict[Ke
     }
 
 
+def cells_of(rows: Iterable[TidyRow], by: Sequence[str], *columns: str) -> list[Cell]:
+    """Return the means of some columns for each combination of values that has the first one.
+
+    Returns
+    -------
+    list of dict
+        Values of the columns in `by`, ``runs``, and each mean, or None where a column is empty.
+    """
+    rows = list(rows)
+    means = {column: means_of(rows, by, column) for column in columns}
+    return [
+        {
+            **dict(zip(by, key, strict=True)),
+            "runs": first.runs,
+            **{column: of.get(key) for column, of in means.items()},
+        }
+        for key, first in means[columns[0]].items()
+    ]
+
+
 def paired(
     rows: Iterable[TidyRow], by: Sequence[str], column: str, method: str, other: str
 ) -> dict[Key, MeanOf]:
-    """Return the mean difference of a column between two methods, over the same repeats.
+    """Return the mean difference of a column, `method` less `other`, over the same repeats.
 
-    Parameters
-    ----------
-    rows : iterable of mapping
-        With columns ``method`` and ``repeat``.
-    by : sequence of str
-        As of :func:`means_of`.
-    column : str
-    method, other : str
-        What is taken away from is `method`. Keys with fewer than two repeats of both are left out.
+    Keys with fewer than two repeats of both methods are left out.
     """
     found: dict[str, dict[Key, float]] = {method: {}, other: {}}
     for row in rows:
@@ -217,20 +218,55 @@ def paired(
     return {key: mean for key, mean in means_of(apart, by, "apart").items() if mean.runs > 1}
 
 
-def table_of(by: Sequence[str], means: Mapping[str, Means]) -> list[TidyRow]:
-    """Return a row for each key of the first of some means: its values, runs, and each mean."""
-    first = next(iter(means.values()))
-    return [
-        {
-            **dict(zip(by, key, strict=True)),
-            "runs": mean.runs,
-            **{name: of[key].mean if key in of else None for name, of in means.items()},
-        }
-        for key, mean in first.items()
-    ]
-
-
 def number(row: TidyRow, column: str) -> float:
     """Return a number of a row; NaN where the field is empty."""
     value = row[column]
     return math.nan if value is None else float(value)
+
+
+# --- Pages ----------------------------------------------------------------------------------------
+
+
+class _Shown(Formatter):
+    """Formats fields of a row; what is missing, or has a missing part, is a dash."""
+
+    def get_field(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        head = name.split(".")[0]
+        return (None, head) if kwargs[head] is None else super().get_field(name, args, kwargs)
+
+    def format_field(self, value: Any, spec: str) -> str:
+        return "-" if value is None else str(super().format_field(value, spec))
+
+
+def prose(name: str, rows: Iterable[Mapping[str, Any]] = (), **values: object) -> list[str]:
+    """Return the lines of a page: those of a file beside this package, filled in.
+
+    A line that begins with ``| {`` is the format of a table's row, and stands for all `rows`; any
+    other has formats of `values`. A field that is None is shown as a dash.
+    """
+    show = _Shown().vformat
+    lines: list[str] = []
+    for line in (Path(__file__).parent / "pages" / f"{name}.md").read_text("utf-8").splitlines():
+        filled = rows if line.startswith("| {") else [values]
+        lines += [text for row in filled for text in show(line, (), row).split("\n")]
+    return lines
+
+
+def markdown(rows: Sequence[Mapping[str, str]]) -> list[str]:
+    """Return the lines of a table of texts under the names of the first row's fields."""
+    headings = list(rows[0]) if rows else []
+    lines = [headings, ["---"] * len(headings), *(row.values() for row in rows)]
+    return ["| " + " | ".join(line) + " |" for line in lines]
+
+
+def write_page(path: Path, lines: Iterable[str], *, stamped: bool = True) -> Path:
+    """Write a page of results, with the stamp at its end unless its text has it."""
+    ends = ["", f"({STAMP})", ""] if stamped else [""]
+    path.write_text("\n".join([*lines, *ends]), "utf-8")
+    return path
+
+
+def not_measured(rows: Iterable[TidyRow], label: str = "{method}: {skipped}") -> list[str]:
+    """Return the lines that say what was skipped and why."""
+    skipped = sorted({label.format_map(row) for row in rows if row["skipped"]})
+    return ["", "Not measured: " + "; ".join(skipped) + "."] if skipped else []

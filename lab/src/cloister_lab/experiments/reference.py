@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 from cloister_lab.experiments.records import MeanOf, Means, load_tidy, number
@@ -12,23 +13,21 @@ from cloister_lab.experiments.records import MeanOf, Means, load_tidy, number
 EPSILONS = (0.1, 0.25, 0.5, 0.75, 1.0)
 
 _FIGURES = load_tidy(Path(__file__).with_suffix(".csv"))
+_DATASETS = tuple(dict.fromkeys(str(row["dataset"]) for row in _FIGURES))
 
 
-def _by_dataset(column: str) -> dict[str, tuple[float, ...]]:
-    names = dict.fromkeys(str(row["dataset"]) for row in _FIGURES)
-    return {
-        name: tuple(number(row, column) for row in _FIGURES if row["dataset"] == name)
-        for name in names
-    }
+def _figures(name: str, *columns: str) -> list[tuple[float, ...]]:
+    return [tuple(number(r, c) for c in columns) for r in _FIGURES if r["dataset"] == name]
 
 
-PUBLISHED: Mapping[str, tuple[float, ...]] = _by_dataset("published")
+PUBLISHED: Mapping[str, tuple[float, ...]] = {
+    name: tuple(mean for (mean,) in _figures(name, "published")) for name in _DATASETS
+}
 """Mean NICV of the published code (github.com/D-Diaa/FastLloyd, commit of 2025-06-14, run as it
 is), at each of `EPSILONS`."""
 
-INDEPENDENT: Mapping[str, tuple[tuple[float, float], ...]] = {
-    name: tuple(zip(means, _by_dataset("independent_error")[name], strict=True))
-    for name, means in _by_dataset("independent").items()
+INDEPENDENT: Mapping[str, tuple[tuple[float, ...], ...]] = {
+    name: tuple(_figures(name, "independent", "independent_error")) for name in _DATASETS
 }
 """Mean NICV and its standard error of an independent floating-point FastLloyd with fresh noise in
 every run (the published code draws the same noise in the first round of every run)."""
@@ -96,28 +95,33 @@ def check_means(nicv: Means) -> Verdict:
         for index, epsilon in enumerate(EPSILONS)
         if (found := nicv.get((dataset, "fastlloyd", epsilon)))
     )
-    bars = []
-    if cells:
-        good = sum(cell.verdict != "MISSED" for cell in cells)
-        bars.append(
-            Bar(f"every cell is close or better: {good} of {len(cells)}", good == len(cells))
-        )
+    return Verdict(cells, (*_bars_of_cells(cells), *_bars_of_order(nicv)))
+
+
+def _bars_of_cells(cells: Sequence[CellCheck]) -> Iterator[Bar]:
+    """Yield whether every cell holds and, once all are there, whether their mean does."""
+    if not cells:
+        return
+    good = sum(cell.verdict != "MISSED" for cell in cells)
+    yield Bar(f"every cell is close or better: {good} of {len(cells)}", good == len(cells))
+    if len(cells) == len(PUBLISHED) * len(EPSILONS):
         average = math.exp(sum(math.log(cell.ratio) for cell in cells) / len(cells))
-        if len(cells) == len(PUBLISHED) * len(EPSILONS):
-            low, high = GEOMETRIC_MEAN
-            text = f"geometric mean of {len(cells)} ratios is in [{low}, {high}]: {average:.4f}"
-            bars.append(Bar(text, low <= average <= high))
-    for dataset in ORDER_DATASETS:
+        low, high = GEOMETRIC_MEAN
+        text = f"geometric mean of {len(cells)} ratios is in [{low}, {high}]: {average:.4f}"
+        yield Bar(text, low <= average <= high)
+
+
+def _bars_of_order(nicv: Means) -> Iterator[Bar]:
+    """Yield whether FastLloyd loses to no other method."""
+    for dataset, method in product(ORDER_DATASETS, ("glloyd", "sulloyd")):
         fast = nicv.get((dataset, "fastlloyd", ORDER_EPSILON))
-        for method in ("glloyd", "sulloyd"):
-            other = nicv.get((dataset, method, ORDER_EPSILON))
-            if fast and other:
-                text = (
-                    f"fastlloyd <= {method} on {dataset} at epsilon {ORDER_EPSILON}: "
-                    f"{fast.mean:.4g}, {other.mean:.4g}"
-                )
-                bars.append(Bar(text, fast.mean <= other.mean))
-    return Verdict(cells, tuple(bars))
+        other = nicv.get((dataset, method, ORDER_EPSILON))
+        if fast and other:
+            text = (
+                f"fastlloyd <= {method} on {dataset} at epsilon {ORDER_EPSILON}: "
+                f"{fast.mean:.4g}, {other.mean:.4g}"
+            )
+            yield Bar(text, fast.mean <= other.mean)
 
 
 def _check_cell(dataset: str, index: int, found: MeanOf) -> CellCheck:
@@ -130,12 +134,5 @@ def _check_cell(dataset: str, index: int, found: MeanOf) -> CellCheck:
         verdict = "within 3 standard errors"
     else:
         verdict = "MISSED"
-    return CellCheck(
-        dataset,
-        EPSILONS[index],
-        found.mean,
-        sem,
-        published,
-        found.mean / published,
-        verdict,
-    )
+    ratio = found.mean / published
+    return CellCheck(dataset, EPSILONS[index], found.mean, sem, published, ratio, verdict)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,10 @@ from cloister.randomness import public_generator
 from cloister.schema import Schema, catalogue_schema
 from cloister.task import Floats, Records
 from cloister.tasks.patterns.apriori import Apriori
+from cloister_lab.experiments import records as tidy
 from cloister_lab.experiments.figures import draw_panels, panels_of
-from cloister_lab.experiments.records import Means, TidyRow, means_of, table_of, write_table
-from cloister_lab.experiments.run import Experiment, Settings, Unit, markdown, prose, write_page
+from cloister_lab.experiments.records import Key, TidyRow
+from cloister_lab.experiments.run import Settings, Unit, units_of
 
 EPSILONS = (0.1, 0.5, 1.0, 2.0, 4.0)
 MIN_SUPPORT = 0.01
@@ -36,12 +37,16 @@ METHODS: Mapping[str, Mapping[str, Any]] = {
 }
 """Options of the task, by the name of the method."""
 
-TARGETS = {("groceries", "sizes 1-2", 1.0): 0.75}
+TARGETS: Mapping[Key, float] = {("groceries", "sizes 1-2", 1.0): 0.75}
 """F1 of sets of 1 and 2 items to be reached."""
 
 _FILE, _MADE_UP = "groceries", "made-up"
 _SILOS = 3
 _ITEMS, _BASKETS = 150, 20_000
+
+
+Sets = Mapping[int, set[tuple[int, ...]]]
+"""Frequent sets of items by their size."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,21 +63,22 @@ class Table:
         return found
 
 
-def _units(settings: Settings) -> list[Unit]:
-    epsilons = EPSILONS if settings.full else (1.0,)
+def units(settings: Settings) -> list[Unit]:
+    """Return the units."""
     file = settings.file(_FILE, (".txt.gz",))
-    tables: dict[str, Path | None] = {_MADE_UP: None}
-    if file is not None:
-        tables = {_FILE: file, **tables}
+    found: dict[str, Path | None] = {_FILE: file} if file else {}
     return [
-        Unit(
-            f"{name} {method} epsilons={','.join(map(str, epsilons))} r={repeat}",
-            partial(measure, name, path, method, repeat, epsilons),
-        )
-        for name, path in tables.items()
+        unit
+        for name, path in {**found, _MADE_UP: None}.items()
         if settings.wants(name)
-        for repeat in range(settings.runs(20, 2))
-        for method in METHODS
+        for unit in units_of(
+            measure,
+            name=[name],
+            file=[path],
+            repeat=range(settings.runs(20, 2)),
+            method=METHODS,
+            epsilons=[EPSILONS if settings.full else (1.0,)],
+        )
     ]
 
 
@@ -113,13 +119,11 @@ def measure(
     return rows
 
 
-def _scores(
-    found: Mapping[str, Floats], truth: Mapping[int, set[tuple[int, ...]]], exact: Floats
-) -> dict[str, float | None]:
+def _scores(found: Mapping[str, Floats], truth: Sets, exact: Floats) -> dict[str, float | None]:
     """Return F1 by size, the error of supports, and how far intervals cover exact supports."""
     sets = [tuple(int(i) for i in row if i >= 0) for row in found["sets"]]
     shown = found["support"] >= MIN_SUPPORT
-    told = {
+    released = {
         size: {s for s, frequent in zip(sets, shown, strict=True) if frequent and len(s) == size}
         for size in truth
     }
@@ -127,23 +131,19 @@ def _scores(
     big = exact >= MIN_SUPPORT
     inside = np.abs(found["counted"] - exact) <= found["half_width"]
     return {
-        "f1": _f1(told, truth, (1, 2)),
-        "f1_items": _f1(told, truth, (1,)),
-        "f1_pairs": _f1(told, truth, (2,)),
-        "f1_triples": _f1(told, truth, (3,)) if largest > 2 else None,
+        "f1": _f1(released, truth, (1, 2)),
+        "f1_items": _f1(released, truth, (1,)),
+        "f1_pairs": _f1(released, truth, (2,)),
+        "f1_triples": _f1(released, truth, (3,)) if largest > 2 else None,
         "error": float((np.abs(found["support"] - exact)[big] / exact[big]).mean()),
         "covers": float(inside.mean()),
         "covers_shown": float(inside[shown].mean()) if shown.any() else None,
     }
 
 
-def _f1(
-    told: Mapping[int, set[tuple[int, ...]]],
-    truth: Mapping[int, set[tuple[int, ...]]],
-    sizes: Sequence[int],
-) -> float:
-    right = sum(len(told[size] & truth[size]) for size in sizes)
-    return 2 * right / max(1, sum(len(told[size]) + len(truth[size]) for size in sizes))
+def _f1(released: Sets, truth: Sets, sizes: Sequence[int]) -> float:
+    right = sum(len(released[size] & truth[size]) for size in sizes)
+    return 2 * right / max(1, sum(len(released[size]) + len(truth[size]) for size in sizes))
 
 
 # --- Tables ---------------------------------------------------------------------------------------
@@ -189,7 +189,7 @@ def exact_supports(held: NDArray[np.bool_], sets: Floats) -> Floats:
 
 
 @lru_cache(maxsize=2)
-def frequent(name: str, file: Path | None) -> dict[int, set[tuple[int, ...]]]:
+def frequent(name: str, file: Path | None) -> Sets:
     """Return all frequent sets of 1 to 3 items, exactly."""
     held = (made_up_table() if file is None else groceries(file)).held
     least = MIN_SUPPORT * len(held)
@@ -207,54 +207,25 @@ def frequent(name: str, file: Path | None) -> dict[int, set[tuple[int, ...]]]:
 
 # --- What is shown --------------------------------------------------------------------------------
 
-_BY = ("dataset", "method", "epsilon")
-_COLUMNS = {
-    "f1": "F1, sizes 1-2",
-    "f1_items": "items",
-    "f1_pairs": "pairs",
-    "f1_triples": "triples",
-    "error": "error",
-    "covers": "covered, all counted",
-    "covers_shown": "covered, shown",
-    "seconds": "seconds",
-}
+_SCORES = ("f1", "f1_items", "f1_pairs", "f1_triples", "error", "covers", "covers_shown")
 
 
-def _figures(rows: Sequence[TidyRow], out: Path) -> list[Path]:
-    means = {column: means_of(rows, _BY, column) for column in _COLUMNS}
-    table = table_of(_BY, {name: of for name, of in means.items() if name != "seconds"})
-    panels = panels_of(means["f1"], lambda key: str(key[0]), lambda key: str(key[1]))
+def figures(rows: Sequence[TidyRow], out: Path) -> list[Path]:
+    """Write what the rows show."""
+    by = ("dataset", "method", "epsilon")
+    cells = tidy.cells_of(rows, by, *_SCORES)
     figure = draw_panels(
         out / "rules.png",
-        panels,
+        panels_of(cells, "{dataset}", "{method}", "epsilon", "f1"),
         title="Frequent itemsets of one and two items",
         x_label="ε",
         y_label="F1, mean and 95 % interval",
         x_log=True,
         note="Three silos; minimum support 1 %.",
     )
-    page = write_page(out / "rules.md", _page(means))
-    return [page, write_table(out / "rules.csv", table), figure]
-
-
-def _page(means: Mapping[str, Means]) -> list[str]:
-    lines = prose("rules", min_support=MIN_SUPPORT)
-    rows = []
-    for key, f1 in means["f1"].items():
-        dataset, method, epsilon = key
-        found = [means[column].get(key) for column in list(_COLUMNS)[1:]]
-        cells = [f"{f1:.3f}", *("-" if mean is None else f"{mean.mean:.3f}" for mean in found)]
-        wanted = TARGETS.get((str(dataset), str(method), float(epsilon or 0)), "-")
-        rows.append([dataset, method, f"{epsilon:g}", f1.runs, *cells, wanted])
-    headings = ["Data", "Method", "ε", "runs", *_COLUMNS.values(), "wanted"]
-    return [*lines, *markdown(headings, rows)]
-
-
-RULES = Experiment(
-    "rules",
-    "frequent itemsets that are found over silos, and what their intervals cover",
-    _units,
-    _figures,
-    seconds_small=10,
-    seconds_full=15 * 60,
-)
+    table = tidy.write_table(out / "rules.csv", cells)
+    for cell, seconds in zip(cells, tidy.cells_of(rows, by, "seconds"), strict=True):
+        cell["seconds"] = seconds["seconds"]
+        cell["wanted"] = TARGETS.get(tuple(cell[name] for name in by))
+    page = tidy.prose("rules", cells, min_support=MIN_SUPPORT)
+    return [tidy.write_page(out / "rules.md", page), table, figure]

@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 from cloister.errors import DataError, PlanError
-from cloister_lab.experiments.pool import one_thread, progress_bar, run_all
 from cloister_lab.experiments.records import (
     STAMP,
     TidyRow,
@@ -83,6 +84,31 @@ class Unit:
     work: Callable[[], Iterable[TidyRow]]
 
 
+def units_of(measure: Callable[..., Iterable[TidyRow]], **axes: Iterable[Any]) -> list[Unit]:
+    """Return a unit for each combination of values of a measurement's arguments.
+
+    Parameters
+    ----------
+    measure : function
+        Of a module.
+    axes : iterables
+        Values of each argument, the slowest to change first. A key shows a value by its name if it
+        has one.
+    """
+    found = []
+    for values in product(*axes.values()):
+        given = dict(zip(axes, values, strict=True))
+        key = " ".join(f"{name}={_shown(value)}" for name, value in given.items())
+        found.append(Unit(key, partial(measure, **given)))
+    return found
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ",".join(map(_shown, value))
+    return str(getattr(value, "name", value))
+
+
 @dataclass(frozen=True)
 class Experiment:
     """Something to measure, and how to show it.
@@ -123,17 +149,39 @@ def run_units(
     DataError
         If the rows stored are of other columns.
     """
+    from rich.console import Console
+    from rich.progress import Progress
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # ships no types
+
     if jobs < 1:
         raise PlanError(f"jobs must be >= 1, got {jobs}.")
     stored = _by_unit(load_tidy(runs))
     missing = [unit for unit in units if unit.key not in stored]
-    with progress_bar(quiet) as bar, one_thread():
+    watched = Console(stderr=True)
+    disabled = quiet or not watched.is_terminal
+    with Progress(console=watched, disable=disabled) as bar, threadpool_limits(1):
         task = bar.add_task(name, total=len(units), completed=len(units) - len(missing))
-        for rows in run_all([partial(_complete, unit) for unit in missing], jobs):
+        for rows in _answers(missing, jobs):
             append_tidy(runs, rows)
             bar.advance(task)
     stored = _by_unit(load_tidy(runs))
     return [row for unit in units for row in stored.get(unit.key, [])]
+
+
+def _answers(units: Sequence[Unit], jobs: int) -> Iterable[list[TidyRow]]:
+    """Return the rows of each unit as it ends; one job runs here, in the order of the units."""
+    if jobs == 1:
+        return map(_complete, units)
+    from joblib import (  # type: ignore[import-untyped]  # ships no types
+        Parallel,
+        delayed,
+        parallel_config,
+    )
+
+    with parallel_config("loky", inner_max_num_threads=1):
+        processes = Parallel(jobs, return_as="generator_unordered")
+    rows: Iterable[list[TidyRow]] = processes(delayed(_complete)(unit) for unit in units)
+    return rows
 
 
 def run_experiment(
@@ -170,13 +218,7 @@ def run_experiment(
 
 
 def draw_experiment(experiment: Experiment, settings: Settings) -> list[Path]:
-    """Draw what has been stored.
-
-    Raises
-    ------
-    DataError
-        If nothing has.
-    """
+    """Draw what has been stored; a `DataError` if nothing has."""
     folder = folder_of(experiment, settings)
     rows = [row for rows in _by_unit(load_tidy(folder / "runs.csv")).values() for row in rows]
     if not rows:
@@ -192,22 +234,10 @@ def folder_of(experiment: Experiment, settings: Settings) -> Path:
     return settings.out / (experiment.name if settings.full else f"{experiment.name}-small")
 
 
-def write_page(path: Path, lines: Iterable[str]) -> Path:
-    """Write a page of results, stamped; return its path."""
-    path.write_text("\n".join([*lines, "", f"({STAMP})", ""]), "utf-8")
-    return path
-
-
-def prose(name: str, **values: object) -> list[str]:
-    """Return the lines of a page's text: that of a file beside this package, with some values."""
-    text = (Path(__file__).parent / "pages" / f"{name}.md").read_text("utf-8")
-    return text.format(**values).splitlines()
-
-
-def markdown(headings: Sequence[object], rows: Iterable[Sequence[object]]) -> list[str]:
-    """Return the lines of a table."""
-    lines = [headings, ["---"] * len(headings), *rows]
-    return ["| " + " | ".join(map(str, line)) + " |" for line in lines]
+def command_of(name: str, folder: Path) -> str:
+    """Return the command that made what is in a folder."""
+    full = "" if folder.name.endswith("-small") else " --full"
+    return f"cloister experiments run {name}{full}"
 
 
 def _complete(unit: Unit) -> list[TidyRow]:

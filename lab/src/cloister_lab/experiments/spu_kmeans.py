@@ -135,15 +135,13 @@ def _config(libspu: Any, protocol: str, profile: bool = False) -> Any:
     return config
 
 
-def main(words: Sequence[str]) -> None:
+def main(protocol: str, iterations: int, file: str, program: str = "kmeans") -> None:
     """Deal shares, start the parties, and write what they found."""
     import spu
     from spu import libspu
 
-    protocol, iterations = words[0], int(words[1])
-    program = words[3] if len(words) > 3 else "kmeans"
     world = PARTIES[protocol]
-    with np.load(words[2]) as archive:
+    with np.load(file) as archive:
         tables = {name: archive[name].astype(np.float32) for name in ("X", "centres")}
     io = spu.Io(world, _config(libspu, protocol))
     dealt = {name: io.make_shares(v, libspu.Visibility.VIS_SECRET) for name, v in tables.items()}
@@ -187,4 +185,4 @@ def _free_ports(count: int) -> list[int]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(sys.argv[1], int(sys.argv[2]), *sys.argv[3:5])

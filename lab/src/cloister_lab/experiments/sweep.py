@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,7 +24,7 @@ from cloister_lab import metrics as measures
 from cloister_lab.curator import METHODS as CURATORS
 from cloister_lab.experiments.datasets import BUNDLED, SUFFIXES, Dataset, load
 from cloister_lab.experiments.records import Key, TidyRow, Value, number
-from cloister_lab.experiments.run import Settings, Unit
+from cloister_lab.experiments.run import Settings, Unit, units_of
 from cloister_lab.lloyd import nearest
 
 _NAMES = (
@@ -40,10 +40,8 @@ EPSILONS = (0.1, 0.25, 0.5, 0.75, 1.0)
 METHODS = ("lloyd", "sulloyd", "glloyd", "fastlloyd", "auto")
 """What FastLloyd's figures compare, and our own; they run on tables of any width."""
 
-METRICS = (
-    *("nicv", "centroid_mse", "cost_gap", "empty_clusters", "bcss"),
-    *("davies_bouldin", "calinski_harabasz", "silhouette", "dunn"),
-)
+_OF_LABELS = ("bcss", "davies_bouldin", "calinski_harabasz", "silhouette", "dunn")
+METRICS = ("nicv", "centroid_mse", "cost_gap", "empty_clusters", *_OF_LABELS)
 """Columns of a row that hold a metric."""
 
 NO_HOUSE = "Without House: the image's colours are not at hand, and are not made up"
@@ -174,18 +172,22 @@ def measure(data: Dataset, centres: Floats, metrics: Collection[str]) -> dict[st
     values = data.values
     nicv = measures.nicv(values, centres)
     labels = nearest(values, centres)
-    known: dict[str, Callable[[], float]] = {
-        "nicv": lambda: nicv,
-        "centroid_mse": lambda: measures.centroid_mse(centres, data.reference_centres),
-        "cost_gap": lambda: measures.cost_gap(nicv, data.reference_nicv),
-        "empty_clusters": lambda: float(measures.empty_clusters(values, centres)),
-        "bcss": lambda: measures.bcss(values, labels),
-        "davies_bouldin": lambda: measures.davies_bouldin(values, labels),
-        "calinski_harabasz": lambda: measures.calinski_harabasz(values, labels),
-        "silhouette": lambda: measures.silhouette(values, labels, sample_size=_SILHOUETTE_SAMPLE),
-        "dunn": lambda: measures.dunn(values, labels),
-    }
-    return {name: known[name]() if name in {"nicv", *metrics} else None for name in METRICS}
+
+    def of(name: str) -> float:
+        match name:
+            case "nicv":
+                return nicv
+            case "centroid_mse":
+                return measures.centroid_mse(centres, data.reference_centres)
+            case "cost_gap":
+                return measures.cost_gap(nicv, data.reference_nicv)
+            case "empty_clusters":
+                return float(measures.empty_clusters(values, centres))
+            case "silhouette":
+                return measures.silhouette(values, labels, sample_size=_SILHOUETTE_SAMPLE)
+        return float(getattr(measures, name)(values, labels))
+
+    return {name: of(name) if name in {"nicv", *metrics} else None for name in METRICS}
 
 
 def run_once(
@@ -286,19 +288,20 @@ def sweep(
     list of Unit
         Those of a source follow each other, so that a process reads it once.
     """
-    options, labels = dict(options or {}), dict(labels or {})
-    shown = ",".join(f"{e:g}" for e in epsilons)
-    extra = "".join(f" {name}={value}" for name, value in (labels | options).items())
-    units = []
-    for source in sources:
-        for repeat in range(repeats if isinstance(repeats, int) else repeats[source.name]):
-            for method in methods:
-                key = f"{source.name} {method} e={shown} m={','.join(sorted(metrics))}{extra}"
-                work = partial(
-                    run_source, source, method, epsilons, repeat, metrics, options, labels
-                )
-                units.append(Unit(f"{key} r={repeat}", work))
-    return units
+    return [
+        unit
+        for source in sources
+        for unit in units_of(
+            run_source,
+            source=[source],
+            repeat=range(repeats if isinstance(repeats, int) else repeats[source.name]),
+            method=methods,
+            epsilons=[tuple(epsilons)],
+            metrics=[tuple(sorted(metrics))],
+            labels=[labels or {}],
+            options=[options or {}],
+        )
+    ]
 
 
 def run_source(
@@ -307,16 +310,17 @@ def run_source(
     epsilons: Sequence[float],
     repeat: int,
     metrics: Collection[str],
-    options: Mapping[str, Value],
-    labels: Mapping[str, Value],
+    options: Mapping[str, Value] | None = None,
+    labels: Mapping[str, Value] | None = None,
     silos: int = _SILOS,
 ) -> list[TidyRow]:
     """Run one method at all epsilons from one start; the optimum is scikit-learn's, if needed."""
     data = loaded(source)
     optimum = data.reference_nicv if {"cost_gap", "centroid_mse"} & set(metrics) else None
+    options = options or {}
     return [
         {
-            **labels,
+            **(labels or {}),
             **options,
             **run_once(data, method, epsilon, repeat, metrics, silos, **options),
             "optimum": optimum,

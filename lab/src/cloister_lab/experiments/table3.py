@@ -12,13 +12,11 @@ References
 
 from __future__ import annotations
 
-import math
 import os
 import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -26,11 +24,12 @@ from typing import Any
 import numpy as np
 
 from cloister.errors import DataError
+from cloister_lab.experiments import records as tidy
 from cloister_lab.experiments import spu_kmeans
 from cloister_lab.experiments.environments import json_of, python_with, run_script
 from cloister_lab.experiments.mixtures import Mixture
-from cloister_lab.experiments.records import TidyRow, Value, means_of, number, write_table
-from cloister_lab.experiments.run import Experiment, Settings, Unit, markdown
+from cloister_lab.experiments.records import Cell, Key, TidyRow, Value
+from cloister_lab.experiments.run import Settings, Unit, units_of
 from cloister_lab.lloyd import lloyd
 
 SPU_PACKAGES = ("spu==0.9.5", "jax==0.4.34", "jaxlib==0.4.34", "numpy==1.26.4")
@@ -43,18 +42,22 @@ _MANY = 100_000  # from so many records fewer iterations are timed
 _LARGE = tuple((10 * n, d, k) for n, d, k in _PROBLEMS)
 
 
-def _units(settings: Settings) -> list[Unit]:
+def units(settings: Settings) -> list[Unit]:
+    """Return the units."""
     problems = (*_PROBLEMS, *_LARGE) if settings.full else ((300, 2, 3),)
-    repeats = settings.repeats or (3 if settings.full else 1)
-    units = []
-    for n, d, k in problems:
-        mixture = Mixture(n, d, k, 0.2)
-        iterations = 5 if n < _MANY else 2
-        for repeat in range(repeats if not settings.only or mixture.name in settings.only else 0):
-            # the small version does not fetch a gigabyte
-            work = partial(measure, mixture, repeat, iterations, settings.full)
-            units.append(Unit(f"{mixture.name} full={settings.full} r={repeat}", work))
-    return units
+    mixtures = [Mixture(n, d, k, 0.2) for n, d, k in problems]
+    return [
+        unit
+        for mixture in mixtures
+        if settings.wants(mixture.name)
+        for unit in units_of(
+            measure,
+            mixture=[mixture],
+            iterations=[5 if mixture.n_samples < _MANY else 2],
+            fetch=[settings.full],  # the small version does not fetch a gigabyte
+            repeat=range(settings.runs(3, 1)),
+        )
+    ]
 
 
 def measure(mixture: Mixture, repeat: int, iterations: int, fetch: bool) -> list[TidyRow]:
@@ -66,12 +69,8 @@ def measure(mixture: Mixture, repeat: int, iterations: int, fetch: bool) -> list
         The time of a system is the least of its iterations: what else runs on the machine only
         adds to it.
     fetch : bool
-        Make SPU's environment if it is not there.
-
-    Returns
-    -------
-    list of mapping
-        A row for each system; where one could not be run, `skipped` says why.
+        Make SPU's environment if it is not there. Where a system could not be run, `skipped` says
+        why.
     """
     values = mixture.dataset().values
     rng = np.random.default_rng(repeat)
@@ -101,15 +100,9 @@ def _row(
         "method": system,
         "processes": parties,
         "repeat": repeat,
-        "iterations": None,
-        "seconds": None,
-        "bytes": None,
-        "error": None,
-        "skipped": None,
+        **dict.fromkeys(("iterations", "seconds", "bytes", "error", "skipped")),
     }
-    if isinstance(found, str):
-        return row | {"skipped": found}
-    return row | found
+    return row | ({"skipped": found} if isinstance(found, str) else found)
 
 
 def _over_mpi(file: Path, method: str) -> dict[str, Any] | str:
@@ -143,8 +136,8 @@ def _in_spu(
     python: Path | str, protocol: str, iterations: int, values: Any, centres: Any
 ) -> dict[str, Any] | str:
     """Run SPU's parties; the error is the largest distance from the exact centres."""
-    words, arrays = [protocol, str(iterations), "FILE"], {"X": values, "centres": centres}
-    done = run_script(python, spu_kmeans.__file__, words, arrays)
+    arguments, arrays = [protocol, str(iterations), "FILE"], {"X": values, "centres": centres}
+    done = run_script(python, spu_kmeans.__file__, arguments, arrays)
     if isinstance(done, str):
         return done
     exact = lloyd(values, centres, iterations + 1)  # one more warms up
@@ -157,79 +150,47 @@ def _in_spu(
 
 
 def spu_python(fetch: bool) -> Path | str:
-    """Return the Python of SPU's environment, or why there is none.
-
-    Parameters
-    ----------
-    fetch : bool
-        Make it where it is missing: about a gigabyte in the user's cache.
-    """
+    """Return the Python of SPU's environment, or why there is none; fetching it is a gigabyte."""
     return python_with("SPU", SPU_PACKAGES, "spu, jax", fetch=fetch, version=(3, 11))
 
 
-def _figures(rows: Sequence[TidyRow], out: Path) -> list[Path]:
+def figures(rows: Sequence[TidyRow], out: Path) -> list[Path]:
     """Write the table, as CSV and as Markdown."""
-    by = ("n", "n_features", "n_clusters", "method")
-    seconds, sent, errors = (means_of(rows, by, name) for name in ("seconds", "bytes", "error"))
-    if not seconds:
+    cells = tidy.cells_of(rows, _PROBLEM_AND_SYSTEM, "seconds", "bytes", "error")
+    if not cells:
         reasons = {str(row["skipped"]) for row in rows}
         raise DataError(f"nothing could be measured: {'; '.join(sorted(reasons))}.")
-    ours = f"cloister {_OURS[0]}"
-    table: list[TidyRow] = []
-    for key, time in seconds.items():
-        problem = key[:3]
-        base, base_bytes = seconds.get((*problem, ours)), sent.get((*problem, ours))
-        volume = sent.get(key)
-        table.append(
-            {
-                **dict(zip(by, key, strict=True)),
-                "runs": time.runs,
-                "milliseconds": 1e3 * time.mean,
-                "kilobytes": None if volume is None else volume.mean / 1e3,
-                "times_ours": None if base is None else time.mean / base.mean,
-                "bytes_ours": (
-                    None if volume is None or base_bytes is None else volume.mean / base_bytes.mean
-                ),
-                "error": errors[key].mean if key in errors else None,
-            }
-        )
-    page = out / "table.md"
-    page.write_text(_page(table, rows))
-    return [write_table(out / "table.csv", table), page]
+    base = {_problem(c): c for c in cells if c["method"] == f"cloister {_OURS[0]}"}
+    table = [_beside_ours(cell, base.get(_problem(cell))) for cell in cells]
+    shown = ({**row, **{name: _digits(row[name]) for name in _MEASURED}} for row in table)
+    lines = [*tidy.prose("table3", shown), *tidy.not_measured(rows)]
+    page = tidy.write_page(out / "table.md", lines, stamped=False)
+    return [tidy.write_table(out / "table.csv", table), page]
 
 
-_COLUMNS = ("milliseconds", "kilobytes", "times_ours", "bytes_ours", "error")
+_PROBLEM_AND_SYSTEM = ("n", "n_features", "n_clusters", "method")
+_MEASURED = ("milliseconds", "kilobytes", "times_ours", "bytes_ours", "error")
 
 
-def _shown(row: TidyRow, column: str) -> str:
-    value = number(row, column)
-    if math.isnan(value):
+def _problem(cell: Cell) -> Key:
+    return tuple(cell[name] for name in _PROBLEM_AND_SYSTEM[:-1])
+
+
+def _beside_ours(cell: Cell, ours: Cell | None) -> Cell:
+    """Return one line of the table; what is not known is empty."""
+    seconds, sent = cell["seconds"].mean, cell["bytes"]
+    other = ours and ours["bytes"]
+    return {
+        **{name: cell[name] for name in (*_PROBLEM_AND_SYSTEM, "runs")},
+        "milliseconds": 1e3 * seconds,
+        "kilobytes": sent and sent.mean / 1e3,
+        "times_ours": ours and seconds / ours["seconds"].mean,
+        "bytes_ours": sent.mean / other.mean if sent and other else None,
+        "error": cell["error"] and cell["error"].mean,
+    }
+
+
+def _digits(value: float | None) -> str:
+    if value is None:
         return ""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def _page(table: Sequence[TidyRow], rows: Sequence[TidyRow]) -> str:
-    headings = ("n", "columns", "clusters", "system", "ms an iteration", "kB an iteration")
-    over = ("time over FastLloyd's", "bytes over FastLloyd's", "largest error of a centre")
-    facts = ("n_features", "n_clusters", "method")
-    lines = markdown(
-        (*headings, *over),
-        (
-            (f"{row['n']:,}", *(row[f] for f in facts), *(_shown(row, name) for name in _COLUMNS))
-            for row in table
-        ),
-    )
-    skipped = sorted({f"{row['method']}: {row['skipped']}" for row in rows if row["skipped"]})
-    if skipped:
-        lines += ["", "Not measured: " + "; ".join(skipped) + "."]
-    return "\n".join([*lines, ""])
-
-
-TABLE3 = Experiment(
-    "fastlloyd-table3",
-    "FastLloyd Table 3: time and bytes of an iteration over MPI beside SPU (ABY3, CHEETAH)",
-    _units,
-    _figures,
-    seconds_small=10,
-    seconds_full=2 * 3600,
-)

@@ -10,8 +10,7 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator
 from functools import cached_property
 from math import log, sqrt
 from typing import Annotated, ClassVar, Self
@@ -19,50 +18,37 @@ from typing import Annotated, ClassVar, Self
 import numpy as np
 
 from cloister.declared import Range, Whole, declared
-from cloister.display import Display
 from cloister.errors import PlanError
-from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.randomness import public_generator
 from cloister.task import (
     FINE,
     Block,
     Floats,
-    GridState,
     Integers,
-    Mechanism,
-    Profile,
     PublicFacts,
-    Records,
     Released,
-    State,
 )
-from cloister.tasks.clustering.kmeans import centre_displays, centres_in_units
 from cloister.tasks.options import Clusters, PublicSeed, made
-from cloister_lab.tasks.projection import BITS, ONE, Projection, usual_axes
-from cloister_lab.tasks.recovery import Recovery, start_state
+from cloister_lab.tasks.projection import BITS, ONE, usual_axes
+from cloister_lab.tasks.recovery import Recovered
 
 MAX_CELLS = 1 << 17  # of one level
 MAX_LEVELS = 10
 Levels = Annotated[int, Range(1, MAX_LEVELS)]
 MAX_CUBES = 256  # of one level that are split further
 MAX_SWAPS = 100
-COUNT_SHARE, MEAN_SHARE = 0.5, 0.5
 _GAIN = 1e-9  # a swap that saves a smaller part of the cost is none
 
 
 @declared
-class Balcan:
+class Balcan(Recovered):
     """k-means on the centres of cubes that hold many records [BDLMZ17]_, in two rounds.
 
     Parameters
     ----------
-    n_axes : int in [1, 5]
-        Axes of the public projection; all columns if there are no more than five.
     levels : int in [1, 10]
         How often cubes are cut in half on every axis; the first has four times the half-width of
         the box as its side, so that it holds the box wherever it is shifted to.
-    public_seed : int
-        Of the projection, the shift of the cubes and the start of the search, known to all.
 
     Notes
     -----
@@ -75,10 +61,8 @@ class Balcan:
     """
 
     name: ClassVar[str] = "balcan"
-    private: ClassVar[bool] = True
-    profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
     rounds: ClassVar[int] = 2
-    mechanism: ClassVar[Mechanism] = "gaussian"
+    shares: ClassVar[tuple[float, ...]] = (0.5, 0.5)
 
     @declared
     class Options:
@@ -89,12 +73,7 @@ class Balcan:
         levels: Annotated[Levels | None, "of cubes; by the records if None"] = None
         public_seed: PublicSeed = 0
 
-    n_clusters: Whole
-    n_features: Whole
-    n_axes: Whole
     levels: Levels
-    frac_bits: int = 16
-    public_seed: int = 0
 
     def __post_init__(self) -> None:
         _ = self._recovery.block(0)  # its checks are ours
@@ -123,65 +102,26 @@ class Balcan:
             "the number of the records of each group are released with Gaussian noise."
         )
 
-    def start(self) -> State:
-        """Return sphere-packing centres; nothing is known yet."""
-        return start_state(self.n_clusters, self.n_features, self.n_axes, self.public_seed)
-
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return a count for each cube of each level; then sums and counts of the groups."""
         if t > 0:
-            return (replace(self._recovery.block(0), weight=MEAN_SHARE),)
+            return self._recovered(t)
         # A record is in one cube of each level, and adds `one` there.
         one, levels = 1 << FINE, self.levels
-        words = sum(self._cells(level) for level in range(1, levels + 1))
-        return (Block("cubes", (words,), levels * one, levels * one**2, COUNT_SHARE),)
+        size = sum(self._cells(level) for level in range(1, levels + 1))
+        return (Block("cubes", (size,), levels * one, levels * one**2, self.shares[0]),)
 
-    def contribute(self, t: int, state: GridState, records: Records) -> Integers:
-        """Return the records in each cube, in fine units; then sums and counts of the groups."""
-        if t > 0:
-            return self._recovery.contribute(0, self._points(state), state, records)
-        projected = self._projection(records)
-        counts = [
-            np.bincount(self._cubes_of(projected, level), minlength=self._cells(level))
-            for level in range(1, self.levels + 1)
-        ]
-        return np.concatenate(counts).astype(np.int64) << FINE
+    def counts(self, projected: Integers) -> Iterator[Integers]:
+        """Yield the numbers of records in the cubes of each level."""
+        for level in range(1, self.levels + 1):
+            cubes = self._cubes_of(projected, level)
+            yield np.bincount(cubes, minlength=self._cells(level))
 
-    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
-        """Find crowded cubes and group them; then take the noisy means as centres."""
-        if t == 0:
-            block = released["cubes"]
-            points, weights = self._crowded(
-                block.values / float(1 << FINE), block.noise_std / (1 << FINE)
-            )
-            chosen = local_search(points, weights, self.n_clusters, public_seed=self.public_seed)
-            real = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
-            return {**real, "points": points[chosen]}
-        points = self._points(state)
-        return {"points": points, **self._recovery.update(0, points, state, released["sums"])}
-
-    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
-        """Return expected half-widths for clusters of equal size."""
-        return self._recovery.forecast(0, noise_std, nominal_n, grid)
-
-    def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
-        """Return centres and sizes with their 95 % noise intervals.
-
-        Returns
-        -------
-        dict
-            ``centres``, ``low``, ``high``, ``half_width`` of shape (n_clusters, n_features) in
-            data units; ``sizes`` and ``size_half_width`` of shape (n_clusters,) in records.
-        """
-        return centres_in_units(
-            {name: value for name, value in state.items() if name != "points"}, grid, self.frac_bits
-        )
-
-    def displays(
-        self, results: Mapping[str, Floats], columns: tuple[str, ...]
-    ) -> tuple[Display, ...]:
-        """Return the centres as a table and a heat map, their projection, and the sizes."""
-        return centre_displays(results, columns)
+    def group(self, released: Released) -> Floats:
+        """Return middles of crowded cubes, chosen by local search."""
+        one = float(1 << FINE)
+        points, weights = self._crowded(released.values / one, released.noise_std / one)
+        return points[local_search(points, weights, self.n_clusters, public_seed=self.public_seed)]
 
     def _crowded(self, counts: Floats, noise: float) -> tuple[Floats, Floats]:
         """Return the middles of cubes that hold records for sure, and how many their parts do not.
@@ -245,20 +185,6 @@ class Balcan:
         rng = public_generator(self.public_seed, "cubes", self.n_axes)
         return rng.integers(-3 * ONE + 1, -ONE, self.n_axes)
 
-    def _points(self, state: GridState) -> Floats:
-        return from_grid(state["points"], self.frac_bits)
-
-    @property
-    def _projection(self) -> Projection:
-        return self._recovery.projection
-
-    @cached_property
-    def _recovery(self) -> Recovery:
-        """The second round."""
-        return Recovery.of(
-            self.n_clusters, self.n_features, self.n_axes, self.frac_bits, self.public_seed
-        )
-
 
 def _side(level: int) -> int:
     """Return on how many cubes of a level the box may lie, along an axis."""
@@ -268,15 +194,13 @@ def _side(level: int) -> int:
 def local_search(points: Floats, weights: Floats, n_clusters: int, *, public_seed: int) -> Integers:
     """Return which of some public weighted points make the best centres that swaps can find.
 
+    Fewer points than clusters are repeated. The start is distinct points at random, those with more
+    weight more often.
+
     Parameters
     ----------
     points : ndarray of shape (n_points, n_axes)
-        Candidates as well as what is clustered.
     weights : ndarray of shape (n_points,), >= 0
-    n_clusters : int, >= 1
-        If there are fewer points, they are repeated.
-    public_seed : int
-        Of the start: distinct points at random, those with more weight more often.
 
     Returns
     -------

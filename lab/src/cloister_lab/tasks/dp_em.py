@@ -17,7 +17,6 @@ from typing import Annotated, ClassVar, Literal, Self
 import numpy as np
 
 from cloister.declared import Range, Whole, declared
-from cloister.display import Display
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.task import (
@@ -27,14 +26,12 @@ from cloister.task import (
     GridState,
     Integers,
     Mechanism,
-    Profile,
     PublicFacts,
     Records,
     Released,
     State,
 )
-from cloister.tasks.clustering.kmeans import COUNT_IMPORTANCE, centre_displays, centres_in_units
-from cloister.tasks.clustering.kmeans_init import sphere_packing
+from cloister.tasks.clustering.kmeans import COUNT_IMPORTANCE
 from cloister.tasks.intervals import BOX, ratio_interval, size_interval
 from cloister.tasks.moments import (
     SQUARE,
@@ -47,6 +44,7 @@ from cloister.tasks.moments import (
     unpack_products,
 )
 from cloister.tasks.options import Clusters, PublicSeed, made
+from cloister_lab.tasks.centres import Centres
 
 Covariance = Literal["full", "diagonal"]
 
@@ -61,7 +59,7 @@ _LARGEST_EXPONENT = 16 << _EXPONENT_BITS  # exp(-16) of the best component is no
 
 
 @declared
-class DPEM:
+class DPEM(Centres):
     """Expectation-maximisation [PFCW17]_ for a mixture of Gaussians, with one noisy sum a round.
 
     A record is shared out to the components by its responsibilities, and adds them, times itself
@@ -74,8 +72,6 @@ class DPEM:
     moment_bits : int in [4, 12]
         Records are rounded once more, to multiples of ``2**-moment_bits``, before they are
         multiplied.
-    public_seed : int
-        Of the starting means, which are never records.
 
     Notes
     -----
@@ -87,8 +83,6 @@ class DPEM:
     """
 
     name: ClassVar[str] = "dpem"
-    private: ClassVar[bool] = True
-    profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
     mechanism: ClassVar[Mechanism] = "gaussian"
 
     @declared
@@ -102,13 +96,9 @@ class DPEM:
         ] = None
         public_seed: PublicSeed = 0
 
-    n_clusters: Whole
-    n_features: Whole
     moment_bits: Annotated[int, Range(4, 12)]
     rounds: Whole = _ROUNDS
     covariance: Covariance = "full"
-    frac_bits: int = 16
-    public_seed: int = 0
 
     def __post_init__(self) -> None:
         if self.moment_bits > self.frac_bits:
@@ -158,14 +148,9 @@ class DPEM:
     def start(self) -> State:
         """Return equal, round components at sphere-packing means."""
         k, d = self.n_clusters, self.n_features
-        shape = (k, d)
-        spread = np.full(shape, self._first_variance)
+        spread = np.full((k, d), self._first_variance)
         return {
-            "centres": sphere_packing(*shape, self.public_seed),
-            "low": np.full(shape, BOX[0]),
-            "high": np.full(shape, BOX[1]),
-            "sizes": np.zeros(k),
-            "size_half_width": np.zeros(k),
+            **super().start(),
             "weights": np.full(k, 1 / k),
             "covariances": spread[:, :, None] * np.eye(d) if self.covariance == "full" else spread,
         }
@@ -289,14 +274,7 @@ class DPEM:
         return covariances
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
-        """Return expected half-widths for components of equal size.
-
-        Returns
-        -------
-        dict
-            ``half_width`` of shape (n_features,) in data units and ``size_half_width`` of shape
-            (1,) in records.
-        """
+        """Return expected half-widths for components of equal size."""
         scales = self._moments
         count_std = noise_std / (scales.count * RESPONSIBILITY)
         low, high = ratio_interval(
@@ -316,11 +294,9 @@ class DPEM:
         Returns
         -------
         dict
-            ``centres`` (the means), ``low``, ``high``, ``half_width`` of shape (n_clusters,
-            n_features) in data units; ``sizes`` and ``size_half_width`` of shape (n_clusters,) in
-            records; ``weights`` of shape (n_clusters,), which add up to 1; ``covariances`` of shape
-            (n_clusters, n_features, n_features), or of variances (n_clusters, n_features);
-            ``spreads``, the standard deviations in them, of shape (n_clusters, n_features).
+            As :meth:`Centres.results`, of the means; ``weights`` of shape (n_clusters,), which add
+            up to 1; ``covariances`` of shape (n_clusters, n_features, n_features), or of variances
+            (n_clusters, n_features); ``spreads``, the standard deviations in them.
         """
         weights = from_grid(state["weights"], self.frac_bits)
         covariances = from_grid(state["covariances"], self.frac_bits)
@@ -328,17 +304,11 @@ class DPEM:
         full = self.covariance == "full"
         variances = np.diagonal(covariances, axis1=1, axis2=2) if full else covariances
         return {
-            **centres_in_units(state, grid, self.frac_bits),
+            **super().results(state, grid),
             "weights": weights,
             "covariances": covariances * (units[:, None] * units if full else units**2),
             "spreads": np.sqrt(np.maximum(variances, 0.0)) * units,
         }
-
-    def displays(
-        self, results: Mapping[str, Floats], columns: tuple[str, ...]
-    ) -> tuple[Display, ...]:
-        """Return the means as a table and a heat map, their projection, and the sizes."""
-        return centre_displays(results, columns)
 
 
 @dataclass(frozen=True)
@@ -379,13 +349,7 @@ def _scales(n_features: int, covariance: Covariance, bits: int) -> _Scales:
 class _Exponents:
     """Log densities of the components up to a constant, in whole numbers.
 
-    Parameters
-    ----------
-    centres : ndarray of shape (n_clusters, n_features), int64
-    whitening : ndarray of shape (n_clusters, n_features[, n_features]), int64
-    constants : ndarray of shape (n_clusters,), int64
-    shift : int
-        Bits from the moments' lattice to that of the centres.
+    `shift` is the number of bits from the moments' lattice to that of the centres.
     """
 
     centres: Integers

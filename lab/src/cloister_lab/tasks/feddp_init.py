@@ -17,7 +17,6 @@ from typing import Annotated, ClassVar, Self
 import numpy as np
 
 from cloister.declared import Range, Share, Whole, declared
-from cloister.display import Display
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid, round_to_grid
 from cloister.randomness import public_generator
@@ -29,13 +28,11 @@ from cloister.task import (
     GridState,
     Integers,
     Mechanism,
-    Profile,
     PublicFacts,
     Records,
     Released,
     State,
 )
-from cloister.tasks.clustering.kmeans import GLloyd, centre_displays, centres_in_units
 from cloister.tasks.clustering.lloyd_kernel import check_exact
 from cloister.tasks.clustering.synopsis import cluster_weighted, project_to_simplex
 from cloister.tasks.moments import (
@@ -50,13 +47,14 @@ from cloister.tasks.moments import (
     unpack_products,
 )
 from cloister.tasks.options import Clusters, PublicSeed, made
+from cloister_lab.tasks.centres import Centres, Lloyds
 
 MAX_REFERENCE = 1000
 _CHUNK_VALUES = 1 << 22
 
 
 @declared
-class FedDPInit:
+class FedDPInit(Centres):
     """FedDP-KMeans [SLS25]_: a start from public points, then rounds of Lloyd.
 
     Four kinds of noisy sums: products of columns, whose main axes span a plane; votes of the
@@ -68,17 +66,11 @@ class FedDPInit:
     reference : tuple of tuples of float in [-1, 1], grid coordinates
         Public points, never records of this study: each a row of `n_features`. By default
         `reference_size` uniform points of the box from `public_seed`.
-    components : int in [1, n_features]
-        Number of main axes.
     margin : float in (0, 1]
         A record counts for its nearest cluster if it is at most so many times as far from it as
         from the next one; 1 lets all count.
-    refine_rounds : int, >= 0
-        Rounds of Lloyd after the start.
     product_bits : int
         Records are cut toward zero to multiples of ``2**-product_bits`` before they are multiplied.
-    public_seed : int
-        Of the reference points and of the restarts of k-means, known to all.
 
     Notes
     -----
@@ -88,8 +80,6 @@ class FedDPInit:
     """
 
     name: ClassVar[str] = "feddp-init"
-    private: ClassVar[bool] = True
-    profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
     mechanism: ClassVar[Mechanism] = "gaussian"
 
     @declared
@@ -110,16 +100,12 @@ class FedDPInit:
         refine_rounds: Annotated[int, Range(0, 100), "Lloyd rounds at the end"] = 1
         public_seed: PublicSeed = 0
 
-    n_clusters: Whole
-    n_features: Whole
     components: Whole
     product_bits: Annotated[int, Range(4, 12)]
     reference: tuple[tuple[float, ...], ...] = ()
     reference_size: Annotated[int, Range(1, MAX_REFERENCE)] = 256
     margin: Share = 1.0
     refine_rounds: Annotated[int, Range(0, 100)] = 1
-    frac_bits: int = 16
-    public_seed: int = 0
 
     def __post_init__(self) -> None:
         _ = self._lloyd  # its checks are ours
@@ -164,15 +150,9 @@ class FedDPInit:
         return 3 + self.refine_rounds
 
     @cached_property
-    def _lloyd(self) -> GLloyd:
+    def _lloyd(self) -> Lloyds:
         """What is summed around starting centres, and after."""
-        return GLloyd(
-            n_clusters=self.n_clusters,
-            n_features=self.n_features,
-            rounds=1,
-            frac_bits=self.frac_bits,
-            public_seed=self.public_seed,
-        )
+        return self._one_round()
 
     @cached_property
     def _reference(self) -> Integers:
@@ -198,7 +178,7 @@ class FedDPInit:
     def start(self) -> State:
         """Return sphere-packing centres and the first columns as axes; independent of records."""
         return {
-            **self._lloyd.start(),
+            **super().start(),
             "axes": np.eye(self.components, self.n_features),
             "anchors": np.zeros((self.n_clusters, self.components)),
         }
@@ -249,7 +229,7 @@ class FedDPInit:
 
     def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
         """Find the axes, then cluster the reference points by votes, then do as Lloyd."""
-        real = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
+        real = self._real(state)
         if t == 0:
             matrix = unpack_products(
                 released["products"].values.astype(np.float64), self.n_features
@@ -274,27 +254,11 @@ class FedDPInit:
         """Return the expected half-widths of GLloyd's last round."""
         return self._lloyd.forecast(noise_std, nominal_n, grid)
 
-    def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
-        """Return centres and sizes with the 95 % noise intervals of the last round; see GLloyd."""
-        return centres_in_units(state, grid, self.frac_bits)
-
-    def displays(
-        self, results: Mapping[str, Floats], columns: tuple[str, ...]
-    ) -> tuple[Display, ...]:
-        """Return the centres as a table and a heat map, their projection, and the sizes."""
-        return centre_displays(results, columns)
-
 
 def checked_reference(
     reference: Sequence[Sequence[float]], n_features: int
 ) -> tuple[tuple[float, ...], ...]:
-    """Return public points as tuples.
-
-    Raises
-    ------
-    PlanError
-        If they are too many, of another width, or not in the box.
-    """
+    """Return public points as tuples; a `PlanError` if they are too many or not in the box."""
     points = tuple(tuple(float(v) for v in row) for row in reference)
     if len(points) > MAX_REFERENCE:
         raise PlanError(
@@ -314,16 +278,8 @@ def checked_reference(
 def main_axes(matrix: Floats, components: int) -> Floats:
     """Return the eigenvectors of the largest eigenvalues of a symmetric matrix.
 
-    Parameters
-    ----------
-    matrix : ndarray of shape (n_features, n_features)
-        Noisy, so it may have negative eigenvalues.
-    components : int
-
-    Returns
-    -------
-    ndarray of shape (components, n_features)
-        Unit vectors whose entry of largest absolute value is positive.
+    Rows are unit vectors whose entry of largest absolute value is positive. The matrix is noisy, so
+    it may have negative eigenvalues.
     """
     _, vectors = np.linalg.eigh(matrix)
     axes = vectors.T[::-1][:components]

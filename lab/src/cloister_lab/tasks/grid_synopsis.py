@@ -13,7 +13,7 @@ References
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cached_property
 from math import ceil, sqrt
 from typing import Annotated, ClassVar, Literal, Self
@@ -21,7 +21,6 @@ from typing import Annotated, ClassVar, Literal, Self
 import numpy as np
 
 from cloister.declared import Whole, declared
-from cloister.display import Display
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
 from cloister.privacy.budget import Budget
@@ -34,7 +33,6 @@ from cloister.task import (
     GridState,
     Integers,
     Mechanism,
-    Profile,
     PublicFacts,
     Records,
     Released,
@@ -44,22 +42,19 @@ from cloister.tasks.clustering.kmeans import (
     COUNT_IMPORTANCE,
     GLloyd,
     SuLloyd,
-    centre_displays,
-    centres_in_units,
 )
-from cloister.tasks.clustering.kmeans_init import sphere_packing
 from cloister.tasks.clustering.synopsis import cluster_weighted, project_to_simplex
 from cloister.tasks.intervals import BOX, ratio_interval
 from cloister.tasks.options import Clusters, Noise, PublicSeed, made
+from cloister_lab.tasks.centres import Centres, Lloyds
 
 Negatives = Literal["project", "zero"]
-Lloyds = SuLloyd | GLloyd
 
 MAX_CELLS = 1 << 16  # more are slow to cluster, and no count would rise above its noise
 
 
 @declared
-class EUGkM:
+class EUGkM(Centres):
     """k-means of a uniform grid's cells, weighted by noisy counts. [SCLBJ16]_ section 5.
 
     Parameters
@@ -71,8 +66,6 @@ class EUGkM:
     negatives : {"project", "zero"}
         What is done about noise in the counts: the nearest non-negative counts with the same sum,
         or, as published, negative ones become zero, which leaves half of the noise of empty cells.
-    public_seed : int
-        Of the restarts of k-means, known to all.
 
     Notes
     -----
@@ -80,8 +73,6 @@ class EUGkM:
     """
 
     name: ClassVar[str] = "eugkm"
-    private: ClassVar[bool] = True
-    profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
     rounds: ClassVar[int] = 1
 
     @declared
@@ -94,13 +85,9 @@ class EUGkM:
         negatives: Annotated[Negatives, "what becomes of counts below 0"] = "project"
         public_seed: PublicSeed = 0
 
-    n_clusters: Whole
-    n_features: Whole
     cells_per_axis: Whole
     mechanism: Noise = "laplace"
     negatives: Negatives = "project"
-    frac_bits: int = 16
-    public_seed: int = 0
 
     def __post_init__(self) -> None:
         if self.n_cells > MAX_CELLS:
@@ -132,17 +119,6 @@ class EUGkM:
             f"{self.mechanism.capitalize()} noise, and {self.n_clusters} centres are made from "
             "these numbers."
         )
-
-    def start(self) -> State:
-        """Return sphere-packing centres; nothing is known of sizes and intervals yet."""
-        shape = (self.n_clusters, self.n_features)
-        return {
-            "centres": sphere_packing(*shape, self.public_seed),
-            "low": np.full(shape, BOX[0]),
-            "high": np.full(shape, BOX[1]),
-            "sizes": np.zeros(self.n_clusters),
-            "size_half_width": np.zeros(self.n_clusters),
-        }
 
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return one count for each cell."""
@@ -198,14 +174,7 @@ class EUGkM:
         }
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
-        """Return expected half-widths for clusters of equal size and equal parts of the box.
-
-        Returns
-        -------
-        dict
-            ``half_width`` of shape (n_features,) in data units and ``size_half_width`` of shape
-            (1,) in records.
-        """
+        """Return expected half-widths for clusters of equal size and equal parts of the box."""
         noise = INTERVAL_95[self.mechanism] * noise_std / (1 << FINE)
         k, d = self.n_clusters, self.n_features
         error = noise * sqrt(_centre_variance(self.n_cells, k, d, nominal_n))
@@ -215,37 +184,14 @@ class EUGkM:
             "size_half_width": np.array([noise * sqrt(max(1.0, self.n_cells / k))]),
         }
 
-    def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
-        """Return centres and sizes with their 95 % noise intervals.
-
-        Returns
-        -------
-        dict
-            ``centres``, ``low``, ``high``, ``half_width`` of shape (n_clusters, n_features) in
-            data units; ``sizes`` and ``size_half_width`` of shape (n_clusters,) in records.
-
-        Notes
-        -----
-        The interval is for the mean of the records whose cells are nearest to the centre, by a
-        first-order formula, and wider by half a cell. A size is the sum of these cells' noisy
-        counts, before anything is done about negative ones.
-        """
-        return centres_in_units(state, grid, self.frac_bits)
-
-    def displays(
-        self, results: Mapping[str, Floats], columns: tuple[str, ...]
-    ) -> tuple[Display, ...]:
-        """Return the centres as a table and a heat map, their projection, and the sizes."""
-        return centre_displays(results, columns)
-
 
 @declared
-class Hybrid:
+class Hybrid(Centres):
     """EUGkM, then one round of Lloyd from its centres. [SCLBJ16]_ section 6.
 
     Parameters
     ----------
-    n_clusters, n_features, cells_per_axis, mechanism, negatives, frac_bits, public_seed
+    cells_per_axis, mechanism, negatives
         As in :class:`EUGkM`. The Lloyd round is SuLloyd's for Laplace noise, GLloyd's for Gaussian.
     refine : bool
         Whether there is a Lloyd round; it takes half of the budget (of epsilon for Laplace noise,
@@ -257,8 +203,6 @@ class Hybrid:
     """
 
     name: ClassVar[str] = "hybrid"
-    private: ClassVar[bool] = True
-    profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
 
     @declared
     class Options(EUGkM.Options):
@@ -268,14 +212,10 @@ class Hybrid:
             bool | None, "spend half of the budget on a Lloyd round; if that is better if None"
         ] = None
 
-    n_clusters: Whole
-    n_features: Whole
     cells_per_axis: Whole
     refine: bool
     mechanism: Noise = "laplace"
     negatives: Negatives = "project"
-    frac_bits: int = 16
-    public_seed: int = 0
 
     def __post_init__(self) -> None:
         _ = self._synopsis, self._lloyd  # their checks are ours
@@ -327,27 +267,12 @@ class Hybrid:
     @cached_property
     def _synopsis(self) -> EUGkM:
         """The first round."""
-        return EUGkM(
-            n_clusters=self.n_clusters,
-            n_features=self.n_features,
-            cells_per_axis=self.cells_per_axis,
-            mechanism=self.mechanism,
-            negatives=self.negatives,
-            frac_bits=self.frac_bits,
-            public_seed=self.public_seed,
-        )
+        return EUGkM(**{field.name: getattr(self, field.name) for field in fields(EUGkM)})
 
     @cached_property
     def _lloyd(self) -> Lloyds:
         """The second round."""
-        law = SuLloyd if self.mechanism == "laplace" else GLloyd
-        return law(
-            n_clusters=self.n_clusters,
-            n_features=self.n_features,
-            rounds=1,
-            frac_bits=self.frac_bits,
-            public_seed=self.public_seed,
-        )
+        return self._one_round(SuLloyd if self.mechanism == "laplace" else GLloyd)
 
     def _of(self, t: int) -> EUGkM | Lloyds:
         """Return whose round `t` is; it is a first round there."""
@@ -361,10 +286,6 @@ class Hybrid:
             f"{self._synopsis.describe()} Then the sum and the number of the records nearest to "
             "each of these are released with the same kind of noise."
         )
-
-    def start(self) -> State:
-        """Return sphere-packing centres."""
-        return self._synopsis.start()
 
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return EUGkM's counts, then Lloyd's sums and counts, with equal weights."""
@@ -383,23 +304,12 @@ class Hybrid:
         """Return the expected half-widths of the last round."""
         return self._of(self.rounds - 1).forecast(noise_std, nominal_n, grid)
 
-    def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
-        """Return centres and sizes with the 95 % noise intervals of the last round."""
-        return centres_in_units(state, grid, self.frac_bits)
-
-    def displays(
-        self, results: Mapping[str, Floats], columns: tuple[str, ...]
-    ) -> tuple[Display, ...]:
-        """Return the centres as a table and a heat map, their projection, and the sizes."""
-        return centre_displays(results, columns)
-
 
 def axis_cells(n_features: int, n_clusters: int, nominal_n: int, count_std: float) -> int:
     """Return into how many cells to cut each column's range. [SCLBJ16]_ section 5.2.
 
     Parameters
     ----------
-    n_features, n_clusters, nominal_n : int
     count_std : float, > 0
         Standard deviation of the noise in one cell's count, in records; the rule's epsilon is that
         of Laplace noise with this deviation.
@@ -409,11 +319,6 @@ def axis_cells(n_features: int, n_clusters: int, nominal_n: int, count_std: floa
     int
         ``(nominal_n epsilon / 10)^(2 / (2 + n_features))``, rounded, but at least 2 and enough for
         a cell for each cluster, and at most what 65536 cells allow.
-
-    Raises
-    ------
-    PlanError
-        If there are too many columns for even two cells each.
     """
     most = 1
     while (most + 1) ** n_features <= MAX_CELLS:
@@ -432,15 +337,7 @@ def axis_cells(n_features: int, n_clusters: int, nominal_n: int, count_std: floa
 def cells_of(records: Records, cells_per_axis: int, frac_bits: int) -> Integers:
     """Return the number of the cell that each record is in, by exact integers.
 
-    Parameters
-    ----------
-    records : ndarray of shape (n_samples, n_features), int32, grid steps
-    cells_per_axis, frac_bits : int
-
-    Returns
-    -------
-    ndarray of shape (n_samples,), int64, in ``[0, cells_per_axis**n_features)``
-        The last column's cell varies fastest; the upper wall belongs to the last cell.
+    The last column's cell varies fastest; the upper bound of the box belongs to the last cell.
     """
     cells = np.zeros(len(records), dtype=np.int64)
     for column in records.T:
@@ -480,7 +377,3 @@ def _centre_variance(cells: int, n_clusters: int, n_features: int, nominal_n: in
     spread = (2 * n_clusters ** (-1 / n_features)) ** 2 / 12
     size = max(nominal_n / n_clusters, 1.0)
     return float(max(1.0, cells / n_clusters) * spread / size**2)
-
-
-def _from(least: float) -> str:
-    return f" >= {least}" if least > float("-inf") else ""

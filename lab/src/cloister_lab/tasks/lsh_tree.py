@@ -21,7 +21,6 @@ from typing import Annotated, ClassVar, Self
 import numpy as np
 
 from cloister.declared import AtLeastZero, Probability, Range, Whole, declared
-from cloister.display import Display
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.privacy.budget import Budget
@@ -34,28 +33,26 @@ from cloister.task import (
     GridState,
     Integers,
     Mechanism,
-    Profile,
     PublicFacts,
     Records,
     Released,
     State,
 )
-from cloister.tasks.clustering.kmeans import centre_displays, centres_in_units
-from cloister.tasks.clustering.kmeans_init import sphere_packing
 from cloister.tasks.clustering.synopsis import cluster_weighted
 from cloister.tasks.intervals import BOX, ratio_interval, size_interval
 from cloister.tasks.moments import drop_long, sum_by_label
 from cloister.tasks.options import Clusters, Noise, PublicSeed, made
+from cloister_lab.tasks.centres import Centres
 
 MAX_DEPTH = 16  # every node of every level is counted
 Depth = Annotated[int, Range(1, MAX_DEPTH)]
 BRANCH = 3  # a node of this many smallest leaves is cut
-_MANY_WORDS = 1 << 20  # of all leaves' sums: more leaves are not worth sending
+_MOST_NUMBERS = 1 << 20  # of all leaves' sums: more leaves are not worth sending
 _PLANE_BITS = 12  # normals of the planes are rounded to this
 
 
 @declared
-class LSHTree:
+class LSHTree(Centres):
     """k-means of noisy leaf means of a tree of half-spaces [CK21]_, in two rounds.
 
     Parameters
@@ -66,13 +63,9 @@ class LSHTree:
         A node with fewer noisy records is dropped; one with three times as many is cut.
     max_leaves : int in [1, 2**depth]
         The largest nodes are cut first, until there are so many leaves.
-    count_share : float in (0, 1)
-        Part of the budget that the counts get; the leaves' sums get the rest.
     offset : float, >= 0, grid coordinates
         Planes pass the middle of the box at distances up to this. The published ones all go
         through it (0), and so tell directions apart, not distances.
-    public_seed : int
-        Of the planes and of the restarts of k-means, known to all.
 
     Notes
     -----
@@ -87,8 +80,6 @@ class LSHTree:
     """
 
     name: ClassVar[str] = "lshtree"
-    private: ClassVar[bool] = True
-    profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
     rounds: ClassVar[int] = 2
 
     @declared
@@ -104,16 +95,12 @@ class LSHTree:
         mechanism: Annotated[Noise, "law of the noise"] = "gaussian"
         public_seed: PublicSeed = 0
 
-    n_clusters: Whole
-    n_features: Whole
     depth: Depth
     min_size: Whole
     max_leaves: Whole
     count_share: Probability = 0.1
     offset: AtLeastZero = 0.5
     mechanism: Noise = "gaussian"
-    frac_bits: int = 16
-    public_seed: int = 0
 
     def __post_init__(self) -> None:
         if self.max_leaves > 1 << self.depth:
@@ -137,7 +124,7 @@ class LSHTree:
             min_size = max(1, min(int(10 * noise), n // (2 * k)))
         levels = ceil(log2(max(2, k, n / min_size))) + 2
         depth = options.depth or min(MAX_DEPTH, levels)
-        wanted = min(ceil(2 * n / min_size), _MANY_WORDS // d)
+        wanted = min(ceil(2 * n / min_size), _MOST_NUMBERS // d)
         return made(
             cls,
             facts,
@@ -160,17 +147,9 @@ class LSHTree:
 
     def start(self) -> State:
         """Return sphere-packing centres and a tree that is its root; no size is known yet."""
-        shape = (self.n_clusters, self.n_features)
         leaves = np.zeros(self.max_leaves)
         leaves[0] = 1
-        return {
-            "centres": sphere_packing(*shape, self.public_seed),
-            "low": np.full(shape, BOX[0]),
-            "high": np.full(shape, BOX[1]),
-            "sizes": np.zeros(self.n_clusters),
-            "size_half_width": np.zeros(self.n_clusters),
-            "leaves": leaves,
-        }
+        return {**super().start(), "leaves": leaves}
 
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return the counts of all nodes but the root, then sums and counts of the leaves."""
@@ -205,7 +184,7 @@ class LSHTree:
 
     def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
         """Grow the tree from the counts; then cluster the means of its leaves."""
-        real = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
+        real = self._real(state)
         if t == 0:
             counts = np.zeros(2 << self.depth)
             counts[2:] = released["counts"].values / float(1 << FINE)
@@ -245,15 +224,7 @@ class LSHTree:
         return centres, groups
 
     def measure(self, groups: Integers, block: Released) -> State:
-        """Return sizes and intervals of groups of leaves.
-
-        Parameters
-        ----------
-        groups : ndarray of shape (max_leaves,), int64
-            As from :meth:`group`.
-        block : Released
-            Sums and counts of the leaves.
-        """
+        """Return sizes and intervals of groups of leaves, as from :meth:`group`."""
         totals = np.zeros((self.n_clusters + 1, self.n_features + 1), dtype=np.int64)
         np.add.at(totals, groups, block.values)
         sums, sizes = self._split(totals[:-1])
@@ -273,9 +244,9 @@ class LSHTree:
             "size_half_width": size_interval(count_std, self.mechanism) * np.sqrt(leaves),
         }
 
-    def _split(self, words: Integers) -> tuple[Floats, Floats]:
+    def _split(self, rows: Integers) -> tuple[Floats, Floats]:
         """Return sums in grid coordinates, and counts in records."""
-        return from_grid(words[:, :-1], self.frac_bits), words[:, -1] / self._count_word
+        return from_grid(rows[:, :-1], self.frac_bits), rows[:, -1] / self._count_word
 
     @property
     def _count_word(self) -> int:
@@ -320,14 +291,7 @@ class LSHTree:
         return labels
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
-        """Return expected half-widths for clusters of equal size that share all leaves.
-
-        Returns
-        -------
-        dict
-            ``half_width`` of shape (n_features,) in data units and ``size_half_width`` of shape
-            (1,) in records.
-        """
+        """Return expected half-widths for clusters of equal size that share all leaves."""
         leaves = sqrt(max(1.0, self.max_leaves / self.n_clusters))
         count_std = leaves * noise_std / self._count_word
         low, high = ratio_interval(
@@ -342,28 +306,6 @@ class LSHTree:
             "size_half_width": np.array([size_interval(count_std, self.mechanism)]),
         }
 
-    def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
-        """Return centres and sizes with their 95 % noise intervals.
-
-        Returns
-        -------
-        dict
-            ``centres``, ``low``, ``high``, ``half_width`` of shape (n_clusters, n_features) in
-            data units; ``sizes`` and ``size_half_width`` of shape (n_clusters,) in records.
-
-        Notes
-        -----
-        The interval is for the mean of the records in the leaves that were given to the centre;
-        records in dropped nodes are in no leaf.
-        """
-        return centres_in_units(state, grid, self.frac_bits)
-
-    def displays(
-        self, results: Mapping[str, Floats], columns: tuple[str, ...]
-    ) -> tuple[Display, ...]:
-        """Return the centres as a table and a heat map, their projection, and the sizes."""
-        return centre_displays(results, columns)
-
 
 def grow(counts: Floats, min_size: float, max_leaves: int) -> list[int]:
     """Return the leaves of a tree grown from noisy counts; only public numbers are looked at.
@@ -373,9 +315,7 @@ def grow(counts: Floats, min_size: float, max_leaves: int) -> list[int]:
     counts : ndarray of shape (2 * n_deepest,)
         Of node ``i``, whose children are ``2 i`` and ``2 i + 1``; node 1 is the root.
     min_size : float
-        Children with fewer are dropped; a node with `BRANCH` times as many is cut, and the root in
-        any case.
-    max_leaves : int, >= 1
+        Children with fewer are dropped; a node with `BRANCH` times as many is cut.
 
     Returns
     -------
@@ -396,12 +336,6 @@ def grow(counts: Floats, min_size: float, max_leaves: int) -> list[int]:
         for child in children:
             heapq.heappush(waiting, (-float(counts[child]), child))
     return sorted(leaves)
-
-
-def check_share(count_share: float) -> None:
-    """Refuse a part of the budget that leaves nothing for the rest."""
-    if not 0 < count_share < 1:
-        raise PlanError(f"count_share must be in (0, 1), got {count_share!r}.")
 
 
 def _sum_noise(budget: Budget | None, mechanism: Mechanism, n_features: int, share: float) -> float:

@@ -11,58 +11,43 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from functools import cached_property
+from collections.abc import Iterator
 from math import sqrt
 from typing import Annotated, ClassVar, Self
 
 import numpy as np
 
 from cloister.declared import Range, Whole, declared
-from cloister.display import Display
 from cloister.errors import PlanError
-from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.task import (
     FINE,
     Block,
     Floats,
-    GridState,
     Integers,
-    Mechanism,
-    Profile,
     PublicFacts,
-    Records,
     Released,
-    State,
 )
-from cloister.tasks.clustering.kmeans import centre_displays, centres_in_units
 from cloister.tasks.clustering.synopsis import cluster_weighted, nearest, project_to_simplex
 from cloister.tasks.options import Clusters, PublicSeed, made
 from cloister_lab.tasks.grid_synopsis import cell_middles, cells_of
-from cloister_lab.tasks.projection import BITS, Projection, usual_axes
-from cloister_lab.tasks.recovery import Recovery, start_state
+from cloister_lab.tasks.projection import BITS, usual_axes
+from cloister_lab.tasks.recovery import Recovered
 
 MAX_CELL_BITS = 16  # a grid has at most 2**16 cells
 MAX_FINENESS = 6
 Fineness = Annotated[int, Range(2, MAX_FINENESS)]
-COUNT_SHARE, MEAN_SHARE, LLOYD_SHARE = 0.4, 0.3, 0.3
 _UNITS = 16  # counts are rounded to this part of a record, so that sums are the same everywhere
 
 
 @declared
-class MaxCoverHistogram:
+class MaxCoverHistogram(Recovered):
     """k-means by max cover on noisy counts of cells, in three rounds.
 
     Parameters
     ----------
-    n_axes : int in [1, 5]
-        Axes of the public projection; all columns if there are no more than five.
     fineness : int in [2, 6]
         The finest grid has ``2**fineness`` cells on an axis, at most 65536 in all; the next ones
         have half as many, down to four.
-    public_seed : int
-        Of the projection and of the restarts of k-means, known to all.
 
     Notes
     -----
@@ -73,10 +58,8 @@ class MaxCoverHistogram:
     """
 
     name: ClassVar[str] = "maxcover-histogram"
-    private: ClassVar[bool] = True
-    profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
     rounds: ClassVar[int] = 3
-    mechanism: ClassVar[Mechanism] = "gaussian"
+    shares: ClassVar[tuple[float, ...]] = (0.4, 0.3, 0.3)
 
     @declared
     class Options:
@@ -87,12 +70,7 @@ class MaxCoverHistogram:
         fineness: Annotated[Fineness | None, "halvings of an axis; by the records if None"] = None
         public_seed: PublicSeed = 0
 
-    n_clusters: Whole
-    n_features: Whole
-    n_axes: Whole
     fineness: Fineness
-    frac_bits: int = 16
-    public_seed: int = 0
 
     def __post_init__(self) -> None:
         _ = self._recovery.block(0), self._recovery.block(1)  # their checks are ours
@@ -127,69 +105,25 @@ class MaxCoverHistogram:
             "the records of each group are released with Gaussian noise, twice."
         )
 
-    def start(self) -> State:
-        """Return sphere-packing centres; nothing is known yet."""
-        return start_state(self.n_clusters, self.n_features, self.n_axes, self.public_seed)
-
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return a count for each cell of each grid; then sums and counts of the groups."""
         if t > 0:
-            share = MEAN_SHARE if t == 1 else LLOYD_SHARE
-            return (replace(self._recovery.block(t - 1), weight=share),)
+            return self._recovered(t)
         # A record is in one cell of each grid, and adds `one` there.
         one, grids = 1 << FINE, len(self._sides)
-        words = sum(side**self.n_axes for side in self._sides)
-        return (Block("cells", (words,), grids * one, grids * one**2, COUNT_SHARE),)
+        size = sum(side**self.n_axes for side in self._sides)
+        return (Block("cells", (size,), grids * one, grids * one**2, self.shares[0]),)
 
-    def contribute(self, t: int, state: GridState, records: Records) -> Integers:
-        """Return the records in each cell, in fine units; then sums and counts of the groups."""
-        if t > 0:
-            return self._recovery.contribute(t - 1, self._points(state), state, records)
-        projected = self._projection(records).astype(np.int32)
-        counts = [
-            np.bincount(cells_of(projected, side, BITS), minlength=side**self.n_axes)
-            for side in self._sides
-        ]
-        return np.concatenate(counts).astype(np.int64) << FINE
+    def counts(self, projected: Integers) -> Iterator[Integers]:
+        """Yield the numbers of records in the cells of each grid."""
+        for side in self._sides:
+            cells = cells_of(projected.astype(np.int32), side, BITS)
+            yield np.bincount(cells, minlength=side**self.n_axes)
 
-    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
-        """Pick balls and group them; then move the centres to the noisy means."""
-        if t == 0:
-            ends = np.cumsum([side**self.n_axes for side in self._sides])[:-1]
-            counts = np.split(released["cells"].values / float(1 << FINE), ends)
-            real = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
-            return {**real, "points": self._group(counts)}
-        points = self._points(state)
-        return {
-            "points": points,
-            **self._recovery.update(t - 1, points, state, released["sums"]),
-        }
-
-    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
-        """Return expected half-widths of the last round for clusters of equal size."""
-        return self._recovery.forecast(1, noise_std, nominal_n, grid)
-
-    def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
-        """Return centres and sizes with the 95 % noise intervals of the last round.
-
-        Returns
-        -------
-        dict
-            ``centres``, ``low``, ``high``, ``half_width`` of shape (n_clusters, n_features) in
-            data units; ``sizes`` and ``size_half_width`` of shape (n_clusters,) in records.
-        """
-        return centres_in_units(
-            {name: value for name, value in state.items() if name != "points"}, grid, self.frac_bits
-        )
-
-    def displays(
-        self, results: Mapping[str, Floats], columns: tuple[str, ...]
-    ) -> tuple[Display, ...]:
-        """Return the centres as a table and a heat map, their projection, and the sizes."""
-        return centre_displays(results, columns)
-
-    def _group(self, noisy: list[Floats]) -> Floats:
-        """Return k points from the noisy counts of each grid, the finest first."""
+    def group(self, released: Released) -> Floats:
+        """Return centres of balls of cells, grouped by the records that they hold."""
+        ends = np.cumsum([side**self.n_axes for side in self._sides])[:-1]
+        noisy = np.split(released.values / float(1 << FINE), ends)
         counts = [project_to_simplex(cells, max(1.0, cells.sum())) for cells in noisy]
         nobody = np.zeros(self.n_axes)  # if no ball holds even a part of a record
         balls: Floats = np.array(list(self._pick(counts)) or [nobody])
@@ -216,9 +150,6 @@ class MaxCoverHistogram:
                 taken.append((centre, reach))
                 left[((middles - centre) ** 2).sum(axis=1) <= reach**2] = 0
 
-    def _points(self, state: GridState) -> Floats:
-        return from_grid(state["points"], self.frac_bits)
-
     @property
     def _reach(self) -> float:
         """Radius of a ball in cells: it holds its own cell and about eight more.
@@ -233,31 +164,12 @@ class MaxCoverHistogram:
         """Cells on an axis of each grid, the finest first."""
         return [1 << bits for bits in range(self.fineness, 1, -1)]
 
-    @property
-    def _projection(self) -> Projection:
-        return self._recovery.projection
-
-    @cached_property
-    def _recovery(self) -> Recovery:
-        """The rounds after the first."""
-        return Recovery.of(
-            self.n_clusters, self.n_features, self.n_axes, self.frac_bits, self.public_seed
-        )
-
 
 def _held(cells: Floats, reach: float) -> Floats:
     """Return for each cell the sum of the cells whose middles are within `reach`.
 
-    Parameters
-    ----------
-    cells : ndarray of shape (side, ..., side), whole numbers
-    reach : float
-        Where the whole array is 2 wide.
-
-    Returns
-    -------
-    ndarray of the same shape
-        Whole numbers: rounding takes away the error of the transforms, which differs by machine.
+    The whole array is 2 wide. Sums are whole numbers: rounding takes away the error of the
+    transforms, which differs by machine.
     """
     side, n_axes = cells.shape[0], cells.ndim
     span = min(side - 1, int(reach * side / 2 + 1e-9))

@@ -101,17 +101,7 @@ def usual_axes(n_features: int, nominal_n: int) -> int:
 
 
 def nearest_point(projected: Integers, points: Floats) -> Integers:
-    """Return which of some public points each projected record is nearest to; exact.
-
-    Parameters
-    ----------
-    projected : ndarray of shape (n_samples, n_axes), int64, steps of ``1 / ONE``
-    points : ndarray of shape (n_points, n_axes), in ``[-1, 1]``
-
-    Returns
-    -------
-    ndarray of shape (n_samples,), int64
-    """
+    """Return which of some public points, in ``[-1, 1]``, each projected record is nearest to."""
     on_grid = np.rint(points * ONE).astype(np.int64)
     return np.concatenate(
         [np.zeros(0, dtype=np.int64)]

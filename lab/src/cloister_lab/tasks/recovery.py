@@ -6,30 +6,37 @@ sum and count for each point brings its centre back; another round of Lloyd then
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 
-from cloister.hazmat.fixedpoint import Grid, round_to_grid
-from cloister.task import Block, Floats, GridState, Integers, PublicFacts, Records, Released, State
+from cloister.declared import Whole, declared
+from cloister.hazmat.fixedpoint import Grid, from_grid, round_to_grid
+from cloister.task import (
+    FINE,
+    Block,
+    Floats,
+    GridState,
+    Integers,
+    Mechanism,
+    PublicFacts,
+    Records,
+    Released,
+    State,
+)
 from cloister.tasks.clustering.kmeans import FastLloyd, GLloyd
-from cloister.tasks.clustering.kmeans_init import sphere_packing
-from cloister.tasks.intervals import BOX
 from cloister.tasks.moments import drop_long, sum_by_label
+from cloister_lab.tasks.centres import ONE_ROUND, Centres
 from cloister_lab.tasks.projection import Projection, nearest_point
 
 
 @dataclass(frozen=True)
 class Recovery:
     """Two noisy sums: about the projected points, then about the centres that these gave.
-
-    Parameters
-    ----------
-    n_clusters, n_features : int
-    frac_bits, public_seed : int
-    projection : Projection
 
     Notes
     -----
@@ -58,17 +65,7 @@ class Recovery:
         return block
 
     def contribute(self, step: int, points: Floats, state: GridState, records: Records) -> Integers:
-        """Return sums and counts of the records near each point, or near each centre.
-
-        Parameters
-        ----------
-        step : {0, 1}
-        points : ndarray of shape (n_clusters, n_axes), in ``[-1, 1]``
-            Where the first round looks.
-        state : mapping
-            Its ``centres`` are where the second round looks, in grid steps.
-        records : ndarray of shape (n_samples, n_features), int32, grid steps
-        """
+        """Return sums and counts of the records near each point (step 0) or centre (step 1)."""
         if step == 1 or self.projection.is_identity:
             return self._loop(step).contribute(0, self._about(step, points, state), records)
         payload = self._loop(0).payload(0)
@@ -117,23 +114,70 @@ class Recovery:
     @cached_property
     def _whole(self) -> GLloyd:
         """One round of whole records."""
-        return GLloyd(
-            n_clusters=self.n_clusters,
-            n_features=self.n_features,
-            rounds=1,
-            frac_bits=self.frac_bits,
-            public_seed=self.public_seed,
+        numbers = {name: getattr(self, name) for name in ONE_ROUND}
+        return GLloyd(rounds=1, **numbers)
+
+
+@declared
+class Recovered(Centres, ABC):
+    """A task that finds points from noisy counts in a projection, and recovers centres from them.
+
+    Parameters
+    ----------
+    n_axes : int in [1, 5]
+        Axes of the public projection; all columns if there are no more than five.
+    """
+
+    mechanism: ClassVar[Mechanism] = "gaussian"
+    rounds: ClassVar[int]
+    shares: ClassVar[tuple[float, ...]]
+    """Parts of the budget of each round."""
+
+    n_axes: Whole
+
+    @abstractmethod
+    def counts(self, projected: Integers) -> Iterator[Integers]:
+        """Yield the numbers of records in the cells of each grid."""
+
+    @abstractmethod
+    def group(self, released: Released) -> Floats:
+        """Return points from noisy counts; shape (n_clusters, n_axes)."""
+
+    @abstractmethod
+    def blocks(self, t: int) -> tuple[Block, ...]:
+        """Return counts of cells; then sums and counts of the groups."""
+
+    def _recovered(self, t: int) -> tuple[Block, ...]:
+        """Return sums and counts of the groups, of a round after the first."""
+        return (replace(self._recovery.block(t - 1), weight=self.shares[t]),)
+
+    def start(self) -> State:
+        """Return sphere-packing centres, and points at zero."""
+        return {**super().start(), "points": np.zeros((self.n_clusters, self.n_axes))}
+
+    def contribute(self, t: int, state: GridState, records: Records) -> Integers:
+        """Return the records in each cell, in fine units; then sums and counts of the groups."""
+        if t > 0:
+            points = from_grid(state["points"], self.frac_bits)
+            return self._recovery.contribute(t - 1, points, state, records)
+        found = list(self.counts(self._recovery.projection(records)))
+        return np.concatenate(found).astype(np.int64) << FINE
+
+    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+        """Find points; then move the centres to the noisy means."""
+        (block,) = released.values()
+        if t == 0:
+            return {**self._real(state), "points": self.group(block)}
+        points = from_grid(state["points"], self.frac_bits)
+        return {"points": points, **self._recovery.update(t - 1, points, state, block)}
+
+    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
+        """Return expected half-widths of the last round for clusters of equal size."""
+        return self._recovery.forecast(self.rounds - 2, noise_std, nominal_n, grid)
+
+    @cached_property
+    def _recovery(self) -> Recovery:
+        """The rounds after the first."""
+        return Recovery.of(
+            self.n_clusters, self.n_features, self.n_axes, self.frac_bits, self.public_seed
         )
-
-
-def start_state(n_clusters: int, n_features: int, n_axes: int, public_seed: int) -> State:
-    """Return sphere-packing centres with unknown intervals and sizes, and points at zero."""
-    shape = (n_clusters, n_features)
-    return {
-        "centres": sphere_packing(*shape, public_seed),
-        "low": np.full(shape, BOX[0]),
-        "high": np.full(shape, BOX[1]),
-        "sizes": np.zeros(n_clusters),
-        "size_half_width": np.zeros(n_clusters),
-        "points": np.zeros((n_clusters, n_axes)),
-    }

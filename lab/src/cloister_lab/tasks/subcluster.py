@@ -25,7 +25,6 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 import numpy as np
 
 from cloister.declared import AtLeastZero, Positive, Probability, Share, Whole, declared
-from cloister.display import Display
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.randomness import public_generator
@@ -35,7 +34,6 @@ from cloister.task import (
     GridState,
     Integers,
     Mechanism,
-    Profile,
     PublicFacts,
     Records,
     Released,
@@ -43,6 +41,7 @@ from cloister.task import (
 )
 from cloister.tasks.clustering.kmeans import FastLloyd, fold
 from cloister.tasks.options import Clusters, PublicSeed, made
+from cloister_lab.tasks.centres import Centres
 
 CANDIDATES = 256  # points of a sampling zone among which one is drawn
 FINE_BITS = 16  # a record at the edge of its zone adds a vector of 2**16 steps
@@ -50,28 +49,19 @@ _OF_LLOYD = (
     *("n_clusters", "n_features", "rounds", "first_radius", "radius", "frac_bits"),
     *("public_seed", "relocate_empty"),
 )
+_OPTIONS_OF_LLOYD = (*("n_clusters", "alpha", "radius_strategy", "relocate_empty", "public_seed"),)
 _CHUNK_VALUES = 1 << 20  # integers of the records that are looked at together
 
 
 @declared
-class _ZoneLoop(ABC):
+class _ZoneLoop(Centres, ABC):
     """FastLloyd's loop with something drawn from the zone of each move.
 
-    Parameters
-    ----------
-    rounds : int, >= 1
-        Number of noisy sums.
-    first_radius, radius : float, grid coordinates
-        As in :class:`~cloister.tasks.clustering.kmeans.FastLloyd`; no zone is larger.
-    public_seed : int
-        Seed of the starting centres and of every draw, known to all.
-    relocate_empty : bool
-        As in FastLloyd; a centre put elsewhere has no zone.
+    Parameters are those of :class:`~cloister.tasks.clustering.kmeans.FastLloyd`. No zone is larger
+    than the radius, and a centre put elsewhere has none.
     """
 
     name: ClassVar[str]
-    private: ClassVar[bool] = True
-    profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
     mechanism: ClassVar[Mechanism] = "gaussian"
 
     @declared
@@ -89,13 +79,9 @@ class _ZoneLoop(ABC):
         ] = False
         public_seed: PublicSeed = 0
 
-    n_clusters: Whole
-    n_features: Whole
     rounds: Whole
     first_radius: Positive
     radius: Positive
-    frac_bits: int = 16
-    public_seed: int = 0
     relocate_empty: bool = False
 
     def __post_init__(self) -> None:
@@ -104,16 +90,10 @@ class _ZoneLoop(ABC):
     @classmethod
     def _as_fastlloyd(cls, facts: PublicFacts, options: Any, rounds: int | None) -> dict[str, Any]:
         """Return the numbers that FastLloyd would choose."""
+        given = {name: getattr(options, name) for name in _OPTIONS_OF_LLOYD}
         lloyd = FastLloyd.design(
             facts,
-            FastLloyd.Options(
-                n_clusters=options.n_clusters,
-                rounds=rounds,
-                alpha=options.alpha,
-                radius_strategy=options.radius_strategy,
-                relocate_empty=options.relocate_empty,
-                public_seed=options.public_seed,
-            ),
+            FastLloyd.Options(**{**given, "rounds": rounds}),
         )
         return {name: getattr(lloyd, name) for name in _OF_LLOYD}
 
@@ -125,16 +105,8 @@ class _ZoneLoop(ABC):
     @cached_property
     def _lloyd(self) -> FastLloyd:
         """The noisy means: FastLloyd with our public numbers."""
-        return FastLloyd(
-            n_clusters=self.n_clusters,
-            n_features=self.n_features,
-            rounds=self._steps,
-            first_radius=self.first_radius,
-            radius=self.radius,
-            frac_bits=self.frac_bits,
-            public_seed=self.public_seed,
-            relocate_empty=self.relocate_empty,
-        )
+        numbers = {name: getattr(self, name) for name in _OF_LLOYD}
+        return FastLloyd(**{**numbers, "rounds": self._steps})
 
     @abstractmethod
     def describe(self) -> str:
@@ -143,10 +115,6 @@ class _ZoneLoop(ABC):
     @abstractmethod
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return the layout of round `t`."""
-
-    def start(self) -> State:
-        """Return sphere-packing centres, never records."""
-        return self._lloyd.start()
 
     def _move(
         self, step: int, state: GridState, released: Mapping[str, Released]
@@ -157,20 +125,6 @@ class _ZoneLoop(ABC):
         steps = moved["centres"] - from_grid(state["centres"], self.frac_bits)
         relocated = (moved["centres"] != unmoved["centres"]).any(axis=1)
         return moved, np.where(relocated, 0.0, np.linalg.norm(steps, axis=1))
-
-    def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
-        """Return centres and sizes with their 95 % noise intervals; see FastLloyd.
-
-        An interval is of the mean of the cluster. The centre was drawn from a ball around the noisy
-        mean, so it may lie outside.
-        """
-        return self._lloyd.results(state, grid)
-
-    def displays(
-        self, results: Mapping[str, Floats], columns: tuple[str, ...]
-    ) -> tuple[Display, ...]:
-        """Return the tables and pictures of FastLloyd."""
-        return self._lloyd.displays(results, columns)
 
 
 @declared
@@ -187,9 +141,6 @@ class KMeansGuaranteeDP(_ZoneLoop):
 
     Notes
     -----
-    Other parameters are those of FastLloyd: `n_clusters`, `n_features`, `rounds`, `first_radius`,
-    `radius`, `frac_bits`, `public_seed`, `relocate_empty`.
-
     Add/remove one record: as FastLloyd. The draw sees public numbers only.
     """
 
@@ -257,16 +208,9 @@ class SubClusterDP(_ZoneLoop):
     ----------
     rounds : int, >= 2, even
         Each step takes two: noisy means of the clusters, then of the parts of their zones.
-    internal_k : int, >= 1
-        Number of parts of a zone.
-    sub_share : float in (0, 1)
-        Part of the budget that the second sums get.
 
     Notes
     -----
-    Other parameters are those of FastLloyd: `n_clusters`, `n_features`, `first_radius`, `radius`,
-    `frac_bits`, `public_seed`, `relocate_empty`.
-
     Add/remove one record: the first sum as in FastLloyd. In the second it adds, to one part of one
     zone, a count word and its difference to the zone's centre in units of the zone's public
     radius: less than 1, cut toward zero to multiples of ``2**-FINE_BITS``. The joint squared norm
@@ -358,7 +302,7 @@ class SubClusterDP(_ZoneLoop):
             offsets = offsets.reshape(self.n_clusters, self.internal_k, self.n_features)
             parts = moved["centres"][:, None] + radii[:, None, None] * offsets
             return {**moved, "zone_radius": radii, "parts": parts}
-        real = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
+        real = self._real(state)
         block = released["parts"]
         counts = block.values[:, :, -1] / self._count_word
         floor = max(1.0, block.noise_std / self._count_word)
@@ -410,9 +354,6 @@ def draw_from_zone(
 
     Parameters
     ----------
-    mean : ndarray of shape (n_features,)
-    radius : float, >= 0
-        Of the convergent zone; with 0 the mean itself is returned.
     step : ndarray of shape (n_features,)
         From the old centre to the mean.
     share : float in (0, 1]
@@ -420,12 +361,6 @@ def draw_from_zone(
     concentration : float, >= 0
         The density falls as ``exp(-concentration * distance from mean / radius)``; it is followed
         by a choice among `CANDIDATES` uniform points.
-    rng : Generator
-
-    Returns
-    -------
-    ndarray of shape (n_features,)
-        Less than `radius` from `mean`, but for rounding.
     """
     direction = rng.normal(size=len(mean))
     direction /= np.linalg.norm(direction)
@@ -487,14 +422,6 @@ def sum_in_zones(
                 sums[j, part, :-1] += scaled[inside].sum(axis=0)
                 sums[j, part, -1] += count_word * int(inside.sum())
     return sums
-
-
-def check_zone(share: float, concentration: float) -> None:
-    """Refuse a sampling zone that is none."""
-    if not 0 < share <= 1:
-        raise PlanError(f"zone_share must be in (0, 1], got {share!r}.")
-    if not 0 <= concentration < np.inf:
-        raise PlanError(f"concentration must be a number >= 0, got {concentration!r}.")
 
 
 def _choose(weights: Floats, uniform: Floats) -> Integers:

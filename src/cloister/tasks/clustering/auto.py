@@ -123,19 +123,9 @@ class Auto:
 
     def describe(self) -> str:
         """Say in plain words what is summed and what is released."""
-        what = {
-            GridRoute: "the numbers of records in the cells of a public grid, then for each "
-            "cluster a few times the number of its records and the sum of their shortened "
-            "differences to its centre",
-            PcaRoute: "the mean, the numbers of records at several distances from it, shortened "
-            "second moments, the numbers of records in cells along leading directions, then for "
-            "each cluster a few times the number of its records and the sum of their shortened "
-            "differences to its centre",
-            MeanRoute: "the mean of all records, twice",
-        }[type(self.route)]
         return (
-            f"{self.rounds} rounds of k-means with {self.n_clusters} clusters: {what}, all with "
-            "Gaussian noise."
+            f"{self.rounds} rounds of k-means with {self.n_clusters} clusters: "
+            f"{self.route.releases}, all with Gaussian noise."
         )
 
     def start(self) -> State:
@@ -147,7 +137,7 @@ class Auto:
         return self.route.blocks(t)
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
-        """Return the words of round `t`."""
+        """Return the elements of round `t`."""
         return self.route.contribute(t, state, records)
 
     def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:

@@ -9,14 +9,15 @@ from math import ceil, floor, sqrt
 
 import numpy as np
 
-from cloister.hazmat.fixedpoint import from_grid
-from cloister.task import INTERVAL_95, Block, Floats, GridState, Integers, Records, Released, State
+from cloister.task import Block, Floats, GridState, Integers, Records, Released, State
 from cloister.tasks.clustering.auto_rounds import (
     MovingCentres,
+    Route,
     cell_block,
     growing,
     lloyd_blocks,
     lloyd_contribution,
+    placed,
     read_lloyd,
     still,
 )
@@ -55,23 +56,13 @@ _UNDER = 0.9  # clipping takes so much of a step, in the plane
 
 
 @dataclass(frozen=True)
-class GridRoute:
-    """Histogram, then clipped Lloyd rounds.
+class GridRoute(Route):
+    """Histogram, then clipped Lloyd rounds."""
 
-    Parameters
-    ----------
-    n_clusters, n_features, nominal_n : int
-    mu : float
-        GDP parameter of the whole budget.
-    frac_bits, public_seed : int
-    """
-
-    n_clusters: int
-    n_features: int
-    nominal_n: int
-    mu: float
-    frac_bits: int
-    public_seed: int
+    releases = (
+        "the numbers of records in the cells of a public grid, then for each cluster a few times "
+        "the number of its records and the sum of their shortened differences to its centre"
+    )
 
     @property
     def _constants(self) -> _Constants:
@@ -81,8 +72,7 @@ class GridRoute:
     def bins(self) -> Integers:
         """Number of bins of each column: a function of the plan."""
         c, d = self._constants, self.n_features
-        noise_std = 1 / (self.mu * sqrt(c.histogram))
-        fine = c.cells * (self.nominal_n / noise_std) ** (2 * d / (2 + d))
+        fine = c.cells * (self.nominal_n / self.noise_std(c.histogram)) ** (2 * d / (2 + d))
         cells = min(max(fine, c.cells_per_cluster * self.n_clusters), _MOST_CELLS)
         if d <= 2:
             return np.full(d, max(2, ceil(cells ** (1 / d) - 1e-9)), dtype=np.int64)
@@ -103,15 +93,15 @@ class GridRoute:
 
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return the histogram, or sums and counts."""
-        c, one = self._constants, 1 << self.frac_bits
+        c = self._constants
         if t == 0:
-            return (cell_block("cells", int(self.bins.prod()), one, c.histogram),)
+            return (cell_block("cells", int(self.bins.prod()), self.one, c.histogram),)
         shares = growing(1 - c.histogram, c.growth, c.rounds)
-        return lloyd_blocks(self.n_clusters, self.n_features, one, shares[t - 1], _COUNT_PART)
+        return lloyd_blocks(self, shares[t - 1], _COUNT_PART)
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
-        """Return the words of round `t`."""
-        one = 1 << self.frac_bits
+        """Return the elements of round `t`."""
+        one = self.one
         if t > 0:
             return lloyd_contribution(state, records, one)
         numbers = np.zeros(len(records), dtype=np.int64)
@@ -124,22 +114,15 @@ class GridRoute:
         """Cluster the histogram, or move the centres."""
         known = read(MovingCentres, state, self.frac_bits)
         if t == 0:
-            return written(self._cluster(known, released["cells"]))
-        step = read_lloyd(known, released, self.frac_bits, floor=1.0)
-        radii = np.maximum(known.radii, 1 / (1 << self.frac_bits))
+            return written(self._cluster(known, *self.real(released["cells"])))
+        known, sums, sum_std = read_lloyd(self, known, released, floor=1.0)
+        radii = np.maximum(known.radii, 1 / self.one)
         if self.n_features <= 2:
-            moves = self._bayes(step.sums, step.sum_std, step.counts, radii) / _UNDER
+            moves = self._bayes(sums, sum_std, known.counts, radii) / _UNDER
         else:
-            moves = james_stein(step.sums, step.sum_std)
-        centres = known.centres + moves * (radii / step.counts)[:, None]
-        moved = replace(
-            known,
-            centres=np.clip(centres, -1, 1),
-            counts=step.counts,
-            counts_std=step.counts_std,
-            **step.shown,
-        )
-        return written(moved)
+            moves = james_stein(sums, sum_std)
+        centres = known.centres + moves * (radii / known.counts)[:, None]
+        return written(replace(known, centres=np.clip(centres, -1, 1)))
 
     def spreads(self, state: GridState) -> Floats:
         """Return the standard deviation in a column of each cluster, as the histogram has it."""
@@ -158,24 +141,14 @@ class GridRoute:
             spreads=counts.mean() / counts * (radii / radii.mean()) ** 2,
         )
 
-    def _cluster(self, known: MovingCentres, block: Released) -> MovingCentres:
-        k, d, seed = len(known.centres), self.n_features, self.public_seed
-        noise_std = block.noise_std / (1 << self.frac_bits)
-        noisy = from_grid(block.values, self.frac_bits)
-        points = cell_centres(np.ones(d), self.bins)
+    def _cluster(self, known: MovingCentres, noisy: Floats, noise_std: float) -> MovingCentres:
+        """Cluster the histogram, and set the radii of the Lloyd rounds."""
+        k, sides = len(known.centres), 2 / self.bins
+        points = cell_centres(np.ones(self.n_features), self.bins)
         weights = project_to_simplex(noisy, self.nominal_n)
-        sides = 2 / self.bins
-        if d <= 2:
-            if len(points) >= _MANY_CELLS:
-                weights = drop_empty_cells(noisy, weights, noise_std, self.nominal_n)
-            centres = cluster_weighted(
-                points, weights, k, public_seed=seed, restarts=_PLANE_RESTARTS
-            )
-        else:
-            samples = sample_cells(points, weights, sides, np.zeros(0), public_seed=seed)
-            centres = cluster_weighted(
-                samples, np.ones(len(samples)), k, public_seed=seed, restarts=_SPACE_RESTARTS
-            )
+        if self.n_features <= 2 and len(points) >= _MANY_CELLS:
+            weights = drop_empty_cells(noisy, weights, noise_std, self.nominal_n)
+        centres = self._centres_of(points, weights, k)
         labels, squared = nearest(points, centres)
         counts = np.bincount(labels, weights, minlength=k).astype(np.float64)
         cells = np.maximum(np.bincount(labels[weights > 0], minlength=k), 1)
@@ -184,12 +157,13 @@ class GridRoute:
         pooled = (counts * within).sum() / max(counts.sum(), 1e-9)
         trust = counts**2 / (counts**2 + (2 * noise_std) ** 2 * cells)
         radii = self._constants.radius * np.sqrt(trust * within + (1 - trust) * pooled)
-        return replace(
-            known,
-            centres=np.clip(centres, -1, 1),
-            counts=counts,
-            counts_std=noise_std * np.sqrt(cells),
-            radii=radii,
-            sizes=counts,
-            size_half_width=INTERVAL_95["gaussian"] * noise_std * np.sqrt(cells),
-        )
+        return replace(placed(known, centres, counts, cells, noise_std), radii=radii)
+
+    def _centres_of(self, points: Floats, weights: Floats, k: int) -> Floats:
+        """Cluster the cells, or in space public points that lie in them as records might."""
+        seed = self.public_seed
+        if self.n_features <= 2:
+            return cluster_weighted(points, weights, k, public_seed=seed, restarts=_PLANE_RESTARTS)
+        samples = sample_cells(points, weights, 2 / self.bins, np.zeros(0), public_seed=seed)
+        ones = np.ones(len(samples))
+        return cluster_weighted(samples, ones, k, public_seed=seed, restarts=_SPACE_RESTARTS)

@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from cloister.hazmat.fixedpoint import from_grid
 from cloister.randomness import public_generator
 from cloister.task import Block, Floats, GridState, Integers, Records, Released, State
 from cloister.tasks.clipped import sum_clipped
-from cloister.tasks.clustering.auto_rounds import Centres, unit_block, unknown
+from cloister.tasks.clustering.auto_rounds import Centres, Route, unit_block, unknown
 from cloister.tasks.intervals import size_interval
 from cloister.tasks.shrinkage import james_stein
 from cloister.tasks.state import read, written
@@ -33,20 +32,11 @@ class MeanKnown(Centres):
 
 
 @dataclass(frozen=True)
-class MeanRoute:
-    """A rough mean, then a mean of the records clipped around it.
-
-    Parameters are those of :class:`~cloister.tasks.clustering.auto_grid.GridRoute`.
-    """
-
-    n_clusters: int
-    n_features: int
-    nominal_n: int
-    mu: float
-    frac_bits: int
-    public_seed: int
+class MeanRoute(Route):
+    """A rough mean, then a mean of the records clipped around it."""
 
     rounds = 2
+    releases = "the mean of all records, twice"
 
     @property
     def stretch(self) -> float:
@@ -64,7 +54,7 @@ class MeanRoute:
 
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return one sum of the length of a record."""
-        d, one = self.n_features, 1 << self.frac_bits
+        d, one = self.n_features, self.one
         if t == 0:
             return (Block("sum", (d,), d * one, d * one**2, FIRST),)
         return (unit_block("sum", (d,), one, 1 - FIRST),)
@@ -74,26 +64,24 @@ class MeanRoute:
         if t == 0:
             return np.asarray(records.sum(axis=0, dtype=np.int64))
         radius = max(int(state["radius"][0]), 1)
-        return sum_clipped(records, state["mean"], radius, 1 << self.frac_bits)
+        return sum_clipped(records, state["mean"], radius, self.one)
 
     def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
         """Refine the mean; the first centre is the mean, the others stand around it."""
-        d, n, block = self.n_features, self.nominal_n, released["sum"]
-        values = from_grid(block.values, self.frac_bits) / n
-        noise_std = block.noise_std / (1 << self.frac_bits) / n
-        known = read(MeanKnown, state, self.frac_bits)
+        d, n = self.n_features, self.nominal_n
+        sums, sum_std = self.real(released["sum"])
+        values, noise_std = sums / n, sum_std / n
         if t == 0:
-            mean = np.clip(james_stein(values, noise_std), -1, 1)
+            origin: Floats | float = 0.0
             kept = max(0.0, 1 - (d - 2) * noise_std**2 / max(float(values @ values), 1e-300))
             radius = self.stretch * sqrt(d * (TYPICAL**2 + min(kept * noise_std**2, 0.15)))
         else:
-            radius = max(known.radius, 1 / (1 << self.frac_bits))
+            known = read(MeanKnown, state, self.frac_bits)
+            origin, radius = known.mean, max(known.radius, 1 / self.one)
             values, noise_std = values * radius, noise_std * radius
-            unshrunk = known.mean + values
-            mean = np.clip(known.mean + james_stein(values, noise_std), -1, 1)
-            values = unshrunk
+        mean = np.clip(origin + james_stein(values, noise_std), -1, 1)
         offsets = spread_out(self.n_clusters, d, _REACH * TYPICAL, self.public_seed)
-        around_it = around(mean + offsets, values + offsets, noise_std, n)
+        around_it = around(mean + offsets, origin + values + offsets, noise_std, n)
         return written(MeanKnown(**around_it, mean=mean, radius=radius))
 
     def spreads(self, state: GridState) -> Floats:

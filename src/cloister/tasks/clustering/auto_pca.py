@@ -9,17 +9,17 @@ from math import sqrt
 
 import numpy as np
 
-from cloister.hazmat.fixedpoint import from_grid
-from cloister.task import INTERVAL_95, Block, Floats, GridState, Integers, Records, Released, State
+from cloister.task import Block, Floats, GridState, Integers, Records, Released, State
 from cloister.tasks.clipped import bin_numbers, chunks, clip_to_unit, sum_clipped
 from cloister.tasks.clustering.auto_mean import TYPICAL, around
 from cloister.tasks.clustering.auto_rounds import (
-    LloydStep,
     MovingCentres,
+    Route,
     cell_block,
     growing,
     lloyd_blocks,
     lloyd_contribution,
+    placed,
     read_lloyd,
     still,
     unit_block,
@@ -32,13 +32,7 @@ from cloister.tasks.clustering.synopsis import (
     project_to_simplex,
     sample_cells,
 )
-from cloister.tasks.moments import (
-    PRODUCT,
-    SQUARE,
-    n_products,
-    sum_products,
-    unpack_products,
-)
+from cloister.tasks.moments import PRODUCT, SQUARE, n_products, sum_products, unpack_products
 from cloister.tasks.shrinkage import empirical_bayes, james_stein
 from cloister.tasks.state import read, written
 
@@ -64,63 +58,38 @@ _GRAM_BITS = 12
 
 @dataclass(frozen=True)
 class PcaKnown(MovingCentres):
-    """What the rounds have told, in grid coordinates.
+    """What has been released so far means, in grid coordinates."""
 
-    Parameters
-    ----------
-    widths : ndarray of shape (n_clusters,)
-    mean, residual : ndarray of shape (n_features,)
-    radius : float
-        Within which records are not shortened.
-    directions : ndarray of shape (n_features, n_directions)
-    detected : int
-        So many directions stand out of the noise.
-    within : float
-        Mean squared distance of a record to its centre.
-    half_spans, bins : ndarray of shape (n_axes,)
-        Of the histogram; 0 for axes that are not used.
-    residual_stds : ndarray
-        Deviations along the directions after those of the histogram.
-    start : ndarray of shape (n_clusters, n_features)
-        Where centres start around the mean if nothing is detected.
-    residual_std : float
-        Noise of the residual; 0 before it is known.
-    """
-
-    widths: Floats
+    widths: Floats  # of each cluster
     mean: Floats
-    radius: float
-    directions: Floats
-    detected: int
-    within: float
-    half_spans: Floats
-    bins: Integers
-    residual_stds: Floats
-    start: Floats
-    residual: Floats
-    residual_std: float
+    radius: float  # within which records are not shortened
+    directions: Floats  # in columns
+    detected: int  # so many directions stand out of the noise
+    within: float  # mean squared distance of a record to its centre
+    half_spans: Floats  # of the histogram, 0 for an axis that is not used
+    bins: Integers  # of the histogram, as above
+    residual_stds: Floats  # along the directions after those of the histogram
+    start: Floats  # where centres start around the mean if nothing is detected
+    residual: Floats  # of the mean, if nothing is detected
+    residual_std: float  # noise of the residual; 0 before it is known
 
 
 @dataclass(frozen=True)
-class PcaRoute:
-    """Mean, radius, second moments, histogram along leading directions, Lloyd rounds.
+class PcaRoute(Route):
+    """Mean, radius, second moments, histogram along leading directions, Lloyd rounds."""
 
-    Parameters are those of :class:`~cloister.tasks.clustering.auto_grid.GridRoute`.
-    """
-
-    n_clusters: int
-    n_features: int
-    nominal_n: int
-    mu: float
-    frac_bits: int
-    public_seed: int
+    releases = (
+        "the mean, the numbers of records at several distances from it, shortened second moments, "
+        "the numbers of records in cells along leading directions, then for each cluster a few "
+        "times the number of its records and the sum of their shortened differences to its centre"
+    )
 
     # The plan -----------------------------------------------------------------------------
 
     @cached_property
     def _shares(self) -> dict[str, float]:
         shares = {name: part / sum(_SHARES.values()) for name, part in _SHARES.items()}
-        if 1 / (self.mu * sqrt(shares["radius"])) >= self.nominal_n / 8:  # it would say nothing
+        if self.noise_std(shares["radius"]) >= self.nominal_n / 8:  # it would say nothing
             shares["lloyd"] += shares.pop("radius")
         return shares
 
@@ -149,13 +118,13 @@ class PcaRoute:
         return min(self.n_features, max(self._axes + _MORE_AXES, self.n_clusters - 1))
 
     def _most_cells(self, axes: int) -> float:
-        noise_std = 1 / (self.mu * sqrt(self._shares["cells"]))
+        noise_std = self.noise_std(self._shares["cells"])
         fine: float = _CELLS * (self.nominal_n / noise_std) ** (2 * axes / (2 + axes))
         return min(max(fine, 3.0 * self.n_clusters, 8.0), float(_MOST_CELLS))
 
     @cached_property
     def n_cells(self) -> int:
-        """Words of the histogram's frame, whatever was detected: a function of the plan."""
+        """Elements of the histogram's frame, whatever was detected: a function of the plan."""
         most = max(int(self._most_cells(axes)) for axes in range(1, self._axes + 1))
         return max(self.n_features, most)
 
@@ -182,35 +151,27 @@ class PcaRoute:
 
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return the layout of round `t`."""
-        k, d, one, shares = self.n_clusters, self.n_features, 1 << self.frac_bits, self._shares
+        d, one, shares = self.n_features, self.one, self._shares
         match self._stages[t]:
             case "mean":
                 return (Block("sum", (d,), d * one, d * one**2, shares["mean"]),)
             case "radius":
                 return (cell_block("distances", _BINS, one, shares["radius"]),)
             case "gram":
-                unit = 1 << 2 * _GRAM_BITS
-                return (
-                    unit_block("shift", (d,), one, shares["shift"]),
-                    Block(
-                        "gram",
-                        (n_products(d),),
-                        PRODUCT * d * unit,
-                        (SQUARE * unit) ** 2,
-                        shares["gram"],
-                    ),
-                )
+                unit, size = 1 << 2 * _GRAM_BITS, (n_products(d),)
+                norms = PRODUCT * d * unit, (SQUARE * unit) ** 2
+                gram = Block("gram", size, *norms, shares["gram"])
+                return unit_block("shift", (d,), one, shares["shift"]), gram
             case "cells":
                 # A record adds one cell, or a clipped vector: one unit either way.
                 return (unit_block("cells", (self.n_cells,), one, shares["cells"]),)
-        share = self._lloyd_shares[t - self.rounds]
-        return lloyd_blocks(k, d, one, share, _COUNT_PART)
+        return lloyd_blocks(self, self._lloyd_shares[t - self.rounds], _COUNT_PART)
 
     # The records --------------------------------------------------------------------------
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
-        """Return the words of round `t`."""
-        one, radius = 1 << self.frac_bits, max(int(state["radius"][0]), 1)
+        """Return the elements of round `t`."""
+        one, radius = self.one, max(int(state["radius"][0]), 1)
         match self._stages[t]:
             case "mean":
                 return np.asarray(records.sum(axis=0, dtype=np.int64))
@@ -218,31 +179,29 @@ class PcaRoute:
                 return self._count_distances(state, records)
             case "gram":
                 shift = sum_clipped(records, state["mean"], radius, one)
-                gram = np.zeros(n_products(self.n_features), dtype=np.int64)
-                for part in chunks(records):
-                    gram += sum_products(
-                        clip_to_unit(part - state["mean"], radius, 1 << _GRAM_BITS)
-                    )
-                return np.concatenate([shift, gram])
+                parts = (part - state["mean"] for part in chunks(records))
+                fine = (clip_to_unit(part, radius, 1 << _GRAM_BITS) for part in parts)
+                zeros = np.zeros(n_products(self.n_features), dtype=np.int64)
+                return np.concatenate([shift, sum(map(sum_products, fine), zeros)])
         known = self._known(state)
         if known.detected == 0:  # nothing to see: every later frame refines the mean
-            words = np.zeros(sum(block.size for block in self.blocks(t)), dtype=np.int64)
-            words[: self.n_features] = sum_clipped(records, state["mean"], radius, one)
-            return words
+            padded = np.zeros(sum(block.size for block in self.blocks(t)), dtype=np.int64)
+            padded[: self.n_features] = sum_clipped(records, state["mean"], radius, one)
+            return padded
         if self._stages[t] == "cells":
             return self._count_cells(known, state, records)
         return lloyd_contribution(state, records, one)
 
     def _count_distances(self, state: GridState, records: Records) -> Integers:
-        one, counts = 1 << self.frac_bits, np.zeros(_BINS, dtype=np.int64)
-        edges = np.floor((_edges(self.n_features) * one) ** 2).astype(np.int64)
+        counts = np.zeros(_BINS, dtype=np.int64)
+        edges = np.floor((_edges(self.n_features) * self.one) ** 2).astype(np.int64)
         for part in chunks(records):
             squared = ((part - state["mean"]) ** 2).sum(axis=1)
             counts += np.bincount(np.searchsorted(edges, squared), minlength=_BINS)
-        return counts * one
+        return counts * self.one
 
     def _count_cells(self, known: PcaKnown, state: GridState, records: Records) -> Integers:
-        one, axes = 1 << self.frac_bits, self._used_axes(known)
+        one, axes = self.one, self._used_axes(known)
         spans, bins = known.half_spans[:axes], known.bins[:axes]
         directions = state["directions"][:, :axes].astype(np.float64)
         counts = np.zeros(self.n_cells, dtype=np.int64)
@@ -269,24 +228,23 @@ class PcaRoute:
             block = released["cells" if "cells" in released else "sums"]
             return written(self._refine(known, block))
         if self._stages[t] == "cells":
-            return written(self._cluster(known, released["cells"]))
-        step = read_lloyd(known, released, self.frac_bits, _FLOOR)
-        return written(self._move(known, step))
+            return written(self._cluster(known, *self.real(released["cells"])))
+        return written(self._move(*read_lloyd(self, known, released, _FLOOR)))
 
     def _mean_of(self, block: Released, radius: float) -> tuple[Floats, float]:
-        """Return a released sum in the first words, over the nominal number of records."""
-        scale = radius / self.nominal_n / (1 << self.frac_bits)
-        words = block.values.reshape(-1)[: self.n_features].astype(np.float64)
-        return words * scale, block.noise_std * scale
+        """Return the sum that is released first in a block, over the nominal number of records."""
+        scale = radius / self.nominal_n / self.one
+        sums = block.values.reshape(-1)[: self.n_features].astype(np.float64)
+        return sums * scale, block.noise_std * scale
 
     def _all_at(self, mean: Floats) -> Floats:
         return np.tile(mean, (self.n_clusters, 1))
 
     def _radius(self, block: Released) -> float:
         """Return a quantile of the distances; noise alone does not move it out of its usual bin."""
-        edges, one = _edges(self.n_features), 1 << self.frac_bits
-        below = np.cumsum(block.values / one)[:-1] / self.nominal_n
-        margin = block.noise_std / one / self.nominal_n
+        edges = _edges(self.n_features)
+        counts, noise_std = self.real(block)
+        below, margin = np.cumsum(counts)[:-1] / self.nominal_n, noise_std / self.nominal_n
         j = 6
         while j > 0 and below[j - 1] > _QUANTILE + margin:
             j -= 1
@@ -345,93 +303,76 @@ class PcaRoute:
             residual_stds=residual_stds,
         )
 
-    def _cluster(self, known: PcaKnown, block: Released) -> PcaKnown:
+    def _cluster(self, known: PcaKnown, noisy: Floats, noise_std: float) -> PcaKnown:
         """Cluster the histogram, and set the radius of the Lloyd rounds."""
         k, n, axes = len(known.centres), self.nominal_n, self._used_axes(known)
-        noise_std = block.noise_std / (1 << self.frac_bits)
         spans, bins = known.half_spans[:axes], known.bins[:axes]
         points = cell_centres(spans, bins)
-        noisy = from_grid(block.values[: len(points)], self.frac_bits)
-        weights = project_to_simplex(noisy, n)
-        cells = np.full(k, max(1.0, float((weights > 0).sum()) / k))
-        more = min(_MORE_AXES, self.n_features - axes)
-        if more:
+        weights = project_to_simplex(noisy[: len(points)], n)
+        if more := min(_MORE_AXES, self.n_features - axes):
             stds = known.residual_stds[:more]
-            samples = sample_cells(
-                points, weights, 2 * spans / bins, stds, public_seed=self.public_seed
-            )
-            places = self._quantize(samples, k)
-            labels, _ = nearest(samples, places)
-            counts = np.bincount(labels, minlength=k).astype(np.float64) * (n / len(samples))
-            widths = _widths(samples[:, :axes], np.ones(len(samples)), labels, k)
+            samples, places = self._sampled(points, weights, 2 * spans / bins, stds, k)
+            masses, scale = np.ones(len(samples)), n / len(samples)
         else:
-            places = cluster_weighted(
-                points, weights, k, public_seed=self.public_seed, restarts=_RESTARTS
-            )
-            labels, _ = nearest(points, places)
-            counts = np.bincount(labels, weights, minlength=k).astype(np.float64)
+            samples, masses, scale = points, weights, 1.0
+            places = self._quantize(points, weights, k)
+        labels, _ = nearest(samples, places)
+        counts = np.bincount(labels, masses, minlength=k).astype(np.float64) * scale
+        cells = np.full(k, max(1.0, float((weights > 0).sum()) / k))
+        if not more:  # then each cell is in a cluster of its own
             cells = np.maximum(np.bincount(labels[weights > 0], minlength=k), 1.0)
-            widths = _widths(points, weights, labels, k)
-        centres = known.mean + places @ known.directions[:, : places.shape[1]].T
         between = float((counts[:, None] * places**2).sum()) / n
         within = max(known.within - between, 0.2 * known.within)
+        centres = known.mean + places @ known.directions[:, : places.shape[1]].T
         return replace(
-            known,
-            centres=np.clip(centres, -1, 1),
-            counts=counts,
-            counts_std=noise_std * np.sqrt(cells),
+            placed(known, centres, counts, cells, noise_std),
             within=within,
             radii=np.full(k, self._stretch * sqrt(within)),
-            widths=widths,
-            sizes=counts,
-            size_half_width=INTERVAL_95["gaussian"] * noise_std * np.sqrt(cells),
+            widths=_widths(samples[:, :axes], masses, labels, k),
         )
 
-    def _quantize(self, samples: Floats, n_clusters: int) -> Floats:
+    def _sampled(
+        self, points: Floats, weights: Floats, sides: Floats, stds: Floats, n_clusters: int
+    ) -> tuple[Floats, Floats]:
+        """Return public points that look like the records, and centres of them."""
+        samples = sample_cells(points, weights, sides, stds, public_seed=self.public_seed)
+        return samples, self._quantize(samples, np.ones(len(samples)), n_clusters)
+
+    def _quantize(self, points: Floats, weights: Floats, n_clusters: int) -> Floats:
         return cluster_weighted(
-            samples,
-            np.ones(len(samples)),
-            n_clusters,
-            public_seed=self.public_seed,
-            restarts=_RESTARTS,
+            points, weights, n_clusters, public_seed=self.public_seed, restarts=_RESTARTS
         )
 
     @property
     def _stretch(self) -> float:
         """Radius of the Lloyd rounds in root mean square distances: larger with less noise."""
         shares = self._lloyd_shares
-        noise = 1 / (self.mu * sqrt(sum(shares) / len(shares)))
+        noise = self.noise_std(sum(shares) / len(shares))
         nu = self.n_clusters * sqrt(self.n_features) * noise / self.nominal_n
         stretch = float((_NU / nu) ** (_FAST if nu < _NU else _SLOW))
         return min(max(stretch, 0.5), 3.0)
 
-    def _move(self, known: PcaKnown, step: LloydStep) -> PcaKnown:
+    def _move(self, known: PcaKnown, all_sums: Floats, sum_std: float) -> PcaKnown:
         """Move the centres by what is signal, in the detected directions and beside them."""
         k, d = len(known.centres), self.n_features
-        radii = np.maximum(known.radii, 1 / (1 << self.frac_bits))
-        factors = step.counts / radii * min(_UNDER, _UNDER * self._stretch)
+        radii = np.maximum(known.radii, 1 / self.one)
+        factors = known.counts / radii * min(_UNDER, _UNDER * self._stretch)
         n_axes = max(self._used_axes(known), min(known.detected, max(1, k - 1)))
         basis = known.directions[:, :n_axes]
-        along = step.sums @ basis
+        along = all_sums @ basis @ basis.T
         moves = np.zeros((k, d))
-        for sums, n_dims in ((along @ basis.T, n_axes), (step.sums - along @ basis.T, d - n_axes)):
+        for sums, n_dims in ((along, n_axes), (all_sums - along, d - n_axes)):
             moves += empirical_bayes(
                 sums,
                 n_dims=n_dims,
                 factors=factors,
-                noise_std=step.sum_std,
+                noise_std=sum_std,
                 unit=sqrt(known.within / d),
                 prior_power=_PRIOR,
                 spreads=factors.mean() / factors,
             )
         centres = known.centres + moves / factors[:, None]
-        return replace(
-            known,
-            centres=np.clip(centres, -1, 1),
-            counts=step.counts,
-            counts_std=step.counts_std,
-            **step.shown,
-        )
+        return replace(known, centres=np.clip(centres, -1, 1))
 
     def spreads(self, state: GridState) -> Floats:
         """Return the standard deviation in a column of each cluster, along the used axes."""
@@ -444,11 +385,9 @@ class PcaRoute:
         if std == 0:  # the first of these rounds
             residual, residual_std = fresh, fresh_std
             stds = known.residual_stds[: min(_MORE_AXES, self.n_features)]
-            samples = sample_cells(
-                np.zeros((1, 0)), np.ones(1), np.zeros(0), stds, public_seed=self.public_seed
-            )
-            directions = known.directions[:, : len(stds)]
-            start = self._quantize(samples, len(known.centres)) @ directions.T
+            nothing = np.zeros((1, 0)), np.ones(1), np.zeros(0)
+            _, places = self._sampled(*nothing, stds, len(known.centres))
+            start = places @ known.directions[:, : len(stds)].T
         else:
             weight = std**2 / (std**2 + fresh_std**2)
             residual = known.residual + weight * (fresh - known.residual)
@@ -458,7 +397,7 @@ class PcaRoute:
             known,
             start=start,
             residual=residual,
-            residual_std=max(residual_std, 1 / (1 << self.frac_bits)),
+            residual_std=max(residual_std, 1 / self.one),
             **around(centres, known.mean + residual + start, residual_std, self.nominal_n),
         )
 
@@ -497,8 +436,8 @@ def _residual_stds(
     mean = max(total - explained, 0.1 * total) / len(rest)
     if len(rest) == 1:
         return np.full(1, sqrt(mean))
-    spread = float(((rest - rest.mean()) ** 2).mean())
-    trust = max(0.0, 1 - edge**2 / 4 / max(spread, 1e-300))
+    variance = float(((rest - rest.mean()) ** 2).mean())
+    trust = max(0.0, 1 - edge**2 / 4 / max(variance, 1e-300))
     shrunk = np.maximum(mean + trust * (rest - rest.mean()), 0.1 * mean)
     stds: Floats = np.sqrt(shrunk * (mean * len(rest) / shrunk.sum()))[:_MORE_AXES]
     return stds

@@ -1,110 +1,43 @@
-"""The rounds that `auto`'s three routes share: clipped relative Lloyd, and where its steps end."""
+"""What the routes of `auto` share: public numbers, centres, and clipped Lloyd rounds."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from math import isqrt
-from typing import Any
+from dataclasses import dataclass, replace
+from math import isqrt, sqrt
+from typing import Any, TypeVar
 
 import numpy as np
 
 from cloister.hazmat.fixedpoint import from_grid
-from cloister.task import Block, Floats, GridState, Integers, Records, Released
+from cloister.task import INTERVAL_95, Block, Floats, GridState, Integers, Records, Released
 from cloister.tasks.clipped import sum_clipped_near
 from cloister.tasks.intervals import ratio_interval, size_interval
 
 
 @dataclass(frozen=True)
-class LloydStep:
-    """What a clipped Lloyd round released, in units of each cluster's radius.
+class Route:
+    """The public numbers by which a route is planned: those of :class:`.auto.Auto`."""
 
-    Parameters
-    ----------
-    sums : ndarray of shape (n_clusters, n_features)
-    sum_std : float
-    counts : ndarray of shape (n_clusters,)
-        Merged with what was known before, at least a part of the noise.
-    counts_std : ndarray of shape (n_clusters,)
-    shown : mapping
-        Sizes and intervals of this round, for people.
-    """
+    n_clusters: int
+    n_features: int
+    nominal_n: int
+    mu: float
+    frac_bits: int
+    public_seed: int
 
-    sums: Floats
-    sum_std: float
-    counts: Floats
-    counts_std: Floats
-    shown: Mapping[str, Any]
+    @property
+    def one(self) -> int:
+        """Steps of the grid in 1, which is what a record adds to a cell."""
+        return 1 << self.frac_bits
 
+    def noise_std(self, share: float) -> float:
+        """Return the noise, in units of the sensitivity, that a share of the budget leaves."""
+        return 1 / (self.mu * sqrt(share))
 
-def lloyd_blocks(
-    n_clusters: int, n_features: int, one: int, share: float, count_part: float
-) -> tuple[Block, ...]:
-    """Return the two blocks of a Lloyd round: a record touches one row of each, by one unit."""
-    return (
-        unit_block("sums", (n_clusters, n_features), one, share * (1 - count_part)),
-        cell_block("counts", n_clusters, one, share * count_part),
-    )
-
-
-def unit_block(name: str, shape: tuple[int, ...], one: int, share: float) -> Block:
-    """Return a block in one row of which a record adds a vector of norm at most one unit."""
-    return Block(name, shape, isqrt(shape[-1] * one**2), one**2, share)
-
-
-def cell_block(name: str, size: int, one: int, share: float) -> Block:
-    """Return a block in one word of which a record adds one unit."""
-    return Block(name, (size,), one, one**2, share)
-
-
-def lloyd_contribution(state: GridState, records: Records, one: int) -> Integers:
-    """Return the words of a Lloyd round."""
-    radii = np.maximum(state["radii"], 1)
-    sums, counts = sum_clipped_near(records, state["centres"], radii, one)
-    return np.concatenate([sums.ravel(), counts * one])
-
-
-def read_lloyd(
-    known: MovingCentres, released: Mapping[str, Released], frac_bits: int, floor: float
-) -> LloydStep:
-    """Merge released counts with what was known, and work out what people are shown.
-
-    Parameters
-    ----------
-    known : MovingCentres
-        Before the round.
-    released : mapping
-    frac_bits : int
-    floor : float
-        Counts are at least so many of their noise's standard deviations.
-    """
-    one = 1 << frac_bits
-    sums = from_grid(released["sums"].values, frac_bits)
-    fresh = from_grid(released["counts"].values, frac_bits)
-    sum_std = released["sums"].noise_std / one
-    count_std = released["counts"].noise_std / one
-    radii = np.maximum(known.radii, 1 / one)[:, None]
-    low, high = ratio_interval(
-        sums * radii,
-        fresh,
-        sum_std=sum_std * radii,
-        count_std=count_std,
-        origin=known.centres,
-    )
-    precision = 1 / np.maximum(known.counts_std, 1 / one) ** 2
-    merged = (known.counts * precision + fresh / count_std**2) / (precision + 1 / count_std**2)
-    return LloydStep(
-        sums,
-        sum_std,
-        np.maximum(merged, floor * count_std),
-        1 / np.sqrt(precision + 1 / count_std**2),
-        {
-            "low": low,
-            "high": high,
-            "sizes": fresh,
-            "size_half_width": np.full(len(fresh), size_interval(count_std)),
-        },
-    )
+    def real(self, block: Released) -> tuple[Floats, float]:
+        """Return what was released, and the standard deviation of its noise, in records."""
+        return from_grid(block.values, self.frac_bits), block.noise_std / self.one
 
 
 @dataclass(frozen=True)
@@ -127,6 +60,9 @@ class MovingCentres(Centres):
     radii: Floats
 
 
+_Moving = TypeVar("_Moving", bound=MovingCentres)
+
+
 def unknown(n_clusters: int, n_features: int) -> dict[str, Any]:
     """Return :class:`Centres` by name: in the middle of the box, and nothing is known of them."""
     shape = (n_clusters, n_features)
@@ -141,12 +77,98 @@ def unknown(n_clusters: int, n_features: int) -> dict[str, Any]:
 
 def still(n_clusters: int, n_features: int) -> dict[str, Any]:
     """Return :class:`MovingCentres` by name, of which nothing is known."""
-    zeros = np.zeros(n_clusters)
-    counts = {"counts": zeros, "counts_std": zeros, "radii": zeros}
-    return {**unknown(n_clusters, n_features), **counts}
+    zeros = dict.fromkeys(("counts", "counts_std", "radii"), np.zeros(n_clusters))
+    return {**unknown(n_clusters, n_features), **zeros}
+
+
+def placed(
+    known: _Moving, centres: Floats, counts: Floats, cells: Floats, noise_std: float
+) -> _Moving:
+    """Return centres that a histogram shows: their counts sum up noisy `cells` each."""
+    counts_std = noise_std * np.sqrt(cells)
+    return replace(
+        known,
+        centres=np.clip(centres, -1, 1),
+        counts=counts,
+        counts_std=counts_std,
+        sizes=counts,
+        size_half_width=INTERVAL_95["gaussian"] * counts_std,
+    )
 
 
 def growing(share: float, growth: float, rounds: int) -> tuple[float, ...]:
     """Split a share into rounds, each larger than the one before by a factor."""
     parts = [growth**t for t in range(rounds)]
     return tuple(share * part / sum(parts) for part in parts)
+
+
+def unit_block(name: str, shape: tuple[int, ...], one: int, share: float) -> Block:
+    """Return a block in one row of which a record adds a vector of norm at most one unit."""
+    return Block(name, shape, isqrt(shape[-1] * one**2), one**2, share)
+
+
+def cell_block(name: str, size: int, one: int, share: float) -> Block:
+    """Return a block in one element of which a record adds one unit."""
+    return Block(name, (size,), one, one**2, share)
+
+
+def lloyd_blocks(route: Route, share: float, count_part: float) -> tuple[Block, ...]:
+    """Return the two blocks of a Lloyd round: a record touches one row of each, by one unit."""
+    shape = (route.n_clusters, route.n_features)
+    return (
+        unit_block("sums", shape, route.one, share * (1 - count_part)),
+        cell_block("counts", route.n_clusters, route.one, share * count_part),
+    )
+
+
+def lloyd_contribution(state: GridState, records: Records, one: int) -> Integers:
+    """Return the elements of a Lloyd round."""
+    radii = np.maximum(state["radii"], 1)
+    sums, counts = sum_clipped_near(records, state["centres"], radii, one)
+    return np.concatenate([sums.ravel(), counts * one])
+
+
+def read_lloyd(
+    route: Route, known: _Moving, released: Mapping[str, Released], floor: float
+) -> tuple[_Moving, Floats, float]:
+    """Merge released counts with what was known, and work out what people are shown.
+
+    Parameters
+    ----------
+    route : Route
+    known : MovingCentres
+        Before the round.
+    released : mapping
+    floor : float
+        Counts are at least so many of their noise's standard deviations.
+
+    Returns
+    -------
+    known : MovingCentres
+        With the intervals, sizes and merged counts of this round; the centres have not moved yet.
+    sums : ndarray of shape (n_clusters, n_features), in units of each cluster's radius
+    sum_std : float
+    """
+    sums, sum_std = route.real(released["sums"])
+    fresh, count_std = route.real(released["counts"])
+    radii = np.maximum(known.radii, 1 / route.one)[:, None]
+    low, high = ratio_interval(
+        sums * radii,
+        fresh,
+        sum_std=sum_std * radii,
+        count_std=count_std,
+        origin=known.centres,
+    )
+    before = 1 / np.maximum(known.counts_std, 1 / route.one) ** 2
+    precision = before + 1 / count_std**2
+    merged = (known.counts * before + fresh / count_std**2) / precision
+    after = replace(
+        known,
+        counts=np.maximum(merged, floor * count_std),
+        counts_std=1 / np.sqrt(precision),
+        low=low,
+        high=high,
+        sizes=fresh,
+        size_half_width=np.full(len(fresh), size_interval(count_std)),
+    )
+    return after, sums, sum_std

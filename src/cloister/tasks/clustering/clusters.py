@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 import numpy as np
 
+from cloister.display import Table
 from cloister.task import Floats
 from cloister.tasks.intervals import above_noise
 
@@ -71,3 +73,30 @@ def records_left_out(results: Mapping[str, Floats], nominal_n: int) -> str:
         f"about {share:.0%} of the records are in no cluster, or there are fewer than agreed; "
         "another method, start or number of clusters may find them, and is a release of its own."
     )
+
+
+def movement(history: Sequence[Mapping[str, Floats]], ranges: Floats) -> tuple[Table, ...]:
+    """Return how far released centres moved in each round; nothing for a task without centres.
+
+    Parameters
+    ----------
+    history : sequence of mapping
+        Results before the first round and after each.
+    ranges : ndarray of shape (n_features,)
+        Of the columns, in data units.
+    """
+    if len(history) < 2 or any(not {"centres", "half_width"} <= known.keys() for known in history):
+        return ()
+    rows = tuple(
+        (
+            f"round {t + 1}",
+            f"{np.abs((after['centres'] - before['centres']) / ranges).mean():.2%}",
+            f"{(after['half_width'] / ranges).mean():.2%}",
+        )
+        for t, (before, after) in enumerate(pairwise(history))
+    )
+    note = (
+        "Part of a column's range, mean over centres and columns. A last round that moved much "
+        "further than its noise had not settled."
+    )
+    return (Table("How far the centres moved", ("", "moved", "95 % of the noise"), rows, note),)

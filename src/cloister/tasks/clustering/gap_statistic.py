@@ -21,7 +21,7 @@ import numpy as np
 
 from cloister.randomness import public_generator
 from cloister.task import Floats, Integers
-from cloister.tasks.clustering.synopsis import project_to_simplex
+from cloister.tasks.clustering.synopsis import project_to_simplex, squared_distances
 
 REPEATS = 24  # simulated histograms of each kind
 BAND = 0.90
@@ -153,7 +153,7 @@ def objectives(points: Floats, weights: Floats, candidates: Integers) -> Floats:
             added = weights @ points
         else:
             seeds = points[np.argsort(-weights * nearest, kind="stable")[:_SEEDS]]
-            gains = weights @ np.maximum(nearest[:, None] - _squared(points, seeds), 0.0)
+            gains = weights @ np.maximum(nearest[:, None] - squared_distances(points, seeds), 0.0)
             added = seeds[int(gains.argmax())]
         centres, nearest = _lloyd(points, weights, np.vstack([centres, added]))
         costs.append(float(weights @ nearest))
@@ -165,7 +165,7 @@ def _lloyd(points: Floats, weights: Floats, centres: Floats) -> tuple[Floats, Fl
     labels = np.full(len(points), -1)
     weighted = (weights[:, None] * points).T
     for _ in range(_LLOYD_STEPS):
-        squared = _squared(points, centres)
+        squared = squared_distances(points, centres)
         before, labels = labels, squared.argmin(axis=1)
         if (labels == before).all():
             break
@@ -174,15 +174,8 @@ def _lloyd(points: Floats, weights: Floats, centres: Floats) -> tuple[Floats, Fl
         filled = mass > 0
         centres = np.where(filled[:, None], sums / np.where(filled, mass, 1.0)[:, None], centres)
     else:
-        squared = _squared(points, centres)
+        squared = squared_distances(points, centres)
     return centres, squared.min(axis=1)
-
-
-def _squared(points: Floats, centres: Floats) -> Floats:
-    """Return squared distances; shape (n_points, n_centres)."""
-    lengths = (points**2).sum(axis=1)[:, None] + (centres**2).sum(axis=1)
-    squared: Floats = np.maximum(lengths - 2 * points @ centres.T, 0.0)
-    return squared
 
 
 def _region(points: Floats, weights: Floats) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:

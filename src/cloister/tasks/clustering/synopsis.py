@@ -90,29 +90,20 @@ def _seed(
     points: Floats, weights: Floats, k: int, restarts: int, rng: np.random.Generator
 ) -> Floats:
     """Choose starting centres far from each other; shape (restarts, k, n_features)."""
-    norms = (points**2).sum(axis=1)
     rows = np.arange(restarts)
     chosen = np.empty((restarts, k), dtype=np.int64)
     chosen[:, 0] = rng.choice(len(points), restarts, p=weights / weights.sum())
-    squared = _squared(points, norms, chosen[:, 0])
+    squared = squared_distances(points[chosen[:, 0]], points)
     for j in range(1, k):
         mass = np.cumsum(weights * squared, axis=1)
         draws = rng.uniform(size=(restarts, _TRIALS)) * mass[:, -1:]
         found = np.array([np.searchsorted(m, d, "right") for m, d in zip(mass, draws, strict=True)])
         tried = np.minimum(found, len(points) - 1)
-        closer = np.minimum(
-            squared[:, None, :],
-            _squared(points, norms, tried.ravel()).reshape(restarts, _TRIALS, -1),
-        )
+        distances = squared_distances(points[tried.ravel()], points)
+        closer = np.minimum(squared[:, None, :], distances.reshape(restarts, _TRIALS, -1))
         good = (closer @ weights).argmin(axis=1)
         chosen[:, j], squared = tried[rows, good], closer[rows, good]
     return points[chosen]
-
-
-def _squared(points: Floats, norms: Floats, chosen: Integers) -> Floats:
-    """Return squared distances of all points to some of them; shape (n_chosen, n_points)."""
-    squared = norms - 2 * points[chosen] @ points.T + norms[chosen][:, None]
-    return np.maximum(squared, 0.0)
 
 
 def _lloyd(points: Floats, weights: Floats, centres: Floats) -> tuple[Floats, Floats]:
@@ -257,6 +248,13 @@ def sample_cells(
 
 def nearest(points: Floats, centres: Floats) -> tuple[Integers, Floats]:
     """Return label and squared distance of the nearest centre of each public point."""
-    squared = (points**2).sum(axis=1)[:, None] - 2 * points @ centres.T + (centres**2).sum(axis=1)
+    squared = squared_distances(points, centres)
     labels: Integers = squared.argmin(axis=1)
-    return labels, np.maximum(squared[np.arange(len(points)), labels], 0.0)
+    return labels, squared.min(axis=1)
+
+
+def squared_distances(points: Floats, centres: Floats) -> Floats:
+    """Return the squared distance of each point to each centre; shape (n_points, n_centres)."""
+    lengths = (points**2).sum(axis=1)[:, None] + (centres**2).sum(axis=1)
+    squared: Floats = np.maximum(lengths - 2 * points @ centres.T, 0.0)
+    return squared

@@ -10,16 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
-from functools import cached_property
 from math import sqrt
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
 import numpy as np
 
-from cloister.declared import Range, Whole, declared
-from cloister.display import Curve, Display, Heatmap
+from cloister.declared import Length, Range, Rule, WayOut, declared
+from cloister.display import Between, Curve, Display, Heatmap
 from cloister.errors import PlanError
-from cloister.hazmat.fixedpoint import Grid, from_grid
+from cloister.hazmat.fixedpoint import Grid
 from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import gaussian_noise_multiplier
 from cloister.task import (
@@ -30,64 +29,43 @@ from cloister.task import (
     Floats,
     GridState,
     Integers,
-    Mechanism,
-    Profile,
     PublicColumn,
     PublicFacts,
     Records,
-    Released,
-    State,
 )
 from cloister.tasks import scores
-from cloister.tasks.columns import categories_of, codes, in_batches, position
+from cloister.tasks.columns import categories_of, codes, in_batches
 from cloister.tasks.evaluation.layers import (
-    COLUMNS,
     NOTE,
-    SINGLE,
-    Numbers,
-    between,
-    check_source,
-    first_layer,
-    moved,
-    named,
-    noted,
-    plain,
-    table_of,
-    table_of_measures,
-    table_of_silos,
-    truth_of,
+    BySilo,
+    Evaluated,
+    Model,
+    ModelResults,
+    place_of,
 )
 from cloister.tasks.examples import BOOLEAN, Example
+from cloister.tasks.interval_tables import MARGINS, between, table_of
 from cloister.tasks.options import made
 
-_MOST_CLASSES = 64
+Bins = Annotated[int, Range(2, 1024), Rule("even", lambda n: n % 2 == 0)]
 _VAGUE = 0.5  # a group of scores whose interval is as wide says nothing in a picture
 _CONFUSION_SHARE = 0.3  # of the budget, where there are scores too
 
 
 @declared
-class Evaluation:
+class Evaluation(Evaluated):
     """Measures of a classifier on records that the silos hold back.
 
     Parameters
     ----------
     classes : tuple of str
         Of truth and prediction, at least 2.
-    truth : int
-        Column of the true class.
-    model : Classifier, optional
-        Applied by each silo to its own records.
-    released : mapping
-        The model's results, as numbers.
-    prediction, score : int, optional
-        Columns of predicted classes and of scores of the last of two classes, where there is no
-        model; at least one.
+    score : int, optional
+        Column of scores of the last of two classes, where there is no model.
     probability : bool
         Whether scores are probabilities: a column with the bounds 0 and 1.
-    n_bins : int, even, in [2, 1024]
+    n_bins : int, even
         Of the histogram of scores.
-    silos : tuple of str
-        Where each silo's measures are released, too: the silos, in the plan's order.
 
     Notes
     -----
@@ -96,17 +74,10 @@ class Evaluation:
     are two classes, else one of each class against the rest. The first has 3 parts in 10 of the
     budget, the second 7; what each says of the other's sums is used
     (:func:`cloister.tasks.scores.consistent`).
-
-    With `silos`, the tables have a layer for each silo. A record is in one silo and so still in one
-    cell of each table, and the noise of a cell is the same. ADR 16 has the rest.
     """
 
     name: ClassVar[str] = "evaluation"
-    private: ClassVar[bool] = True
-    profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
-    mechanism: ClassVar[Mechanism] = "gaussian"
-    rounds: ClassVar[int] = 1
-
+    models: ClassVar[tuple[type, str]] = (Classifier, "classifier")
     example: ClassVar[Example] = Example(
         (BOOLEAN, PublicColumn("score", 0.0, 1.0)), {"truth": "smokes", "score": "score"}
     )
@@ -115,37 +86,21 @@ class Evaluation:
     class Options:
         """What a user may choose."""
 
-        model: Annotated[Any, "a trained classifier that is part of the plan"] = None
-        released: Annotated[Numbers, "the results of the model"] = field(default_factory=dict)
+        model: Model = None
+        released: ModelResults = field(default_factory=dict)
         truth: Annotated[str | None, "column of the true class; the model's if None"] = None
-        prediction: Annotated[str | None, "column of told classes, without a model"] = None
+        prediction: Annotated[str | None, "column of predicted classes, without a model"] = None
         score: Annotated[str | None, "column of scores of the second of two classes"] = None
-        n_bins: Annotated[
-            Annotated[int, Range(2, 1024)] | None, "of scores, an even number; by the noise if None"
-        ] = None
-        by_silo: Annotated[bool, "release the measures of each silo by itself, too"] = False
+        n_bins: Annotated[Bins | None, "of scores, an even number; by the noise if None"] = None
+        by_silo: BySilo = False
 
-    n_features: Whole
-    classes: tuple[str, ...]
-    truth: int
-    model: Any = None
-    released: Numbers = field(default_factory=dict)
-    prediction: int | None = None
+    classes: Annotated[tuple[str, ...], Length(2, 64), WayOut("join rare ones")]
     score: int | None = None
     probability: bool = True
-    n_bins: Annotated[int, Range(2, 1024)] = 32
-    silos: tuple[str, ...] = ()
-    frac_bits: int = 16
+    n_bins: Bins = 32
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "released", plain(self.released))
-        if not 2 <= len(self.classes) <= _MOST_CLASSES:
-            raise PlanError(
-                f"classes must be 2 to {_MOST_CLASSES}, got {len(self.classes)}; join rare ones."
-            )
-        if self.n_bins % 2:
-            raise PlanError(f"n_bins must be even, got {self.n_bins}; give one more.")
-        check_source(self.model, self.released, (self.prediction, self.score), self.n_features)
+        super().__post_init__()
         if self.model is not None and tuple(self.model.classes) != self.classes:
             raise PlanError(
                 f"classes must be those of the model, {tuple(self.model.classes)}, got "
@@ -159,34 +114,30 @@ class Evaluation:
     @classmethod
     def design(cls, facts: PublicFacts, options: Options) -> Self:
         """Choose the bins from budget and nominal number; see :func:`~.scores.number_of_bins`."""
-        model, columns = options.model, facts.columns
-        if model is not None and not isinstance(model, Classifier):
+        source, columns = cls.source(facts, options), facts.columns
+        classes = categories_of(columns, columns[source["truth"]].name)
+        if (at := source["prediction"]) is not None and columns[at].categories != classes:
             raise PlanError(
-                f"model must be a classifier of ours, got {named(model)}; 'regression-evaluation' "
-                "is for one that tells a number, and a model of others is not part of a plan."
+                f"prediction {options.prediction!r} must have the categories of the truth, "
+                f"{classes}."
             )
-        truth = truth_of(model, columns, options.truth)
-        classes = categories_of(columns, columns[truth].name)
-        told = options.prediction
-        if told is not None and categories_of(columns, told) != classes:
-            raise PlanError(
-                f"prediction {told!r} must have the categories of the truth, {classes}."
-            )
-        score = None if options.score is None else position(columns, options.score, "score")
+        score = place_of(columns, options.score, "score")
+        noise = _noise_over_n(facts.budget, facts.nominal_n)
         return made(
             cls,
             facts,
             options,
+            **source,
             classes=classes,
-            truth=truth,
-            model=model,
-            prediction=None if told is None else position(columns, told),
             score=score,
             probability=score is None or (facts.low[score], facts.high[score]) == (0.0, 1.0),
-            n_bins=options.n_bins
-            or scores.number_of_bins(_noise_over_n(facts.budget, facts.nominal_n)),
-            silos=facts.silos if options.by_silo else (),
+            n_bins=options.n_bins or scores.number_of_bins(noise),
         )
+
+    @property
+    def answers(self) -> tuple[int | None, ...]:
+        """Columns of predictions and of scores."""
+        return (self.prediction, self.score)
 
     @property
     def heads(self) -> int:
@@ -197,7 +148,7 @@ class Evaluation:
 
     @property
     def predicts(self) -> bool:
-        """Whether it is known what class a record is told to be."""
+        """Whether the predicted class of a record is known."""
         return self.model is not None or self.prediction is not None or self.probability
 
     @property
@@ -207,30 +158,18 @@ class Evaluation:
 
     def describe(self) -> str:
         """Say in plain words what is summed and what is released."""
-        what = ["how many records of each class are told to be of each class"] * self.predicts
-        what += [f"how many records of each class have scores in each of {self.n_bins} bins"] * (
-            self.heads > 0
+        counts = ["how many records of each class are predicted to be of each class"]
+        counts = counts * self.predicts + [
+            f"how many records of each class have scores in each of {self.n_bins} bins"
+        ] * (self.heads > 0)
+        return self.described(
+            f"Silos count {' and '.join(counts)}; the sums are released with noise, and accuracy, "
+            "area under the curve and other measures are made from them."
         )
-        source = COLUMNS
-        if self.model is not None:
-            source = "A released model is applied to the records of each silo, there. "
-        return (
-            f"{source}Silos count {' and '.join(what)}; the sums are released with noise, and "
-            "accuracy, area under the curve and other measures are made from them."
-            + f" Each of {len(self.silos)} silos has sums of its own."
-            * bool(self.silos)
-        )
-
-    def start(self) -> State:
-        """Return the state before the round."""
-        return {
-            **{block.name: np.zeros(block.shape) for block in self.blocks(0)},
-            "noise": np.zeros(len(self.blocks(0))),
-        }
 
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return both tables, with a layer for each silo if that is asked for."""
-        layers, k, one = max(1, len(self.silos)), len(self.classes), 1 << FINE
+        layers, k, one = self.layers, len(self.classes), 1 << FINE
         share = 1.0 if not self.heads else _CONFUSION_SHARE if self.predicts else 0.0
         # a record is in one cell of the first table, and in one of each head's of the second
         tables = []
@@ -240,10 +179,6 @@ class Evaluation:
             shape = (layers, h, 2, self.n_bins)
             tables.append(Block("scores", shape, h * one, h * one**2, 1 - share))
         return tuple(tables)
-
-    def placed(self, t: int, silo: str, total: Integers) -> Integers:
-        """Move sums from the first layer to that of one silo."""
-        return moved(total, self.blocks(t), self.silos.index(silo))
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         """Return the counts of some records, in fine units; with `silos`, those of the first."""
@@ -256,7 +191,7 @@ class Evaluation:
         for head in range(self.heads):
             member = truth == (head if self.heads > 1 else 1)
             parts.append(np.bincount(member * b + answers[:, head], minlength=2 * b))
-        return first_layer(np.concatenate(parts).astype(np.int64) << FINE, self.blocks(t))
+        return self.first_layer(np.concatenate(parts).astype(np.int64) << FINE)
 
     def _answers(self, records: Records) -> Integers:
         """Return the bin of each score, then the prediction; shape (n_samples, heads + 1)."""
@@ -268,16 +203,16 @@ class Evaluation:
         return np.column_stack([bins, predicted]).astype(np.int64)
 
     def _of_model(self, records: Records) -> tuple[Integers, Integers]:
-        """Return bins and predictions; what is no number counts as no preference."""
+        """Return bins and predictions; anything that is not a number counts as no preference."""
         assert self.model is not None
-        told = self.model.probabilities(self._arrays, records)
-        told = np.nan_to_num(told, nan=1 / len(self.classes), posinf=1.0, neginf=0.0)
+        predicted = self.model.probabilities(self._arrays, records)
+        predicted = np.nan_to_num(predicted, nan=1 / len(self.classes), posinf=1.0, neginf=0.0)
         if self.heads == 1:
-            bins = scores.probability_bins(told[:, 1], told[:, 0], self.n_bins)[:, None]
+            bins = scores.probability_bins(predicted[:, 1], predicted[:, 0], self.n_bins)[:, None]
         else:
-            rest = told.sum(axis=1, keepdims=True) - told
-            bins = scores.probability_bins(told, rest, self.n_bins)
-        return bins, told.argmax(axis=1).astype(np.int64)
+            rest = predicted.sum(axis=1, keepdims=True) - predicted
+            bins = scores.probability_bins(predicted, rest, self.n_bins)
+        return bins, predicted.argmax(axis=1).astype(np.int64)
 
     def _of_columns(self, records: Records) -> tuple[Integers, Integers]:
         """Return bins and predictions that the records hold; zeros for what they do not."""
@@ -294,22 +229,16 @@ class Evaluation:
             predicted = codes(records[:, self.prediction], levels, self.frac_bits)
         return bins, predicted
 
-    @cached_property
-    def _arrays(self) -> dict[str, Floats]:
-        return {name: np.asarray(v, dtype=np.float64) for name, v in self.released.items()}
-
-    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
-        """Return the noisy tables, in records."""
-        return noted(released)
-
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
         """Return the half-width of the 95 % interval of a cell of the first table, in records."""
         name = self.blocks(0)[0].name
         half_width = INTERVAL_95["gaussian"] * noise_std / (1 << FINE)
         return {f"{name}_half_width": np.array([half_width])}
 
-    def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
-        """Return the tables and every measure with the ends of its 95 % noise interval.
+    def measured(
+        self, tables: Mapping[str, Floats], noise: Mapping[str, float], layers: int
+    ) -> dict[str, Floats]:
+        """Return the sum of so many layers, and every measure with its 95 % noise interval.
 
         Returns
         -------
@@ -321,31 +250,9 @@ class Evaluation:
             ``recall``, ``f1``; of shape (heads,): ``auc``; each with ``..._low`` and ``..._high``.
             ``auc_blur`` of shape (heads,): how far bins can have moved the area. ``roc_fpr``,
             ``roc_tpr`` of shape (heads, n_bins + 1); ``calibration_predicted`` and
-            ``calibration_observed`` of shape (heads, n_groups). With `silos`, ``silo_accuracy`` and
-            so on have a row for each silo.
+            ``calibration_observed`` of shape (heads, n_groups).
         """
-        tables = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
-        noise = dict(zip((block.name for block in self.blocks(0)), tables["noise"], strict=True))
-        layers = max(1, len(self.silos))
-        pooled = self._measured(
-            {name: tables[name].sum(axis=0) for name in noise},
-            {name: sqrt(layers) * std for name, std in noise.items()},
-        )
-        if not self.silos:
-            return pooled
-        each = [
-            self._measured({name: tables[name][layer] for name in noise}, noise)
-            for layer in range(layers)
-        ]
-        rows = {
-            f"silo_{key}": np.concatenate([part[key] for part in each])
-            for key in each[0]
-            if key.removesuffix("_low").removesuffix("_high").removesuffix("_population") in SINGLE
-        }
-        return {**pooled, **rows}
-
-    def _measured(self, tables: Mapping[str, Floats], noise: Mapping[str, float]) -> dict[str, Any]:
-        """Return all results of one layer, or of their sum."""
+        noise = {name: sqrt(layers) * std for name, std in noise.items()}
         found: dict[str, Floats] = {}
         measures: dict[str, scores.Estimate] = {}
         for name, std in noise.items():
@@ -361,8 +268,8 @@ class Evaluation:
             found["roc_fpr"] = np.stack([fpr for fpr, _ in curves])
             measures["roc_tpr"] = _stacked([tpr for _, tpr in curves])
         if heads and self.probability:
-            tables_of = [scores.calibration(head, self._told) for head in heads]
-            found["calibration_predicted"] = np.stack([told for told, _ in tables_of])
+            tables_of = [scores.calibration(head, self._of_bins) for head in heads]
+            found["calibration_predicted"] = np.stack([predicted for predicted, _ in tables_of])
             measures["calibration_observed"] = _stacked([seen for _, seen in tables_of])
         return found | scores.as_results(measures)
 
@@ -371,13 +278,13 @@ class Evaluation:
         measures = {"auc": areas}
         if len(heads) > 1:
             measures["macro_auc"] = scores.mean_of(areas, same_records=True)
-            measures["log_loss"] = scores.multiclass_log_loss(heads, self._told)
+            measures["log_loss"] = scores.multiclass_log_loss(heads, self._of_bins)
         elif self.probability:
-            measures |= scores.probability_measures(heads[0], self._told)
+            measures |= scores.probability_measures(heads[0], self._of_bins)
         return measures
 
     @property
-    def _told(self) -> Floats:
+    def _of_bins(self) -> Floats:
         """The probability that each bin stands for."""
         return scores.unit_to_probability((np.arange(self.n_bins) + 0.5) / self.n_bins)
 
@@ -421,27 +328,25 @@ class Evaluation:
         self, results: Mapping[str, Floats], columns: tuple[str, ...]
     ) -> tuple[Display, ...]:
         """Return measures, confusion matrix, ROC curves and calibration."""
-        shown: list[Display] = [table_of_measures(results)]
+        shown: list[Display] = [self.table_of_model(results)]
         if "confusion" in results:
             half_width = float(results["confusion_half_width"][0])
             shown.append(
                 Heatmap(
                     "Confusion matrix",
                     tuple(f"is {name}" for name in self.classes),
-                    tuple(f"told {name}" for name in self.classes),
+                    tuple(f"predicted {name}" for name in self.classes),
                     results["confusion"],
                     margin=np.full(results["confusion"].shape, half_width),
-                    note="Noisy numbers of test records; ± is 95 % of the noise.",
+                    note=f"Noisy numbers of test records. {MARGINS}",
                 )
             )
         if "precision" in results:
-            of_class = ("precision", "recall", "f1")
-            shown.append(table_of("Each class", self.classes, of_class, "", results, NOTE))
+            of_class = {name: name for name in ("precision", "recall", "f1")}
+            shown.append(table_of("Each class", self.classes, of_class, results, NOTE))
         for head in range(self.heads):
             shown += self._curves(results, head)
-        if self.silos:
-            shown.append(table_of_silos(results, self.silos, NOTE))
-        return tuple(shown)
+        return (*shown, *self.tables_of_silos(results))
 
     def _curves(self, results: Mapping[str, Floats], head: int) -> list[Display]:
         of = self.classes[head if self.heads > 1 else 1]
@@ -453,20 +358,19 @@ class Evaluation:
                 results["roc_tpr_low"][head],
                 results["roc_tpr_high"][head],
                 axes=("false positive rate", "true positive rate"),
-                note=f"Area {_in_words(results, 'auc', head)}. {NOTE}",
+                note=f"Area {_in_text(between(results, 'auc', head))}. {NOTE}",
             )
         ]
         if "calibration_predicted" in results:
             named = ("predicted", "observed", "observed_low", "observed_high")
-            told, seen, low, high = (results[f"calibration_{name}"][head] for name in named)
-            kept = high - low < _VAGUE
-            if kept.any():
-                told, seen, low, high = (part[kept] for part in (told, seen, low, high))
+            rows = np.stack([results[f"calibration_{name}"][head] for name in named])
+            clear = rows[3] - rows[2] < _VAGUE
+            places, values, low, high = rows[:, clear] if clear.any() else rows
             shown.append(
                 Curve(
                     f"Calibration of {of}",
-                    told,
-                    seen,
+                    places,
+                    values,
                     low,
                     high,
                     axes=("predicted probability", "share that came true"),
@@ -507,6 +411,5 @@ def _stacked(parts: Sequence[scores.Estimate]) -> scores.Estimate:
     return scores.Estimate(values, lows, highs, population=wide)
 
 
-def _in_words(results: Mapping[str, Floats], name: str, i: int) -> str:
-    found = between(results, name, i)
-    return f"{found.value:.3f} [{found.low:.3f}, {found.high:.3f}]"
+def _in_text(cell: Between) -> str:
+    return f"{cell.value:.3f} [{cell.low:.3f}, {cell.high:.3f}]"

@@ -2,173 +2,265 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import field
+from functools import cached_property
 from math import isfinite
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from cloister.display import Between, Table
+from cloister.declared import Whole, declared
+from cloister.display import Table
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid, round_to_grid
-from cloister.task import FINE, Block, Floats, Integers, PublicColumn, Released, State, Task
-from cloister.tasks.columns import position
-from cloister.tasks.population import ENDS, POPULATION_NOTE
-
-NOTE = f"[ , ] are 95 % of the noise, about these records. {POPULATION_NOTE}"
-COLUMNS = (
-    "Predictions and scores are columns that each silo made; the guarantee assumes that it made "
-    "each from its own record alone. "
+from cloister.task import (
+    FINE,
+    Block,
+    Floats,
+    GridState,
+    Integers,
+    Mechanism,
+    Profile,
+    PublicColumn,
+    PublicFacts,
+    Released,
+    State,
+    Task,
 )
-"""What a plan without a model says."""
+from cloister.tasks.columns import position
+from cloister.tasks.interval_tables import WITH_POPULATION, table_of, table_of_measures
+
+NOTE = f"About these records. {WITH_POPULATION}"
 Numbers = Mapping[str, Any]
 """Released results as plain numbers: arrays, or tuples of tuples of numbers."""
+Model = Annotated[Any, "a trained model that is part of the plan"]
+ModelResults = Annotated[Numbers, "the results of the model"]
+BySilo = Annotated[bool, "release the measures of each silo by itself, too"]
+_MEASURES = {
+    "accuracy": "accuracy",
+    "balanced accuracy": "balanced_accuracy",
+    "macro f1": "macro_f1",
+    "kappa": "kappa",
+    "macro ROC AUC": "macro_auc",
+    "ROC AUC": "auc",
+    "log loss": "log_loss",
+    "brier": "brier",
+    "mae": "mae",
+    "rmse": "rmse",
+    "bias": "bias",
+    "R²": "r2",
+}
+"""Measures of a whole model; one number each, but for the area of each of several classes."""
 
 
-def plain(released: Numbers) -> dict[str, Any]:
-    """Return released results as numbers and tuples, as a plan holds them."""
+def _plain(released: Numbers) -> dict[str, Any]:
+    """Return arrays as numbers and tuples, as a plan holds them."""
     return {name: _tuples(np.asarray(value).tolist()) for name, value in sorted(released.items())}
 
 
 def _tuples(value: Any) -> Any:
-    return tuple(_tuples(part) for part in value) if isinstance(value, list) else value
-
-
-SINGLE = (
-    "accuracy",
-    "balanced_accuracy",
-    "macro_f1",
-    "kappa",
-    "macro_auc",
-    "auc",
-    "log_loss",
-    "brier",
-    "mae",
-    "rmse",
-    "bias",
-    "r2",
-)
-"""Measures of a whole model; one number each, but for the area of each of several classes."""
-
-
-def named(model: Any) -> str:
-    """Return what a refused model is called."""
-    return f"the task {model.name!r}" if isinstance(model, Task) else f"a {type(model).__name__}"
-
-
-def truth_of(model: Any, columns: Sequence[PublicColumn], truth: str | None) -> int:
-    """Return the column of the truth: that of the model, unless it is named."""
-    if truth is not None:
-        return position(columns, truth, "truth")
-    if model is None:
-        raise PlanError("truth must name the column of the truth where there is no model.")
-    return int(model.target)
-
-
-def check_source(
-    model: Task | None, released: Numbers, given: Sequence[int | None], n_features: int
-) -> None:
-    """Refuse a plan that does not say where predictions come from."""
-    columns = [at for at in given if at is not None]
-    if (model is None) != bool(columns):
-        raise PlanError(
-            "either a model with what it released, or columns of predictions or scores must be "
-            "given, and not both."
-        )
-    if model is not None and not released:
-        raise PlanError("released must be the results of the model; train it first.")
-    if not all(_finite(value) for value in released.values()):
-        raise PlanError("released must hold finite numbers only; train the model again.")
-    if model is not None:
-        box = Grid((-1.0,) * model.n_features, (1.0,) * model.n_features, model.frac_bits)
-        state = {k: round_to_grid(v, model.frac_bits) for k, v in model.start().items()}
-        wanted = {k: np.shape(v) for k, v in model.results(state, box).items()}
-        if {name: np.shape(value) for name, value in released.items()} != wanted:
-            raise PlanError(
-                "released must have the names and shapes of the model's results; train the model "
-                "again."
-            )
-    if model is not None and model.n_features != n_features:
-        raise PlanError(
-            f"model has {model.n_features} columns, the schema {n_features}; evaluate with the "
-            "schema of the model."
-        )
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 def _finite(value: Any) -> bool:
     return all(map(_finite, value)) if isinstance(value, tuple) else isfinite(value)
 
 
-def first_layer(words: Integers, blocks: Sequence[Block]) -> Integers:
-    """Return a vector of all layers of each block, of which the first holds the words."""
-    parts, at = [], 0
-    for block in blocks:
-        size = block.size // block.shape[0]
-        parts.append(np.pad(words[at : at + size], (0, block.size - size)))
-        at += size
-    return np.concatenate(parts)
+@declared
+class Evaluated(ABC):
+    """Sums over the records that silos hold back, of a model's answers and the truth.
+
+    Parameters
+    ----------
+    truth : int
+        Column of the truth.
+    model : Task, optional
+        Applied by each silo to its own records.
+    released : mapping
+        The model's results, as numbers.
+    prediction : int, optional
+        Column of predictions, where there is no model.
+    silos : tuple of str
+        Where each silo's measures are released, too: the silos, in the plan's order.
+
+    Notes
+    -----
+    With `silos`, every block has a layer for each silo. A record is in one silo and so in one
+    layer, and bounds and noise are the same. ADR 16 has the rest.
+    """
+
+    private: ClassVar[bool] = True
+    profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
+    mechanism: ClassVar[Mechanism] = "gaussian"
+    rounds: ClassVar[int] = 1
+    models: ClassVar[tuple[type, str]]
+    """The protocol of the models, and what they are called."""
+
+    n_features: Whole
+    truth: int
+    model: Any = None
+    released: Numbers = field(default_factory=dict)
+    prediction: int | None = None
+    silos: tuple[str, ...] = ()
+    frac_bits: int = 16
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "released", _plain(self.released))
+        if (self.model is None) != any(at is not None for at in self.answers):
+            raise PlanError(
+                "either a model with what it released, or columns of predictions or scores must "
+                "be given, and not both."
+            )
+        if self.model is not None:
+            self._check_model()
+
+    def _check_model(self) -> None:
+        """Refuse a model of another schema, and results that are not its own."""
+        if self.model.n_features != self.n_features:
+            raise PlanError(
+                f"model has {self.model.n_features} columns, the schema {self.n_features}; "
+                "evaluate with the schema of the model."
+            )
+        box = Grid((-1.0,) * self.n_features, (1.0,) * self.n_features, self.model.frac_bits)
+        state = {k: round_to_grid(v, box.frac_bits) for k, v in self.model.start().items()}
+        wanted = {k: np.shape(v) for k, v in self.model.results(state, box).items()}
+        shapes = {name: np.shape(value) for name, value in self.released.items()}
+        if shapes != wanted or not all(map(_finite, self.released.values())):
+            raise PlanError(
+                "released must be the finite results of the model, with their names and shapes; "
+                "train the model again."
+            )
+
+    @classmethod
+    def source(cls, facts: PublicFacts, options: Any) -> dict[str, Any]:
+        """Return the fields that say where truth and predictions come from."""
+        kind, called = cls.models
+        fits = options.model is None or isinstance(options.model, kind)
+        if not fits:
+            raise PlanError(
+                f"model must be a {called} of ours for task {cls.name!r}, got "  # type: ignore[attr-defined]
+                f"{_named(options.model)}; a model of others is not part of a plan."
+            )
+        if options.truth is None and options.model is None:
+            raise PlanError("truth must name the column of the truth where there is no model.")
+        return {
+            "model": options.model,
+            "truth": int(options.model.target)
+            if options.truth is None
+            else position(facts.columns, options.truth, "truth"),
+            "prediction": place_of(facts.columns, options.prediction, "prediction"),
+            "silos": facts.silos if options.by_silo else (),
+        }
+
+    @property
+    def answers(self) -> tuple[int | None, ...]:
+        """Columns of what a model answered."""
+        return (self.prediction,)
+
+    @property
+    def layers(self) -> int:
+        """Layers of each block."""
+        return max(1, len(self.silos))
+
+    @abstractmethod
+    def blocks(self, t: int) -> tuple[Block, ...]:
+        """Return the blocks, whose first axis is the layers."""
+
+    @abstractmethod
+    def measured(
+        self, tables: Mapping[str, Floats], noise: Mapping[str, float], layers: int
+    ) -> dict[str, Floats]:
+        """Return all results of the sum of so many layers, each with noise of these deviations."""
+
+    def described(self, sums: str) -> str:
+        """Return a description with what is common to all evaluations."""
+        source = (
+            "Predictions and scores are columns that each silo made; the guarantee assumes that "
+            "it made each from its own record alone."
+            if self.model is None
+            else "A released model is applied to the records of each silo, there."
+        )
+        each = f" Each of {len(self.silos)} silos has sums of its own." if self.silos else ""
+        return f"{source} {sums}{each}"
+
+    def start(self) -> State:
+        """Return the state before the round."""
+        blocks = self.blocks(0)
+        tables = {block.name: np.zeros(block.shape) for block in blocks}
+        return {**tables, "noise": np.zeros(len(blocks))}
+
+    def first_layer(self, sums: Integers) -> Integers:
+        """Return a vector of all layers of each block, of which the first holds the sums."""
+        parts, at = [], 0
+        for block in self.blocks(0):
+            size = block.size // self.layers
+            parts.append(np.pad(sums[at : at + size], (0, block.size - size)))
+            at += size
+        return np.concatenate(parts)
+
+    def placed(self, t: int, silo: str, total: Integers) -> Integers:
+        """Move sums from the first layer to that of one silo."""
+        parts, at = [], 0
+        for block in self.blocks(t):
+            away = self.silos.index(silo) * (block.size // self.layers)
+            parts.append(np.roll(total[at : at + block.size], away))
+            at += block.size
+        return np.concatenate(parts)
+
+    @cached_property
+    def _arrays(self) -> dict[str, Floats]:
+        return {name: np.asarray(v, dtype=np.float64) for name, v in self.released.items()}
+
+    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+        """Return the noisy sums in records, and the deviation of the noise in each block."""
+        noise = [block.noise_std / (1 << FINE) for block in released.values()]
+        tables = {name: from_grid(block.values, FINE) for name, block in released.items()}
+        return {**tables, "noise": np.array(noise)}
+
+    def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
+        """Return what was measured; with `silos`, ``silo_NAME`` has a row for each silo."""
+        tables = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
+        names = [block.name for block in self.blocks(0)]
+        noise = dict(zip(names, tables["noise"].tolist(), strict=True))
+        pooled = self.measured({n: tables[n].sum(axis=0) for n in names}, noise, self.layers)
+        if not self.silos:
+            return pooled
+        each = [
+            self.measured({name: tables[name][i] for name in names}, noise, 1)
+            for i in range(self.layers)
+        ]
+        ends = ("_low", "_high", "_half_width", "_population_low", "_population_high")
+        chosen = {name + end for name in _MEASURES.values() for end in ("", *ends)}
+        rows = {
+            f"silo_{key}": np.concatenate([part[key] for part in each])
+            for key in each[0]
+            if key in chosen
+        }
+        return {**pooled, **rows}
+
+    def table_of_model(self, results: Mapping[str, Floats], note: str = NOTE) -> Table:
+        """Return all measures of the whole model."""
+        found = {text: k for text, k in _MEASURES.items() if np.size(results.get(k, ())) == 1}
+        return table_of_measures("How good the model is", found, results, note)
+
+    def tables_of_silos(self, results: Mapping[str, Floats], note: str = NOTE) -> list[Table]:
+        """Return the measures of each silo's own records, if they were released."""
+        rows = {text: results.get(f"silo_{key}", ()) for text, key in _MEASURES.items()}
+        found = {
+            text: f"silo_{_MEASURES[text]}"
+            for text, row in rows.items()
+            if np.size(row) == len(self.silos)
+        }
+        return [table_of("Each silo", self.silos, found, results, note)] if self.silos else []
 
 
-def moved(total: Integers, blocks: Sequence[Block], layer: int) -> Integers:
-    """Return a vector whose first layers are in place of others, which are empty."""
-    parts, at = [], 0
-    for block in blocks:
-        part = total[at : at + block.size]
-        parts.append(np.roll(part, layer * (block.size // block.shape[0])))
-        at += block.size
-    return np.concatenate(parts)
+def place_of(columns: Sequence[PublicColumn], name: str | None, role: str) -> int | None:
+    """Return where a column is, None if none is named."""
+    return None if name is None else position(columns, name, role)
 
 
-def noted(released: Mapping[str, Released]) -> State:
-    """Return released blocks in records, and the deviation of the noise in each."""
-    noise = [block.noise_std / (1 << FINE) for block in released.values()]
-    tables = {name: from_grid(block.values, FINE) for name, block in released.items()}
-    return {**tables, "noise": np.array(noise)}
-
-
-def _spoken(name: str) -> str:
-    return {"auc": "ROC AUC", "macro_auc": "macro ROC AUC", "r2": "R²"}.get(
-        name, name.replace("_", " ")
-    )
-
-
-def between(results: Mapping[str, Floats], name: str, i: int) -> Between:
-    """Return the i-th value of a measure with both ends of its interval."""
-    ends = (results[key].ravel()[i] for key in (name, f"{name}_low", f"{name}_high"))
-    wide = [float(results[name + end].ravel()[i]) for end in ENDS if name + end in results]
-    return Between(*map(float, ends), population=(wide[0], wide[1]) if wide else None)
-
-
-def table_of(
-    title: str,
-    rows: tuple[str, ...],
-    names: tuple[str, ...],
-    prefix: str,
-    results: Mapping[str, Floats],
-    note: str,
-) -> Table:
-    """Return a table with a column for each measure."""
-    cells: tuple[tuple[str | Between, ...], ...] = tuple(
-        (row, *(between(results, prefix + name, i) for name in names)) for i, row in enumerate(rows)
-    )
-    return Table(title, ("", *map(_spoken, names)), cells, note)
-
-
-def table_of_silos(results: Mapping[str, Floats], silos: tuple[str, ...], note: str) -> Table:
-    """Return the measures of each silo's own records."""
-    names = tuple(
-        name
-        for name in SINGLE
-        if f"silo_{name}" in results and results[f"silo_{name}"].size == len(silos)
-    )
-    return table_of("Each silo", silos, names, "silo_", results, note)
-
-
-def table_of_measures(results: Mapping[str, Floats]) -> Table:
-    """Return all measures of the whole model."""
-    rows = tuple(
-        (_spoken(name), between(results, name, 0))
-        for name in SINGLE
-        if name in results and results[name].size == 1
-    )
-    return Table("How good the model is", ("measure", "value"), rows, NOTE)
+def _named(model: Any) -> str:
+    """Return what a refused model is called."""
+    return f"the task {model.name!r}" if isinstance(model, Task) else f"a {type(model).__name__}"

@@ -12,12 +12,11 @@ Agrawal and Srikant, "Fast algorithms for mining association rules", VLDB 1994, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
-from functools import cached_property
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations
 from math import ceil, comb, isqrt, sqrt
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +24,7 @@ from numpy.typing import NDArray
 from cloister.declared import AtLeastZero, Probability, Range, WayOut, Whole, declared
 from cloister.display import Display
 from cloister.errors import PlanError
-from cloister.hazmat.fixedpoint import Grid, from_grid
+from cloister.hazmat.fixedpoint import Grid
 from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import gaussian_noise_multiplier
 from cloister.randomness import public_generator
@@ -46,8 +45,9 @@ from cloister.task import (
 from cloister.tasks.columns import position
 from cloister.tasks.examples import Example
 from cloister.tasks.options import PublicSeed, made
-from cloister.tasks.patterns.association import Limits, displays_of
+from cloister.tasks.patterns.association import displays_of
 from cloister.tasks.patterns.supports import Heavy, load_edges, load_law, mended, shrink
+from cloister.tasks.state import part_of, prefixed, read, written
 
 Limit = Literal["weight", "truncate"]
 Sets = tuple[tuple[int, ...], ...]
@@ -68,7 +68,49 @@ _LIFT = 1.3  # items are met together so much more often than by chance, in most
 _SLACK = 2.0  # deviations of its noise by which an item may miss the minimum and still be paired
 _PART_OF_MINIMUM = 0.6  # of the minimum that a pair must have to be a part of a triple
 _CHUNK_CELLS = 1 << 21
-_SAFE_ROWS = 1 << 30  # sums of so many words of 20 bits are below 2**53
+
+
+@dataclass(frozen=True)
+class Known:
+    """The noisy number of all baskets with its deviation, and how many levels have been counted."""
+
+    number: float = 0.0
+    std: float = 0.0
+    levels: int = 0
+
+
+@dataclass(frozen=True)
+class Level:
+    """Candidates of one size, a slot for each, and what was released of them.
+
+    Parameters
+    ----------
+    bound : int
+        Load up to which a basket counts in full.
+    sets : ndarray of shape (n_slots, size), int64
+        Items in ascending order; -1 in an unused slot.
+    unit : ndarray of shape (n_slots,), int64
+        Parts for which a candidate counts; 0 in an unused slot.
+    expected : ndarray of shape (n_slots,)
+        Supports by chance, by which the candidates were chosen.
+    count, std, support, counted, error : ndarray of shape (n_slots,)
+        What :func:`~cloister.tasks.patterns.supports.mended` makes of the answer, and the estimate.
+    """
+
+    bound: int
+    sets: Integers
+    unit: Integers
+    expected: Floats
+    count: Floats
+    std: Floats
+    support: Floats
+    counted: Floats
+    error: Floats
+
+    @property
+    def used(self) -> NDArray[np.bool_]:
+        """Which slots are used."""
+        return self.unit > 0
 
 
 def _items(entry: str | int | tuple[str | int, ...], facts: PublicFacts) -> tuple[int, ...]:
@@ -88,28 +130,14 @@ class Apriori:
 
     Parameters
     ----------
-    n_features : int
-        Number of items of the catalogue.
-    min_support : float in (0, 1)
-        Part of all baskets in which a set must be to be frequent.
-    max_size : int, 1 to 3
-        Of a set; as many rounds.
-    most_candidates : int >= 1
-        Sets of one size that are counted, at most; those that chance makes likely come first.
     limit : {"weight", "truncate"}
         What is done with a basket of many candidates: all of them count, each for less; or some of
         them, chosen by a public rule, count in full.
     basket_size : int >= 1
         A basket of up to so many items counts in full in the first round. In later rounds the
         limit follows from released counts.
-    min_confidence, min_lift : float, >= 0
-        Of the rules that are shown.
-    min_count : float, >= 0
-        Sets with a smaller noisy support, in baskets, are not released.
     sensitive : tuple of tuples of int
         Sets that contain all items of one of these are not released.
-    public_seed : int
-        Of the choice that "truncate" makes.
 
     Notes
     -----
@@ -121,9 +149,8 @@ class Apriori:
     (:func:`~cloister.tasks.patterns.supports.mended`).
 
     For each size there are three blocks of L2 norm 1: supports, those in heavy baskets, and loads.
-    The bound ``B`` is public
-    state, but a basket's words are scaled to norm 1 whatever it is, so the sensitivity is the
-    plan's.
+    The bound ``B`` is public state, but what a basket adds is scaled to norm 1 whatever it is, so
+    the sensitivity is the plan's.
     """
 
     name: ClassVar[str] = "apriori"
@@ -233,20 +260,28 @@ class Apriori:
 
     def start(self) -> State:
         """Return the state before the first round: every item is a candidate."""
-        state: dict[str, Floats] = {
-            "baskets": np.zeros(1),
-            "baskets_std": np.zeros(1),
-            "levels": np.zeros(1),
-            "bound": np.full(self.max_size, float(self.basket_size * _WHOLE**2)),
-        }
+        levels = []
         for size in range(1, self.max_size + 1):
-            slots = self.slots(size)
-            state[f"sets_{size}"] = np.full((slots, size), -1.0)
-            for name in ("unit", "expected", "count", "std", "support", "counted", "error"):
-                state[f"{name}_{size}"] = np.zeros(slots)
-        state["sets_1"] = np.arange(self.n_features, dtype=np.float64)[:, None]
-        state["unit_1"] = np.full(self.n_features, float(_WHOLE))
+            n = self.slots(size)
+            nothing, unit = (np.zeros(n) for _ in range(6)), np.zeros(n, dtype=np.int64)
+            sets = np.full((n, size), -1)
+            levels.append(Level(self.basket_size * _WHOLE**2, sets, unit, *nothing))
+        everything = np.arange(self.n_features)[:, None]
+        levels[0] = replace(levels[0], sets=everything, unit=np.full(self.n_features, _WHOLE))
+        return self._state(Known(), levels)
+
+    @staticmethod
+    def _state(baskets: Known, levels: Sequence[Level]) -> State:
+        state = prefixed("baskets.", written(baskets))
+        for size, level in enumerate(levels, start=1):
+            state |= prefixed(f"{size}.", written(level))
         return state
+
+    def _baskets(self, state: GridState) -> Known:
+        return read(Known, part_of(state, "baskets."), self.frac_bits)
+
+    def _level(self, state: GridState, size: int) -> Level:
+        return read(Level, part_of(state, f"{size}."), self.frac_bits)
 
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return supports, those in heavy baskets, and loads; each has norm 1 for every basket."""
@@ -263,11 +298,9 @@ class Apriori:
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         """Return supports of the candidates, in all and in heavy baskets, and the loads."""
-        size, slots = t + 1, self.slots(t + 1)
-        units = state[f"unit_{size}"] >> self.frac_bits
-        live = units > 0
-        sets = (state[f"sets_{size}"] >> self.frac_bits)[live]
-        bound = int(state["bound"][t] >> self.frac_bits)
+        slots, level = self.slots(t + 1), self._level(state, t + 1)
+        live, units, bound = level.used, level.unit, level.bound
+        sets = level.sets[live]
         edges = load_edges(slots)
         supports, in_heavy = np.zeros(slots, dtype=np.int64), np.zeros(slots, dtype=np.int64)
         loads = np.zeros(len(edges) - 1, dtype=np.int64)
@@ -281,10 +314,10 @@ class Apriori:
             if self.limit == "truncate" and len(sets):
                 held &= self._kept(baskets, held, units[live], bound)
                 load = np.minimum(load, bound)
-            words = _words(load.astype(np.int64), bound)
-            supports[live] += (held @ words.astype(np.float64)).astype(np.int64) * units[live]
-            words = np.where(heavy, words, 0)
-            in_heavy[live] += (held @ words.astype(np.float64)).astype(np.int64) * units[live]
+            adds = _adds(load.astype(np.int64), bound)
+            supports[live] += (held @ adds.astype(np.float64)).astype(np.int64) * units[live]
+            adds = np.where(heavy, adds, 0)
+            in_heavy[live] += (held @ adds.astype(np.float64)).astype(np.int64) * units[live]
         return np.concatenate([supports, in_heavy, loads])
 
     def _kept(
@@ -314,33 +347,48 @@ class Apriori:
     def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
         """Return estimates of this size, and the candidates of the next; all post-processing."""
         size = t + 1
-        now = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
+        levels = [self._level(state, n) for n in range(1, self.max_size + 1)]
         law = self._law(size, released["loads"])
-        now["baskets"] = (t * now["baskets"] + law.sum()) / size
-        noise = released["loads"].noise_std / (1 << _FINE) * sqrt(len(load_edges(self.slots(size))))
-        misfit = law.sum() - released["loads"].values.sum() / (1 << _FINE)
-        now["baskets_std"] = np.hypot(t * now["baskets_std"], np.hypot(noise, misfit)) / size
-        now["levels"] = np.array([float(size)])
-        units = now[f"unit_{size}"]
-        live = units > 0
-        bound = float(now["bound"][t])
+        baskets = self._recounted(self._baskets(state), law, released["loads"])
+        levels[t] = self._estimated(levels, size, law, released)
+        if size < self.max_size:
+            noise_std = released["supports"].noise_std
+            levels[size] = self._candidates(size + 1, levels, baskets.number, noise_std)
+        return self._state(baskets, levels)
+
+    def _recounted(self, before: Known, law: Floats, loads: Released) -> Known:
+        """Return the mean of the numbers of baskets that all levels so far say."""
+        n = before.levels + 1
+        noise = loads.noise_std / (1 << _FINE) * sqrt(len(loads.values) + 1)
+        misfit = law.sum() - loads.values.sum() / (1 << _FINE)
+        std = np.hypot(before.levels * before.std, np.hypot(noise, misfit)) / n
+        return Known((before.levels * before.number + law.sum()) / n, std, n)
+
+    def _estimated(
+        self, levels: Sequence[Level], size: int, law: Floats, released: Mapping[str, Released]
+    ) -> Level:
+        """Return a level with the supports that were released."""
+        level = levels[size - 1]
+        live, sets = level.used, level.sets
         # what one basket that counts in full adds to each, in fine units
-        full = np.where(live, units, 1.0) * float(_words(np.zeros(1, np.int64), int(bound))[0])
+        full = np.where(live, level.unit, 1.0) * _adds_in_full(level.bound)
         weighed, in_heavy = (
             (np.where(live, part.values / full, 0.0), np.where(live, part.noise_std / full, 0.0))
             for part in (released["supports"], released["heavy"])
         )
-        found = mended(weighed, in_heavy, self._heavy(law, bound / _WHOLE**2))
-        now |= {f"{name}_{size}": part for name, part in found.items()}
-        count, std = found["count"], found["std"]
-        sets = now[f"sets_{size}"].astype(np.int64)
-        guess = count.copy()
+        found: dict[str, Any] = mended(weighed, in_heavy, self._heavy(law, level.bound / _WHOLE**2))
+        support = found["count"].copy()
         if size > 1:
-            guess[live] = shrink(count[live], std[live], now[f"expected_{size}"][live], sets[live])
-        now[f"support_{size}"] = self._repaired(now, size, np.maximum(guess, 0.0))
-        if size < self.max_size:
-            now |= self._candidates(size + 1, now, released["supports"].noise_std)
-        return now
+            counts, stds = found["count"][live], found["std"][live]
+            support[live] = shrink(counts, stds, level.expected[live], sets[live])
+        support = np.maximum(support, 0.0)
+        if size > 1:  # none is above that of a part of its set
+            least = np.full(len(support), np.inf)
+            for part in combinations(range(size), size - 1):
+                below = self._support_of(levels[size - 2], sets[live][:, part])
+                least[live] = np.minimum(least[live], below)
+            support = np.where(live, np.minimum(support, least), 0.0)
+        return replace(level, support=support, **found)
 
     def _law(self, size: int, loads: Released) -> Floats:
         """Return how many baskets have each load."""
@@ -362,84 +410,75 @@ class Apriori:
         baskets = float(law[loads > bound].sum())
         return Heavy(factor, sqrt(max(variance, 0.0)), counted / whole, baskets)
 
-    def _repaired(self, now: State, size: int, guess: Floats) -> Floats:
-        """Return supports none of which is above that of a part of its set."""
-        if size == 1:
-            return guess
-        sets = now[f"sets_{size}"].astype(np.int64)
-        live = sets[:, 0] >= 0
-        least = np.full(len(guess), np.inf)
-        for part in combinations(range(size), size - 1):
-            least[live] = np.minimum(least[live], self._support_of(now, sets[live][:, part]))
-        return np.where(live, np.minimum(guess, least), 0.0)
-
-    def _support_of(self, now: State, sets: Integers) -> Floats:
+    def _support_of(self, level: Level, sets: Integers) -> Floats:
         """Return the supports of sets that were counted, 0 for others."""
-        size = sets.shape[1]
-        known = self._code(now[f"sets_{size}"].astype(np.int64))
+        known = self._code(level.sets)
         order = np.argsort(known, kind="stable")
         wanted = self._code(sets)
         at = order[np.minimum(np.searchsorted(known[order], wanted), len(known) - 1)]
-        return np.where(known[at] == wanted, now[f"support_{size}"][at], 0.0)
+        return np.where(known[at] == wanted, level.support[at], 0.0)
 
     def _code(self, sets: Integers) -> Integers:
         """Return one number for each set; negative for an unused slot."""
         numbers: Integers = sets @ self.n_features ** np.arange(sets.shape[1])
         return numbers
 
-    def _candidates(self, size: int, now: State, noise_std: float) -> dict[str, Floats]:
+    def _candidates(
+        self, size: int, levels: Sequence[Level], baskets: float, noise_std: float
+    ) -> Level:
         """Return the next sets to count, likely ones first, and what each counts for.
 
         A basket counts in full up to twice the mean load; or further, while the noise that this
         costs is a small part of the minimum.
         """
-        minimum = self.min_support * max(float(now["baskets"][0]), 1.0)
+        baskets = max(baskets, 1.0)
+        minimum = self.min_support * baskets
         find = self._pairs if size == 2 else self._triples
-        sets, expected = find(now, minimum)
+        sets, expected = find(levels, baskets)
         order = np.argsort(-expected, kind="stable")[: self.slots(size)]
         sets, expected = sets[order], np.maximum(expected[order], 2.0**-self.frac_bits)
         ratio = _LIFT * expected / minimum
         part = np.sqrt(np.minimum(ratio, 1 / ratio))
         units = np.clip(np.rint(_WHOLE * part), _LEAST_UNIT, _WHOLE)
-        mean_load = float(expected @ units**2) / max(float(now["baskets"][0]), 1.0)
+        mean_load = float(expected @ units**2) / baskets
         shares = _LEVEL_SHARES[self.max_size]
         noise = noise_std * sqrt(shares[size - 2] / shares[size - 1]) / (_WHOLE << _FINE)
         cheap = (_SMALL_NOISE * minimum / noise) ** 2 if noise > 0 else np.inf
-        bound = now["bound"].copy()
-        bound[size - 1] = ceil(
-            np.clip(max(_TIMES_MEAN * mean_load, cheap), _WHOLE**2, (len(sets) + 1) * _WHOLE**2)
+        most = (len(sets) + 1) * _WHOLE**2
+        empty = (0, self.slots(size) - len(sets))
+        return replace(
+            levels[size - 1],
+            bound=ceil(np.clip(max(_TIMES_MEAN * mean_load, cheap), _WHOLE**2, most)),
+            sets=np.pad(sets, (empty, (0, 0)), constant_values=-1),
+            unit=np.pad(units.astype(np.int64), empty),
+            expected=np.pad(expected, empty),
         )
-        slots, used = self.slots(size), len(sets)
-        return {
-            "bound": bound,
-            f"sets_{size}": np.pad(
-                sets.astype(np.float64), ((0, slots - used), (0, 0)), constant_values=-1.0
-            ),
-            f"unit_{size}": np.pad(units, (0, slots - used)),
-            f"expected_{size}": np.pad(expected, (0, slots - used)),
-        }
 
-    def _pairs(self, now: State, minimum: float) -> tuple[Integers, Floats]:
+    @staticmethod
+    def _singles(level: Level) -> Floats:
+        """Return the supports of items, none of which is taken for less than its noise."""
+        return np.maximum(level.support, np.maximum(0.5 * level.std, 0.5))
+
+    def _pairs(self, levels: Sequence[Level], baskets: float) -> tuple[Integers, Floats]:
         """Return pairs of items that may both be frequent, and their supports by chance."""
-        std = now["std_1"]
-        supports = np.maximum(now["support_1"], np.maximum(0.5 * std, 0.5))
-        possible = np.flatnonzero(supports >= minimum - _SLACK * std)
+        supports = self._singles(levels[0])
+        least = self.min_support * baskets - _SLACK * levels[0].std
+        possible = np.flatnonzero(supports >= least)
         # among the most_candidates likeliest pairs no item has a rank beyond most_candidates
         ranked = possible[np.argsort(-supports[possible], kind="stable")]
         items = np.sort(ranked[: self.most_candidates + 1])
         first, second = np.triu_indices(len(items), 1)
         pairs = np.stack([items[first], items[second]], axis=1)
-        baskets = max(float(now["baskets"][0]), 1.0)
         return pairs, supports[pairs].prod(axis=1) / baskets
 
-    def _triples(self, now: State, minimum: float) -> tuple[Integers, Floats]:
+    def _triples(self, levels: Sequence[Level], baskets: float) -> tuple[Integers, Floats]:
         """Return triples whose pairs may all be frequent, and their supports without interaction.
 
         The support of a triple is ``s_ab s_ac s_bc / (s_a s_b s_c)`` if the third item changes
         nothing about how often two are met.
         """
-        enough = now["support_2"] >= _PART_OF_MINIMUM * minimum
-        pairs = now["sets_2"].astype(np.int64)[enough]
+        enough = levels[1].support >= _PART_OF_MINIMUM * self.min_support * baskets
+        pairs = levels[1].sets[enough]
         items, place = np.unique(pairs, return_inverse=True)
         first, second = place.reshape(pairs.shape).T
         linked = np.zeros((len(items), len(items)), dtype=bool)
@@ -447,11 +486,10 @@ class Apriori:
         # for each pair (a, b): every c > b that is linked to both
         pair, third = np.nonzero(linked[first] & linked[second])
         triples = np.column_stack([pairs[pair], items[third]])
-        singles = np.maximum(now["support_1"], np.maximum(0.5 * now["std_1"], 0.5))
         expected = np.ones(len(triples))
         for part in combinations(range(3), 2):
-            expected *= self._support_of(now, triples[:, part])
-        return triples, expected / singles[triples].prod(axis=1)
+            expected *= self._support_of(levels[1], triples[:, part])
+        return triples, expected / self._singles(levels[0])[triples].prod(axis=1)
 
     # --- What is said -----------------------------------------------------------------------------
 
@@ -460,7 +498,7 @@ class Apriori:
 
         Before the first round nothing is known of baskets; `basket_size` stands for the limit.
         """
-        full = _WHOLE * float(_words(np.zeros(1, np.int64), self.basket_size * _WHOLE**2)[0])
+        full = _WHOLE * _adds_in_full(self.basket_size * _WHOLE**2)
         return {"half_width": np.array([INTERVAL_95["gaussian"] * noise_std / full / nominal_n])}
 
     def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
@@ -474,59 +512,57 @@ class Apriori:
             best estimate; ``counted``, the noisy support as counted, and ``half_width``, that of
             its 95 % interval.
         """
-        now = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
-        baskets = max(float(now["baskets"][0]), 1.0)
-        parts: list[Floats] = []
-        for size in range(1, int(now["levels"][0]) + 1):
-            sets = np.pad(
-                now[f"sets_{size}"], ((0, 0), (0, self.max_size - size)), constant_values=-1.0
-            )
-            values = (now[f"{name}_{size}"] for name in ("support", "counted", "error"))
-            table = np.column_stack([sets, *values])
-            shown = (now[f"unit_{size}"] > 0) & ~self._is_sensitive(sets)
+        baskets = self._baskets(state)
+        number = max(baskets.number, 1.0)
+        tables = [np.zeros((0, self.max_size + 3))]
+        for size in range(1, baskets.levels + 1):
+            level, behind = self._level(state, size), (0, self.max_size - size)
+            sets = np.pad(level.sets, ((0, 0), behind), constant_values=-1)
+            shown = level.used & ~self._is_sensitive(sets)
             if self.min_count:
-                shown &= now[f"counted_{size}"] >= self.min_count
-            parts.append(table[shown])
-        table = np.concatenate([np.zeros((0, self.max_size + 3)), *parts])
-        counted = table[:, -2] / baskets
-        error = np.hypot(table[:, -1], counted * float(now["baskets_std"][0]))
+                shown &= level.counted >= self.min_count
+            values = np.column_stack([sets, level.support, level.counted, level.error])
+            tables.append(values[shown])
+        table = np.concatenate(tables)
+        counted = table[:, -2] / number
+        error = np.hypot(table[:, -1], counted * baskets.std)
         return {
-            "baskets": now["baskets"],
+            "baskets": np.array([baskets.number]),
             "sets": table[:, : self.max_size],
-            "support": np.clip(table[:, -3] / baskets, 0.0, 1.0),
+            "support": np.clip(table[:, -3] / number, 0.0, 1.0),
             "counted": counted,
-            "half_width": INTERVAL_95["gaussian"] * error / baskets,
+            "half_width": INTERVAL_95["gaussian"] * error / number,
         }
 
-    def _is_sensitive(self, sets: Floats) -> NDArray[np.bool_]:
+    def _is_sensitive(self, sets: Integers) -> NDArray[np.bool_]:
         """Return which sets contain one that must not be shown."""
         hidden = np.zeros(len(sets), dtype=bool)
         for items in self.sensitive:
             hidden |= np.logical_and.reduce([(sets == item).any(axis=1) for item in items])
         return hidden
 
-    @cached_property
-    def limits(self) -> Limits:
-        """What a set and a rule must reach to be shown."""
-        return Limits(self.min_support, self.min_confidence, self.min_lift)
-
     def displays(
         self, results: Mapping[str, Floats], columns: tuple[str, ...]
     ) -> tuple[Display, ...]:
         """Return frequent sets, rules, and a graph of the rules."""
-        return displays_of(results, columns, self.limits)
+        return displays_of(results, columns, self.min_support, self.min_confidence, self.min_lift)
 
 
-def _words(load: Integers, bound: int) -> Integers:
+def _adds(load: Integers, bound: int) -> Integers:
     """Return what a basket adds for each part of a candidate: the squares add up to 4**_FINE.
 
     With ``v**2 * max(load, bound) <= 4**_FINE``, parts whose squares sum to the load have a norm of
     at most ``2**_FINE``, in integers.
     """
     room = (1 << 2 * _FINE) // np.maximum(load, max(bound, 1))
-    words = np.sqrt(room.astype(np.float64)).astype(np.int64)
-    words -= words * words > room
-    return words
+    adds = np.sqrt(room.astype(np.float64)).astype(np.int64)
+    adds -= adds * adds > room
+    return adds
+
+
+def _adds_in_full(bound: int) -> float:
+    """Return what a basket adds that counts in full."""
+    return float(_adds(np.zeros(1, np.int64), bound)[0])
 
 
 def _histogram(load: Floats, edges: tuple[int, ...]) -> Integers:

@@ -34,15 +34,6 @@ _NOTE = (
 
 
 @dataclass(frozen=True)
-class Limits:
-    """What a set and a rule must reach to be shown."""
-
-    min_support: float = 0.0
-    min_confidence: float = 0.0
-    min_lift: float = 0.0
-
-
-@dataclass(frozen=True)
 class Itemset:
     """A set of items and in how many baskets it is.
 
@@ -97,7 +88,7 @@ class Rule:
     leverage: Between
 
     def __str__(self) -> str:
-        return f"{_words(self.antecedent)} → {_words(self.consequent)}"
+        return f"{_joined(self.antecedent)} → {_joined(self.consequent)}"
 
 
 def itemsets_of(
@@ -115,13 +106,9 @@ def itemsets_of(
         Sets whose estimated support is smaller are left out.
     """
     found = []
-    table = zip(
-        results["sets"].astype(int).tolist(),
-        *(results[name].tolist() for name in ("support", "counted", "half_width")),
-        strict=True,
-    )
-    for members, support, counted, half_width in table:
-        items = tuple(columns[item] for item in members if item >= 0)
+    values = (results[name].tolist() for name in ("sets", "support", "counted", "half_width"))
+    for members, support, counted, half_width in zip(*values, strict=True):
+        items = tuple(columns[int(item)] for item in members if item >= 0)
         if support >= min_support:
             found.append(Itemset(items, support, counted, half_width))
     return tuple(sorted(found, key=lambda s: (len(s.items), -s.support)))
@@ -190,29 +177,21 @@ def _ratio(value: float, both: Itemset, divisor: float, half_width: float, most:
 
 
 def displays_of(
-    results: Mapping[str, Floats], columns: Sequence[str], limits: Limits
+    results: Mapping[str, Floats],
+    columns: Sequence[str],
+    min_support: float,
+    min_confidence: float,
+    min_lift: float,
 ) -> tuple[Display, ...]:
-    """Return a table of frequent sets, one of rules, and a graph of the rules.
-
-    Parameters
-    ----------
-    results : mapping
-        Of :meth:`cloister.tasks.patterns.apriori.Apriori.results`.
-    columns : sequence of str
-    limits : Limits
-    """
-    itemsets = itemsets_of(results, columns, limits.min_support)
-    rules = rules_of(
-        itemsets,
-        float(results["baskets"][0]),
-        min_confidence=limits.min_confidence,
-        min_lift=limits.min_lift,
-    )
+    """Return a table of frequent sets, one of rules, and a graph of the rules."""
+    itemsets = itemsets_of(results, columns, min_support)
+    baskets = float(results["baskets"][0])
+    rules = rules_of(itemsets, baskets, min_confidence=min_confidence, min_lift=min_lift)
     longest = max((len(s.items) for s in itemsets), default=1)
     each = max(1, _MOST_ROWS // longest)
     by_size = [[s for s in itemsets if len(s.items) == n][:each] for n in range(1, longest + 1)]
     rows = tuple(
-        (_words(s.items), Between(s.support, s.low, s.high)) for part in by_size for s in part
+        (_joined(s.items), Between(s.support, s.low, s.high)) for part in by_size for s in part
     )
     frequent = Table(
         f"Frequent itemsets: {len(rows)} of {len(itemsets)}", ("items", "support"), rows, _NOTE
@@ -240,21 +219,16 @@ def graph_of(rules: Sequence[Rule], itemsets: Sequence[Itemset]) -> Graph:
         elif len(best) < _MOST_EDGES:
             best[pair] = rule
     drawn = tuple(best.values())
-    ends = (end for rule in drawn for end in (rule.antecedent, rule.consequent))
-    nodes = list(dict.fromkeys(ends))
+    nodes = list(dict.fromkeys(end for r in drawn for end in (r.antecedent, r.consequent)))
     supports = {s.items: s.support for s in itemsets}
+    ends = [(nodes.index(r.antecedent), nodes.index(r.consequent)) for r in drawn]
     return Graph(
         "Graph of the rules",
-        tuple(_words(items) for items in nodes),
+        tuple(map(_joined, nodes)),
         np.array([supports[items] for items in nodes]),
         tuple(
-            (
-                nodes.index(rule.antecedent),
-                nodes.index(rule.consequent),
-                rule.lift.value,
-                f"{rule.confidence.value:.0%}",
-            )
-            for rule in drawn
+            (*pair, r.lift.value, f"{r.confidence.value:.0%}")
+            for pair, r in zip(ends, drawn, strict=True)
         ),
         f"The {len(drawn)} pairs of the largest lift. An arrow leads from antecedent to "
         "consequent, with the confidence beside it; it is the wider, the larger the lift. Areas "
@@ -262,5 +236,5 @@ def graph_of(rules: Sequence[Rule], itemsets: Sequence[Itemset]) -> Graph:
     )
 
 
-def _words(items: Sequence[str]) -> str:
+def _joined(items: Sequence[str]) -> str:
     return " + ".join(items)

@@ -3,7 +3,7 @@
 The silos release where the records lie and how far they spread, by the rounds of
 :class:`~cloister.tasks.preparation.statistics.Statistics` or of
 :class:`~cloister.tasks.preparation.quantiles.Quantiles`.
-Whoever has a record then tells from these public numbers alone how unusual it is; flags are made
+From these public numbers alone, whoever has a record works out how unusual it is; flags are made
 where the records are and stay there. A last round may release how many there are, in all or by
 group.
 
@@ -21,12 +21,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from math import sqrt
-from typing import Annotated, ClassVar, Literal, Self, TypeVar
+from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
 
 from cloister.declared import AtLeastZero, PartBelowOne, Range, Whole, declared
-from cloister.display import Bars, Between, Display, Measured, Table
+from cloister.display import Bars, Display, Measured, Table
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.privacy.calibration import gaussian_noise_multiplier, gdp_part
@@ -47,12 +47,12 @@ from cloister.task import (
 )
 from cloister.tasks.columns import categories_of, codes, in_batches, position
 from cloister.tasks.examples import CATEGORY, NUMBER, OTHER_NUMBER, Example
+from cloister.tasks.interval_tables import INTERVALS, MARGINS, table_of
 from cloister.tasks.options import PublicSeed, made
 from cloister.tasks.preparation.quantiles import Quantiles, quantiles_of
 from cloister.tasks.preparation.statistics import Statistics
 from cloister.tasks.scores import Estimate, as_results
-
-_Array = TypeVar("_Array")
+from cloister.tasks.state import part_of, prefixed
 
 Method = Literal["zscore", "mahalanobis", "robust", "density"]
 Threshold = Annotated[float, Range(above=0, most=10)]
@@ -64,7 +64,7 @@ _CELLS = (6, 32)  # along each side of a picture
 _PER_CELL = 3.0  # records in an average cell, in deviations of its noise
 _RARITIES = 64  # bins for the scores of the density method
 _DENSITY = (0.3, 0.4, 0.3)  # parts of its budget: quartiles, cells, scores
-_USUAL = "usual."  # before the names of the state of the task that tells what is usual
+_USUAL = "usual."  # before the names of what the task that measures the usual has
 
 
 def _cells_along(facts: PublicFacts, used: int, n_views: int) -> int:
@@ -80,12 +80,12 @@ def _cells_along(facts: PublicFacts, used: int, n_views: int) -> int:
 
 @declared
 class Outliers:
-    """Statistics by which anybody can tell how unusual a record is.
+    """Statistics by which anybody can score how unusual a record is.
 
     Parameters
     ----------
     usual : Statistics or Quantiles
-        What tells where the columns of numbers lie and how far they spread; its rounds are first.
+        Measures where the columns of numbers lie and how far they spread; its rounds are first.
     method : {"zscore", "mahalanobis", "robust", "density"}
         Distance from the mean in deviations of each column; the same with the covariance of all;
         distance from the median in quartile ranges; how empty the cells of public pictures are.
@@ -93,16 +93,12 @@ class Outliers:
         The box of all columns.
     threshold : float, > 0
         A record is an outlier beyond so many deviations of a normal law; see `scores`.
-    count_share : float in [0, 1)
-        Part of the budget for the number of outliers; 0 if it is not released.
     group : int or None
-        Column by whose categories outliers are counted.
+        Column by whose categories, `group_names`, outliers are counted.
     min_group : float, >= 0
         A noisy count of a group below this is not shown.
     n_views, n_cells : int
         Of the density method: pictures, and cells along a side of each.
-    public_seed : int
-        Of the pictures.
     """
 
     name: ClassVar[str] = "outliers"
@@ -143,24 +139,24 @@ class Outliers:
     def __post_init__(self) -> None:
         if not self._fits:
             raise PlanError(
-                f"usual must tell what method {self.method!r} needs of {len(self.low)} columns; "
+                f"usual must be what method {self.method!r} needs of {len(self.low)} columns; "
                 "design the task again."
             )
         if self.group is not None and not self.count_share:
             raise PlanError("count_share must be above 0 for a count by group; give it a part.")
-        if self.group not in (None, *range(self.n_features)):
-            raise PlanError(f"group must be in [0, {self.n_features}), got {self.group}.")
-        if (self.group is None) != (not self.group_names):
-            raise PlanError("group_names go with a group and only there; design the task again.")
+        there = self.group is None or 0 <= self.group < self.n_features
+        if not there or (self.group is None) != (not self.group_names):
+            raise PlanError(
+                f"group must be in [0, {self.n_features}) and have group_names, got {self.group} "
+                f"with {len(self.group_names)}; design the task again."
+            )
 
     @classmethod
     def design(cls, facts: PublicFacts, options: Options) -> Self:
         """Choose the columns of numbers and, for "density", cells that noise does not drown."""
         used = facts.levels.count(0)
-        if not used:
-            raise PlanError("columns must hold at least one of numbers; categories have no mean.")
         n_views = 1 if used <= 2 else min(_VIEWS, used)
-        group = options.group
+        group, density = options.group, options.method == "density"
         return made(
             cls,
             facts,
@@ -169,14 +165,12 @@ class Outliers:
             group=None if group is None else position(facts.columns, group, "group"),
             group_names=() if group is None else categories_of(facts.columns, group),
             n_views=n_views,
-            n_cells=_cells_along(facts, used, n_views)
-            if options.method == "density"
-            else _CELLS[0],
+            n_cells=_cells_along(facts, used, n_views) if density else _CELLS[0],
         )
 
     @classmethod
     def _usual(cls, facts: PublicFacts, options: Options) -> Statistics | Quantiles:
-        """Return the task that tells what is usual, for its part of the budget."""
+        """Return the task that measures what is usual, for its part of the budget."""
         part = (1 - options.count_share) * (_DENSITY[0] if options.method == "density" else 1.0)
         if facts.budget is not None and part < 1:
             facts = replace(facts, budget=gdp_part(facts.budget, part))
@@ -187,7 +181,7 @@ class Outliers:
 
     @property
     def _fits(self) -> bool:
-        """Whether the first rounds tell what the method needs."""
+        """Whether the first rounds measure what the method needs."""
         usual = self.usual
         if usual.n_features != len(self.low) or len(self.low) != len(self.high):
             return False
@@ -214,8 +208,23 @@ class Outliers:
 
     @property
     def rounds(self) -> int:
-        """Those that tell what is usual, for "density" two more, and one that counts, if asked."""
-        return self.usual.rounds + 2 * (self.method == "density") + (self.count_share > 0)
+        """Those of `usual`, for "density" two more, and one that counts, if asked."""
+        return self.usual.rounds + len(self._own)
+
+    @cached_property
+    def _own(self) -> tuple[Block, ...]:
+        """The block of each round after those of `usual`."""
+        one, v, rest = 1 << FINE, self.n_views, 1 - self.count_share
+        blocks = []
+        if self.method == "density":
+            # a record is in one cell of each picture, and then in one bin of scores
+            cells = (v, self._cells), v * one, v * one**2, rest * _DENSITY[1]
+            rarities = (_RARITIES,), one, one**2, rest * _DENSITY[2]
+            blocks = [Block("cells", *cells), Block("rarities", *rarities)]
+        if self.count_share:
+            shape = (max(1, len(self.group_names)),)
+            blocks.append(Block("flagged", shape, one, one**2, self.count_share))
+        return tuple(blocks)
 
     @cached_property
     def _grid(self) -> Grid:
@@ -246,33 +255,23 @@ class Outliers:
                 f" of each of {len(self.group_names)} groups" * (self.group is not None)
             )
             count += " that these numbers flag."
-        return f"Released with noise: {how}. Which record is unusual is told locally only.{count}"
+        return f"Released with noise: {how}. Flags are made locally only.{count}"
 
     def start(self) -> State:
         """Return the state before the first round."""
-        own = range(self.usual.rounds, self.rounds)
-        blocks = [block for t in own for block in self.blocks(t)]
         return {
-            **{_USUAL + name: value for name, value in self.usual.start().items()},
-            **{block.name: np.zeros(block.shape) for block in blocks},
-            "noise": np.zeros(len(own) or 1),
+            **prefixed(_USUAL, self.usual.start()),
+            **{block.name: np.zeros(block.shape) for block in self._own},
+            "noise": np.zeros(len(self._own) or 1),
         }
 
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return the layout of round `t`."""
-        one, v, own = 1 << FINE, self.n_views, t - self.usual.rounds
-        if self.count_share and t == self.rounds - 1:
-            shape = (max(1, len(self.group_names)),)
-            return (Block("flagged", shape, one, one**2, self.count_share),)
-        rest = 1 - self.count_share
-        if own < 0:
-            part = rest * (_DENSITY[0] if self.method == "density" else 1.0)
-            blocks = self.usual.blocks(t)
-            return tuple(replace(block, weight=block.weight * part) for block in blocks)
-        weight = rest * _DENSITY[1 + own]
-        if own == 0:  # one cell of each picture
-            return (Block("cells", (v, self._cells), v * one, v * one**2, weight),)
-        return (Block("rarities", (_RARITIES,), one, one**2, weight),)
+        if t >= self.usual.rounds:
+            return (self._own[t - self.usual.rounds],)
+        part = (1 - self.count_share) * (_DENSITY[0] if self.method == "density" else 1.0)
+        blocks = self.usual.blocks(t)
+        return tuple(replace(block, weight=block.weight * part) for block in blocks)
 
     @property
     def _cells(self) -> int:
@@ -282,26 +281,22 @@ class Outliers:
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         """Return the sums of some records, in fine units."""
         if t < self.usual.rounds:
-            return self.usual.contribute(t, _of_usual(state), records)
-        results = self.results(state, self._grid)
-        counting = bool(self.count_share) and t == self.rounds - 1
-        counts: Integers
-        if not counting and t == self.usual.rounds:
+            return self.usual.contribute(t, part_of(state, _USUAL), records)
+        results, name = self.results(state, self._grid), self._own[t - self.usual.rounds].name
+        if name == "cells":
             # guards against the table's length only
             cells = in_batches(lambda part: self._cells_of(results, part), records)
-            counts = np.concatenate([np.bincount(c, minlength=self._cells) for c in cells.T])
-            return counts.astype(np.int64) << FINE
+            return np.concatenate([_counted(column, self._cells) for column in cells.T])
         rarity = self.scores(results, records)
-        if not counting:
+        if name == "rarities":
             low, width = self._rarity_bins(results)
             bins = np.clip((rarity - low) / width, 0, _RARITIES - 1).astype(np.int64)
-            return np.bincount(bins, minlength=_RARITIES).astype(np.int64) << FINE
-        flagged = rarity > results["cutoff"][0]
+            return _counted(bins, _RARITIES)
+        flagged = records[rarity > results["cutoff"][0]]
         if self.group is None:
-            return np.array([int(flagged.sum()) << FINE], dtype=np.int64)
-        groups = codes(records[flagged, self.group], len(self.group_names), self.frac_bits)
-        counts = np.bincount(groups, minlength=len(self.group_names))
-        return counts.astype(np.int64) << FINE
+            return np.array([len(flagged) << FINE], dtype=np.int64)
+        n_groups = len(self.group_names)
+        return _counted(codes(flagged[:, self.group], n_groups, self.frac_bits), n_groups)
 
     @cached_property
     def _axes(self) -> Floats:
@@ -335,14 +330,13 @@ class Outliers:
         """Return what was released, in records; counts of groups below the limit are dropped."""
         kept = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
         if t < self.usual.rounds:
-            after = self.usual.update(t, _of_usual(state), released)
-            return {**kept, **{_USUAL + name: value for name, value in after.items()}}
-        (block,) = released.values()
-        (name,) = released
+            after = self.usual.update(t, part_of(state, _USUAL), released)
+            return {**kept, **prefixed(_USUAL, after)}
+        ((name, block),) = released.items()
         kept[name] = from_grid(block.values, FINE)
         kept["noise"][t - self.usual.rounds] = block.noise_std / (1 << FINE)
-        if "flagged" in released and self.group is not None:
-            kept["flagged"] = np.where(kept["flagged"] >= self.min_group, kept["flagged"], 0.0)
+        if name == "flagged" and self.group is not None:
+            kept[name] = np.where(kept[name] >= self.min_group, kept[name], 0.0)
         return kept
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
@@ -352,7 +346,7 @@ class Outliers:
         return {"flagged_half_width": np.array([INTERVAL_95["gaussian"] * noise_std / (1 << FINE)])}
 
     def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
-        """Return what is needed to tell how unusual a record is, in data units.
+        """Return what is needed to score a record, in data units.
 
         Returns
         -------
@@ -367,11 +361,11 @@ class Outliers:
             is below the limit, and then not in ``flagged`` either).
         """
         tables = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
-        told = self.usual.results(_of_usual(state), self._grid)
+        usual = self.usual.results(part_of(state, _USUAL), self._grid)
         found = {
             "cutoff": np.array([self.threshold]),
-            **self._places(told),
-            **{_USUAL + name: value for name, value in told.items()},
+            **self._places(usual),
+            **prefixed(_USUAL, usual),
         }
         if self.method == "density":
             found |= self._density(tables)
@@ -384,26 +378,26 @@ class Outliers:
                 found["shown"] = (tables["flagged"] >= limit).astype(np.float64)
         return found
 
-    def _places(self, told: Mapping[str, Floats]) -> dict[str, Floats]:
+    def _places(self, usual: Mapping[str, Floats]) -> dict[str, Floats]:
         """Return where records lie, how far they spread and their covariance, in data units."""
         if isinstance(self.usual, Quantiles):
             first, location, third = (
-                Estimate(*(told[name][:, i] for name in ("quantiles", "low", "high")))
+                Estimate(*(usual[name][:, i] for name in ("quantiles", "low", "high")))
                 for i in range(len(_QUARTILES))
             )
             ranges = third.value - first.value, third.low - first.high, third.high - first.low
             spread = Estimate(*(between / _IQR for between in ranges))
         else:
             location, spread = (
-                Estimate(*(told[name + end] for end in ("", "_low", "_high")))
+                Estimate(*(usual[name + end] for end in ("", "_low", "_high")))
                 for name in ("mean", "deviation")
             )
-        # less than what noise leaves unknown of the place cannot be told from nothing
+        # less than what noise leaves unknown of the place is as good as none
         least = np.maximum(location.high - location.low, self._half * 2.0**-self.frac_bits)
         ends = (np.maximum(end, least) for end in (spread.value, spread.low, spread.high))
         found = as_results({"location": location, "spread": Estimate(*ends)})
-        if "covariance" in told:
-            found["covariance"] = _definite(told, found["spread"])
+        if "covariance" in usual:
+            found["covariance"] = _definite(usual, found["spread"])
         return found
 
     def _density(self, tables: Mapping[str, Floats]) -> dict[str, Floats]:
@@ -415,13 +409,13 @@ class Outliers:
             "rarities": tables["rarities"],
         }
         low, width = self._rarity_bins(found)
-        walls = np.linspace(low, low + width * _RARITIES, _RARITIES + 1)
+        edges = np.linspace(low, low + width * _RARITIES, _RARITIES + 1)
         (middle, upper), *_ = quantiles_of(
-            walls[None], tables["rarities"][None], 0.0, _QUARTILES[1:]
+            edges[None], tables["rarities"][None], 0.0, _QUARTILES[1:]
         ).value
-        usual = middle + self.threshold * max(upper - middle, width) / (_IQR / 2)
+        beyond = middle + self.threshold * max(upper - middle, width) / (_IQR / 2)
         # nothing is rarer than cells in which there is only noise
-        return {**found, "cutoff": np.array([min(usual, low + width * (_RARITIES - 1))])}
+        return {**found, "cutoff": np.array([min(beyond, low + width * (_RARITIES - 1))])}
 
     def _rarity_bins(self, results: Mapping[str, Floats]) -> tuple[float, float]:
         """Return where the bins of scores begin and how wide each is; functions of results."""
@@ -473,22 +467,20 @@ class Outliers:
         self, results: Mapping[str, Floats], columns: tuple[str, ...]
     ) -> tuple[Display, ...]:
         """Return what is usual, and the number of outliers."""
-        shown: list[Display] = []
-        note = "[ , ] are 95 % of the noise. Which record is unusual is told locally only."
-        words = ("mean", "deviation")
-        if self.method in ("robust", "density"):
-            words = ("median", "IQR / 1.349")
-        rows: tuple[tuple[str | Between, ...], ...] = tuple(
-            (columns[at], *(_between(results, name, i) for name in ("location", "spread")))
-            for i, at in enumerate(self.used)
-        )
-        shown.append(Table("What is usual", ("column", *words), rows, note))
-        shown += self.usual.displays(_of_usual(results), columns)
+        quartiles = isinstance(self.usual, Quantiles)
+        names_of = ("median", "IQR / 1.349") if quartiles else ("mean", "deviation")
+        headings = dict(zip(names_of, ("location", "spread"), strict=True))
+        names = tuple(columns[at] for at in self.used)
+        note = f"{INTERVALS} Which record is unusual is worked out locally only."
+        shown: list[Display] = [
+            table_of("What is usual", names, headings, results, note, corner="column")
+        ]
+        shown += self.usual.displays(part_of(results, _USUAL), columns)
         if self.method == "density":
             low, width = self._rarity_bins(results)
             names = tuple(f"{low + width * (i + 0.5):.2f}" for i in range(_RARITIES))
-            spoken = f"Records beyond {results['cutoff'][0]:.2f} are outliers."
-            shown.append(Bars("How rare records are", names, results["rarities"], note=spoken))
+            note = f"Records beyond {results['cutoff'][0]:.2f} are outliers."
+            shown.append(Bars("How rare records are", names, results["rarities"], note=note))
         if self.count_share:
             spread = float(results["flagged_half_width"][0])
             names = self.group_names or ("all",)
@@ -497,29 +489,20 @@ class Outliers:
                 (name, Measured(float(count), spread) if seen else f"below {self.min_group:g}")
                 for name, count, seen in zip(names, results["flagged"], visible, strict=True)
             )
-            spoken = "Noisy numbers; ± is 95 % of the noise."
-            shown.append(Table("Outliers", ("", "records"), counts, spoken))
+            shown.append(Table("Outliers", ("", "records"), counts, f"Noisy numbers. {MARGINS}"))
         return tuple(shown)
 
 
-def _of_usual(values: Mapping[str, _Array]) -> dict[str, _Array]:
-    """Return the state or the results of the task that tells what is usual."""
-    return {
-        name.removeprefix(_USUAL): value
-        for name, value in values.items()
-        if name.startswith(_USUAL)
-    }
+def _counted(places: Integers, n_places: int) -> Integers:
+    """Return how many records are in each place, in fine units."""
+    return np.bincount(places, minlength=n_places).astype(np.int64) << FINE
 
 
-def _definite(told: Mapping[str, Floats], spread: Floats) -> Floats:
+def _definite(usual: Mapping[str, Floats], spread: Floats) -> Floats:
     """Return the covariance with no direction narrower than its noise, which could be negative."""
     units = np.outer(spread, spread)
-    noise = (told["covariance_high"] - told["covariance_low"]).diagonal() / spread**2
+    noise = (usual["covariance_high"] - usual["covariance_low"]).diagonal() / spread**2
     least = max(float(noise.max()) / (2 * INTERVAL_95["gaussian"]), 2.0**-32)
-    values, vectors = np.linalg.eigh(told["covariance"] / units)
+    values, vectors = np.linalg.eigh(usual["covariance"] / units)
     covariance: Floats = (vectors * np.maximum(values, least)) @ vectors.T * units
     return covariance
-
-
-def _between(results: Mapping[str, Floats], name: str, i: int) -> Between:
-    return Between(*(float(results[key][i]) for key in (name, f"{name}_low", f"{name}_high")))

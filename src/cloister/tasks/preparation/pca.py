@@ -20,7 +20,7 @@ from typing import Annotated, ClassVar, Self
 import numpy as np
 
 from cloister.declared import Positive, Whole, declared
-from cloister.display import Between, Display, Heatmap, Table
+from cloister.display import Display, Heatmap, Table
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.task import (
@@ -37,8 +37,9 @@ from cloister.task import (
     State,
 )
 from cloister.tasks.clipped import chunks, clip_to_unit
-from cloister.tasks.columns import Encoding, position
+from cloister.tasks.columns import Encoding, columns_of, position
 from cloister.tasks.examples import MIXED, Example
+from cloister.tasks.interval_tables import INTERVALS, between
 from cloister.tasks.intervals import ratio_interval, round_up, size_interval
 from cloister.tasks.moments import PRODUCT, SQUARE, n_products, sum_products, unpack_products
 from cloister.tasks.options import Keep, made
@@ -93,7 +94,7 @@ class PCA:
         n_components: Annotated[Whole | None, "directions; at most two if None"] = None
         keep: Keep = ()
         clip: Annotated[Positive, "radius around the mean, as a part of half the diagonal"] = 0.3
-        reach: Annotated[Reach, "deviations from the mean to the wall of the new box"] = 4.0
+        reach: Reach = 4.0
         whiten: Annotated[bool, "divide each component by its deviation"] = False
 
     names: tuple[str, ...]
@@ -108,15 +109,11 @@ class PCA:
     frac_bits: int = 16
 
     def __post_init__(self) -> None:
-        if not 1 <= self.width <= _MOST_WIDTH:
+        if not self.n_components <= self.width <= _MOST_WIDTH:
             raise PlanError(
-                f"pca takes 1 to {_MOST_WIDTH} numbers and categories that are not kept, got "
+                "n_components must be at most the numbers and categories that are not kept, of "
+                f"which there must be at most {_MOST_WIDTH}, got {self.n_components} of "
                 f"{self.width}; keep other columns."
-            )
-        if self.n_components > self.width:
-            raise PlanError(
-                f"n_components must be at most {self.width}, the width of the columns, got "
-                f"{self.n_components}."
             )
         if clash := {self.names[j] for j in self.kept} & set(self._labels):
             raise PlanError(f"column {min(clash)!r} has the name of a component; rename it.")
@@ -152,8 +149,7 @@ class PCA:
 
     @cached_property
     def _public(self) -> tuple[PublicColumn, ...]:
-        each = zip(self.names, self.low, self.high, self.categories, strict=True)
-        return tuple(PublicColumn(*column) for column in each)
+        return columns_of(self.names, self.low, self.high, self.categories)
 
     @property
     def _labels(self) -> tuple[str, ...]:
@@ -186,12 +182,10 @@ class PCA:
         m, p = self.n_components, self.width
         return {
             **{name: np.zeros(p) for name in ("mean", "mean_low", "mean_high")},
-            "count": np.zeros(1),
-            "count_noise": np.zeros(1),
+            **{name: np.zeros(1) for name in ("count", "count_noise", "spread")},
             "components": np.eye(m, p),
             "variances": np.ones(m),
             "total": np.ones(1),
-            "spread": np.zeros(1),
         }
 
     def blocks(self, t: int) -> tuple[Block, ...]:
@@ -226,9 +220,9 @@ class PCA:
         return {**known, **self._components(known, released["products"])}
 
     def _mean(self, block: Released) -> dict[str, Floats]:
-        words = from_grid(block.values, self.frac_bits)
+        totals = from_grid(block.values, self.frac_bits)
         std = block.noise_std / (1 << self.frac_bits)
-        sums, count = words[:-1], words[-1:]
+        sums, count = totals[:-1], totals[-1:]
         low, high = ratio_interval(sums[None], count, sum_std=std, count_std=std)
         mean = sums / max(float(count[0]), 1.0, std)
         return {
@@ -239,9 +233,12 @@ class PCA:
             "count_noise": np.array([std]),
         }
 
+    def _scale(self, n: float) -> float:
+        """Return what an integer of the released products is, over `n` records."""
+        return (self._radius / (1 << self.frac_bits)) ** 2 / 4.0**_UNIT_BITS / n
+
     def _components(self, known: State, block: Released) -> dict[str, Floats]:
-        n = max(float(known["count"][0]), 1.0, float(known["count_noise"][0]))
-        scale = (self._radius / (1 << self.frac_bits)) ** 2 / 4.0**_UNIT_BITS / n
+        scale = self._scale(max(float(known["count"][0]), 1.0, float(known["count_noise"][0])))
         moments = unpack_products(block.values.astype(np.float64) * scale, self.width)
         values, vectors = np.linalg.eigh(moments)
         first = vectors.T[::-1][: self.n_components]
@@ -251,27 +248,23 @@ class PCA:
             "components": first,
             "variances": values[::-1][: self.n_components],
             "total": np.array([max(float(np.trace(moments)), float(values[-1]))]),
-            "spread": round_up(
-                np.array([self._reach_of_noise(block.noise_std * scale)]), self.frac_bits
-            ),
+            "spread": round_up(self._half_width(block.noise_std * scale), self.frac_bits),
         }
 
-    def _reach_of_noise(self, word: float) -> float:
+    def _half_width(self, noise_std: float) -> Floats:
         """Return what is at least the 97.5 % point of the largest eigenvalue of the noise.
 
         Entries beside the diagonal have the deviation s, those on it at most sqrt(2) s: the largest
         eigenvalue is 2 s sqrt(p) on average, at most, and varies like a normal variable of
         deviation sqrt(2) s, at most. [V18]_
         """
-        beside = word / PRODUCT
-        return beside * (2 * sqrt(self.width) + _TAIL * sqrt(2))
+        beside = noise_std / PRODUCT
+        return np.array([beside * (2 * sqrt(self.width) + _TAIL * sqrt(2))])
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
         """Return how far noise may move an explained variance; squares of half a box."""
-        scale = (self._radius / (1 << self.frac_bits)) ** 2 / 4.0**_UNIT_BITS / max(nominal_n, 1)
-        return {
-            "explained_variance_half_width": np.array([self._reach_of_noise(noise_std * scale)])
-        }
+        half_width = self._half_width(noise_std * self._scale(max(nominal_n, 1)))
+        return {"explained_variance_half_width": half_width}
 
     def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
         """Return mean, components and explained variances.
@@ -330,17 +323,12 @@ class PCA:
         self, results: Mapping[str, Floats], columns: tuple[str, ...]
     ) -> tuple[Display, ...]:
         """Return explained variances and the components."""
-        ends = ("explained_variance", "explained_variance_low", "explained_variance_high")
+        shares = results["explained_variance_ratio"].tolist()
         rows = tuple(
-            (name, Between(float(v), float(a), float(b)), float(share))
-            for name, v, a, b, share in zip(
-                self._labels,
-                *(results[end] for end in ends),
-                results["explained_variance_ratio"],
-                strict=True,
-            )
+            (name, between(results, "explained_variance", i), shares[i])
+            for i, name in enumerate(self._labels)
         )
-        note = "[ , ] holds at least 95 % of the noise, for all components at once."
+        note = f"{INTERVALS} They hold for all components at once."
         heads = ("component", "variance", "part of the total")
         components = results["components"]
         largest = max(float(np.abs(components).max()), 1e-9)

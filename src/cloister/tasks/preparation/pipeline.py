@@ -19,7 +19,7 @@ import numpy as np
 from cloister.declared import AtLeastZero, Length, Share, declared
 from cloister.display import Display
 from cloister.errors import PlanError
-from cloister.hazmat.fixedpoint import Grid
+from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import gaussian_noise_multiplier, gdp_part
 from cloister.task import (
@@ -29,6 +29,7 @@ from cloister.task import (
     Integers,
     Mechanism,
     Profile,
+    PublicColumn,
     PublicFacts,
     Records,
     Released,
@@ -36,11 +37,13 @@ from cloister.task import (
     Task,
     Transformer,
 )
+from cloister.tasks.columns import grid_of
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.options import design, made, options_of
+from cloister.tasks.state import part_of, prefixed
 
-_PREPARING_SHARE = 0.1  # of the budget, for each step before the last, unless told
-_TOLD_BY = ("target", "truth")  # options that name the column which no step before may change
+_PREPARING_SHARE = 0.1  # of the budget, for each step before the last, by default
+_PREDICTED = ("target", "truth")  # options that name the column which no step before may change
 
 
 @declared
@@ -104,31 +107,24 @@ class Pipeline:
 
     def __post_init__(self) -> None:
         _check_shares(self.shares, len(self.steps))
-        if any(step.frac_bits != self.frac_bits for step in self.steps):
-            raise PlanError(
-                f"frac_bits of all steps must be {self.frac_bits}, as of the records; design the "
-                "pipeline again."
-            )
-        if self.steps[0].n_features != len(self.names):
-            raise PlanError(
-                f"step {self.steps[0].name!r} must take the {len(self.names)} columns of the "
-                f"pipeline, takes {self.steps[0].n_features}."
-            )
+        width = len(self.names)
         for step in self.steps:
             if not step.private or step.mechanism != "gaussian" or step.profiles != self.profiles:
                 raise PlanError(
                     f"step {step.name!r} cannot be part of a pipeline; its noise must be Gaussian "
                     "under every profile."
                 )
-        for step, after in zip(self.steps, self.steps[1:], strict=False):
-            if not isinstance(step, Transformer):
+            if (step.n_features, step.frac_bits) != (width, self.frac_bits):
+                raise PlanError(
+                    f"step {step.name!r} must take the {width} columns that reach it, with "
+                    f"{self.frac_bits} frac_bits, got {step.n_features} with {step.frac_bits}; "
+                    "design the pipeline again."
+                )
+            if isinstance(step, Transformer):
+                width = len(step.output)
+            elif step is not self.steps[-1]:
                 raise PlanError(
                     f"step {step.name!r} changes no records, so it must be the last one."
-                )
-            if len(step.output) != after.n_features:
-                raise PlanError(
-                    f"step {after.name!r} expects {after.n_features} columns, {step.name!r} gives "
-                    f"{len(step.output)}."
                 )
 
     @classmethod
@@ -145,7 +141,7 @@ class Pipeline:
         shares = options.shares or usual
         _check_shares(shares, len(names))
         last = options.steps[-1][1]
-        kept = tuple(last[word] for word in _TOLD_BY if word in last)
+        kept = tuple(last[name] for name in _PREDICTED if name in last)
         designed: list[Task] = []
         reaching = facts.columns
         for (name, given), share in zip(options.steps, shares, strict=True):
@@ -168,31 +164,24 @@ class Pipeline:
 
     @classmethod
     def _check_names(cls, names: Sequence[str], known: Mapping[str, type[Task]]) -> None:
-        """Refuse names that no step can have at its place, and say which fit there."""
+        """Refuse a name that no step can have at its place, and say which fit there."""
         preparing = [name for name, task in known.items() if hasattr(task, "transform")]
-        for name in names[:-1]:
-            if name in known and name not in preparing:
+        last = [
+            name
+            for name, task in known.items()
+            if task.private
+            and getattr(task, "mechanism", "") == cls.mechanism
+            and name != cls.name
+            and not hasattr(task, "contribute_sampled")  # whose privacy units no step knows
+        ]
+        places = [("before the last one", preparing)] * (len(names) - 1)
+        for name, (place, fit) in zip(
+            names, [*places, ("where it is the last", last)], strict=True
+        ):
+            if name not in fit:
                 raise PlanError(
-                    f"step {name!r} changes no records, so it must be the last one; before it fit "
-                    f"{', '.join(preparing)}."
+                    f"a step must be one of {', '.join(sorted(fit))} {place}, got {name!r}."
                 )
-            if name not in preparing:
-                raise PlanError(
-                    f"a step must be one of {', '.join(preparing)} before the last one, got "
-                    f"{name!r}."
-                )
-        if names[-1] == cls.name or names[-1] not in known or _of_clients(known[names[-1]]):
-            fit = sorted(
-                name
-                for name, task in known.items()
-                if task.private
-                and getattr(task, "mechanism", "") == cls.mechanism
-                and name != cls.name
-                and not _of_clients(task)
-            )
-            raise PlanError(
-                f"a step must be one of {', '.join(fit)} where it is the last, got {names[-1]!r}."
-            )
 
     @property
     def n_features(self) -> int:
@@ -204,9 +193,7 @@ class Pipeline:
         """Names of the columns that reach the last step."""
         if len(self.steps) == 1:
             return self.names
-        before = self.steps[-2]
-        assert isinstance(before, Transformer)
-        return tuple(column.name for column in before.output)
+        return tuple(column.name for column in _output(self.steps[-2]))
 
     @property
     def last_grid(self) -> Grid:
@@ -228,7 +215,10 @@ class Pipeline:
 
     def start(self) -> State:
         """Return the states of all steps."""
-        return self._joined(step.start() for step in self.steps)
+        state: dict[str, Floats] = {}
+        for i, step in enumerate(self.steps):
+            state |= prefixed(f"{i}.", step.start())
+        return state
 
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return the blocks of the step whose round it is, at its part of the budget."""
@@ -241,22 +231,19 @@ class Pipeline:
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         """Change records as the steps before say, and sum what the step of the round sums."""
         i, own = self._place(t)
+        one = 1 << self.frac_bits
         for j in range(i):
-            step = self.steps[j]
-            assert isinstance(step, Transformer)
-            results = step.results(self._state_of(j, state), self._grids[j])
+            results = self.steps[j].results(part_of(state, f"{j}."), self._grids[j])
             # whatever a transformer made of hostile numbers, it is a record of the grid
-            one = 1 << self.frac_bits
-            records = np.clip(step.transform(results, records), -one, one)
-        return self.steps[i].contribute(own, self._state_of(i, state), records)
+            records = np.clip(_transformer(self.steps[j]).transform(results, records), -one, one)
+        return self.steps[i].contribute(own, part_of(state, f"{i}."), records)
 
     def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
         """Move the state of one step on."""
         i, own = self._place(t)
-        after = self.steps[i].update(own, self._state_of(i, state), released)
-        one = float(1 << self.frac_bits)
-        same = {name: value / one for name, value in state.items()}
-        return {**same, **{f"{i}.{name}": value for name, value in after.items()}}
+        after = self.steps[i].update(own, part_of(state, f"{i}."), released)
+        same = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
+        return {**same, **prefixed(f"{i}.", after)}
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
         """Return what the last step expects."""
@@ -266,8 +253,7 @@ class Pipeline:
         """Return the results of all steps; those before the last as ``NAME.RESULT``."""
         found: dict[str, Floats] = {}
         for i, (step, label) in enumerate(zip(self.steps, self._labels, strict=True)):
-            own = step.results(self._state_of(i, state), self._grids[i])
-            found |= {label + name: value for name, value in own.items()}
+            found |= prefixed(label, step.results(part_of(state, f"{i}."), self._grids[i]))
         return found
 
     def displays(
@@ -285,13 +271,9 @@ class Pipeline:
 
     @property
     def target(self) -> int:
-        """The column, before the first step, that the last one tells."""
+        """The column, before the first step, that the last one predicts."""
         at: int = self.steps[-1].target  # type: ignore[attr-defined]  # absent: AttributeError
-        before = self.steps[-2] if len(self.steps) > 1 else None
-        if before is None:
-            return at
-        assert isinstance(before, Transformer)
-        return self.names.index(before.output[at].name)
+        return self.names.index(self.reaching[at])
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -311,14 +293,13 @@ class Pipeline:
 
     def _through(
         self,
-        tell: Callable[[Mapping[str, Floats], Records], Floats],
+        predict: Callable[[Mapping[str, Floats], Records], Floats],
         results: Mapping[str, Floats],
         records: Records,
     ) -> Floats:
         for i, step in enumerate(self.steps[:-1]):
-            assert isinstance(step, Transformer)
-            records = step.transform(self._results_of(i, results), records)
-        return tell(self._results_of(len(self.steps) - 1, results), records)
+            records = _transformer(step).transform(self._results_of(i, results), records)
+        return predict(self._results_of(len(self.steps) - 1, results), records)
 
     @cached_property
     def _ends(self) -> tuple[int, ...]:
@@ -332,13 +313,8 @@ class Pipeline:
     @cached_property
     def _grids(self) -> tuple[Grid, ...]:
         """The grid of the records that reach each step."""
-        grids = [Grid(self.low, self.high, self.frac_bits)]
-        for step in self.steps[:-1]:
-            assert isinstance(step, Transformer)
-            low = tuple(column.low for column in step.output)
-            high = tuple(column.high for column in step.output)
-            grids.append(Grid(low, high, self.frac_bits))
-        return tuple(grids)
+        after = (grid_of(_output(step), self.frac_bits) for step in self.steps[:-1])
+        return (Grid(self.low, self.high, self.frac_bits), *after)
 
     @cached_property
     def _labels(self) -> tuple[str, ...]:
@@ -352,25 +328,20 @@ class Pipeline:
 
     def _results_of(self, i: int, results: Mapping[str, Floats]) -> dict[str, Floats]:
         """Return the results of one step under its own names."""
-        label = self._labels[i]
-        others = tuple(other for other in self._labels if other)
-        return {
-            name.removeprefix(label): value
-            for name, value in results.items()
-            if (name.startswith(label) if label else not name.startswith(others))
-        }
+        if label := self._labels[i]:
+            return part_of(results, label)
+        others = tuple(self._labels[:-1])
+        return {name: value for name, value in results.items() if not name.startswith(others)}
 
-    def _state_of(self, i: int, state: GridState) -> GridState:
-        start = f"{i}."
-        return {
-            name.removeprefix(start): value
-            for name, value in state.items()
-            if name.startswith(start)
-        }
 
-    @staticmethod
-    def _joined(states: Any) -> State:
-        return {f"{i}.{name}": v for i, state in enumerate(states) for name, v in state.items()}
+def _transformer(step: Task) -> Transformer:
+    assert isinstance(step, Transformer)
+    return step
+
+
+def _output(step: Task) -> tuple[PublicColumn, ...]:
+    """Return the columns after a step that is not the last."""
+    return _transformer(step).output
 
 
 def _check_shares(shares: tuple[float, ...], n_steps: int) -> None:
@@ -380,11 +351,6 @@ def _check_shares(shares: tuple[float, ...], n_steps: int) -> None:
             f"shares must be one for each of {n_steps} steps and sum to at most 1, got {shares}; "
             "the last step takes what is left if they are not given."
         )
-
-
-def _of_clients(task: type[Task]) -> bool:
-    """Return whether a task is told whose records they are, which no step is."""
-    return hasattr(task, "contribute_sampled")
 
 
 def _kept(task: type[Task], kept: tuple[str, ...]) -> dict[str, Any]:

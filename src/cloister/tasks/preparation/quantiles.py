@@ -23,7 +23,7 @@ from typing import Annotated, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.declared import Length, Probability, Range, Whole, declared
+from cloister.declared import Length, Probability, Range, WayOut, Whole, declared
 from cloister.display import Between, Curve, Display, Table
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
@@ -52,6 +52,12 @@ from cloister.tasks.scores import Estimate
 BRANCHES = 4  # of a cell; of 256 cells it makes the least noise of a running sum [QYL13]_
 Probabilities = Annotated[tuple[Probability, ...], Length(1)]
 Levels = Annotated[int, Range(1, 6)]
+Used = Annotated[
+    tuple[Annotated[int, Range(0)], ...],
+    Length(1),
+    WayOut("at least one column of numbers that is not kept is needed"),
+]
+"""The columns of numbers that a task looks at."""
 TreeLevels = Annotated[Levels | None, "of a tree of counts; by the noise if None"]
 Refine = Annotated[bool, "let a second tree look closer where the first one saw records"]
 _LEVELS = (2, 5)
@@ -68,7 +74,7 @@ class Quantiles:
     Parameters
     ----------
     used : tuple of int
-        Columns whose quantiles are released; at least one.
+        Columns whose quantiles are released.
     levels : int in [1, 6]
         Of a tree; its finest level has ``4**levels`` cells.
     rounds : int, 1 or 2
@@ -97,7 +103,7 @@ class Quantiles:
         refine: Refine = True
 
     n_features: Whole
-    used: tuple[int, ...]
+    used: Used
     probabilities: Probabilities = (0.25, 0.5, 0.75)
     levels: Levels = 4
     rounds: Annotated[int, Range(1, 2)] = 2
@@ -131,8 +137,8 @@ class Quantiles:
     def start(self) -> State:
         """Return empty counts of equal cells."""
         d, n = len(self.used), BRANCHES**self.levels
-        walls = np.tile(np.linspace(-1.0, 1.0, n + 1), (d, 1))
-        return {"walls": walls, "counts": np.zeros((d, n)), "next": walls, "noise": np.zeros(1)}
+        edges = np.tile(np.linspace(-1.0, 1.0, n + 1), (d, 1))
+        return {"walls": edges, "counts": np.zeros((d, n)), "next": edges, "noise": np.zeros(1)}
 
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return all levels of all columns' trees under one noise."""
@@ -144,10 +150,10 @@ class Quantiles:
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         """Return how many records are in each cell of each level."""
         n, trees = BRANCHES**self.levels, []
-        # walls rise; sorted, so that the bound holds for whatever state a hostile party makes
-        for j, walls in zip(self.used, np.sort(state["next"], axis=1), strict=True):
-            # a value belongs to the last cell whose lower wall is not above it
-            cells = np.searchsorted(walls[1:-1], records[:, j], side="right")
+        # edges rise; sorted, so that the bound holds for whatever state a hostile party makes
+        for j, edges in zip(self.used, np.sort(state["next"], axis=1), strict=True):
+            # a value belongs to the last cell whose lower edge is not above it
+            cells = np.searchsorted(edges[1:-1], records[:, j], side="right")
             finest = np.bincount(cells, minlength=n)
             for level in range(1, self.levels + 1):
                 trees.append(finest.reshape(BRANCHES**level, -1).sum(axis=1))
@@ -159,12 +165,12 @@ class Quantiles:
         noise = block.noise_std / (1 << FINE)
         ends = np.cumsum([BRANCHES**level for level in range(1, self.levels)])
         counts = agreeing(np.split(from_grid(block.values, FINE), ends, axis=1))
-        walls = from_grid(state["next"], self.frac_bits)
+        edges = from_grid(state["next"], self.frac_bits)
         last = t + 1 == self.rounds
         return {
-            "walls": walls,
+            "walls": edges,
             "counts": counts,
-            "next": walls if last else _sharper(walls, counts, noise),
+            "next": edges if last else _sharper(edges, counts, noise),
             "noise": np.array([noise]),
         }
 
@@ -195,13 +201,13 @@ class Quantiles:
         dict
             ``quantiles``, ``low`` and ``high`` of shape (n_used, n_probabilities), data units, at
             least a cell apart; ``walls``, data units, and ``distribution``, the part of the records
-            below each wall, with ``distribution_low`` and ``distribution_high``, of shape
+            below each edge, with ``distribution_low`` and ``distribution_high``, of shape
             (n_used, n_cells + 1); ``count`` and ``count_half_width``, in records, and
             ``rank_half_width``, of a part of the records, of shape (1,).
         """
         real = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
-        walls, counts, noise = real["walls"], real["counts"], float(real["noise"][0])
-        found = quantiles_of(walls, counts, noise, self.probabilities)
+        edges, counts, noise = real["walls"], real["counts"], float(real["noise"][0])
+        found = quantiles_of(edges, counts, noise, self.probabilities)
         total = float(counts.sum(axis=1).mean())
         inner, _ = running_variance(self.levels)
         spread = INTERVAL_95["gaussian"] * noise * np.sqrt(inner) / max(total, 1.0)
@@ -212,7 +218,7 @@ class Quantiles:
             "quantiles": found.value,
             "low": np.maximum(found.low - rounding, -1.0),
             "high": np.minimum(found.high + rounding, 1.0),
-            "walls": walls,
+            "walls": edges,
         }
         return {
             **{name: centre + half * place for name, place in places.items()},
@@ -227,16 +233,13 @@ class Quantiles:
         self, results: Mapping[str, Floats], columns: tuple[str, ...]
     ) -> tuple[Display, ...]:
         """Return a table of quantiles, and the distributions of the first columns."""
-        cells = zip(results["quantiles"], results["low"], results["high"], strict=True)
+        ends = np.stack([results[name] for name in ("quantiles", "low", "high")], axis=2)
         rows: tuple[tuple[str | Between, ...], ...] = tuple(
-            (
-                columns[j],
-                *(Between(float(q), float(a), float(b)) for q, a, b in zip(*row, strict=True)),
-            )
-            for j, row in zip(self.used, cells, strict=True)
+            (columns[j], *(Between(*cell) for cell in row.tolist()))
+            for j, row in zip(self.used, ends, strict=True)
         )
         headings = ("column", *(f"{p:.3g}" for p in self.probabilities))
-        note = "[ , ] is at least 95 % of the noise, and never finer than a cell."
+        note = "[ , ] is a 95 % confidence interval (privacy noise only), never finer than a cell."
         curves = (
             Curve(
                 f"Distribution of {columns[j]}",
@@ -245,7 +248,7 @@ class Quantiles:
                 results["distribution_low"][i],
                 results["distribution_high"][i],
                 axes=(columns[j], "part of the records below"),
-                note="The band is 95 % of the noise at each place.",
+                note="The band is the 95 % confidence interval (privacy noise only) at each place.",
             )
             for i, j in enumerate(self.used[:_CURVES])
         )
@@ -259,12 +262,9 @@ def numbers_but(columns: Sequence[PublicColumn], keep: Sequence[str]) -> tuple[i
 
 
 def check_used(used: Sequence[int], n_features: int) -> None:
-    """Refuse a task without a column, or with one that is not there."""
-    if not used or not all(0 <= j < n_features for j in used):
-        raise PlanError(
-            f"at least one column of numbers that is not kept must be used, and only of "
-            f"{n_features}, got {tuple(used)}."
-        )
+    """Refuse a column that is not there."""
+    if max(used) >= n_features:
+        raise PlanError(f"used must be columns of {n_features}, got {tuple(used)}.")
 
 
 def usual_levels(nominal_n: int, budget: Budget | None, n_columns: int) -> int:
@@ -288,11 +288,6 @@ def agreeing(noisy: Sequence[Floats]) -> Floats:
     ----------
     noisy : sequence of ndarray of shape (n_trees, 4**level), for level 1, 2, ...
         With noise of one deviation. All trees are of the same records and share their total.
-
-    Returns
-    -------
-    ndarray of the shape of the last
-        Linear in `noisy`.
 
     Notes
     -----
@@ -347,13 +342,13 @@ def _means(values: Floats, cells: int) -> Floats:
 
 
 def quantiles_of(
-    walls: Floats, counts: Floats, noise: float, probabilities: Sequence[float]
+    edges: Floats, counts: Floats, noise: float, probabilities: Sequence[float]
 ) -> Estimate:
     """Return quantiles of trees with their 95 % noise intervals.
 
     Parameters
     ----------
-    walls : ndarray of shape (n_trees, n_cells + 1), ascending
+    edges : ndarray of shape (n_trees, n_cells + 1), ascending
     counts : ndarray of shape (n_trees, n_cells)
         Of :func:`agreeing`.
     noise : float, >= 0
@@ -363,7 +358,7 @@ def quantiles_of(
     Returns
     -------
     Estimate
-        Of shape (n_trees, n_probabilities), in the units of the walls. The target is where the
+        Of shape (n_trees, n_probabilities), in the units of the edges. The target is where the
         running share of the records reaches the probability, without noise. The interval is made
         of all cells where noise allows that.
     """
@@ -374,32 +369,32 @@ def quantiles_of(
     gap = _rising(sums - part * sums[:, :, -1:])
     variance = inner + (np.linspace(0.0, 1.0, n + 1) - part) ** 2 * of_total / trees
     reach = INTERVAL_95["gaussian"] * noise * np.sqrt(variance)
-    # the first wall that enough records may lie below, and the last that too few may
+    # the first edge that enough records may lie below, and the last that too few may
     first = _first(gap + reach >= 0)
     last = n - _first((gap - reach <= 0)[..., ::-1])
-    low = np.take_along_axis(walls, np.maximum(first - 1, 0), axis=1)
-    high = np.take_along_axis(walls, np.minimum(last + 1, n), axis=1)
+    low = np.take_along_axis(edges, np.maximum(first - 1, 0), axis=1)
+    high = np.take_along_axis(edges, np.minimum(last + 1, n), axis=1)
     low, high = np.minimum(low, high), np.maximum(low, high)
     crossings = [
-        [_crossing(of_part, wall) for of_part in of_tree]
-        for wall, of_tree in zip(walls, gap, strict=True)
+        [_crossing(of_part, edge) for of_part in of_tree]
+        for edge, of_tree in zip(edges, gap, strict=True)
     ]
     return Estimate(np.clip(crossings, low, high), low, high)
 
 
-def _sharper(walls: Floats, counts: Floats, noise: float) -> Floats:
-    """Return walls that lie close where records were seen."""
+def _sharper(edges: Floats, counts: Floats, noise: float) -> Floats:
+    """Return edges that lie close where records were seen."""
     seen = np.maximum(counts - _SEEN * noise, 0.0)
     total = seen.sum(axis=1, keepdims=True)
-    even = np.where(total > 0, _EVEN, 1.0) * np.diff(walls, axis=1) / 2
+    even = np.where(total > 0, _EVEN, 1.0) * np.diff(edges, axis=1) / 2
     upto = _running((1 - _EVEN) * seen / np.where(total > 0, total, 1.0) + even)
-    places = np.linspace(0.0, 1.0, walls.shape[1])
-    pairs = zip(upto / upto[:, -1:], walls, strict=True)
-    return np.array([np.interp(places, reached, wall) for reached, wall in pairs])
+    places = np.linspace(0.0, 1.0, edges.shape[1])
+    pairs = zip(upto / upto[:, -1:], edges, strict=True)
+    return np.array([np.interp(places, reached, edge) for reached, edge in pairs])
 
 
 def _running(counts: Floats) -> Floats:
-    """Return what is below each wall, both ends included; shape (n_trees, n_cells + 1)."""
+    """Return what is below each edge, both ends included; shape (n_trees, n_cells + 1)."""
     return np.concatenate([np.zeros((len(counts), 1)), np.cumsum(counts, axis=1)], axis=1)
 
 
@@ -417,11 +412,11 @@ def _first(true: NDArray[np.bool_]) -> Integers:
     return found
 
 
-def _crossing(excess: Floats, walls: Floats) -> float:
-    """Return where a rising function on walls is zero; an end if it never is."""
+def _crossing(excess: Floats, edges: Floats) -> float:
+    """Return where a rising function on edges is zero; an end if it never is."""
     after = int(np.argmax(excess >= 0)) if excess[-1] >= 0 else len(excess) - 1
     if after == 0:
-        return float(walls[0])
+        return float(edges[0])
     step = excess[after] - excess[after - 1]
     part = min(max(-excess[after - 1] / step, 0.0), 1.0) if step > 0 else 1.0
-    return float(walls[after - 1] + part * (walls[after] - walls[after - 1]))
+    return float(edges[after - 1] + part * (edges[after] - edges[after - 1]))

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cloister.declared import Whole, declared
-from cloister.display import Between, Display, Heatmap, Measured, Table
+from cloister.display import Display, Heatmap
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.task import (
     FINE,
@@ -29,6 +29,12 @@ from cloister.task import (
 )
 from cloister.tasks.clipped import chunks
 from cloister.tasks.examples import MIXED, Example
+from cloister.tasks.interval_tables import (
+    INTERVALS,
+    WITH_POPULATION,
+    table_of,
+    table_of_count,
+)
 from cloister.tasks.moments import (
     PRODUCT,
     SQUARE,
@@ -40,8 +46,7 @@ from cloister.tasks.moments import (
     unpack_products,
 )
 from cloister.tasks.options import Keep, made
-from cloister.tasks.population import ENDS, POPULATION_NOTE
-from cloister.tasks.preparation.quantiles import check_used, numbers_but
+from cloister.tasks.preparation.quantiles import Used, check_used, numbers_but
 from cloister.tasks.scores import Estimate, ratio
 
 
@@ -52,7 +57,7 @@ class Statistics:
     Parameters
     ----------
     used : tuple of int
-        Columns that are looked at; at least one.
+        Columns that are looked at.
     covariance : bool
         Whether covariances and correlations are released, too.
 
@@ -80,7 +85,7 @@ class Statistics:
         covariance: Annotated[bool, "release the covariances of all pairs of columns, too"] = False
 
     n_features: Whole
-    used: tuple[int, ...]
+    used: Used
     covariance: bool = False
     frac_bits: int = 16
 
@@ -187,23 +192,19 @@ class Statistics:
             mean = _mean(products[:d, d], n, second, var_product, var_square)
             both = _covariance(products, var_square, var_product)
             found = _matrices(both, half)
-            variance = Estimate(*(np.diag(part) for part in _parts(both)))
+            variance = both.mapped(np.diag)
         else:
-            n, first, second = (
-                float(real["sums"][0]),
-                real["sums"][1 : d + 1],
-                real["sums"][d + 1 :],
-            )
+            n, first, second = float(real["sums"][0]), *np.split(real["sums"][1:], 2)
             found = {}
             mean = _mean(first, n, (second + n) / 2, noise**2, noise**2)
             variance = _variance(n, first, (second + n) / 2, noise**2)
-        positive = [np.maximum(part, 0.0) for part in _parts(variance)]
+        variance = variance.mapped(lambda part: np.maximum(part, 0.0))
         return {
             "count": np.array([n]),
             "count_half_width": self._count_half_width(noise),
             **mean.mapped(lambda part: centre + half * part).named("mean"),
-            **Estimate(*(half**2 * part for part in positive)).named("variance"),
-            **Estimate(*(half * np.sqrt(part) for part in positive)).named("deviation"),
+            **variance.mapped(lambda part: half**2 * part).named("variance"),
+            **variance.mapped(lambda part: half * np.sqrt(part)).named("deviation"),
             **found,
         }
 
@@ -212,31 +213,20 @@ class Statistics:
     ) -> tuple[Display, ...]:
         """Return a table of means and deviations, and the correlations."""
         names = tuple(columns[j] for j in self.used)
-        note = f"[ , ] and ± are 95 % of the noise. {POPULATION_NOTE}"
-        rows: list[tuple[str | Measured | Between, ...]] = [
-            (name, _between(results, "mean", i), _between(results, "deviation", i))
-            for i, name in enumerate(names)
-        ]
-        count = Measured(float(results["count"][0]), float(results["count_half_width"][0]))
-        displays: list[Display] = [
-            Table("Noisy count", ("", "records"), (("all silos", count),), note),
-            Table("Means and deviations", ("column", "mean", "deviation"), tuple(rows), note),
+        headings = {"mean": "mean", "deviation": "deviation"}
+        shown: list[Display] = [
+            table_of_count(results["count"], results["count_half_width"]),
+            table_of(
+                "Means and deviations", names, headings, results, WITH_POPULATION, corner="column"
+            ),
         ]
         if "correlation" in results:
-            values = results["correlation"]
-            displays.append(
-                Heatmap(
-                    "Correlations",
-                    names,
-                    names,
-                    values,
-                    shade=(values + 1) / 2,
-                    note=note,
-                    low=results["correlation_low"],
-                    high=results["correlation_high"],
-                )
+            values, low, high = (results[f"correlation{end}"] for end in ("", "_low", "_high"))
+            shade = (values + 1) / 2
+            shown.append(
+                Heatmap("Correlations", names, names, values, None, shade, INTERVALS, low, high)
             )
-        return tuple(displays)
+        return tuple(shown)
 
 
 def nearest(values: NDArray[np.int64], bits: int) -> Integers:
@@ -248,10 +238,6 @@ def nearest(values: NDArray[np.int64], bits: int) -> Integers:
         return values << -bits
     rounded: Integers = (values + (1 << (bits - 1))) >> bits
     return rounded
-
-
-def _parts(estimate: Estimate) -> tuple[Floats, Floats, Floats]:
-    return estimate.value, estimate.low, estimate.high
 
 
 def _mean(sums: Floats, n: float, squares: Floats, var_sum: float, var_count: float) -> Estimate:
@@ -326,9 +312,3 @@ def _matrices(entries: Estimate, half: Floats) -> dict[str, Floats]:
         "correlation_low": np.clip(correlation - spread, -1.0, 1.0),
         "correlation_high": np.clip(correlation + spread, -1.0, 1.0),
     }
-
-
-def _between(results: Mapping[str, Floats], name: str, i: int) -> Between:
-    wide = [float(results[name + end][i]) for end in ENDS if name + end in results]
-    ends = (float(results[f"{name}{end}"][i]) for end in ("", "_low", "_high"))
-    return Between(*ends, population=(wide[0], wide[1]) if wide else None)

@@ -1,0 +1,295 @@
+"""The commands that run one task over files, from ``cluster`` to ``run``."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from cloister.cli.options import (
+    add_job_arguments,
+    add_kmeans_arguments,
+    add_options,
+    add_set_argument,
+    add_task_arguments,
+    kmeans_task,
+    named_task,
+    named_values,
+    options_from,
+    schema_of_model,
+    task_options,
+)
+from cloister.cli.output import Output
+from cloister.cli.release import finish, prepare_folder, release
+from cloister.errors import PlanError
+from cloister.jobs import JobResult
+from cloister.schema import Schema, catalogue_schema
+from cloister.stability import N_RUNS
+from cloister.task import Classifier, Regressor, Task
+from cloister.tasks import TASKS
+from cloister.tasks.options import check_known
+
+Job = tuple[type[Task], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class OverFiles:
+    """A command that runs one task over files, each of which is a silo.
+
+    Parameters
+    ----------
+    declare : function of parser
+        Declares the options beyond those of every job.
+    chosen : function of args
+        Returns the task and its options.
+    catalogue : bool
+        Whether a catalogue of items may stand in place of a schema.
+    closing : str
+        What to say at the end.
+    """
+
+    declare: Callable[[argparse.ArgumentParser], None]
+    chosen: Callable[[argparse.Namespace], Job]
+    catalogue: bool = False
+    closing: str = ""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the options."""
+        add_job_arguments(parser, catalogue=self.catalogue)
+        self.declare(parser)
+
+    def run(self, args: argparse.Namespace, out: Output) -> Mapping[str, Any] | None:
+        """Release what the task computes."""
+        if getattr(args, "mpi", False):
+            from cloister.cli.mpi import run_rank
+
+            return run_rank(args, out)
+        written = _written_schema(args) if self.catalogue else {}
+        result, charge = release(args, *self.chosen(args), out)
+        reruns = getattr(args, "stability", None)
+        document = finish(result, charge, args.out, out, written=written, reruns=reruns)
+        if self.closing:
+            out.say(self.closing)
+        return document
+
+
+# cluster ------------------------------------------------------------------------------------------
+
+
+def _add_cluster(parser: argparse.ArgumentParser) -> None:
+    add_kmeans_arguments(parser)
+    parser.add_argument(
+        "--stability",
+        type=_reruns,
+        nargs="?",
+        const=N_RUNS,
+        metavar="RUNS",
+        help="simulate reruns from the released values, at no cost, and show how often each "
+        f"cluster is found again and how far it moves ({N_RUNS} reruns if not given)",
+    )
+
+
+def _reruns(text: str) -> int:
+    """Read a number of reruns, before anything is spent."""
+    if not text.isdecimal() or int(text) < 2:
+        raise argparse.ArgumentTypeError(f"must be an integer >= 2, got {text!r}")
+    return int(text)
+
+
+# classify, regress --------------------------------------------------------------------------------
+
+
+def _add_training(methods: Sequence[str], target: str, parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("training")
+    group.add_argument("--target", required=True, metavar="COLUMN", help=target)
+    group.add_argument("--method", choices=methods, default=methods[0])
+    group.add_argument(
+        "--reference",
+        action="append",
+        default=[],
+        metavar="COLUMN=CATEGORY",
+        help="linear and logistic: category that the others of its column are compared with "
+        "(default: the first); may be repeated",
+    )
+    group.add_argument(
+        "--prepare",
+        action="append",
+        default=[],
+        metavar="STEP[:NAME=VALUE,...]",
+        help="a step before, such as bounds, standardise or pca:n_components=5; may be repeated; "
+        "all steps are one plan with one cost",
+    )
+    group.add_argument(
+        "--shares",
+        type=_shares,
+        metavar="S,S,...",
+        help="parts of the budget, one for each step including the last",
+    )
+    add_set_argument(group)
+
+
+def _shares(text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be numbers such as 0.2,0.8, got {text!r}") from None
+
+
+def _trained(args: argparse.Namespace) -> Job:
+    """Return the task of a command line, behind the steps that prepare its records, if any."""
+    task = TASKS[args.method]
+    options = {"target": args.target, **task_options(task, args.set)}
+    if args.reference:
+        check_known(task, ["reference"])
+        options["reference"] = _references(args.reference)
+    if not args.prepare:
+        if args.shares:
+            raise PlanError("shares go with --prepare; leave them out.")
+        return task, options
+    steps = [_step(text) for text in args.prepare]
+    given = {"shares": args.shares} if args.shares else {}
+    return TASKS["pipeline"], {"steps": [*steps, (task.name, options)], **given}
+
+
+def _references(texts: Sequence[str]) -> dict[str, str]:
+    """Read ``COLUMN=CATEGORY`` of each column once."""
+    found: dict[str, str] = {}
+    for text in texts:
+        column, _, category = text.partition("=")
+        if not (column and category) or column in found:
+            raise PlanError(
+                f"reference must be COLUMN=CATEGORY, once for each column, got {text!r}."
+            )
+        found[column] = category
+    return found
+
+
+def _step(text: str) -> tuple[str, dict[str, Any]]:
+    """Read ``pca:n_components=5,...``."""
+    name, _, rest = text.partition(":")
+    return name, named_values(rest.split(",") if rest else ())
+
+
+# evaluate -----------------------------------------------------------------------------------------
+
+
+def _add_evaluation(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("evaluation")
+    group.add_argument("--model", type=Path, metavar="MODEL", help="model.json of a job")
+    group.add_argument("--truth", metavar="COLUMN", help="default: the model's target")
+    for name in ("prediction", "score"):
+        group.add_argument(
+            f"--{name}",
+            metavar="COLUMN",
+            help=f"column of {name}s, each made from its own record alone, if there is no model",
+        )
+    add_set_argument(group)
+
+
+def _evaluation(args: argparse.Namespace) -> Job:
+    given = {name: getattr(args, name) for name in ("truth", "prediction", "score")}
+    options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if args.model:
+        task, about = about_model(args)
+        options |= about
+    elif options.keys() & {"prediction", "score"}:
+        task = TASKS["evaluation"]
+    else:
+        raise PlanError("model must be given, or truth with prediction or score.")
+    return task, options | task_options(task, args.set)
+
+
+def about_model(args: argparse.Namespace) -> Job:
+    """Return the task that measures a released model, and what its plan says of the model.
+
+    The job of this command line then takes the columns of the model.
+    """
+    if args.columns:
+        raise PlanError("columns are those of the model; leave them out.")
+    result = JobResult.load(args.model)
+    args.columns = schema_of_model(args.schema, result.plan).names
+    task = result.plan.task
+    if isinstance(task, Classifier | Regressor):
+        kind = "evaluation" if isinstance(task, Classifier) else "regression-evaluation"
+        return TASKS[kind], {"model": task, "released": result.results}
+    if "centres" not in result.results:
+        raise PlanError(
+            f"model is of task {task.name!r}, which predicts nothing for a record; give one that "
+            "classifies, regresses or clusters."
+        )
+    if task.name == "pipeline":
+        raise PlanError(
+            "model clusters what its pipeline makes of the columns, and a measure would need its "
+            "steps; give one that clusters the columns themselves."
+        )
+    return TASKS["cluster-quality"], {"centres": result.results["centres"]}
+
+
+# outliers, rules, run -----------------------------------------------------------------------------
+
+
+def _add_outliers(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("outliers")
+    add_options(group, TASKS["outliers"], {"group": {"metavar": "COLUMN"}})
+
+
+def _add_rules(parser: argparse.ArgumentParser) -> None:
+    sensitive = {
+        "action": "append",
+        "nargs": "+",
+        "default": [],
+        "metavar": "ITEM",
+        "type": str,
+        "help": "do not release sets with all these items; may be repeated",
+    }
+    add_options(parser.add_argument_group("rules"), TASKS["apriori"], {"sensitive": sensitive})
+
+
+def _chosen_by_options(name: str, args: argparse.Namespace) -> Job:
+    return TASKS[name], options_from(args, TASKS[name])
+
+
+def _written_schema(args: argparse.Namespace) -> dict[str, Path]:
+    """Write the contract that a catalogue makes beside the results, and return its path."""
+    if not args.catalogue:
+        if args.dataset:
+            raise PlanError("dataset goes with a catalogue; a schema has its own.")
+        return {}
+    schema = catalogue_schema(args.catalogue, dataset=args.dataset or "baskets")
+    prepare_folder(args.out)
+    path: Path = args.out / "schema.toml"
+    if path.exists() and Schema.load(path) != schema:
+        raise PlanError(f"file {str(path)!r} is another schema; give another --out, or --schema.")
+    path.write_text(schema.to_toml(), encoding="utf-8")
+    args.schema = path
+    return {"schema": path}
+
+
+def _add_any(parser: argparse.ArgumentParser) -> None:
+    add_task_arguments(parser)
+    parser.add_argument(
+        "--mpi",
+        action="store_true",
+        help="under mpirun: rank 0 is the aggregator, rank i reads the i-th FILE only",
+    )
+
+
+cluster = OverFiles(_add_cluster, kmeans_task)
+classify = OverFiles(
+    partial(
+        _add_training, ("naive-bayes", "logistic", "forest"), "column of categories to predict"
+    ),
+    _trained,
+)
+regress = OverFiles(partial(_add_training, ("linear",), "column of numbers to predict"), _trained)
+rules = OverFiles(_add_rules, partial(_chosen_by_options, "apriori"), catalogue=True)
+evaluate = OverFiles(_add_evaluation, _evaluation)
+outliers = OverFiles(
+    _add_outliers,
+    partial(_chosen_by_options, "outliers"),
+    closing="cloister predict flags the records of a file by this model, locally.",
+)
+run = OverFiles(_add_any, named_task)

@@ -1,0 +1,97 @@
+"""What ``jobs submit`` and ``flare job`` share: the plan that an analyst proposes."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from cloister.cli.options import (
+    add_kmeans_arguments,
+    add_plan_arguments,
+    add_task_arguments,
+    chosen_task,
+    plan_of,
+)
+from cloister.cli.over_files import about_model
+from cloister.errors import PlanError
+from cloister.protocol.plan import Plan
+from cloister.schema import Schema
+
+
+def add_proposal_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what a proposal needs."""
+    add_plan_arguments(parser, nominal_n=True)
+    add_kmeans_arguments(parser, required=False)
+    add_task_arguments(parser, required=False)
+    parser.add_argument(
+        "--model", type=Path, metavar="MODEL", help="model that a task such as evaluation measures"
+    )
+    group = parser.add_argument_group("federation")
+    group.add_argument(
+        "--silos",
+        required=True,
+        type=lambda text: tuple(text.split(",")),
+        metavar="NAME[=FINGERPRINT],...",
+        help="members; where a fingerprint is left out, the one that the coordinator has seen is "
+        "used, and each silo compares it with its own list",
+    )
+    group.add_argument(
+        "--profile",
+        choices=("pairwise", "group"),
+        help="trust model (default: pairwise for three or more silos, group for two)",
+    )
+    group.add_argument(
+        "--collusion",
+        type=int,
+        default=0,
+        metavar="T",
+        help="pairwise: how many silos may collude with the coordinator (default: 1)",
+    )
+    group.add_argument(
+        "--publish", action="store_true", help="give the analyst the result too (pairwise only)"
+    )
+    group.add_argument(
+        "--upload-slot",
+        type=float,
+        default=0.0,
+        metavar="SECONDS",
+        help="silos send at multiples of this, which hides their computing time",
+    )
+
+
+def proposed_plan(
+    args: argparse.Namespace, seen: Callable[[], list[dict[str, Any]]] | None = None
+) -> Plan:
+    """Return the plan of a command line; `seen` asks the coordinator for silos, if there is one."""
+    task, options = chosen_task(args)
+    if args.model is not None:
+        measure, about = about_model(args)
+        if task is not measure:
+            raise PlanError(f"this model is measured by task {measure.name!r}, got {task.name!r}.")
+        options |= about
+    members = _members(args.silos, seen)
+    args.fingerprints = tuple(members.values())
+    args.profile = args.profile or ("pairwise" if len(members) > 2 else "group")
+    return plan_of(args, task, Schema.load(args.schema), members, options)
+
+
+def _members(
+    given: tuple[str, ...], seen: Callable[[], list[dict[str, Any]]] | None
+) -> dict[str, str]:
+    """Return the fingerprint of each member, in their order."""
+    members = {name: pin for name, _, pin in (text.partition("=") for text in given)}
+    if len(members) != len(given):
+        raise PlanError(f"silos must be different, got {', '.join(given)}.")
+    if seen is not None and not all(members.values()):
+        known = {silo["name"]: silo["fingerprint"] for silo in seen()}
+        members = {name: pin or known.get(name, "") for name, pin in members.items()}
+    for name, pin in members.items():
+        if not pin:
+            why = "was never connected to the coordinator" if seen else "has no fingerprint"
+            raise PlanError(
+                f"silo {name!r} {why}; give its fingerprint as {name}=ed25519:..., or check the "
+                "name."
+            )
+    return members

@@ -1,0 +1,38 @@
+"""Pages from the templates in this folder: a value is escaped unless its template says ``safe``."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+
+def clean(text: str) -> str:
+    """Return text whose unprintable characters, which could steer a terminal, show as such."""
+    return "".join(c if c.isprintable() or c == "\n" else "�" for c in text)
+
+
+def page(template: str, **values: object) -> str:
+    """Return a template, such as ``report.html``, filled with values."""
+    return _templates().get_template(template).render(values)
+
+
+@cache
+def _templates() -> Environment:
+    from jinja2 import Environment, FunctionLoader, StrictUndefined
+
+    return Environment(
+        autoescape=True,
+        finalize=_printable,
+        loader=FunctionLoader(lambda name: (files(__name__) / name).read_text("utf-8")),
+        lstrip_blocks=True,
+        trim_blocks=True,
+        undefined=StrictUndefined,
+    )
+
+
+def _printable(value: object) -> object:
+    return value if hasattr(value, "__html__") else clean(str(value))

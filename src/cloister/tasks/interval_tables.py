@@ -1,0 +1,55 @@
+"""Tables of released values with their intervals, as reports and command lines show them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from cloister.display import Between, Measured, Table
+from cloister.task import Floats
+from cloister.tasks.population import ENDS, POPULATION_NOTE
+
+INTERVALS = "[ , ] are 95 % confidence intervals (privacy noise only)."
+MARGINS = "± is the margin of error of a 95 % confidence interval (privacy noise only)."
+WITH_POPULATION = f"{INTERVALS} {POPULATION_NOTE}"
+
+
+def between(results: Mapping[str, Floats], name: str, i: int = 0) -> Between:
+    """Return the i-th number of a result with both ends of its intervals."""
+
+    def numbers(*ends: str) -> list[float]:
+        return [float(results[name + end].ravel()[i]) for end in ends if name + end in results]
+
+    value, low, high = numbers("", "_low", "_high")
+    wide = numbers(*ENDS)
+    return Between(value, low, high, population=(wide[0], wide[1]) if wide else None)
+
+
+def table_of(
+    title: str,
+    rows: Sequence[str],
+    columns: Mapping[str, str],
+    results: Mapping[str, Floats],
+    note: str,
+    *,
+    corner: str = "",
+) -> Table:
+    """Return a table with a column for each result, by its heading, and a row for each entry."""
+    cells: tuple[tuple[str | Between, ...], ...] = tuple(
+        (row, *(between(results, name, i) for name in columns.values()))
+        for i, row in enumerate(rows)
+    )
+    return Table(title, (corner, *columns), cells, note)
+
+
+def table_of_measures(
+    title: str, measures: Mapping[str, str], results: Mapping[str, Floats], note: str
+) -> Table:
+    """Return a table with a row for each result of one number, by its name."""
+    rows = tuple((text, between(results, name)) for text, name in measures.items())
+    return Table(title, ("measure", "value"), rows, note)
+
+
+def table_of_count(count: Floats, half_width: Floats) -> Table:
+    """Return a table of the noisy number of records."""
+    cell = Measured(float(count[0]), float(half_width[0]))
+    return Table("Noisy count", ("", "records"), (("all silos", cell),), MARGINS)

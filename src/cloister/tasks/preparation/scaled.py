@@ -1,0 +1,140 @@
+"""Tasks that measure columns of numbers, and then express records in units of what they found."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from functools import cached_property
+from typing import ClassVar
+
+import numpy as np
+
+from cloister.declared import declared
+from cloister.display import Display
+from cloister.errors import PlanError
+from cloister.hazmat.fixedpoint import Grid
+from cloister.task import (
+    Block,
+    Floats,
+    GridState,
+    Integers,
+    Mechanism,
+    Profile,
+    PublicColumn,
+    Records,
+    Released,
+    State,
+)
+from cloister.tasks.columns import columns_of
+from cloister.tasks.preparation.quantiles import Quantiles
+from cloister.tasks.preparation.statistics import Statistics
+
+
+@declared
+class Scaled(ABC):
+    """The rounds of a task that measures, and records scaled by its results.
+
+    Parameters
+    ----------
+    names, low, high, categories : tuple, one entry for each column
+        Those of its :class:`~cloister.task.PublicColumn`.
+    """
+
+    private: ClassVar[bool] = True
+    profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
+    mechanism: ClassVar[Mechanism] = "gaussian"
+
+    names: tuple[str, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    categories: tuple[tuple[str, ...], ...]
+
+    def __post_init__(self) -> None:
+        parts = (self.names, self.low, self.high, self.categories)
+        if lengths := {len(part) for part in parts} - {self.n_features}:
+            raise PlanError(
+                f"names, low, high and categories must be those of {self.n_features} columns, got "
+                f"{min(lengths)}; design the task again."
+            )
+
+    @property
+    @abstractmethod
+    def measuring(self) -> Quantiles | Statistics:
+        """The task that measures the columns."""
+
+    @property
+    @abstractmethod
+    def reach(self) -> float:
+        """The largest value of a scaled column."""
+
+    @abstractmethod
+    def scaled(self, results: Mapping[str, Floats], values: Floats) -> Floats:
+        """Return the used columns, from data units to parts of `reach`."""
+
+    @property
+    def n_features(self) -> int:
+        """Number of columns."""
+        return self.measuring.n_features
+
+    @property
+    def frac_bits(self) -> int:
+        """Fineness of the grid."""
+        return self.measuring.frac_bits
+
+    @property
+    def rounds(self) -> int:
+        """Rounds of the measurement."""
+        return self.measuring.rounds
+
+    @property
+    def used(self) -> tuple[int, ...]:
+        """Columns that are scaled; the others stay as they are."""
+        return self.measuring.used
+
+    @property
+    def output(self) -> tuple[PublicColumn, ...]:
+        """The columns after scaling."""
+        columns = columns_of(self.names, self.low, self.high, self.categories)
+        return tuple(
+            PublicColumn(column.name, -self.reach, self.reach) if j in self.used else column
+            for j, column in enumerate(columns)
+        )
+
+    @cached_property
+    def _grid(self) -> Grid:
+        """The public box of the used columns."""
+        low, high = (tuple(ends[j] for j in self.used) for ends in (self.low, self.high))
+        return Grid(low, high, self.frac_bits)
+
+    def start(self) -> State:
+        """Return the state before the first round of the measurement."""
+        return self.measuring.start()
+
+    def blocks(self, t: int) -> tuple[Block, ...]:
+        """Return the blocks of the measurement."""
+        return self.measuring.blocks(t)
+
+    def contribute(self, t: int, state: GridState, records: Records) -> Integers:
+        """Return the sums of the measurement."""
+        return self.measuring.contribute(t, state, records)
+
+    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+        """Return the next state of the measurement."""
+        return self.measuring.update(t, state, released)
+
+    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
+        """Return what the measurement expects."""
+        return self.measuring.forecast(noise_std, nominal_n, grid)
+
+    def transform(self, results: Mapping[str, Floats], records: Records) -> Records:
+        """Return records whose used columns are scaled, and cut at `reach`."""
+        grid, changed = self._grid, records.copy()
+        scaled = self.scaled(results, grid.decode(records[:, self.used] / grid.one))
+        changed[:, self.used] = np.rint(np.clip(scaled, -1, 1) * grid.one)
+        return changed
+
+    def displays(
+        self, results: Mapping[str, Floats], columns: tuple[str, ...]
+    ) -> tuple[Display, ...]:
+        """Return the displays of the measurement."""
+        return self.measuring.displays(results, columns)
