@@ -40,6 +40,8 @@ State = Mapping[str, Floats]
 """Named public arrays in grid coordinates (1.0 is the edge of the box)."""
 GridState = Mapping[str, Integers]
 """The same arrays rounded to the grid, as every party holds them."""
+Results = Mapping[str, Floats]
+"""Named released arrays in the users' units."""
 
 
 @dataclass(frozen=True)
@@ -117,19 +119,14 @@ class PublicFacts:
 
     Parameters
     ----------
-    n_features : int, >= 1
-        Number of columns.
     nominal_n : int, >= 1
         Public contract value for the number of records in all silos.
     budget : Budget or None
         None for a task that is not private.
-    frac_bits : int
-        Fineness of the grid.
     columns : tuple of PublicColumn
-        Those that the job uses, in order.
-    silos : tuple of str
+        Those that the job uses, in order; `n_features` is their number.
     unit : str
-        Unit of privacy of the schema.
+        Privacy unit of the schema.
     """
 
     n_features: Whole
@@ -139,6 +136,15 @@ class PublicFacts:
     columns: tuple[PublicColumn, ...] = ()
     silos: tuple[str, ...] = ()
     unit: str = "row"
+
+    @property
+    def noise_multiplier(self) -> float | None:
+        """Noise over sensitivity of one Gaussian release for the whole budget, if it allows one."""
+        from cloister.privacy.calibration import gaussian_noise_multiplier
+
+        if self.budget is None or self.budget.delta == 0:
+            return None
+        return gaussian_noise_multiplier(self.budget.epsilon, self.budget.delta)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -176,13 +182,11 @@ class Task(Protocol):
     Attributes
     ----------
     name : str
-        The word for it in plans and on the command line.
+        What it is called in plans and on the command line.
     private : bool
         Whether its release, with the plan's noise, satisfies the stated guarantee.
     profiles : frozenset of {"local", "group", "pairwise"}
-        Trust profiles under which every frame is a function of the plan alone.
-    n_features, frac_bits, rounds : int
-    mechanism : {"gaussian", "laplace", "none"}
+        Trust models under which every frame is a function of the plan alone.
     """
 
     name: ClassVar[str]
@@ -224,47 +228,34 @@ class Task(Protocol):
     def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
         """Return the next public state from what was released; costs no privacy."""
 
-    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
-        """Return the expected half-widths of `results`, before anything is spent.
+    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
+        """Return the expected half-widths, before anything is spent; may be empty.
 
-        Parameters
-        ----------
-        noise_std : float
-            Of each integer of the last round's first block.
-        nominal_n : int
-        grid : Grid
-
-        Returns
-        -------
-        mapping
-            Half-widths by name, ``..._half_width``, in the users' units: those of `results`, or of
-            what results are made of. May be empty.
+        They are in the users' units, by name, ``..._half_width``: those of `results`, or of what
+        results are made of. `noise_std` is of each integer of the last round's first block.
         """
 
-    def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
+    def results(self, state: GridState, grid: Grid) -> Results:
         """Return the final answer in the users' units."""
 
-    def displays(
-        self, results: Mapping[str, Floats], columns: tuple[str, ...]
-    ) -> tuple[Display, ...]:
+    def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return the tables and pictures of the report."""
+
+
+class Gaussian:
+    """What tasks have in common whose noise is Gaussian, under every trust model."""
+
+    private: ClassVar[bool] = True
+    profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
+    mechanism: ClassVar[Mechanism] = "gaussian"
 
 
 def inside(records: Records, frac_bits: int) -> Records:
     """Return the records within the box of the grid; one outside it must add nothing to a sum.
 
     A task proves its bounds for coordinates of at most ``2**frac_bits`` steps. Whoever reads
-    records keeps to that; here it no longer matters whether they did.
-
-    Parameters
-    ----------
-    records : ndarray of shape (n, n_features), int32
-    frac_bits : int
-
-    Raises
-    ------
-    PlanError
-        If the records are no such table.
+    records keeps to that; here it no longer matters whether they did. A PlanError refuses anything
+    but int32 of shape (n, n_features).
     """
     if records.ndim != 2 or records.dtype != np.int32:
         raise PlanError(
@@ -309,7 +300,7 @@ class Transformer(Task, Protocol):
     def output(self) -> tuple[PublicColumn, ...]:
         """The columns after the change; known from the plan alone."""
 
-    def transform(self, results: Mapping[str, Floats], records: Records) -> Records:
+    def transform(self, results: Results, records: Records) -> Records:
         """Return one grid record for each grid record.
 
         Parameters
@@ -336,7 +327,7 @@ class Classifier(Task, Protocol):
     def classes(self) -> tuple[str, ...]:
         """Every class, in the order of the schema."""
 
-    def probabilities(self, results: Mapping[str, Floats], records: Records) -> Floats:
+    def probabilities(self, results: Results, records: Records) -> Floats:
         """Return the probability of each class; the target column of the records is not looked at.
 
         Parameters
@@ -359,7 +350,7 @@ class Regressor(Task, Protocol):
     def target(self) -> int:
         """The column that holds the number."""
 
-    def predict(self, results: Mapping[str, Floats], records: Records) -> Floats:
+    def predict(self, results: Results, records: Records) -> Floats:
         """Return the predicted target; shape (n_samples,), data units of the target."""
 
 

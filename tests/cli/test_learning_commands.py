@@ -247,7 +247,7 @@ def test_outliers_are_counted_and_flagged_where_they_are(ward: Path, capsys: Sai
         ("classify a.csv --target age", "must be a column of categories"),
         ("classify a.csv --target ill --shares 1", "shares go with --prepare"),
         ("classify a.csv --target ill --prepare polish", "a step must be one of"),
-        ("classify a.csv --target ill --prepare count", "must be the last one"),
+        ("classify a.csv --target ill --prepare count", "before the last one"),
         ("classify a.csv --target ill --set classes=3", "do not fit"),
         ("classify a.csv --target ill --reference work=none", "it has no option 'reference'"),
         (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -67,15 +67,19 @@ class RuleSet(Released):
 
     def itemsets_frame(self) -> pd.DataFrame:
         """Return the frequent sets as a table: items, size, support, counted, low, high."""
+        import pandas as pd
+
         names = ("support", "counted", "low", "high")
         rows = [
             {"items": s.items, "size": len(s.items), **{name: getattr(s, name) for name in names}}
             for s in self.itemsets
         ]
-        return _frame(rows, ["items", "size", *names])
+        return pd.DataFrame(rows, columns=["items", "size", *names])
 
     def to_frame(self) -> pd.DataFrame:
         """Return the rules as a table: antecedent, consequent, and each measure with both ends."""
+        import pandas as pd
+
         cells = {
             f"{name}{end and '_'}{end}": (name, end or "value")
             for name in ("support", "confidence", "lift", "leverage")
@@ -89,17 +93,11 @@ class RuleSet(Released):
             }
             for rule in self.rules
         ]
-        return _frame(rows, ["antecedent", "consequent", *cells])
+        return pd.DataFrame(rows, columns=["antecedent", "consequent", *cells])
 
     def save(self, path: str | Path) -> None:
         """Write the released supports as JSON with the digest of their plan."""
         self.result.save(path)
-
-
-def _frame(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> pd.DataFrame:
-    import pandas as pd
-
-    return pd.DataFrame(rows, columns=columns)
 
 
 def mine_rules(
@@ -175,7 +173,7 @@ def _with_baskets(X: Any) -> Any:
     """Return :class:`Baskets` for a list of lists or sets of items in memory.
 
     Several silos say so themselves, as a list of Baskets: of nested lists without an item nobody
-    could tell whether they are silos or baskets, and how many silos there are is public.
+    could say whether they are silos or baskets, and how many silos there are is public.
     """
     if not isinstance(X, list | tuple) or not X or not all(isinstance(p, _BASKET) for p in X):
         return X

@@ -107,7 +107,9 @@ class PrivateEstimator(BaseEstimator):
         X : array_like of shape (n_samples, n_features), DataFrame, path, or list of these
             A list is one silo each: their vectors are masked and summed as in a federation. Paths
             name CSV or Parquet files, which may be larger than memory.
-        y : ignored
+        y : array_like of shape (n_samples,), a list of these, or None
+            Of an estimator that predicts, the target: None where `bounds` is a schema and X has it,
+            or X is a list of pairs (X, y), one for each silo. Others ignore it.
 
         Raises
         ------
@@ -314,19 +316,6 @@ class PrivateSupervised(PrivateEstimator):
     """
 
     target: str | None = None
-
-    def fit(self, X: Any, y: Any = None) -> Self:
-        """Release a private model of the records.
-
-        Parameters
-        ----------
-        X : array_like of shape (n_samples, n_features), DataFrame, path, or list of these
-            A list is one silo each. It may be a list of pairs (X, y), one for each silo, without
-            `y`.
-        y : array_like of shape (n_samples,), a list of these, or None
-            None where `bounds` is a schema and X has the target.
-        """
-        return super().fit(X, y)
 
     def _read(self, X: Any, y: Any, spending: Spending) -> SiloData:
         known = {k: getattr(self, k, None) for k in ("target", "classes", "target_bounds")}

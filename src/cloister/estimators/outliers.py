@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import OutlierMixin
 
-from cloister.errors import PlanError
 from cloister.estimators.base import PrivateEstimator
 from cloister.estimators.tables import Floats, new_rows
 from cloister.jobs import JobResult
@@ -26,18 +25,9 @@ class DPOutlierDetector(OutlierMixin, PrivateEstimator):
 
     Parameters
     ----------
-    method : {"robust", "zscore", "mahalanobis", "density"}
-        Distance from the median in quartile ranges; from the mean in deviations; from the mean by
-        the covariance of all columns; how empty the cells are that a record falls into. "robust"
-        alone finds narrow columns in wide bounds.
-    threshold : float in (0, 10]
-        Beyond so many deviations of a normal law a record is an outlier.
-    count_share : float in [0, 1)
-        Part of the budget that buys the noisy number of outliers; 0 for none.
-    group : str, optional
-        Column of a schema by whose categories outliers are counted; needs `count_share`.
-    min_group : float, >= 0
-        Noisy counts of groups below this are not shown.
+    method, threshold, count_share, group, min_group
+        As for :class:`~cloister.tasks.patterns.outliers.Outliers`; "robust" alone finds narrow
+        columns in wide bounds.
     random_state : int, RandomState or None
         Seeds the public pictures of "density" only. Noise takes no seed.
     epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits
@@ -54,12 +44,6 @@ class DPOutlierDetector(OutlierMixin, PrivateEstimator):
         ``decision_function(X) = score_samples(X) - offset_``.
     flagged_ : ndarray of shape (1,) or (n_groups,)
         Noisy numbers of outliers, if asked for; 0 for groups that are not shown.
-    result_, plan_, spent_, delta_, n_features_in_, feature_names_in_
-        As for every :class:`~cloister.estimators.base.PrivateEstimator`.
-
-    References
-    ----------
-    :mod:`cloister.tasks.patterns.outliers`.
 
     Examples
     --------
@@ -87,20 +71,9 @@ class DPOutlierDetector(OutlierMixin, PrivateEstimator):
         self.offset_ = -float(result.results["cutoff"][0])
 
     def score_samples(self, X: ArrayLike) -> Floats:
-        """Return minus how unusual each record is; local, exact for the given X, costs nothing.
-
-        Parameters
-        ----------
-        X : array_like of shape (n_samples, n_features), DataFrame, or path with a schema
-
-        Returns
-        -------
-        ndarray of shape (n_samples,)
-        """
+        """Return minus how unusual each record is, (n_samples,); local and exact, costs nothing."""
         rows = new_rows(self, X)
-        task = self.plan_.task
-        if not isinstance(task, Outliers):
-            raise PlanError(f"task of the model must be 'outliers', got {task.name!r}.")
+        task = cast(Outliers, self.plan_.task)
         return -task.scores(self.result_.results, self.plan_.grid.encode(rows))
 
     def decision_function(self, X: ArrayLike) -> Floats:

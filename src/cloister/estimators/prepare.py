@@ -89,12 +89,9 @@ class DPBounds(_Scaling):
 
     Parameters
     ----------
-    probabilities : (float, float), optional
-        Of the two quantiles. By default 1 % and 99 %, or nearer to the middle where the noise would
-        hide the difference between these and the ends of the public box.
-    refine : bool
-        Whether the bounds are looked for a second time, closer to where records are. Without it
-        they are as good as one of at most 1024 cells of the public box.
+    probabilities, refine
+        As for :class:`~cloister.tasks.preparation.bounds.Bounds`; without `refine` a bound is one
+        of at most 1024 cells of the public box.
     epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits
         As for every :class:`~cloister.estimators.base.PrivateEstimator`.
 
@@ -137,8 +134,8 @@ class DPStandardScaler(_Scaling):
 
     Parameters
     ----------
-    reach : float in (0, 100]
-        Values farther from the mean, in deviations, are cut.
+    reach
+        As for :class:`~cloister.tasks.preparation.standardise.Standardise`.
     epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits
         As for every :class:`~cloister.estimators.base.PrivateEstimator`.
 
@@ -182,19 +179,13 @@ class DPStandardScaler(_Scaling):
 class DPPCA(_Preparing):
     """Express records in their coordinates along private principal components.
 
+    Columns of numbers are scaled by half their range first; each category of a schema counts 0 or
+    1. A smaller `clip` makes less noise, and too small a one hides directions.
+
     Parameters
     ----------
-    n_components : int, >= 1
-    bounds : (low, high) or Schema
-        Public bounds of each column; never from the records. Columns of numbers are scaled by half
-        their range first; each category of a schema counts 0 or 1.
-    clip : float, > 0
-        Records are shortened to this part of ``sqrt(n_features)`` half ranges from the mean; from 2
-        on none is. A smaller one makes less noise, and too small a one hides directions.
-    reach : float in (0, 100]
-        Coordinates are cut at so many deviations.
-    whiten : bool
-        Whether each coordinate is in deviations of its own component, and not of the first.
+    n_components, clip, reach, whiten
+        As for :class:`~cloister.tasks.preparation.pca.PCA`.
     epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits
         As for every :class:`~cloister.estimators.base.PrivateEstimator`.
 

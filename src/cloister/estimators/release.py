@@ -30,16 +30,8 @@ if TYPE_CHECKING:
 class Spending:
     """What one release may spend, by which contract, and where it is counted.
 
-    Parameters
-    ----------
-    epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits
-        As for every :class:`~cloister.estimators.base.PrivateEstimator`; `bounds` may be None where
-        another contract was agreed.
-
-    Raises
-    ------
-    PlanError
-        If a number is none that can be agreed on.
+    Its fields are the parameters of every :class:`~cloister.estimators.base.PrivateEstimator`;
+    `bounds` may be None where another contract was agreed.
     """
 
     epsilon: float
@@ -75,25 +67,11 @@ def release(
     noise: NoiseSource | None = None,
     **options: Any,
 ) -> JobResult:
-    """Release what a task says of silos' records.
+    """Release what a task makes of silos' records, read by the contract of the spending.
 
-    Parameters
-    ----------
-    task : type
-    data : SiloData
-        Read by the contract that the spending has.
-    spending : Spending
-    noise : NoiseSource, optional
-        Exact discrete noise from the operating system unless a test gives another.
-    options
-        Of the task.
-
-    Raises
-    ------
-    PlanError
-        Before anything is spent.
-    BudgetExceeded
-        If the ledger refuses.
+    The noise is exact and discrete, from the operating system, unless a test gives another; further
+    keywords are options of the task. A PlanError comes before anything is spent, BudgetExceeded if
+    the ledger refuses.
     """
     return run_job(
         task,
@@ -111,7 +89,7 @@ def release(
 
 @dataclass(frozen=True)
 class Released:
-    """A released answer with what may be said about it."""
+    """A released answer and its plan."""
 
     result: JobResult
 
@@ -131,13 +109,7 @@ class Released:
 
 
 def account_of(ledger: Ledger | str | Path | None, dataset: str | None) -> Account | None:
-    """Return where a release is charged, or None without a ledger, which is said once a process.
-
-    Raises
-    ------
-    PlanError
-        If there is a ledger and no data set.
-    """
+    """Return where a release is charged, or None without a ledger, with a warning."""
     if ledger is None:
         say_uncounted()
         return None

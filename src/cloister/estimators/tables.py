@@ -67,7 +67,6 @@ class SiloData:
 
 def read_silos(X: Any, spending: Spending) -> SiloData:
     """Read a table, a path, or a list of these, one for each silo."""
-    check_bounds(spending.bounds)
     silos = as_silos(X)
     alone = len(silos) == 1 and not isinstance(silos[0], str | Path)
     known: tuple[str, ...] = ()
@@ -105,7 +104,6 @@ def read_labelled(
     X : table, path, or list of these, one for each silo; or list of pairs (X, y)
     y : array_like of shape (n_samples,), a list of these, or None
         None where the target is a column of X, or X is a list of pairs.
-    spending : Spending
     target : str, optional
         The column of a schema that is to be predicted.
     classes : sequence, "in_y" or None
@@ -113,7 +111,6 @@ def read_labelled(
     target_bounds : (low, high) or None
         Public bounds of a regressor's target, without a schema.
     """
-    check_bounds(spending.bounds)
     X, y = unpaired(X, y)
     if spending.schema:
         return _labelled_by_schema(X, y, spending.schema, spending, target)
@@ -127,7 +124,7 @@ def read_labelled(
     silos, labels = _silos_with_labels(X, y)
     known_classes = None if target_bounds is not None else _public_classes(labels, classes)
     column = (
-        _number_column(target_bounds)
+        plain_schema(target_bounds, ("y",), None, "target_bounds").columns[0]
         if known_classes is None
         else category_column("y", class_categories(known_classes))
     )
@@ -161,28 +158,23 @@ def _is_table(part: Any) -> bool:
     return len(getattr(part, "shape", ())) == 2
 
 
-def plain_schema(bounds: Any, names: Sequence[str], dataset: str | None) -> Schema:
-    """Return the contract that plain bounds make."""
+def plain_schema(
+    bounds: Any, names: Sequence[str], dataset: str | None, called: str = "bounds"
+) -> Schema:
+    """Return the contract that plain bounds make; never from the records."""
     try:
-        low, high = (np.broadcast_to(np.asarray(b, float), len(names)) for b in bounds)
+        pair = () if isinstance(bounds, str) else bounds
+        low, high = (np.broadcast_to(np.asarray(b, float), len(names)) for b in pair)
     except (TypeError, ValueError) as error:
         raise PlanError(
-            f"bounds must be (low, high), each a number or {len(names)} numbers, got {bounds!r}."
+            f"{called} must be public numbers (low, high), each a number or {len(names)} numbers, "
+            f"or a schema, got {bounds!r}; bounds read from the records would leak their extremes."
         ) from error
     columns = tuple(
         Column(name=str(name), type="number", min=float(a), max=float(b))
         for name, a, b in zip(names, low, high, strict=True)
     )
     return Schema(dataset=dataset or "unnamed", unit="row", columns=columns)
-
-
-def check_bounds(bounds: Any) -> None:
-    """Refuse bounds that are not given, or are to be read from the records."""
-    if bounds is None or isinstance(bounds, str):
-        raise PlanError(
-            f"bounds must be public numbers or a schema, got {bounds!r}; bounds read from "
-            "the records would leak their extremes."
-        )
 
 
 def check_schema(schema: Any, plan: Plan) -> None:
@@ -360,17 +352,6 @@ def _target_numbers(labels: Sequence[NDArray[Any]], classes: NDArray[Any] | None
             stacklevel=7,
         )
     return numbers
-
-
-def _number_column(bounds: Any) -> Column:
-    """Return the column of a regressor's target."""
-    try:
-        low, high = (float(bound) for bound in bounds)
-    except (TypeError, ValueError):
-        raise PlanError(
-            f"target_bounds must be two public numbers (low, high), got {bounds!r}."
-        ) from None
-    return Column(name="y", type="number", min=low, max=high)
 
 
 # What a fitted model is asked about ---------------------------------------------------------------

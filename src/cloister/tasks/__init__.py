@@ -27,10 +27,7 @@ GROUP = "cloister.tasks"
 class Catalogue(Mapping[str, type[Task]]):
     """Tasks by name; looking one up imports its file, listing the names imports nothing.
 
-    Parameters
-    ----------
-    places : mapping of str to str
-        From the name of a task to ``"module:Class"`` or ``"path/to/file.py:Class"``.
+    `places` leads from a name to ``"module:Class"`` or ``"path/to/file.py:Class"``.
     """
 
     def __init__(self, places: Mapping[str, str]) -> None:
@@ -96,17 +93,9 @@ TASKS: Mapping[str, type[Task]] = Catalogue(
 
 
 def installed(names: Collection[str] | None = None) -> Catalogue:
-    """Return the tasks that ship and those of installed packages.
+    """Return the tasks that ship and those of installed packages; refuse two of one name.
 
-    Parameters
-    ----------
-    names : collection of str, optional
-        Of other packages, only these; all by default.
-
-    Raises
-    ------
-    PlanError
-        If two packages offer a task of the same name, or one has the name of ours.
+    Of other packages, only those of `names` are there; all by default.
     """
     places = {name: f"cloister.tasks.{place}" for name, place in _SHIPPED.items()}
     for name, place in _offered():
@@ -127,22 +116,16 @@ def _offered() -> tuple[tuple[str, str], ...]:
 
 
 def from_file(place: str) -> type[Task]:
-    """Return the task that ``path/to/file.py:ClassName`` names; the file is executed, once.
-
-    Raises
-    ------
-    PlanError
-        If there is no such file or class, or the class is no task.
-    """
+    """Return the task that ``path/to/file.py:ClassName`` names; the file is executed, once."""
     file, _, name = place.rpartition(":")
     kind = getattr(_executed(Path(file).resolve()), name, None)
-    if not isinstance(kind, type):
-        raise PlanError(f"task {place!r} is not there: the file has no class {name!r}.")
     public = getattr(kind, "__dataclass_fields__", {})  # those without default are no attributes
-    if missing := [m for m in _MEMBERS if not hasattr(kind, m) and m not in public]:
+    missing = [m for m in _MEMBERS if not hasattr(kind, m) and m not in public]
+    if missing or not isinstance(kind, type):
         raise PlanError(
-            f"task {name!r} does not follow the protocol of tasks: it has no {missing[0]!r}"
-            + (" (it was called 'exhibits')." if missing[0] == "displays" else ".")
+            f"task {place!r} must be a class that follows the protocol of tasks, but it has no "
+            + (f"{missing[0]!r}" if isinstance(kind, type) else f"class {name!r}")
+            + (" (it was called 'exhibits')." if missing[:1] == ["displays"] else ".")
         )
     return kind
 

@@ -21,6 +21,7 @@ from cloister.task import (
     PublicFacts,
     Records,
     Released,
+    Results,
     State,
 )
 from cloister.tasks.interval_tables import table_of_count
@@ -77,19 +78,17 @@ class Count:
             "half_width": self._half_width(count.noise_std),
         }
 
-    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
+    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
         """Return the half-width of the 95 % noise interval, in records."""
         return {"half_width": self._half_width(noise_std)}
 
     def _half_width(self, noise_std: float) -> Floats:
         return np.array([INTERVAL_95[self.mechanism] * noise_std / (1 << FINE)])
 
-    def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
+    def results(self, state: GridState, grid: Grid) -> Results:
         """Return ``count`` and the half-width of its 95 % noise interval, in records."""
         return {name: from_grid(value, self.frac_bits) for name, value in state.items()}
 
-    def displays(
-        self, results: Mapping[str, Floats], columns: tuple[str, ...]
-    ) -> tuple[Display, ...]:
+    def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return one table."""
         return (table_of_count(results["count"], results["half_width"]),)

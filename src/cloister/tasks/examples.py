@@ -21,14 +21,7 @@ CATEGORY = PublicColumn("work", 0.0, 2.0, ("private", "state", "none"))
 
 @dataclass(frozen=True)
 class Example:
-    """Public columns and options that fit a task.
-
-    Parameters
-    ----------
-    columns : tuple of PublicColumn
-    options : mapping
-        Those of the task's ``Options`` that have no default, or are worth a look.
-    """
+    """Public columns that fit a task, and options that have no default or are worth a look."""
 
     columns: tuple[PublicColumn, ...]
     options: Mapping[str, Any] = field(default_factory=dict)

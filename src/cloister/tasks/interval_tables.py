@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from cloister.display import Between, Measured, Table
-from cloister.task import Floats
+import numpy as np
+
+from cloister.display import Between, Curve, Measured, Table
+from cloister.task import Floats, Results
 from cloister.tasks.population import ENDS, POPULATION_NOTE
 
 INTERVALS = "[ , ] are 95 % confidence intervals (privacy noise only)."
@@ -13,7 +15,7 @@ MARGINS = "± is the margin of error of a 95 % confidence interval (privacy nois
 WITH_POPULATION = f"{INTERVALS} {POPULATION_NOTE}"
 
 
-def between(results: Mapping[str, Floats], name: str, i: int = 0) -> Between:
+def between(results: Results, name: str, i: int = 0) -> Between:
     """Return the i-th number of a result with both ends of its intervals."""
 
     def numbers(*ends: str) -> list[float]:
@@ -28,7 +30,7 @@ def table_of(
     title: str,
     rows: Sequence[str],
     columns: Mapping[str, str],
-    results: Mapping[str, Floats],
+    results: Results,
     note: str,
     *,
     corner: str = "",
@@ -42,11 +44,33 @@ def table_of(
 
 
 def table_of_measures(
-    title: str, measures: Mapping[str, str], results: Mapping[str, Floats], note: str
+    title: str, measures: Mapping[str, str], results: Results, note: str
 ) -> Table:
     """Return a table with a row for each result of one number, by its name."""
     rows = tuple((text, between(results, name)) for text, name in measures.items())
     return Table(title, ("measure", "value"), rows, note)
+
+
+def curve_of(
+    title: str,
+    places: Floats,
+    results: Results,
+    name: str,
+    i: int,
+    *,
+    axes: tuple[str, str],
+    note: str,
+) -> Curve:
+    """Return the i-th row of a result over places, with the band of its intervals."""
+    values, low, high = (results[name + end][i] for end in ("", "_low", "_high"))
+    return Curve(title, places, values, low, high, axes=axes, note=note)
+
+
+def margins_of(results: Results, name: str) -> Floats:
+    """Return margins of error: the distance of each value to the farther end of its interval."""
+    value = results[name]
+    margins: Floats = np.maximum(results[f"{name}_high"] - value, value - results[f"{name}_low"])
+    return margins
 
 
 def table_of_count(count: Floats, half_width: Floats) -> Table:

@@ -15,7 +15,7 @@ Noise = Literal["gaussian", "laplace"]
 """Laws of noise that a task may let its user choose from."""
 Clusters = Annotated[Whole, "number of clusters"]
 PublicSeed = Annotated[int, "of all public random choices, known to everybody"]
-Target = Annotated[str, "column that is to be told"]
+Target = Annotated[str, "column that is predicted"]
 Keep = Annotated[tuple[str, ...], "columns that are left as they are"]
 
 
@@ -25,7 +25,7 @@ class NoOptions:
 
 
 def options_of(task: type[Task]) -> tuple[Declaration, ...]:
-    """Return what a task can be told beyond public facts."""
+    """Return what a user may choose of a task."""
     return declarations(getattr(task, "Options", NoOptions))
 
 
@@ -44,13 +44,7 @@ def _misfit(task: type[Task], reason: str) -> PlanError:
 
 
 def design(task: type[Task], facts: PublicFacts, given: Mapping[str, Any]) -> Task:
-    """Return a task designed from public facts and from options by name.
-
-    Raises
-    ------
-    PlanError
-        If an option breaks its rule, or the task takes other arguments.
-    """
+    """Return a task designed from public facts and options by name, or refuse these."""
     if list(signature(task.design).parameters) != ["facts", "options"]:
         raise PlanError(
             f"design of task {task.name!r} must take (facts, options), got other parameters; "
@@ -63,15 +57,10 @@ def design(task: type[Task], facts: PublicFacts, given: Mapping[str, Any]) -> Ta
 
 
 def made(task: type[_Task], facts: PublicFacts, options: object, **chosen: Any) -> _Task:
-    """Return a task of the numbers that were chosen and, for its other fields, of what was told.
-
-    A field with the name of an option, or else of a public fact, is that.
-    """
-    names = [one.name for one in declarations(task)]  # type: ignore[arg-type]  # classes are hashable
-    told = {
-        name: getattr(source, name)
-        for source in (facts, options)
-        for name in names
-        if hasattr(source, name)
-    }
-    return task(**{**told, **chosen})
+    """Return a task of the fields that were chosen; the others are options or else public facts."""
+    found = dict(chosen)
+    for one in declarations(task):  # type: ignore[arg-type]  # classes are hashable
+        for source in (options, facts):
+            if hasattr(source, one.name):
+                found.setdefault(one.name, getattr(source, one.name))
+    return task(**found)

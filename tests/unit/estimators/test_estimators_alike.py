@@ -293,7 +293,7 @@ def test_what_a_file_does_not_tell_is_given_beside_it(tmp_path: Path) -> None:
     again = DPRandomForestClassifier.load(tmp_path / "m.json", costs=[[0, 1], [50, 0]])
     np.testing.assert_array_equal(again.predict(X), model.predict(X))
     for wrong in ([3, 8], ["no"], ["no", "yes", "maybe"]):
-        with pytest.raises(PlanError, match="classes must be the labels of the model"):
+        with pytest.raises(PlanError, match="classes must be given as the labels of the model"):
             DPRandomForestClassifier.load(tmp_path / "m.json", classes=wrong)
 
 

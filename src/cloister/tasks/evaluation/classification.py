@@ -16,11 +16,9 @@ from typing import Annotated, ClassVar, Self
 import numpy as np
 
 from cloister.declared import Length, Range, Rule, WayOut, declared
-from cloister.display import Between, Curve, Display, Heatmap
+from cloister.display import Curve, Display, Heatmap
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
-from cloister.privacy.budget import Budget
-from cloister.privacy.calibration import gaussian_noise_multiplier
 from cloister.task import (
     FINE,
     INTERVAL_95,
@@ -32,6 +30,7 @@ from cloister.task import (
     PublicColumn,
     PublicFacts,
     Records,
+    Results,
 )
 from cloister.tasks import scores
 from cloister.tasks.columns import categories_of, codes, in_batches
@@ -44,7 +43,7 @@ from cloister.tasks.evaluation.layers import (
     place_of,
 )
 from cloister.tasks.examples import BOOLEAN, Example
-from cloister.tasks.interval_tables import MARGINS, between, table_of
+from cloister.tasks.interval_tables import MARGINS, between, curve_of, table_of
 from cloister.tasks.options import made
 
 Bins = Annotated[int, Range(2, 1024), Rule("even", lambda n: n % 2 == 0)]
@@ -122,7 +121,6 @@ class Evaluation(Evaluated):
                 f"{classes}."
             )
         score = place_of(columns, options.score, "score")
-        noise = _noise_over_n(facts.budget, facts.nominal_n)
         return made(
             cls,
             facts,
@@ -131,7 +129,8 @@ class Evaluation(Evaluated):
             classes=classes,
             score=score,
             probability=score is None or (facts.low[score], facts.high[score]) == (0.0, 1.0),
-            n_bins=options.n_bins or scores.number_of_bins(noise),
+            n_bins=options.n_bins
+            or scores.number_of_bins((facts.noise_multiplier or 1.0) / facts.nominal_n),
         )
 
     @property
@@ -158,13 +157,14 @@ class Evaluation(Evaluated):
 
     def describe(self) -> str:
         """Say in plain words what is summed and what is released."""
-        counts = ["how many records of each class are predicted to be of each class"]
-        counts = counts * self.predicts + [
-            f"how many records of each class have scores in each of {self.n_bins} bins"
-        ] * (self.heads > 0)
+        counts = {
+            "are predicted to be of each class": self.predicts,
+            f"have scores in each of {self.n_bins} bins": self.heads > 0,
+        }
+        what = " and ".join(text for text, counted in counts.items() if counted)
         return self.described(
-            f"Silos count {' and '.join(counts)}; the sums are released with noise, and accuracy, "
-            "area under the curve and other measures are made from them."
+            f"Silos count how many records of each class {what}; the sums are released with noise, "
+            "and accuracy, area under the curve and other measures are made from them."
         )
 
     def blocks(self, t: int) -> tuple[Block, ...]:
@@ -229,14 +229,14 @@ class Evaluation(Evaluated):
             predicted = codes(records[:, self.prediction], levels, self.frac_bits)
         return bins, predicted
 
-    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
+    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
         """Return the half-width of the 95 % interval of a cell of the first table, in records."""
         name = self.blocks(0)[0].name
         half_width = INTERVAL_95["gaussian"] * noise_std / (1 << FINE)
         return {f"{name}_half_width": np.array([half_width])}
 
     def measured(
-        self, tables: Mapping[str, Floats], noise: Mapping[str, float], layers: int
+        self, tables: Results, noise: Mapping[str, float], layers: int
     ) -> dict[str, Floats]:
         """Return the sum of so many layers, and every measure with its 95 % noise interval.
 
@@ -289,7 +289,7 @@ class Evaluation(Evaluated):
         return scores.unit_to_probability((np.arange(self.n_bins) + 0.5) / self.n_bins)
 
     def _made_consistent(
-        self, tables: Mapping[str, Floats], noise: Mapping[str, float]
+        self, tables: Results, noise: Mapping[str, float]
     ) -> tuple[list[scores.ScoreHistogram], Floats | None, float]:
         """Return histograms and matrix that agree where they count the same, and its variance."""
         variance = {name: std**2 for name, std in noise.items()}
@@ -324,9 +324,7 @@ class Evaluation(Evaluated):
             )
         return heads, confusion, variance["confusion"]
 
-    def displays(
-        self, results: Mapping[str, Floats], columns: tuple[str, ...]
-    ) -> tuple[Display, ...]:
+    def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return measures, confusion matrix, ROC curves and calibration."""
         shown: list[Display] = [self.table_of_model(results)]
         if "confusion" in results:
@@ -348,43 +346,30 @@ class Evaluation(Evaluated):
             shown += self._curves(results, head)
         return (*shown, *self.tables_of_silos(results))
 
-    def _curves(self, results: Mapping[str, Floats], head: int) -> list[Display]:
+    def _curves(self, results: Results, head: int) -> list[Display]:
         of = self.classes[head if self.heads > 1 else 1]
+        area = between(results, "auc", head)
         shown: list[Display] = [
-            Curve(
+            curve_of(
                 f"ROC curve of {of}",
                 results["roc_fpr"][head],
-                results["roc_tpr"][head],
-                results["roc_tpr_low"][head],
-                results["roc_tpr_high"][head],
+                results,
+                "roc_tpr",
+                head,
                 axes=("false positive rate", "true positive rate"),
-                note=f"Area {_in_text(between(results, 'auc', head))}. {NOTE}",
+                note=f"Area {area.value:.3f} [{area.low:.3f}, {area.high:.3f}]. {NOTE}",
             )
         ]
         if "calibration_predicted" in results:
             named = ("predicted", "observed", "observed_low", "observed_high")
             rows = np.stack([results[f"calibration_{name}"][head] for name in named])
             clear = rows[3] - rows[2] < _VAGUE
+            axes = ("predicted probability", "share that came true")
+            note = f"Groups with hardly any records are left out. {NOTE}"
             places, values, low, high = rows[:, clear] if clear.any() else rows
-            shown.append(
-                Curve(
-                    f"Calibration of {of}",
-                    places,
-                    values,
-                    low,
-                    high,
-                    axes=("predicted probability", "share that came true"),
-                    note=f"Groups with hardly any records are left out. {NOTE}",
-                )
-            )
+            title = f"Calibration of {of}"
+            shown.append(Curve(title, places, values, low, high, axes=axes, note=note))
         return shown
-
-
-def _noise_over_n(budget: Budget | None, nominal_n: int) -> float:
-    """Return the noise multiplier over the number of records."""
-    if budget is None or budget.delta == 0:
-        return 1.0 / nominal_n
-    return gaussian_noise_multiplier(budget.epsilon, budget.delta) / nominal_n
 
 
 def _known_totals(
@@ -409,7 +394,3 @@ def _stacked(parts: Sequence[scores.Estimate]) -> scores.Estimate:
     ends = [part.population for part in parts if part.population is not None]
     wide = (np.stack([low for low, _ in ends]), np.stack([high for _, high in ends]))
     return scores.Estimate(values, lows, highs, population=wide)
-
-
-def _in_text(cell: Between) -> str:
-    return f"{cell.value:.3f} [{cell.low:.3f}, {cell.high:.3f}]"

@@ -1,7 +1,7 @@
 """How good released centres are: spread, separation and silhouettes of the records around them.
 
 Two rounds. In the first each record adds itself to one of a few public rings of distances to its
-nearest centre; the released counts tell how far records reach. In the second, distances are
+nearest centre; the released counts show how far records reach. In the second, distances are
 clipped to that reach, so that their noise is no larger than the clusters ask for.
 
 References
@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cloister.declared import Range, Whole, declared
-from cloister.display import Bars, Between, Display, Table
+from cloister.display import Bars, Display
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.task import (
@@ -32,17 +32,23 @@ from cloister.task import (
     INTERVAL_95,
     Block,
     Floats,
+    Gaussian,
     GridState,
     Integers,
-    Mechanism,
-    Profile,
     PublicFacts,
     Records,
     Released,
+    Results,
     State,
 )
 from cloister.tasks import scores
 from cloister.tasks.examples import NUMBER, OTHER_NUMBER, Example
+from cloister.tasks.interval_tables import (
+    INTERVALS,
+    MARGINS,
+    margins_of,
+    table_of_measures,
+)
 from cloister.tasks.options import made
 
 Bins = Annotated[int, Range(2, 256)]
@@ -52,7 +58,7 @@ _WEIGHTS = {"rings": 0.2, "moments": 0.45, "silhouettes": 0.35}
 
 
 @declared
-class ClusterQuality:
+class ClusterQuality(Gaussian):
     """Quality of public centres on the silos' records.
 
     Parameters
@@ -68,9 +74,6 @@ class ClusterQuality:
     """
 
     name: ClassVar[str] = "cluster-quality"
-    private: ClassVar[bool] = True
-    profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
-    mechanism: ClassVar[Mechanism] = "gaussian"
     rounds: ClassVar[int] = 2
 
     example: ClassVar[Example] = Example(
@@ -91,16 +94,16 @@ class ClusterQuality:
 
     def __post_init__(self) -> None:
         one = 1 << self.frac_bits
-        fitting = all(len(centre) == self.n_features for centre in self.centres)
-        if len(self.centres) < 2 or not fitting or np.abs(self.centres).max() > one:
+        fits = all(len(centre) == self.n_features for centre in self.centres)
+        if len(self.centres) < 2 or not fits or np.abs(self.centres).max() > one:
             raise PlanError(
-                f"centres must be at least 2 with {self.n_features} integers in [-{one}, {one}], "
-                f"the grid of the box, got {len(self.centres)}; design the task again."
+                f"centres must be at least 2 of {self.n_features} columns, integers in [-{one}, "
+                f"{one}], the grid of the box, got {len(self.centres)}; design the task again."
             )
 
     @classmethod
     def design(cls, facts: PublicFacts, options: Options) -> Self:
-        """Bring centres to the grid; one outside the box goes to its wall."""
+        """Bring centres to the grid; one outside the box goes to its edge."""
         given = np.asarray(options.centres, dtype=np.float64)
         if given.ndim != 2 or given.shape[1] != facts.n_features or not np.isfinite(given).all():
             raise PlanError(
@@ -121,8 +124,8 @@ class ClusterQuality:
         return sqrt(int(((np.abs(self._places) + one) ** 2).sum(axis=1).max())) / one
 
     @cached_property
-    def _walls(self) -> Floats:
-        """Outer walls of the rings."""
+    def _edges(self) -> Floats:
+        """Outer edges of the rings."""
         return self._farthest * 2.0 ** (-0.5 * np.arange(_RINGS - 1, -1, -1, dtype=np.float64))
 
     def describe(self) -> str:
@@ -158,7 +161,7 @@ class ClusterQuality:
         """Return the counts and sums of some records, in fine units."""
         labels, nearest, second = self._nearest(records)
         if t == 0:
-            rings = np.clip(np.searchsorted(self._walls, nearest), 0, _RINGS - 1)
+            rings = np.clip(np.searchsorted(self._edges, nearest), 0, _RINGS - 1)
             return np.bincount(rings, minlength=_RINGS).astype(np.int64) << FINE
         k, one = len(self.centres), 1 << FINE
         reach = max(int(state["reach"][0]), 1) / (1 << self.frac_bits)
@@ -195,24 +198,24 @@ class ClusterQuality:
         }
 
     def _reach(self, rings: Released) -> float:
-        """Return the wall of the innermost ring outside of which noise may be all there is."""
+        """Return the edge of the innermost ring outside of which noise may be all there is."""
         counts = from_grid(rings.values, FINE)
         std = rings.noise_std / (1 << FINE)
         outer = np.append(np.cumsum(counts[::-1])[::-1], 0.0)  # from each ring outwards
         noise = std * np.sqrt(np.arange(_RINGS, -1, -1))
         if (outer <= INTERVAL_95["gaussian"] * noise).all():
-            return float(self._walls[-1])  # nothing is seen, so nothing may be clipped
+            return float(self._edges[-1])  # nothing is seen, so nothing may be clipped
         small = outer[1:] <= np.maximum(_BEYOND * max(outer[0], 0.0), noise[1:])
         # from the outermost ring inwards, as long as nothing is seen outside
         first = _RINGS - int(np.argmin(np.append(small[::-1], False)))
-        return float(self._walls[min(first, _RINGS - 1)])
+        return float(self._edges[min(first, _RINGS - 1)])
 
-    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
+    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
         """Return the half-width of the 95 % interval of each cluster's size, in records."""
         half_width = INTERVAL_95["gaussian"] * noise_std / (1 << FINE)
         return {"size_half_width": np.array([half_width])}
 
-    def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
+    def results(self, state: GridState, grid: Grid) -> Results:
         """Return measures with the ends of their 95 % noise intervals.
 
         Returns
@@ -260,13 +263,13 @@ class ClusterQuality:
     ) -> scores.Estimate:
         """Return the mean, over the clusters seen, of the worst ratio of widths to separation.
 
-        Where fewer than two are seen it is over all, of whose widths noise tells little.
+        Where fewer than two are seen it is over all, whose widths are mostly noise.
         The limits are those of a sum of independent parts, with the worst neighbours as released.
         """
         chosen = np.flatnonzero(seen if seen.sum() > 1 else np.ones_like(seen))
         places = self._places[chosen] / (1 << self.frac_bits)
         apart = np.sqrt(((places[:, None] - places[None]) ** 2).sum(axis=2))
-        # two equal centres are as bad as can be told: one step apart
+        # two equal centres count as one step apart
         apart = np.maximum(apart, 1 / (1 << self.frac_bits))
         np.fill_diagonal(apart, np.inf)
         width = distance.value[chosen]
@@ -281,35 +284,23 @@ class ClusterQuality:
         value = weights @ width
         return scores.Estimate(value, np.maximum(value - below, 0.0), value + above)
 
-    def displays(
-        self, results: Mapping[str, Floats], columns: tuple[str, ...]
-    ) -> tuple[Display, ...]:
+    def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return a table of the measures and the silhouette of each cluster."""
-        names = {
-            "nicv": "mean squared distance (NICV)",
-            "silhouette": "simplified silhouette",
-            "davies_bouldin": "Davies-Bouldin index",
+        measures = {
+            "mean squared distance (NICV)": "nicv",
+            "simplified silhouette": "silhouette",
+            "Davies-Bouldin index": "davies_bouldin",
         }
-        rows = tuple(
-            (spoken, Between(*(float(results[name + end][0]) for end in ("", "_low", "_high"))))
-            for name, spoken in names.items()
-        )
-        note = (
-            "Distances are in scaled units, in which every column is in [-1, 1]; [ , ] are 95 % of "
-            "the noise."
-        )
-        value = results["cluster_silhouette"]
-        spread = np.maximum(
-            results["cluster_silhouette_high"] - value, value - results["cluster_silhouette_low"]
-        )
+        note = f"Distances are in scaled units, in which every column is in [-1, 1]. {INTERVALS}"
+        silhouettes = results["cluster_silhouette"]
         return (
-            Table("Quality of the clusters", ("measure", "value"), rows, note),
+            table_of_measures("Quality of the clusters", measures, results, note),
             Bars(
                 "Silhouette of each cluster",
-                tuple(f"cluster {i}" for i in range(len(value))),
-                value,
-                margin=spread,
+                tuple(f"cluster {i}" for i in range(len(silhouettes))),
+                silhouettes,
+                margin=margins_of(results, "cluster_silhouette"),
                 unit="silhouette",
-                note="0: as near to another centre, 1: far from all. ± is 95 % of the noise.",
+                note=f"0: as near to another centre, 1: far from all. {MARGINS}",
             ),
         )

@@ -19,13 +19,13 @@ from cloister.task import (
     FINE,
     Block,
     Floats,
+    Gaussian,
     GridState,
     Integers,
-    Mechanism,
-    Profile,
     PublicColumn,
     PublicFacts,
     Released,
+    Results,
     State,
     Task,
 )
@@ -69,7 +69,7 @@ def _finite(value: Any) -> bool:
 
 
 @declared
-class Evaluated(ABC):
+class Evaluated(Gaussian, ABC):
     """Sums over the records that silos hold back, of a model's answers and the truth.
 
     Parameters
@@ -91,9 +91,6 @@ class Evaluated(ABC):
     layer, and bounds and noise are the same. ADR 16 has the rest.
     """
 
-    private: ClassVar[bool] = True
-    profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
-    mechanism: ClassVar[Mechanism] = "gaussian"
     rounds: ClassVar[int] = 1
     models: ClassVar[tuple[type, str]]
     """The protocol of the models, and what they are called."""
@@ -170,7 +167,7 @@ class Evaluated(ABC):
 
     @abstractmethod
     def measured(
-        self, tables: Mapping[str, Floats], noise: Mapping[str, float], layers: int
+        self, tables: Results, noise: Mapping[str, float], layers: int
     ) -> dict[str, Floats]:
         """Return all results of the sum of so many layers, each with noise of these deviations."""
 
@@ -219,7 +216,7 @@ class Evaluated(ABC):
         tables = {name: from_grid(block.values, FINE) for name, block in released.items()}
         return {**tables, "noise": np.array(noise)}
 
-    def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
+    def results(self, state: GridState, grid: Grid) -> Results:
         """Return what was measured; with `silos`, ``silo_NAME`` has a row for each silo."""
         tables = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
         names = [block.name for block in self.blocks(0)]
@@ -240,12 +237,12 @@ class Evaluated(ABC):
         }
         return {**pooled, **rows}
 
-    def table_of_model(self, results: Mapping[str, Floats], note: str = NOTE) -> Table:
+    def table_of_model(self, results: Results, note: str = NOTE) -> Table:
         """Return all measures of the whole model."""
         found = {text: k for text, k in _MEASURES.items() if np.size(results.get(k, ())) == 1}
         return table_of_measures("How good the model is", found, results, note)
 
-    def tables_of_silos(self, results: Mapping[str, Floats], note: str = NOTE) -> list[Table]:
+    def tables_of_silos(self, results: Results, note: str = NOTE) -> list[Table]:
         """Return the measures of each silo's own records, if they were released."""
         rows = {text: results.get(f"silo_{key}", ()) for text, key in _MEASURES.items()}
         found = {

@@ -22,12 +22,13 @@ from cloister.task import (
     PublicFacts,
     Records,
     Regressor,
+    Results,
 )
 from cloister.tasks import scores
 from cloister.tasks.columns import in_batches
 from cloister.tasks.evaluation.layers import NOTE, BySilo, Evaluated, Model, ModelResults
 from cloister.tasks.examples import OTHER_NUMBER, Example
-from cloister.tasks.interval_tables import MARGINS
+from cloister.tasks.interval_tables import MARGINS, margins_of
 from cloister.tasks.options import made
 
 
@@ -130,13 +131,13 @@ class RegressionEvaluation(Evaluated):
         )
         return predicted
 
-    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
+    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
         """Return the half-width of the bias, whose denominator is the nominal number."""
         half_width = INTERVAL_95["gaussian"] * noise_std / (1 << FINE) / nominal_n * self.bound
         return {"bias_half_width": np.array([half_width])}
 
     def measured(
-        self, tables: Mapping[str, Floats], noise: Mapping[str, float], layers: int
+        self, tables: Results, noise: Mapping[str, float], layers: int
     ) -> dict[str, Floats]:
         """Return every error of the sum of so many layers, with its 95 % noise interval.
 
@@ -153,26 +154,21 @@ class RegressionEvaluation(Evaluated):
         )
         return {**found, "bias_half_width": (found["bias_high"] - found["bias_low"]) / 2}
 
-    def displays(
-        self, results: Mapping[str, Floats], columns: tuple[str, ...]
-    ) -> tuple[Display, ...]:
+    def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return the measures, a picture of those in the target's units, and each silo's."""
         note = f"Residuals are clipped to {self.bound:g}. {NOTE}"
         shown = (self.table_of_model(results, note), _drawn(results, columns[self.truth]))
         return (*shown, *self.tables_of_silos(results, note))
 
 
-def _drawn(results: Mapping[str, Floats], target: str) -> Bars:
+def _drawn(results: Results, target: str) -> Bars:
     """Return the errors that share the units of the target."""
     names = ("mae", "rmse", "bias")
-    value, low, high = (
-        np.array([results[name + end][0] for name in names]) for end in ("", "_low", "_high")
-    )
     return Bars(
         "Errors in the units of the target",
         ("mean absolute error", "root mean squared error", "bias (predicted less true)"),
-        value,
-        margin=np.maximum(high - value, value - low),
+        np.concatenate([results[name] for name in names]),
+        margin=np.concatenate([margins_of(results, name) for name in names]),
         unit=target,
         note=f"A root far above the mean comes from a few large errors. {MARGINS}",
     )

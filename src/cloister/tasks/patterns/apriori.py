@@ -25,21 +25,19 @@ from cloister.declared import AtLeastZero, Probability, Range, WayOut, Whole, de
 from cloister.display import Display
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
-from cloister.privacy.budget import Budget
-from cloister.privacy.calibration import gaussian_noise_multiplier
 from cloister.randomness import public_generator
 from cloister.task import (
     INTERVAL_95,
     Block,
     Floats,
+    Gaussian,
     GridState,
     Integers,
-    Mechanism,
-    Profile,
     PublicColumn,
     PublicFacts,
     Records,
     Released,
+    Results,
     State,
 )
 from cloister.tasks.columns import position
@@ -125,7 +123,7 @@ def _items(entry: str | int | tuple[str | int, ...], facts: PublicFacts) -> tupl
 
 
 @declared
-class Apriori:
+class Apriori(Gaussian):
     """Supports of itemsets of 1 to 3 items, with noise.
 
     Parameters
@@ -154,9 +152,6 @@ class Apriori:
     """
 
     name: ClassVar[str] = "apriori"
-    private: ClassVar[bool] = True
-    profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
-    mechanism: ClassVar[Mechanism] = "gaussian"
 
     example: ClassVar[Example] = Example(
         tuple(
@@ -220,17 +215,12 @@ class Apriori:
             basket_size=options.basket_size or _BASKET_SIZES[1],
             sensitive=tuple(_items(entry, facts) for entry in options.sensitive),
         )
-        budget = facts.budget
-        if options.basket_size is not None or budget is None or budget.delta == 0:
+        if options.basket_size is not None or facts.noise_multiplier is None:
             return task
-        return replace(task, basket_size=task._affordable(facts.nominal_n, budget))
-
-    def _affordable(self, nominal_n: int, budget: Budget) -> int:
-        """Return a limit of the first round whose noise is a small part of the minimum."""
-        items = self.blocks(0)[0]
-        multiplier = gaussian_noise_multiplier(budget.epsilon, budget.delta) / sqrt(items.weight)
-        size = (_FIRST_NOISE * self.min_support * nominal_n / multiplier) ** 2
-        return int(np.clip(ceil(size), *_BASKET_SIZES))
+        # a limit of the first round whose noise is a small part of the minimum
+        multiplier = facts.noise_multiplier / sqrt(task.blocks(0)[0].weight)
+        size = (_FIRST_NOISE * task.min_support * facts.nominal_n / multiplier) ** 2
+        return replace(task, basket_size=int(np.clip(ceil(size), *_BASKET_SIZES)))
 
     @property
     def rounds(self) -> int:
@@ -493,7 +483,7 @@ class Apriori:
 
     # --- What is said -----------------------------------------------------------------------------
 
-    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
+    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
         """Return the expected half-width of a counted support, as a part of all baskets.
 
         Before the first round nothing is known of baskets; `basket_size` stands for the limit.
@@ -501,7 +491,7 @@ class Apriori:
         full = _WHOLE * _adds_in_full(self.basket_size * _WHOLE**2)
         return {"half_width": np.array([INTERVAL_95["gaussian"] * noise_std / full / nominal_n])}
 
-    def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
+    def results(self, state: GridState, grid: Grid) -> Results:
         """Return all sets that were counted and may be released, as parts of all baskets.
 
         Returns
@@ -541,9 +531,7 @@ class Apriori:
             hidden |= np.logical_and.reduce([(sets == item).any(axis=1) for item in items])
         return hidden
 
-    def displays(
-        self, results: Mapping[str, Floats], columns: tuple[str, ...]
-    ) -> tuple[Display, ...]:
+    def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return frequent sets, rules, and a graph of the rules."""
         return displays_of(results, columns, self.min_support, self.min_confidence, self.min_lift)
 

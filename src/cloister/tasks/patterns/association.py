@@ -13,7 +13,7 @@ of strong rules", 1991 (leverage).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import hypot
@@ -21,7 +21,7 @@ from math import hypot
 import numpy as np
 
 from cloister.display import Between, Display, Graph, Table
-from cloister.task import INTERVAL_95, Floats
+from cloister.task import INTERVAL_95, Results
 from cloister.tasks.intervals import ratio_interval
 
 _Z = INTERVAL_95["gaussian"]
@@ -92,7 +92,7 @@ class Rule:
 
 
 def itemsets_of(
-    results: Mapping[str, Floats], columns: Sequence[str], min_support: float = 0.0
+    results: Results, columns: Sequence[str], min_support: float = 0.0
 ) -> tuple[Itemset, ...]:
     """Return the sets that were counted, the larger ones last, the frequent ones first.
 
@@ -177,7 +177,7 @@ def _ratio(value: float, both: Itemset, divisor: float, half_width: float, most:
 
 
 def displays_of(
-    results: Mapping[str, Floats],
+    results: Results,
     columns: Sequence[str],
     min_support: float,
     min_confidence: float,

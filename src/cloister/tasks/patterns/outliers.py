@@ -29,20 +29,20 @@ from cloister.declared import AtLeastZero, PartBelowOne, Range, Whole, declared
 from cloister.display import Bars, Display, Measured, Table
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
-from cloister.privacy.calibration import gaussian_noise_multiplier, gdp_part
+from cloister.privacy.calibration import gdp_part
 from cloister.randomness import public_generator
 from cloister.task import (
     FINE,
     INTERVAL_95,
     Block,
     Floats,
+    Gaussian,
     GridState,
     Integers,
-    Mechanism,
-    Profile,
     PublicFacts,
     Records,
     Released,
+    Results,
     State,
 )
 from cloister.tasks.columns import categories_of, codes, in_batches, position
@@ -69,17 +69,16 @@ _USUAL = "usual."  # before the names of what the task that measures the usual h
 
 def _cells_along(facts: PublicFacts, used: int, n_views: int) -> int:
     """Return how many cells each side of a picture has, by the noise of their counts."""
-    budget = facts.budget
-    if budget is None or budget.delta == 0:
+    if facts.noise_multiplier is None:
         return _CELLS[0]
-    noise = gaussian_noise_multiplier(budget.epsilon, budget.delta) * sqrt(n_views / _DENSITY[1])
+    noise = facts.noise_multiplier * sqrt(n_views / _DENSITY[1])
     per_picture = facts.nominal_n / (_PER_CELL * noise)
     along = per_picture if used == 1 else sqrt(per_picture)
     return int(min(max(along, _CELLS[0]), _CELLS[1]))
 
 
 @declared
-class Outliers:
+class Outliers(Gaussian):
     """Statistics by which anybody can score how unusual a record is.
 
     Parameters
@@ -102,9 +101,6 @@ class Outliers:
     """
 
     name: ClassVar[str] = "outliers"
-    private: ClassVar[bool] = True
-    profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
-    mechanism: ClassVar[Mechanism] = "gaussian"
 
     example: ClassVar[Example] = Example(
         (NUMBER, OTHER_NUMBER, CATEGORY), {"count_share": 0.2, "group": "work"}
@@ -309,13 +305,13 @@ class Outliers:
         # libraries differ in signs, and silos must count in the same cells
         return np.stack([(q * np.sign(np.diag(r))).T for q, r in drawn])
 
-    def _standardised(self, results: Mapping[str, Floats], records: Records) -> Floats:
+    def _standardised(self, results: Results, records: Records) -> Floats:
         """Return how far each column is from what is usual, in deviations."""
         part = np.clip(records[:, list(self.used)] / (1 << self.frac_bits), -1.0, 1.0)
         away = part - (results["location"] - self._middle) / self._half
         return away / (results["spread"] / self._half)
 
-    def _cells_of(self, results: Mapping[str, Floats], records: Records) -> Integers:
+    def _cells_of(self, results: Results, records: Records) -> Integers:
         """Return each record's cell in each picture; shape (n_samples, n_views)."""
         m = self.n_cells
         part = self._standardised(results, records)
@@ -339,13 +335,13 @@ class Outliers:
             kept[name] = np.where(kept[name] >= self.min_group, kept[name], 0.0)
         return kept
 
-    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
+    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
         """Return the half-width of the number of outliers, if it is released."""
         if not self.count_share:
             return {}
         return {"flagged_half_width": np.array([INTERVAL_95["gaussian"] * noise_std / (1 << FINE)])}
 
-    def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
+    def results(self, state: GridState, grid: Grid) -> Results:
         """Return what is needed to score a record, in data units.
 
         Returns
@@ -378,7 +374,7 @@ class Outliers:
                 found["shown"] = (tables["flagged"] >= limit).astype(np.float64)
         return found
 
-    def _places(self, usual: Mapping[str, Floats]) -> dict[str, Floats]:
+    def _places(self, usual: Results) -> dict[str, Floats]:
         """Return where records lie, how far they spread and their covariance, in data units."""
         if isinstance(self.usual, Quantiles):
             first, location, third = (
@@ -400,7 +396,7 @@ class Outliers:
             found["covariance"] = _definite(usual, found["spread"])
         return found
 
-    def _density(self, tables: Mapping[str, Floats]) -> dict[str, Floats]:
+    def _density(self, tables: Results) -> dict[str, Floats]:
         """Return cells, the count below which there is only noise, and the cut between scores."""
         std = float(tables["noise"][0])
         found = {
@@ -417,14 +413,14 @@ class Outliers:
         # nothing is rarer than cells in which there is only noise
         return {**found, "cutoff": np.array([min(beyond, low + width * (_RARITIES - 1))])}
 
-    def _rarity_bins(self, results: Mapping[str, Floats]) -> tuple[float, float]:
+    def _rarity_bins(self, results: Results) -> tuple[float, float]:
         """Return where the bins of scores begin and how wide each is; functions of results."""
         low = -np.log2(self._cells)
         records = max(float(results["cells"].sum(axis=1).mean()), 1.0)
         high = max(np.log2(records / self._cells / float(results["floor"][0])), low + 1.0)
         return float(low), float(high - low) * (1 + 1e-9) / _RARITIES
 
-    def scores(self, results: Mapping[str, Floats], records: Records) -> Floats:
+    def scores(self, results: Results, records: Records) -> Floats:
         """Return how unusual each record is; local and exact, not a release.
 
         Parameters
@@ -444,7 +440,7 @@ class Outliers:
         # guards against the table's length only
         return in_batches(lambda part: self._scores(results, part), records)
 
-    def _scores(self, results: Mapping[str, Floats], records: Records) -> Floats:
+    def _scores(self, results: Results, records: Records) -> Floats:
         away = self._standardised(results, records)
         if self.method == "density":
             cells = np.maximum(results["cells"], results["floor"][0])
@@ -463,9 +459,7 @@ class Outliers:
         score: Floats = (np.cbrt(squared / len(self.used)) - (1 - ninth)) / sqrt(ninth)
         return score
 
-    def displays(
-        self, results: Mapping[str, Floats], columns: tuple[str, ...]
-    ) -> tuple[Display, ...]:
+    def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return what is usual, and the number of outliers."""
         quartiles = isinstance(self.usual, Quantiles)
         names_of = ("median", "IQR / 1.349") if quartiles else ("mean", "deviation")
@@ -498,7 +492,7 @@ def _counted(places: Integers, n_places: int) -> Integers:
     return np.bincount(places, minlength=n_places).astype(np.int64) << FINE
 
 
-def _definite(usual: Mapping[str, Floats], spread: Floats) -> Floats:
+def _definite(usual: Results, spread: Floats) -> Floats:
     """Return the covariance with no direction narrower than its noise, which could be negative."""
     units = np.outer(spread, spread)
     noise = (usual["covariance_high"] - usual["covariance_low"]).diagonal() / spread**2

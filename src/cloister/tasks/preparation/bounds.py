@@ -6,7 +6,6 @@ Two private quantiles are a narrower one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, ClassVar, Self, cast
 
@@ -15,8 +14,7 @@ import numpy as np
 from cloister.declared import Ascending, Probability, declared
 from cloister.display import Display, Table
 from cloister.hazmat.fixedpoint import Grid
-from cloister.privacy.calibration import gaussian_noise_multiplier
-from cloister.task import Floats, GridState, PublicFacts
+from cloister.task import Floats, GridState, PublicFacts, Results
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.options import Keep, made
 from cloister.tasks.preparation.quantiles import Quantiles, Refine, TreeLevels
@@ -66,9 +64,8 @@ class Bounds(Scaled):
         probabilities = options.probabilities or _USUAL
         chosen = made(Quantiles.Options, facts, options, probabilities=probabilities)
         quantiles = Quantiles.design(facts, chosen)
-        if options.probabilities is None and facts.budget is not None:
-            noise = gaussian_noise_multiplier(facts.budget.epsilon, facts.budget.delta)
-            rank = quantiles.rank_noise(noise, facts.nominal_n)
+        if options.probabilities is None and facts.noise_multiplier is not None:
+            rank = quantiles.rank_noise(facts.noise_multiplier, facts.nominal_n)
             tail = max(_USUAL[0], min(_BEYOND * rank, _MOST))
             quantiles = replace(quantiles, probabilities=(tail, 1 - tail))
         return made(cls, facts, options, quantiles=quantiles)
@@ -86,7 +83,7 @@ class Bounds(Scaled):
             f"quantiles {low:g} and {high:g} and stretches them to the whole box."
         )
 
-    def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
+    def results(self, state: GridState, grid: Grid) -> Results:
         """Return the quantiles with their intervals, and the bounds made of them.
 
         Returns
@@ -103,15 +100,13 @@ class Bounds(Scaled):
         # far from zero, numbers may be coarser than the grid
         return {**found, "lower": lower, "upper": np.maximum(upper, np.nextafter(lower, np.inf))}
 
-    def scaled(self, results: Mapping[str, Floats], values: Floats) -> Floats:
+    def scaled(self, results: Results, values: Floats) -> Floats:
         """Return what lies between the bounds in ``[-1, 1]``."""
         low, high = results["lower"], results["upper"]
         stretched: Floats = (values - (low + high) / 2) * (2 / (high - low))
         return stretched
 
-    def displays(
-        self, results: Mapping[str, Floats], columns: tuple[str, ...]
-    ) -> tuple[Display, ...]:
+    def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return a table of the bounds, and what else quantiles show."""
         table, *curves = super().displays(results, columns)
         return (replace(cast(Table, table), title="Private bounds"), *curves)

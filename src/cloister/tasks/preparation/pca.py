@@ -26,14 +26,14 @@ from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.task import (
     Block,
     Floats,
+    Gaussian,
     GridState,
     Integers,
-    Mechanism,
-    Profile,
     PublicColumn,
     PublicFacts,
     Records,
     Released,
+    Results,
     State,
 )
 from cloister.tasks.clipped import chunks, clip_to_unit
@@ -54,22 +54,16 @@ _TAIL = sqrt(2 * log(1 / 0.025))  # of a concentrated variable, so that 2.5 % ar
 
 
 @declared
-class PCA:
+class PCA(Gaussian):
     """Directions in which records vary most, and records in their coordinates.
 
     Parameters
     ----------
-    categories : tuple of tuple of str
-        Of each column; empty for numbers.
     kept : tuple of int
         Columns that take no part and follow the components unchanged.
     clip : float, > 0
         A record further from the mean than this part of ``sqrt(numbers + 2 categorical columns)``
         is shortened to that; from 2 on none is.
-    reach : float, > 0
-        Deviations at which a coordinate is cut.
-    whiten : bool
-        Whether coordinates are in deviations of their own component, and not of the first.
 
     Notes
     -----
@@ -80,9 +74,6 @@ class PCA:
     """
 
     name: ClassVar[str] = "pca"
-    private: ClassVar[bool] = True
-    profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
-    mechanism: ClassVar[Mechanism] = "gaussian"
     rounds: ClassVar[int] = 2
 
     example: ClassVar[Example] = Example(MIXED, {"n_components": 2})
@@ -95,7 +86,9 @@ class PCA:
         keep: Keep = ()
         clip: Annotated[Positive, "radius around the mean, as a part of half the diagonal"] = 0.3
         reach: Reach = 4.0
-        whiten: Annotated[bool, "divide each component by its deviation"] = False
+        whiten: Annotated[bool, "divide each component by its own deviation, not the first's"] = (
+            False
+        )
 
     names: tuple[str, ...]
     low: tuple[float, ...]
@@ -261,12 +254,12 @@ class PCA:
         beside = noise_std / PRODUCT
         return np.array([beside * (2 * sqrt(self.width) + _TAIL * sqrt(2))])
 
-    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
+    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
         """Return how far noise may move an explained variance; squares of half a box."""
         half_width = self._half_width(noise_std * self._scale(max(nominal_n, 1)))
         return {"explained_variance_half_width": half_width}
 
-    def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
+    def results(self, state: GridState, grid: Grid) -> Results:
         """Return mean, components and explained variances.
 
         Returns
@@ -301,7 +294,7 @@ class PCA:
             "count_half_width": np.array([size_interval(float(found["count_noise"][0]))]),
         }
 
-    def transform(self, results: Mapping[str, Floats], records: Records) -> Records:
+    def transform(self, results: Results, records: Records) -> Records:
         """Return coordinates along the components, and the columns that were kept."""
         one = 1 << self.frac_bits
         mean = np.rint(results["mean"] * one).astype(np.int64)
@@ -319,9 +312,7 @@ class PCA:
         changed[:, self.n_components :] = records[:, list(self.kept)]
         return changed
 
-    def displays(
-        self, results: Mapping[str, Floats], columns: tuple[str, ...]
-    ) -> tuple[Display, ...]:
+    def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return explained variances and the components."""
         shares = results["explained_variance_ratio"].tolist()
         rows = tuple(

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from itertools import accumulate
+from itertools import accumulate, chain
 from math import ceil, sqrt
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self, cast
 
 import numpy as np
 
@@ -25,14 +25,13 @@ from cloister.privacy.calibration import gaussian_noise_multiplier, gdp_part
 from cloister.task import (
     Block,
     Floats,
+    Gaussian,
     GridState,
     Integers,
-    Mechanism,
-    Profile,
-    PublicColumn,
     PublicFacts,
     Records,
     Released,
+    Results,
     State,
     Task,
     Transformer,
@@ -46,8 +45,11 @@ _PREPARING_SHARE = 0.1  # of the budget, for each step before the last, by defau
 _PREDICTED = ("target", "truth")  # options that name the column which no step before may change
 
 
+_Predict = Callable[[Results, Records], Floats]
+
+
 @declared
-class Pipeline:
+class Pipeline(Gaussian):
     """Steps that prepare records, and a last one that answers.
 
     Parameters
@@ -69,9 +71,6 @@ class Pipeline:
     """
 
     name: ClassVar[str] = "pipeline"
-    private: ClassVar[bool] = True
-    profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
-    mechanism: ClassVar[Mechanism] = "gaussian"
 
     example: ClassVar[Example] = Example(
         MIXED,
@@ -108,11 +107,15 @@ class Pipeline:
     def __post_init__(self) -> None:
         _check_shares(self.shares, len(self.steps))
         width = len(self.names)
-        for step in self.steps:
-            if not step.private or step.mechanism != "gaussian" or step.profiles != self.profiles:
+        for i, step in enumerate(self.steps):
+            gaussian = step.private and step.mechanism == "gaussian"
+            changes = isinstance(step, Transformer)
+            last = i == len(self.steps) - 1
+            if not gaussian or step.profiles != self.profiles or not (changes or last):
                 raise PlanError(
-                    f"step {step.name!r} cannot be part of a pipeline; its noise must be Gaussian "
-                    "under every profile."
+                    f"step {step.name!r} cannot be part of a pipeline here; its noise must be "
+                    "Gaussian under every trust model, and only the last step may leave records "
+                    "as they are."
                 )
             if (step.n_features, step.frac_bits) != (width, self.frac_bits):
                 raise PlanError(
@@ -120,12 +123,12 @@ class Pipeline:
                     f"{self.frac_bits} frac_bits, got {step.n_features} with {step.frac_bits}; "
                     "design the pipeline again."
                 )
-            if isinstance(step, Transformer):
-                width = len(step.output)
-            elif step is not self.steps[-1]:
-                raise PlanError(
-                    f"step {step.name!r} changes no records, so it must be the last one."
-                )
+            width = width if last else len(self._before[i].output)
+
+    @cached_property
+    def _before(self) -> tuple[Transformer, ...]:
+        """The steps before the last, which change records."""
+        return cast(tuple[Transformer, ...], self.steps[:-1])
 
     @classmethod
     def design(cls, facts: PublicFacts, options: Options) -> Self:
@@ -143,23 +146,16 @@ class Pipeline:
         last = options.steps[-1][1]
         kept = tuple(last[name] for name in _PREDICTED if name in last)
         designed: list[Task] = []
-        reaching = facts.columns
+        here = facts
         for (name, given), share in zip(options.steps, shares, strict=True):
-            step = design(
-                TASKS[name],
-                replace(
-                    facts,
-                    n_features=len(reaching),
-                    columns=reaching,
-                    budget=gdp_part(facts.budget, share),
-                ),
-                {**_kept(TASKS[name], kept if len(designed) < before else ()), **given},
-            )
+            here = replace(here, budget=gdp_part(facts.budget, share))
+            keeps = _kept(TASKS[name], kept) if len(designed) < before else {}
+            step = design(TASKS[name], here, {**keeps, **given})
             designed.append(step)
             if isinstance(step, Transformer):
-                reaching = step.output
+                here = replace(here, n_features=len(step.output), columns=step.output)
         task = made(cls, facts, options, steps=tuple(designed), shares=shares)
-        _check_signals(designed, shares, facts.budget, facts.nominal_n, options.least_signal)
+        task._check_signals(facts.budget, facts.nominal_n, options.least_signal)
         return task
 
     @classmethod
@@ -191,9 +187,13 @@ class Pipeline:
     @property
     def reaching(self) -> tuple[str, ...]:
         """Names of the columns that reach the last step."""
-        if len(self.steps) == 1:
-            return self.names
-        return tuple(column.name for column in _output(self.steps[-2]))
+        return self._names[-1]
+
+    @cached_property
+    def _names(self) -> tuple[tuple[str, ...], ...]:
+        """Names of the columns that reach each step."""
+        after = (tuple(column.name for column in step.output) for step in self._before)
+        return (self.names, *after)
 
     @property
     def last_grid(self) -> Grid:
@@ -232,10 +232,10 @@ class Pipeline:
         """Change records as the steps before say, and sum what the step of the round sums."""
         i, own = self._place(t)
         one = 1 << self.frac_bits
-        for j in range(i):
-            results = self.steps[j].results(part_of(state, f"{j}."), self._grids[j])
+        for j, step in enumerate(self._before[:i]):
+            results = step.results(part_of(state, f"{j}."), self._grids[j])
             # whatever a transformer made of hostile numbers, it is a record of the grid
-            records = np.clip(_transformer(self.steps[j]).transform(results, records), -one, one)
+            records = np.clip(step.transform(results, records), -one, one)
         return self.steps[i].contribute(own, part_of(state, f"{i}."), records)
 
     def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
@@ -245,27 +245,25 @@ class Pipeline:
         same = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
         return {**same, **prefixed(f"{i}.", after)}
 
-    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
+    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
         """Return what the last step expects."""
         return self.steps[-1].forecast(noise_std, nominal_n, self._grids[-1])
 
-    def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
+    def results(self, state: GridState, grid: Grid) -> Results:
         """Return the results of all steps; those before the last as ``NAME.RESULT``."""
         found: dict[str, Floats] = {}
         for i, (step, label) in enumerate(zip(self.steps, self._labels, strict=True)):
             found |= prefixed(label, step.results(part_of(state, f"{i}."), self._grids[i]))
         return found
 
-    def displays(
-        self, results: Mapping[str, Floats], columns: tuple[str, ...]
-    ) -> tuple[Display, ...]:
+    def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return the displays of all steps, the last one's first."""
-        shown: list[tuple[Display, ...]] = []
-        for i, step in enumerate(self.steps):
-            shown.append(step.displays(self._results_of(i, results), columns))
-            if isinstance(step, Transformer):
-                columns = tuple(column.name for column in step.output)
-        return tuple(display for part in reversed(shown) for display in part)
+        reaching = (columns, *self._names[1:])
+        shown = [
+            step.displays(self._results_of(i, results), reaching[i])
+            for i, step in enumerate(self.steps)
+        ]
+        return tuple(chain.from_iterable(reversed(shown)))
 
     # What the last step can do for a record, the pipeline can: these are absent where it cannot. --
 
@@ -282,24 +280,37 @@ class Pipeline:
         return classes
 
     @property
-    def probabilities(self) -> Callable[[Mapping[str, Floats], Records], Floats]:
+    def probabilities(self) -> _Predict:
         """As the last step's, of records before the first step."""
         return partial(self._through, self.steps[-1].probabilities)  # type: ignore[attr-defined]
 
     @property
-    def predict(self) -> Callable[[Mapping[str, Floats], Records], Floats]:
+    def predict(self) -> _Predict:
         """As the last step's, of records before the first step."""
         return partial(self._through, self.steps[-1].predict)  # type: ignore[attr-defined]
 
-    def _through(
-        self,
-        predict: Callable[[Mapping[str, Floats], Records], Floats],
-        results: Mapping[str, Floats],
-        records: Records,
-    ) -> Floats:
-        for i, step in enumerate(self.steps[:-1]):
-            records = _transformer(step).transform(self._results_of(i, results), records)
+    def _through(self, predict: _Predict, results: Results, records: Records) -> Floats:
+        for i, step in enumerate(self._before):
+            records = step.transform(self._results_of(i, results), records)
         return predict(self._results_of(len(self.steps) - 1, results), records)
+
+    def _check_signals(self, budget: Budget, nominal_n: int, least: float) -> None:
+        """Refuse steps that would release noise alone, and say what would fit."""
+        whole = [_signal(step, budget, nominal_n) for step in self.steps]
+        signals = [signal * sqrt(share) for signal, share in zip(whole, self.shares, strict=True)]
+        weakest = min(range(len(signals)), key=signals.__getitem__)
+        if signals[weakest] >= least:
+            return
+        factor = least / signals[weakest]
+        fits = [f"epsilon >= {gdp_part(budget, factor**2).epsilon:.2g}"]
+        fits.append(f"nominal_n >= {ceil(factor * nominal_n)}")
+        if self._before and whole[-1] >= least:
+            fits.append(f"the step {self.steps[-1].name!r} alone")
+        raise PlanError(
+            f"budget too small for step {weakest + 1}, {self.steps[weakest].name!r}: all records "
+            f"together would be {signals[weakest]:.2g} times its noise, wanted {least:g}; about "
+            f"{' or '.join(fits)} would fit."
+        )
 
     @cached_property
     def _ends(self) -> tuple[int, ...]:
@@ -313,35 +324,25 @@ class Pipeline:
     @cached_property
     def _grids(self) -> tuple[Grid, ...]:
         """The grid of the records that reach each step."""
-        after = (grid_of(_output(step), self.frac_bits) for step in self.steps[:-1])
+        after = (grid_of(step.output, self.frac_bits) for step in self._before)
         return (Grid(self.low, self.high, self.frac_bits), *after)
 
     @cached_property
     def _labels(self) -> tuple[str, ...]:
         """What stands before the names of each step's results."""
-        names = [step.name for step in self.steps[:-1]]
+        names = [step.name for step in self._before]
         labels = (
             f"{name}-{names[:i].count(name) + 1}." if name in names[:i] else f"{name}."
             for i, name in enumerate(names)
         )
         return (*labels, "")
 
-    def _results_of(self, i: int, results: Mapping[str, Floats]) -> dict[str, Floats]:
+    def _results_of(self, i: int, results: Results) -> dict[str, Floats]:
         """Return the results of one step under its own names."""
         if label := self._labels[i]:
             return part_of(results, label)
         others = tuple(self._labels[:-1])
         return {name: value for name, value in results.items() if not name.startswith(others)}
-
-
-def _transformer(step: Task) -> Transformer:
-    assert isinstance(step, Transformer)
-    return step
-
-
-def _output(step: Task) -> tuple[PublicColumn, ...]:
-    """Return the columns after a step that is not the last."""
-    return _transformer(step).output
 
 
 def _check_shares(shares: tuple[float, ...], n_steps: int) -> None:
@@ -357,31 +358,6 @@ def _kept(task: type[Task], kept: tuple[str, ...]) -> dict[str, Any]:
     """Return the option that a step leaves some columns as they are, where it has that."""
     has = kept and any(one.name == "keep" for one in options_of(task))
     return {"keep": kept} if has else {}
-
-
-def _check_signals(
-    steps: Sequence[Task],
-    shares: Sequence[float],
-    budget: Budget,
-    nominal_n: int,
-    least: float,
-) -> None:
-    """Refuse steps that would release noise alone, and say what would fit."""
-    whole = [_signal(step, budget, nominal_n) for step in steps]
-    signals = [signal * sqrt(share) for signal, share in zip(whole, shares, strict=True)]
-    weakest = min(range(len(steps)), key=signals.__getitem__)
-    if signals[weakest] >= least:
-        return
-    factor = least / signals[weakest]
-    fits = [f"epsilon >= {gdp_part(budget, factor**2).epsilon:.2g}"]
-    fits.append(f"nominal_n >= {ceil(factor * nominal_n)}")
-    if len(steps) > 1 and whole[-1] >= least:
-        fits.append(f"the step {steps[-1].name!r} alone")
-    raise PlanError(
-        f"budget too small for step {weakest + 1}, {steps[weakest].name!r}: all records together "
-        f"would be {signals[weakest]:.2g} times its noise, wanted {least:g}; about "
-        f"{' or '.join(fits)} would fit."
-    )
 
 
 def _signal(step: Task, budget: Budget, nominal_n: int) -> float:

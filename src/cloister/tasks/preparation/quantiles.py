@@ -24,28 +24,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cloister.declared import Length, Probability, Range, WayOut, Whole, declared
-from cloister.display import Between, Curve, Display, Table
+from cloister.display import Between, Display, Table
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
-from cloister.privacy.budget import Budget
-from cloister.privacy.calibration import gaussian_noise_multiplier
 from cloister.task import (
     FINE,
     INTERVAL_95,
     Block,
     Floats,
+    Gaussian,
     GridState,
     Integers,
-    Mechanism,
-    Profile,
     PublicColumn,
     PublicFacts,
     Records,
     Released,
+    Results,
     State,
 )
 from cloister.tasks.columns import position
 from cloister.tasks.examples import MIXED, Example
+from cloister.tasks.interval_tables import curve_of
 from cloister.tasks.options import Keep, made
 from cloister.tasks.scores import Estimate
 
@@ -68,16 +67,16 @@ _CURVES = 6
 
 
 @declared
-class Quantiles:
+class Quantiles(Gaussian):
     """Quantiles and distributions of columns of numbers.
 
     Parameters
     ----------
     used : tuple of int
         Columns whose quantiles are released.
-    levels : int in [1, 6]
+    levels : int
         Of a tree; its finest level has ``4**levels`` cells.
-    rounds : int, 1 or 2
+    rounds : int
         Trees: over cells of equal width, then over cells that the first one chose.
 
     Notes
@@ -87,9 +86,6 @@ class Quantiles:
     """
 
     name: ClassVar[str] = "quantiles"
-    private: ClassVar[bool] = True
-    profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
-    mechanism: ClassVar[Mechanism] = "gaussian"
 
     example: ClassVar[Example] = Example(MIXED)
 
@@ -121,7 +117,7 @@ class Quantiles:
             facts,
             options,
             used=used,
-            levels=options.levels or usual_levels(facts.nominal_n, facts.budget, len(used)),
+            levels=options.levels or usual_levels(facts, len(used)),
             rounds=2 if options.refine else 1,
         )
 
@@ -143,9 +139,9 @@ class Quantiles:
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return all levels of all columns' trees under one noise."""
         touched, one = len(self.used) * self.levels, 1 << FINE
-        words = sum(BRANCHES**level for level in range(1, self.levels + 1))
+        counts = sum(BRANCHES**level for level in range(1, self.levels + 1))
         share = 1.0 if self.rounds == 1 else (_FIRST_SHARE, 1 - _FIRST_SHARE)[t]
-        return (Block("trees", (len(self.used), words), touched * one, touched * one**2, share),)
+        return (Block("trees", (len(self.used), counts), touched * one, touched * one**2, share),)
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         """Return how many records are in each cell of each level."""
@@ -181,7 +177,7 @@ class Quantiles:
         inner, _ = running_variance(self.levels)
         return word * sqrt(float(inner.max())) / max(nominal_n, 1)
 
-    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
+    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
         """Return the half-widths of the share of records below a place, and of the count."""
         return self._half_widths(noise_std / (1 << FINE), float(nominal_n))
 
@@ -193,7 +189,7 @@ class Quantiles:
             "rank_half_width": np.array([z * sqrt(inner.max()) / max(count, 1.0)]),
         }
 
-    def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
+    def results(self, state: GridState, grid: Grid) -> Results:
         """Return quantiles and distributions with their 95 % noise intervals.
 
         Returns
@@ -229,9 +225,7 @@ class Quantiles:
             **self._half_widths(noise, total),
         }
 
-    def displays(
-        self, results: Mapping[str, Floats], columns: tuple[str, ...]
-    ) -> tuple[Display, ...]:
+    def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return a table of quantiles, and the distributions of the first columns."""
         ends = np.stack([results[name] for name in ("quantiles", "low", "high")], axis=2)
         rows: tuple[tuple[str | Between, ...], ...] = tuple(
@@ -241,12 +235,12 @@ class Quantiles:
         headings = ("column", *(f"{p:.3g}" for p in self.probabilities))
         note = "[ , ] is a 95 % confidence interval (privacy noise only), never finer than a cell."
         curves = (
-            Curve(
+            curve_of(
                 f"Distribution of {columns[j]}",
                 results["walls"][i],
-                results["distribution"][i],
-                results["distribution_low"][i],
-                results["distribution_high"][i],
+                results,
+                "distribution",
+                i,
                 axes=(columns[j], "part of the records below"),
                 note="The band is the 95 % confidence interval (privacy noise only) at each place.",
             )
@@ -267,13 +261,13 @@ def check_used(used: Sequence[int], n_features: int) -> None:
         raise PlanError(f"used must be columns of {n_features}, got {tuple(used)}.")
 
 
-def usual_levels(nominal_n: int, budget: Budget | None, n_columns: int) -> int:
+def usual_levels(facts: PublicFacts, n_columns: int) -> int:
     """Return how many levels suit a plan: its finest cells hold about what noise can hide."""
-    if budget is None:
+    if facts.noise_multiplier is None:
         raise PlanError("budget is needed to choose the levels of trees; give it, or give levels.")
-    noise = gaussian_noise_multiplier(budget.epsilon, budget.delta) * sqrt(max(n_columns, 1))
+    noise = facts.noise_multiplier * sqrt(max(n_columns, 1))
     for levels in range(*_LEVELS):
-        if BRANCHES**levels >= nominal_n / (noise * sqrt(levels)):
+        if BRANCHES**levels >= facts.nominal_n / (noise * sqrt(levels)):
             return levels
     return _LEVELS[1]
 
@@ -309,14 +303,10 @@ def agreeing(noisy: Sequence[Floats]) -> Floats:
 
 @cache
 def running_variance(depth: int) -> tuple[Floats, float]:
-    """Return the variance of running sums of :func:`agreeing` counts, over that of a word.
+    """Return the variance of running sums of :func:`agreeing` counts, over that of a count.
 
-    Returns
-    -------
-    inner : ndarray of shape (4**depth + 1,)
-        Of the sum of the first 0, 1, ... cells, less an equal part of the total for each.
-    total : float
-        Of the total of one tree; independent of the former.
+    They are of the sum of the first 0, 1, ... cells, less an equal part of the total for each,
+    shape (4**depth + 1,); and of the total of one tree, which is independent of these.
     """
     n, factors = BRANCHES**depth, _precisions(depth)
     steps = np.tril(np.ones((n + 1, n)), -1)
@@ -344,7 +334,7 @@ def _means(values: Floats, cells: int) -> Floats:
 def quantiles_of(
     edges: Floats, counts: Floats, noise: float, probabilities: Sequence[float]
 ) -> Estimate:
-    """Return quantiles of trees with their 95 % noise intervals.
+    """Return quantiles of trees with their 95 % noise intervals, (n_trees, n_probabilities).
 
     Parameters
     ----------
@@ -352,15 +342,13 @@ def quantiles_of(
     counts : ndarray of shape (n_trees, n_cells)
         Of :func:`agreeing`.
     noise : float, >= 0
-        Standard deviation of a word of the trees, in records.
+        Standard deviation of a noisy count of the trees, in records.
     probabilities : sequence of float in (0, 1)
 
-    Returns
-    -------
-    Estimate
-        Of shape (n_trees, n_probabilities), in the units of the edges. The target is where the
-        running share of the records reaches the probability, without noise. The interval is made
-        of all cells where noise allows that.
+    Notes
+    -----
+    The target is where the running share of the records reaches the probability, without noise. The
+    interval is made of all cells where noise allows that.
     """
     trees, n = counts.shape
     inner, of_total = running_variance(round(np.log(n) / np.log(BRANCHES)))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from functools import cached_property
-from typing import ClassVar
 
 import numpy as np
 
@@ -16,13 +15,13 @@ from cloister.hazmat.fixedpoint import Grid
 from cloister.task import (
     Block,
     Floats,
+    Gaussian,
     GridState,
     Integers,
-    Mechanism,
-    Profile,
     PublicColumn,
     Records,
     Released,
+    Results,
     State,
 )
 from cloister.tasks.columns import columns_of
@@ -31,7 +30,7 @@ from cloister.tasks.preparation.statistics import Statistics
 
 
 @declared
-class Scaled(ABC):
+class Scaled(Gaussian, ABC):
     """The rounds of a task that measures, and records scaled by its results.
 
     Parameters
@@ -39,10 +38,6 @@ class Scaled(ABC):
     names, low, high, categories : tuple, one entry for each column
         Those of its :class:`~cloister.task.PublicColumn`.
     """
-
-    private: ClassVar[bool] = True
-    profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
-    mechanism: ClassVar[Mechanism] = "gaussian"
 
     names: tuple[str, ...]
     low: tuple[float, ...]
@@ -68,7 +63,7 @@ class Scaled(ABC):
         """The largest value of a scaled column."""
 
     @abstractmethod
-    def scaled(self, results: Mapping[str, Floats], values: Floats) -> Floats:
+    def scaled(self, results: Results, values: Floats) -> Floats:
         """Return the used columns, from data units to parts of `reach`."""
 
     @property
@@ -122,19 +117,17 @@ class Scaled(ABC):
         """Return the next state of the measurement."""
         return self.measuring.update(t, state, released)
 
-    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
+    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
         """Return what the measurement expects."""
         return self.measuring.forecast(noise_std, nominal_n, grid)
 
-    def transform(self, results: Mapping[str, Floats], records: Records) -> Records:
+    def transform(self, results: Results, records: Records) -> Records:
         """Return records whose used columns are scaled, and cut at `reach`."""
         grid, changed = self._grid, records.copy()
         scaled = self.scaled(results, grid.decode(records[:, self.used] / grid.one))
         changed[:, self.used] = np.rint(np.clip(scaled, -1, 1) * grid.one)
         return changed
 
-    def displays(
-        self, results: Mapping[str, Floats], columns: tuple[str, ...]
-    ) -> tuple[Display, ...]:
+    def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return the displays of the measurement."""
         return self.measuring.displays(results, columns)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, ClassVar, Self
 
 import numpy as np
 
 from cloister.declared import Range, declared
 from cloister.hazmat.fixedpoint import Grid
-from cloister.task import Floats, GridState, PublicFacts
+from cloister.task import Floats, GridState, PublicFacts, Results
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.options import Keep, made
 from cloister.tasks.preparation.scaled import Scaled
@@ -64,7 +63,7 @@ class Standardise(Scaled):
             "its records in deviations from the mean."
         )
 
-    def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
+    def results(self, state: GridState, grid: Grid) -> Results:
         """Return the statistics, and the scales made of them.
 
         Returns
@@ -76,7 +75,7 @@ class Standardise(Scaled):
         found = self.statistics.results(state, grid)
         return {**found, "scale": np.maximum(found["deviation"], _FLOOR * self._grid.half_range)}
 
-    def scaled(self, results: Mapping[str, Floats], values: Floats) -> Floats:
+    def scaled(self, results: Results, values: Floats) -> Floats:
         """Return deviations from the mean, over `reach`."""
         deviations: Floats = (values - results["mean"]) / (results["scale"] * self.reach)
         return deviations

@@ -18,15 +18,16 @@ from cloister.task import (
     INTERVAL_95,
     Block,
     Floats,
+    Gaussian,
     GridState,
     Integers,
-    Mechanism,
-    Profile,
     PublicFacts,
     Records,
     Released,
+    Results,
     State,
 )
+from cloister.tasks import moments
 from cloister.tasks.clipped import chunks
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.interval_tables import (
@@ -35,23 +36,13 @@ from cloister.tasks.interval_tables import (
     table_of,
     table_of_count,
 )
-from cloister.tasks.moments import (
-    PRODUCT,
-    SQUARE,
-    lattice_bits,
-    n_products,
-    products_l1,
-    products_norm_squared,
-    sum_products,
-    unpack_products,
-)
 from cloister.tasks.options import Keep, made
 from cloister.tasks.preparation.quantiles import Used, check_used, numbers_but
 from cloister.tasks.scores import Estimate, ratio
 
 
 @declared
-class Statistics:
+class Statistics(Gaussian):
     """A noisy count with the means and variances of columns of numbers.
 
     Parameters
@@ -70,9 +61,6 @@ class Statistics:
     """
 
     name: ClassVar[str] = "statistics"
-    private: ClassVar[bool] = True
-    profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
-    mechanism: ClassVar[Mechanism] = "gaussian"
     rounds: ClassVar[int] = 1
 
     example: ClassVar[Example] = Example(MIXED, {"covariance": True})
@@ -102,12 +90,14 @@ class Statistics:
     @cached_property
     def _bits(self) -> int:
         width = len(self.used) + 1
-        return lattice_bits(isqrt(products_norm_squared(width, 0)) + 1, self.frac_bits)
+        return moments.lattice_bits(
+            isqrt(moments.products_norm_squared(width, 0)) + 1, self.frac_bits
+        )
 
     @property
     def _size(self) -> int:
         d = len(self.used)
-        return n_products(d + 1) if self.covariance else 1 + 2 * d
+        return moments.n_products(d + 1) if self.covariance else 1 + 2 * d
 
     def describe(self) -> str:
         """Say in plain words what is summed and what is released."""
@@ -125,7 +115,7 @@ class Statistics:
         """Return one block: all sums under one noise."""
         if self.covariance:
             width, bits = len(self.used) + 1, self._bits
-            l1, l2 = products_l1(width, bits), products_norm_squared(width, bits)
+            l1, l2 = moments.products_l1(width, bits), moments.products_norm_squared(width, bits)
             return (Block("products", (self._size,), l1, l2, 1.0),)
         one = 1 << FINE
         return (Block("moments", (self._size,), self._size * one, self._size * one**2, 1.0),)
@@ -138,7 +128,7 @@ class Statistics:
             if self.covariance:
                 rows = nearest(values, self.frac_bits - self._bits)
                 last = np.full((len(rows), 1), 1 << self._bits)
-                total += sum_products(np.concatenate([rows, last], axis=1))
+                total += moments.sum_products(np.concatenate([rows, last], axis=1))
             else:
                 x = nearest(values, self.frac_bits - FINE)
                 squares = nearest(2 * x**2 - (1 << 2 * FINE), FINE)
@@ -155,15 +145,17 @@ class Statistics:
             "noise": np.array([block.noise_std / (1 << unit)]),
         }
 
-    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
+    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
         """Return the half-width of the count, in records."""
         noise = noise_std / (1 << (2 * self._bits if self.covariance else FINE))
         return {"count_half_width": self._count_half_width(noise)}
 
     def _count_half_width(self, noise: float) -> Floats:
-        return np.array([INTERVAL_95["gaussian"] * noise / (SQUARE if self.covariance else 1)])
+        return np.array(
+            [INTERVAL_95["gaussian"] * noise / (moments.SQUARE if self.covariance else 1)]
+        )
 
-    def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
+    def results(self, state: GridState, grid: Grid) -> Results:
         """Return statistics in data units with their 95 % noise intervals.
 
         Returns
@@ -185,9 +177,9 @@ class Statistics:
         half, centre = (part[list(self.used)] for part in (grid.half_range, grid.centre))
         found: dict[str, Floats]
         if self.covariance:
-            products = unpack_products(real["sums"], d + 1)
+            products = moments.unpack_products(real["sums"], d + 1)
             n = float(products[d, d])
-            var_square, var_product = (noise / SQUARE) ** 2, (noise / PRODUCT) ** 2
+            var_square, var_product = (noise / moments.SQUARE) ** 2, (noise / moments.PRODUCT) ** 2
             second = np.diag(products)[:d]
             mean = _mean(products[:d, d], n, second, var_product, var_square)
             both = _covariance(products, var_square, var_product)
@@ -208,9 +200,7 @@ class Statistics:
             **found,
         }
 
-    def displays(
-        self, results: Mapping[str, Floats], columns: tuple[str, ...]
-    ) -> tuple[Display, ...]:
+    def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return a table of means and deviations, and the correlations."""
         names = tuple(columns[j] for j in self.used)
         headings = {"mean": "mean", "deviation": "deviation"}
