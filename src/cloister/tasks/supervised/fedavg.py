@@ -18,7 +18,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import isqrt, sqrt
+from math import inf, isqrt, sqrt
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -29,19 +29,19 @@ from cloister.display import Curve, Display, Heatmap
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.privacy.budget import Budget
-from cloister.privacy.calibration import gaussian_noise_multiplier, sampled_noise_multiplier
+from cloister.privacy.calibration import sampled_noise_multiplier
 from cloister.task import (
     INTERVAL_95,
     Block,
     Floats,
+    Gaussian,
     GridState,
     Integers,
-    Mechanism,
-    Profile,
     PublicColumn,
     PublicFacts,
     Records,
     Released,
+    Results,
     State,
 )
 from cloister.tasks.columns import Encoding, categories_of, codes, position
@@ -83,7 +83,7 @@ class _Model:
 
 
 @declared
-class _Averaging(ABC):
+class _Averaging(Gaussian, ABC):
     """Rounds of noised sums of bounded updates, and the server's step.
 
     Parameters
@@ -106,10 +106,6 @@ class _Averaging(ABC):
     ``NORM**2``. Where trust is local, units are known, and one update may become any other:
     ``(2 * NORM)**2``. docs/proofs/fedavg.md.
     """
-
-    private: ClassVar[bool] = True
-    profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
-    mechanism: ClassVar[Mechanism] = "gaussian"
 
     @declared
     class Options:
@@ -244,11 +240,11 @@ class _Averaging(ABC):
         """What a lattice step of the sum is worth in the mean update."""
         return self.clip / NORM / (self.rate * self.n_clients)
 
-    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
+    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
         """Return the half-width of the 95 % noise interval of the last mean update."""
         return {"half_width": np.array([INTERVAL_95["gaussian"] * noise_std * self._unit])}
 
-    def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
+    def results(self, state: GridState, grid: Grid) -> Results:
         """Return the model and what is known of its noise.
 
         Returns
@@ -262,7 +258,7 @@ class _Averaging(ABC):
         known = written(read(_Model, state, self.frac_bits))
         return {name: value for name, value in known.items() if name != "velocity"}
 
-    def _curve(self, results: Mapping[str, Floats]) -> Curve:
+    def _curve(self, results: Results) -> Curve:
         lengths, noise = results["lengths"], results["noise_lengths"]
         return Curve(
             "Length of the mean update",
@@ -371,10 +367,9 @@ class _Trained(_Averaging):
             noise_multiplier=float(options.rate < 1),  # until it is searched for
             **cls._of_target(facts.columns, target),
         )
-        if options.rounds is None and facts.budget is not None:
-            sigma = gaussian_noise_multiplier(facts.budget.epsilon, facts.budget.delta)
-            if sigma * sqrt(task.n_parameters) < _MUCH_NOISE * n_clients:
-                task = replace(task, rounds=_ROUNDS)
+        noise = (facts.noise_multiplier or inf) * sqrt(task.n_parameters)
+        if options.rounds is None and noise < _MUCH_NOISE * n_clients:
+            task = replace(task, rounds=_ROUNDS)
         return task.calibrated(facts.budget)
 
     @classmethod
@@ -427,12 +422,10 @@ class _Trained(_Averaging):
             return np.zeros(len(records), dtype=np.int32)
         return records[:, self.client_column]
 
-    def _outputs(self, results: Mapping[str, Floats], records: Records) -> Floats:
+    def _outputs(self, results: Results, records: Records) -> Floats:
         return self.network.predict(results["parameters"], self._inputs(records))
 
-    def displays(
-        self, results: Mapping[str, Floats], columns: tuple[str, ...]
-    ) -> tuple[Display, ...]:
+    def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return the coefficients of a linear model, and what each round added."""
         curve = self._curve(results)
         if self.hidden:
@@ -486,7 +479,7 @@ class FedAvg(_Trained):
             return number[:, None].astype(np.float64)
         return np.eye(len(self.classes))[number]
 
-    def probabilities(self, results: Mapping[str, Floats], records: Records) -> Floats:
+    def probabilities(self, results: Results, records: Records) -> Floats:
         """Return the probability of each class; see :class:`~cloister.task.Classifier`."""
         found = self._outputs(results, records)
         return np.column_stack([1 - found, found]) if len(self.classes) == 2 else found
@@ -527,7 +520,7 @@ class FedAvgRegression(_Trained):
     def _wanted(self, records: Records) -> Floats:
         return from_grid(records[:, [self.target]].astype(np.int64), self.frac_bits)
 
-    def predict(self, results: Mapping[str, Floats], records: Records) -> Floats:
+    def predict(self, results: Results, records: Records) -> Floats:
         """Return the predicted target, data units; see :class:`~cloister.task.Regressor`."""
         found = self._outputs(results, records)[:, 0]
         return (self.low + self.high) / 2 + (self.high - self.low) / 2 * found
@@ -591,9 +584,7 @@ class ClientUpdates(_Averaging):
             )
         yield bounded(records.astype(np.int64))
 
-    def displays(
-        self, results: Mapping[str, Floats], columns: tuple[str, ...]
-    ) -> tuple[Display, ...]:
+    def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return what each round added."""
         return (self._curve(results),)
 

@@ -30,13 +30,13 @@ from cloister.task import (
     INTERVAL_95,
     Block,
     Floats,
+    Gaussian,
     GridState,
     Integers,
-    Mechanism,
-    Profile,
     PublicFacts,
     Records,
     Released,
+    Results,
     State,
 )
 from cloister.tasks.columns import Encoding, position
@@ -129,7 +129,7 @@ class _Known:
 
 
 @declared
-class Linear:
+class Linear(Gaussian):
     """Least squares with a ridge, from a first model and one step from it.
 
     Parameters
@@ -166,9 +166,6 @@ class Linear:
     """
 
     name: ClassVar[str] = "linear"
-    private: ClassVar[bool] = True
-    profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
-    mechanism: ClassVar[Mechanism] = "gaussian"
     rounds: ClassVar[int] = 6
 
     example: ClassVar[Example] = Example(MIXED, {"target": "weight"})
@@ -218,7 +215,7 @@ class Linear:
         clip = options.clip
         if clip is None:
             width = Encoding(levels, facts.frac_bits).width
-            noise = noise_of_mean(width, facts.budget, facts.nominal_n)
+            noise = noise_of_mean(width, facts)
             stretch = max(_TYPICAL * _NOISY / max(noise, 1e-12), _SHORTEST)
             clip = min(sqrt(stretch * usual_square(levels)), _LONG)
         return made(
@@ -524,11 +521,11 @@ class Linear:
         meat = symmetric(now.sandwich) * edge_at(now.sandwich_cut) ** 2
         return np.asarray(fit.inverse @ meat @ fit.inverse)
 
-    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
+    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
         """Return nothing: the half-widths depend on how far columns spread."""
         return {}
 
-    def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
+    def results(self, state: GridState, grid: Grid) -> Results:
         """Return the model with its 95 % intervals.
 
         Returns
@@ -600,15 +597,13 @@ class Linear:
             noise[-1, -1] += (2 * self._half_range / _Z) ** 2
         return noise
 
-    def predict(self, results: Mapping[str, Floats], records: Records) -> Floats:
+    def predict(self, results: Results, records: Records) -> Floats:
         """Return the predicted target of grid records; shape (n_samples,), data units."""
         coefficients = np.asarray(results["grid_coef"])[None]
         predicted: Floats = self._model.predict(coefficients, records)[:, 0]
         return predicted
 
-    def displays(
-        self, results: Mapping[str, Floats], columns: tuple[str, ...]
-    ) -> tuple[Display, ...]:
+    def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return the coefficients, and a picture of them per half box."""
         values = np.append(results["coef"], results["intercept"])
         noise, sampling = results["covariance"], results["sampling_covariance"]
