@@ -23,17 +23,14 @@ class DPRandomForestClassifier(PrivateClassifier):
 
     Parameters
     ----------
-    kind : {"random", "boosted"}, optional
-        Counts of all trees in one round, or a tree a round on the gradients of those before. By
-        default boosted where there are many records for the budget.
+    kind, bins
+        As for :class:`~cloister.tasks.supervised.forest.RandomForest`.
     n_estimators : int in [1, 1000], optional
         Trees. By default 80 random, or 20 where noise is very strong, or 40 boosted ones.
     max_depth : int in [1, 10], optional
         Every tree has ``2**max_depth`` leaves; by default from the budget and `nominal_n`.
     max_features : int, >= 1, optional
         Columns that one tree looks at; by default 1 or 2.
-    bins : int in [2, 1024]
-        Bins of equal width of each column of numbers; splits are between them.
     learning_rate : float in (0, 1]
         Part of a Newton step that a boosted tree takes.
     class_weight : "balanced", mapping of class to float, or None
@@ -62,8 +59,7 @@ class DPRandomForestClassifier(PrivateClassifier):
 
     Notes
     -----
-    Intervals are 95 % confidence intervals (privacy noise only). The method and its sources are in
-    :mod:`cloister.tasks.supervised.forest`.
+    Intervals are 95 % confidence intervals (privacy noise only).
 
     Examples
     --------

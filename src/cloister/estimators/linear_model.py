@@ -35,20 +35,10 @@ class DPLogisticRegression(PrivateClassifier):
 
     Parameters
     ----------
-    C : float, > 0
-        Inverse strength of the penalty, as in scikit-learn, where numbers are scaled to ``[-1, 1]``
-        by their public bounds; infinity for none. Intercepts are not penalised.
-    class_weight : "balanced" or mapping of class to number, optional
-        "balanced" weights are inverse to noisy class sizes.
-    rounds : int, >= 3, optional
-        Noisy sums; by default from the budget, `nominal_n` and the number of columns.
-    clip : float in (0, 32], optional
-        Length to which a record, centred and scaled, is shortened in the first gradients; by
-        default shorter with more noise. The answer hardly depends on it.
-    shrinkage : bool
-        Whether coefficients that drown in noise are drawn toward 0.
-    reference : mapping of column to category, optional
-        That odds ratios are against in reports; by default a column's first.
+    C, class_weight, rounds, clip, shrinkage, reference
+        As for :class:`~cloister.tasks.supervised.logistic.Logistic`. Intercepts are not penalised;
+        "balanced" weights are inverse to noisy class sizes; the answer hardly depends on `clip`;
+        odds ratios in reports are against the category that is the `reference`.
     epsilon, bounds, target, classes, nominal_n, delta, ledger, dataset, frac_bits
         As for every :class:`~cloister.estimators.base.PrivateClassifier`.
 
@@ -64,11 +54,6 @@ class DPLogisticRegression(PrivateClassifier):
     feature_names_ : ndarray of shape (n_columns,)
         Columns of the design, such as ``age`` and ``sex=Female``.
     n_iter_ : int
-
-    Notes
-    -----
-    What the intervals say is in docs/how-to/regression.md; the method and its sources are in
-    :mod:`cloister.tasks.supervised.logistic`.
 
     Examples
     --------
@@ -165,14 +150,9 @@ class DPLinearRegression(RegressorMixin, PrivateSupervised):
     ----------
     target_bounds : (low, high), optional
         Without a schema: public bounds of y, required. What is outside is moved to the bound.
-    alpha : float, >= 0
-        Of the squared norm of the coefficients, as in scikit-learn's ``Ridge``, where numbers are
-        scaled to ``[-1, 1]`` by their public bounds. The intercept is not penalised.
-    sandwich : bool
-        Whether population intervals hold residuals whose variance depends on the columns; that
-        takes 15 % of the budget.
-    clip, reference, shrinkage
-        As in :class:`DPLogisticRegression`.
+    alpha, sandwich, clip, shrinkage, reference
+        As for :class:`~cloister.tasks.supervised.linear.Linear`. The intercept is not penalised;
+        the answer hardly depends on `clip`.
     epsilon, bounds, target, nominal_n, delta, ledger, dataset, frac_bits
         As for every :class:`~cloister.estimators.base.PrivateSupervised`.
 
@@ -192,10 +172,6 @@ class DPLinearRegression(RegressorMixin, PrivateSupervised):
     covariance_, sampling_covariance_ : ndarray of shape (n_columns + 1, n_columns + 1)
         Of coefficients and intercept: of the noise, and over samples of this size.
     feature_names_ : ndarray of shape (n_columns,)
-
-    Notes
-    -----
-    The method and its sources are in :mod:`cloister.tasks.supervised.linear`.
 
     Examples
     --------

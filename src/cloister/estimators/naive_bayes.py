@@ -21,16 +21,10 @@ class DPNaiveBayes(PrivateClassifier):
 
     Parameters
     ----------
-    numbers : {"binned", "gaussian", "counts"} or mapping of column to one of these
-        How columns of numbers are modelled: by a table of bins, by a normal law, or as counts by a
-        multinomial law.
-    bins : int in [2, 1024], optional
-        Bins of each binned column, by default from the budget and `nominal_n`. Bins that noise does
-        not keep apart are joined.
-    most_counts : float, > 0
-        Required with counts: the largest sum of one record's counts; more is scaled down.
-    smoothing : float, > 0
-        Records added to every cell (Laplace smoothing); more is added where noise is strong.
+    numbers, bins, most_counts, smoothing
+        As for :class:`~cloister.tasks.supervised.naive_bayes.NaiveBayes`: "binned" columns have a
+        table of bins, "gaussian" ones a normal law, "counts" a multinomial law. Bins that noise
+        does not keep apart are joined; more smoothing is added where noise is strong.
     prepare : sequence of (name, options), optional
         Steps before, such as ``[("standardise", {})]``: one plan, one cost.
     epsilon, bounds, target, classes, nominal_n, delta, ledger, dataset, frac_bits
@@ -56,7 +50,7 @@ class DPNaiveBayes(PrivateClassifier):
     Notes
     -----
     Intervals are 95 % confidence intervals (privacy noise only), population intervals hold sampling
-    too. The method and its sources are in :mod:`cloister.tasks.supervised.naive_bayes`.
+    too.
 
     Examples
     --------
