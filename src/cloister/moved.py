@@ -109,6 +109,7 @@ NAMES: dict[str, str] = (
         for name in ["Bars", "Between", "Curve", "Graph", "Heatmap", "Measured", "Scatter", "Table"]
     }
     | {
+        "cloister.task.ByClient": "cloister.task.ByUnit",
         "cloister.CuratorKMeans": "cloister_lab.estimators.CuratorKMeans",
         "cloister.audit.audit_method": "cloister_lab.audit.curators.audit_method",
     }

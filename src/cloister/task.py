@@ -355,7 +355,7 @@ class Regressor(Task, Protocol):
 
 
 @runtime_checkable
-class ByClient(Task, Protocol):
+class ByUnit(Task, Protocol):
     """A task that protects all records of a privacy unit together, which may be a whole silo.
 
     All records of a silo come to :meth:`Task.contribute` as one table, so that a unit's records

@@ -3,7 +3,7 @@
 Each run draws a fresh table from a known model, which the task's model can be, and fresh noise, at
 the defaults. Categories are held to a reference, since single ones say nothing. Both are seeded, so
 nothing here fails by chance; the floors are those that 4 standard errors of a share allow, 2 of the
-mean over coefficients. The noise intervals of the same releases are the broken twin: sampling left
+mean over coefficients. The noise intervals of the same releases are the mutant: sampling left
 out of them, they hold the truth far too seldom.
 """
 
@@ -165,7 +165,7 @@ def uneven(rng: Any, n: int) -> tuple[Schema, np.ndarray]:
 def test_the_sandwich_holds_residuals_of_uneven_variance(
     sandwich: bool, low: float, high: float
 ) -> None:
-    """Without it, intervals for one variance are the twin that is caught."""
+    """Without it, intervals for one variance are the mutant that is caught."""
     rng, held = np.random.default_rng(11), []
     for seed in range(RUNS):
         schema, records = uneven(rng, 8_000)

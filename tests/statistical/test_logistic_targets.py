@@ -2,7 +2,7 @@
 is not true.
 
 Each statement is about fixed records and seeded noise, so the shares are the same every time; no
-test can fail by chance. The twins are caught: one takes margins from shortened rows, as a row that
+test can fail by chance. Mutants are caught: one takes margins from shortened rows, as a row that
 is shortened as a whole would; one sums shortened rows to the end, whose answer is a weighted fit.
 """
 

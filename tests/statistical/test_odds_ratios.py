@@ -3,7 +3,7 @@
 Odds ratios are of numbers for one unit, of each category against the first and against the last of
 its column, and for three classes against the first class. Each statement is about fixed records and
 seeded noise, so nothing here fails by chance; the floors are those that 4 standard errors of a
-share allow, 2 of the mean. Broken twins take the odds against no class, and forget that the first
+share allow, 2 of the mean. Mutants take the odds against no class, and forget that the first
 class is noisy, too.
 """
 

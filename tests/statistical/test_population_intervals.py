@@ -2,7 +2,7 @@
 
 Options are the defaults. Seeds are fixed, so nothing here fails by chance: a share of 400 tables
 has a deviation of 0.011 where the coverage is 0.95. The noise intervals of the same releases are
-the broken twin: with hardly any noise they hold the truth far too seldom.
+the mutant: with hardly any noise they hold the truth far too seldom.
 """
 
 from __future__ import annotations

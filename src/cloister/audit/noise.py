@@ -14,7 +14,7 @@ from cloister.jobs import make_clients, run_clients
 from cloister.privacy.noise import NoiseKind
 from cloister.protocol.aggregator import Aggregator
 from cloister.protocol.plan import Plan
-from cloister.task import ByClient, BySilo, Profile
+from cloister.task import BySilo, ByUnit, Profile
 
 _SILOS = 3  # of a job that is not local
 
@@ -33,7 +33,7 @@ def in_profile(plan: Plan, profile: Profile) -> Plan | None:
     if isinstance(task, BySilo) and task.silos:  # its layers are those of the plan's silos
         return None
     silos = tuple(f"silo-{i}" for i in range(1 if profile == "local" else _SILOS))
-    alone = isinstance(task, ByClient) and task.alone and profile == "pairwise"
+    alone = isinstance(task, ByUnit) and task.alone and profile == "pairwise"
     try:
         return replace(
             plan,

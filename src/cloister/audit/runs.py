@@ -32,7 +32,7 @@ from cloister.protocol.progress import Progress
 from cloister.randomness import new_nonce, public_generator
 from cloister.task import (
     Block,
-    ByClient,
+    ByUnit,
     Floats,
     GridState,
     Integers,
@@ -109,7 +109,7 @@ class _Audited:
     def __init__(self, plan: Plan, pair: Pair) -> None:
         self.plan, self._pair = plan, pair
         self._rate = plan.rate  # looked up once: it asks what kind of task this is
-        self._alone = isinstance(plan.task, ByClient) and plan.task.clients != "row"
+        self._alone = isinstance(plan.task, ByUnit) and plan.task.clients != "row"
         self._laplace = plan.task.mechanism == "laplace"
         self._blocks = [plan.task.blocks(t) for t in range(plan.rounds)]
         self._scales = [element_scales(plan, t) for t in range(plan.rounds)]
@@ -246,7 +246,7 @@ def search(plan: Plan, beside: str, noise: NoiseSource) -> Search:
     records = plan.grid.encode(plan.grid.centre + fixed * plan.grid.half_range)
     rng = public_generator("audit", "walls", new_nonce())
     total, excess, tried, adds_up = np.zeros(len(fixed)), 0.0, len(records), True
-    by_row = not isinstance(plan.task, ByClient) or plan.task.clients == "row"
+    by_row = not isinstance(plan.task, ByUnit) or plan.task.clients == "row"
 
     def tries(t: int, state: GridState, of: Records) -> tuple[list[Integers], list[float], float]:
         added = [plan.task.contribute(t, state, record[None]) for record in of]

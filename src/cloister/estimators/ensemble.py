@@ -1,8 +1,8 @@
 """``DPSiloEnsemble``: a private model from each silo, and their predictions combined.
 
 Nothing is summed over silos, so no masks are needed and a silo may come or go at any time. Records
-of different silos are different records: a person whose records are at one silo only pays for that
-silo's release alone (parallel composition). A person at several silos pays for each of theirs.
+of different silos are different records: a person whose records are at one silo only loses what
+that silo's release costs (parallel composition). A person at several silos loses each of theirs.
 
 References
 ----------
@@ -66,26 +66,24 @@ def combined_probabilities(
     Raises
     ------
     PlanError
-        If a model is no classifier, or the models tell different classes or columns.
+        If a model is not a classifier, or models differ in classes or columns.
     """
-    if combine not in get_args(Combine):
-        raise PlanError(f"combine must be one of {get_args(Combine)}, got {combine!r}.")
+    _check_combine(combine)
     tasks = [_classifier(result) for result in results]
-    if not tasks:
-        raise PlanError("models must be at least one, got none.")
     alike = {
         (result.plan.columns, result.plan.grid, task.target, task.classes)
         for result, task in zip(results, tasks, strict=True)
     }
     if len(alike) != 1:
         raise PlanError(
-            "models must have the same columns, bounds, target and classes; use one schema."
+            "models must be at least one and have the same columns, bounds, target and classes, "
+            f"got {len(alike)} kinds; use one schema."
         )
     shares = _checked_weights(weights, len(tasks))
     total = np.zeros((len(records), len(tasks[0].classes)))
     for result, task, share in zip(results, tasks, shares, strict=True):
-        told = task.probabilities(result.results, records)
-        total += share * (told if combine == "probabilities" else _votes(told))
+        predicted = task.probabilities(result.results, records)
+        total += share * (predicted if combine == "probabilities" else _votes(predicted))
     return total
 
 
@@ -106,7 +104,7 @@ class DPSiloEnsemble(ClassifierMixin, BaseEstimator):
         Public contract value for the number of records of each silo. By default that of `base` in
         every silo, and a noisy count where `base` has none.
     costs : array_like of shape (n_classes, n_classes), optional
-        ``costs[i][j]`` is the public cost of telling class j where i is true.
+        ``costs[i][j]`` is the public cost of predicting class j where i is true.
     ledgers : sequence of Ledger or path, optional
         One for each silo, which alone is charged for its model.
 
@@ -177,28 +175,41 @@ class DPSiloEnsemble(ClassifierMixin, BaseEstimator):
                 "silos must have the same columns in the same order; give a schema as bounds to "
                 "match them by name."
             )
-        models = [clone(self.base) for _ in silos]
         sizes = self.nominal_n or [self.base.nominal_n] * len(silos)
-        most = _most_silos(self.base, len(silos))
-        delta = self.base.delta
-        if delta is None:
-            delta = default_delta(None if None in sizes else sum(map(int, sizes)))
-        changes: dict[str, Any] = {"delta": delta, "bounds": _for_one_silo(self.base.bounds)}
-        if most > 1:
-            changes["epsilon"] = gdp_epsilon(
-                gdp_mu_for(self.base.epsilon, delta) / sqrt(most), delta
-            )
-        if isinstance(self.base.classes, str) and self.base.classes == IN_Y and y is not None:
-            changes["classes"] = np.unique(np.concatenate([np.asarray(part) for part in labels]))
         ledgers = self.ledgers or [None] * len(silos)
-        for model, size, ledger in zip(models, sizes, ledgers, strict=True):
-            model.set_params(**changes, nominal_n=size, ledger=ledger)
+        changes = self._for_one_silo(sizes, labels)
+        models = [
+            clone(self.base).set_params(**changes, nominal_n=size, ledger=ledger)
+            for size, ledger in zip(sizes, ledgers, strict=True)
+        ]
         for model, table, part in zip(models, silos, labels, strict=True):
             model.fit(table, part)
-        self._keep(models, most)
+        self._keep(models)
         return self
 
-    def _keep(self, models: list[Any], most: int) -> None:
+    def _for_one_silo(self, sizes: Sequence[Any], labels: Sequence[Any]) -> dict[str, Any]:
+        """Return the parameters in which the model of each silo differs from the base."""
+        base, most = self.base, self._most_silos(len(sizes))
+        delta = base.delta
+        if delta is None:
+            delta = default_delta(None if None in sizes else sum(map(int, sizes)))
+        changes: dict[str, Any] = {"delta": delta}
+        if isinstance(
+            base.bounds, Schema
+        ):  # for a silo's own release a person's rows there are all
+            changes["bounds"] = base.bounds.model_copy(update={"max_silos_per_person": 1})
+        if most > 1:
+            changes["epsilon"] = gdp_epsilon(gdp_mu_for(base.epsilon, delta) / sqrt(most), delta)
+        if isinstance(base.classes, str) and base.classes == IN_Y and labels[0] is not None:
+            changes["classes"] = np.unique(np.concatenate([np.asarray(part) for part in labels]))
+        return changes
+
+    def _most_silos(self, n_silos: int) -> int:
+        """Return at how many silos of an ensemble one person may be."""
+        bounds = self.base.bounds
+        return min(bounds.max_silos_per_person if isinstance(bounds, Schema) else 1, n_silos)
+
+    def _keep(self, models: list[Any]) -> None:
         self.models_ = models
         first = models[0]
         self.classes_: NDArray[Any] = first.classes_
@@ -207,12 +218,10 @@ class DPSiloEnsemble(ClassifierMixin, BaseEstimator):
         if hasattr(first, "feature_names_in_"):
             self.feature_names_in_ = first.feature_names_in_
         sizes = [float(model.plan_.nominal_n) for model in models]
-        named = {"equal": None, "sizes": sizes}
-        weights = named[self.weights] if isinstance(self.weights, str) else self.weights
-        self.weights_ = _checked_weights(weights, len(models))
+        self.weights_ = _checked_weights(self.weights, len(models), sizes)
         self.delta_: float = first.delta_
         self.silo_spent_ = np.array([model.spent_ for model in models])
-        dearest = sorted(models, key=lambda model: -model.spent_)[:most]
+        dearest = sorted(models, key=lambda model: -model.spent_)[: self._most_silos(len(models))]
         event = ComposedEvent(tuple(model.result_.spent for model in dearest))
         self.spent_: float = accounting.epsilon(event, self.delta_)
 
@@ -220,20 +229,12 @@ class DPSiloEnsemble(ClassifierMixin, BaseEstimator):
         """Refuse what is wrong before a silo has released anything."""
         if getattr(self.base, "ledger", None) is not None:
             raise PlanError("ledger of the base must be None; give ledgers, one for each silo.")
-        if self.combine not in get_args(Combine):
-            raise PlanError(f"combine must be one of {get_args(Combine)}, got {self.combine!r}.")
+        _check_combine(self.combine)
         for name in ("nominal_n", "ledgers"):
             given = getattr(self, name)
             if given is not None and (isinstance(given, str | int) or len(given) != n_silos):
                 raise PlanError(f"{name} must be one for each of {n_silos} silos, got {given!r}.")
-        if isinstance(self.weights, str):
-            if self.weights not in ("equal", "sizes"):
-                raise PlanError(
-                    f"weights must be 'equal', 'sizes' or a number for each silo, got "
-                    f"{self.weights!r}."
-                )
-        else:
-            _checked_weights(self.weights, n_silos)
+        _checked_weights(self.weights, n_silos, [1.0] * n_silos)
         n_classes = getattr(self.base, "classes", None)
         if self.costs is not None and n_classes is not None and not isinstance(n_classes, str):
             checked_costs(self.costs, len(n_classes))
@@ -250,15 +251,15 @@ class DPSiloEnsemble(ClassifierMixin, BaseEstimator):
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the class of the largest share, or of the least expected cost."""
-        told = best_class(self.predict_proba(X), self.costs)
-        labels: NDArray[Any] = self.classes_[told]
+        best = best_class(self.predict_proba(X), self.costs)  # says if nothing was fitted
+        labels: NDArray[Any] = self.classes_[best]
         return labels
 
     def describe(self) -> str:
         """Say in plain words what was released, and what it cost each silo and each person."""
         check_is_fitted(self)
         costs = ", ".join(f"{spent:.4g}" for spent in self.silo_spent_)
-        most = _most_silos(self.base, len(self.models_))
+        most = self._most_silos(len(self.models_))
         where = "one silo" if most == 1 else f"up to {most} silos"
         return (
             f"{len(self.models_)} silos released a model each, under a local plan, at epsilon "
@@ -268,6 +269,11 @@ class DPSiloEnsemble(ClassifierMixin, BaseEstimator):
 
     def __sklearn_tags__(self) -> Any:
         return private_tags(super().__sklearn_tags__())
+
+
+def _check_combine(combine: Any) -> None:
+    if combine not in get_args(Combine):
+        raise PlanError(f"combine must be one of {get_args(Combine)}, got {combine!r}.")
 
 
 def _classifier(result: JobResult) -> Classifier:
@@ -282,27 +288,17 @@ def _votes(probabilities: Floats) -> Floats:
     return np.asarray(np.eye(probabilities.shape[1])[probabilities.argmax(axis=1)])
 
 
-def _checked_weights(weights: Any, n: int) -> Floats:
+def _checked_weights(weights: Any, n: int, sizes: Sequence[float] = ()) -> Floats:
     """Return public weights that sum to 1; equal ones for None."""
-    if weights is None:
+    if weights is None or (isinstance(weights, str) and weights == "equal"):
         return np.full(n, 1 / n)
     try:
-        given = [float(weight) for weight in weights]
+        sized = isinstance(weights, str) and weights == "sizes"
+        given = [float(weight) for weight in (sizes if sized else weights)]
     except (TypeError, ValueError):
         given = []
     if len(given) != n or not all(isfinite(w) and w >= 0 for w in given) or sum(given) <= 0:
-        raise PlanError(f"weights must be {n} numbers >= 0, not all 0, got {weights!r}.")
+        raise PlanError(
+            f"weights must be 'equal', 'sizes' or {n} numbers >= 0, not all 0, got {weights!r}."
+        )
     return np.array(given) / sum(given)
-
-
-def _most_silos(base: Any, n_silos: int) -> int:
-    """Return at how many silos of an ensemble one person may be."""
-    most = base.bounds.max_silos_per_person if isinstance(base.bounds, Schema) else 1
-    return min(most, n_silos)
-
-
-def _for_one_silo(bounds: Any) -> Any:
-    """Return the contract as one silo's own release sees it: a person's rows there are all."""
-    if isinstance(bounds, Schema):
-        return bounds.model_copy(update={"max_silos_per_person": 1})
-    return bounds

@@ -1,7 +1,8 @@
 """Federated learning of a model of your own: scikit-learn, PyTorch, or any vector of parameters.
 
 A plan holds no code. It pins a digest of the model and all public numbers; each silo runs its own
-training function and gives the update to its client, see :func:`supplied`.
+training function and gives the update to the protocol, see :func:`supplied`. Each silo with all of
+its data is one privacy unit.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from cloister.tasks.supervised.fedavg import ClientUpdates, Trust
 from cloister.tasks.supervised.local_training import clipped
 
 Floats = NDArray[np.float64]
+_NUMBERS = ("clip", "rate", "growth", "server_rate", "momentum")
 
 
 @runtime_checkable
@@ -46,7 +48,7 @@ class LocalUpdate(Protocol):
         ...
 
     def train(self, parameters: Floats, data: Any) -> Floats:
-        """Return the parameters after training on one client's data.
+        """Return the parameters after training on one silo's data.
 
         Called again with the same arguments it must return the same, since a silo that was stopped
         comes to its answers again.
@@ -109,7 +111,7 @@ class Epsilons:
     ----------
     local : float
         Of what one silo sends, to somebody who sees it without its mask: between any two data sets
-        of a client. Infinite where silos add no noise themselves.
+        of the silo. Infinite where silos add no noise themselves.
     of_sum : float
         Of the sums with the noise of all silos, to somebody who sees nothing else.
     """
@@ -143,30 +145,30 @@ def epsilons(plan: Plan) -> Epsilons:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class FederatedLearner(BaseEstimator):
-    """Train one model over clients that keep their data, with a guarantee for each client.
+    """Train one model over silos that keep their data, with a guarantee for each silo as a whole.
 
-    All clients run in this process; over a network each silo runs :func:`supplied` beside its own
-    client (see the how-to page).
+    All silos run in this process; over a network each of them runs :func:`supplied` beside its
+    client of the protocol (see the how-to page).
 
     Parameters
     ----------
     model : scikit-learn estimator with ``partial_fit``, torch.nn.Module or LocalUpdate
         Its parameters before training are public.
     epsilon : float, > 0
-        For adding or removing one client with all of its data.
+        For adding or removing one silo with all of its data.
     delta : float, optional
     rounds : int
     clip : float, > 0
-        The longest update of a client, L2 norm in the units of the parameters.
+        The longest update of a silo, L2 norm in the units of the parameters.
     rate : float in (0, 1]
-        Probability with which a client takes part in a round, by a coin that it keeps secret.
+        Probability with which a silo takes part in a round, by a coin that it keeps secret.
     growth, server_rate, momentum, trust
         As in :class:`~cloister.tasks.supervised.fedavg.FedAvg`. With ``trust="local"`` epsilon is
-        of each client's update alone.
+        of each silo's update alone.
     classes : sequence, optional
         Public labels, needed for a scikit-learn classifier.
     local_epochs : int, >= 1
-        Passes over its data that a client makes in a round.
+        Passes over its data that a silo makes in a round.
     batch_size, learning_rate, loss
         Of local training with PyTorch: plain gradient steps; `loss` is cross entropy for labels of
         integers and the squared error for others unless given.
@@ -191,8 +193,8 @@ class FederatedLearner(BaseEstimator):
 
     Notes
     -----
-    A guarantee for whole clients needs many of them: noise of a round is
-    ``clip * noise_multiplier / (rate * n_clients)`` in every parameter.
+    A guarantee for whole silos needs many of them: noise of a round is
+    ``clip * noise_multiplier / (rate * n_silos)`` in every parameter.
     """
 
     _new_noise: ClassVar[Callable[[], NoiseSource]] = DiscreteNoise
@@ -218,18 +220,18 @@ class FederatedLearner(BaseEstimator):
     public_seed: int = 0
 
     def fit(self, clients: Sequence[Any], y: Any = None) -> FederatedLearner:
-        """Train over clients.
+        """Train over silos.
 
         Parameters
         ----------
         clients : sequence of (X, y)
-            The data of each client; for a LocalUpdate whatever its ``train`` takes. How many
-            clients there are is public.
+            The data of each silo; for a LocalUpdate whatever its ``train`` takes. How many there
+            are is public.
         y : None
-            Labels are beside the data of each client.
+            Labels are beside the data of each silo.
         """
         if y is not None or not isinstance(clients, list | tuple) or not clients:
-            raise DataError("clients must be a list of (X, y), the data of each client.")
+            raise DataError("clients must be a list of (X, y), the data of each silo.")
         local = self._local(clients)
         names = tuple(f"client-{i}" for i in range(len(clients)))
         plan = self._plan(local, names)
@@ -253,7 +255,7 @@ class FederatedLearner(BaseEstimator):
         return self
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """Return what the trained model says of some rows; not of private data unless it is yours.
+        """Return the trained model's prediction of some rows.
 
         Parameters
         ----------
@@ -278,12 +280,8 @@ class FederatedLearner(BaseEstimator):
                 length=len(start),
                 model=model_digest(local),
                 rounds=self.rounds,
-                clip=float(self.clip),
-                rate=float(self.rate),
-                growth=float(self.growth),
-                server_rate=float(self.server_rate),
-                momentum=float(self.momentum),
                 trust=self.trust,
+                **{name: float(getattr(self, name)) for name in _NUMBERS},
             ),
         )
         alone = task.alone and len(names) > 1
@@ -306,7 +304,7 @@ class FederatedLearner(BaseEstimator):
             return self.model
         widths = {np.shape(part[0])[1:] for part in clients if len(part) == 2}
         if len(widths) != 1 or any(len(part) != 2 for part in clients):
-            raise DataError("every client must be (X, y) with the same columns in X.")
+            raise DataError("each of clients must be (X, y) with the same columns in X.")
         if _is_torch(self.model):
             return TorchUpdate(
                 self.model,
@@ -329,14 +327,8 @@ class FederatedLearner(BaseEstimator):
 class SklearnUpdate:
     """Training of a scikit-learn model by ``partial_fit``: linear ones by SGD, and perceptrons.
 
-    Parameters
-    ----------
-    model : estimator
-        Not averaged; with an integer as `random_state`, if it has one.
-    n_features : int
-    classes : sequence or None
-        None for a regressor.
-    epochs : int, >= 1
+    The model is not averaged, and has an integer as `random_state`, if it has one; `classes` are
+    None for a regressor.
     """
 
     model: Any
@@ -347,10 +339,12 @@ class SklearnUpdate:
 
     def __post_init__(self) -> None:
         given = self.model.get_params()
-        if given.get("average"):
-            raise PlanError("average must be False: a model that averages has two states.")
-        if "random_state" in given and not isinstance(given["random_state"], int):
-            raise PlanError("random_state of the model must be an integer, which is public.")
+        if given.get("average") or not isinstance(given.get("random_state", 0), int):
+            raise PlanError(
+                "model must have an integer as random_state, which is public, and average=False, "
+                f"since one that averages has two states; got {type(self.model).__name__} with "
+                "others."
+            )
         if (self.classes is None) != is_regressor(self.model):
             raise PlanError("classes must be given for a classifier, and only there.")
         object.__setattr__(self, "_template", self._public_start())
@@ -409,7 +403,10 @@ def _parameter_names(model: Any) -> tuple[str, ...]:
     for names in (("coef_", "intercept_"), ("coefs_", "intercepts_")):
         if all(hasattr(model, name) for name in names):
             return names
-    raise PlanError(f"{type(model).__name__} keeps its parameters where nobody looks; wrap it.")
+    raise PlanError(
+        f"model must keep its parameters in coef_ and intercept_, or coefs_ and intercepts_; wrap "
+        f"{type(model).__name__} in a LocalUpdate."
+    )
 
 
 def _to_vector(model: Any) -> Floats:
@@ -424,14 +421,7 @@ def _to_vector(model: Any) -> Floats:
 class TorchUpdate:
     """Training of a PyTorch module by plain gradient steps over batches.
 
-    Parameters
-    ----------
-    module : torch.nn.Module
-        Without buffers: running means of a batch would be state that nobody bounds.
-    loss : function of output and target, or None
-    epochs, batch_size : int, >= 1
-    rate : float, > 0
-    public_seed : int
+    The module has no buffers: running means of a batch would be state that nobody bounds.
     """
 
     module: Any

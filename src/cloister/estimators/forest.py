@@ -23,25 +23,22 @@ class DPRandomForestClassifier(PrivateClassifier):
 
     Parameters
     ----------
-    kind : {"random", "boosted"}, optional
-        Counts of all trees in one round, or a tree a round on the gradients of those before. By
-        default boosted where there are many records for the budget.
+    kind, bins
+        As for :class:`~cloister.tasks.supervised.forest.RandomForest`.
     n_estimators : int in [1, 1000], optional
         Trees. By default 80 random, or 20 where noise is very strong, or 40 boosted ones.
     max_depth : int in [1, 10], optional
         Every tree has ``2**max_depth`` leaves; by default from the budget and `nominal_n`.
     max_features : int, >= 1, optional
         Columns that one tree looks at; by default 1 or 2.
-    bins : int in [2, 1024]
-        Bins of equal width of each column of numbers; splits are at their walls.
     learning_rate : float in (0, 1]
         Part of a Newton step that a boosted tree takes.
     class_weight : "balanced", mapping of class to float, or None
         What the odds of each class are multiplied by, after the release; "balanced" takes one over
         the noisy class sizes.
     costs : array_like of shape (n_classes, n_classes), optional
-        ``costs[i][j]`` is the public cost of telling class j where i is true. `predict` then tells
-        the class of the least expected cost instead of the most probable one.
+        ``costs[i][j]`` is the public cost of predicting class j where i is true. `predict` then
+        returns the class of the least expected cost instead of the most probable one.
     prepare : sequence of (name, options), optional
         Steps before, such as ``[("bounds", {})]``: one plan, one cost.
     random_state : int, RandomState or None
@@ -59,16 +56,10 @@ class DPRandomForestClassifier(PrivateClassifier):
         Noisy counts, or sums of gradients and last of curvature.
     leaf_half_width_ : ndarray of shape (n_classes,) or (n_classes + 1,)
         Of the 95 % interval of every leaf.
-    result_, plan_, spent_, delta_, n_features_in_, feature_names_in_
-        As for every :class:`~cloister.estimators.base.PrivateEstimator`.
 
     Notes
     -----
-    Intervals have 95 % of the noise; they do not cover sampling.
-
-    References
-    ----------
-    See :mod:`cloister.tasks.supervised.forest`.
+    Intervals are 95 % confidence intervals (privacy noise only).
 
     Examples
     --------
@@ -76,7 +67,7 @@ class DPRandomForestClassifier(PrivateClassifier):
     >>> from cloister import DPRandomForestClassifier
     >>> rng = np.random.default_rng(0)
     >>> X = rng.uniform(-1, 1, (4000, 2))
-    >>> y = (X[:, 0] * X[:, 1] > 0).astype(int)  # no single column tells anything
+    >>> y = (X[:, 0] * X[:, 1] > 0).astype(int)  # no single column says anything
     >>> model = DPRandomForestClassifier(
     ...     epsilon=1.0, bounds=(-1, 1), classes=[0, 1], nominal_n=4000, max_features=2,
     ...     random_state=0,
@@ -106,7 +97,7 @@ class DPRandomForestClassifier(PrivateClassifier):
 
     def _options(self, data: SiloData) -> dict[str, Any]:
         checked_costs(self.costs, len(self.classes_))
-        weights = _by_position(self.class_weight, self.classes_)
+        weights = by_name(self.class_weight, data, self.classes_)
         return {**super()._options(data), "class_weight": weights}
 
     def _keep(self, result: JobResult) -> None:
@@ -119,8 +110,8 @@ class DPRandomForestClassifier(PrivateClassifier):
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the most probable class of each record, or the one of least expected cost."""
-        told = best_class(self.predict_proba(X), self.costs)
-        labels: NDArray[Any] = self.classes_[told]
+        best = best_class(self.predict_proba(X), self.costs)  # says if nothing was fitted
+        labels: NDArray[Any] = self.classes_[best]
         return labels
 
 
@@ -134,13 +125,7 @@ _ATTRIBUTES = {
 
 
 def checked_costs(costs: Any, n_classes: int) -> Floats | None:
-    """Return a matrix of costs of telling one class where another is true.
-
-    Raises
-    ------
-    PlanError
-        If it is not a square of finite numbers, one row for each class.
-    """
+    """Return a matrix of costs of predicting one class where another is true, if it is one."""
     if costs is None:
         return None
     try:
@@ -149,8 +134,8 @@ def checked_costs(costs: Any, n_classes: int) -> Floats | None:
         matrix = np.empty(0)
     if matrix.shape != (n_classes, n_classes) or not np.isfinite(matrix).all():
         raise PlanError(
-            f"costs must be {n_classes} rows of {n_classes} finite numbers, costs[true][told], got "
-            f"{costs!r}."
+            f"costs must be {n_classes} rows of {n_classes} finite numbers, "
+            f"costs[true][predicted], got {costs!r}."
         )
     return matrix
 
@@ -164,10 +149,10 @@ def best_class(probabilities: Floats, costs: Any = None) -> NDArray[np.int64]:
     return best
 
 
-def _by_position(weights: Any, classes: NDArray[Any]) -> Any:
-    """Return weights in the order of the classes."""
+def by_name(weights: Any, data: SiloData, classes: NDArray[Any]) -> Any:
+    """Return weights of labels as weights of the schema's names of the classes."""
     if not isinstance(weights, Mapping):
         return weights
-    if unknown := [label for label in weights if label not in classes.tolist()]:
-        raise PlanError(f"class_weight must name classes of {classes}, got {unknown[0]!r}.")
-    return [float(weights.get(label, 1.0)) for label in classes.tolist()]
+    names = next(c for c in data.schema.public if c.name == data.target).categories
+    by_label = dict(zip(classes.tolist(), names, strict=True))
+    return {by_label.get(label, label): weight for label, weight in weights.items()}

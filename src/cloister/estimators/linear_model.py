@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from cloister.display import Between
 from cloister.errors import PlanError
 from cloister.estimators.base import PrivateClassifier, PrivateSupervised
+from cloister.estimators.forest import by_name
 from cloister.estimators.tables import Floats, SiloData, grid_rows
 from cloister.jobs import JobResult
 from cloister.schema import Schema
@@ -34,44 +35,25 @@ class DPLogisticRegression(PrivateClassifier):
 
     Parameters
     ----------
-    C : float, > 0
-        Inverse strength of the penalty, as in scikit-learn, where numbers are scaled to ``[-1, 1]``
-        by their public bounds; infinity for none. Intercepts are not penalised.
-    class_weight : "balanced" or mapping of class to number, optional
-        "balanced" weights are inverse to noisy class sizes.
-    rounds : int, >= 3, optional
-        Noisy sums; by default from the budget, `nominal_n` and the number of columns.
-    clip : float in (0, 32], optional
-        Length to which a record, centred and scaled, is shortened in the first gradients; by
-        default shorter with more noise. The answer hardly depends on it.
-    shrinkage : bool
-        Whether coefficients that drown in noise are drawn toward 0.
-    reference : mapping of column to category, optional
-        That odds ratios are against in reports; by default a column's first.
+    C, class_weight, rounds, clip, shrinkage, reference
+        As for :class:`~cloister.tasks.supervised.logistic.Logistic`. Intercepts are not penalised;
+        "balanced" weights are inverse to noisy class sizes; the answer hardly depends on `clip`;
+        odds ratios in reports are against the category that is the `reference`.
     epsilon, bounds, target, classes, nominal_n, delta, ledger, dataset, frac_bits
         As for every :class:`~cloister.estimators.base.PrivateClassifier`.
 
     Attributes
     ----------
     coef_, coef_low_, coef_high_ : ndarray of shape (n_outputs, n_columns)
-        Data units, with 95 % intervals of the noise; one output for two classes, else one a class.
+        Data units, with 95 % confidence intervals (privacy noise only); one output for two classes,
+        else one a class.
     coef_population_low_, coef_population_high_ : ndarray of shape (n_outputs, n_columns)
-        95 % population intervals: noise and sampling, if the model is true. Very wide models have
+        95 % population intervals (noise and sampling), if the model is true. Very wide models have
         none.
     intercept_, intercept_low_, intercept_high_ : ndarray of shape (n_outputs,)
     feature_names_ : ndarray of shape (n_columns,)
         Columns of the design, such as ``age`` and ``sex=Female``.
     n_iter_ : int
-    result_, plan_, spent_, delta_, n_features_in_, feature_names_in_
-        As for every :class:`~cloister.estimators.base.PrivateEstimator`.
-
-    Notes
-    -----
-    What the intervals say is in docs/how-to/regression.md.
-
-    References
-    ----------
-    See :mod:`cloister.tasks.supervised.logistic`.
 
     Examples
     --------
@@ -95,15 +77,20 @@ class DPLogisticRegression(PrivateClassifier):
     reference: Mapping[str, str] | None = None
 
     def _options(self, data: SiloData) -> dict[str, Any]:
-        return {**super()._options(data), "class_weight": self._weights(data)}
+        weights = by_name(self.class_weight, data, self.classes_)
+        return {**super()._options(data), "class_weight": weights}
+
+    @property
+    def _model(self) -> Logistic:
+        task = self._own_task
+        assert isinstance(task, Logistic)
+        return task
 
     def _keep(self, result: JobResult) -> None:
         super()._keep(result)
         names = [name + end for name in ("coef", "intercept") for end in _EVERY]
         self._set({f"{name}_": name for name in names})
-        task = self._own_task
-        assert isinstance(task, Logistic)
-        self.feature_names_ = np.array(task.names[:-1], dtype=object)
+        self.feature_names_ = np.array(self._model.names[:-1], dtype=object)
         self.n_iter_: int = result.plan.rounds
 
     def odds_ratio(self, column: str, reference: str | None = None, label: Any = None) -> Between:
@@ -129,8 +116,7 @@ class DPLogisticRegression(PrivateClassifier):
         PlanError
             If a name is not one of the model's, or the model is too wide to hold covariances.
         """
-        check_is_fitted(self)
-        names = [str(name) for name in self.feature_names_]
+        model, names = self._model, [str(name) for name in self.feature_names_]
         if reference is None:
             weights = difference([*names, ""], column, "")
             weights[-1] = 0.0
@@ -140,30 +126,18 @@ class DPLogisticRegression(PrivateClassifier):
         if label is not None and label not in labels[1:]:
             raise PlanError(f"label must be a class besides the first, got {label!r}.")
         at = len(labels) - 1 if label is None else labels.index(label)
-        task = self.plan_.task
-        assert isinstance(task, Logistic)
-        return task.odds_ratio(self.result_.results, weights, 0 if len(labels) == 2 else at)
-
-    def _weights(self, data: SiloData) -> Any:
-        """Return class weights by the schema's names of the classes."""
-        if not isinstance(self.class_weight, Mapping):
-            return self.class_weight
-        words = next(c for c in data.schema.public if c.name == data.target).categories
-        by_label = dict(zip(self.classes_.tolist(), words, strict=True))
-        return {by_label.get(label, label): w for label, w in self.class_weight.items()}
+        return model.odds_ratio(self.result_.results, weights, 0 if len(labels) == 2 else at)
 
     def decision_function(self, X: Any) -> Floats:
         """Return the log-odds of each record; shape (n_samples,) or (n_samples, n_classes)."""
-        rows = grid_rows(self, X)
-        task = self.plan_.task
-        assert isinstance(task, Logistic)
-        told = task.decision(self.result_.results, rows)
-        return told[:, 0] if told.shape[1] == 1 else told
+        decision = self._model.decision(self.result_.results, grid_rows(self, X))
+        return decision[:, 0] if decision.shape[1] == 1 else decision
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the most probable class of each record; shape (n_samples,)."""
-        told = self.decision_function(X)
-        best = (told > 0).astype(np.int64) if told.ndim == 1 else told.argmax(axis=1)
+        decision = self.decision_function(X)
+        single = decision.ndim == 1
+        best = (decision > 0).astype(np.int64) if single else decision.argmax(axis=1)
         labels: NDArray[Any] = self.classes_[best]
         return labels
 
@@ -176,30 +150,20 @@ class DPLinearRegression(RegressorMixin, PrivateSupervised):
     ----------
     target_bounds : (low, high), optional
         Without a schema: public bounds of y, required. What is outside is moved to the bound.
-    alpha : float, >= 0
-        Of the squared norm of the coefficients, as in scikit-learn's ``Ridge``, where numbers are
-        scaled to ``[-1, 1]`` by their public bounds. The intercept is not penalised.
-    clip : float in (0, 32], optional
-        Most that a row, centred and scaled, counts for in the first model; by default shorter with
-        more noise. The answer hardly depends on it.
-    reference : mapping of column to category, optional
-        That other categories are compared with in reports; by default a column's first.
-    sandwich : bool
-        Whether population intervals hold residuals whose variance depends on the columns; that
-        takes 15 % of the budget.
-    shrinkage : bool
-        As in :class:`DPLogisticRegression`.
+    alpha, sandwich, clip, shrinkage, reference
+        As for :class:`~cloister.tasks.supervised.linear.Linear`. The intercept is not penalised;
+        the answer hardly depends on `clip`.
     epsilon, bounds, target, nominal_n, delta, ledger, dataset, frac_bits
         As for every :class:`~cloister.estimators.base.PrivateSupervised`.
 
     Attributes
     ----------
     coef_, coef_low_, coef_high_ : ndarray of shape (n_columns,)
-        Data units, with 95 % intervals of the noise about least squares on the same records. Those
-        of categories sum to 0 over their column, as scikit-learn's on a one-hot design; compare
-        two of them with :meth:`contrast`.
+        Data units, with 95 % confidence intervals (privacy noise only) about least squares on the
+        same records. Those of categories sum to 0 over their column, as scikit-learn's on a one-hot
+        design; compare two of them with :meth:`contrast`.
     coef_population_low_, coef_population_high_ : ndarray of shape (n_columns,)
-        95 % population intervals: noise and sampling, for residuals of one variance, or with
+        95 % population intervals (noise and sampling), for residuals of one variance, or with
         `sandwich` of any.
     intercept_, intercept_low_, intercept_high_ : float
     intercept_population_low_, intercept_population_high_ : float
@@ -208,12 +172,6 @@ class DPLinearRegression(RegressorMixin, PrivateSupervised):
     covariance_, sampling_covariance_ : ndarray of shape (n_columns + 1, n_columns + 1)
         Of coefficients and intercept: of the noise, and over samples of this size.
     feature_names_ : ndarray of shape (n_columns,)
-    result_, plan_, spent_, delta_, n_features_in_, feature_names_in_
-        As for every :class:`~cloister.estimators.base.PrivateEstimator`.
-
-    References
-    ----------
-    See :mod:`cloister.tasks.supervised.linear`.
 
     Examples
     --------
@@ -244,15 +202,15 @@ class DPLinearRegression(RegressorMixin, PrivateSupervised):
         Warns
         -----
         UserWarning
-            If nothing can be told of a coefficient.
+            If a coefficient is not known at all.
         """
         self._fit(X, y)
         drowned = self.result_.results["drowned"] > 0
         if drowned.any():
             names = ", ".join(map(str, self.feature_names_[drowned]))
             warnings.warn(
-                f"nothing can be told of the coefficient of {names}: within its public bounds its "
-                "values can hardly be told apart; give narrower bounds, or leave it out.",
+                f"nothing is known of the coefficient of {names}: its values hardly differ within "
+                "the public bounds; give narrower bounds, or leave it out.",
                 UserWarning,
                 stacklevel=2,
             )
@@ -269,9 +227,13 @@ class DPLinearRegression(RegressorMixin, PrivateSupervised):
         numbers = [f"intercept{end}" for end in _EVERY] + [f"residual_std{end}" for end in _NOISE]
         for name in numbers:
             setattr(self, f"{name}_", float(result.results[name][0]))
+        self.feature_names_ = np.array(self._model.names[:-1], dtype=object)
+
+    @property
+    def _model(self) -> Linear:
         task = self._own_task
         assert isinstance(task, Linear)
-        self.feature_names_ = np.array(task.names[:-1], dtype=object)
+        return task
 
     def contrast(self, level: str, reference: str) -> Between:
         """Return one coefficient less another, with intervals that know their covariance.
@@ -295,15 +257,12 @@ class DPLinearRegression(RegressorMixin, PrivateSupervised):
         check_is_fitted(self)
         names = [str(name) for name in self.feature_names_]
         weights = np.append(difference(names, level, reference), 0.0)
-        told = np.append(self.result_.results["coef"], self.intercept_)
+        values = np.append(self.coef_, self.intercept_)
         around = self.result_.results["around"]
         return combination(
-            weights, told, self.covariance_, self.sampling_covariance_, around=around
+            weights, values, self.covariance_, self.sampling_covariance_, around=around
         )
 
     def predict(self, X: Any) -> Floats:
         """Return the predicted target of each record; shape (n_samples,)."""
-        rows = grid_rows(self, X)
-        task = self.plan_.task
-        assert isinstance(task, Linear)
-        return task.predict(self.result_.results, rows)
+        return self._model.predict(self.result_.results, grid_rows(self, X))

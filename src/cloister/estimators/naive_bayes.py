@@ -21,16 +21,10 @@ class DPNaiveBayes(PrivateClassifier):
 
     Parameters
     ----------
-    numbers : {"binned", "gaussian", "counts"} or mapping of column to one of these
-        How columns of numbers are modelled: by a table of bins, by a normal law, or as counts by a
-        multinomial law.
-    bins : int in [2, 1024], optional
-        Bins of each binned column, by default from the budget and `nominal_n`. Bins that noise does
-        not keep apart are joined.
-    most_counts : float, > 0
-        Required with counts: the largest sum of one record's counts; more is scaled down.
-    smoothing : float, > 0
-        Records added to every cell (Laplace smoothing); more is added where noise is strong.
+    numbers, bins, most_counts, smoothing
+        As for :class:`~cloister.tasks.supervised.naive_bayes.NaiveBayes`: "binned" columns have a
+        table of bins, "gaussian" ones a normal law, "counts" a multinomial law. Bins that noise
+        does not keep apart are joined; more smoothing is added where noise is strong.
     prepare : sequence of (name, options), optional
         Steps before, such as ``[("standardise", {})]``: one plan, one cost.
     epsilon, bounds, target, classes, nominal_n, delta, ledger, dataset, frac_bits
@@ -51,19 +45,12 @@ class DPNaiveBayes(PrivateClassifier):
     word_prob_, word_prob_low_, word_prob_high_ : ndarray of shape (n_classes, n_columns)
         Shares of the columns of counts; absent without them.
     class_prior_population_low_, class_prior_population_high_, and so on
-        Ends of population intervals of ``class_prior_``, ``feature_prob_`` and ``theta_``: noise
-        and sampling together, as if each record were drawn by itself.
-    result_, plan_, spent_, delta_, n_features_in_, feature_names_in_
-        As for every :class:`~cloister.estimators.base.PrivateEstimator`.
+        Ends of population intervals of ``class_prior_``, ``feature_prob_`` and ``theta_``.
 
     Notes
     -----
-    Intervals have 95 % of the noise, population intervals
-    that and sampling.
-
-    References
-    ----------
-    See :mod:`cloister.tasks.supervised.naive_bayes`.
+    Intervals are 95 % confidence intervals (privacy noise only), population intervals hold sampling
+    too.
 
     Examples
     --------

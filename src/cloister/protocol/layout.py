@@ -14,7 +14,7 @@ from typing import Annotated, Any, Self
 
 from cloister.declared import AtLeastZero, Range, Share, declared
 from cloister.errors import PlanError, raise_first
-from cloister.task import Block, ByClient, Mechanism, Task
+from cloister.task import Block, ByUnit, Mechanism, Task
 
 MAX_ROUNDS = 1000  # of a plan that anybody will look at
 _SAME_SHARE = 1e-12  # machines may differ in the last bits of a share that has a logarithm in it
@@ -71,7 +71,7 @@ class Layout:
         rounds = [task.blocks(t) for t in range(task.rounds)]
         frames = tuple(dict.fromkeys(rounds))
         numbers = {frame: number for number, frame in enumerate(frames)}
-        sampled = isinstance(task, ByClient) and task.rate < 1
+        sampled = isinstance(task, ByUnit) and task.rate < 1
         return cls(
             mechanism=task.mechanism,
             frames=frames,

@@ -41,7 +41,7 @@ from cloister.privacy.events import (
 )
 from cloister.protocol.layout import MAX_ROUNDS, Layout
 from cloister.randomness import new_nonce
-from cloister.task import Block, ByClient, BySilo, Profile, Released, Task, steps_of
+from cloister.task import Block, BySilo, ByUnit, Profile, Released, Task, steps_of
 
 PROTOCOL_VERSION = 2
 WITHOUT_LAYOUT = 1  # the version whose plans left their layout to the task
@@ -357,12 +357,12 @@ class Plan:
             return
         task = self.task
         named = self.unit if self.unit in ("silo", *self.columns) else "row"
-        if named != (task.clients if isinstance(task, ByClient) else "row"):
+        if named != (task.clients if isinstance(task, ByUnit) else "row"):
             yield (
                 f"unit {self.unit!r} does not fit task {task.name!r}, whose guarantee is for "
                 f"{getattr(task, 'clients', 'row')!r}; use a schema with that unit."
             )
-        if isinstance(task, ByClient) and task.clients in self.columns:
+        if isinstance(task, ByUnit) and task.clients in self.columns:
             at = getattr(task, "client_column", -1)
             if not (0 <= at < len(self.columns)) or self.columns[at] != task.clients:
                 yield (
@@ -378,7 +378,7 @@ class Plan:
                 f"task {bad[0].name!r} with clients other than rows, or sampled ones, must be the "
                 "task of a plan and not a step of one."
             )
-        if isinstance(task, ByClient) and task.alone and self.profile != "local":
+        if isinstance(task, ByUnit) and task.alone and self.profile != "local":
             least = len(self.silos)
             if (self.profile, self.min_silos, self.collusion) != ("pairwise", least, least - 1):
                 yield (
@@ -478,9 +478,9 @@ class Plan:
         return self.layout.blocks(t)
 
     @cached_property
-    def by_client(self) -> ByClient | None:
+    def by_client(self) -> ByUnit | None:
         """The task, if its unit is a client; found out once, since a protocol is slow to check."""
-        return self.task if isinstance(self.task, ByClient) else None
+        return self.task if isinstance(self.task, ByUnit) else None
 
     @cached_property
     def by_silo(self) -> BySilo | None:
@@ -805,7 +805,7 @@ def _opened(
 
 
 def _needs_its_plan(task: Task) -> bool:
-    return isinstance(task, ByClient) and (task.clients != "row" or task.rate < 1 or task.alone)
+    return isinstance(task, ByUnit) and (task.clients != "row" or task.rate < 1 or task.alone)
 
 
 def _written(value: Any) -> Any:

@@ -20,17 +20,7 @@ _CHUNK_VALUES = 1 << 19
 def clip_to_unit(differences: Integers, radii: int | Integers, unit: int) -> Integers:
     """Return differences divided by the larger of radius and length, in steps of ``1 / unit``.
 
-    Parameters
-    ----------
-    differences : ndarray of shape (n_samples, n_features), int64, grid steps
-    radii : int or ndarray of shape (n_samples,), >= 1, grid steps
-    unit : int
-        Steps of the result's lattice in 1.
-
-    Returns
-    -------
-    ndarray of shape (n_samples, n_features), int64
-        Rows of squared norm at most ``unit**2``.
+    Rows of the result have a squared norm of at most ``unit**2``; radii are at least 1 grid step.
     """
     real = differences.astype(np.float64)
     lengths = np.sqrt(np.einsum("ij,ij->i", real, real))
@@ -54,18 +44,8 @@ def sum_clipped_near(
 ) -> tuple[Integers, Integers]:
     """Sum, for each centre, the clipped differences of the records nearest to it, and count them.
 
-    Parameters
-    ----------
-    records : ndarray of shape (n_samples, n_features), int32, grid steps
-    centres : ndarray of shape (n_clusters, n_features), int64, grid steps
-    radii : ndarray of shape (n_clusters,), int64, >= 1, grid steps
-        Any public numbers: a record touches one row, and that with norm at most `unit`.
-    unit : int
-
-    Returns
-    -------
-    sums : ndarray of shape (n_clusters, n_features), int64, steps of ``1 / unit`` of each radius
-    counts : ndarray of shape (n_clusters,), int64
+    All is in grid steps, the sums in steps of ``1 / unit`` of each centre's radius. Centres and
+    radii are any public numbers: a record touches one row, and that with norm at most `unit`.
     """
     sums = np.zeros(centres.shape, dtype=np.int64)
     counts = np.zeros(len(centres), dtype=np.int64)
@@ -84,15 +64,7 @@ def bin_numbers(
 ) -> Integers:
     """Return the number of the cell of a box around zero in which each point lies, or is nearest.
 
-    Parameters
-    ----------
-    coordinates : ndarray of shape (n_samples, n_axes)
-    half_spans : ndarray of shape (n_axes,), > 0
-    bins : ndarray of shape (n_axes,), int64, >= 1
-
-    Returns
-    -------
-    ndarray of shape (n_samples,), int64, in ``[0, prod bins)``, the last axis fastest
+    Numbers are in ``[0, prod bins)``, the last axis fastest; spans and bins are of each axis.
     """
     numbers = np.zeros(len(coordinates), dtype=np.int64)
     for column, half, m in zip(coordinates.T, half_spans, bins, strict=True):

@@ -1,11 +1,5 @@
 """Noise intervals of released ratios: what a noisy sum over a noisy count says of the exact one.
 
-For a task with Gaussian sums (two calls, both on released values, so free)::
-
-    low, high = ratio_interval(sums, sizes, sum_std=s, count_std=c, mechanism="gaussian",
-                               origin=centres)   # (k, d), cut to the box [-1, 1]
-    half_width = size_interval(c, "gaussian")    # of each noisy size, symmetric
-
 The target is the value the same statistic would have without noise, given the public state it
 was asked with: the mean of the cluster, before a centre is shrunk, shortened to a radius or
 folded into the box. So ``low <= centre <= high`` need not hold for a centre that was. Without
@@ -46,9 +40,9 @@ def ratio_interval(
 
     Parameters
     ----------
-    sums : ndarray of shape (n_clusters, n_features)
+    sums : ndarray of shape (n_groups, n_features)
         Released sums, in grid coordinates (differences to `origin`, if that is given).
-    counts : ndarray of shape (n_clusters,)
+    counts : ndarray of shape (n_groups,)
         Released counts, in records; may be zero or negative.
     sum_std, count_std : float or ndarray that broadcasts to `sums`, >= 0
         Standard deviation of the independent noise in each sum and in each count, in their units.
@@ -63,20 +57,20 @@ def ratio_interval(
     Returns
     -------
     low, high : ndarray of the shape of `sums`
-        ``low <= high``; the whole box for a count that is not above its noise, the nearest wall
+        ``low <= high``; the whole box for a count that is not above its noise, the nearest end
         for a set wholly outside the box.
     """
     divisors = counts[:, None]
-    walls = (box[0] - origin, box[1] - origin)
+    ends = (box[0] - origin, box[1] - origin)
     if mechanism == "gaussian":
-        low, high = fieller(sums, divisors, np.square(sum_std), np.square(count_std), walls=walls)
+        low, high = fieller(sums, divisors, np.square(sum_std), np.square(count_std), box=ends)
     else:
         known = above_noise(divisors, INTERVAL_95[mechanism] * np.asarray(count_std))
         floored = np.where(known, np.maximum(divisors, 1.0), 1.0)
         ratios = sums / floored
         spread = INTERVAL_95[mechanism] * np.hypot(sum_std, ratios * count_std) / floored
-        low = np.where(known, np.clip(ratios - spread, *walls), walls[0])
-        high = np.where(known, np.clip(ratios + spread, *walls), walls[1])
+        low = np.where(known, np.clip(ratios - spread, *ends), ends[0])
+        high = np.where(known, np.clip(ratios + spread, *ends), ends[1])
     return origin + low, origin + high
 
 
@@ -107,31 +101,20 @@ def fieller(
     var_denominator: float | Floats,
     covariance: float | Floats = 0.0,
     *,
-    walls: tuple[float | Floats, float | Floats],
+    box: tuple[float | Floats, float | Floats],
 ) -> tuple[Floats, Floats]:
-    """Return Fieller's 95 % set of a ratio of normal numbers [F54]_, cut to what is possible.
+    """Return both ends of Fieller's 95 % set of a ratio of normal numbers [F54]_, cut to a box.
 
-    Parameters
-    ----------
-    numerator, denominator : ndarray
-        Noisy; they broadcast to each other, as all other parameters do.
-    var_numerator, var_denominator, covariance : float or ndarray
-        Of their noise.
-    walls : (low, high)
-        Least and greatest possible ratio.
-
-    Returns
-    -------
-    low, high : ndarray
-        ``walls[0] <= low <= high <= walls[1]``; both walls where the denominator is not above its
-        noise, the nearest wall where the set lies wholly outside them.
+    All parameters broadcast to each other; the variances are of the noise. The set is the whole box
+    of possible ratios where the denominator is not above its noise, and the nearest end where the
+    set lies wholly outside.
 
     Notes
     -----
     The denominator is a number of records or a product of such, so it is at least 0 without its
     noise. The set itself does not know that: of a denominator well below 0 it would be narrow.
     """
-    given = numerator, denominator, var_numerator, var_denominator, covariance, *walls
+    given = numerator, denominator, var_numerator, var_denominator, covariance, *box
     top, below, var_top, var_below, both, left, right = np.broadcast_arrays(
         *(np.asarray(part, dtype=np.float64) for part in given)
     )

@@ -30,14 +30,9 @@ def n_products(n_features: int) -> int:
 def lattice_bits(largest: int, frac_bits: int, per_bit: int = 2) -> int:
     """Return the fineness of a lattice on which a record's vector leaves room in the ring.
 
-    Parameters
-    ----------
-    largest : int
-        Norm of the longest vector on the lattice of step 1.
-    frac_bits : int
-        Never finer than the records' own grid, nor than ``2**-12``.
-    per_bit : int
-        How many times the norm doubles with one more bit: twice for products.
+    `largest` is the norm of the longest vector on the lattice of step 1; with one more bit it
+    doubles `per_bit` times, twice for products. The lattice is never finer than the records' own
+    grid, nor than ``2**-12``.
 
     Raises
     ------
@@ -72,15 +67,8 @@ def products_l1(n_features: int, bits: int) -> int:
 def sum_products(rows: Integers, weights: Integers | None = None) -> Integers:
     """Sum ``y_i y_j`` for ``i <= j`` over rows, times `SQUARE` on the diagonal, else `PRODUCT`.
 
-    Parameters
-    ----------
-    rows : ndarray of shape (n_samples, n_features), int64
-    weights : ndarray of shape (n_samples,), int64, optional
-        Each row's products are multiplied by its weight; a product has at most 24 bits with it.
-
-    Returns
-    -------
-    ndarray of shape (n_features * (n_features + 1) / 2,), int64
+    Each row's products are multiplied by its weight; a product has at most 24 bits with it. The
+    sums are of shape (n_features * (n_features + 1) / 2,).
     """
     d = rows.shape[1]
     total = np.zeros((d, d), dtype=np.int64)
@@ -118,18 +106,7 @@ def unpack_products(sums: Floats, n_features: int) -> Floats:
 
 
 def sum_by_label(records: Records, labels: Integers, n_labels: int) -> Integers:
-    """Sum the records that share a label; a label of `n_labels` is dropped.
-
-    Parameters
-    ----------
-    records : ndarray of shape (n_samples, n_features), int32, grid steps
-    labels : ndarray of shape (n_samples,), int64, in ``[0, n_labels]``
-    n_labels : int
-
-    Returns
-    -------
-    ndarray of shape (n_labels, n_features), int64
-    """
+    """Sum the records that share a label in ``[0, n_labels)``; a label of `n_labels` is dropped."""
     sums = np.zeros((n_labels, records.shape[1]), dtype=np.int64)
     for first in range(0, len(records), _SAFE_ROWS):
         part, of = records[first : first + _SAFE_ROWS], labels[first : first + _SAFE_ROWS]

@@ -35,47 +35,27 @@ def population_interval(
     high: Floats,
     sampling_variance: Floats | float,
     *,
-    walls: tuple[Floats | float, Floats | float] = (-np.inf, np.inf),
+    box: tuple[float, float] = (-np.inf, np.inf),
 ) -> tuple[Floats, Floats]:
     """Return a 95 % interval of noise and sampling from one of the noise alone [Z08]_.
 
-    Parameters
-    ----------
-    value, low, high : ndarray, of one shape
-        A released value with its 95 % noise interval. A value outside of it counts as its nearer
-        end.
-    sampling_variance : ndarray or float, >= 0
-        Of the same statistic over samples of this size, made from released values.
-    walls : (low, high)
-        Least and greatest possible value.
-
-    Returns
-    -------
-    low, high : ndarray
-        ``value - sqrt((value - low)**2 + z**2 v)`` and likewise above, cut to the walls.
+    Its ends are ``value - sqrt((value - low)**2 + z**2 v)`` and likewise above, cut to the box of
+    possible values. A value outside of its noise interval counts as its nearer end. The variance is
+    that of the same statistic over samples of this size, made from released values.
     """
     middle = np.clip(value, low, high)
     spread = INTERVAL_95["gaussian"] * np.sqrt(np.maximum(sampling_variance, 0.0))
     return (
-        np.clip(middle - np.hypot(middle - low, spread), *walls),
-        np.clip(middle + np.hypot(high - middle, spread), *walls),
+        np.clip(middle - np.hypot(middle - low, spread), *box),
+        np.clip(middle + np.hypot(high - middle, spread), *box),
     )
 
 
 def share_variance(share: Floats, whole: Floats) -> Floats:
     """Return the sampling variance of a share of a whole, as if each record were drawn by itself.
 
-    Parameters
-    ----------
-    share : ndarray, in [0, 1]
-    whole : ndarray that broadcasts to `share`
-        Number of records; below one counts as one.
-
-    Returns
-    -------
-    ndarray
-        ``p (1 - p) / m`` with two records more on either side, ``m = n + 4``, so that a share of 0
-        or 1 is not taken for a sure one [AC98]_.
+    ``p (1 - p) / m`` with two records more on either side, ``m = n + 4``, so that a share of 0 or 1
+    is not taken for a sure one [AC98]_. A whole below one record counts as one.
     """
     n = np.maximum(whole, 1.0)
     mended = (share * n + 2) / (n + 4)

@@ -1,6 +1,8 @@
 """Measures of a classifier or regressor from noisy counts and sums, with intervals.
 
 Everything here is a public function of released values and of the known variance of their noise.
+`probability` is the prediction for each score bin; what is predicted for one class is compared with
+all others.
 Most measures are ratios of two noisy numbers whose variances and covariance are known, so that
 Fieller's set is their interval; where numerator or denominator is not linear in the counts, its
 variance is that of the linear part (the delta method). Counts are not cut at zero first: sums of
@@ -28,7 +30,7 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import ceil
@@ -55,6 +57,8 @@ _BINS = (8, 128)
 
 Triple = tuple[Floats | float, Floats | float, Floats | float]
 """Variances of a numerator and of a denominator, and their covariance."""
+Box = tuple[float, float]
+"""The least and greatest possible value."""
 
 
 @dataclass(frozen=True)
@@ -87,32 +91,19 @@ class Estimate:
             ends = np.minimum(ends[0], far[0]), np.maximum(ends[1], far[1])
         return Estimate(self.value, low, high, population=ends)
 
-    def sampled(
-        self, variance: Floats | float, box: tuple[float, float] = (-np.inf, np.inf)
-    ) -> Estimate:
+    def sampled(self, variance: Floats | float, box: Box = (-np.inf, np.inf)) -> Estimate:
         """Return the measure with a population interval, from the variance of sampling."""
-        ends = population_interval(self.value, self.low, self.high, variance, walls=box)
+        ends = population_interval(self.value, self.low, self.high, variance, box=box)
         return replace(self, population=ends)
 
 
 def number_of_bins(noise_over_n: float) -> int:
-    """Return how many score bins suit a release; a function of the plan alone.
+    """Return how many score bins suit a release, even and in [8, 128]: a function of the plan.
 
-    Parameters
-    ----------
-    noise_over_n : float, > 0
-        Noise multiplier of the budget over the nominal number of records.
-
-    Returns
-    -------
-    int
-        Even, in [8, 128].
-
-    Notes
-    -----
-    Few bins blur the area under the curve by about ``1.2 / bins**2``; each bin adds noise. The
-    number at which squared blur and variance have the smallest sum is made half as large again, so
-    that the interval, which tells the noise, tells most of the error.
+    Few bins blur the area under the curve by about ``1.2 / bins**2``; each bin adds noise: the
+    noise multiplier of the budget over the nominal number of records. The number at which squared
+    blur and variance have the smallest sum is made half as large again, so that the interval, which
+    holds the noise, holds most of the error.
     """
     balanced: float = (4 * _BIAS**2 / (_NOISE * noise_over_n**2)) ** 0.2
     return int(min(max(2 * ceil(0.75 * balanced), _BINS[0]), _BINS[1]))
@@ -138,25 +129,16 @@ def unit_to_probability(unit: Floats) -> Floats:
 
 
 def probability_bins(chosen: Floats, rest: Floats, n_bins: int) -> Integers:
-    """Return the score bin of each record.
+    """Return the score bin of each record from the probability of a class and of the rest.
 
-    Parameters
-    ----------
-    chosen, rest : ndarray
-        Probability of the class and of all others together.
-    n_bins : int, even
-
-    Returns
-    -------
-    ndarray of int64 in ``[0, n_bins)``
-        Even odds are in the lower half: a class must be likelier than the rest to be predicted.
+    Even odds are in the lower half: a class must be likelier than the rest to be predicted.
     """
     pair = [np.clip(np.nan_to_num(part, nan=0.5), _TINY, 1.0) for part in (chosen, rest)]
     return unit_bins(log_odds_to_unit(np.log(pair[0]) - np.log(pair[1])), n_bins)
 
 
 def unit_bins(unit: Floats, n_bins: int) -> Integers:
-    """Return the bin of each place in ``[0, 1]``; a place on a wall is in the lower bin."""
+    """Return the bin of each place in ``[0, 1]``; a place between two is in the lower bin."""
     bins: Integers = np.clip(np.ceil(unit * n_bins) - 1, 0, n_bins - 1).astype(np.int64)
     return bins
 
@@ -167,39 +149,23 @@ def unit_bins(unit: Floats, n_bins: int) -> Integers:
 def ratio(
     numerator: Floats,
     denominator: Floats,
-    *,
-    var_numerator: Floats | float,
-    var_denominator: Floats | float,
-    covariance: Floats | float = 0.0,
+    noise: Triple,
     sampling: Triple | None = None,
-    box: tuple[float, float] = (0.0, 1.0),
+    box: Box = (0.0, 1.0),
 ) -> Estimate:
     """Return a ratio of noisy numbers with its 95 % set, cut to what is possible.
 
-    Parameters
-    ----------
-    numerator, denominator : ndarray
-    var_numerator, var_denominator, covariance : float or ndarray
-        Of their noise.
-    sampling : triple, optional
-        The same of sampling, for a population interval; see :func:`share_sampling`.
-    box : (low, high)
-        Range of the ratio.
-
-    Returns
-    -------
-    Estimate
-        A denominator below one record counts as one. The set is that of
-        :func:`~cloister.tasks.intervals.fieller`.
+    A denominator below one record counts as one. The set is that of
+    :func:`~cloister.tasks.intervals.fieller`; with the variances of `sampling`, such as
+    :func:`share_sampling`, there is a population interval.
     """
     value = np.clip(numerator / np.maximum(denominator, 1.0), *box)
-    noise = var_numerator, var_denominator, covariance
-    low, high = fieller(numerator, denominator, *noise, walls=box)
+    narrow = Estimate(value, *fieller(numerator, denominator, *noise, box=box))
     if sampling is None:
-        return Estimate(value, low, high)
+        return narrow
     both = (a + b for a, b in zip(noise, sampling, strict=True))
-    wide = fieller(numerator, denominator, *both, walls=box)
-    return Estimate(value, low, high, population=wide).joined(Estimate(value, low, high))
+    wide = fieller(numerator, denominator, *both, box=box)
+    return replace(narrow, population=wide).joined(narrow)
 
 
 def share_sampling(whole: Floats) -> Triple:
@@ -244,9 +210,7 @@ def confusion_measures(confusion: Floats, variance: float) -> dict[str, Estimate
     Parameters
     ----------
     confusion : ndarray of shape (n_classes, n_classes)
-        Noisy numbers of records, truth by prediction.
-    variance : float, >= 0
-        Of the independent noise of each.
+        Noisy numbers of records, truth by prediction; each has independent noise of `variance`.
 
     Returns
     -------
@@ -257,49 +221,28 @@ def confusion_measures(confusion: Floats, variance: float) -> dict[str, Estimate
     k = len(confusion)
     right = confusion.diagonal()
     of_truth, of_prediction = confusion.sum(axis=1), confusion.sum(axis=0)
-    total, hits = confusion.sum(), right.sum()
     cells = np.maximum(confusion, 0.0)
 
-    def share(below: Floats) -> Estimate:
-        """Return the share of the diagonal in sums of k cells, among which it is."""
-        return ratio(
-            right,
-            below,
-            var_numerator=variance,
-            var_denominator=k * variance,
-            covariance=variance,
-            sampling=share_sampling(below),
-        )
+    def share(part: Floats, whole: Floats, n: int) -> Estimate:
+        """Return the share of a sum of n cells in one of k n cells, among which they are."""
+        noise = (n * variance, n * k * variance, n * variance)
+        return ratio(part, whole, noise, share_sampling(whole))
 
-    accuracy = ratio(
-        hits,
-        total,
-        var_numerator=k * variance,
-        var_denominator=k * k * variance,
-        covariance=k * variance,
-        sampling=share_sampling(total),
-    )
-    recall = share(of_truth)
-    precision = share(of_prediction)
+    recall = share(right, of_truth, 1)
     # 2 right / (row + column): the cell on the diagonal counts twice below, 2k - 2 others once
+    twice = 2 * cells.diagonal() + cells.sum(axis=0) + cells.sum(axis=1)
     f1 = ratio(
         2 * right,
         of_truth + of_prediction,
-        var_numerator=4 * variance,
-        var_denominator=(4 + 2 * k - 2) * variance,
-        covariance=4 * variance,
-        sampling=(
-            4 * cells.diagonal(),
-            2 * cells.diagonal() + cells.sum(axis=0) + cells.sum(axis=1),
-            4 * cells.diagonal(),
-        ),
+        (4 * variance, (4 + 2 * k - 2) * variance, 4 * variance),
+        (4 * cells.diagonal(), twice, 4 * cells.diagonal()),
     )
     return {
-        "accuracy": accuracy,
+        "accuracy": share(right.sum(), confusion.sum(), k),
         "balanced_accuracy": mean_of(recall),
         "macro_f1": _macro_f1(confusion, f1.value, variance),
         "kappa": _kappa(confusion, variance),
-        "precision": precision,
+        "precision": share(right, of_prediction, 1),
         "recall": recall,
         "f1": f1,
     }
@@ -334,16 +277,8 @@ def _kappa(confusion: Floats, variance: float) -> Estimate:
         top, bottom, both = ((by * slope).sum() for slope in slopes)
         return top, bottom, both
 
-    var_numerator, var_denominator, covariance = moved(variance)
-    return ratio(
-        total * hits - chance,
-        below,
-        var_numerator=var_numerator,
-        var_denominator=var_denominator,
-        covariance=covariance,
-        sampling=moved(np.maximum(confusion, 0.0)),
-        box=(-1.0, 1.0),
-    )
+    sampling = moved(np.maximum(confusion, 0.0))
+    return ratio(total * hits - chance, below, moved(variance), sampling, (-1.0, 1.0))
 
 
 # From a score histogram ---------------------------------------------------------------------------
@@ -351,18 +286,11 @@ def _kappa(confusion: Floats, variance: float) -> Estimate:
 
 @dataclass(frozen=True)
 class ScoreHistogram:
-    """Noisy numbers of records by score, of those of a class and of all others.
-
-    Parameters
-    ----------
-    others, members : ndarray of shape (n_bins,)
-    cov_others, cov_members : ndarray of shape (n_bins, n_bins)
-        Covariance of their noise; the two are independent.
-    """
+    """Noisy numbers of records by score bin, of those of a class and of all others."""
 
     others: Floats
     members: Floats
-    cov_others: Floats
+    cov_others: Floats  # of the noise, which is independent of that of the members
     cov_members: Floats
 
 
@@ -371,21 +299,8 @@ def consistent(
 ) -> tuple[Floats, Floats]:
     """Bring noisy counts and noisy totals of equal runs of them into one estimate.
 
-    Parameters
-    ----------
-    counts : ndarray of shape (n_bins,)
-    variance : float, >= 0
-        Of the noise of each count.
-    totals : ndarray of shape (n_runs,)
-        Of ``n_bins / n_runs`` counts that follow each other.
-    total_variance : float, >= 0
-        Of the independent noise of each total.
-
-    Returns
-    -------
-    counts : ndarray of shape (n_bins,)
-        With the smallest variance among unbiased ones.
-    covariance : ndarray of shape (n_bins, n_bins)
+    Each of the `totals` is of equally many counts that follow each other. Returned are the counts
+    with the smallest variance among unbiased ones, and their covariance.
     """
     length = len(counts) // len(totals)
     runs = counts.reshape(len(totals), length)
@@ -448,74 +363,61 @@ def _pairs_area(scores: ScoreHistogram, slope: float) -> Estimate:
     # densities are no straight lines: what they add is taken to be uncertain by a third of itself
     added = _STRAIGHT * (members[1:] @ others[:-1] - members[:-1] @ others[1:])
     chance += float(added / 3) ** 2
-    var_numerator, var_denominator, covariance = moved(scores.cov_others, scores.cov_members)
-    return ratio(
-        members @ below,
-        n_others * n_members,
-        var_numerator=var_numerator + chance,
-        var_denominator=var_denominator,
-        covariance=covariance,
-        sampling=moved(*(np.diag(part) for part in counts)),
-    )
+    of_right, of_all, both = moved(scores.cov_others, scores.cov_members)
+    noise, sampling = (of_right + chance, of_all, both), moved(*map(np.diag, counts))
+    return ratio(members @ below, n_others * n_members, noise, sampling)
 
 
 def probability_measures(scores: ScoreHistogram, probability: Floats) -> dict[str, Estimate]:
-    """Return log-loss and Brier score of a class against the rest; shape ().
-
-    Parameters
-    ----------
-    scores : ScoreHistogram
-    probability : ndarray of shape (n_bins,)
-        What a record in each bin is told to be.
-    """
+    """Return log-loss and Brier score of a class against the rest; shape ()."""
     return {
-        "log_loss": _mean_loss(scores, -np.log(1 - probability), -np.log(probability)),
-        "brier": _mean_loss(scores, probability**2, (1 - probability) ** 2),
+        "log_loss": _binary_loss(scores, -np.log(1 - probability), -np.log(probability)),
+        "brier": _binary_loss(scores, probability**2, (1 - probability) ** 2),
     }
 
 
-def _mean_loss(scores: ScoreHistogram, of_others: Floats, of_members: Floats) -> Estimate:
-    """Return the mean over records of a loss that depends on bin and class."""
-    ones = np.ones(len(of_others))
-    parts = ((scores.cov_others, of_others), (scores.cov_members, of_members))
-    cells = np.maximum(np.concatenate([scores.others, scores.members]), 0.0)
-    losses = np.concatenate([of_others, of_members])
-    return ratio(
-        scores.others @ of_others + scores.members @ of_members,
-        scores.others.sum() + scores.members.sum(),
-        var_numerator=sum(loss @ cov @ loss for cov, loss in parts),
-        var_denominator=sum(ones @ cov @ ones for cov, _ in parts),
-        covariance=sum(loss @ cov @ ones for cov, loss in parts),
-        sampling=(cells @ losses**2, cells.sum(), cells @ losses),
-        box=(0.0, float(max(of_others.max(), of_members.max()))),
-    )
-
-
-def multiclass_log_loss(heads: list[ScoreHistogram], probability: Floats) -> Estimate:
+def multiclass_log_loss(heads: Sequence[ScoreHistogram], probability: Floats) -> Estimate:
     """Return the mean of minus the log of the probability of the true class; shape ()."""
     loss = -np.log(probability)
-    ones = np.ones(len(loss))
-    cells = np.maximum(sum(head.members for head in heads), 0.0)
+    parts = [(head.members, head.cov_members, loss) for head in heads]
+    return _mean_loss(parts, np.maximum(sum(head.members for head in heads), 0.0), loss)
+
+
+def _binary_loss(scores: ScoreHistogram, of_others: Floats, of_members: Floats) -> Estimate:
+    parts = (
+        (scores.others, scores.cov_others, of_others),
+        (scores.members, scores.cov_members, of_members),
+    )
+    cells = np.maximum(np.concatenate([scores.others, scores.members]), 0.0)
+    return _mean_loss(parts, cells, np.concatenate([of_others, of_members]))
+
+
+def _mean_loss(
+    parts: Sequence[tuple[Floats, Floats, Floats]], cells: Floats, losses: Floats
+) -> Estimate:
+    """Return the mean over records of a loss, from counts, their covariance and losses of bins.
+
+    `cells` and their `losses` are what the sample is taken to be.
+    """
+    ones = np.ones(len(parts[0][0]))
+    noise = (
+        sum(loss @ cov @ loss for _, cov, loss in parts),
+        sum(ones @ cov @ ones for _, cov, _ in parts),
+        sum(loss @ cov @ ones for _, cov, loss in parts),
+    )
     return ratio(
-        np.asarray(sum(head.members @ loss for head in heads)),
-        np.asarray(sum(head.members.sum() for head in heads)),
-        var_numerator=sum(loss @ head.cov_members @ loss for head in heads),
-        var_denominator=sum(ones @ head.cov_members @ ones for head in heads),
-        covariance=sum(loss @ head.cov_members @ ones for head in heads),
-        sampling=(cells @ loss**2, cells.sum(), cells @ loss),
-        box=(0.0, float(loss.max())),
+        np.asarray(sum(counts @ loss for counts, _, loss in parts)),
+        np.asarray(sum(counts.sum() for counts, _, _ in parts)),
+        noise,
+        (cells @ losses**2, cells.sum(), cells @ losses),
+        (0.0, float(losses.max())),
     )
 
 
 def roc_curve(scores: ScoreHistogram) -> tuple[Floats, Estimate]:
-    """Return the ROC curve at the walls between bins.
+    """Return the ROC curve at the edges of bins: false and true positive rates, of n_bins + 1.
 
-    Returns
-    -------
-    false_positive_rate : ndarray of shape (n_bins + 1,)
-        From 0 to 1, never falling.
-    true_positive_rate : Estimate of shape (n_bins + 1,)
-        The value never falls; the interval is that of each point by itself.
+    Rates never fall; the interval is that of each point by itself.
     """
     false_rate = _tail_shares(scores.others, scores.cov_others)
     true_rate = _tail_shares(scores.members, scores.cov_members)
@@ -528,44 +430,33 @@ def _tail_shares(counts: Floats, covariance: Floats) -> Estimate:
     n = len(counts)
     tails = np.tril(np.ones((n + 1, n)), -1)[:, ::-1]
     ones = np.ones(n)
-    return ratio(
-        tails @ counts,
-        counts.sum() * np.ones(n + 1),
-        var_numerator=np.einsum("ib,bc,ic->i", tails, covariance, tails, optimize=True),
-        var_denominator=ones @ covariance @ ones,
-        covariance=tails @ covariance @ ones,
-        sampling=share_sampling(counts.sum()),
+    noise = (
+        np.einsum("ib,bc,ic->i", tails, covariance, tails, optimize=True),
+        ones @ covariance @ ones,
+        tails @ covariance @ ones,
     )
+    whole = counts.sum()
+    return ratio(tails @ counts, whole * np.ones(n + 1), noise, share_sampling(whole))
 
 
 def calibration(scores: ScoreHistogram, probability: Floats) -> tuple[Floats, Estimate]:
     """Return what was predicted and how often it came true, in at most ten groups of scores.
 
-    Returns
-    -------
-    predicted : ndarray of shape (n_groups,)
-        Mean probability of the group's bins, weighted by noisy counts; within the group's walls.
-    observed : Estimate of shape (n_groups,)
-        Share of members.
+    The prediction is the mean probability of the group's bins, weighted by noisy counts and within
+    the group's ends; what came true is the share of members.
     """
     n = len(probability)
-    walls = np.linspace(0, n, min(GROUPS, n) + 1).astype(int)
-    groups = np.zeros((len(walls) - 1, n))
-    for group, (first, last) in enumerate(pairwise(walls)):
+    edges = np.linspace(0, n, min(GROUPS, n) + 1).astype(int)
+    groups = np.zeros((len(edges) - 1, n))
+    for group, (first, last) in enumerate(pairwise(edges)):
         groups[group, first:last] = 1.0
     both = np.maximum(scores.others + scores.members, 0.0) + 1e-9
     predicted = (groups @ (both * probability)) / (groups @ both)
     var_members = np.einsum("gb,bc,gc->g", groups, scores.cov_members, groups, optimize=True)
     var_others = np.einsum("gb,bc,gc->g", groups, scores.cov_others, groups, optimize=True)
-    observed = ratio(
-        groups @ scores.members,
-        groups @ (scores.members + scores.others),
-        var_numerator=var_members,
-        var_denominator=var_members + var_others,
-        covariance=var_members,
-        sampling=share_sampling(groups @ (scores.members + scores.others)),
-    )
-    return predicted, observed
+    noise = (var_members, var_members + var_others, var_members)
+    whole = groups @ (scores.members + scores.others)
+    return predicted, ratio(groups @ scores.members, whole, noise, share_sampling(whole))
 
 
 # Of a regression ----------------------------------------------------------------------------------
@@ -574,37 +465,24 @@ def calibration(scores: ScoreHistogram, probability: Floats) -> tuple[Floats, Es
 def regression_measures(
     sums: Floats, variance: float, bound: float, half_range: float
 ) -> dict[str, Estimate]:
-    """Return measures of clipped residuals.
+    """Return ``bias``, ``mae``, ``rmse`` in data units, and ``r2``, at least -1; of shape ().
 
     Parameters
     ----------
     sums : ndarray of shape (6,)
         Noisy sums of 1, ``r``, ``|r|``, ``r**2``, ``y`` and ``y**2``, with ``r`` the clipped
-        residual over `bound` and ``y`` the target on the grid, both in ``[-1, 1]``.
-    variance : float, >= 0
-        Of the independent noise of each.
+        residual over `bound` and ``y`` the target on the grid, both in ``[-1, 1]``. Each has
+        independent noise of `variance`.
     bound, half_range : float, data units
         Of a residual, and of the target's box.
-
-    Returns
-    -------
-    dict
-        ``bias``, ``mae``, ``rmse`` in data units, and ``r2``, at least -1; each of shape ().
     """
     n, residual, absolute, squared, y, y_squared = map(np.asarray, sums)
     size, square_sum = np.maximum(n, 1.0), np.maximum(squared, 0.0)
 
     def mean(total: Floats, of_squares: Floats, least: float = 0.0) -> Estimate:
         """Return a mean from a sum and, for the sample, the sum of squares."""
-        sampling = (of_squares, size, total)
-        return ratio(
-            total,
-            n,
-            var_numerator=variance,
-            var_denominator=variance,
-            sampling=sampling,
-            box=(least, 1.0),
-        )
+        noise, sampling = (variance, variance, 0.0), (of_squares, size, total)
+        return ratio(total, n, noise, sampling, (least, 1.0))
 
     fourth = _kurtosis(absolute / size, square_sum / size) * square_sum**2 / size
     square = mean(squared, fourth)
@@ -612,14 +490,12 @@ def regression_measures(
     # large by the variance
     per = (bound / half_range) ** 2
     spread = n * y_squared - y**2 + variance
-    unexplained = ratio(
-        per * n * squared,
-        spread,
-        var_numerator=variance * per**2 * (n**2 + squared**2),
-        var_denominator=variance * (y_squared**2 + n**2 + 4 * y**2),
-        covariance=variance * per * squared * y_squared,
-        box=(0.0, 2.0),
+    noise = (
+        variance * per**2 * (n**2 + squared**2),
+        variance * (y_squared**2 + n**2 + 4 * y**2),
+        variance * per * squared * y_squared,
     )
+    unexplained = ratio(per * n * squared, spread, noise, box=(0.0, 2.0))
     of_residuals = np.maximum(fourth / square_sum**2 - 1 / size, 0.0) if square_sum > 0 else 0.0
     # relative variances; that both sums hold the residuals makes the ratio steadier than this says
     unexplained = unexplained.sampled(

@@ -36,21 +36,8 @@ def empirical_bayes(
 
     Row j is ``factors[j] * theta_j`` plus noise; theta_j is Gaussian around zero with variance
     ``spreads[j] * tau**2`` in each of `n_dims` directions. The rows are averaged over tau on a
-    grid around `unit`, with a prior proportional to ``tau**prior_power`` on a log scale.
-
-    Parameters
-    ----------
-    sums : ndarray of shape (n_rows, n_features)
-        Each row lies in a subspace of `n_dims` dimensions.
-    n_dims : int, >= 0
-    factors, spreads : ndarray of shape (n_rows,), > 0
-    noise_std : float, > 0
-    unit : float, > 0
-    prior_power : float
-
-    Returns
-    -------
-    ndarray of shape (n_rows, n_features)
+    grid around `unit`, with a prior proportional to ``tau**prior_power`` on a log scale. Rows are
+    those of `sums`; each lies in a subspace of `n_dims` dimensions.
     """
     if n_dims <= 0:
         return sums

@@ -200,9 +200,9 @@ def test_all_models_have_one_delta() -> None:
     [
         ({"combine": "mean"}, "combine must be one of"),
         ({"weights": "big"}, "weights must be 'equal', 'sizes'"),
-        ({"weights": [1, 2]}, "weights must be 3 numbers"),
-        ({"weights": [0, 0, 0]}, "weights must be 3 numbers"),
-        ({"weights": [1, 2, -1]}, "weights must be 3 numbers"),
+        ({"weights": [1, 2]}, "weights must be 'equal', 'sizes' or 3 numbers"),
+        ({"weights": [0, 0, 0]}, "weights must be 'equal', 'sizes' or 3 numbers"),
+        ({"weights": [1, 2, -1]}, "weights must be 'equal', 'sizes' or 3 numbers"),
         ({"nominal_n": [10]}, "nominal_n must be one for each of 3 silos"),
         ({"ledgers": "file.db"}, "ledgers must be one for each of 3 silos"),
         ({"costs": [[1]]}, "costs must be 2 rows"),

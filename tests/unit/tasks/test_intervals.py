@@ -1,4 +1,4 @@
-"""Intervals of noisy ratios: exact coverage, counts within their noise, and what the walls do."""
+"""Intervals of noisy ratios: exact coverage, counts within their noise, and what the box does."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_count_that_is_not_above_its_noise_gives_the_whole_box(
 def test_a_count_far_below_zero_is_no_knowledge(size: float) -> None:
     # of a report: noisy sizes of -3,946 +- 2,999 beside centres known to a hundredth of the box
     assert one(900.0, size, sum_std=40.0, count_std=1530.0) == (-1, 1)
-    low, high = fieller(np.array([3e5]), np.array([size]), 40.0**2, 1530.0**2, walls=(0.0, 5.0))
+    low, high = fieller(np.array([3e5]), np.array([size]), 40.0**2, 1530.0**2, box=(0.0, 5.0))
     assert (low[0], high[0]) == (0, 5)
 
 

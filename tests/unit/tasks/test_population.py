@@ -31,7 +31,7 @@ def test_variances_of_noise_and_sampling_add_up() -> None:
     )
     assert (high - low) / 2 == pytest.approx(1.96 * 5.0)
     low, high = population_interval(
-        np.array([0.5]), np.array([0.4]), np.array([0.6]), 1.0, walls=(0.0, 1.0)
+        np.array([0.5]), np.array([0.4]), np.array([0.6]), 1.0, box=(0.0, 1.0)
     )
     assert (low, high) == (0.0, 1.0)
 

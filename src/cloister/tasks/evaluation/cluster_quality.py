@@ -228,8 +228,8 @@ class ClusterQuality(Gaussian):
         std, cell_std = (float(v) for v in tables["noise"])
         sizes, distances, squares = tables["moments"].T
         k, v = len(sizes), std**2
-        nicv = scores.ratio(squares.sum(), sizes.sum(), var_numerator=k * v, var_denominator=k * v)
-        mean_distance = scores.ratio(distances, sizes, var_numerator=v, var_denominator=v)
+        nicv = scores.ratio(squares.sum(), sizes.sum(), (k * v, k * v, 0.0))
+        mean_distance = scores.ratio(distances, sizes, (v, v, 0.0))
         measures = {
             "nicv": scores.scaled(nicv, reach**2),
             "davies_bouldin": self._davies_bouldin(
@@ -249,13 +249,8 @@ class ClusterQuality(Gaussian):
     def _silhouette(self, cells: Floats, variance: float) -> scores.Estimate:
         """Return the mean over bins, each of which stands for its middle."""
         middles = (np.arange(self.n_bins) + 0.5) / self.n_bins
-        return scores.ratio(
-            cells @ middles,
-            cells.sum(axis=-1),
-            var_numerator=variance * (middles**2).sum(),
-            var_denominator=variance * self.n_bins,
-            covariance=variance * middles.sum(),
-        )
+        noise = variance * (middles**2).sum(), variance * self.n_bins, variance * middles.sum()
+        return scores.ratio(cells @ middles, cells.sum(axis=-1), noise)
 
     def _davies_bouldin(
         self, distance: scores.Estimate, seen: NDArray[np.bool_]

@@ -246,10 +246,9 @@ def _mean(sums: Floats, n: float, squares: Floats, var_sum: float, var_count: fl
     return ratio(
         sums,
         np.asarray(n),
-        var_numerator=var_sum,
-        var_denominator=var_count,
-        sampling=(np.maximum(squares, least), size, sums),
-        box=box,
+        (var_sum, var_count, 0.0),
+        (np.maximum(squares, least), size, sums),
+        box,
     )
 
 
@@ -263,10 +262,7 @@ def _variance(n: float, first: Floats, second: Floats, noise: float) -> Estimate
     return ratio(
         n * second - first**2 + noise / 2,
         np.asarray(n * abs(n) - noise),  # below 0 with n, so that no interval is believed
-        var_numerator=noise * (slope**2 + n**2 / 4 + 4 * first**2),
-        var_denominator=noise * 4 * n**2,
-        covariance=noise * 2 * n * slope,
-        box=(0.0, 1.0),
+        (noise * (slope**2 + n**2 / 4 + 4 * first**2), noise * 4 * n**2, noise * 2 * n * slope),
     )
 
 
@@ -281,9 +277,11 @@ def _covariance(products: Floats, var_square: float, var_product: float) -> Esti
     return ratio(
         n * second - np.outer(first, first) + same * var_product,
         np.asarray(n * abs(n) - var_square),  # below 0 with n, as above
-        var_numerator=n**2 * of_second + second**2 * var_square + moved * var_product,
-        var_denominator=4 * n**2 * var_square,
-        covariance=2 * n * second * var_square,
+        (
+            n**2 * of_second + second**2 * var_square + moved * var_product,
+            4 * n**2 * var_square,
+            2 * n * second * var_square,
+        ),
         box=(-1.0, 1.0),
     )
 

@@ -18,29 +18,30 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import isqrt, sqrt
+from math import inf, isqrt, sqrt
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cloister.declared import AtLeastZero, PartBelowOne, Positive, Range, Share, Whole, declared
 from cloister.display import Curve, Display, Heatmap
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.privacy.budget import Budget
-from cloister.privacy.calibration import gaussian_noise_multiplier, sampled_noise_multiplier
+from cloister.privacy.calibration import sampled_noise_multiplier
 from cloister.task import (
     INTERVAL_95,
     Block,
     Floats,
+    Gaussian,
     GridState,
     Integers,
-    Mechanism,
-    Profile,
     PublicColumn,
     PublicFacts,
     Records,
     Released,
+    Results,
     State,
 )
 from cloister.tasks.columns import Encoding, categories_of, codes, position
@@ -82,29 +83,22 @@ class _Model:
 
 
 @declared
-class _Averaging(ABC):
+class _Averaging(Gaussian, ABC):
     """Rounds of noised sums of bounded updates, and the server's step.
 
     Parameters
     ----------
+    clients : str
+        What a privacy unit is: "row", "silo" or a column; see :class:`~cloister.task.ByUnit`.
     n_clients : int, >= 1
         Public number of units in all silos together: with `rate`, the denominator of the mean.
-    clip : float, > 0
-        The longest update, in the units of the parameters.
-    clients : str
-        What a unit is: "row", "silo" or a column; see :class:`~cloister.task.ByClient`.
-    rate : float in (0, 1]
-        Probability with which a unit takes part in a round, by a secret coin of its silo.
     noise_multiplier : float
         Found by ``design`` where `rate` is below 1.
-    growth : float, > 0
-        Share of the budget of each of the last rounds over that of each of the first. The shares of
-        all rounds sum to 1 in any case.
-    server_rate : float, > 0
-        How far the model follows the mean update.
     trust : {"sum", "local"}
         "local": each silo is one unit, its own noise hides which records of all possible ones it
         has, and all of that noise is in the result. For comparison: it needs very many silos.
+
+    Others are options, in the units of the model's parameters.
 
     Notes
     -----
@@ -112,10 +106,6 @@ class _Averaging(ABC):
     ``NORM**2``. Where trust is local, units are known, and one update may become any other:
     ``(2 * NORM)**2``. docs/proofs/fedavg.md.
     """
-
-    private: ClassVar[bool] = True
-    profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
-    mechanism: ClassVar[Mechanism] = "gaussian"
 
     @declared
     class Options:
@@ -249,11 +239,11 @@ class _Averaging(ABC):
         """What a lattice step of the sum is worth in the mean update."""
         return self.clip / NORM / (self.rate * self.n_clients)
 
-    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
+    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
         """Return the half-width of the 95 % noise interval of the last mean update."""
         return {"half_width": np.array([INTERVAL_95["gaussian"] * noise_std * self._unit])}
 
-    def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
+    def results(self, state: GridState, grid: Grid) -> Results:
         """Return the model and what is known of its noise.
 
         Returns
@@ -267,7 +257,7 @@ class _Averaging(ABC):
         known = written(read(_Model, state, self.frac_bits))
         return {name: value for name, value in known.items() if name != "velocity"}
 
-    def _curve(self, results: Mapping[str, Floats]) -> Curve:
+    def _curve(self, results: Results) -> Curve:
         lengths, noise = results["lengths"], results["noise_lengths"]
         return Curve(
             "Length of the mean update",
@@ -277,7 +267,7 @@ class _Averaging(ABC):
             lengths + noise,
             axes=("round", "length"),
             note="The band is what noise alone has on average. A round whose update is no longer "
-            "than that has taught the model little.",
+            "than that has hardly moved the model.",
         )
 
     def describe(self) -> str:
@@ -314,12 +304,6 @@ class _Trained(_Averaging):
         Categories of each column of the schema; 0 for numbers.
     client_column : int
         The column that names units; -1 if they are rows or silos.
-    hidden : int, >= 0
-        Hidden units; 0 for a linear model.
-    local_steps : int, >= 1
-        Steps of gradient descent over all records of a unit, in a round.
-    public_seed : int
-        Of the hidden layer's start.
     """
 
     @declared
@@ -382,10 +366,9 @@ class _Trained(_Averaging):
             noise_multiplier=float(options.rate < 1),  # until it is searched for
             **cls._of_target(facts.columns, target),
         )
-        if options.rounds is None and facts.budget is not None:
-            sigma = gaussian_noise_multiplier(facts.budget.epsilon, facts.budget.delta)
-            if sigma * sqrt(task.n_parameters) < _MUCH_NOISE * n_clients:
-                task = replace(task, rounds=_ROUNDS)
+        noise = (facts.noise_multiplier or inf) * sqrt(task.n_parameters)
+        if options.rounds is None and noise < _MUCH_NOISE * n_clients:
+            task = replace(task, rounds=_ROUNDS)
         return task.calibrated(facts.budget)
 
     @classmethod
@@ -438,12 +421,10 @@ class _Trained(_Averaging):
             return np.zeros(len(records), dtype=np.int32)
         return records[:, self.client_column]
 
-    def _outputs(self, results: Mapping[str, Floats], records: Records) -> Floats:
+    def _outputs(self, results: Results, records: Records) -> Floats:
         return self.network.predict(results["parameters"], self._inputs(records))
 
-    def displays(
-        self, results: Mapping[str, Floats], columns: tuple[str, ...]
-    ) -> tuple[Display, ...]:
+    def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return the coefficients of a linear model, and what each round added."""
         curve = self._curve(results)
         if self.hidden:
@@ -467,12 +448,7 @@ class _Trained(_Averaging):
 class FedAvg(_Trained):
     """Federated averaging of a classifier: logistic or softmax regression, or one hidden layer.
 
-    Parameters
-    ----------
-    classes : tuple of str, at least 2
-        Of the target, in the order of the schema.
-
-    Others are those that federated averaging has in general.
+    Its `classes` are those of the target, in the order of the schema.
     """
 
     name: ClassVar[str] = "fedavg"
@@ -502,7 +478,7 @@ class FedAvg(_Trained):
             return number[:, None].astype(np.float64)
         return np.eye(len(self.classes))[number]
 
-    def probabilities(self, results: Mapping[str, Floats], records: Records) -> Floats:
+    def probabilities(self, results: Results, records: Records) -> Floats:
         """Return the probability of each class; see :class:`~cloister.task.Classifier`."""
         found = self._outputs(results, records)
         return np.column_stack([1 - found, found]) if len(self.classes) == 2 else found
@@ -515,12 +491,7 @@ class FedAvg(_Trained):
 class FedAvgRegression(_Trained):
     """Federated averaging of a regression: linear, or with one hidden layer.
 
-    Parameters
-    ----------
-    low, high : float, data units
-        Public bounds of the target.
-
-    Others are those that federated averaging has in general.
+    It has the public bounds of the target, `low` and `high`, in data units.
     """
 
     name: ClassVar[str] = "fedavg-regression"
@@ -548,7 +519,7 @@ class FedAvgRegression(_Trained):
     def _wanted(self, records: Records) -> Floats:
         return from_grid(records[:, [self.target]].astype(np.int64), self.frac_bits)
 
-    def predict(self, results: Mapping[str, Floats], records: Records) -> Floats:
+    def predict(self, results: Results, records: Records) -> Floats:
         """Return the predicted target, data units; see :class:`~cloister.task.Regressor`."""
         found = self._outputs(results, records)[:, 0]
         return (self.low + self.high) / 2 + (self.high - self.low) / 2 * found
@@ -566,15 +537,7 @@ class ClientUpdates(_Averaging):
     :func:`~cloister.tasks.supervised.local_training.clipped`. It is not among ``TASKS``: no service
     runs it.
 
-    Parameters
-    ----------
-    length : int, >= 1
-        Number of parameters.
-    model : str
-        A digest of the model and its hyperparameters.
-
-    Others are those that federated averaging has in general. ``parameters`` are what is added to
-    the model that the silos start from.
+    Its result ``parameters`` is what is added to the model that the silos start from.
     """
 
     name: ClassVar[str] = "client-updates"
@@ -620,9 +583,7 @@ class ClientUpdates(_Averaging):
             )
         yield bounded(records.astype(np.int64))
 
-    def displays(
-        self, results: Mapping[str, Floats], columns: tuple[str, ...]
-    ) -> tuple[Display, ...]:
+    def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return what each round added."""
         return (self._curve(results),)
 
@@ -631,9 +592,9 @@ class ClientUpdates(_Averaging):
         return f"{super().describe()} What is trained is not in the plan: {self.model}."
 
 
-def _within(values: Floats) -> Floats:
+def _within(values: NDArray[np.floating[Any]]) -> Floats:
     """Return parameters within what the grid can hold."""
-    return np.clip(values, -_FARTHEST, _FARTHEST)
+    return np.asarray(np.clip(values, -_FARTHEST, _FARTHEST), dtype=np.float64)
 
 
 def _check_distinct(column: PublicColumn, frac_bits: int) -> None:

@@ -28,19 +28,18 @@ from cloister.declared import Positive, Range, Share, declared
 from cloister.display import Bars, Display, Measured, Table
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
-from cloister.privacy.calibration import gaussian_noise_multiplier
 from cloister.task import (
     FINE,
     INTERVAL_95,
     Block,
     Floats,
+    Gaussian,
     GridState,
     Integers,
-    Mechanism,
-    Profile,
     PublicFacts,
     Records,
     Released,
+    Results,
     State,
 )
 from cloister.tasks.columns import categories_of, codes, position
@@ -89,7 +88,7 @@ class _Leaves:
 
 
 @declared
-class RandomForest:
+class RandomForest(Gaussian):
     """A classifier of public trees on few columns each, with noisy sums in their leaves.
 
     Parameters
@@ -111,9 +110,6 @@ class RandomForest:
     """
 
     name: ClassVar[str] = "forest"
-    private: ClassVar[bool] = True
-    profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
-    mechanism: ClassVar[Mechanism] = "gaussian"
 
     example: ClassVar[Example] = Example(
         MIXED, {"target": "smokes", "kind": "boosted", "n_trees": 3, "depth": 3}
@@ -167,10 +163,8 @@ class RandomForest:
         whole budget. They are as deep as leaves of equal size stand out of their noise, on one
         column, or on two where there are enough records.
         """
-        budget = facts.budget
         classes = categories_of(facts.columns, options.target)
-        noise = gaussian_noise_multiplier(budget.epsilon, budget.delta) if budget else 1.0
-        clear = facts.nominal_n / noise
+        clear = facts.nominal_n / (facts.noise_multiplier or 1.0)
         kind = options.kind or ("boosted" if clear >= _ENOUGH else "random")
         faint = kind == "random" and clear < _FAINT
         n_trees = options.n_trees or _TREES["faint" if faint else kind]
@@ -302,7 +296,7 @@ class RandomForest:
             leaves[t, :, -1] /= self._curvature
         return written(_Leaves(leaves, released["leaves"].noise_std / _ONE))
 
-    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
+    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
         """Return the half-widths of the 95 % noise intervals of leaves and class sizes."""
         noise = noise_std / _ONE
         return {
@@ -326,7 +320,7 @@ class RandomForest:
 
     # The model ------------------------------------------------------------------------------------
 
-    def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
+    def results(self, state: GridState, grid: Grid) -> Results:
         """Return the forest with its noise intervals.
 
         Returns
@@ -349,7 +343,7 @@ class RandomForest:
             "importance": self._importance(leaves, noise),
         }
 
-    def probabilities(self, results: Mapping[str, Floats], records: Records) -> Floats:
+    def probabilities(self, results: Results, records: Records) -> Floats:
         """Return the probability of each class; shape (n_samples, n_classes)."""
         coded = coded_columns(records, self.levels, self.bins, self.frac_bits)
         leaves = np.asarray(results["leaves"])
@@ -458,9 +452,7 @@ class RandomForest:
         total = found.sum()
         return found / total if total > 0 else found
 
-    def displays(
-        self, results: Mapping[str, Floats], columns: tuple[str, ...]
-    ) -> tuple[Display, ...]:
+    def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return class sizes and the columns that say most."""
         importance = results["importance"]
         order = [int(j) for j in np.argsort(-importance, kind="stable") if j != self.target][:20]

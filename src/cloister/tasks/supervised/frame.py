@@ -19,9 +19,7 @@ import numpy as np
 from cloister.declared import Range
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import from_grid
-from cloister.privacy.budget import Budget
-from cloister.privacy.calibration import gaussian_noise_multiplier
-from cloister.task import Block, Floats, Integers, Records, Released
+from cloister.task import Block, Floats, Integers, PublicFacts, Records, Released
 from cloister.tasks.columns import Encoding, codes
 from cloister.tasks.moments import PRODUCT, SQUARE, n_products, unpack_products
 from cloister.tasks.supervised.least_squares import EDGES
@@ -540,12 +538,9 @@ def solve(
     return mean, covariance
 
 
-def noise_of_mean(width: int, budget: Budget | None, nominal_n: int) -> float:
+def noise_of_mean(width: int, facts: PublicFacts) -> float:
     """Return the norm of the noise that the whole budget leaves in a mean of rows of length 1."""
-    if budget is None:
-        return 0.0
-    multiplier = gaussian_noise_multiplier(budget.epsilon, budget.delta)
-    return sqrt(width) * multiplier / nominal_n
+    return sqrt(width) * (facts.noise_multiplier or 0.0) / facts.nominal_n
 
 
 def usual_square(levels: Sequence[int]) -> float:
@@ -565,6 +560,12 @@ def row_length(levels: Sequence[int], relative_noise: float) -> float:
 def edge_at(place: int) -> float:
     """Return the upper end of a class of sizes, whatever number is given for it."""
     return float(EDGES[min(max(place, 0), len(EDGES) - 1)])
+
+
+def sizes_block(name: str, weight: float, kinds: int = 1) -> Block:
+    """Return the block of numbers of records by the class of their size, of each of some kinds."""
+    one, shape = 1 << SUM_BITS, (kinds, len(EDGES)) if kinds > 1 else (len(EDGES),)
+    return Block(name, shape, kinds * one, kinds * one**2, weight)
 
 
 def count_sizes(sizes: Floats) -> Integers:

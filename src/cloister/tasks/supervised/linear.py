@@ -30,19 +30,20 @@ from cloister.task import (
     INTERVAL_95,
     Block,
     Floats,
+    Gaussian,
     GridState,
     Integers,
-    Mechanism,
-    Profile,
     PublicFacts,
     Records,
     Released,
+    Results,
     State,
 )
 from cloister.tasks.columns import Encoding, position
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.moments import n_products, symmetric
 from cloister.tasks.options import Target, made
+from cloister.tasks.scores import Estimate
 from cloister.tasks.state import read, written
 from cloister.tasks.supervised.contrasts import (
     Reference,
@@ -54,7 +55,6 @@ from cloister.tasks.supervised.contrasts import (
     to_reference,
 )
 from cloister.tasks.supervised.frame import (
-    SUM_BITS,
     Clip,
     Frame,
     Placed,
@@ -64,10 +64,10 @@ from cloister.tasks.supervised.frame import (
     edge_at,
     noise_of_mean,
     noisy_counts,
+    sizes_block,
     usual_square,
 )
 from cloister.tasks.supervised.least_squares import (
-    EDGES,
     NO_SHRINKAGE,
     SPREAD,
     Curvature,
@@ -128,15 +128,13 @@ class _Known:
 
 
 @declared
-class Linear:
+class Linear(Gaussian):
     """Least squares with a ridge, from a first model and one step from it.
 
     Parameters
     ----------
-    n_features : int
-        Columns, the target among them.
-    target : int
-        A column of numbers.
+    n_features, target : int
+        Columns, and which of them is the target.
     levels : tuple of int
         Of each column: 0 for numbers, else the number of categories.
     names : tuple of str
@@ -148,15 +146,14 @@ class Linear:
         that the first model is made from, in parts of what half of the rows have at most. The step
         after it takes whole rows.
     alpha : float, >= 0
-        Of the squared norm of the coefficients, the intercept left out, where numbers are scaled to
-        ``[-1, 1]`` by their public bounds.
+        Of the squared norm of the coefficients, the intercept left out.
     shrinkage : bool
-        Whether weights that drown in noise are drawn toward 0. Without noise it changes nothing.
+        Without noise it changes nothing.
     sandwich : bool
         Whether population intervals are from products of gradients [W80]_, which hold whatever the
         variance of residuals depends on; else residuals are taken to have one variance.
     reference : tuple of int
-        Of each column: the category that others are compared with in the report.
+        Code of each column's category that others are compared with in the report.
 
     Notes
     -----
@@ -168,9 +165,6 @@ class Linear:
     """
 
     name: ClassVar[str] = "linear"
-    private: ClassVar[bool] = True
-    profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
-    mechanism: ClassVar[Mechanism] = "gaussian"
     rounds: ClassVar[int] = 6
 
     example: ClassVar[Example] = Example(MIXED, {"target": "weight"})
@@ -220,7 +214,7 @@ class Linear:
         clip = options.clip
         if clip is None:
             width = Encoding(levels, facts.frac_bits).width
-            noise = noise_of_mean(width, facts.budget, facts.nominal_n)
+            noise = noise_of_mean(width, facts)
             stretch = max(_TYPICAL * _NOISY / max(noise, 1e-12), _SHORTEST)
             clip = min(sqrt(stretch * usual_square(levels)), _LONG)
         return made(
@@ -308,18 +302,16 @@ class Linear:
 
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return counts of bins, twice; lengths; products; sizes; or a gradient and squares."""
-        one = 1 << SUM_BITS
         if t == 0:
             return (self._frame.places_block(self._share(PLACES_SHARE)),)
         if t == 1:
             return (self._frame.spreads_block(self._share(SPREADS_SHARE)),)
-        if t == 2:
-            shape = (2, len(EDGES))  # of rows and of targets: a record counts in each
-            return (Block("lengths", shape, 2 * one, 2 * one**2, self._share(LENGTHS_SHARE)),)
+        if t == 2:  # of rows and of targets
+            return (sizes_block("lengths", self._share(LENGTHS_SHARE), 2),)
         if t == 3:
             return (self._frame.products_block(self._share(PRODUCTS_SHARE)),)
         if t == 4:
-            return (Block("sizes", (len(EDGES),), one, one**2, self._share(SIZES_SHARE)),)
+            return (sizes_block("sizes", self._share(SIZES_SHARE)),)
         one = 1 << _SQUARE_BITS
         squares = Block("residual_square", (1,), one, one**2, self._share(SQUARES_SHARE))
         gradient = self._model.row_block(self._share(GRADIENT_SHARE))
@@ -528,11 +520,11 @@ class Linear:
         meat = symmetric(now.sandwich) * edge_at(now.sandwich_cut) ** 2
         return np.asarray(fit.inverse @ meat @ fit.inverse)
 
-    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
+    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
         """Return nothing: the half-widths depend on how far columns spread."""
         return {}
 
-    def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
+    def results(self, state: GridState, grid: Grid) -> Results:
         """Return the model with its 95 % intervals.
 
         Returns
@@ -557,9 +549,9 @@ class Linear:
         """
         now = self._read(state)
         fit, columns = self._last(now), now.columns.at(self._others)
-        low, high = self.low[self.target], self.high[self.target]
         offset = np.zeros(len(fit.weights))
-        offset[-1] = (high + low) / 2 + (high - low) / 2 * now.columns.centre[self._place]
+        offset[-1] = (self.high[self.target] + self.low[self.target]) / 2
+        offset[-1] += self._half_range * now.columns.centre[self._place]
         back = self._of_target(now, self._model.to_data(columns))
         around = back @ fit.around + offset
         drowned = self._curvature(now).drowned
@@ -574,7 +566,7 @@ class Linear:
         on_grid = self._of_target(now, self._model.to_grid(columns))
         return {
             **coefficient_results(values, *ends, np.diag(sampling)),
-            **{f"residual_std{end}": stds[[i]] for i, end in enumerate(("", "_low", "_high"))},
+            **Estimate(*stds).named("residual_std"),
             "around": around,
             "covariance": noise,
             "sampling_covariance": sampling,
@@ -584,32 +576,33 @@ class Linear:
 
     def _of_target(self, now: _Known, values: Floats) -> Floats:
         """Return what is in deviations of the target in its data units."""
-        half_range = (self.high[self.target] - self.low[self.target]) / 2
-        return np.asarray(values * half_range / now.columns.scale[self._place])
+        return np.asarray(values * self._half_range / now.columns.scale[self._place])
+
+    @property
+    def _half_range(self) -> float:
+        """Half the range of the target, data units."""
+        return (self.high[self.target] - self.low[self.target]) / 2
 
     @property
     def _widest(self) -> Floats:
         """From one end of the target to the other within a step of each column's grid."""
-        half_range = (self.high[self.target] - self.low[self.target]) / 2
-        return np.asarray(half_range * 2.0 ** (self.frac_bits + 1) / self._model.half_boxes)
+        return np.asarray(self._half_range * 2.0 ** (self.frac_bits + 1) / self._model.half_boxes)
 
     def _with_drowned(self, noise: Floats, drowned: NDArray[np.bool_]) -> Floats:
         """Return the covariance with what columns that drown may hide."""
         at = np.flatnonzero(drowned)
         noise[at, at] = (self._widest[at] / _Z) ** 2
         if len(at):
-            noise[-1, -1] += ((self.high[self.target] - self.low[self.target]) / 2 * 2 / _Z) ** 2
+            noise[-1, -1] += (2 * self._half_range / _Z) ** 2
         return noise
 
-    def predict(self, results: Mapping[str, Floats], records: Records) -> Floats:
+    def predict(self, results: Results, records: Records) -> Floats:
         """Return the predicted target of grid records; shape (n_samples,), data units."""
         coefficients = np.asarray(results["grid_coef"])[None]
         predicted: Floats = self._model.predict(coefficients, records)[:, 0]
         return predicted
 
-    def displays(
-        self, results: Mapping[str, Floats], columns: tuple[str, ...]
-    ) -> tuple[Display, ...]:
+    def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return the coefficients, and a picture of them per half box."""
         values = np.append(results["coef"], results["intercept"])
         noise, sampling = results["covariance"], results["sampling_covariance"]

@@ -33,13 +33,13 @@ from cloister.task import (
     INTERVAL_95,
     Block,
     Floats,
+    Gaussian,
     GridState,
     Integers,
-    Mechanism,
-    Profile,
     PublicFacts,
     Records,
     Released,
+    Results,
     State,
 )
 from cloister.tasks.columns import Encoding, categories_of, codes, position
@@ -59,7 +59,6 @@ from cloister.tasks.supervised.contrasts import (
     to_reference,
 )
 from cloister.tasks.supervised.frame import (
-    SUM_BITS,
     Clip,
     Frame,
     Placed,
@@ -70,6 +69,7 @@ from cloister.tasks.supervised.frame import (
     noise_of_mean,
     noisy_counts,
     row_length,
+    sizes_block,
     solve,
     usual_square,
 )
@@ -145,7 +145,7 @@ class _Known:
 
 
 @declared
-class Logistic:
+class Logistic(Gaussian):
     """Logistic regression, for two classes or more.
 
     Parameters
@@ -168,9 +168,6 @@ class Logistic:
     """
 
     name: ClassVar[str] = "logistic"
-    private: ClassVar[bool] = True
-    profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
-    mechanism: ClassVar[Mechanism] = "gaussian"
 
     example: ClassVar[Example] = Example(MIXED, {"target": "smokes"})
 
@@ -227,7 +224,7 @@ class Logistic:
         at = position(facts.columns, options.target)
         classes = categories_of(facts.columns, options.target)
         encoding = Encoding(facts.levels, facts.frac_bits, (at,))
-        noise = noise_of_mean(encoding.width, facts.budget, facts.nominal_n)
+        noise = noise_of_mean(encoding.width, facts)
         rounds = options.rounds or _usual_rounds(noise)
         length = row_length([facts.levels[j] for j in encoding.used], noise)
         clip = options.clip
@@ -349,7 +346,7 @@ class Logistic:
 
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return counts of columns; a gradient and products; a gradient; or sizes and curvature."""
-        frame, one = self._frame, 1 << SUM_BITS
+        frame = self._frame
         if t == 0:
             return (frame.places_block(PLACES_SHARE, len(self.classes)),)
         if t == 1:
@@ -363,7 +360,7 @@ class Logistic:
         if t == self._turn:
             share = 1 - PLACES_SHARE - SPREADS_SHARE - PRODUCTS_SHARE - EARLY_SHARE - WHOLE_SHARE
             share -= 0 if self._wide else CURVATURE_SHARE
-            blocks.append(Block("sizes", (len(EDGES),), one, one**2, share))
+            blocks.append(sizes_block("sizes", share))
         return tuple(blocks)
 
     def _curvature_share(self, t: int) -> float:
@@ -697,11 +694,11 @@ class Logistic:
         sizes = now.class_sizes
         return float(sizes.sum() / (len(sizes) * sizes.min()))
 
-    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
+    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
         """Return nothing: the half-widths depend on how far columns spread."""
         return {}
 
-    def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
+    def results(self, state: GridState, grid: Grid) -> Results:
         """Return the model with its 95 % intervals.
 
         Returns
@@ -742,9 +739,7 @@ class Logistic:
             **coefficient_results(values, values - half_width, values + half_width, variance),
         }
 
-    def odds_ratio(
-        self, results: Mapping[str, Floats], weights: Floats, output: int = 0
-    ) -> Between:
+    def odds_ratio(self, results: Results, weights: Floats, output: int = 0) -> Between:
         """Return what the odds of a class are multiplied by.
 
         Parameters
@@ -774,17 +769,15 @@ class Logistic:
         value, low, high, *far = (_exp(v) for v in (found.value, found.low, found.high, *ends))
         return Between(value, low, high, population=(far[0], far[1]))
 
-    def decision(self, results: Mapping[str, Floats], records: Records) -> Floats:
+    def decision(self, results: Results, records: Records) -> Floats:
         """Return the log-odds of each record; shape (n_samples, n_outputs)."""
         return self._frame.predict(np.asarray(results["grid_coef"]), records)
 
-    def probabilities(self, results: Mapping[str, Floats], records: Records) -> Floats:
+    def probabilities(self, results: Results, records: Records) -> Floats:
         """Return the probability of each class; shape (n_samples, n_classes)."""
         return self._predicted(self.decision(results, records).T).T
 
-    def displays(
-        self, results: Mapping[str, Floats], columns: tuple[str, ...]
-    ) -> tuple[Display, ...]:
+    def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return the coefficients, and a picture of the largest for half a column's box."""
         ends = ("", "_low", "_high")
         value, low, high = (
@@ -812,7 +805,7 @@ class Logistic:
             return (table, bars)
         return (table, self._odds_ratios(results), bars)
 
-    def _odds_ratios(self, results: Mapping[str, Floats]) -> Table:
+    def _odds_ratios(self, results: Results) -> Table:
         """Return the odds ratio of each column for one unit, or against its reference category."""
         matrix = to_reference(self._frame.used_levels, self._frame.of_used(self.reference))
         outputs = range(1) if self._outputs == 1 else range(1, self._outputs)

@@ -24,20 +24,18 @@ from cloister.declared import AtLeastZero, Positive, Range, WayOut, Whole, decla
 from cloister.display import Bars, Between, Display, Heatmap, Measured, Table
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
-from cloister.privacy.budget import Budget
-from cloister.privacy.calibration import gaussian_noise_multiplier
 from cloister.task import (
     INTERVAL_95,
     Block,
     Floats,
+    Gaussian,
     GridState,
     Integers,
-    Mechanism,
-    Profile,
     PublicColumn,
     PublicFacts,
     Records,
     Released,
+    Results,
     State,
 )
 from cloister.tasks.columns import categories_of, codes, position
@@ -85,7 +83,7 @@ class _Sums:
 
 
 @declared
-class NaiveBayes:
+class NaiveBayes(Gaussian):
     """Naive Bayes over categories, booleans and numbers, in one noisy sum.
 
     Parameters
@@ -119,9 +117,6 @@ class NaiveBayes:
     """
 
     name: ClassVar[str] = "naive-bayes"
-    private: ClassVar[bool] = True
-    profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
-    mechanism: ClassVar[Mechanism] = "gaussian"
     rounds: ClassVar[int] = 1
 
     example: ClassVar[Example] = Example(
@@ -193,7 +188,7 @@ class NaiveBayes:
         of_classes = sqrt(1 + sum(1 / max(c.levels, 2) for c in columns))
         total = of_classes + of_counts + sum(shares)
         bins = options.bins or _bins_for(
-            facts.nominal_n / len(classes), facts.budget, _importance("binned", 0) / total
+            facts.nominal_n / len(classes), facts.noise_multiplier, _importance("binned", 0) / total
         )
         cells = tuple(
             bins if kind == "binned" else c.levels * (kind == "table")
@@ -364,7 +359,7 @@ class NaiveBayes:
             return noise_std / (self.cells[j] * self.words[j]) * sqrt(1 - 1 / self.cells[j])
         return noise_std / self.words[j]
 
-    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
+    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
         """Return the 95 % half-width of a class size, and of a share in a class of equal size.
 
         Returns
@@ -383,7 +378,7 @@ class NaiveBayes:
 
     # The model ------------------------------------------------------------------------------------
 
-    def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
+    def results(self, state: GridState, grid: Grid) -> Results:
         """Return the model with its 95 % noise intervals.
 
         Returns
@@ -486,7 +481,7 @@ class NaiveBayes:
         low, high = (np.array([box[j] for j in columns]) for box in (self.low, self.high))
         return (low + high) / 2, (high - low) / 2
 
-    def probabilities(self, results: Mapping[str, Floats], records: Records) -> Floats:
+    def probabilities(self, results: Results, records: Records) -> Floats:
         """Return the probability of each class; see :class:`~cloister.task.Classifier`."""
         scores = np.tile(np.log(np.asarray(results["class_prior"])), (len(records), 1))
         for j, place in zip(self._tables, self._places, strict=True):
@@ -526,9 +521,7 @@ class NaiveBayes:
         for low, high in zip(starts, [*starts[1:], self.cells[j]], strict=True):
             yield f"{column} {edges[low]:.6g} to {edges[high]:.6g}"
 
-    def displays(
-        self, results: Mapping[str, Floats], columns: tuple[str, ...]
-    ) -> tuple[Display, ...]:
+    def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return the classes, what each column says of them, and the cells that say most."""
         shown: list[Display] = [self._class_table(results)]
         if self._tables:
@@ -550,7 +543,7 @@ class NaiveBayes:
             shown.append(self._count_display(results, columns))
         return tuple(shown)
 
-    def _class_table(self, results: Mapping[str, Floats]) -> Table:
+    def _class_table(self, results: Results) -> Table:
         names = ("", "_low", "_high", *ENDS)
         priors = zip(*(results[f"class_prior{end}"].tolist() for end in names), strict=True)
         sizes = zip(results["class_counts"], results["class_count_half_width"], strict=True)
@@ -560,7 +553,7 @@ class NaiveBayes:
         )
         return Table("Classes", ("class", "records", "share"), rows, _NOTE)
 
-    def _count_display(self, results: Mapping[str, Floats], columns: tuple[str, ...]) -> Heatmap:
+    def _count_display(self, results: Results, columns: tuple[str, ...]) -> Heatmap:
         logs = results["log_words"]
         weight = np.exp(logs) * np.abs(logs - logs.mean(axis=0))
         first = np.argsort(-weight.sum(axis=0), kind="stable")[:_SHOWN]
@@ -575,9 +568,7 @@ class NaiveBayes:
             note=_NOTE,
         )
 
-    def _table_displays(
-        self, results: Mapping[str, Floats], columns: tuple[str, ...]
-    ) -> list[Display]:
+    def _table_displays(self, results: Results, columns: tuple[str, ...]) -> list[Display]:
         """Return bars of the information of each column, in bits, and the cells that say most."""
         bits: list[float] = []
         names: list[str] = []
@@ -664,12 +655,11 @@ def _importance(kind: str, levels: int) -> float:
     return sqrt((levels - 1) * (1 - 1 / levels)) if kind in ("table", "binned") else 0.0
 
 
-def _bins_for(class_size: float, budget: Budget | None, share: float) -> int:
-    """Return how many bins leave their cells clear of the noise."""
-    if budget is None:
+def _bins_for(class_size: float, noise: float | None, share: float) -> int:
+    """Return how many bins leave their cells clear of the noise of the whole budget."""
+    if noise is None:
         return _MOST_BINS
-    noise = gaussian_noise_multiplier(budget.epsilon, budget.delta) / sqrt(share)
-    most = class_size / (_CELL_OVER_NOISE * noise)
+    most = class_size / (_CELL_OVER_NOISE * (noise / sqrt(share)))
     return int(min(max(most, _FEWEST_BINS), _MOST_BINS))
 
 
@@ -677,7 +667,7 @@ def _shares_between(totals: Floats, std: float) -> tuple[Floats, Floats]:
     """Return the 95 % noise interval of each part of a row in its sum; shape of `totals`."""
     whole, variance = totals.sum(axis=-1, keepdims=True), std**2
     of_whole = totals.shape[-1] * variance
-    return fieller(totals, whole, variance, of_whole, covariance=variance, walls=(0.0, 1.0))
+    return fieller(totals, whole, variance, of_whole, covariance=variance, box=_SHARE)
 
 
 def _shade(values: Floats) -> Floats:

@@ -21,17 +21,17 @@ COLUMNS = (PublicColumn("age", 0.0, 90.0), PublicColumn("work", 0.0, 2.0, ("a", 
 
 def test_noise_that_two_categories_share_cancels_in_their_contrast() -> None:
     shared = np.array([[4.0, 3.0], [3.0, 4.0]])
-    told = combination(np.array([1.0, -1.0]), np.array([5.0, 2.0]), shared)
-    assert (told.value, told.population) == (3.0, None)
-    np.testing.assert_allclose((told.low, told.high), 3 + 1.96 * np.sqrt(2) * np.array([-1, 1]))
+    found = combination(np.array([1.0, -1.0]), np.array([5.0, 2.0]), shared)
+    assert (found.value, found.population) == (3.0, None)
+    np.testing.assert_allclose((found.low, found.high), 3 + 1.96 * np.sqrt(2) * np.array([-1, 1]))
     alone = combination(np.array([1.0, -1.0]), np.array([5.0, 2.0]), np.diag(np.diag(shared)))
     assert alone.high - alone.low == pytest.approx(2 * 1.96 * np.sqrt(8))
 
 
 def test_a_population_interval_of_a_contrast_adds_the_variance_of_the_sample() -> None:
-    told = combination(np.array([1.0, -1.0]), np.zeros(2), 9 * np.eye(2), 16 * np.eye(2))
-    assert told.population is not None
-    np.testing.assert_allclose(told.population, 1.96 * np.sqrt(50) * np.array([-1, 1]))
+    found = combination(np.array([1.0, -1.0]), np.zeros(2), 9 * np.eye(2), 16 * np.eye(2))
+    assert found.population is not None
+    np.testing.assert_allclose(found.population, 1.96 * np.sqrt(50) * np.array([-1, 1]))
 
 
 def test_a_contrast_is_of_two_names_of_the_model() -> None:
@@ -43,12 +43,12 @@ def test_a_contrast_is_of_two_names_of_the_model() -> None:
 
 def test_another_reference_tells_every_record_the_same() -> None:
     rng = np.random.default_rng(0)
-    told = rng.normal(size=5)
+    values = rng.normal(size=5)
     design = np.column_stack([rng.normal(size=6), np.eye(3)[[0, 1, 2, 0, 1, 2]], np.ones(6)])
     for chosen in range(3):
-        moved = to_reference((0, 3), (0, chosen)) @ told
+        moved = to_reference((0, 3), (0, chosen)) @ values
         assert moved[1 + chosen] == 0
-        np.testing.assert_allclose(design @ moved, design @ told)
+        np.testing.assert_allclose(design @ moved, design @ values)
 
 
 def test_the_first_category_is_the_reference_unless_another_is_chosen() -> None:

@@ -27,7 +27,7 @@ from cloister.protocol.journal import MemoryJournal
 from cloister.protocol.messages import Upload, decode
 from cloister.protocol.plan import Plan
 from cloister.schema import Column
-from cloister.task import ByClient, Classifier, GridState, Regressor, Released
+from cloister.task import ByUnit, Classifier, GridState, Regressor, Released
 from cloister.tasks import TASKS
 from cloister.tasks.clustering.kmeans import FastLloyd
 from cloister.tasks.examples import example_of
@@ -84,7 +84,7 @@ def wild(task: Any, seed: int) -> GridState:
 def test_the_unit_of_the_schema_says_who_a_client_is() -> None:
     for unit in ("row", "silo", "phone"):
         it = plan(unit)
-        assert isinstance(it.task, ByClient)
+        assert isinstance(it.task, ByUnit)
         assert (it.unit, it.task.clients) == (unit, unit)
     assert plan("row").task.n_clients == 100
     assert plan("silo").task.n_clients == 3
@@ -280,9 +280,9 @@ def test_it_learns() -> None:
     silos = {f"s{i}": read_source(np.column_stack([x, y])[i::3], both) for i in range(3)}
     result = run_job(FedAvg, both, silos, epsilon=2.0, nominal_n=3000, target="sick")
     rows = both.grid().encode(np.column_stack([x, 0 * y]))
-    told = result.plan.task.probabilities(result.results, rows)
-    assert (told.argmax(axis=1) == y).mean() > 0.85
-    np.testing.assert_allclose(told.sum(axis=1), 1)
+    predicted = result.plan.task.probabilities(result.results, rows)
+    assert (predicted.argmax(axis=1) == y).mean() > 0.85
+    np.testing.assert_allclose(predicted.sum(axis=1), 1)
 
 
 def test_a_regression_tells_the_units_of_its_target() -> None:
@@ -295,8 +295,8 @@ def test_a_regression_tells_the_units_of_its_target() -> None:
         FedAvgRegression, both, records, epsilon=4.0, nominal_n=4000, target="age", rounds=40
     )
     rows = both.grid().encode(np.array([[0.0, 0.0], [0.0, 1.0]]))
-    told = result.plan.task.predict(result.results, rows)
-    np.testing.assert_allclose(told, [30, 60], atol=6)
+    predicted = result.plan.task.predict(result.results, rows)
+    np.testing.assert_allclose(predicted, [30, 60], atol=6)
 
 
 def test_classifier_and_regression_are_what_they_are() -> None:
@@ -437,8 +437,8 @@ def test_each_client_takes_part_as_often_as_the_rate_says(unit: str) -> None:
     for _ in range(min(runs, 60)):
         journal = MemoryJournal()
         wire = Wire(replace(it, run_id=journal.secret("x").hex()[:32]), {"silo-0": records})
-        words = wire.clients["silo-0"]._sum(0)
-        total += float(words @ one) / float(one @ one)
+        sums = wire.clients["silo-0"]._sum(0)
+        total += float(sums @ one) / float(one @ one)
     trials = min(runs, 60) * clients
     assert abs(total - 0.3 * trials) < 6.2 * sqrt(trials * 0.3 * 0.7) + 1
 
@@ -450,12 +450,12 @@ def test_a_silo_that_is_asked_again_throws_no_new_coins() -> None:
     first = Wire(it, records, journals=journals)
     again = Wire(it, records, journals=journals)  # a silo that was stopped, with its journal
     for name in it.silos:
-        words = first.clients[name]._sum(0)
-        np.testing.assert_array_equal(words, first.clients[name]._sum(0))
-        np.testing.assert_array_equal(words, again.clients[name]._sum(0))
-        assert (words != first.clients[name]._sum(1)).any(), "and other ones in another round"
+        sums = first.clients[name]._sum(0)
+        np.testing.assert_array_equal(sums, first.clients[name]._sum(0))
+        np.testing.assert_array_equal(sums, again.clients[name]._sum(0))
+        assert (sums != first.clients[name]._sum(1)).any(), "and other ones in another round"
         stranger = Wire(it, records).clients[name]._sum(0)
-        assert (words != stranger).any(), "and nobody without the secret knows them"
+        assert (sums != stranger).any(), "and nobody without the secret knows them"
 
 
 def test_who_took_part_cannot_be_seen() -> None:
@@ -580,7 +580,7 @@ def test_local_trust_needs_that_each_silos_noise_is_enough() -> None:
 
 
 def test_noise_of_all_silos_is_in_a_local_result() -> None:
-    """Of 4 runs of 300 words each; alarms falsely with probability below 1e-9."""
+    """Of 4 runs of 300 sums each; alarms falsely with probability below 1e-9."""
     it = plan(
         "silo", 3, "work", trust="local", profile="pairwise", min_silos=3, collusion=2, hidden=30
     )
@@ -597,11 +597,11 @@ def test_noise_of_all_silos_is_in_a_local_result() -> None:
     assert found == pytest.approx(sqrt(3) * it.share_scale(block), rel=0.2)
 
 
-# --- intervals and words ---
+# --- intervals and sums ---
 
 
 def test_the_interval_covers_the_mean_of_the_bounded_updates() -> None:
-    """Of 30 runs with about 300 words; simulated noise, so never by chance."""
+    """Of 30 runs with about 300 sums; simulated noise, so never by chance."""
     it = plan("phone", 1, "work", hidden=20, rounds=2)
     records = table(200, 4)
     inside: list[np.ndarray] = []
@@ -616,9 +616,9 @@ def test_the_interval_covers_the_mean_of_the_bounded_updates() -> None:
 def test_the_forecast_is_the_half_width_that_comes() -> None:
     it = plan("row", 1)
     (block,) = it.task.blocks(1)
-    told = it.task.forecast(it.noise_std(block), it.nominal_n, it.grid)["half_width"]
+    expected = it.task.forecast(it.noise_std(block), it.nominal_n, it.grid)["half_width"]
     result = run_plan(it, {"silo-0": [table(9, 0)]})
-    np.testing.assert_allclose(told, result.results["half_width"], atol=2 / ONE)
+    np.testing.assert_allclose(expected, result.results["half_width"], atol=2 / ONE)
 
 
 def test_the_interval_of_very_many_clients_is_not_of_width_zero() -> None:

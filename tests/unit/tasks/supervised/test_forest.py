@@ -87,8 +87,8 @@ def test_silos_together_release_what_the_pooled_records_would(kind: str, silos: 
     pooled, parted = run(records, kind=kind), run(records, silos, kind=kind)
     for left, right in zip(pooled.history, parted.history, strict=True):
         assert all(np.array_equal(left[name], right[name]) for name in left)
-    told, again = (task_of(r).probabilities(r.results, records) for r in (pooled, parted))
-    assert np.array_equal(told, again)
+    predicted, again = (task_of(r).probabilities(r.results, records) for r in (pooled, parted))
+    assert np.array_equal(predicted, again)
 
 
 def test_leaves_of_random_trees_count_the_classes() -> None:
@@ -115,12 +115,12 @@ def test_leaves_of_boosted_trees_sum_gradients_of_the_forest_before_them() -> No
     result = run(records, kind="boosted", n_trees=3)
     task = task_of(result)
     labels = np.rint((records[:, 3] + (1 << 16)) / (1 << 16)).astype(int)
-    told = np.eye(3)[labels]
+    one_hot = np.eye(3)[labels]
     for t, before in enumerate(result.history[:-1]):
         # the forest of the rounds before: later trees are still zero, and so add nothing
         shares = task.probabilities(before, records) if t else np.full((600, 3), 1 / 3)
         leaves = result.results["leaves"][t]
-        assert np.allclose(leaves[:, :3].sum(axis=0), (told - shares).sum(axis=0), atol=0.05)
+        assert np.allclose(leaves[:, :3].sum(axis=0), (one_hot - shares).sum(axis=0), atol=0.05)
         assert np.isclose(leaves[:, 3].sum(), (1 - (shares**2).sum(axis=1)).sum(), atol=0.05)
     assert np.allclose(result.results["class_sizes"], np.bincount(labels), atol=0.05)
 
@@ -326,8 +326,8 @@ def test_a_plan_and_its_model_survive_json(kind: str) -> None:
     assert plan.digest == result.plan.digest
     again = JobResult.from_dict(json.loads(json.dumps(result.to_dict())))
     records = table(50)
-    told, reread = (task_of(r).probabilities(r.results, records) for r in (result, again))
-    assert np.array_equal(told, reread)
+    predicted, reread = (task_of(r).probabilities(r.results, records) for r in (result, again))
+    assert np.array_equal(predicted, reread)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -338,9 +338,9 @@ def test_displays_name_classes_cells_and_bins() -> None:
     titles = [display.title for display in shown]
     assert titles[0] == "Classes"
     assert len(titles) == 5
-    words = str(shown)
-    assert "work=c" in words
-    assert re.search(r"x [\d.]+ to [\d.]+", words)
+    text = str(shown)
+    assert "work=c" in text
+    assert re.search(r"x [\d.]+ to [\d.]+", text)
     for display in shown[2:]:
         assert (display.low <= display.high).all()
         assert ((display.shade >= 0) & (display.shade <= 1)).all()
@@ -364,12 +364,12 @@ def test_scikit_learn_finds_nothing_wrong(numbers: str) -> None:
 
 def people(n: int, seed: int = 0) -> pd.DataFrame:
     values, _ = table(schema(WORK, number("x", 0, 80)), n, seed)
-    words = {name: np.array(c.categories) for name, c in (("work", WORK), ("ill", ILL))}
+    labels = {name: np.array(c.categories) for name, c in (("work", WORK), ("ill", ILL))}
     return pd.DataFrame(
         {
-            "work": words["work"][values[:, 0].astype(int)],
+            "work": labels["work"][values[:, 0].astype(int)],
             "x": values[:, 1],
-            "ill": words["ill"][values[:, 2].astype(int)],
+            "ill": labels["ill"][values[:, 2].astype(int)],
         }
     )
 

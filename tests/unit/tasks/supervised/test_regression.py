@@ -135,8 +135,8 @@ def test_linear_without_noise_is_scikit_learns(alpha: float) -> None:
     np.testing.assert_allclose(result.results["grid_coef"][-1], theirs.intercept_, rtol=1e-4)
     task = result.plan.task
     assert isinstance(task, Linear)
-    told = task.predict(result.results, records)
-    np.testing.assert_allclose(told, theirs.predict(Z), atol=0.01)
+    predicted = task.predict(result.results, records)
+    np.testing.assert_allclose(predicted, theirs.predict(Z), atol=0.01)
     left = np.sqrt(np.mean((y - theirs.predict(Z)) ** 2))
     np.testing.assert_allclose(result.results["residual_std"], left, rtol=1e-4)
 
@@ -249,8 +249,8 @@ def test_no_records_one_class_and_copies_give_finite_models(k: int, epsilon: flo
         assert all(np.isfinite(v).all() for v in result.results.values())
         if k:
             assert isinstance(result.plan.task, Classifier)
-            told = result.plan.task.probabilities(result.results, records)
-            np.testing.assert_allclose(told.sum(axis=1), 1)
+            predicted = result.plan.task.probabilities(result.results, records)
+            np.testing.assert_allclose(predicted.sum(axis=1), 1)
         else:
             assert isinstance(result.plan.task, Regressor)
             assert np.isfinite(result.plan.task.predict(result.results, records)).all()
@@ -417,9 +417,9 @@ def test_a_classifier_of_silos_with_a_schema_names_its_coefficients() -> None:
     assert (model.coef_low_ <= model.coef_).all()
     assert (model.coef_ <= model.coef_high_).all()
     assert model.coef_[0, 0] > 1
-    told = model.decision_function(test)
-    assert told.shape == (900,)
-    np.testing.assert_allclose(model.predict_proba(test)[:, 1], 1 / (1 + np.exp(-told)))
+    decision = model.decision_function(test)
+    assert decision.shape == (900,)
+    np.testing.assert_allclose(model.predict_proba(test)[:, 1], 1 / (1 + np.exp(-decision)))
     assert 1.9 < model.spent_ <= 2.0
 
 
@@ -470,12 +470,12 @@ def test_a_contrast_is_the_difference_that_least_squares_give() -> None:
     design = pd.get_dummies(people[["x", "work"]], dtype=float)
     theirs = LinearRegression().fit(design, people["y"])
     assert relative(model.coef_, theirs.coef_) < 1e-3
-    told = model.contrast("work=b", "work=c")
-    assert told.value == pytest.approx(theirs.coef_[2] - theirs.coef_[3], abs=2e-3)
-    assert told.population is not None
+    contrast = model.contrast("work=b", "work=c")
+    assert contrast.value == pytest.approx(theirs.coef_[2] - theirs.coef_[3], abs=2e-3)
+    assert contrast.population is not None
     # the usual interval of least squares, of the difference of two means of a quarter each
     half = 1.96 * model.residual_std_ * np.sqrt(2 / (9000 / 4))
-    assert told.population[1] - told.value == pytest.approx(half, rel=0.05)
+    assert contrast.population[1] - contrast.value == pytest.approx(half, rel=0.05)
     with pytest.raises(PlanError, match="two coefficients"):
         model.contrast("work=b", "nobody")
 
