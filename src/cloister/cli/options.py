@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from cloister.declared import Declaration
 from cloister.errors import PlanError
 from cloister.jobs import budget_of, make_plan
+from cloister.moved import GET_LAB
 from cloister.privacy.budget import Budget
 from cloister.protocol.plan import Plan
 from cloister.schema import Schema
@@ -350,7 +351,8 @@ def load_task(name: str) -> type[Task]:
         return known[name]
     if not name.rpartition(":")[0].endswith(".py"):
         raise PlanError(
-            f"task must be one of {sorted(known)} or path/to/file.py:ClassName, got {name!r}."
+            f"task must be one of {sorted(known)} or path/to/file.py:ClassName, got {name!r}; "
+            f"published methods come with the laboratory: {GET_LAB}."
         )
     return from_file(name)
 
