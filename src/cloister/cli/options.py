@@ -28,6 +28,7 @@ JOB_OPTIONS = (
     "fingerprints",
 )
 """Arguments of a command line that are options of :func:`~cloister.jobs.make_plan`."""
+_METAVARS = {int: "N", float: "X", str: "NAME"}
 _COSTS = ("epsilon", "delta", "ledger", "cap_epsilon")
 
 
@@ -240,7 +241,9 @@ def _argument(one: Declaration) -> dict[str, Any]:
     """Return what argparse has to know of an option of a single value."""
     kind = _plain(one.kind)
     shown = "" if one.default in (None, "") else f" (default: {one.default})"
-    values = {"choices": get_args(kind)} if get_origin(kind) is Literal else {"type": kind}
+    values: dict[str, Any] = {"type": kind, "metavar": _METAVARS.get(kind)}
+    if get_origin(kind) is Literal:
+        values = {"choices": get_args(kind)}
     return {"default": one.default, "help": f"{one.help}{shown}".replace("%", "%%"), **values}
 
 
