@@ -154,6 +154,20 @@ def add_plan_arguments(
     )
 
 
+def add_trust_arguments(group: argparse._ActionsContainer, default: str) -> None:
+    """Declare whom silos have to trust."""
+    group.add_argument(
+        "--profile", choices=("pairwise", "group"), help=f"trust model (default: {default})"
+    )
+    group.add_argument(
+        "--collusion",
+        type=int,
+        default=0,
+        metavar="T",
+        help="pairwise: how many silos may collude with the coordinator (default: 1)",
+    )
+
+
 def add_kmeans_arguments(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
     """Declare what the k-means tasks take."""
     group = parser.add_argument_group("k-means")
