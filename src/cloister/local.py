@@ -203,7 +203,7 @@ class LocalFederation:
             for name, process in self.processes.items():
                 if process.poll() is not None:
                     last = self.log(name).read_text(errors="replace")[-400:].strip()
-                    raise TransportError(f"{name!r} ended by itself; its last words: {last}")
+                    raise TransportError(f"{name!r} ended by itself; its last output: {last}")
             with suppress(TransportError):
                 if ready():
                     return

@@ -167,7 +167,7 @@ class Schema(_Contract):
     unit : str
         Unit of privacy: ``"row"``; ``"silo"``, all records of a silo together; or the column that
         says whose record it is. If that is one of `columns`, all rows of a silo with one value are
-        one client of federated learning, and no other task takes the schema.
+        one privacy unit, as federated learning needs it, and no other task takes the schema.
     columns : sequence of Column or of mappings
         The features, in the order of every vector.
     max_rows : int >= 1, required with a unit column that is not one of the columns
@@ -188,7 +188,7 @@ class Schema(_Contract):
         if self.dataset.startswith(FILL_IN):
             raise ValueError("dataset still holds a placeholder; write your own name for the data.")
         if self.unit in self.names:
-            self._check_clients(self.columns[self.names.index(self.unit)])
+            self._check_unit(self.columns[self.names.index(self.unit)])
         if self.unit_column is None and self.max_rows is not None:
             raise ValueError(
                 f'max_rows goes with a unit column; leave it out where unit = "{self.unit}".'
@@ -200,13 +200,13 @@ class Schema(_Contract):
             )
         return self
 
-    def _check_clients(self, column: Column) -> None:
-        """Refuse a column of clients in which two of them could become one."""
+    def _check_unit(self, column: Column) -> None:
+        """Refuse a column of privacy units in which two of them could become one."""
         named = column.type in ("integer", "category")
         if not named or (column.out_of_range, column.missing) != ("drop", "drop"):
             raise ValueError(
-                f"unit {self.unit!r} must not be one of the columns, unless it names clients: then "
-                'its type is "integer" or "category" and missing and out_of_range are "drop".'
+                f"unit {self.unit!r} must not be one of the columns, unless its type is "
+                '"integer" or "category" and its missing and out_of_range are "drop".'
             )
 
     @property
@@ -248,13 +248,13 @@ class Schema(_Contract):
         It is another contract, with another digest: it would keep records that the whole drops. A
         job over some columns is planned and read by the whole one, see the `columns` of
         :func:`~cloister.jobs.make_plan` and :func:`~cloister.data.read_source`. Columns keep their
-        order; one that names clients must not be left out.
+        order; one that is the privacy unit must not be left out.
         """
         wanted = frozenset(_names_of(names))
         if unknown := wanted.difference(self.names):
             raise PlanError(f"columns must be of the schema, which has no {min(unknown)!r}.")
         if self.unit in self.names and self.unit not in wanted:
-            raise PlanError(f"columns must hold the unit {self.unit!r}, which names clients.")
+            raise PlanError(f"columns must hold the unit of privacy, {self.unit!r}.")
         chosen = tuple(column for column in self.columns if column.name in wanted)
         return type(self)(**{**dict(self), "columns": chosen})
 

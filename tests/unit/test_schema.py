@@ -237,7 +237,7 @@ def test_a_choice_of_columns_that_cannot_be_is_told(names: Any, says: str) -> No
 
 def test_the_column_that_names_clients_is_part_of_every_choice() -> None:
     clients = schema({**AGE, "out_of_range": "drop"}, SMOKER, unit="age")
-    with pytest.raises(PlanError, match="must hold the unit 'age', which names clients"):
+    with pytest.raises(PlanError, match="must hold the unit of privacy, 'age'"):
         clients.select(["smoker"])
     assert clients.select(["age"]).unit == "age"
 

@@ -48,8 +48,8 @@ from cloister.errors import (
 from cloister.moved import GET_LAB
 
 COMMANDS = {
-    "demo": "three simulated hospitals on real data, in two seconds",
-    "cluster": "private k-means over files, each file a silo",
+    "demo": "run three simulated hospitals on real data, in two seconds",
+    "cluster": "run private k-means over files, each file a silo",
     "classify": "train a classifier: naive Bayes, logistic regression or a forest",
     "regress": "train a linear regression",
     "rules": "find frequent itemsets and association rules in files of baskets",

@@ -146,23 +146,13 @@ def _audited(
         if name in others:
             yield others[name].audit(budget, **sizes)
         else:
-            task = _task(name)
+            task = load_task(name)
             schema = Schema.load(args.schema) if args.schema else None
             options = None
             if args.set:  # on top of those of the task's own example
                 example = case_of(task, args.columns, args.k, None, schema)
                 options = {**example.options, **task_options(task, args.set)}
             yield audit_task(task, budget, options=options, schema=schema, **sizes)
-
-
-def _task(name: str) -> type[Task]:
-    """Return a task by its name, or of a file."""
-    if name not in installed() and ".py:" not in name:
-        raise PlanError(
-            f"METHOD must be one that 'cloister audit --help' names, or FILE.py:CLASS, got "
-            f"{name!r}; published methods come with the laboratory: {GET_LAB}."
-        )
-    return load_task(name)
 
 
 def _say(audit: Audit, out: Output) -> None:

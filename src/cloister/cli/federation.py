@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from cloister.cli.demo import DELTA, EPSILON, HOSPITALS, NOMINAL_N, SCHEMA, patients
 from cloister.cli.output import Output
@@ -122,14 +123,8 @@ def _write_tables(folder: Path) -> dict[str, Path]:
     records, tables = patients(), {}
     for i, name in enumerate(HOSPITALS):
         tables[name] = folder / f"{name}.csv"
-        np.savetxt(
-            tables[name],
-            records[i::3],
-            delimiter=",",
-            header=",".join(SCHEMA.names),
-            comments="",
-            fmt="%.6g",
-        )
+        frame = pd.DataFrame(records[i::3], columns=list(SCHEMA.names))
+        frame.to_csv(tables[name], index=False, float_format="%.6g")
     return tables
 
 

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from cloister.declared import Declaration
 from cloister.errors import PlanError
 from cloister.jobs import budget_of, make_plan
+from cloister.moved import GET_LAB
 from cloister.privacy.budget import Budget
 from cloister.protocol.plan import Plan
 from cloister.schema import Schema
@@ -27,6 +28,7 @@ JOB_OPTIONS = (
     "fingerprints",
 )
 """Arguments of a command line that are options of :func:`~cloister.jobs.make_plan`."""
+_METAVARS = {int: "N", float: "X", str: "NAME"}
 _COSTS = ("epsilon", "delta", "ledger", "cap_epsilon")
 
 
@@ -152,6 +154,20 @@ def add_plan_arguments(
     )
 
 
+def add_trust_arguments(group: argparse._ActionsContainer, default: str) -> None:
+    """Declare whom silos have to trust."""
+    group.add_argument(
+        "--profile", choices=("pairwise", "group"), help=f"trust model (default: {default})"
+    )
+    group.add_argument(
+        "--collusion",
+        type=int,
+        default=0,
+        metavar="T",
+        help="pairwise: how many silos may collude with the coordinator (default: 1)",
+    )
+
+
 def add_kmeans_arguments(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
     """Declare what the k-means tasks take."""
     group = parser.add_argument_group("k-means")
@@ -239,7 +255,9 @@ def _argument(one: Declaration) -> dict[str, Any]:
     """Return what argparse has to know of an option of a single value."""
     kind = _plain(one.kind)
     shown = "" if one.default in (None, "") else f" (default: {one.default})"
-    values = {"choices": get_args(kind)} if get_origin(kind) is Literal else {"type": kind}
+    values: dict[str, Any] = {"type": kind, "metavar": _METAVARS.get(kind)}
+    if get_origin(kind) is Literal:
+        values = {"choices": get_args(kind)}
     return {"default": one.default, "help": f"{one.help}{shown}".replace("%", "%%"), **values}
 
 
@@ -350,7 +368,8 @@ def load_task(name: str) -> type[Task]:
         return known[name]
     if not name.rpartition(":")[0].endswith(".py"):
         raise PlanError(
-            f"task must be one of {sorted(known)} or path/to/file.py:ClassName, got {name!r}."
+            f"task must be one of {sorted(known)} or path/to/file.py:ClassName, got {name!r}; "
+            f"published methods come with the laboratory: {GET_LAB}."
         )
     return from_file(name)
 

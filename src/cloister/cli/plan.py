@@ -11,6 +11,7 @@ from cloister.cli.options import (
     add_kmeans_arguments,
     add_plan_arguments,
     add_task_arguments,
+    add_trust_arguments,
     chosen_task,
     plan_of,
     target_of,
@@ -32,18 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--silos", type=_silo_names, default="3", metavar="N|A,B,C", help="how many, or their names"
     )
-    parser.add_argument(
-        "--profile",
-        choices=("group", "pairwise"),
-        help="trust model; a federation of three or more silos runs under pairwise by default",
-    )
-    parser.add_argument(
-        "--collusion",
-        type=int,
-        default=0,
-        metavar="T",
-        help="pairwise: how many silos may collude with the coordinator (default: 1)",
-    )
+    add_trust_arguments(parser, "local for one silo, else group; jobs submit prefers pairwise")
     add_kmeans_arguments(parser, required=False)
     add_task_arguments(parser, required=False)
 

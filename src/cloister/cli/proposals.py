@@ -11,6 +11,7 @@ from cloister.cli.options import (
     add_kmeans_arguments,
     add_plan_arguments,
     add_task_arguments,
+    add_trust_arguments,
     chosen_task,
     plan_of,
 )
@@ -37,18 +38,7 @@ def add_proposal_arguments(parser: argparse.ArgumentParser) -> None:
         help="members; where a fingerprint is left out, the one that the coordinator has seen is "
         "used, and each silo compares it with its own list",
     )
-    group.add_argument(
-        "--profile",
-        choices=("pairwise", "group"),
-        help="trust model (default: pairwise for three or more silos, group for two)",
-    )
-    group.add_argument(
-        "--collusion",
-        type=int,
-        default=0,
-        metavar="T",
-        help="pairwise: how many silos may collude with the coordinator (default: 1)",
-    )
+    add_trust_arguments(group, "pairwise for three or more silos, group for two")
     group.add_argument(
         "--publish", action="store_true", help="give the analyst the result too (pairwise only)"
     )

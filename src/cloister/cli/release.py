@@ -60,7 +60,7 @@ class Charge:
     study: str
 
     def lines(self) -> list[tuple[str, str]]:
-        """Return what the ledger says of the data set, in words."""
+        """Return what the ledger says of the data set, for people."""
         ledger, dataset = self.account.ledger, self.account.dataset
         cap, spent = ledger.cap(dataset), ledger.spent(dataset)
         lines = [

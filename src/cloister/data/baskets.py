@@ -68,13 +68,11 @@ class Baskets:
     delimiter: str = ","
 
     def __post_init__(self) -> None:
-        if self.layout not in ("lines", "long"):
-            raise PlanError(f"layout must be 'lines' or 'long', got {self.layout!r}.")
         named = {name for name in (self.basket, self.item) if name}
-        if len(named) != (2 if self.layout == "long" else 0):
+        if len(named) != {"lines": 0, "long": 2}.get(self.layout):
             raise PlanError(
-                "basket and item must name two columns with layout 'long', and only there, got "
-                f"{self.basket!r} and {self.item!r}."
+                "layout must be 'lines', or 'long' with basket and item, the names of two columns, "
+                f"got {self.layout!r}, {self.basket!r} and {self.item!r}."
             )
         if len(self.delimiter) != 1 or self.delimiter in '"\r\n' or not self.delimiter.isascii():
             raise PlanError(

@@ -93,7 +93,7 @@ def as_numbers(cells: Any, boolean: bool) -> tuple[Floats, Mask]:
 
 
 def as_codes(cells: Any, categories: Sequence[str]) -> tuple[Floats, Mask]:
-    """Read one column of cells as numbers of categories; mark cells that hold another word.
+    """Read one column of cells as numbers of categories; mark cells that hold anything else.
 
     A cell is a category's text but for blanks around, or a number that this text says: 1 and 1.0
     are the category "1". Where "true" and "false" are categories, cells may be truth values.
@@ -109,8 +109,8 @@ def as_codes(cells: Any, categories: Sequence[str]) -> tuple[Floats, Mask]:
 
 
 def _codes_of(cells: Any, categories: Sequence[str]) -> tuple[Floats, Mask]:
-    """Read cells that need not be all of a column, so that each word is looked up once."""
-    truth = _TRUTH.keys() <= {word.lower() for word in categories}
+    """Read cells that need not be all of a column, so that each text is looked up once."""
+    truth = _TRUTH.keys() <= {name.lower() for name in categories}
     numbers, wrong = as_numbers(cells, truth)
     found = np.full(len(numbers), np.nan)
     for code in reversed(range(len(categories))):  # where two say one number, the first has it
@@ -128,18 +128,18 @@ def _exact_codes(texts: Any, categories: Sequence[str]) -> Floats:
 
     binary = texts.cast(pa.large_binary())
     trimmed = pc.replace_substring_regex(binary, pattern=r"\A\s+|\s+\z", replacement="")
-    words = [word.encode() for word in categories]
+    known = [name.encode() for name in categories]
     # text tables are read as Latin-1, so that any byte can be read; UTF-8 then looks like this
-    words += [word.decode("latin1").encode() for word in words]
-    place = pc.index_in(trimmed, value_set=pa.array(words, pa.large_binary()), skip_nulls=True)
+    known += [name.decode("latin1").encode() for name in known]
+    place = pc.index_in(trimmed, value_set=pa.array(known, pa.large_binary()), skip_nulls=True)
     return _floats(place) % len(categories)
 
 
-def _value(word: str) -> float:
+def _value(category: str) -> float:
     """Return the number that a category says, NaN if none."""
     with suppress(ValueError):
-        lower = word.lower()
-        return _TRUTH[lower] if lower in _TRUTH else float(word.replace("_", " "))
+        lower = category.lower()
+        return _TRUTH[lower] if lower in _TRUTH else float(category.replace("_", " "))
     return math.nan
 
 
@@ -152,7 +152,7 @@ def _floats(cells: Any) -> Floats:
 
 
 def is_text(kind: Any) -> bool:
-    """Tell Arrow's types of text, and of bytes, which is what text tables are read as."""
+    """Return whether an Arrow type is text, or bytes, which is what text tables are read as."""
     import pyarrow.types as types
 
     return bool(
@@ -181,7 +181,7 @@ def _text(cell: Any) -> bytes | None:
 
 
 def _is_na(cell: Any) -> bool:
-    """Tell pandas' NA and NaT, which must not be compared."""
+    """Return whether a cell is pandas' NA or NaT, which must not be compared."""
     return type(cell).__name__ in ("NAType", "NaTType")
 
 

@@ -118,7 +118,7 @@ def read_source(
     record without a unit is dropped. Whether one is kept depends on records of its own unit alone,
     so a unit changes at most ``max_rows`` records.
     """
-    part = schema.contract(frac_bits, columns)  # refuses what is no column before a file is read
+    part = schema.contract(frac_bits, columns)  # refuses unknown columns before a file is read
     rules, whole = Rules.of_schema(schema, frac_bits), schema.contract(frac_bits)
     table = open_by_schema(source, schema)
     records = _records(table, rules, whole, chunk_rows, memory_limit)

@@ -89,7 +89,7 @@ def open_source(source: Any, names: Sequence[str] | None, unit: str | None) -> T
 
 
 def is_path(source: Any) -> bool:
-    """Tell the path of a file from a table."""
+    """Return whether a source is the path of a file, as against a table."""
     return isinstance(source, str | os.PathLike)
 
 
@@ -187,7 +187,7 @@ def _open_arrow(table: Any, names: Sequence[str] | None, unit: str | None) -> Ta
 
 
 def _open_path(path: Path, names: Sequence[str] | None, unit: str | None) -> Table:
-    """Tell files by their suffix."""
+    """Open a file by its suffix."""
     if not path.exists():
         raise DataError(f"file {str(path)!r} does not exist.")
     suffixes = [suffix.lower() for suffix in path.suffixes]
@@ -240,7 +240,7 @@ def _result(source: SqlQuery, rows: int) -> Iterator[tuple[str, Any]]:
         raise DataError(f"{label} does not exist; check the url.")
     try:
         with engine.connect() as connection:
-            if sqlite:  # a text that is no UTF-8 must not stop a job
+            if sqlite:  # text that is not UTF-8 must not stop a job
                 connection.connection.driver_connection.text_factory = bytes  # type: ignore[union-attr]
             result = connection.execution_options(
                 stream_results=True, max_row_buffer=rows, no_parameters=True
@@ -248,7 +248,7 @@ def _result(source: SqlQuery, rows: int) -> Iterator[tuple[str, Any]]:
             if not result.returns_rows:
                 raise DataError(f"the query of {label} returns no rows; write a SELECT.")
             yield label, result
-    except sa.exc.SQLAlchemyError as error:  # its words may repeat a record
+    except sa.exc.SQLAlchemyError as error:  # its text may repeat a record
         raise DataError(
             f"the query of {label} failed: {type(error).__name__}; try it with the database's own "
             "client."
@@ -360,7 +360,7 @@ def _open_text(path: Path, names: Sequence[str] | None, unit: str | None) -> Tab
 def _check_quotes(path: Path, label: str, delimiter: str) -> None:
     """Refuse a table whose quotes do not match: one such line would swallow those after it.
 
-    What a CSV writer wrote passes, whatever the records hold, so this tells nothing about them.
+    What a CSV writer wrote passes, whatever the records hold, so this says nothing about them.
     """
     import pyarrow as pa
 

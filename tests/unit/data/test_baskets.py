@@ -265,13 +265,10 @@ def test_mistakes_are_told_before_anything_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"layout": "wide"}, "layout must be 'lines' or 'long'"),
-        ({"layout": "long", "basket": "b"}, "must name two columns with layout 'long'"),
-        (
-            {"layout": "long", "basket": "b", "item": "b"},
-            "must name two columns with layout 'long'",
-        ),
-        ({"item": "i"}, "with layout 'long', and only there"),
+        ({"layout": "wide"}, "layout must be 'lines', or 'long' with basket and item"),
+        ({"layout": "long", "basket": "b"}, "the names of two columns, got 'long', 'b' and None"),
+        ({"layout": "long", "basket": "b", "item": "b"}, "got 'long', 'b' and 'b'"),
+        ({"item": "i"}, "got 'lines', None and 'i'"),
         ({"delimiter": ", "}, "one ASCII character"),
         ({"delimiter": '"'}, "one ASCII character"),
     ],
