@@ -290,10 +290,12 @@ class ClusterQuality(Gaussian):
             "simplified silhouette": "silhouette",
             "Davies-Bouldin index": "davies_bouldin",
         }
-        note = f"Distances are in scaled units, in which every column is in [-1, 1]. {interval_tables.INTERVALS}"
+        note = "Distances are in scaled units, in which every column is in [-1, 1]."
         silhouettes = results["cluster_silhouette"]
         return (
-            interval_tables.table_of_measures("Quality of the clusters", measures, results, note),
+            interval_tables.table_of_measures(
+                "Quality of the clusters", measures, results, f"{note} {interval_tables.INTERVALS}"
+            ),
             Bars(
                 "Silhouette of each cluster",
                 tuple(f"cluster {i}" for i in range(len(silhouettes))),

@@ -14,14 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import chain, combinations
 from math import ceil, comb, isqrt, sqrt
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.declared import AtLeastZero, Probability, Range, WayOut, Whole, declared
+from cloister.declared import AtLeastZero, Length, Probability, Range, WayOut, Whole, declared
 from cloister.display import Display
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
@@ -48,7 +48,7 @@ from cloister.tasks.patterns.supports import Heavy, load_edges, load_law, mended
 from cloister.tasks.state import part_of, prefixed, read, written
 
 Limit = Literal["weight", "truncate"]
-Sets = tuple[tuple[int, ...], ...]
+Sets = tuple[Annotated[tuple[Annotated[int, Range(0)], ...], Length(1)], ...]
 Size = Annotated[int, Range(1, 3)]
 Items = Annotated[int, Range(1, 10_000), WayOut("leave out what no question is about")]
 
@@ -113,13 +113,10 @@ class Level:
 
 def _items(entry: str | int | tuple[str | int, ...], facts: PublicFacts) -> tuple[int, ...]:
     """Return a sensitive set as numbers of items; a name alone is a set of one item."""
-    found = tuple(
+    return tuple(
         item if isinstance(item, int) else position(facts.columns, item, "a sensitive item")
         for item in ((entry,) if isinstance(entry, str | int) else entry)
     )
-    if not found or not all(0 <= item < facts.n_features for item in found):
-        raise PlanError(f"a sensitive set must have items of the catalogue, got {found!r}.")
-    return found
 
 
 @declared
@@ -193,10 +190,10 @@ class Apriori(Gaussian):
     frac_bits: int = 16
 
     def __post_init__(self) -> None:
-        if self.max_size > self.n_features:
+        if max(self.max_size - 1, *chain((0,), *self.sensitive)) >= self.n_features:
             raise PlanError(
-                f"max_size must be at most the number of items, {self.n_features}, got "
-                f"{self.max_size}."
+                f"max_size must be at most the number of items, {self.n_features}, and sensitive "
+                f"items below it, got {self.max_size} and {self.sensitive}."
             )
 
     @classmethod
