@@ -138,15 +138,6 @@ class PublicFacts:
     unit: str = "row"
 
     @property
-    def noise_multiplier(self) -> float | None:
-        """Noise over sensitivity of one Gaussian release for the whole budget, if it allows one."""
-        from cloister.privacy.calibration import gaussian_noise_multiplier
-
-        if self.budget is None or self.budget.delta == 0:
-            return None
-        return gaussian_noise_multiplier(self.budget.epsilon, self.budget.delta)
-
-    @property
     def names(self) -> tuple[str, ...]:
         """Name of each column."""
         return tuple(column.name for column in self.columns)

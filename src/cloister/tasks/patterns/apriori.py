@@ -42,7 +42,7 @@ from cloister.task import (
 )
 from cloister.tasks.columns import position
 from cloister.tasks.examples import Example
-from cloister.tasks.options import PublicSeed, made
+from cloister.tasks.options import PublicSeed, made, noise_of
 from cloister.tasks.patterns.association import displays_of
 from cloister.tasks.patterns.supports import Heavy, load_edges, load_law, mended, shrink
 from cloister.tasks.state import part_of, prefixed, read, written
@@ -212,10 +212,11 @@ class Apriori(Gaussian):
             basket_size=options.basket_size or _BASKET_SIZES[1],
             sensitive=tuple(_items(entry, facts) for entry in options.sensitive),
         )
-        if options.basket_size is not None or facts.noise_multiplier is None:
+        noise = noise_of(facts)
+        if options.basket_size is not None or noise is None:
             return task
         # a limit of the first round whose noise is a small part of the minimum
-        multiplier = facts.noise_multiplier / sqrt(task.blocks(0)[0].weight)
+        multiplier = noise / sqrt(task.blocks(0)[0].weight)
         size = (_FIRST_NOISE * task.min_support * facts.nominal_n / multiplier) ** 2
         return replace(task, basket_size=int(np.clip(ceil(size), *_BASKET_SIZES)))
 

@@ -48,7 +48,7 @@ from cloister.task import (
 from cloister.tasks.columns import categories_of, codes, in_batches, position
 from cloister.tasks.examples import CATEGORY, NUMBER, OTHER_NUMBER, Example
 from cloister.tasks.interval_tables import INTERVALS, MARGINS, table_of
-from cloister.tasks.options import PublicSeed, made
+from cloister.tasks.options import PublicSeed, made, noise_of
 from cloister.tasks.preparation.quantiles import Quantiles, quantiles_of
 from cloister.tasks.preparation.statistics import Statistics
 from cloister.tasks.scores import Estimate, as_results
@@ -69,9 +69,9 @@ _USUAL = "usual."  # before the names of what the task that measures the usual h
 
 def _cells_along(facts: PublicFacts, used: int, n_views: int) -> int:
     """Return how many cells each side of a picture has, by the noise of their counts."""
-    if facts.noise_multiplier is None:
+    if (multiplier := noise_of(facts)) is None:
         return _CELLS[0]
-    noise = facts.noise_multiplier * sqrt(n_views / _DENSITY[1])
+    noise = multiplier * sqrt(n_views / _DENSITY[1])
     per_picture = facts.nominal_n / (_PER_CELL * noise)
     along = per_picture if used == 1 else sqrt(per_picture)
     return int(min(max(along, _CELLS[0]), _CELLS[1]))
