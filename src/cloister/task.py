@@ -220,7 +220,7 @@ class Task(Protocol):
         """Return the next public state from what was released; costs no privacy."""
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
-        """Return the expected half-widths, before anything is spent; may be empty.
+        """Return the expected margins of error, before anything is spent; may be empty.
 
         They are in the users' units, by name, ``..._half_width``: those of `results`, or of what
         results are made of. `noise_std` is of each integer of the last round's first block.

@@ -225,7 +225,7 @@ class Evaluation(Evaluated):
         return bins, predicted
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
-        """Return the half-width of the 95 % interval of a cell of the first table, in records."""
+        """Return the 95 % margin of error of a cell of the first table, in records."""
         name = self.blocks(0)[0].name
         half_width = INTERVAL_95["gaussian"] * noise_std / (1 << FINE)
         return {f"{name}_half_width": np.array([half_width])}

@@ -205,7 +205,7 @@ class ClusterQuality(Gaussian):
         return float(self._edges[min(first, _RINGS - 1)])
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
-        """Return the half-width of the 95 % interval of each cluster's size, in records."""
+        """Return the 95 % margin of error of each cluster's size, in records."""
         half_width = INTERVAL_95["gaussian"] * noise_std / (1 << FINE)
         return {"size_half_width": np.array([half_width])}
 

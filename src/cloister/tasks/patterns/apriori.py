@@ -482,7 +482,7 @@ class Apriori(Gaussian):
     # --- What is said -----------------------------------------------------------------------------
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
-        """Return the expected half-width of a counted support, as a part of all baskets.
+        """Return the expected margin of error of a counted support, as a part of all baskets.
 
         Before the first round nothing is known of baskets; `basket_size` stands for the limit.
         """

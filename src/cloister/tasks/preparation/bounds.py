@@ -95,7 +95,7 @@ class Bounds(Scaled):
         """
         found = self.quantiles.results(state, grid)
         low, high = found["quantiles"].T
-        box = self._grid
+        box = self.used_box
         half = np.maximum((high - low) / 2, _NARROWEST / box.one * box.half_range)
         lower, upper = (low + high) / 2 - half, (low + high) / 2 + half
         # far from zero, numbers may be coarser than the grid

@@ -178,7 +178,7 @@ class Quantiles(Gaussian):
         return word * sqrt(float(inner.max())) / max(nominal_n, 1)
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
-        """Return the half-widths of the share of records below a place, and of the count."""
+        """Return the margins of error of the share of records below a place, and of the count."""
         return self._half_widths(noise_std / (1 << FINE), float(nominal_n))
 
     def _half_widths(self, noise: float, count: float) -> dict[str, Floats]:
