@@ -138,15 +138,6 @@ class PublicFacts:
     unit: str = "row"
 
     @property
-    def noise_multiplier(self) -> float | None:
-        """Noise over sensitivity of one Gaussian release for the whole budget, if it allows one."""
-        from cloister.privacy.calibration import gaussian_noise_multiplier
-
-        if self.budget is None or self.budget.delta == 0:
-            return None
-        return gaussian_noise_multiplier(self.budget.epsilon, self.budget.delta)
-
-    @property
     def names(self) -> tuple[str, ...]:
         """Name of each column."""
         return tuple(column.name for column in self.columns)
@@ -229,7 +220,7 @@ class Task(Protocol):
         """Return the next public state from what was released; costs no privacy."""
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
-        """Return the expected half-widths, before anything is spent; may be empty.
+        """Return the expected margins of error, before anything is spent; may be empty.
 
         They are in the users' units, by name, ``..._half_width``: those of `results`, or of what
         results are made of. `noise_std` is of each integer of the last round's first block.

@@ -477,7 +477,7 @@ def test_the_doubles_are_what_they_stand_for() -> None:
 
 LINE = Line(n_features=3, target=1)
 REFUSED: dict[str, tuple[Any, Schema, dict[str, Any], str]] = {
-    "no truth": (Evaluation, SCORED, {"score": "score"}, "truth must name"),
+    "no truth": (Evaluation, SCORED, {"score": "score"}, "truth must be a column"),
     "truth is a number": (Evaluation, SCORED, {"truth": "score", "score": "score"}, "categories"),
     "truth is not there": (Evaluation, SCORED, {"truth": "no", "score": "score"}, "truth must be"),
     "nothing told": (Evaluation, SCORED, {"truth": "truth"}, "either a model"),

@@ -57,7 +57,7 @@ class PrivateEstimator(BaseEstimator):
     bounds : (low, high) or Schema
         Public bounds of each column, as two numbers or two sequences, data units; records are
         clipped to them. Never take them from the records. A schema also has categories, booleans
-        and the unit of privacy, and says what happens to missing values.
+        and the privacy unit, and says what happens to missing values.
     nominal_n : int, optional
         Public contract value for the number of records. Without it, 2 % of the budget pay for a
         noisy count.

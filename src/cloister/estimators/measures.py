@@ -50,7 +50,7 @@ _ASSUMED = (
 
 @dataclass(frozen=True)
 class Measures(Released):
-    """Released measures of a model, each with its 95 % noise interval.
+    """Released measures of a model, each with its 95 % confidence interval (privacy noise only).
 
     Parameters
     ----------

@@ -245,7 +245,7 @@ _STATISTICS = ("mean", "variance", "deviation")
 
 @dataclass(frozen=True)
 class Summary(Released):
-    """Released numbers about columns, each with its 95 % noise interval.
+    """Released numbers about columns, each with its 95 % confidence interval (privacy noise only).
 
     Parameters
     ----------

@@ -79,14 +79,14 @@ class Count:
         }
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
-        """Return the half-width of the 95 % noise interval, in records."""
+        """Return the 95 % margin of error, in records."""
         return {"half_width": self._half_width(noise_std)}
 
     def _half_width(self, noise_std: float) -> Floats:
         return np.array([INTERVAL_95[self.mechanism] * noise_std / (1 << FINE)])
 
     def results(self, state: GridState, grid: Grid) -> Results:
-        """Return ``count`` and the half-width of its 95 % noise interval, in records."""
+        """Return ``count`` and its margin of error, in records."""
         return {name: from_grid(value, self.frac_bits) for name, value in state.items()}
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 from cloister.declared import Declaration, Whole, declarations, declared
 from cloister.errors import PlanError
 from cloister.privacy.budget import Budget
+from cloister.privacy.calibration import gaussian_noise_multiplier
 from cloister.task import PublicFacts, Task
 
 _Task = TypeVar("_Task")
@@ -72,6 +73,13 @@ def design(task: type[Task], facts: PublicFacts, given: Mapping[str, Any]) -> Ta
     if absent := [o.name for o in options_of(task) if o.required and o.name not in given]:
         raise _misfit(task, f"{absent[0]!r} must be given")
     return task.design(facts, getattr(task, "Options", NoOptions)(**given))
+
+
+def noise_of(facts: PublicFacts) -> float | None:
+    """Return noise over sensitivity of one Gaussian release for the whole budget, if any."""
+    if facts.budget is None or facts.budget.delta == 0:
+        return None
+    return gaussian_noise_multiplier(facts.budget.epsilon, facts.budget.delta)
 
 
 def made(task: type[_Task], facts: PublicFacts, options: object, **chosen: Any) -> _Task:

@@ -349,7 +349,7 @@ def test_the_ledger_is_charged_and_refuses(tmp_path: Path) -> None:
         ({"most_candidates": 20_000}, r"in \[1, 10000\], got 20000"),
         ({"min_lift": -1.0}, "min_lift must be >= 0"),
         ({"sensitive": ["beer"]}, "a sensitive item must be a column"),
-        ({"sensitive": [()]}, "a sensitive set must have items"),
+        ({"sensitive": [()]}, "sensitive must be a sequence, each a sequence of 1 or more"),
         ({"catalogue": ["a", "a"]}, "must be different"),
         ({"bogus": 1}, "do not fit"),
     ],

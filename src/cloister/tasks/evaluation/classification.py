@@ -44,7 +44,7 @@ from cloister.tasks.evaluation.layers import (
 )
 from cloister.tasks.examples import BOOLEAN, Example
 from cloister.tasks.interval_tables import MARGINS, between, curve_of, table_of
-from cloister.tasks.options import made
+from cloister.tasks.options import made, noise_of
 
 Bins = Annotated[int, Range(2, 1024), Rule("even", lambda n: n % 2 == 0)]
 _VAGUE = 0.5  # a group of scores whose interval is as wide says nothing in a picture
@@ -125,7 +125,7 @@ class Evaluation(Evaluated):
             score=score,
             probability=score is None or (facts.low[score], facts.high[score]) == (0.0, 1.0),
             n_bins=options.n_bins
-            or scores.number_of_bins((facts.noise_multiplier or 1.0) / facts.nominal_n),
+            or scores.number_of_bins((noise_of(facts) or 1.0) / facts.nominal_n),
         )
 
     @property
@@ -225,7 +225,7 @@ class Evaluation(Evaluated):
         return bins, predicted
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
-        """Return the half-width of the 95 % interval of a cell of the first table, in records."""
+        """Return the 95 % margin of error of a cell of the first table, in records."""
         name = self.blocks(0)[0].name
         half_width = INTERVAL_95["gaussian"] * noise_std / (1 << FINE)
         return {f"{name}_half_width": np.array([half_width])}

@@ -205,7 +205,7 @@ class ClusterQuality(Gaussian):
         return float(self._edges[min(first, _RINGS - 1)])
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
-        """Return the half-width of the 95 % interval of each cluster's size, in records."""
+        """Return the 95 % margin of error of each cluster's size, in records."""
         half_width = INTERVAL_95["gaussian"] * noise_std / (1 << FINE)
         return {"size_half_width": np.array([half_width])}
 
@@ -285,11 +285,12 @@ class ClusterQuality(Gaussian):
             "simplified silhouette": "silhouette",
             "Davies-Bouldin index": "davies_bouldin",
         }
-        units = "Distances are in scaled units, in which every column is in [-1, 1]."
-        note = f"{units} {interval_tables.INTERVALS}"
+        note = "Distances are in scaled units, in which every column is in [-1, 1]."
         silhouettes = results["cluster_silhouette"]
         return (
-            interval_tables.table_of_measures("Quality of the clusters", measures, results, note),
+            interval_tables.table_of_measures(
+                "Quality of the clusters", measures, results, f"{note} {interval_tables.INTERVALS}"
+            ),
             Bars(
                 "Silhouette of each cluster",
                 tuple(f"cluster {i}" for i in range(len(silhouettes))),

@@ -142,12 +142,10 @@ class Evaluated(Gaussian, ABC):
                 f"model must be a {called} of ours for task {cls.name!r}, got "  # type: ignore[attr-defined]
                 f"{_named(options.model)}; a model of others is not part of a plan."
             )
-        if options.truth is None and options.model is None:
-            raise PlanError("truth must name the column of the truth where there is no model.")
         return {
             "model": options.model,
             "truth": int(options.model.target)
-            if options.truth is None
+            if options.truth is None and options.model is not None
             else position(facts.columns, options.truth, "truth"),
             "prediction": place_of(facts.columns, options.prediction, "prediction"),
             "silos": facts.silos if options.by_silo else (),

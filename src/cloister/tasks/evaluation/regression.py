@@ -132,7 +132,7 @@ class RegressionEvaluation(Evaluated):
         return predicted
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
-        """Return the half-width of the bias, whose denominator is the nominal number."""
+        """Return the margin of error of the bias, whose denominator is the nominal number."""
         half_width = INTERVAL_95["gaussian"] * noise_std / (1 << FINE) / nominal_n * self.bound
         return {"bias_half_width": np.array([half_width])}
 

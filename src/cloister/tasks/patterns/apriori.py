@@ -14,14 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import chain, combinations
 from math import ceil, comb, isqrt, sqrt
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.declared import AtLeastZero, Probability, Range, WayOut, Whole, declared
+from cloister.declared import AtLeastZero, Length, Probability, Range, WayOut, Whole, declared
 from cloister.display import Display
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
@@ -42,13 +42,13 @@ from cloister.task import (
 )
 from cloister.tasks.columns import position
 from cloister.tasks.examples import Example
-from cloister.tasks.options import PublicSeed, made
+from cloister.tasks.options import PublicSeed, made, noise_of
 from cloister.tasks.patterns.association import displays_of
 from cloister.tasks.patterns.supports import Heavy, load_edges, load_law, mended, shrink
 from cloister.tasks.state import part_of, prefixed, read, written
 
 Limit = Literal["weight", "truncate"]
-Sets = tuple[tuple[int, ...], ...]
+Sets = tuple[Annotated[tuple[Annotated[int, Range(0)], ...], Length(1)], ...]
 Size = Annotated[int, Range(1, 3)]
 Items = Annotated[int, Range(1, 10_000), WayOut("leave out what no question is about")]
 
@@ -113,13 +113,10 @@ class Level:
 
 def _items(entry: str | int | tuple[str | int, ...], facts: PublicFacts) -> tuple[int, ...]:
     """Return a sensitive set as numbers of items; a name alone is a set of one item."""
-    found = tuple(
+    return tuple(
         item if isinstance(item, int) else position(facts.columns, item, "a sensitive item")
         for item in ((entry,) if isinstance(entry, str | int) else entry)
     )
-    if not found or not all(0 <= item < facts.n_features for item in found):
-        raise PlanError(f"a sensitive set must have items of the catalogue, got {found!r}.")
-    return found
 
 
 @declared
@@ -193,10 +190,10 @@ class Apriori(Gaussian):
     frac_bits: int = 16
 
     def __post_init__(self) -> None:
-        if self.max_size > self.n_features:
+        if max(self.max_size - 1, *chain((0,), *self.sensitive)) >= self.n_features:
             raise PlanError(
-                f"max_size must be at most the number of items, {self.n_features}, got "
-                f"{self.max_size}."
+                f"max_size must be at most the number of items, {self.n_features}, and sensitive "
+                f"items below it, got {self.max_size} and {self.sensitive}."
             )
 
     @classmethod
@@ -215,10 +212,11 @@ class Apriori(Gaussian):
             basket_size=options.basket_size or _BASKET_SIZES[1],
             sensitive=tuple(_items(entry, facts) for entry in options.sensitive),
         )
-        if options.basket_size is not None or facts.noise_multiplier is None:
+        noise = noise_of(facts)
+        if options.basket_size is not None or noise is None:
             return task
         # a limit of the first round whose noise is a small part of the minimum
-        multiplier = facts.noise_multiplier / sqrt(task.blocks(0)[0].weight)
+        multiplier = noise / sqrt(task.blocks(0)[0].weight)
         size = (_FIRST_NOISE * task.min_support * facts.nominal_n / multiplier) ** 2
         return replace(task, basket_size=int(np.clip(ceil(size), *_BASKET_SIZES)))
 
@@ -484,7 +482,7 @@ class Apriori(Gaussian):
     # --- What is said -----------------------------------------------------------------------------
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
-        """Return the expected half-width of a counted support, as a part of all baskets.
+        """Return the expected margin of error of a counted support, as a part of all baskets.
 
         Before the first round nothing is known of baskets; `basket_size` stands for the limit.
         """

@@ -36,7 +36,6 @@ from cloister.task import (
     INTERVAL_95,
     Block,
     Floats,
-    Gaussian,
     GridState,
     Integers,
     PublicFacts,
@@ -48,8 +47,9 @@ from cloister.task import (
 from cloister.tasks.columns import categories_of, codes, in_batches, position
 from cloister.tasks.examples import CATEGORY, NUMBER, OTHER_NUMBER, Example
 from cloister.tasks.interval_tables import INTERVALS, MARGINS, table_of
-from cloister.tasks.options import PublicSeed, made
+from cloister.tasks.options import PublicSeed, made, noise_of
 from cloister.tasks.preparation.quantiles import Quantiles, quantiles_of
+from cloister.tasks.preparation.scaled import Measuring
 from cloister.tasks.preparation.statistics import Statistics
 from cloister.tasks.scores import Estimate, as_results
 from cloister.tasks.state import part_of, prefixed
@@ -69,16 +69,16 @@ _USUAL = "usual."  # before the names of what the task that measures the usual h
 
 def _cells_along(facts: PublicFacts, used: int, n_views: int) -> int:
     """Return how many cells each side of a picture has, by the noise of their counts."""
-    if facts.noise_multiplier is None:
+    if (multiplier := noise_of(facts)) is None:
         return _CELLS[0]
-    noise = facts.noise_multiplier * sqrt(n_views / _DENSITY[1])
+    noise = multiplier * sqrt(n_views / _DENSITY[1])
     per_picture = facts.nominal_n / (_PER_CELL * noise)
     along = per_picture if used == 1 else sqrt(per_picture)
     return int(min(max(along, _CELLS[0]), _CELLS[1]))
 
 
 @declared
-class Outliers(Gaussian):
+class Outliers(Measuring):
     """Statistics by which anybody can score how unusual a record is.
 
     Parameters
@@ -88,8 +88,6 @@ class Outliers(Gaussian):
     method : {"zscore", "mahalanobis", "robust", "density"}
         Distance from the mean in deviations of each column; the same with the covariance of all;
         distance from the median in quartile ranges; how empty the cells of public pictures are.
-    low, high : tuple of float, data units
-        The box of all columns.
     threshold : float, > 0
         A record is an outlier beyond so many deviations of a normal law; see `scores`.
     group : int or None
@@ -121,8 +119,6 @@ class Outliers(Gaussian):
 
     usual: Statistics | Quantiles
     method: Method
-    low: tuple[float, ...]
-    high: tuple[float, ...]
     threshold: Threshold = 2.0
     count_share: PartBelowOne = 0.0
     group: int | None = None
@@ -188,19 +184,9 @@ class Outliers(Gaussian):
         return isinstance(usual, Quantiles) and usual.probabilities == _QUARTILES
 
     @property
-    def n_features(self) -> int:
-        """Number of columns."""
-        return self.usual.n_features
-
-    @property
-    def frac_bits(self) -> int:
-        """Of the grid of the records."""
-        return self.usual.frac_bits
-
-    @property
-    def used(self) -> tuple[int, ...]:
-        """Columns of numbers that are looked at."""
-        return self.usual.used
+    def measuring(self) -> Statistics | Quantiles:
+        """The task that measures what is usual."""
+        return self.usual
 
     @property
     def rounds(self) -> int:
@@ -225,15 +211,6 @@ class Outliers(Gaussian):
     @cached_property
     def _grid(self) -> Grid:
         return Grid(self.low, self.high, self.frac_bits)
-
-    @cached_property
-    def _half(self) -> Floats:
-        """Half the range of each column that is looked at, data units."""
-        return self._grid.half_range[list(self.used)]
-
-    @cached_property
-    def _middle(self) -> Floats:
-        return self._grid.centre[list(self.used)]
 
     def describe(self) -> str:
         """Say in plain words what is summed and what is released."""
@@ -308,8 +285,8 @@ class Outliers(Gaussian):
     def _standardised(self, results: Results, records: Records) -> Floats:
         """Return how far each column is from what is usual, in deviations."""
         part = np.clip(records[:, list(self.used)] / (1 << self.frac_bits), -1.0, 1.0)
-        away = part - (results["location"] - self._middle) / self._half
-        return away / (results["spread"] / self._half)
+        away = part - (results["location"] - self.used_box.centre) / self.used_box.half_range
+        return away / (results["spread"] / self.used_box.half_range)
 
     def _cells_of(self, results: Results, records: Records) -> Integers:
         """Return each record's cell in each picture; shape (n_samples, n_views)."""
@@ -336,7 +313,7 @@ class Outliers(Gaussian):
         return kept
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
-        """Return the half-width of the number of outliers, if it is released."""
+        """Return the margin of error of the number of outliers, if it is released."""
         if not self.count_share:
             return {}
         return {"flagged_half_width": np.array([INTERVAL_95["gaussian"] * noise_std / (1 << FINE)])}
@@ -389,7 +366,9 @@ class Outliers(Gaussian):
                 for name in ("mean", "deviation")
             )
         # less than what noise leaves unknown of the place is as good as none
-        least = np.maximum(location.high - location.low, self._half * 2.0**-self.frac_bits)
+        least = np.maximum(
+            location.high - location.low, self.used_box.half_range * 2.0**-self.frac_bits
+        )
         ends = (np.maximum(end, least) for end in (spread.value, spread.low, spread.high))
         found = as_results({"location": location, "spread": Estimate(*ends)})
         if "covariance" in usual:

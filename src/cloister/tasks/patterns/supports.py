@@ -35,9 +35,9 @@ def load_edges(most: int) -> tuple[int, ...]:
 def load_law(histogram: Floats, edges: tuple[int, ...], noise_std: float) -> Floats:
     """Return how many baskets have each load, from a noisy histogram of loads.
 
-    The bins are between the `edges` of :func:`load_edges`; the noise is that of each bin, in
-    baskets. A bin that stands out of its noise counts as it is; within it, numbers rise or fall as
-    its neighbours say. The others follow the law of the best fit whose numbers fall off as
+    The bins are between the `edges` of :func:`load_edges`; each has noise of `noise_std` baskets.
+    A bin that stands out of its noise counts as it is; within it, numbers rise or fall as its
+    neighbours say. The others follow the law of the best fit whose numbers fall off as
     ``load**a * exp(-load / b)``: the few baskets of many items, which weigh most, are lost in noise
     bin by bin.
     """

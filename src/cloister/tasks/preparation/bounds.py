@@ -16,7 +16,7 @@ from cloister.display import Display, Table
 from cloister.hazmat.fixedpoint import Grid
 from cloister.task import Floats, GridState, PublicFacts, Results
 from cloister.tasks.examples import MIXED, Example
-from cloister.tasks.options import Keep, made
+from cloister.tasks.options import Keep, made, noise_of
 from cloister.tasks.preparation.quantiles import Quantiles, Refine, TreeLevels
 from cloister.tasks.preparation.scaled import Scaled
 
@@ -64,8 +64,9 @@ class Bounds(Scaled):
         probabilities = options.probabilities or _USUAL
         chosen = made(Quantiles.Options, facts, options, probabilities=probabilities)
         quantiles = Quantiles.design(facts, chosen)
-        if options.probabilities is None and facts.noise_multiplier is not None:
-            rank = quantiles.rank_noise(facts.noise_multiplier, facts.nominal_n)
+        noise = noise_of(facts)
+        if options.probabilities is None and noise is not None:
+            rank = quantiles.rank_noise(noise, facts.nominal_n)
             tail = max(_USUAL[0], min(_BEYOND * rank, _MOST))
             quantiles = replace(quantiles, probabilities=(tail, 1 - tail))
         return made(cls, facts, options, quantiles=quantiles)
@@ -94,7 +95,7 @@ class Bounds(Scaled):
         """
         found = self.quantiles.results(state, grid)
         low, high = found["quantiles"].T
-        box = self._grid
+        box = self.used_box
         half = np.maximum((high - low) / 2, _NARROWEST / box.one * box.half_range)
         lower, upper = (low + high) / 2 - half, (low + high) / 2 + half
         # far from zero, numbers may be coarser than the grid

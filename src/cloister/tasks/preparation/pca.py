@@ -86,9 +86,7 @@ class PCA(Gaussian):
         keep: Keep = ()
         clip: Annotated[Positive, "radius around the mean, as a part of half the diagonal"] = 0.3
         reach: Reach = 4.0
-        whiten: Annotated[bool, "divide each component by its own deviation, not the first's"] = (
-            False
-        )
+        whiten: Annotated[bool, "divide each component by its own deviation"] = False
 
     names: tuple[str, ...]
     low: tuple[float, ...]

@@ -45,7 +45,7 @@ from cloister.task import (
 from cloister.tasks.columns import position
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.interval_tables import curve_of
-from cloister.tasks.options import Keep, made
+from cloister.tasks.options import Keep, made, noise_of
 from cloister.tasks.scores import Estimate
 
 BRANCHES = 4  # of a cell; of 256 cells it makes the least noise of a running sum [QYL13]_
@@ -178,7 +178,7 @@ class Quantiles(Gaussian):
         return word * sqrt(float(inner.max())) / max(nominal_n, 1)
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
-        """Return the half-widths of the share of records below a place, and of the count."""
+        """Return the margins of error of the share of records below a place, and of the count."""
         return self._half_widths(noise_std / (1 << FINE), float(nominal_n))
 
     def _half_widths(self, noise: float, count: float) -> dict[str, Floats]:
@@ -263,9 +263,9 @@ def check_used(used: Sequence[int], n_features: int) -> None:
 
 def usual_levels(facts: PublicFacts, n_columns: int) -> int:
     """Return how many levels suit a plan: its finest cells hold about what noise can hide."""
-    if facts.noise_multiplier is None:
+    if (multiplier := noise_of(facts)) is None:
         raise PlanError("budget is needed to choose the levels of trees; give it, or give levels.")
-    noise = facts.noise_multiplier * sqrt(max(n_columns, 1))
+    noise = multiplier * sqrt(max(n_columns, 1))
     for levels in range(*_LEVELS):
         if BRANCHES**levels >= facts.nominal_n / (noise * sqrt(levels)):
             return levels

@@ -30,41 +30,22 @@ from cloister.tasks.preparation.statistics import Statistics
 
 
 @declared
-class Scaled(Gaussian, ABC):
-    """The rounds of a task that measures, and records scaled by its results.
+class Measuring(Gaussian, ABC):
+    """A task whose first rounds are those of one that measures columns of numbers.
 
     Parameters
     ----------
-    names, low, high, categories : tuple, one entry for each column
-        Those of its :class:`~cloister.task.PublicColumn`.
+    low, high : tuple of float, data units
+        The box of all columns.
     """
 
-    names: tuple[str, ...]
     low: tuple[float, ...]
     high: tuple[float, ...]
-    categories: tuple[tuple[str, ...], ...]
-
-    def __post_init__(self) -> None:
-        parts = (self.names, self.low, self.high, self.categories)
-        if lengths := {len(part) for part in parts} - {self.n_features}:
-            raise PlanError(
-                f"names, low, high and categories must be those of {self.n_features} columns, got "
-                f"{min(lengths)}; design the task again."
-            )
 
     @property
     @abstractmethod
     def measuring(self) -> Quantiles | Statistics:
         """The task that measures the columns."""
-
-    @property
-    @abstractmethod
-    def reach(self) -> float:
-        """The largest value of a scaled column."""
-
-    @abstractmethod
-    def scaled(self, results: Results, values: Floats) -> Floats:
-        """Return the used columns, from data units to parts of `reach`."""
 
     @property
     def n_features(self) -> int:
@@ -77,14 +58,51 @@ class Scaled(Gaussian, ABC):
         return self.measuring.frac_bits
 
     @property
+    def used(self) -> tuple[int, ...]:
+        """Columns of numbers that are measured."""
+        return self.measuring.used
+
+    @cached_property
+    def used_box(self) -> Grid:
+        """The public box of the used columns."""
+        low, high = (tuple(ends[j] for j in self.used) for ends in (self.low, self.high))
+        return Grid(low, high, self.frac_bits)
+
+
+@declared
+class Scaled(Measuring):
+    """The rounds of a task that measures, and records scaled by its results.
+
+    Parameters
+    ----------
+    names, categories : tuple, one entry for each column
+        Those of its :class:`~cloister.task.PublicColumn`.
+    """
+
+    names: tuple[str, ...]
+    categories: tuple[tuple[str, ...], ...]
+
+    def __post_init__(self) -> None:
+        parts = (self.names, self.low, self.high, self.categories)
+        if lengths := {len(part) for part in parts} - {self.n_features}:
+            raise PlanError(
+                f"names, low, high and categories must be those of {self.n_features} columns, got "
+                f"{min(lengths)}; design the task again."
+            )
+
+    @property
+    @abstractmethod
+    def reach(self) -> float:
+        """The largest value of a scaled column."""
+
+    @abstractmethod
+    def scaled(self, results: Results, values: Floats) -> Floats:
+        """Return the used columns, from data units to parts of `reach`."""
+
+    @property
     def rounds(self) -> int:
         """Rounds of the measurement."""
         return self.measuring.rounds
-
-    @property
-    def used(self) -> tuple[int, ...]:
-        """Columns that are scaled; the others stay as they are."""
-        return self.measuring.used
 
     @property
     def output(self) -> tuple[PublicColumn, ...]:
@@ -94,12 +112,6 @@ class Scaled(Gaussian, ABC):
             PublicColumn(column.name, -self.reach, self.reach) if j in self.used else column
             for j, column in enumerate(columns)
         )
-
-    @cached_property
-    def _grid(self) -> Grid:
-        """The public box of the used columns."""
-        low, high = (tuple(ends[j] for j in self.used) for ends in (self.low, self.high))
-        return Grid(low, high, self.frac_bits)
 
     def start(self) -> State:
         """Return the state before the first round of the measurement."""
@@ -123,7 +135,7 @@ class Scaled(Gaussian, ABC):
 
     def transform(self, results: Results, records: Records) -> Records:
         """Return records whose used columns are scaled, and cut at `reach`."""
-        grid, changed = self._grid, records.copy()
+        grid, changed = self.used_box, records.copy()
         scaled = self.scaled(results, grid.decode(records[:, self.used] / grid.one))
         changed[:, self.used] = np.rint(np.clip(scaled, -1, 1) * grid.one)
         return changed

@@ -73,7 +73,7 @@ class Standardise(Scaled):
             the deviations, or a small part of the box where they are smaller.
         """
         found = self.statistics.results(state, grid)
-        return {**found, "scale": np.maximum(found["deviation"], _FLOOR * self._grid.half_range)}
+        return {**found, "scale": np.maximum(found["deviation"], _FLOOR * self.used_box.half_range)}
 
     def scaled(self, results: Results, values: Floats) -> Floats:
         """Return deviations from the mean, over `reach`."""

@@ -140,7 +140,7 @@ class Statistics(Gaussian):
         }
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
-        """Return the half-width of the count, in records."""
+        """Return the margin of error of the count, in records."""
         noise = noise_std / (1 << (2 * self._bits if self.covariance else FINE))
         return {"count_half_width": self._count_half_width(noise)}
 
@@ -298,7 +298,7 @@ def _matrices(entries: Estimate, half: Floats) -> dict[str, Floats]:
     variances = np.maximum(np.diag(possible), 1e-12)
     norm = np.sqrt(np.outer(variances, variances))
     correlation = np.clip(possible / norm, -1.0, 1.0)
-    std = (entries.high - entries.low) / 2  # half-widths at 95 %
+    std = (entries.high - entries.low) / 2  # 95 % margins of error
     of_variance = np.diag(std) / variances / 2
     spread = np.hypot(std / norm, correlation * np.hypot.outer(of_variance, of_variance))
     np.fill_diagonal(spread, 0.0)
