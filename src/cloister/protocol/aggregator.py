@@ -125,6 +125,7 @@ class Aggregator:
                 _only_one(self._secrets, silo, message, "sealed secrets")
             case Ready():
                 self._confirm(BEFORE, message)
+            # After the answer an upload changes nothing: a late silo is no survivor.
             case Upload() if self._answer(self._round) is None:
                 if silo not in self._members:
                     raise RemoteProtocolError(f"silo {silo!r} is not in round {self._round}.")
@@ -192,6 +193,7 @@ class Aggregator:
                 raise RemoteProtocolError(
                     f"job cannot start: {len(cohort)} silos agreed on keys, it needs {self.quorum}."
                 )
+            # Boxes before names: a cohort that is on the disk can always be dealt to.
             for name in cohort:
                 sealed = encode(self.plan, self._secrets[name])
                 self._journal.record(self.plan.run_id, f"secrets/{name}".encode(), sealed)
@@ -289,6 +291,7 @@ class Aggregator:
             total = total + upload.elements
         reply = encode(self.plan, Reply(t, tuple(upload.sender for upload in uploads), total))
         event = self.plan.event(t)
+        # What another process committed meanwhile is the answer; this one is then forgotten.
         answer = self._journal.commit(job=self.plan.run_id, round=t, event=event, frame=reply)
         self._answers[t] = answer
         self._noise, self._uploads, self._frames = None, {}, {}
@@ -384,6 +387,8 @@ class Aggregator:
         for place, silo in enumerate(self._members):
             shares = {self._numbers[giver]: self._shares[giver][place] for giver in givers}
             opened[silo] = open_secret(shares)
+            # A wrong share gives a wrong secret, and that a sum of random numbers, so the secret is
+            # compared with what its silo committed to before any round began.
             if not self._round_keys.fits(t, silo, silo in survivors, opened[silo]):
                 raise RemoteProtocolError(
                     f"shares of {silo!r} in round {t} give a secret that it never committed to; "
