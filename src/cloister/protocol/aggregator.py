@@ -154,13 +154,7 @@ class Aggregator:
         return None if self._roster else encode(self.plan, Invite())
 
     def roster(self) -> bytes:
-        """Fix the silos whose keys came, and return the frame that shows their keys to all.
-
-        Raises
-        ------
-        RemoteProtocolError
-            If they are too few.
-        """
+        """Fix the silos whose keys came, and return the frame that shows their keys to all."""
         if self._roster is None:
             present = [self._keys[name] for name in self.plan.silos if name in self._keys]
             if len(present) < self.plan.min_silos:
@@ -179,13 +173,7 @@ class Aggregator:
         return tuple(self._numbers)
 
     def deals(self) -> dict[str, bytes]:
-        """Fix the silos whose boxes came, and return for each the frame with the boxes for it.
-
-        Raises
-        ------
-        RemoteProtocolError
-            If they are too few.
-        """
+        """Fix the silos whose boxes came, and return for each the frame with the boxes for it."""
         roster = self._known_roster()
         if not self._cohort:
             cohort = tuple(name for name in self._numbers if name in self._secrets)
@@ -265,10 +253,7 @@ class Aggregator:
     def combine(self) -> bytes:
         """Commit the survivors of the open round and return the reply; the same for ever after.
 
-        Raises
-        ------
-        RemoteProtocolError
-            If too few silos uploaded or their public states differ; nothing is released or charged.
+        If too few silos uploaded, or their public states differ, nothing is released or charged.
         """
         t = self._round
         if answer := self._answer(t):

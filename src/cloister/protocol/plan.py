@@ -81,11 +81,6 @@ def study_name(text: str) -> str:
 
     Compatible characters, upper and lower case, and spaces make no difference (Unicode NFKC with
     case folding).
-
-    Raises
-    ------
-    PlanError
-        If it holds anything but letters, digits, spaces and ``._-:/+#()``.
     """
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
     name = " ".join(folded.split())
@@ -631,11 +626,6 @@ class Plan:
 
         It has at most 256 KiB, and 512 bytes for each column; where the task carries a model that
         was released earlier, 8 MiB.
-
-        Raises
-        ------
-        PlanError
-            If it is longer.
         """
         carries = _carries_model(_written(self.task))
         most = MAX_PLAN + MAX_PLAN_COLUMN * len(self.columns)
