@@ -525,19 +525,8 @@ def _fewest_records(options: Mapping[str, Any]) -> int:
 
 def _shared(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that belong to the job and not to the task."""
-    return {
-        key: options[key]
-        for key in (
-            "study",
-            "publish",
-            "min_silos",
-            "profile",
-            "collusion",
-            "columns",
-            "frac_bits",
-        )
-        if key in options
-    }
+    of_job = ("study", "publish", "min_silos", "profile", "collusion", "columns", "frac_bits")
+    return {name: options[name] for name in of_job if name in options}
 
 
 def _content(silos: SiloRecords) -> bytes | None:

@@ -846,19 +846,7 @@ _TASK = "name"
 """The key that tells a task from other mappings, which may not have it."""
 
 _PLAIN_FIELDS = (
-    "silos",
-    "columns",
-    "nominal_n",
-    "min_silos",
-    "profile",
-    "unit",
-    "max_rows",
-    "max_silos_per_person",
-    "schema_digest",
-    "study",
-    "publish",
-    "collusion",
-    "fingerprints",
-    "upload_slot",
-    "run_id",
+    *("silos", "columns", "nominal_n", "min_silos", "profile", "unit", "max_rows"),
+    *("max_silos_per_person", "schema_digest", "study", "publish", "collusion"),
+    *("fingerprints", "upload_slot", "run_id"),
 )
