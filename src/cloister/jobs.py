@@ -453,7 +453,7 @@ def run_job(
     options["columns"] = rehearsal.columns  # names that come one by one come once
     if rehearsal.rate < 1:
         raise PlanError(
-            f"nominal_n must be given for task {task.name!r}, which samples its clients; what a "
+            f"nominal_n must be given for task {task.name!r}, which samples its units; what a "
             "count costs beside it cannot be taken off exactly."
         )
     count_plan = make_plan(
