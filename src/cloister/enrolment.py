@@ -83,13 +83,7 @@ class Peer:
 
 
 def peer_of(der: bytes) -> Peer:
-    """Return whom a certificate names; that it is genuine is the TLS handshake's business.
-
-    Raises
-    ------
-    TransportError
-        If it is not a certificate of a federation.
-    """
+    """Return whom a certificate names; that it is genuine is the TLS handshake's business."""
     try:
         certificate = x509.load_der_x509_certificate(der)
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -270,11 +264,6 @@ def install(keys: str | os.PathLike[str], grant: Mapping[str, Any]) -> Peer:
 
     A grant comes by mail, so nothing in it is believed that does not fit: keys, the authority the
     folder knows already, and a revocation list no older than the folder's.
-
-    Raises
-    ------
-    PlanError
-        If the certificate is for other keys than the folder's, or of another authority.
     """
     folder = Path(keys)
     try:
@@ -550,13 +539,7 @@ def _own_certificate(subject: x509.Name, key: ec.EllipticCurvePrivateKey) -> x50
 
 
 def request_fingerprint(request: Mapping[str, Any]) -> str:
-    """Return the fingerprint that two people compare before a request is approved.
-
-    Raises
-    ------
-    PlanError
-        If the request is not signed by the identity it shows.
-    """
+    """Return the fingerprint that two people compare before a request is approved."""
     try:
         public = bytes.fromhex(request["identity"])
         signature = bytes.fromhex(request["signature"])

@@ -452,7 +452,7 @@ def run_job(
     options["columns"] = rehearsal.columns  # names that come one by one come once
     if rehearsal.rate < 1:
         raise PlanError(
-            f"nominal_n must be given for task {task.name!r}, which samples its clients; what a "
+            f"nominal_n must be given for task {task.name!r}, which samples its units; what a "
             "count costs beside it cannot be taken off exactly."
         )
     count_plan = make_plan(
@@ -518,19 +518,8 @@ def _mechanism(task: type[Task], options: Mapping[str, Any]) -> Mechanism:
 
 def _shared(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that belong to the job and not to the task."""
-    return {
-        key: options[key]
-        for key in (
-            "study",
-            "publish",
-            "min_silos",
-            "profile",
-            "collusion",
-            "columns",
-            "frac_bits",
-        )
-        if key in options
-    }
+    of_job = ("study", "publish", "min_silos", "profile", "collusion", "columns", "frac_bits")
+    return {name: options[name] for name in of_job if name in options}
 
 
 def _content(silos: SiloRecords) -> bytes | None:

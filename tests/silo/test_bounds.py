@@ -99,7 +99,7 @@ PLAN = toy_plan()
     [
         ({"study": "x" * (MAX_STUDY + 1)}, "study must be a text of at most 200 bytes"),
         ({"study": "é" * 101}, "of 202"),
-        ({"study": 7}, "study must be a text"),
+        ({"study": 7}, "study must be text"),
         ({"columns": ("a", "b" * (MAX_TEXT + 1))}, "columns must have texts of at most 1000"),
         ({"unit": "u" * (MAX_TEXT + 1)}, "unit must have texts of at most 1000"),
         ({"schema_digest": "d" * (MAX_TEXT + 1)}, "schema_digest must have texts"),

@@ -92,11 +92,6 @@ def pure_epsilon(event: Event) -> float:
 def gdp_mu(event: Event) -> float:
     """Return mu such that a Gaussian ``event`` is exactly mu-GDP.
 
-    Raises
-    ------
-    PlanError
-        If the event holds another mechanism, which no mu describes exactly.
-
     Notes
     -----
     One Gaussian mechanism is ``1 / noise_multiplier``-GDP, and mu composes as

@@ -89,13 +89,7 @@ class Statement:
 
     @classmethod
     def read(cls, text: str) -> Self:
-        """Return the statement with this text.
-
-        Raises
-        ------
-        LedgerError
-            If it is the text of no statement.
-        """
+        """Return the statement with this text."""
         try:
             fields = json.loads(text)
             said = cls(**{**fields, "events": event_from_dict(fields["events"])})
@@ -326,13 +320,7 @@ class State:
         return None if dataset in owners else next(iter(owners), None)
 
     def apply(self, entry: Entry) -> None:
-        """Add one entry, after checking its link to the chain and that it is possible here.
-
-        Raises
-        ------
-        LedgerError
-            If the entry was changed, removed or moved, or could not have been written.
-        """
+        """Add one entry, after checking its link to the chain and that it is possible here."""
         try:
             if entry.seq != self.seq + 1 or entry.hash != link(entry.body, self.head):
                 raise LedgerError(f"entry {self.seq + 1} was changed, removed or moved.")

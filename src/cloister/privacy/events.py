@@ -160,13 +160,7 @@ Event: TypeAlias = Mechanism | ComposedEvent | RepeatedEvent
 
 
 def event_from_dict(data: Mapping[str, Any]) -> Event:
-    """Return the event that ``to_dict`` described; the round trip is exact.
-
-    Raises
-    ------
-    PlanError
-        If the description is of no known kind, or has missing or unknown keys.
-    """
+    """Return the event that ``to_dict`` described; the round trip is exact."""
     if not isinstance(data, Mapping):
         raise PlanError(f"an event must be a JSON object, got {type(data).__name__}.")
     fields = dict(data)

@@ -300,6 +300,7 @@ class Ledger:
             if job in self._state.jobs:
                 _check_resumed(self._state.jobs[job], dataset, study, events, tag)
                 return
+            # The same records under a second name would have a second cap.
             other = self._state.other_owner(tag, dataset)
             if other is not None and not confirm_same_content:
                 raise LedgerError(
@@ -327,6 +328,7 @@ class Ledger:
                 bounds.append(
                     (f"data set {dataset!r} in {now.year}", "cap for a year", limits, so_far)
                 )
+            # Fixed now, before a result is seen: a choice of tariff afterwards would be adaptive.
             tariff = cheapest(events, [(limits, so_far) for _, _, limits, so_far in bounds])
             if tariff is None:
                 raise BudgetExceeded(_refusal(job, events, bounds))
@@ -540,7 +542,7 @@ class Ledger:
                 raise LedgerError(f"job {job!r} is open and may have to send again; close it.")
             for table in ledger_file.OF_JOBS:
                 connection.execute(sa.delete(table).where(table.c.job == job))
-        self._empty_log()
+        self._empty_log()  # which still has what was deleted
 
     # Statements and heads --------------------------------------------------------------------
 
@@ -590,6 +592,7 @@ class Ledger:
         """
         with self._transaction() as connection:
             self._claim(connection, shown)
+        # In a second transaction, since the first must be kept although this one raises.
         with self._transaction() as connection:
             self._check_claims(connection)
 

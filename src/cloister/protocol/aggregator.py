@@ -125,6 +125,7 @@ class Aggregator:
                 _only_one(self._secrets, silo, message, "sealed secrets")
             case Ready():
                 self._confirm(BEFORE, message)
+            # After the answer an upload changes nothing: a late silo is no survivor.
             case Upload() if self._answer(self._round) is None:
                 if silo not in self._members:
                     raise RemoteProtocolError(f"silo {silo!r} is not in round {self._round}.")
@@ -153,13 +154,7 @@ class Aggregator:
         return None if self._roster else encode(self.plan, Invite())
 
     def roster(self) -> bytes:
-        """Fix the silos whose keys came, and return the frame that shows their keys to all.
-
-        Raises
-        ------
-        RemoteProtocolError
-            If they are too few.
-        """
+        """Fix the silos whose keys came, and return the frame that shows their keys to all."""
         if self._roster is None:
             present = [self._keys[name] for name in self.plan.silos if name in self._keys]
             if len(present) < self.plan.min_silos:
@@ -178,13 +173,7 @@ class Aggregator:
         return tuple(self._numbers)
 
     def deals(self) -> dict[str, bytes]:
-        """Fix the silos whose boxes came, and return for each the frame with the boxes for it.
-
-        Raises
-        ------
-        RemoteProtocolError
-            If they are too few.
-        """
+        """Fix the silos whose boxes came, and return for each the frame with the boxes for it."""
         roster = self._known_roster()
         if not self._cohort:
             cohort = tuple(name for name in self._numbers if name in self._secrets)
@@ -192,6 +181,7 @@ class Aggregator:
                 raise RemoteProtocolError(
                     f"job cannot start: {len(cohort)} silos agreed on keys, it needs {self.quorum}."
                 )
+            # Boxes before names: a cohort that is on the disk can always be dealt to.
             for name in cohort:
                 sealed = encode(self.plan, self._secrets[name])
                 self._journal.record(self.plan.run_id, f"secrets/{name}".encode(), sealed)
@@ -263,10 +253,7 @@ class Aggregator:
     def combine(self) -> bytes:
         """Commit the survivors of the open round and return the reply; the same for ever after.
 
-        Raises
-        ------
-        RemoteProtocolError
-            If too few silos uploaded or their public states differ; nothing is released or charged.
+        If too few silos uploaded, or their public states differ, nothing is released or charged.
         """
         t = self._round
         if answer := self._answer(t):
@@ -289,6 +276,7 @@ class Aggregator:
             total = total + upload.elements
         reply = encode(self.plan, Reply(t, tuple(upload.sender for upload in uploads), total))
         event = self.plan.event(t)
+        # What another process committed meanwhile is the answer; this one is then forgotten.
         answer = self._journal.commit(job=self.plan.run_id, round=t, event=event, frame=reply)
         self._answers[t] = answer
         self._noise, self._uploads, self._frames = None, {}, {}
@@ -384,6 +372,8 @@ class Aggregator:
         for place, silo in enumerate(self._members):
             shares = {self._numbers[giver]: self._shares[giver][place] for giver in givers}
             opened[silo] = open_secret(shares)
+            # A wrong share gives a wrong secret, and that a sum of random numbers, so the secret is
+            # compared with what its silo committed to before any round began.
             if not self._round_keys.fits(t, silo, silo in survivors, opened[silo]):
                 raise RemoteProtocolError(
                     f"shares of {silo!r} in round {t} give a secret that it never committed to; "

@@ -137,6 +137,8 @@ class Client:
         self._before: tuple[tuple[str, ...], Reply] | None = None  # members and answer of the last
         self._progress = Progress(plan)
         self._answers: dict[bytes, bytes] = {}
+        # An answer is a function of the request and the state, so making all answers again brings
+        # this object to where its earlier life was; nothing else of that life is stored.
         for request, answer in self._journal.recorded(plan.run_id):
             if not request.startswith(_BOUND) and self._answer(request) != answer:
                 raise LocalProtocolError(
@@ -264,9 +266,13 @@ class Client:
             self._receive(t - 1, message.confirmations, message.opened)
         elif t == 0 and self._agreement:
             self._check_ready(message.confirmations)
+        # The bytes that left before a crash leave again: a new draw of noise under the same pad
+        # would give the difference of two noises away.
         frame = None if self._went_on else self._journal.frame(self.plan.run_id, t)
         if frame is None:
             upload = encode(self.plan, self._upload(t))
+            # Charge and bytes are durable in one step, before the first byte leaves: a crash in
+            # between either costs nothing or is answered with these bytes.
             frame = self._journal.commit(
                 job=self.plan.run_id,
                 round=t,
@@ -293,6 +299,7 @@ class Client:
         if task is not None and task.silos:
             total = task.placed(t, self.silo, total)
         if self.plan.profile == "pairwise":
+            # Noise goes in before the mask: whoever opens the mask finds a noised vector.
             total += self._share_of_noise(t)
         masked = self._masker.mask(to_words(total), self._pad(t), self._members)
         self._shares_of_noise.pop(t, None)
@@ -388,6 +395,8 @@ class Client:
         else:
             raise RemoteProtocolError(f"{self.silo!r} has confirmed no sum of round {t}.")
         self._check_confirmations(t, message.confirmations, self._bound[t], reply.survivors)
+        # By the survivors of the sum that this silo confirmed, never by what it is asked for: seed
+        # and key of one member together would open that member's vector.
         shares = self._masker.shares(t, members, reply.survivors)
         return Shares(t, self.silo, tuple(shares[name] for name in members if name in shares))
 
@@ -458,6 +467,8 @@ class Client:
             return
         agree, checked = {self.silo}, []
         for confirmation in confirmations:
+            # A quorum that agrees is enough. One that differs is proof of two sums, if it is
+            # genuine, so it is looked at even when the quorum is full.
             silo, other = confirmation.silo, confirmation.result_hash
             if other == digest and len(agree) >= self._quorum:
                 continue
@@ -525,6 +536,7 @@ class Client:
             elements = from_bytes(plain[place:end], own.size)
             state[name] = to_integers(elements).reshape(own.shape)
             place = end
+        # Theirs was rounded to the grid and ours is not yet: half a step more than the drift.
         half_step = 0.5 / (1 << self.plan.grid.frac_bits)
         if place != len(plain) or self._progress.distance(state) > half_step + _DRIFT:
             raise RemoteProtocolError(

@@ -281,13 +281,7 @@ class KeyAgreement:
 
 
 def check_keys(plan: Plan, keys: Keys) -> None:
-    """Check that keys are signed by the identity that the plan names for their silo.
-
-    Raises
-    ------
-    RemoteProtocolError
-        If they are not: somebody put other keys in the place of the silo's.
-    """
+    """Check that keys are signed by the identity that the plan names for their silo."""
     pinned = plan.fingerprints[plan.silos.index(keys.sender)]
     if fingerprint_of(keys.identity) != pinned:
         raise RemoteProtocolError(

@@ -518,13 +518,7 @@ def encode(plan: Plan, message: Message) -> bytes:
 
 
 def decode(plan: Plan, frame: bytes) -> Message:
-    """Read a frame under `plan`.
-
-    Raises
-    ------
-    RemoteProtocolError
-        If the frame is cut, of another plan, session or version, or its parts do not fit.
-    """
+    """Read a frame under `plan`."""
     if len(frame) < _HEADER.size:
         raise RemoteProtocolError(f"frame is cut: {len(frame)} bytes are less than a header.")
     magic, version, kind, session, digest, t, attempt, frac_bits, ring_bits, name_len, body_len = (
@@ -614,13 +608,7 @@ def encode_statement(said: Statement, signature: bytes) -> bytes:
 
 
 def decode_statement(plan: Plan, public: bytes, data: bytes) -> SignedStatement:
-    """Return what the owner of `public` signed of its ledger in the job of `plan`.
-
-    Raises
-    ------
-    RemoteProtocolError
-        If it did not, or of another job.
-    """
+    """Return what the owner of `public` signed of its ledger in the job of `plan`."""
     try:
         signature, head, height, size = _STATEMENT.unpack_from(data)
         names = data[_STATEMENT.size :]

@@ -81,11 +81,6 @@ def study_name(text: str) -> str:
 
     Compatible characters, upper and lower case, and spaces make no difference (Unicode NFKC with
     case folding).
-
-    Raises
-    ------
-    PlanError
-        If it holds anything but letters, digits, spaces and ``._-:/+#()``.
     """
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
     name = " ".join(folded.split())
@@ -167,8 +162,8 @@ class Plan:
         Only "pairwise": how many silos may collude with the aggregator, the observer among them;
         1 by default.
     unit : str
-        Unit of privacy: "row"; the column whose values name a person; or what a client is, "silo"
-        or one of the columns, for tasks that bound what a client adds.
+        Privacy unit: "row"; the column whose values name a person; or, for tasks that bound what a
+        whole unit adds, "silo" or one of the columns.
     max_rows, max_silos_per_person : int
         At most so many rows of one unit count in a silo, and a person is in at most so many silos;
         the sensitivity multiplies by both.
@@ -351,7 +346,7 @@ class Plan:
             yield f"delta must be > 0 for task {task.name!r}, whose noise is Gaussian."
 
     def _rules_of_clients(self) -> Iterator[str]:
-        """Check that what sampling saves was not overrated, and who a client is."""
+        """Whether what sampling saves was overrated, and what the privacy unit is."""
         yield from self._rules_of_sampling()
         if not self.opened:
             return
@@ -371,11 +366,11 @@ class Plan:
                 )
             if self.grid.high[at] - self.grid.low[at] > 2 * self.grid.one:
                 yield (
-                    f"grid cannot tell the clients of {task.clients!r} apart; use more frac_bits."
+                    f"grid cannot tell the values of {task.clients!r} apart; use more frac_bits."
                 )
         if bad := [step for step in list(steps_of(task))[1:] if _needs_its_plan(step)]:
             yield (
-                f"task {bad[0].name!r} with clients other than rows, or sampled ones, must be the "
+                f"task {bad[0].name!r} with privacy units other than rows, or sampled, must be the "
                 "task of a plan and not a step of one."
             )
         if isinstance(task, ByUnit) and task.alone and self.profile != "local":
@@ -392,8 +387,8 @@ class Plan:
             return
         if self.group_size > 1:
             yield (
-                f"max_silos_per_person must be 1 where clients are sampled, got {self.group_size}; "
-                "coins of several clients cannot be priced as one."
+                f"max_silos_per_person must be 1 where units are sampled, got {self.group_size}; "
+                "coins of several units cannot be priced as one."
             )
         spent = accounting.epsilon(self.events(), self.budget.delta)
         if spent > self.budget.epsilon * (1 + 1e-9):
@@ -631,11 +626,6 @@ class Plan:
 
         It has at most 256 KiB, and 512 bytes for each column; where the task carries a model that
         was released earlier, 8 MiB.
-
-        Raises
-        ------
-        PlanError
-            If it is longer.
         """
         carries = _carries_model(_written(self.task))
         most = MAX_PLAN + MAX_PLAN_COLUMN * len(self.columns)
@@ -694,9 +684,9 @@ class Plan:
     def unit_in_words(self) -> str:
         """Say whom the guarantee protects."""
         if self.unit == "silo":
-            unit = "one client, which is a silo with all of its records"
+            unit = "one silo with all of its records"
         elif self.unit in self.columns:
-            unit = f"one client, which is all rows of a silo with one value of {self.unit!r}"
+            unit = f"all rows of a silo with one value of {self.unit!r}"
         elif self.unit == "row":
             unit = "one row" + (f" (and copies, {self.max_rows} in all)" * (self.max_rows > 1))
         else:
@@ -856,19 +846,7 @@ _TASK = "name"
 """The key that tells a task from other mappings, which may not have it."""
 
 _PLAIN_FIELDS = (
-    "silos",
-    "columns",
-    "nominal_n",
-    "min_silos",
-    "profile",
-    "unit",
-    "max_rows",
-    "max_silos_per_person",
-    "schema_digest",
-    "study",
-    "publish",
-    "collusion",
-    "fingerprints",
-    "upload_slot",
-    "run_id",
+    *("silos", "columns", "nominal_n", "min_silos", "profile", "unit", "max_rows"),
+    *("max_silos_per_person", "schema_digest", "study", "publish", "collusion"),
+    *("fingerprints", "upload_slot", "run_id"),
 )

@@ -58,6 +58,8 @@ def run_rounds(
     ask = partial(_ask, transport, aggregator, attempts)
     silos = _agree_on_keys(aggregator, ask) if plan.fingerprints else plan.silos
     for t in range(aggregator.first_round, plan.rounds):
+        # The last round that an earlier life answered is opened again, because its confirmations
+        # are in no journal; silos repeat their answers.
         opening = aggregator.open(t)
         if not aggregator.answered:
             silos = ask(_all(silos, opening))
@@ -65,6 +67,7 @@ def run_rounds(
             reply = aggregator.combine()
         else:
             reply, silos = aggregator.combine(), aggregator.survivors
+        # Who falls silent from here on is still in the sum: only confirmations are missing.
         silos = ask(_all(silos, reply))
         if len(silos) < aggregator.quorum:
             raise RemoteProtocolError(
@@ -121,6 +124,7 @@ def _ask(
         if not missing:
             break
         for silo, answer in transport.exchange(missing).items():
+            # One silo that breaks the protocol must not end the job of the others.
             with suppress(RemoteProtocolError):
                 if aggregator.accept(silo, answer) in wanted:
                     answered.add(silo)

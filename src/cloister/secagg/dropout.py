@@ -93,11 +93,6 @@ class RoundKeys:
         ----------
         opened : mapping of silo to bytes of length 32
             Of each survivor its seed, of each other member its private key.
-
-        Raises
-        ------
-        RemoteProtocolError
-            If a secret is missing or is not the one its silo committed to.
         """
         total = np.zeros(size, dtype=np.uint64)
         for silo in members:

@@ -107,6 +107,7 @@ class GroupMask:
         opened: Mapping[str, bytes] = _NOTHING,
     ) -> Words:
         """Subtract every survivor's pad, modulo 2^64."""
+        # A pad that is not in the sum must not be subtracted: who dropped out left none.
         total = np.zeros_like(elements)
         for silo in survivors:
             total += expand(self.key, context.of(silo), elements.size)
@@ -156,6 +157,8 @@ class PairwiseMask:
     def mask(self, elements: Words, context: PadContext, members: Sequence[str] = ()) -> Words:
         """Add the own pad and, with its sign, the pad for each other member, modulo 2^64."""
         t, size = context.round, elements.size
+        # The pads of pairs cancel in the sum. The own pad does not: without it, a silo whose vector
+        # comes late, when its key was opened already, would be bare.
         own = expand(self.seeds[t], context.of(self.silo), size, Usage.SELF_PAD)
         return (
             elements

@@ -87,11 +87,6 @@ class Audit:
             What happened, for example "round".
         **fields
             Names, ids and reasons; never a value that depends on records.
-
-        Raises
-        ------
-        LedgerError
-            If the line could not be written.
         """
         with self._lock:
             body = {
@@ -142,11 +137,6 @@ def verify(path: str | os.PathLike[str], head: str | None = None) -> tuple[int, 
         Number of lines.
     str
         The hash of the last line, or 64 zeros for an empty file.
-
-    Raises
-    ------
-    LedgerError
-        At the first line that was changed, removed or put elsewhere, and if `head` is missing.
     """
     previous, count, found = BEFORE_FIRST, 0, head in (None, BEFORE_FIRST)
     try:

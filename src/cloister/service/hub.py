@@ -479,13 +479,7 @@ class HubTransport:
     on_sent: Callable[[], None]
 
     def exchange(self, frames: Mapping[str, bytes]) -> dict[str, bytes]:
-        """Send each silo its frame; return the answers that came.
-
-        Raises
-        ------
-        TransportError
-            If `stop` is set, the service has stopped, or a frame is too large.
-        """
+        """Send each silo its frame; return the answers that came."""
         if not frames or not self._somebody_came():
             return {}
         refusals: deque[tuple[str, str]] = deque()

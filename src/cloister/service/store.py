@@ -165,13 +165,7 @@ class SeenSilo:
 
 
 def reach(url: str) -> str:
-    """Return which PostgreSQL server answers at a URL; nothing is made there, and nothing locked.
-
-    Raises
-    ------
-    LedgerError
-        If none does, or it does not promise to keep what was committed.
-    """
+    """Return which PostgreSQL server answers at a URL; nothing is made there, nothing locked."""
     name = "of this URL"
     try:
         address = sa.make_url(url)

@@ -198,13 +198,7 @@ class Store:
         return None if known is None else known.state
 
     def find(self, start: str) -> Job:
-        """Return the one job whose id begins with `start`.
-
-        Raises
-        ------
-        PlanError
-            If there is none, or more than one.
-        """
+        """Return the one job whose id begins with `start`."""
         found = [job for job in self.states() if job.startswith(start)] if start else []
         if len(found) != 1:
             raise PlanError(

@@ -74,13 +74,7 @@ class Message:
 
     @classmethod
     def decode(cls, data: object) -> Message:
-        """Read a message.
-
-        Raises
-        ------
-        TransportError
-            If it is text, is shorter than a header, or of a kind that we do not know.
-        """
+        """Read a message."""
         if not isinstance(data, bytes):
             raise TransportError("messages must be binary, got text.")
         if len(data) < _HEADER.size:
@@ -94,13 +88,7 @@ class Message:
         return cls(kind, number, job.hex(), data[_HEADER.size :])
 
     def fields(self) -> dict[str, Any]:
-        """Return a JSON body.
-
-        Raises
-        ------
-        TransportError
-            If it is not a JSON object.
-        """
+        """Return a JSON body."""
         try:
             document = json.loads(self.body)
         except (ValueError, RecursionError):
@@ -121,13 +109,7 @@ def printable(text: object) -> str:
 
 
 def check_size(data: bytes, limit: int) -> None:
-    """Refuse a message over the size limit.
-
-    Raises
-    ------
-    TransportError
-        If it is larger.
-    """
+    """Refuse a message over the size limit."""
     if len(data) > limit:
         raise TransportError(
             f"messages must have at most {limit} bytes, got {len(data)}; raise max_message_bytes "
@@ -182,13 +164,7 @@ class Stream:
         self._next: Future[Any] = loop.ask(connection.recv())
 
     def receive(self, timeout: float | None = None) -> Message | None:
-        """Return the next message, or None if none came in `timeout` seconds.
-
-        Raises
-        ------
-        TransportError
-            If the stream has ended, or what came breaks its rules, which ends it.
-        """
+        """Return the next message, or None if none came in `timeout` seconds."""
         try:
             data = self._result(self._next, timeout)
         except TimeoutError:
@@ -263,13 +239,7 @@ class StreamClient:
     ping_timeout: float = 10.0
 
     def connect(self) -> Stream:
-        """Open a stream.
-
-        Raises
-        ------
-        TransportError
-            If there is none to be had, with the reason and the way out.
-        """
+        """Open a stream."""
         host, port, where = self._address()
         plain = None if self.proxy else self._dial(host, port, where)
         loop = _Loop()

@@ -88,7 +88,7 @@ def test_the_unit_of_the_schema_says_who_a_client_is() -> None:
         assert (it.unit, it.task.clients) == (unit, unit)
     assert plan("row").task.n_clients == 100
     assert plan("silo").task.n_clients == 3
-    assert "which is a silo" in plan("silo").describe()
+    assert "one silo with all of its records" in plan("silo").describe()
     assert "one value of 'phone'" in plan("phone").describe()
 
 
