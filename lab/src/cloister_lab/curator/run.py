@@ -66,24 +66,20 @@ def run_method(
     ----------
     schema : Schema
         Its unit of privacy must be the row: a method's guarantee is for one record.
-    records : iterable of int32 arrays
-        On the schema's grid, in chunks.
     delta, noise : float and NoiseSource, optional
         As of :func:`cloister.jobs.run_job`.
     nominal_n : int, optional
         Without it, 2 % of epsilon pay for a count with Laplace noise.
     account : Account, optional
-        Everything is reserved there before the records are looked at, and charged before the
-        answer is returned.
+        Everything is reserved there before the records are looked at, and charged before the answer
+        is returned.
     options
         The method's own, such as ``n_clusters`` and ``public_seed``.
 
     Raises
     ------
-    PlanError
-        Before anything is spent.
-    BudgetExceeded
-        If the ledger refuses; it always refuses a method that is not private.
+    PlanError, BudgetExceeded
+        Before anything is spent. A ledger always refuses a method that is not private.
     """
     if schema.group_size != 1:
         raise PlanError(

@@ -127,18 +127,7 @@ def tables(model: str) -> dict[str, tuple[str, str, str]]:
 
 
 def draw(model: str, name: str) -> tuple[Schema, Records]:
-    """Return the records of a table, the same each time; the last column is the target.
-
-    Parameters
-    ----------
-    name : str
-        Of :func:`tables`.
-
-    Raises
-    ------
-    PlanError
-        If there is no such table.
-    """
+    """Return a table of a model, the same each time; the last column is the target."""
     kinds = tables(model)
     if name not in kinds:
         raise PlanError(f"table must be one of {', '.join(kinds)}, got {name!r}.")
@@ -258,8 +247,6 @@ def measure(
 
     Parameters
     ----------
-    schema : Schema
-        Its last column is the target.
     peers : int, >= 0
         Releases with a clip that shortens under 1 % of the rows.
     noise : function of the number of a run, optional

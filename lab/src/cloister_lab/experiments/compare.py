@@ -62,30 +62,24 @@ def compare(
 ) -> list[TidyRow]:
     """Run every method at every epsilon on every data set, several times.
 
+    A method that is not private runs once a repeat, with epsilon infinity. Records are dealt to
+    silos of equal size, anew in each repeat. A `PlanError` is raised before the first run.
+
     Parameters
     ----------
     methods : sequence of str
-        Of `TASKS`. One that is not private runs once a repeat, with epsilon infinity.
+        Of `TASKS`.
     runs : Path
         A CSV. Runs that it has are not made again; others are added as each ends.
     repeats_for : mapping of str to int, optional
         Another number for some data sets.
-    silos : int, >= 1
-        The records are dealt to so many silos of equal size, anew in each repeat.
     metrics : collection of str
         Of `METRICS`; NICV is always among them.
-    jobs : int, >= 1
-        Processes, each with one thread.
 
     Returns
     -------
     list of mapping
         A row for each run asked for, in the order of the arguments.
-
-    Raises
-    ------
-    PlanError
-        Before the first run.
     """
     counts = {data.name: (repeats_for or {}).get(data.name, repeats) for data in datasets}
     _check(datasets, methods, epsilons, silos, metrics, counts)

@@ -104,14 +104,9 @@ def measure(
 ) -> Coverage:
     """Run a task many times, each from its own public start, and count the hits.
 
-    Parameters
-    ----------
-    task : type
-        With ``centres``, ``low``, ``high``, ``sizes`` and ``size_half_width`` in its state.
-    noise : NoiseSource, optional
-        From the operating system unless a test gives another.
-    first_seed : int
-        Run `i` starts from the public seed ``first_seed + i``.
+    Its state has ``centres``, ``low``, ``high``, ``sizes`` and ``size_half_width``. Run `i` starts
+    from the public seed ``first_seed + i``. The noise is from the operating system unless a test
+    gives another.
     """
     source, budget = noise or DiscreteNoise(), Budget(epsilon, data.delta)
     tallies = []

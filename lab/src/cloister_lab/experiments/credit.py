@@ -38,18 +38,10 @@ _TEST_SHARE = 0.25
 
 @dataclass(frozen=True)
 class Loans:
-    """A public table of a data folder with its schema.
+    """A public table of a data folder with its schema, a file beside this package.
 
-    Parameters
-    ----------
-    name : str
-        Of the file.
-    schema : str
-        Of the file beside this package.
-    costs : tuple of tuple of float, or None
-        ``costs[true][predicted]``, where the codebook gives them.
-    repeats : int
-        Splits of the full experiment.
+    `costs[true][predicted]` are given where the codebook gives them; `repeats` are splits of the
+    full experiment.
     """
 
     name: str

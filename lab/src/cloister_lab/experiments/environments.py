@@ -24,8 +24,6 @@ def python_with(
 
     Parameters
     ----------
-    what : str
-        Name for messages.
     packages : sequence of str
         Pinned; the first names the folder in the cache.
     modules : str

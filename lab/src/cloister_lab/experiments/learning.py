@@ -76,10 +76,8 @@ class Way:
 
     Parameters
     ----------
-    protects : str
-        For whom the answer is private.
-    others_see : str
-        What a party learns beside it.
+    protects, others_see : str
+        For whom the answer is private, and what a party learns beside it.
     train : function of a problem
         Or why it could not be done.
     parties : tuple of int

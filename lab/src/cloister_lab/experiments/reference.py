@@ -77,17 +77,13 @@ class Verdict:
 def check_means(nicv: Means) -> Verdict:
     """Compare FastLloyd's mean NICV with the published figures, and with the other methods.
 
+    Runs are under the papers' conventions; bars on data sets that were not run are left out. A cell
+    holds if it is at most 15 % above the published figure, or at most 3 combined standard errors
+    above the independent one. The geometric mean of the ratios is judged once all cells are there.
+
     Parameters
     ----------
     nicv : mapping of (dataset, method, epsilon) to MeanOf
-        Of runs under the papers' conventions. Bars on data sets that were not run are left out.
-
-    Returns
-    -------
-    Verdict
-        A cell holds if it is at most 15 % above the published figure, or at most 3 combined
-        standard errors above the independent one. The geometric mean of the ratios is judged once
-        all cells are there.
     """
     cells = tuple(
         _check_cell(dataset, index, found)

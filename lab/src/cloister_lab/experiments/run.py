@@ -87,13 +87,8 @@ class Unit:
 def units_of(measure: Callable[..., Iterable[TidyRow]], **axes: Iterable[Any]) -> list[Unit]:
     """Return a unit for each combination of values of a measurement's arguments.
 
-    Parameters
-    ----------
-    measure : function
-        Of a module.
-    axes : iterables
-        Values of each argument, the slowest to change first. A key shows a value by its name if it
-        has one.
+    Axes are the values of each argument, the slowest to change first. A key shows a value by its
+    name if it has one.
     """
     found = []
     for values in product(*axes.values()):
@@ -140,15 +135,7 @@ class Experiment:
 def run_units(
     units: Sequence[Unit], runs: Path, *, jobs: int = 1, quiet: bool = False, name: str = "runs"
 ) -> list[TidyRow]:
-    """Make the rows that a file lacks, add them to it, and return those of all units in order.
-
-    Raises
-    ------
-    PlanError
-        If jobs are fewer than one.
-    DataError
-        If the rows stored are of other columns.
-    """
+    """Make the rows that a file lacks, add them to it, and return those of all units in order."""
     from rich.console import Console
     from rich.progress import Progress
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # ships no types
@@ -187,21 +174,13 @@ def _answers(units: Sequence[Unit], jobs: int) -> Iterable[list[TidyRow]]:
 def run_experiment(
     experiment: Experiment, settings: Settings, *, quiet: bool = False
 ) -> list[TidyRow]:
-    """Make the rows that are missing, and return all.
-
-    Parameters
-    ----------
-    settings : Settings
-        With the folder of all experiments as `out`.
-    quiet : bool
-        No progress bar; there is none either where standard error is not a terminal.
+    """Make the rows that are missing, and return all; `out` is the folder of all experiments.
 
     Raises
     ------
-    PlanError
-        If a setting is out of range or nothing is left to run.
-    DataError
-        If the rows stored are not of this experiment.
+    PlanError, DataError
+        If a setting is out of range, nothing is left to run, or the rows stored are not of this
+        experiment.
     """
     if settings.repeats is not None and settings.repeats < 1:
         raise PlanError(f"repeats must be >= 1, got {settings.repeats}.")

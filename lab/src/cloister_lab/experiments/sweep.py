@@ -267,25 +267,16 @@ def sweep(
     options: Mapping[str, Value] | None = None,
     labels: Mapping[str, Value] | None = None,
 ) -> list[Unit]:
-    """Return a unit for each source, method and repeat.
+    """Return a unit for each source, method and repeat; those of a source follow each other.
 
     Parameters
     ----------
-    methods : sequence of str
-        Of `TASKS`.
     repeats : int, or mapping of the names of sources to int
         A mixture is drawn once; the repeat seeds the split into silos and the starting centres.
     metrics : collection of str
         Beside NICV.
-    options : mapping, optional
-        Of the method.
-    labels : mapping, optional
-        Columns put before those of the run.
-
-    Returns
-    -------
-    list of Unit
-        Those of a source follow each other, so that a process reads it once.
+    options, labels : mapping, optional
+        Options of the method, and columns put before those of the run.
     """
     return [
         unit

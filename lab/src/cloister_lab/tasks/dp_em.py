@@ -376,16 +376,9 @@ class _Exponents:
 def responsibilities(exponents: Integers) -> Integers:
     """Return how each record is shared out: whole numbers that add up to `RESPONSIBILITY`.
 
-    Parameters
-    ----------
-    exponents : ndarray of shape (n_samples, n_clusters), int64
-        Minus the log densities, in steps of ``2**-6``.
-
-    Returns
-    -------
-    ndarray of shape (n_samples, n_clusters), int64
-        Shares differ from the exact ones by less than one. Running totals are rounded, not shares,
-        so that these are never too many and no component is favoured.
+    Exponents are minus the log densities, shape (n_samples, n_clusters), in steps of ``2**-6``.
+    Shares differ from the exact ones by less than one. Running totals are rounded, not shares, so
+    that these are never too many and no component is favoured.
     """
     above = exponents - exponents.min(axis=1, keepdims=True)
     weights = _exponentials()[np.minimum(above, _LARGEST_EXPONENT)]

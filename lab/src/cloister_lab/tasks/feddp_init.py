@@ -292,20 +292,10 @@ def main_axes(matrix: Floats, components: int) -> Floats:
 def nearest_two(
     rows: Integers, points: Integers, margin: float = 1.0
 ) -> tuple[Integers, np.ndarray[tuple[int], np.dtype[np.bool_]]]:
-    """Return the nearest point of each row, and whether it is near enough.
+    """Return the nearest point of each row, of equals the first, and whether it is near enough.
 
-    Parameters
-    ----------
-    rows, points : ndarrays of shapes (n_rows, n_axes) and (n_points, n_axes), int64
-        Squared distances are integers below 2**53, so each row's answer is its own affair.
-    margin : float
-        Near enough: the distance is at most `margin` times that of the next nearest point.
-
-    Returns
-    -------
-    labels : ndarray of shape (n_rows,), int64
-        Of equals the first.
-    near : ndarray of shape (n_rows,), bool
+    Near enough: its distance is at most `margin` times that of the next nearest. Squared distances
+    are integers below 2**53, so each row's answer is its own affair.
     """
     labels = np.zeros(len(rows), dtype=np.int64)
     near = np.ones(len(rows), dtype=np.bool_)

@@ -200,13 +200,6 @@ class LSHTree(Centres):
     def group(self, leaves: Integers, block: Released) -> tuple[Floats, Integers]:
         """Cluster the noisy means of the leaves.
 
-        Parameters
-        ----------
-        leaves : ndarray of shape (max_leaves,), int64, grid steps
-            Numbers of nodes, from the state; 0 is none.
-        block : Released
-            Noisy sums and counts of the leaves.
-
         Returns
         -------
         centres : ndarray of shape (n_clusters, n_features)

@@ -378,28 +378,17 @@ def sum_in_zones(
 ) -> Integers:
     """Sum the records inside public balls by the nearest of the parts' middles.
 
-    Parameters
-    ----------
-    records : ndarray of shape (n_samples, n_features), int32, grid steps
-    centres : ndarray of shape (n_clusters, n_features), int64, grid steps
-    radii : ndarray of shape (n_clusters,), int64, grid steps
-        A record counts if it is less than this from its nearest centre.
-    parts : ndarray of shape (n_clusters, n_parts, n_features), int64, grid steps
-    count_word : int
-        What each counted record adds to the last column.
+    A record counts if it is nearer than the radius to its nearest centre. Arguments are grid steps.
 
     Returns
     -------
     ndarray of shape (n_clusters, n_parts, n_features + 1), int64
         Sums of the differences to the centre, each cut toward zero to multiples of ``radius *
-        2**-FINE_BITS``, in these; and, last, counts.
+        2**-FINE_BITS``, in these; and, last, `count_word` for each record.
 
-    Notes
-    -----
-    A record adds to one row: a vector of squared norm at most ``2**(2 * FINE_BITS)``, and the
-    count word. All products of floats are of integers below 2**53 (see
-    ``check_exact`` of the Lloyd kernel), so what a record adds depends on it and on the
-    public state alone.
+    Notes ----- A record adds to one row: a vector of squared norm at most ``2**(2 * FINE_BITS)``,
+    and the count word. All products of floats are of integers below 2**53, so what a record adds
+    depends on it and on the public state alone.
     """
     n_clusters, n_parts, n_features = parts.shape
     sums = np.zeros((n_clusters, n_parts, n_features + 1), dtype=np.int64)
