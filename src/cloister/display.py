@@ -12,7 +12,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Measured:
-    """A value with its margin of error, half an interval; shown as ``value ± margin``."""
+    """A value with its margin of error, half a 95 % interval, as ``value ± margin``."""
 
     value: float
     margin: float
@@ -20,10 +20,10 @@ class Measured:
 
 @dataclass(frozen=True)
 class Between:
-    """A value with both ends of its noise interval; shown as ``value [low, high]``.
+    """A value with its 95 % confidence interval (privacy noise only), as ``value [low, high]``.
 
-    The value may lie outside its interval, as a centre that was shrunk does. `population` has both
-    ends of the interval that includes sampling, where there is one; tables give it a column.
+    The value may lie outside, as a centre that was shrunk does. `population` is the interval that
+    includes sampling, where there is one; tables give it a column.
     """
 
     value: float
@@ -100,17 +100,9 @@ class Curve:
 
 @dataclass(frozen=True)
 class Graph:
-    """Named nodes with sizes and arrows between them.
+    """Named nodes with relative areas `sizes`, and arrows between them.
 
-    Parameters
-    ----------
-    title : str
-    names : tuple of str
-    sizes : ndarray of shape (n_nodes,)
-        Relative areas.
-    edges : tuple of (int, int, float, str)
-        From, to, relative strength, and what is written at the arrow.
-    note : str
+    An edge says from, to, its relative strength, and what is written at the arrow.
     """
 
     title: str

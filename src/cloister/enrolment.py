@@ -16,13 +16,13 @@ import json
 import os
 import re
 import ssl
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -37,12 +37,14 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from cloister.declared import Declaration, Range, refuse
 from cloister.errors import (
     CloisterError,
     DataError,
     LocalProtocolError,
     PlanError,
     TransportError,
+    raise_first,
 )
 from cloister.hazmat.signing import Identity, fingerprint_of, verify
 
@@ -154,13 +156,14 @@ class KeyFolder:
         PlanError
             If somebody else can: as ssh, a party does not use such keys.
         """
+        raise_first(self._open_to_others())
+
+    def _open_to_others(self) -> Iterator[str]:
         if is_open_to_others(self.path, 0o022):
-            raise PlanError(
-                f"others may write into the folder of keys {str(self.path)!r}; chmod 700 it."
-            )
+            yield f"others may write into the folder of keys {str(self.path)!r}; chmod 700 it."
         for name in ("identity.key", "tls.key"):
             if is_open_to_others(self.file(name)):
-                raise PlanError(
+                yield (
                     f"others may read the key {str(self.file(name))!r}; chmod 600 it, and make new "
                     "keys if others had an account here."
                 )
@@ -235,15 +238,7 @@ def make_request(
         JSON-able and public.
     """
     hosts = tuple(hosts)
-    if role not in ROLES:
-        raise PlanError(f"role must be one of {ROLES}, got {role!r}.")
-    _check_name(name)
-    if (role == "coordinator") != bool(hosts):
-        raise PlanError(
-            "hosts must be given for a coordinator, and for nobody else; use --host NAME."
-        )
-    for host in hosts:
-        _host(host)
+    raise_first(_rules_of_party(role, name, hosts))
     folder = Path(keys)
     _make_folder(folder)
     identity_file = folder / "identity.key"
@@ -295,29 +290,12 @@ def install(keys: str | os.PathLike[str], grant: Mapping[str, Any]) -> Peer:
     peer = peer_of(certificate.public_bytes(Encoding.DER))
     crl = _crl(crl_pem, ca_pem)
     _check_same_authority(folder, ca_pem)
-    identity = next(
-        (
-            path
-            for path in (folder / "identity.key.new", KeyFolder(folder).file("identity.key"))
-            if path.is_file() and _identity(path).fingerprint == peer.fingerprint
-        ),
-        None,
+    identities = (folder / "identity.key.new", KeyFolder(folder).file("identity.key"))
+    identity = _fitting(
+        "identity", identities, lambda p: _identity(p).fingerprint == peer.fingerprint
     )
-    if identity is None:
-        raise PlanError(f"grant is for another identity than the one in {str(folder)!r}.")
-    key = next(
-        (
-            path
-            for path in (folder / "tls.key.new", folder / "tls.key")
-            if path.is_file() and _key_fits(path, certificate)
-        ),
-        None,
-    )
-    if key is None:
-        raise PlanError(
-            f"grant is for another key than those in {str(folder)!r}; install it where it was "
-            "asked for, or ask again."
-        )
+    keys_here = (folder / "tls.key.new", folder / "tls.key")
+    key = _fitting("key", keys_here, lambda path: _key_fits(path, certificate))
     # In this order, stopping anywhere leaves a folder into which the same grant can be installed.
     _write_public(folder / "ca.pem", ca_pem)
     if not _has_newer_list(folder, crl):
@@ -327,6 +305,17 @@ def install(keys: str | os.PathLike[str], grant: Mapping[str, Any]) -> Peer:
         os.replace(key, folder / "tls.key")
     _write_public(folder / "tls.pem", pem)
     return peer
+
+
+def _fitting(what: str, files: tuple[Path, Path], fits: Callable[[Path], bool]) -> Path:
+    """Return the one of two files, the one that waits and the one in use, that a grant is for."""
+    for file in files:
+        if file.is_file() and fits(file):
+            return file
+    raise PlanError(
+        f"grant is for another {what} than those in {str(files[0].parent)!r}; install it where it "
+        "was asked for, or ask again."
+    )
 
 
 def _check_same_authority(folder: Path, ca_pem: bytes) -> None:
@@ -449,22 +438,8 @@ class Authority:
         """
         fingerprint, csr = _checked(request)
         role, name, hosts = request["role"], request["name"], request["hosts"]
-        if not 1 <= days <= 825:
-            raise PlanError(f"days must be in [1, 825], got {days}.")
-        for entry in self.issued():
-            if entry["revoked"]:
-                continue
-            asked = (role, name, fingerprint)
-            if entry["name"] == name and asked != (entry["role"], name, entry["fingerprint"]):
-                raise PlanError(
-                    f"name {name!r} belongs to another identity or role; revoke that first, or "
-                    "ask under another name."
-                )
-            if entry["fingerprint"] == fingerprint and entry["name"] != name:
-                raise PlanError(
-                    f"identity of {name!r} is enrolled as {entry['name']!r}; revoke that first, "
-                    "or ask with --new-identity."
-                )
+        refuse(Declaration("days", Annotated[int, Range(1, 825)], None), days)
+        raise_first(self._taken(role, name, fingerprint))
         now = datetime.now(UTC)
         names: list[x509.GeneralName] = [
             x509.UniformResourceIdentifier(f"{_SCHEME}{role}:{name}"),
@@ -509,6 +484,21 @@ class Authority:
             "ca": (self.path / "ca.pem").read_text(),
             "crl": (self.path / "crl.pem").read_text(),
         }
+
+    def _taken(self, role: str, name: str, fingerprint: str) -> Iterator[str]:
+        """Yield a sentence if a name or an identity is that of another party already."""
+        for entry in (entry for entry in self.issued() if not entry["revoked"]):
+            asked = (role, name, fingerprint)
+            if entry["name"] == name and asked != (entry["role"], name, entry["fingerprint"]):
+                yield (
+                    f"name {name!r} belongs to another identity or role; revoke that first, or "
+                    "ask under another name."
+                )
+            if entry["fingerprint"] == fingerprint and entry["name"] != name:
+                yield (
+                    f"identity of {name!r} is enrolled as {entry['name']!r}; revoke that first, "
+                    "or ask with --new-identity."
+                )
 
     def revoke(self, name: str) -> list[dict[str, Any]]:
         """Revoke every certificate of a name; return the entries that were not revoked before."""
@@ -583,10 +573,8 @@ def request_fingerprint(request: Mapping[str, Any]) -> str:
 def _checked(request: Mapping[str, Any]) -> tuple[str, x509.CertificateSigningRequest]:
     """Return fingerprint and signing request of a request that nobody changed."""
     fingerprint = request_fingerprint(request)
-    name, role, hosts = request["name"], request["role"], request["hosts"]
-    _check_name(name)
-    if role not in ROLES or (role == "coordinator") != bool(hosts):
-        raise PlanError(f"request of {name!r} has a role or hosts that do not fit.")
+    name = request["name"]
+    raise_first(_rules_of_party(request["role"], name, request["hosts"]))
     try:
         csr = x509.load_pem_x509_csr(request["csr"].encode())
         key = csr.public_key()
@@ -620,8 +608,7 @@ def local_federation(
     names = ("ca", "coordinator", *silos, *analysts)
     if len(set(names)) != len(names):
         raise PlanError(f"parties must have different names, other than 'ca'; got {names[1:]!r}.")
-    for name in names:
-        _check_name(name)
+    raise_first(sentence for name in names for sentence in _rules_of_name(name))
     authority = Authority.create(root / "ca", "federation on this machine")
     parties = {"coordinator": "coordinator"}
     parties |= dict.fromkeys(silos, "silo") | dict.fromkeys(analysts, "analyst")
@@ -754,23 +741,35 @@ def _requested(role: str, name: str, hosts: tuple[str, ...], csr: str) -> tuple[
     return (role.encode(), name.encode(), "\n".join(hosts).encode(), csr.encode())
 
 
-def _check_name(name: object) -> None:
+def _rules_of_party(role: str, name: object, hosts: Iterable[str]) -> Iterator[str]:
+    """Yield a sentence for each reason why nobody can be enrolled as this."""
+    if role not in ROLES:
+        yield f"role must be one of {ROLES}, got {role!r}."
+    yield from _rules_of_name(name)
+    if (role == "coordinator") != bool(hosts):
+        yield "hosts must be given for a coordinator, and for nobody else; use --host NAME."
+    for host in hosts:
+        if _address(host) is None and not _HOST.fullmatch(host):
+            yield f"host must be a name or an address, without scheme, port or '*', got {host!r}."
+
+
+def _rules_of_name(name: object) -> Iterator[str]:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise PlanError(
+        yield (
             "name must be 1 to 64 of letters, digits, '.', '_' and '-', and begin with neither "
             f"'.' nor '-', got {name!r}."
         )
 
 
 def _host(host: str) -> x509.GeneralName:
-    try:
-        return x509.IPAddress(ipaddress.ip_address(host))
-    except ValueError:
-        if not _HOST.fullmatch(host):
-            raise PlanError(
-                f"host must be a name or an address, without scheme, port or '*', got {host!r}."
-            ) from None
-        return x509.DNSName(host)
+    address = _address(host)
+    return x509.DNSName(host) if address is None else x509.IPAddress(address)
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    with suppress(ValueError):
+        return ipaddress.ip_address(host)
+    return None
 
 
 def _subject(name: str) -> x509.Name:

@@ -38,7 +38,7 @@ from cloister.secagg.masks import GroupMask, Masker, NoMask
 from cloister.task import Floats, GridState, Mechanism, Profile, PublicFacts, Task
 from cloister.tasks import installed
 from cloister.tasks.count import Count
-from cloister.tasks.options import design
+from cloister.tasks.options import at_most_records, design
 from cloister.transports.inprocess import Handler, InProcess
 
 if TYPE_CHECKING:
@@ -233,12 +233,11 @@ def make_plan(
     names = tuple(silos)
     chosen = schema if columns is None else schema.select(columns)
     grid = chosen.grid(frac_bits)
-    n_clusters = options.get("n_clusters")
-    if isinstance(n_clusters, int) and n_clusters > nominal_n:
-        raise PlanError(
-            f"n_clusters must be at most nominal_n={nominal_n}, got {n_clusters}; "
-            "ask for fewer clusters."
-        )
+    for name, value in at_most_records(task, options).items():
+        if value > nominal_n:
+            raise PlanError(
+                f"{name} must be at most nominal_n={nominal_n}, got {value}; ask for fewer."
+            )
     facts = PublicFacts(
         n_features=grid.n_features,
         nominal_n=nominal_n,
@@ -409,8 +408,8 @@ def result_of(
 def _of_sums(plan: Plan, rounds: Iterable[Mapping[str, Any]]) -> JobResult:
     progress = Progress(plan)
     for t, done in enumerate(rounds):
-        words = from_bytes(b64decode(done["words"], validate=True), plan.length(t))
-        progress.receive(words, done["survivors"])
+        elements = from_bytes(b64decode(done["words"], validate=True), plan.length(t))
+        progress.receive(elements, done["survivors"])
     return result_of(plan, progress.states, progress.survivors, SILOS_NOISE)
 
 
@@ -440,8 +439,8 @@ def run_job(
 
     Other parameters are those of :func:`make_plan` and :func:`run_plan`.
     """
-    budget = _budget(task, epsilon, delta, nominal_n)
-    fewest = _fewest_records(options)
+    budget = budget_of(task, epsilon, delta, nominal_n)
+    fewest = max([1, *at_most_records(task, options).values()])
     if nominal_n is not None or budget is None:
         agreed = fewest if nominal_n is None else nominal_n  # without noise nothing depends on it
         plan = make_plan(task, schema, silos, budget=budget, nominal_n=agreed, **options)
@@ -499,7 +498,7 @@ def split_budget(budget: Budget, share: float, mechanism: Mechanism) -> tuple[Bu
     return part(share), part(1 - share)
 
 
-def _budget(
+def budget_of(
     task: type[Task], epsilon: float | None, delta: float | None, nominal_n: int | None
 ) -> Budget | None:
     """Return the checked budget; a private task without epsilon is an error, never "no privacy"."""
@@ -515,12 +514,6 @@ def _mechanism(task: type[Task], options: Mapping[str, Any]) -> Mechanism:
     fixed = getattr(task, "mechanism", "gaussian")
     law = options.get("mechanism", fixed if isinstance(fixed, str) else "gaussian")
     return "laplace" if law == "laplace" else "gaussian"
-
-
-def _fewest_records(options: Mapping[str, Any]) -> int:
-    """Return the smallest nominal number of records that the options allow."""
-    n_clusters = options.get("n_clusters")
-    return max(1, n_clusters) if isinstance(n_clusters, int) else 1
 
 
 def _shared(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -250,11 +250,7 @@ class Schema(_Contract):
         :func:`~cloister.jobs.make_plan` and :func:`~cloister.data.read_source`. Columns keep their
         order; one that names clients must not be left out.
         """
-        if isinstance(names, str):
-            raise PlanError("columns must be a list of names, got one text.")
-        wanted = frozenset(names)
-        if not wanted:
-            raise PlanError("columns must name at least one.")
+        wanted = frozenset(_names_of(names))
         if unknown := wanted.difference(self.names):
             raise PlanError(f"columns must be of the schema, which has no {min(unknown)!r}.")
         if self.unit in self.names and self.unit not in wanted:
@@ -346,9 +342,7 @@ def init_schema(
     str
         TOML. What the codebook does not say is a placeholder, which `Schema.load` refuses.
     """
-    if isinstance(columns, str | os.PathLike):
-        raise PlanError("columns must be a list of names, got one text; read them with header().")
-    _refuse_twice(columns)
+    _refuse_twice(_names_of(columns))
     entries = _codebook(codebook) if codebook is not None else {}
     head = tomli_w.dumps({"dataset": dataset or f"{FILL_IN}: your own name for the data"}) + (
         'unit = "row"  # or the column that says whose record it is, with max_rows = ...\n'
@@ -382,7 +376,8 @@ def catalogue_schema(
     where = ""
     if isinstance(items, str | os.PathLike):
         where = f" of {os.fspath(items)!r}"
-        items = [line for line in _lines_of(items, "catalogue") if line.strip()]
+        lines = read_text(items, f"catalogue {os.fspath(items)!r}").splitlines()
+        items = [line for line in lines if line.strip()]
     names = [str(item).strip() for item in items]
     if not 1 <= len(names) <= _MOST_ITEMS:
         raise PlanError(
@@ -425,6 +420,16 @@ def _facts(schema: Schema) -> dict[str, dict[str, Any]]:
     return {"": agreed} | {column["name"]: {**column, "place": at} for at, column in columns}
 
 
+def _names_of(columns: Iterable[str]) -> tuple[str, ...]:
+    names = () if isinstance(columns, str | os.PathLike) else tuple(columns)
+    if not names:
+        raise PlanError(
+            f"columns must be a list of one or more names, got {columns!r}; header() reads those "
+            "of a file."
+        )
+    return names
+
+
 def _refuse_twice(names: Iterable[str], rule: str = "columns must have different names") -> None:
     if twice := sorted(name for name, times in Counter(names).items() if times > 1):
         raise PlanError(f"{rule}, {twice[0]!r} stands twice; remove one.")
@@ -465,26 +470,26 @@ def _last_code(categories: Any) -> float:
     return len(names) - 1.0
 
 
+def read_text(path: str | os.PathLike[str], label: str) -> str:
+    """Return the text of a file that messages call `label`, or raise a PlanError."""
+    try:
+        return Path(path).read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
+        raise PlanError(f"{label} cannot be read: {why}.") from None
+
+
 def _read(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Return the top-level table of a TOML or JSON file."""
     name = os.fspath(path)
+    text = read_text(path, repr(name))
     try:
-        text = Path(path).read_text(encoding="utf-8-sig")
         content = json.loads(text) if name.lower().endswith(".json") else tomllib.loads(text)
-    except OSError as error:
-        raise PlanError(f"{name!r} cannot be read: {error.strerror}.") from None
-    except ValueError as error:  # of tomllib, json and the text codec alike
+    except ValueError as error:  # of tomllib and json alike
         raise PlanError(f"{name!r} is not valid: {error}.") from None
     if not isinstance(content, dict):
         raise PlanError(f"{name!r} must hold a table of keys, got a {type(content).__name__}.")
     return content
-
-
-def _lines_of(path: str | os.PathLike[str], what: str) -> list[str]:
-    try:
-        return Path(path).read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise PlanError(f"{what} {os.fspath(path)!r} cannot be read: {error}.") from None
 
 
 def _codebook(path: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
@@ -496,7 +501,7 @@ def _codebook(path: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
         if not isinstance(rows, list):
             rows = [{**row, "name": key} for key, row in content.items() if isinstance(row, dict)]
         return {str(row["name"]): row for row in rows if isinstance(row, dict) and "name" in row}
-    lines = _lines_of(path, "codebook")
+    lines = read_text(path, f"codebook {name!r}").splitlines()
     header = lines[0] if lines else ""
     table = csv.DictReader(lines, delimiter=max(_DELIMITERS, key=header.count))
     if "name" not in (table.fieldnames or ()):

@@ -35,7 +35,7 @@ from cloister.errors import PlanError
 from cloister.privacy.budget import Budget
 from cloister.privacy.filter import Split
 from cloister.protocol.plan import study_name
-from cloister.schema import FILL_IN
+from cloister.schema import FILL_IN, read_text
 from cloister.task import Profile
 from cloister.tasks import TASKS, installed
 
@@ -360,7 +360,7 @@ def load_settings(path: str | os.PathLike[str]) -> Settings:
     """
     file = Path(path)
     label = f"configuration {str(file)!r}"
-    text = _text_of(file, label)
+    text = read_text(file, label)
     try:
         settings = _parsed(tomllib.loads(text), file.resolve().parent)
     except tomllib.TOMLDecodeError as error:  # which names a place, and at most a key
@@ -371,15 +371,6 @@ def load_settings(path: str | os.PathLike[str]) -> Settings:
     if isinstance(settings, SiloSettings):
         settings._file = file.resolve()
     return settings
-
-
-def _text_of(file: Path, label: str) -> str:
-    try:
-        return file.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise PlanError(f"{label} cannot be read: {error.strerror}.") from None
-    except UnicodeDecodeError:
-        raise PlanError(f"{label} is not text in UTF-8.") from None
 
 
 def _parsed(document: Mapping[str, Any], folder: Path) -> Settings:
@@ -417,7 +408,7 @@ def _with_secrets(
             inner[key] = os.environ[variable]
         elif isinstance(named, str):
             file = folder / named
-            inner[key] = _text_of(file, f"'{dotted}_file' {str(file)!r}").strip()
+            inner[key] = read_text(file, f"'{dotted}_file' {str(file)!r}").strip()
         if section and inner:
             values[section] = inner
         elif not section:

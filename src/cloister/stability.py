@@ -1,10 +1,10 @@
 """Would the same clusters come out again? A plan rerun on records made from its released values.
 
-The noise intervals of a clustering speak of its last round alone, given the centres which that
-round started from. Here all rounds run again, many times, each with noise of its own, over records
-drawn from what was released: as many around each centre as its noisy size says. How far a centre
-moves between two such reruns, and how often its cluster is found at all, is then counted. Nothing
-but released values goes in, so it costs no budget.
+The confidence intervals of a clustering speak of the noise of its last round alone, given the
+centres which that round started from. Here all rounds run again, many times, each with noise of its
+own, over records drawn from what was released: as many around each centre as its noisy size says.
+How far a centre moves between two such reruns, and how often its cluster is found at all, is then
+counted. Nothing but released values goes in, so it costs no budget.
 
 References
 ----------
@@ -18,10 +18,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import pi, sqrt
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cloister.declared import Declaration, Range, refuse
 from cloister.display import Measured, Table
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import round_to_grid
@@ -36,6 +38,7 @@ from cloister.tasks.preparation.pipeline import Pipeline
 N_RUNS = 50
 """Reruns, unless another number is asked for."""
 
+_RUNS = Declaration("n_runs", Annotated[int, Range(2)], N_RUNS)
 _NEEDED = {"centres", "sizes", "size_half_width"}
 _MOST_RECORDS = 10_000  # that are drawn; of a larger table each stands for several
 _FOUND = 0.5  # Jaccard similarity above which a cluster is the same, [H07]_
@@ -62,20 +65,10 @@ class Stability:
     n_runs: int
 
     def table(self, centres: Floats, columns: tuple[str, ...]) -> Table:
-        """Return a table for people.
-
-        Parameters
-        ----------
-        centres : ndarray of shape (n_clusters, n_features), data units
-        columns : tuple of str
-        """
+        """Return a table for people; centres of shape (n_clusters, n_features), in data units."""
         rows: tuple[tuple[str | Measured, ...], ...] = tuple(
-            (
-                f"cluster {j}",
-                f"{self.found[j]:.0%}",
-                *(Measured(float(c), float(m)) for c, m in zip(centre, self.moves[j], strict=True)),
-            )
-            for j, centre in enumerate(centres)
+            (f"cluster {j}", f"{self.found[j]:.0%}", *(Measured(*cell) for cell in cells))
+            for j, cells in enumerate(np.stack([centres, self.moves], axis=2).tolist())
         )
         return Table(
             "Stability",
@@ -100,14 +93,10 @@ def stability(result: JobResult, n_runs: int = N_RUNS, *, seed: int = 0) -> Stab
     seed : int
         Of what is drawn here, which protects nothing.
 
-    Returns
-    -------
-    Stability
-
     Raises
     ------
     PlanError
-        If the result has no centres and sizes in the columns of its plan, or `n_runs` is below 2.
+        If the result has no centres and sizes in the columns of its plan.
 
     Notes
     -----
@@ -116,8 +105,7 @@ def stability(result: JobResult, n_runs: int = N_RUNS, *, seed: int = 0) -> Stab
     the records of a real rerun are the same, too. The truth may have other shapes than this
     mixture, or no clusters at all: take the figures for a forecast and not for a guarantee.
     """
-    if isinstance(n_runs, bool) or not isinstance(n_runs, int) or n_runs < 2:
-        raise PlanError(f"n_runs must be an integer >= 2, got {n_runs!r}.")
+    refuse(_RUNS, n_runs)
     plan, found = result.plan, result.results
     if not found.keys() >= _NEEDED or isinstance(plan.task, Pipeline):
         raise PlanError(
@@ -143,7 +131,7 @@ def stability(result: JobResult, n_runs: int = N_RUNS, *, seed: int = 0) -> Stab
 def rerun(
     plan: Plan, records: Records, rng: np.random.Generator, weight: int = 1
 ) -> Mapping[str, Floats]:
-    """Return the results of a plan's rounds over public or simulated records.
+    """Return the results of a plan's rounds over public or simulated records, in data units.
 
     Parameters
     ----------
@@ -153,11 +141,6 @@ def rerun(
     rng : numpy.random.Generator
     weight : int, >= 1
         How many records each stands for.
-
-    Returns
-    -------
-    mapping of str to ndarray
-        What the task returns, in data units.
     """
     task = plan.task
     state = _on_grid(plan, task.start())
@@ -208,17 +191,14 @@ def _widest(centres: Floats) -> Floats:
     """Return the standard deviation in a column of clusters that have no gap between them.
 
     As if each were half of a normal cloud that was cut between it and the nearest other centre; of
-    a single cluster, half the way to the nearest wall.
+    a single cluster, half the way to the nearest bound.
     """
-    widest: Floats
     if len(centres) == 1:
-        widest = np.maximum(1 - np.abs(centres).max(axis=1, keepdims=True), 0.0) / 2
-        return widest
+        return np.asarray(np.maximum(1 - np.abs(centres).max(axis=1, keepdims=True), 0.0) / 2)
     apart = np.linalg.norm(centres[:, None] - centres[None], axis=2)
     np.fill_diagonal(apart, np.inf)
     # half a normal cloud has its mean at sqrt(2 / pi) and the variance 1 - 2 / pi across the cut
-    widest = sqrt(pi / 2 - 1) * apart.min(axis=1, keepdims=True) / 2
-    return widest
+    return np.asarray(sqrt(pi / 2 - 1) * apart.min(axis=1, keepdims=True) / 2)
 
 
 def _centres_of(plan: Plan, results: Mapping[str, Floats]) -> Floats:

@@ -116,7 +116,7 @@ def test_a_message_is_shown_without_its_body() -> None:
 @pytest.mark.parametrize("body", [b"", b"[]", b"{", b"[" * 100_000, b"\xff", b"1"])
 def test_words_are_a_json_object_or_a_transport_error(body: bytes) -> None:
     with pytest.raises(TransportError, match="must be JSON"):
-        Message(Kind.END, 0, JOB, body).words()
+        Message(Kind.END, 0, JOB, body).fields()
 
 
 # Exchanges -----------------------------------------------------------------------------------
@@ -419,8 +419,8 @@ def test_offers_and_ends_reach_a_connected_silo_in_order(federation: Federation)
     federation.hub.offer("b", JOB, {"plan": {}})  # not there; no error
     until(lambda: len(silo.heard) == 2)
     assert [message.kind for message in silo.heard] == [Kind.OFFER, Kind.END]
-    assert silo.heard[0].words() == {"plan": {"k": 3}, "proposer": {}}
-    assert silo.heard[1].words() == {"status": "done", "reason": ""}
+    assert silo.heard[0].fields() == {"plan": {"k": 3}, "proposer": {}}
+    assert silo.heard[1].fields() == {"status": "done", "reason": ""}
 
 
 def test_what_is_offered_at_connection_comes_on_that_connection(federation: Federation) -> None:

@@ -196,7 +196,7 @@ class Silo:
     def _take(self, stream: Any, message: Message) -> None:
         match message.kind:
             case Kind.OFFER:
-                plan = Plan.from_dict(message.words()["plan"], TASKS)
+                plan = Plan.from_dict(message.fields()["plan"], TASKS)
                 if message.job not in self.clients:
                     self.clients[message.job] = Client(
                         plan,
@@ -221,7 +221,7 @@ class Silo:
                     self.before_answer(message.body)
                     stream.send(Message(Kind.ANSWER, message.number, message.job, answer))
             case Kind.END:
-                self.ends.append((message.job, message.words()["status"]))
+                self.ends.append((message.job, message.fields()["status"]))
 
 
 @pytest.fixture

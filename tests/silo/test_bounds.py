@@ -86,7 +86,7 @@ def test_what_was_told_and_has_ended_is_not_looked_at_again(site: Site) -> None:
     agent = site.agent()
     for _ in range(20):
         agent.on_message(offer(toy_plan()))
-    assert agent._told == {}
+    assert agent._reported == {}
 
 
 # How long a plan may be ----------------------------------------------------------------------

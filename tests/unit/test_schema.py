@@ -22,6 +22,7 @@ from cloister.schema import (
     init_schema,
 )
 
+NAMES = "columns must be a list of one or more names"
 AGE = {"name": "age", "type": "integer", "min": 0, "max": 120, "measure": "years"}
 SMOKER = {"name": "smoker", "type": "boolean"}
 
@@ -224,8 +225,8 @@ def test_some_columns_keep_their_order_and_all_that_is_said_of_them() -> None:
     ("names", "says"),
     [
         (("age", "height"), "columns must be of the schema, which has no 'height'."),
-        ((), "columns must name at least one."),
-        ("age", "columns must be a list of names, got one text."),
+        ((), f"{NAMES}, got (); header() reads those of a file."),
+        ("age", f"{NAMES}, got 'age'; header() reads those of a file."),
     ],
 )
 def test_a_choice_of_columns_that_cannot_be_is_told(names: Any, says: str) -> None:
@@ -386,7 +387,7 @@ def test_draft_without_the_owners_name_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("columns", "says"),
-    [("age,smoker", "must be a list of names"), (["age", "age"], "'age' stands twice")],
+    [("age,smoker", "must be a list of one or more names"), (["age", "age"], "'age' stands twice")],
 )
 def test_draft_refuses_what_is_no_list_of_names(columns: Any, says: str) -> None:
     with pytest.raises(PlanError, match=says):

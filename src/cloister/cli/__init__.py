@@ -31,7 +31,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import entry_points, version
 from importlib.util import find_spec
 from typing import Any, NoReturn
 
@@ -97,7 +97,7 @@ LABORATORY = ("compare", "experiments")
 """Commands that are listed here and come with the package ``cloister-lab``."""
 GROUP = "cloister.commands"
 USAGE, UNEXPECTED, INTERRUPTED = 2, 1, 130
-NETWORKED = ("coordinator", "silo", "jobs", "flare", "federation")
+NETWORKED = ("doctor", "coordinator", "silo", "jobs", "flare", "federation")
 # what the extra brings
 _SERVICE = ("fastapi", "uvicorn", "websockets", "httpx", "prometheus_client")
 
@@ -152,7 +152,10 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
         epilog="exit codes:\n" + _exit_codes(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
+    shown = f"cloister {version('cloister')}"
+    parser.add_argument(
+        "--version", action="version", version=shown, help="show the version and exit"
+    )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     wanted = next((word for word in arguments if not word.startswith("-")), None)
     for name, summary in COMMANDS.items():
@@ -188,16 +191,6 @@ def _module(name: str) -> Any:
 
 def _from_lab(name: str) -> str:
     return f"{name!r} comes with the laboratory: {GET_LAB}."
-
-
-class _Version(argparse.Action):
-    """Look the version up only when it is asked for."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
-        from importlib.metadata import version
-
-        sys.stdout.write(f"cloister {version('cloister')}\n")
-        parser.exit(0)
 
 
 def _exit_codes() -> str:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from cloister.audit import Audit, audit_task
 from cloister.audit.checks import case_of
 from cloister.audit.packages import Method, Mutant, methods, mutants
 from cloister.audit.report import summary, verdict, write_report
-from cloister.cli.options import add_set_argument, load_task, task_options
+from cloister.cli.options import add_set_argument, load_task, refuse_given, task_options
 from cloister.cli.output import Output
+from cloister.declared import Range, Whole, declared
 from cloister.display import Table
 from cloister.errors import PlanError
 from cloister.moved import GET_LAB
@@ -25,6 +27,16 @@ from cloister.tasks import installed
 ALARM, NO_POWER = 1, 8
 """Exit codes if a claim is refuted, or a mutant is not; and if nothing could be seen where
 something should have been."""
+
+
+@declared
+class _Sizes:
+    """How large an audit is."""
+
+    n_features: Whole
+    n_clusters: Whole
+    nominal_n: Whole
+    runs: Annotated[int, Range(20)]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -67,13 +79,14 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
         raise PlanError(
             "one METHOD, --all or --mutants must be given; `cloister audit --help` helps."
         )
-    if args.runs < 20 or min(args.columns, args.k, args.nominal_n) < 1:
-        raise PlanError("runs must be at least 20, columns, k and nominal-n at least 1.")
     others, broken = methods(), _mutants() if args.mutants else ()
-    if (args.set or args.schema) and (args.all or args.method in others):
-        raise PlanError("--set and --schema go with one METHOD that is a task.")
+    if args.all or args.method in others:
+        refuse_given(args.set or args.schema, "--set and --schema go with one METHOD, a task")
+    sizes = _Sizes(
+        n_features=args.columns, n_clusters=args.k, nominal_n=args.nominal_n, runs=args.runs
+    )
     audits = []
-    for audit in _audited(args, others):
+    for audit in _audited(args, others, asdict(sizes)):
         audits.append(audit)
         _say(audit, out)
     caught = {mutant: mutant.caught for mutant in broken}
@@ -121,17 +134,13 @@ def _mutants() -> tuple[Mutant, ...]:
     return found
 
 
-def _audited(args: argparse.Namespace, others: Mapping[str, Method]) -> Iterator[Audit]:
+def _audited(
+    args: argparse.Namespace, others: Mapping[str, Method], sizes: Mapping[str, Any]
+) -> Iterator[Audit]:
     """Yield the audits that are asked for, as they are done."""
     names = [args.method] if args.method else []
     if args.all:
         names = [*_tasks(), *(name for name, other in others.items() if other.private)]
-    sizes = {
-        "n_features": args.columns,
-        "n_clusters": args.k,
-        "nominal_n": args.nominal_n,
-        "runs": args.runs,
-    }
     budget = Budget(args.epsilon, args.delta)
     for name in names:
         if name in others:
@@ -171,13 +180,8 @@ def _described(audit: Audit) -> dict[str, Any]:
         "verdict": verdict(audit),
         "epsilon": audit.budget.epsilon,
         "delta": audit.budget.delta,
-        "findings": [
-            {"check": f.check, "alarms": f.alarms, "evidence": f.evidence} for f in audit.findings
-        ],
-        "bounds": [
-            {"epsilon": c.epsilon, "delta": c.delta, "seen": c.seen, "least_delta": c.least_delta}
-            for c in audit.checks
-        ],
+        "findings": [asdict(finding) for finding in audit.findings],
+        "bounds": [asdict(check) for check in audit.checks],
     }
 
 

@@ -50,14 +50,14 @@ def ok(name: str, found: str) -> Check:
     return Check(name, "ok", found)
 
 
-def warn(name: str, found: str, way_out: str) -> Check:
+def warn(name: str, found: str, hint: str) -> Check:
     """Return a check that found something which may be meant."""
-    return Check(name, "warn", found, way_out)
+    return Check(name, "warn", found, hint)
 
 
-def fail(name: str, found: str, way_out: str) -> Check:
+def fail(name: str, found: str, hint: str) -> Check:
     """Return a check that found what stops the party."""
-    return Check(name, "fail", found, way_out)
+    return Check(name, "fail", found, hint)
 
 
 def failed(checks: Iterable[Check]) -> bool:
@@ -112,8 +112,8 @@ def _keys(settings: Settings) -> Iterator[Check]:
     folder = KeyFolder(settings.keys)
     names = (*_SECRETS, *_PUBLIC)
     if absent := [name for name in names if not (folder.path / name).is_file()]:
-        way_out = "make them with 'cloister enroll request' and 'cloister enroll install'."
-        yield fail("keys", f"{folder.path} has no {', '.join(absent)}", way_out)
+        hint = "make them with 'cloister enroll request' and 'cloister enroll install'."
+        yield fail("keys", f"{folder.path} has no {', '.join(absent)}", hint)
         return
     try:
         peer, own = folder.peer(), folder.identity().fingerprint
@@ -158,8 +158,8 @@ def _modes(settings: Settings) -> Iterator[Check]:
     found = [file for file in secrets if file.is_file()]
     if open_to_all := [file for file in found if stat.S_IMODE(file.stat().st_mode) & 0o077]:
         names = ", ".join(map(str, open_to_all))
-        way_out = f"chmod 600 {names}; if others had an account here, make new keys."
-        yield fail("file modes", f"others may read or write {names}", way_out)
+        hint = f"chmod 600 {names}; if others had an account here, make new keys."
+        yield fail("file modes", f"others may read or write {names}", hint)
     elif found:
         yield ok("file modes", "only the owner may read secrets")
 
@@ -185,11 +185,11 @@ def _schema(settings: SiloSettings) -> Iterator[Check]:
 
 def _policy(settings: SiloSettings) -> Iterator[Check]:
     policy = settings.policy
-    way_out = "set it under [policy], unless every job is to be refused."
+    hint = "set it under [policy], unless every job is to be refused."
     if not policy.tasks:
-        yield warn("policy.tasks", "no task is allowed", way_out)
+        yield warn("policy.tasks", "no task is allowed", hint)
     if policy.max_epsilon_per_job is None:
-        yield warn("policy.max_epsilon_per_job", "no epsilon is allowed", way_out)
+        yield warn("policy.max_epsilon_per_job", "no epsilon is allowed", hint)
     elif policy.max_epsilon_per_job > settings.cap_epsilon:
         yield warn(
             "policy.max_epsilon_per_job",
@@ -203,17 +203,17 @@ def _policy(settings: SiloSettings) -> Iterator[Check]:
             "list the studies that may propose jobs, so that nobody renames one to evade its cap.",
         )
     if not set(policy.profiles) - {"local"}:
-        yield warn("policy.profiles", "no profile of a federation is allowed", way_out)
+        yield warn("policy.profiles", "no profile of a federation is allowed", hint)
     others = len(set(settings.peers) - {settings.name})
     if others < policy.min_other_silos:
         found = f"{others} pinned, a sum must hold {policy.min_other_silos} others"
-        way_out = "compare the fingerprints of the other silos and pin them under [peers]."
-        yield warn("peers", found, way_out)
+        hint = "compare the fingerprints of the other silos and pin them under [peers]."
+        yield warn("peers", found, hint)
     else:
         yield ok("peers", f"{others} pinned")
     if not settings.analysts:
-        way_out = "compare an analyst's fingerprint and pin it under [analysts]."
-        yield warn("analysts", "nobody may propose a job", way_out)
+        hint = "compare an analyst's fingerprint and pin it under [analysts]."
+        yield warn("analysts", "nobody may propose a job", hint)
 
 
 def _own_pin(settings: SiloSettings) -> Iterator[Check]:
@@ -232,8 +232,8 @@ def _folders(settings: CoordinatorSettings | SiloSettings) -> Iterator[Check]:
     files = [getattr(settings, key, None) for key in ("ledger", "audit_log")]
     for folder in sorted({file.parent for file in files if file is not None}):
         if not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
-            way_out = "make the folder, and give it to the account that runs this party."
-            yield fail("folder", f"{folder} is not a folder that can be written to", way_out)
+            hint = "make the folder, and give it to the account that runs this party."
+            yield fail("folder", f"{folder} is not a folder that can be written to", hint)
 
 
 def _data_file(settings: SiloSettings) -> Iterator[Check]:

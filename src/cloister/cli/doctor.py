@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import argparse
-import base64
 import errno
-import http.client
 import os
 import platform
 import shutil
 import socket
 import ssl
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
+
+import httpx
 
 from cloister.cli.checks import (
     OFFLINE,
@@ -88,8 +87,8 @@ def _descriptors(_: CoordinatorSettings) -> Iterator[Check]:
     now, most = limits
     found = f"{most} files and connections at once" + f", now {now}" * (now < most)
     if most < _DESCRIPTORS:
-        way_out = "raise the hard limit, with LimitNOFILE=65536 in the unit or with ulimit -Hn."
-        yield warn("descriptors", found, way_out)
+        hint = "raise the hard limit, with LimitNOFILE=65536 in the unit or with ulimit -Hn."
+        yield warn("descriptors", found, hint)
     else:
         yield ok("descriptors", found)
 
@@ -105,8 +104,8 @@ def _disks(settings: CoordinatorSettings | SiloSettings) -> Iterator[Check]:
         found = f"{free / (1 << 30):.1f} GiB free at {folder}"
         state = fail if free < _DISK_FAIL else warn
         if free < _DISK_WARN:
-            way_out = "free some space; a full disk stops rounds, but loses nothing."
-            yield state("disk", found, way_out)
+            hint = "free some space; a full disk stops rounds, but loses nothing."
+            yield state("disk", found, hint)
         else:
             yield ok("disk", found)
 
@@ -137,14 +136,14 @@ def _ledger(settings: SiloSettings) -> Iterator[Check]:
             yield ok("ledger", found)
             if ledger.export()["countersigned"] and not beside.exists():
                 found = f"{beside} is gone, the newest head that peers counter-signed"
-                way_out = "find out who removed it; the next round writes it again."
-                yield warn("ledger head", found, way_out)
+                hint = "find out who removed it; the next round writes it again."
+                yield warn("ledger head", found, hint)
             yield from _cap(ledger, settings)
         finally:
             ledger.dispose()
     except CloisterError as error:
-        way_out = "take no part in jobs until it verifies; see cloister ledger."
-        yield fail("ledger", str(error), way_out)
+        hint = "take no part in jobs until it verifies; see cloister ledger."
+        yield fail("ledger", str(error), hint)
 
 
 def _cap(ledger: Ledger, settings: SiloSettings) -> Iterator[Check]:
@@ -157,12 +156,12 @@ def _cap(ledger: Ledger, settings: SiloSettings) -> Iterator[Check]:
     split = ledger.limits(schema.dataset).split
     if settings.split not in (None, split):
         found = f"{split} in the ledger; {settings.split} here"
-        way_out = "mend pure_share and failure_share; the ledger's were fixed when it was made."
-        yield fail("limits", found, way_out)
+        hint = "mend pure_share and failure_share; the ledger's were fixed when it was made."
+        yield fail("limits", found, hint)
     if has != wants:
         found = f"{has[0]}, unit {has[1]!r} in the ledger; {wants[0]}, unit {wants[1]!r} here"
-        way_out = "mend cap_epsilon and cap_delta, or change the cap with 'cloister budget cap'."
-        yield fail("lifetime cap", found, way_out)
+        hint = "mend cap_epsilon and cap_delta, or change the cap with 'cloister budget cap'."
+        yield fail("lifetime cap", found, hint)
 
 
 def _data(settings: SiloSettings) -> Iterator[Check]:
@@ -239,13 +238,13 @@ def _database(settings: CoordinatorSettings) -> Iterator[Check]:
         try:
             yield ok("database", f"{reach(url)} answers")
         except CloisterError as error:
-            way_out = "check that the database runs, its address, its rights and firewalls."
-            yield fail("database", str(error), way_out)
+            hint = "check that the database runs, its address, its rights and firewalls."
+            yield fail("database", str(error), hint)
         return
     needed = [(file.parent, os.W_OK | os.X_OK)] + [(file, os.R_OK | os.W_OK)] * file.exists()
     if denied := [path for path, mode in needed if not os.access(path, mode)]:
-        way_out = "make the folder, and give it and the file to the account that runs this party."
-        yield fail("database", f"{denied[0]} cannot be written to", way_out)
+        hint = "make the folder, and give it and the file to the account that runs this party."
+        yield fail("database", f"{denied[0]} cannot be written to", hint)
     else:
         yield ok("database", f"{file} can be written to")
 
@@ -253,168 +252,121 @@ def _database(settings: CoordinatorSettings) -> Iterator[Check]:
 # Over the network ---------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Dialled:
-    """Where a party dials: the coordinator, and the nearest hop, which may be a proxy."""
-
-    host: str
-    port: int
-    hop: str
-    hop_port: int
-    proxied: bool = False
-    proxy_tls: bool = False
-    authorization: str = ""
-
-    @classmethod
-    def of(cls, coordinator: str, proxy: str | None) -> Dialled:
-        """Read the two settings."""
-        there = urlsplit(coordinator)
-        host, port = there.hostname or "", there.port or 443
-        if proxy is None:
-            return cls(host, port, host, port)
-        hop = urlsplit(proxy)
-        user = ""
-        if hop.username is not None:
-            pair = f"{unquote(hop.username)}:{unquote(hop.password or '')}"
-            user = "Basic " + base64.b64encode(pair.encode()).decode()
-        tls = hop.scheme == "https"
-        hop_port = hop.port or (443 if tls else 80)
-        return cls(host, port, hop.hostname or "", hop_port, True, tls, user)
-
-    def __repr__(self) -> str:
-        return f"Dialled({self.host!r}, {self.port})"
-
-    def connect(self) -> socket.socket:
-        """Return a connection to the coordinator's port, through the proxy if there is one."""
-        raw = socket.create_connection((self.hop, self.hop_port), _TIMEOUT)
-        if not self.proxied:
-            return raw
-        try:
-            return self._tunnel(raw)
-        except BaseException:
-            raw.close()
-            raise
-
-    def _tunnel(self, raw: socket.socket) -> socket.socket:
-        if self.proxy_tls:
-            raw = ssl.create_default_context().wrap_socket(raw, server_hostname=self.hop)
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        lines = [f"CONNECT {host}:{self.port} HTTP/1.1", f"Host: {host}:{self.port}"]
-        lines += [f"Proxy-Authorization: {self.authorization}"] if self.authorization else []
-        raw.sendall(("\r\n".join(lines) + "\r\n\r\n").encode("ascii"))
-        head = b""
-        while not head.endswith(b"\r\n\r\n"):  # byte by byte: what follows belongs to TLS
-            byte = raw.recv(1)
-            if not byte or len(head) > 1 << 16:
-                raise ConnectionError("the proxy hung up")
-            head += byte
-        status = head.split(b" ", 2)[1:2]
-        if status != [b"200"]:
-            raise ConnectionError(f"the proxy answered {(status or [b'?'])[0].decode('ascii')}")
-        return raw
-
-
-def _network(settings: SiloSettings | AnalystSettings) -> list[Check]:
+def _network(settings: SiloSettings | AnalystSettings) -> Iterator[Check]:
     """Go one step after the other towards the coordinator; the first that fails is the last."""
-    dialled = Dialled.of(settings.coordinator, settings.proxy)
-    checks: list[Check] = []
-    steps: tuple[Callable[[Dialled, Path], list[Check]], ...] = (_dns, _tcp, _talk)
-    for step in steps:
-        checks += step(dialled, settings.keys)
-        if failed(checks):
-            break
-    return checks
-
-
-def _dns(dialled: Dialled, _: Path) -> list[Check]:
+    dns = _dns(settings)
+    yield dns
+    if failed([dns]):
+        return
     try:
-        found = socket.getaddrinfo(dialled.hop, dialled.hop_port, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError):
-        which = "proxy" if dialled.proxied else "coordinator"
-        way_out = f"check the name in {which!r} and this machine's DNS."
-        return [fail("dns", f"{dialled.hop!r} does not resolve", way_out)]
-    addresses = sorted({str(entry[4][0]) for entry in found})
-    return [ok("dns", f"{dialled.hop} is {', '.join(addresses)}")]
-
-
-def _tcp(dialled: Dialled, _: Path) -> list[Check]:
-    where = f"{dialled.host}:{dialled.port}"
-    by = f" by proxy {dialled.hop}:{dialled.hop_port}" if dialled.proxied else ""
-    try:
-        dialled.connect().close()
-    except OSError as error:
-        way_out = "check that it runs, address and port, firewalls, and 'proxy' if there is one."
-        return [fail("tcp", f"{where}{by}: {reason(error)}", way_out)]
-    return [ok("tcp", f"{where} is reachable{by}")]
-
-
-def _talk(dialled: Dialled, keys: Path) -> list[Check]:
-    """Shake hands, ask for /healthz and compare clocks."""
-    try:
-        context = client_context(KeyFolder(keys))
+        context = client_context(KeyFolder(settings.keys))
     except (CloisterError, OSError) as error:
-        return [fail("tls", reason(error), "mend the keys folder, or enrol again.")]
-    checks: list[Check] = []
-    connection = http.client.HTTPConnection(dialled.host, dialled.port, timeout=_TIMEOUT)
+        yield fail("tls", reason(error), "mend the keys folder, or enrol again.")
+    else:
+        yield from _talk(settings, context)
+
+
+def _dns(settings: SiloSettings | AnalystSettings) -> Check:
+    host = urlsplit(settings.proxy or settings.coordinator).hostname or ""
     try:
-        raw = dialled.connect()
-        try:
-            connection.sock = context.wrap_socket(raw, server_hostname=dialled.host)
-        except BaseException:
-            raw.close()
-            raise
-        checks.append(_handshake(connection.sock))
-        before = time.time()
-        connection.request("GET", "/healthz")
-        answer = connection.getresponse()
-        answer.read(1 << 16)
-        checks += _answered(answer, (before + time.time()) / 2)
-    except ssl.SSLCertVerificationError as error:
-        way_out = "use the name it was enrolled with, this federation's ca.pem, and a right clock."
-        return [fail("tls", f"its certificate: {error.verify_message}", way_out)]
-    except (OSError, http.client.HTTPException, CloisterError) as error:
-        # TLS 1.3 says that our certificate is refused only when we go on
-        way_out = (
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        which = "proxy" if settings.proxy else "coordinator"
+        hint = f"check the name in {which!r} and this machine's DNS."
+        return fail("dns", f"{host!r} does not resolve", hint)
+    return ok("dns", f"{host} is {', '.join(sorted({str(entry[4][0]) for entry in found}))}")
+
+
+def _talk(settings: SiloSettings | AnalystSettings, context: ssl.SSLContext) -> Iterator[Check]:
+    """Ask for /healthz, and say how far that came: connection, handshake, answer and clock."""
+    where, hop = urlsplit(settings.coordinator), "connection"
+    reached = f"{where.hostname}:{where.port or 443}"
+    if settings.proxy:
+        proxy, hop = urlsplit(settings.proxy), "proxy"
+        reached += f" by proxy {proxy.hostname}:{proxy.port or (443, 80)[proxy.scheme == 'http']}"
+    times: dict[str, float] = {}
+    shaken: list[Check] = []
+
+    def trace(event: str, info: Mapping[str, Any]) -> None:
+        times[event] = time.time()
+        if event == f"{hop}.start_tls.complete":  # later the connection is closed
+            shaken.append(_handshake(info["return_value"].get_extra_info("ssl_object")))
+
+    answer: httpx.Response | None = None
+    error: Exception = CloisterError("no answer")
+    try:
+        with httpx.Client(
+            verify=context, proxy=settings.proxy, timeout=_TIMEOUT, trust_env=False
+        ) as client:
+            url = f"{settings.coordinator}/healthz"
+            answer = client.get(url, extensions={"trace": trace})
+    except (httpx.HTTPError, CloisterError) as failure:
+        error = failure
+    if f"{hop}.start_tls.started" not in times:
+        hint = "check that it runs, address and port, firewalls, and 'proxy' if there is one."
+        yield fail("tcp", f"{reached}: {_cause(error)}", hint)
+        return
+    yield ok("tcp", f"{reached} is reachable")
+    yield from shaken
+    if answer is not None:
+        asked = times["http11.send_request_headers.started"]
+        yield from _answered(answer, (asked + time.time()) / 2)
+    elif isinstance(root := _root(error), ssl.SSLCertVerificationError):
+        hint = "use the name it was enrolled with, this federation's ca.pem, and a correct clock."
+        yield fail("tls", f"its certificate: {root.verify_message}", hint)
+    else:  # TLS 1.3 says that our certificate is refused only when we go on
+        hint = (
             "if it is the coordinator, it does not take this party's certificate: see that it was "
             "enrolled, has not expired and was not revoked."
         )
-        name = "coordinator" if checks else "tls"
-        return [*checks, fail(name, reason(error), way_out)]
-    finally:
-        connection.close()
-    return checks
+        yield fail("coordinator" if shaken else "tls", _cause(error), hint)
 
 
-def _handshake(tls: ssl.SSLSocket) -> Check:
+def _root(error: BaseException) -> BaseException:
+    """Return the first of the errors that led to this one."""
+    earlier = error.__cause__ or error.__context__
+    return error if earlier is None else _root(earlier)
+
+
+def _cause(error: Exception) -> str:
+    if isinstance(error, httpx.ProxyError):
+        return f"the proxy answered {str(error).split(' ')[0]}"
+    root = _root(error)
+    return reason(root) if isinstance(root, Exception) else type(root).__name__
+
+
+def _handshake(tls: ssl.SSLObject) -> Check:
     peer = peer_of(tls.getpeercert(True) or b"")
     shown: dict[str, Any] = tls.getpeercert() or {}
     names = [value for kind, value in shown.get("subjectAltName", ()) if kind != "URI"]
     found = f"{tls.version()}, for {', '.join(names)}, until {peer.not_after:%Y-%m-%d}"
     if peer.role != "coordinator":
-        way_out = "check the address; something else of the federation listens there."
-        return fail("tls", f"the certificate is that of a {peer.role}", way_out)
+        hint = "check the address; something else of the federation listens there."
+        return fail("tls", f"the certificate is that of a {peer.role}", hint)
     if (peer.not_after - datetime.now(UTC)).days < 30:
         return warn("tls", found, "ask the coordinator's operator to renew it.")
     return ok("tls", found)
 
 
-def _answered(answer: http.client.HTTPResponse, now: float) -> list[Check]:
-    if answer.status != 200:
-        way_out = "see that this party is enrolled, has not expired and was not revoked."
-        return [fail("coordinator", f"/healthz answers HTTP {answer.status}", way_out)]
-    checks = [ok("coordinator", "answers")]
+def _answered(answer: httpx.Response, now: float) -> Iterator[Check]:
+    if answer.status_code != 200:
+        hint = "see that this party is enrolled, has not expired and was not revoked."
+        yield fail("coordinator", f"/healthz answers HTTP {answer.status_code}", hint)
+        return
+    yield ok("coordinator", "answers")
     try:
-        theirs = parsedate_to_datetime(answer.getheader("Date", "")).timestamp()
+        theirs = parsedate_to_datetime(answer.headers.get("Date", "")).timestamp()
     except (ValueError, TypeError):
-        found, way_out = "the coordinator does not send its time", "compare the clocks by hand."
-        return [*checks, warn("clock", found, way_out)]
+        found = "the coordinator does not send its time"
+        yield warn("clock", found, "compare the clocks by hand.")
+        return
     ahead = now - (theirs + 0.5)  # it sends whole seconds
     found = f"{abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the coordinator"
-    way_out = "set this machine's clock by NTP, and ask the operator to do the same."
     if abs(ahead) <= _SKEW_WARN:
-        return [*checks, ok("clock", found)]
+        yield ok("clock", found)
+        return
     state = fail if abs(ahead) > _SKEW_FAIL else warn
-    return [*checks, state("clock", found, way_out)]
+    yield state("clock", found, "set this machine's clock by NTP, and ask the operator to do so.")
 
 
 _LIVE: Mapping[type, tuple[Look, ...]] = {

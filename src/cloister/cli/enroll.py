@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from cloister.cli.output import Output
+from cloister.cli.output import Output, ask
 from cloister.cli.parsers import actions, write_text
 from cloister.enrolment import (
     ROLES,
@@ -20,7 +19,6 @@ from cloister.enrolment import (
     request_fingerprint,
 )
 from cloister.errors import DataError, PlanError
-from cloister.html import clean
 
 _KIND = "ed25519:"
 _GROUP = 8  # digits read in one breath
@@ -104,7 +102,7 @@ def _approve(args: argparse.Namespace, out: Output) -> dict[str, Any]:
                 f"fingerprint of the request is {fingerprint!r}, got {args.fingerprint!r}; "
                 "somebody changed the request, or it was misread."
             )
-    elif not args.yes and not _asked(lines if args.json or args.quiet else []):
+    elif not args.yes and not _confirmed([] if out.for_people else lines):
         raise PlanError("fingerprint was not confirmed, so nothing was issued; call the party.")
     grant = authority.approve(request, days=args.days)
     path: Path = args.out or Path(f"{request['name']}.grant.json")
@@ -168,14 +166,11 @@ def _fingerprint_lines(fingerprint: str) -> list[tuple[str, str]]:
     return [("fingerprint", fingerprint), ("to read aloud", spoken)]
 
 
-def _asked(unseen: list[tuple[str, str]]) -> bool:
-    """Ask a person at a terminal, with what they have not seen yet; nobody there is no."""
-    if not sys.stdin.isatty():
-        return False
-    sys.stderr.writelines(f"{name}: {clean(value)}\n" for name, value in unseen)
-    sys.stderr.write("Did the party read you this fingerprint? [y/N] ")
-    sys.stderr.flush()
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
+def _confirmed(unseen: list[tuple[str, str]]) -> bool:
+    """Ask a person, with what they have not seen yet; if nobody is there, the answer is no."""
+    shown = "".join(f"{name}: {value}\n" for name, value in unseen)
+    answer = ask(f"{shown}Did the party read you this fingerprint? [y/N] ")
+    return (answer or "").lower() in ("y", "yes")
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -42,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     demo.add_argument(
         "--kill-coordinator-in-round",
         type=int,
+        choices=range(1, _ROUNDS + 1),
         metavar="T",
         help=f"kill the coordinator with SIGKILL in round T (1 to {_ROUNDS}) and restart it",
     )
@@ -52,9 +53,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _demo(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     """Run the demonstration, in a folder that is kept or not."""
-    victim = args.kill_coordinator_in_round
-    if victim is not None and not 1 <= victim <= _ROUNDS:
-        raise PlanError(f"kill_coordinator_in_round must be in [1, {_ROUNDS}], got {victim}.")
     if args.keep:
         if args.keep.exists() and any(args.keep.iterdir()):
             raise PlanError(f"folder {str(args.keep)!r} must be empty or new.")

@@ -13,8 +13,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from cloister.declared import Declaration
 from cloister.errors import PlanError
-from cloister.jobs import make_plan
-from cloister.privacy.budget import Budget, default_delta
+from cloister.jobs import budget_of, make_plan
+from cloister.privacy.budget import Budget
 from cloister.protocol.plan import Plan
 from cloister.schema import Schema
 from cloister.task import Task
@@ -27,6 +27,7 @@ JOB_OPTIONS = (
     "fingerprints",
 )
 """Arguments of a command line that are options of :func:`~cloister.jobs.make_plan`."""
+_COSTS = ("epsilon", "delta", "ledger", "cap_epsilon")
 
 
 def default_ledger() -> Path:
@@ -369,6 +370,20 @@ def schema_of_model(path: Path, plan: Plan) -> Schema:
     return schema.select(plan.columns)
 
 
+def refuse_given(given: object, rule: str) -> None:
+    """Raise a PlanError if an option is given, though a rule says that it has no place here."""
+    if given:
+        raise PlanError(f"{rule}; leave it out.")
+
+
+def no_predictions(task: Task) -> PlanError:
+    """Return the refusal of a model that predicts nothing."""
+    return PlanError(
+        f"model is of task {task.name!r}, which predicts nothing for a record; give one that "
+        "classifies, regresses or clusters, or, to predict, one that finds outliers."
+    )
+
+
 def job_options(args: argparse.Namespace) -> dict[str, Any]:
     """Return the options of the job, as against those of its task, that a command line has."""
     given = vars(args)
@@ -404,14 +419,9 @@ def target_of(plan: Plan) -> list[tuple[str, str]]:
 
 
 def _budget(args: argparse.Namespace, task: type[Task]) -> Budget | None:
-    if not task.private:
-        if args.epsilon is not None or args.delta is not None:
-            raise PlanError(
-                f"epsilon and delta mean nothing for task {task.name!r}, which is not private; "
-                "leave them out."
-            )
-        return None
-    if args.epsilon is None:
-        raise PlanError(f"epsilon must be given for task {task.name!r}; there is no default.")
-    delta = default_delta(args.nominal_n) if args.delta is None else args.delta
-    return Budget(args.epsilon, delta)
+    given = vars(args)
+    unused = [name for name in _COSTS if given.get(name) is not None and not task.private]
+    refuse_given(
+        unused, f"{', '.join(unused)} mean nothing for task {task.name!r}, which is not private"
+    )
+    return budget_of(task, args.epsilon, args.delta, args.nominal_n)

@@ -18,7 +18,9 @@ from cloister.cli.options import (
     kmeans_task,
     named_task,
     named_values,
+    no_predictions,
     options_from,
+    refuse_given,
     schema_of_model,
     task_options,
 )
@@ -146,8 +148,7 @@ def _trained(args: argparse.Namespace) -> Job:
         check_known(task, ["reference"])
         options["reference"] = _references(args.reference)
     if not args.prepare:
-        if args.shares:
-            raise PlanError("shares go with --prepare; leave them out.")
+        refuse_given(args.shares, "shares go with --prepare")
         return task, options
     steps = [_step(text) for text in args.prepare]
     given = {"shares": args.shares} if args.shares else {}
@@ -207,8 +208,7 @@ def about_model(args: argparse.Namespace) -> Job:
 
     The job of this command line then takes the columns of the model.
     """
-    if args.columns:
-        raise PlanError("columns are those of the model; leave them out.")
+    refuse_given(args.columns, "columns are those of the model")
     result = JobResult.load(args.model)
     args.columns = schema_of_model(args.schema, result.plan).names
     task = result.plan.task
@@ -216,10 +216,7 @@ def about_model(args: argparse.Namespace) -> Job:
         kind = "evaluation" if isinstance(task, Classifier) else "regression-evaluation"
         return TASKS[kind], {"model": task, "released": result.results}
     if "centres" not in result.results:
-        raise PlanError(
-            f"model is of task {task.name!r}, which predicts nothing for a record; give one that "
-            "classifies, regresses or clusters."
-        )
+        raise no_predictions(task)
     if task.name == "pipeline":
         raise PlanError(
             "model clusters what its pipeline makes of the columns, and a measure would need its "
@@ -255,8 +252,7 @@ def _chosen_by_options(name: str, args: argparse.Namespace) -> Job:
 def _written_schema(args: argparse.Namespace) -> dict[str, Path]:
     """Write the contract that a catalogue makes beside the results, and return its path."""
     if not args.catalogue:
-        if args.dataset:
-            raise PlanError("dataset goes with a catalogue; a schema has its own.")
+        refuse_given(args.dataset, "dataset goes with a catalogue, since a schema has its own")
         return {}
     schema = catalogue_schema(args.catalogue, dataset=args.dataset or "baskets")
     prepare_folder(args.out)

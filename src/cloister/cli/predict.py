@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloister.cli.options import schema_of_model
+from cloister.cli.options import no_predictions, schema_of_model
 from cloister.cli.output import Output
 from cloister.cli.parsers import write_text
 from cloister.errors import PlanError
@@ -70,10 +70,7 @@ def _predicted(result: JobResult, args: argparse.Namespace) -> Predictions:
 
     plan, task = result.plan, result.plan.task
     if not isinstance(task, Classifier | Regressor | Outliers):
-        raise PlanError(
-            f"model is of task {task.name!r}, which predicts nothing for a record; give one that "
-            "clusters, classifies, regresses or finds outliers."
-        )
+        raise no_predictions(task)
     if args.schema is None:
         raise PlanError(f"schema must be given for a model of task {task.name!r}.")
     schema = schema_of_model(args.schema, plan)

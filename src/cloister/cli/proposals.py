@@ -72,22 +72,20 @@ def proposed_plan(
             raise PlanError(f"this model is measured by task {measure.name!r}, got {task.name!r}.")
         options |= about
     members = _members(args.silos, seen)
-    args.fingerprints = tuple(members.values())
+    names, args.fingerprints = zip(*members, strict=True)
     args.profile = args.profile or ("pairwise" if len(members) > 2 else "group")
-    return plan_of(args, task, Schema.load(args.schema), members, options)
+    return plan_of(args, task, Schema.load(args.schema), names, options)
 
 
 def _members(
     given: tuple[str, ...], seen: Callable[[], list[dict[str, Any]]] | None
-) -> dict[str, str]:
-    """Return the fingerprint of each member, in their order."""
-    members = {name: pin for name, _, pin in (text.partition("=") for text in given)}
-    if len(members) != len(given):
-        raise PlanError(f"silos must be different, got {', '.join(given)}.")
-    if seen is not None and not all(members.values()):
+) -> list[tuple[str, str]]:
+    """Return the name and the fingerprint of each member."""
+    members = [(name, pin) for name, _, pin in (text.partition("=") for text in given)]
+    if seen is not None and not all(pin for _, pin in members):
         known = {silo["name"]: silo["fingerprint"] for silo in seen()}
-        members = {name: pin or known.get(name, "") for name, pin in members.items()}
-    for name, pin in members.items():
+        members = [(name, pin or known.get(name, "")) for name, pin in members]
+    for name, pin in members:
         if not pin:
             why = "was never connected to the coordinator" if seen else "has no fingerprint"
             raise PlanError(

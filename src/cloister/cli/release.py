@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cloister.cli.options import default_ledger, job_options, plan_of, source_of
-from cloister.cli.output import Output
+from cloister.cli.output import Output, ask
 from cloister.cli.parsers import write_text
 from cloister.cli.plan_warnings import plan_warnings
 from cloister.display import Bars, Curve, Display, Heatmap, Table
@@ -206,8 +206,6 @@ def open_charge(
     from cloister.privacy.ledger import Ledger
 
     if plan.budget is None:
-        if args.ledger or args.cap_epsilon is not None:
-            raise PlanError("ledger and cap_epsilon mean nothing for a task that is not private.")
         return None
     path: Path = args.ledger or default_ledger()
     if silo is not None:
@@ -232,16 +230,12 @@ def open_charge(
 
 def _check_limits(args: argparse.Namespace, limits: Limits, dataset: str) -> None:
     """Refuse a cap, or a split of it, that is not the one in the ledger."""
-    if args.cap_epsilon not in (None, limits.cap.epsilon):
+    split = Split.given(limits.cap, args.pure_share, args.failure_share) or limits.split
+    if args.cap_epsilon not in (None, limits.cap.epsilon) or split != limits.split:
         raise PlanError(
-            f"cap_epsilon of data set {dataset!r} is {limits.cap.epsilon:g} in the ledger, got "
-            f"{args.cap_epsilon:g}; leave it out, or change it with 'cloister budget cap'."
-        )
-    split = Split.given(limits.cap, args.pure_share, args.failure_share)
-    if split not in (None, limits.split):
-        raise PlanError(
-            f"the limits of data set {dataset!r} are those of {limits.split} in the ledger, got "
-            f"{split}; leave pure_share and failure_share out."
+            f"data set {dataset!r} has a cap of {limits.cap} with {limits.split} in the ledger, "
+            "got another; leave cap_epsilon, pure_share and failure_share out, or change the cap "
+            "with 'cloister budget cap'."
         )
 
 
@@ -264,7 +258,7 @@ def _new_split(args: argparse.Namespace, plan: Plan, cap: Budget) -> Split:
 def _new_cap(args: argparse.Namespace, schema: Schema, budget: Budget, path: Path) -> float:
     """Return the lifetime cap of a data set that the ledger does not know yet."""
     cap: float | None = args.cap_epsilon
-    if cap is None and sys.stdin.isatty() and sys.stderr.isatty():
+    if cap is None and sys.stderr.isatty():
         cap = _asked_cap(schema.dataset, budget)
     if cap is None:
         raise PlanError(
@@ -279,18 +273,15 @@ def _new_cap(args: argparse.Namespace, schema: Schema, budget: Budget, path: Pat
     return cap
 
 
-def _asked_cap(dataset: str, budget: Budget) -> float:
+def _asked_cap(dataset: str, budget: Budget) -> float | None:
     """Ask whoever sits at the terminal, once: later runs find the cap in the ledger."""
-    sys.stderr.write(
+    answer = ask(
         f"Data set {dataset!r} is new here. How much may everything that is ever released from it "
         f"cost together? This run costs epsilon {budget.epsilon:g}.\nLifetime cap, epsilon: "
     )
-    sys.stderr.flush()
-    answer = sys.stdin.readline().strip()
-    try:
-        return float(answer)
-    except ValueError:
-        raise PlanError(f"cap_epsilon must be a number, got {answer!r}; run it again.") from None
+    with suppress(ValueError):
+        return None if answer is None else float(answer)
+    return None
 
 
 def _write(result: JobResult, folder: Path) -> dict[str, Path]:

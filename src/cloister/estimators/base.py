@@ -277,12 +277,7 @@ class PrivateEstimator(BaseEstimator):
             columns[target] = category_column(plan.columns[target], plan.task.classes)
         elif target is not None:
             found["target_bounds"] = (low[target], high[target])
-        plain = Schema(dataset="unnamed", unit="row", columns=tuple(columns))
-        if plain.digest() != plan.schema_digest:
-            raise PlanError(
-                "bounds must be given: the schema that the model was fitted with, which a file of "
-                "a model does not hold."
-            )
+        check_schema(Schema(dataset="unnamed", unit="row", columns=tuple(columns)), plan)
         return found
 
     def __sklearn_tags__(self) -> Any:

@@ -33,29 +33,14 @@ class CentreModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixi
         Parameters
         ----------
         X : array_like of shape (n_samples, n_features), DataFrame, or path with a schema
-
-        Returns
-        -------
-        ndarray of shape (n_samples,), int32
         """
         return self._nearest(new_rows(self, X))[0]
 
     def transform(self, X: ArrayLike) -> Floats:
-        """Return the scaled distance of each record to each centre; local, costs nothing.
-
-        Parameters
-        ----------
-        X : array_like of shape (n_samples, n_features), DataFrame, or path with a schema
-
-        Returns
-        -------
-        ndarray of shape (n_samples, n_clusters)
-        """
+        """Return the scaled distance of each record to each centre; local, costs nothing."""
         rows = new_rows(self, X)
-        distances: Floats = euclidean_distances(
-            self._grid.normalise(rows), self._grid.normalise(self.cluster_centers_)
-        )
-        return distances
+        scaled = self._grid.normalise(rows), self._grid.normalise(self.cluster_centers_)
+        return np.asarray(euclidean_distances(*scaled))
 
     def score(self, X: ArrayLike, y: object = None) -> float:
         """Return minus the sum of squared scaled distances to the nearest centre.
@@ -66,9 +51,8 @@ class CentreModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixi
 
     def _nearest(self, X: Floats) -> tuple[NDArray[np.int32], Floats]:
         """Return label and squared scaled distance of each record."""
-        labels, distances = pairwise_distances_argmin_min(
-            self._grid.normalise(X), self._grid.normalise(self.cluster_centers_)
-        )
+        scaled = self._grid.normalise(X), self._grid.normalise(self.cluster_centers_)
+        labels, distances = pairwise_distances_argmin_min(*scaled)
         return labels.astype(np.int32), distances**2
 
     def _label(self, local: Floats | None) -> None:

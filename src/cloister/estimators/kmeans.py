@@ -40,15 +40,14 @@ class DPKMeans(CentreModel, PrivateEstimator):
         "balcan", "maxcover-histogram", "kmeans-guarantee-dp", "subcluster-dp"; see
         :mod:`cloister.tasks`.
     alpha : float, > 0
-        FastLloyd's radius as a part of the box; ignored by the others' formulas, so refused there.
+        FastLloyd's radius as a part of the box; the others refuse it.
     rounds : int, optional
         Number of noisy rounds; by default 2 to 7 by the method's error model. Refused by methods
         whose rounds are fixed.
     relocate_empty : bool, optional
         Whether a centre that noise alone could explain starts again beside the largest cluster;
-        costs nothing. By default where the plan's numbers say that it pays: an average cluster has
-        four times the noise of its count. The published methods do not (False). Of no meaning for
-        a method without Lloyd's rounds.
+        costs nothing. By default where an average cluster has four times the noise of its count.
+        The published methods do not (False). Of no meaning for a method without Lloyd's rounds.
     random_state : int, RandomState or None
         Seeds the public starting centres only. Noise takes no seed.
     epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits
@@ -58,14 +57,14 @@ class DPKMeans(CentreModel, PrivateEstimator):
     ----------
     cluster_centers_ : ndarray of shape (n_clusters, n_features), data units
     centers_low_, centers_high_ : ndarray of shape (n_clusters, n_features), data units
-        Ends of the 95 % interval of the noise of the last round, for the mean before it was shrunk
-        or brought back into the box, so that a centre may lie outside; the whole box where the
-        cluster does not stand out of the noise. It covers neither sampling nor the rounds before:
-        what another fit would find is what :meth:`stability` says.
+        Ends of the 95 % confidence interval (privacy noise of the last round only), for the mean
+        before it was shrunk or brought back into the box, so that a centre may lie outside; the
+        whole box where the cluster does not stand out of the noise. What another fit would find is
+        what :meth:`stability` says.
     centers_half_width_ : ndarray of shape (n_clusters, n_features), data units
         Half their distance.
     cluster_sizes_, sizes_half_width_ : ndarray of shape (n_clusters,)
-        Noisy sizes and the half-width of their noise interval.
+        Noisy sizes and their margin of error.
     history_ : tuple of dict
         The released centres and sizes before the first round and after each.
     n_iter_ : int
@@ -111,19 +110,21 @@ class DPKMeans(CentreModel, PrivateEstimator):
             If the noisy sizes sum to far less than `nominal_n`: many records are in no cluster.
         """
         data = self._fit(X, y)
-        self._label(data.local)
-        self._warn()
+        self._finish(data)
         return self
+
+    def _finish(self, data: SiloData) -> None:
+        """Label the records of a table, and warn if many of the agreed ones are left out."""
+        self._label(data.local)
+        if remark := records_left_out(self.result_.results, self.plan_.nominal_n):
+            warnings.warn(remark, AccuracyWarning, stacklevel=3)
 
     def _check(self) -> None:
         if self.algorithm not in kmeans_tasks():
-            way = (
-                "; 'lloyd' is not private, use sklearn.cluster.KMeans or cloister compare"
-                if self.algorithm in TASKS
-                else ""
-            )
+            hint = "; 'lloyd' is not private, use sklearn.cluster.KMeans or cloister compare"
             raise PlanError(
-                f"algorithm must be one of {list(kmeans_tasks())}, got {self.algorithm!r}{way}."
+                f"algorithm must be one of {list(kmeans_tasks())}, got {self.algorithm!r}"
+                f"{hint if self.algorithm in TASKS else ''}."
             )
         asked = [name for name in ("alpha", "rounds") if getattr(self, name) is not None]
         check_known(self._kind, asked)
@@ -139,11 +140,6 @@ class DPKMeans(CentreModel, PrivateEstimator):
         own = {"relocate_empty": self.relocate_empty} if "relocate_empty" in known else {}
         return super()._options(data) | own
 
-    def _warn(self, stacklevel: int = 3) -> None:
-        """Warn if the released sizes leave many of the agreed records out."""
-        if said := records_left_out(self.result_.results, self.plan_.nominal_n):
-            warnings.warn(said, AccuracyWarning, stacklevel=stacklevel)
-
     def _keep(self, result: JobResult) -> None:
         super()._keep(result)
         self._grid = result.plan.grid
@@ -155,21 +151,7 @@ class DPKMeans(CentreModel, PrivateEstimator):
     def stability(self, n_runs: int = N_RUNS, *, random_state: Any = 0) -> Stability:
         """Forecast what another fit would find, from the released values alone; costs nothing.
 
-        Parameters
-        ----------
-        n_runs : int, >= 2
-            Simulated reruns of the plan.
-        random_state : int, RandomState or None
-            Of the simulation.
-
-        Returns
-        -------
-        Stability
-            How far each centre moves between two reruns, and how often its cluster is found.
-
-        Notes
-        -----
-        :func:`cloister.stability.stability` says what is simulated.
+        `random_state` seeds the simulation; :func:`cloister.stability.stability` has the rest.
         """
         check_is_fitted(self)
         return stability(self.result_, n_runs, seed=public_seed(random_state))

@@ -25,6 +25,7 @@ from cloister.estimators.tables import (
     category_column,
     class_categories,
     grid_rows,
+    label_parts,
     read_labelled,
     read_silos,
     unpaired,
@@ -371,9 +372,7 @@ class _Contract:
                 "X must be a table in memory, or a list of these, for a model that is not ours; "
                 "read a file with pandas."
             )
-        truths = [None] * len(tables) if y is None else list(y) if many else [y]
-        if len(tables) != len(truths):
-            raise DataError("every silo must have one label for each record.")
+        truths = [None] * len(tables) if y is None else label_parts(y, len(tables))
         return [self._silo(model, *pair) for pair in zip(tables, truths, strict=True)]
 
     def _silo(self, model: Any, table: Any, truth: Any) -> _Silo:
@@ -383,29 +382,28 @@ class _Contract:
             raise DataError(
                 "X must be a DataFrame where unit, target or a schema name its columns."
             )
-        absent = [name for name in beside if named and name not in table.columns]
-        if absent and (truth is None or absent != [self.target]):
-            raise DataError(f"X has no column {absent[0]!r}; name one that it has.")
         if truth is None and self.target is None:
             raise DataError(
                 "y must be given for a model that is not ours, or target with a table that has it."
             )
+        columns = list(table.columns) if named else []
+        features = self._features(model, columns, beside)
+        needed = [self.unit_column, self.target if truth is None else None, *features]
+        if absent := [name for name in needed if name is not None and name not in columns]:
+            raise DataError(f"X has no column {absent[0]!r}; add it, or name another one.")
         truth = np.asarray(table[self.target] if truth is None else truth)
         if len(truth) != len(table):
             raise DataError("every silo must have one label for each record.")
         units = None if self.unit_column is None else table[self.unit_column]
-        if named:
-            table = table[self._features(model, list(table.columns), beside)]
-        return _Silo(table, truth, units)
+        return _Silo(table[features] if named else table, truth, units)
 
     def _features(self, model: Any, columns: list[str], beside: list[str]) -> list[str]:
-        """Return the columns that the model looks at."""
+        """Return the names of the columns that the model looks at, if they have names."""
         known = getattr(model, "feature_names_in_", None)
+        if known is not None and columns:
+            return [str(name) for name in known]
         wanted = self.bounds.names if self.bounds else columns
-        names = [n for n in wanted if n not in beside] if known is None else [str(n) for n in known]
-        if absent := [name for name in names if name not in columns]:
-            raise DataError(f"X has no column {absent[0]!r}, which the model looks at; add it.")
-        return names
+        return [name for name in wanted if name not in beside]
 
     def schema(self, columns: Sequence[Column], dataset: str | None) -> Schema:
         """Return the contract of the columns that are read: truth and answer."""

@@ -1,4 +1,4 @@
-"""What a model that is not ours tells of a record, as a function of that record alone.
+"""What a model that is not ours predicts of a record, as a function of that record alone.
 
 One record may move the sums of an evaluation by a bounded amount only, so it must not move the
 scores of others. A model that is handed a whole table can do that: matrix products round a row
@@ -11,13 +11,14 @@ bit. So:
   vectorised ones may differ in the tail of an array. No product of matrices is asked for.
 - Any other object is asked about one record a call (:func:`one_by_one`), in a buffer that is the
   same however many records there are. It is **assumed** to be a function of the record; an object
-  that remembers earlier calls is none.
+  that remembers earlier calls is not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from math import exp, tanh
 from typing import Any
 
@@ -37,14 +38,10 @@ _ALIGNED = 64  # bytes
 
 @dataclass(frozen=True)
 class RowCode:
-    """A known model, as our own code scores it.
+    """A known model as our own code scores it.
 
-    Parameters
-    ----------
-    n_features : int
-    score : function
-        Of a classifier, the probability of each class or one margin, which is above 0 for the last
-        of two classes; of a regressor, the number.
+    `score` is, of a classifier, the probability of each class or one margin, which is above 0 for
+    the last of two classes; of a regressor, the number.
     """
 
     n_features: int
@@ -52,12 +49,12 @@ class RowCode:
 
     def __call__(self, rows: Floats) -> Floats:
         """Return the scores of rows; shape (n_samples, n_outputs)."""
-        with np.errstate(all="ignore"):  # what overflows is no number, and counts as such
+        with np.errstate(all="ignore"):  # what overflows counts as not a number
             parts = [self.score(rows[at : at + _ROWS]) for at in range(0, len(rows), _ROWS)]
             return np.concatenate(parts) if parts else self.score(rows)
 
     def labels(self, rows: Floats) -> NDArray[np.int64]:
-        """Return the number of the class that each row is told to be."""
+        """Return the number of the class that is predicted for each row."""
         scores = self(rows)
         if scores.shape[1] == 1:
             return (scores[:, 0] > 0).astype(np.int64)
@@ -67,27 +64,20 @@ class RowCode:
 def row_code(model: Any) -> RowCode | None:
     """Return our own code for a fitted model of a class that we know, else None.
 
-    Parameters
-    ----------
-    model : object
-        Known are, of scikit-learn: linear and logistic regression, ridge, lasso, elastic net,
-        linear support vectors, Gaussian naive Bayes, decision trees, random and extra forests,
-        gradient boosting, multi-layer perceptrons, the dummy that tells the shares of classes; and
-        a pipeline of standard or min-max scalers before one of these. A subclass may override
-        anything, and is not known.
-
-    Notes
-    -----
-    The model's numbers are copied here, before a record is looked at, and none of its methods is
-    called on one.
+    Known are, of scikit-learn: linear and logistic regression, ridge, lasso, elastic net, linear
+    support vectors, Gaussian naive Bayes, decision trees, random and extra forests, gradient
+    boosting, multi-layer perceptrons, the dummy that predicts the shares of classes; and a pipeline
+    of standard or min-max scalers before one of these. A subclass may override anything, and is
+    not known. The model's numbers are copied here, before a record is looked at, and none of its
+    methods is called on one.
     """
     if not type(model).__module__.startswith("sklearn."):
         return None
     try:
         score = _score_of(model)
-    except (AttributeError, TypeError, ValueError, IndexError):
+        return None if score is None else RowCode(int(model.n_features_in_), score)
+    except (AttributeError, TypeError, ValueError, LookupError):
         return None  # not fitted, several outputs, or another version's attributes
-    return None if score is None else RowCode(int(model.n_features_in_), score)
 
 
 def one_by_one(ask: Callable[[Any], Any], rows: NDArray[Any]) -> NDArray[Any]:
@@ -100,16 +90,12 @@ def one_by_one(ask: Callable[[Any], Any], rows: NDArray[Any]) -> NDArray[Any]:
         raises, it is asked about a table of two copies of the record.
     rows : ndarray of shape (n_samples, n_features)
 
-    Returns
-    -------
-    ndarray with n_samples entries
-
     Raises
     ------
     DataError
         If it refuses a record, or does not answer each row.
     """
-    buffer = aligned((_COPIES, rows.shape[1]), rows.dtype)
+    buffer = _aligned((_COPIES, rows.shape[1]), rows.dtype)
     answers = []
     for row in rows:
         buffer[:] = row
@@ -121,7 +107,7 @@ def frame_by_frame(ask: Callable[[Any], Any], table: Any) -> NDArray[Any]:
     """Return the answer to each row of a DataFrame, asked about one new frame a record.
 
     Cells that are numbers become floats and others stay as they are, so that the type of a column
-    does not tell of other records.
+    depends on no other record.
     """
     import pandas as pd
 
@@ -138,11 +124,11 @@ def _answer(ask: Callable[[Any], Any], one: Any, copies: Any) -> NDArray[Any]:
     """Return a copy of the answer to a record."""
     for table in (one, copies):
         try:
-            told = np.asarray(ask(table))
+            answer = np.asarray(ask(table))
         except Exception:  # whatever it is; its text may hold the record
             continue
-        if told.ndim and len(told) == len(table):
-            return np.array(told[0])
+        if answer.ndim and len(answer) == len(table):
+            return np.array(answer[0])
     raise DataError(
         "model must answer a table of one record with one row, or of two copies of it with two; "
         "wrap it in an object whose predict and predict_proba do."
@@ -153,63 +139,17 @@ def _cell(cell: Any) -> Any:
     return float(cell) if isinstance(cell, bool | int | float | np.bool_ | np.number) else cell
 
 
-def aligned(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
-    """Return an array of zeros that begins on a border of 64 bytes, as BLAS may care."""
+def _aligned(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+    """Return zeros that begin at a multiple of 64 bytes, as BLAS may care."""
     if np.dtype(dtype).hasobject:
         return np.zeros(shape, dtype=dtype)
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     raw = np.zeros(size + _ALIGNED, dtype=np.uint8)
     first = -raw.ctypes.data % _ALIGNED
-    found: NDArray[Any] = raw[first : first + size].view(dtype).reshape(shape)
-    return found
+    return np.asarray(raw[first : first + size].view(dtype).reshape(shape))
 
 
 # The classes that are known -----------------------------------------------------------------------
-
-
-def _score_of(model: Any) -> Score | None:
-    """Return the code for a model, by its exact class."""
-    from sklearn import (
-        dummy,
-        ensemble,
-        linear_model,
-        naive_bayes,
-        neural_network,
-        pipeline,
-        svm,
-        tree,
-    )
-
-    kind = type(model)
-    if kind is pipeline.Pipeline:
-        return _pipeline(list(model.steps))
-    if kind in (linear_model.LogisticRegression, linear_model.LogisticRegressionCV):
-        return _logistic_regression(model)
-    if kind in (
-        svm.LinearSVC,
-        linear_model.RidgeClassifier,
-        linear_model.LinearRegression,
-        linear_model.Ridge,
-        linear_model.Lasso,
-        linear_model.ElasticNet,
-    ):
-        return _linear(model.coef_, model.intercept_)
-    if kind in (tree.DecisionTreeClassifier, tree.DecisionTreeRegressor):
-        return _mean([_tree(model.tree_, kind is tree.DecisionTreeClassifier)])
-    if kind in (ensemble.RandomForestClassifier, ensemble.ExtraTreesClassifier):
-        return _mean([_tree(part.tree_, True) for part in model.estimators_])
-    if kind in (ensemble.RandomForestRegressor, ensemble.ExtraTreesRegressor):
-        return _mean([_tree(part.tree_, False) for part in model.estimators_])
-    if kind in (ensemble.GradientBoostingClassifier, ensemble.GradientBoostingRegressor):
-        return _boosted(model, classifies=kind is ensemble.GradientBoostingClassifier)
-    if kind in (neural_network.MLPClassifier, neural_network.MLPRegressor):
-        return _perceptron(model)
-    if kind is naive_bayes.GaussianNB:
-        return _gaussian(model)
-    if kind is dummy.DummyClassifier and model.strategy == "prior":
-        prior = _numbers(model.class_prior_)
-        return lambda rows: np.tile(prior, (len(rows), 1))
-    return None
 
 
 def _numbers(values: Any) -> Floats:
@@ -218,14 +158,7 @@ def _numbers(values: Any) -> Floats:
 
 
 def _product(rows: Floats, weights: Floats, start: Floats) -> Floats:
-    """Return ``start + rows @ weights``, feature by feature; each row by itself.
-
-    Parameters
-    ----------
-    rows : ndarray of shape (n_samples, n_features)
-    weights : ndarray of shape (n_features, n_outputs)
-    start : ndarray of shape (n_outputs,)
-    """
+    """Return ``start + rows @ weights``, feature by feature; each row by itself."""
     total = np.tile(start, (len(rows), 1))
     for j, weight in enumerate(weights):
         total += rows[:, j : j + 1] * weight
@@ -234,8 +167,8 @@ def _product(rows: Floats, weights: Floats, start: Floats) -> Floats:
 
 def _each(function: Callable[[float], float], values: Floats) -> Floats:
     """Apply a function to one number at a time."""
-    told: Floats = np.fromiter(map(function, values.ravel().tolist()), np.float64, values.size)
-    return told.reshape(values.shape)
+    results = np.fromiter(map(function, values.ravel().tolist()), np.float64, values.size)
+    return results.reshape(values.shape)
 
 
 def _logistic(z: float) -> float:
@@ -256,14 +189,14 @@ def _softmax(z: Floats) -> Floats:
     return odds / total[:, None]
 
 
-def _linear(coef: Any, intercept: Any) -> Score:
-    weights = np.atleast_2d(_numbers(coef)).T
-    start = np.broadcast_to(_numbers(intercept).ravel(), (weights.shape[1],)).copy()
+def _linear(model: Any) -> Score:
+    weights = np.atleast_2d(_numbers(model.coef_)).T
+    start = np.broadcast_to(_numbers(model.intercept_).ravel(), (weights.shape[1],)).copy()
     return lambda rows: _product(rows, weights, start)
 
 
 def _logistic_regression(model: Any) -> Score | None:
-    margins = _linear(model.coef_, model.intercept_)
+    margins = _linear(model)
     if len(model.coef_) == 1:
         return lambda rows: _two(margins(rows))
     if model.solver == "liblinear" or getattr(model, "multi_class", "auto") == "ovr":
@@ -271,7 +204,22 @@ def _logistic_regression(model: Any) -> Score | None:
     return lambda rows: _softmax(margins(rows))
 
 
-def _tree(tree: Any, classifies: bool) -> Score:
+def _classifies(model: Any) -> bool:
+    return type(model).__name__.endswith("Classifier")  # its class is one of _CODE
+
+
+def _trees(model: Any) -> Score:
+    """Return the mean of the trees of a forest, or of one tree."""
+    parts = getattr(model, "estimators_", [model])
+    trees = [_tree(part.tree_, classifies=_classifies(model)) for part in parts]
+
+    def score(rows: Floats) -> Floats:
+        return np.asarray(sum(tree(rows) for tree in trees) / len(trees))
+
+    return score
+
+
+def _tree(tree: Any, *, classifies: bool) -> Score:
     """Return a function from rows to the values of their leaves, shares where it classifies."""
     left, right, feature = (
         np.array(part, dtype=np.int64)
@@ -286,9 +234,9 @@ def _tree(tree: Any, classifies: bool) -> Score:
         value = value / value.sum(axis=1, keepdims=True)
     inner = left >= 0
     if not ((left < nodes) & (right < nodes) & (right >= -1)).all() or (right[inner] < 0).any():
-        raise ValueError("children that are none")
+        raise ValueError("a child that does not exist")
     if not (feature[inner] >= 0).all() or (feature >= int(tree.n_features)).any():
-        raise ValueError("features that are none")
+        raise ValueError("a feature that does not exist")
 
     def leaves(rows: Floats) -> Floats:
         everybody = np.arange(len(rows))
@@ -300,31 +248,17 @@ def _tree(tree: Any, classifies: bool) -> Score:
             x = narrow[everybody, np.maximum(feature[at], 0)]
             goes_left = np.where(np.isnan(x), missing_left[at], x <= threshold[at])
             at = np.where(inner[at], np.where(goes_left, left[at], right[at]), at)
-        told: Floats = value[at]
-        return told
+        return np.asarray(value[at])
 
     return leaves
 
 
-def _mean(trees: Sequence[Score]) -> Score:
-    """Return the mean of trees' answers."""
-
-    def score(rows: Floats) -> Floats:
-        total = trees[0](rows)
-        for tree in trees[1:]:
-            total = total + tree(rows)
-        mean: Floats = total / len(trees)
-        return mean
-
-    return score
-
-
-def _boosted(model: Any, *, classifies: bool) -> Score:
+def _boosted(model: Any) -> Score:
     if not isinstance(model.init_, str) and type(model.init_).__module__ != "sklearn.dummy":
         raise ValueError("a first guess by another model")
     # the first guess is the same for each record, so it is asked about none
     start = _numbers(model._raw_predict_init(np.zeros((1, model.n_features_in_))))[0]
-    trees = [[_tree(part.tree_, False) for part in step] for step in model.estimators_]
+    trees = [[_tree(part.tree_, classifies=False) for part in step] for step in model.estimators_]
     rate = float(model.learning_rate)
 
     def raw(rows: Floats) -> Floats:
@@ -334,7 +268,7 @@ def _boosted(model: Any, *, classifies: bool) -> Score:
                 total[:, k] += rate * tree(rows)[:, 0]
         return total
 
-    if not classifies:
+    if not _classifies(model):
         return raw
     factor = 2.0 if model.loss == "exponential" else 1.0
     if len(start) == 1:
@@ -350,17 +284,15 @@ _ACTIVATIONS: dict[str, Callable[[Floats], Floats]] = {
 }
 
 
+_OUTPUTS = {"identity": _ACTIVATIONS["identity"], "logistic": _two, "softmax": _softmax}
+
+
 def _perceptron(model: Any) -> Score:
     layers = [
         (_numbers(weights), _numbers(start))
         for weights, start in zip(model.coefs_, model.intercepts_, strict=True)
     ]
-    hidden = _ACTIVATIONS.get(str(model.activation))
-    last = {"identity": _ACTIVATIONS["identity"], "logistic": _two, "softmax": _softmax}.get(
-        str(model.out_activation_)
-    )
-    if hidden is None or last is None:
-        raise ValueError("another activation")
+    hidden, last = _ACTIVATIONS[model.activation], _OUTPUTS[model.out_activation_]
     if model.out_activation_ == "logistic" and layers[-1][0].shape[1] != 1:
         raise ValueError("several labels")
 
@@ -386,28 +318,32 @@ def _gaussian(model: Any) -> Score:
     return score
 
 
-def _pipeline(steps: list[tuple[str, Any]]) -> Score | None:
+def _prior(model: Any) -> Score | None:
+    prior = _numbers(model.class_prior_)
+    return (lambda rows: np.tile(prior, (len(rows), 1))) if model.strategy == "prior" else None
+
+
+def _pipeline(model: Any) -> Score | None:
+    *before, (_, last) = model.steps
+    used = [step for _, step in before if step is not None and step != "passthrough"]
+    steps = [_change_of(step) for step in used] + [_score_of(last)]
+    if None in steps:
+        return None
+
+    def score(rows: Floats) -> Floats:
+        for step in filter(None, steps):
+            rows = step(rows)
+        return rows
+
+    return score
+
+
+def _change_of(step: Any) -> Score | None:
     from sklearn import preprocessing
 
-    *before, (_, last) = steps
-    score = _score_of(last)
-    if score is None:
-        return None
-    changes: list[Score] = []
-    for _, step in before:
-        if type(step) is preprocessing.StandardScaler:
-            changes.append(_standard(step))
-        elif type(step) is preprocessing.MinMaxScaler:
-            changes.append(_min_max(step))
-        elif step is not None and step != "passthrough":
-            return None
-
-    def scaled(rows: Floats) -> Floats:
-        for change in changes:
-            rows = change(rows)
-        return score(rows)
-
-    return scaled
+    if type(step) is preprocessing.StandardScaler:
+        return _standard(step)
+    return _min_max(step) if type(step) is preprocessing.MinMaxScaler else None
 
 
 def _standard(scaler: Any) -> Score:
@@ -420,3 +356,30 @@ def _min_max(scaler: Any) -> Score:
     scale, shift = _numbers(scaler.scale_), _numbers(scaler.min_)
     low, high = map(float, scaler.feature_range) if scaler.clip else (-np.inf, np.inf)
     return lambda rows: np.clip(rows * scale + shift, low, high)
+
+
+_CODE: dict[Callable[[Any], Score | None], str] = {
+    _pipeline: "pipeline.Pipeline",
+    _logistic_regression: "linear_model.LogisticRegression linear_model.LogisticRegressionCV",
+    _linear: "svm.LinearSVC linear_model.RidgeClassifier linear_model.LinearRegression "
+    "linear_model.Ridge linear_model.Lasso linear_model.ElasticNet",
+    _trees: "tree.DecisionTreeClassifier tree.DecisionTreeRegressor "
+    "ensemble.RandomForestClassifier ensemble.ExtraTreesClassifier "
+    "ensemble.RandomForestRegressor ensemble.ExtraTreesRegressor",
+    _boosted: "ensemble.GradientBoostingClassifier ensemble.GradientBoostingRegressor",
+    _perceptron: "neural_network.MLPClassifier neural_network.MLPRegressor",
+    _gaussian: "naive_bayes.GaussianNB",
+    _prior: "dummy.DummyClassifier",
+}
+"""Our code by scikit-learn's classes that it stands for."""
+
+
+def _score_of(model: Any) -> Score | None:
+    """Return the code for a model, by its exact class."""
+    for code, places in _CODE.items():
+        for place in places.split():
+            module, _, name = place.partition(".")
+            if type(model).__name__ == name:
+                same = type(model) is getattr(import_module(f"sklearn.{module}"), name)
+                return code(model) if same else None
+    return None

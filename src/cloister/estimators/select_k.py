@@ -74,17 +74,10 @@ def select_k(
     epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits, random_state
         As for :class:`DPKMeans`. The budget is for choice and clusters together.
 
-    Raises
-    ------
-    PlanError, DataError
-        Before anything is spent.
-    BudgetExceeded
-        If the ledger refuses.
-
     Notes
     -----
-    Costs no more than ``DPKMeans(k, algorithm="auto")`` for one known number:
-    :mod:`cloister.tasks.clustering.select_k` says why.
+    Errors are those of :meth:`DPKMeans.fit`. Costs no more than ``DPKMeans(k, algorithm="auto")``
+    for one known number: :mod:`cloister.tasks.clustering.select_k` says why.
 
     Examples
     --------
@@ -115,8 +108,7 @@ def select_k(
     k = int(found["k"][0])
     model.n_clusters = k
     model._keep(result)
-    model._warn()
-    model._label(data.local)
+    model._finish(data)
     curve = GapCurve(
         candidates=np.array(numbers),
         gap=found["gap"],

@@ -24,6 +24,7 @@ from cloister.estimators.release import Spending
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.plan import Plan
 from cloister.schema import Column, Schema
+from cloister.tasks.columns import position
 
 Floats = NDArray[np.float64]
 
@@ -44,17 +45,13 @@ class SiloData:
 
     Parameters
     ----------
-    schema : Schema
-    records : mapping of str to Records
     local : ndarray of shape (n_samples, n_features), optional
         The table in data units, if there is just one and it is in memory; NaN where a schema drops
         the record.
     names : tuple of str
         Of the columns of X, if they have names that scikit-learn takes note of.
-    target : str, optional
-        The column that a supervised task predicts.
-    classes : ndarray of shape (n_classes,), optional
-        The labels of its classes as the user knows them.
+    target, classes : str, ndarray of shape (n_classes,), optional
+        The column that a supervised task predicts, and its labels as the user knows them.
     """
 
     schema: Schema
@@ -180,7 +177,9 @@ def plain_schema(
 def check_schema(schema: Any, plan: Plan) -> None:
     """Refuse a contract that is not the one a plan was made of."""
     if not isinstance(schema, Schema) or schema.digest() != plan.schema_digest:
-        raise PlanError("bounds must be the schema of the model: digests differ; give that one.")
+        raise PlanError(
+            "bounds must be the schema of the model, which its file does not hold; give that one."
+        )
 
 
 def by_schema(silos: Sequence[Any], schema: Schema, spending: Spending) -> dict[str, Records]:
@@ -229,18 +228,15 @@ def _labelled_by_schema(
     X: Any, y: Any, schema: Schema, spending: Spending, target: str | None
 ) -> SiloData:
     """Read silos by a schema that has the target."""
-    column = next((c for c in schema.columns if c.name == target), None)
-    if column is None or target is None:
-        raise PlanError(
-            f"target must be a column of the schema, {list(schema.names)}, got {target!r}."
-        )
+    columns = [column.public for column in schema.columns]
+    column = columns[position(columns, target)]
+    target, categories = column.name, column.categories
     silos = as_silos(X)
     if y is not None:
         if any(target in header(silo) for silo in silos if hasattr(silo, "columns")):
             raise DataError(f"y must be None where X has the target {target!r}; give one.")
         parts = label_parts(y, len(silos))
         silos = [_with_column(silo, target, p) for silo, p in zip(silos, parts, strict=True)]
-    categories = column.public.categories
     classes = as_labels(categories) if categories else None
     records = by_schema(silos, schema, spending)
     return SiloData(schema, records, None, (), target, classes)
@@ -360,15 +356,8 @@ def _target_numbers(labels: Sequence[NDArray[Any]], classes: NDArray[Any] | None
 def new_rows(model: Any, X: Any, *, without: int | None = None) -> Floats:
     """Return records that a fitted model is asked about, data units; none may be dropped.
 
-    Parameters
-    ----------
-    model : estimator
-        Fitted.
-    X : array_like, table or path
-        Read like the records of the fit: with a schema as `bounds`, columns are found by name and
-        the schema fills what is missing. A record that the schema drops is refused.
-    without : int, optional
-        The column that X need not have, since it is predicted.
+    X is read like the records of the fit: with a schema as `bounds`, columns are found by name and
+    the schema fills what is missing. It need not have the column `without`, which is predicted.
     """
     check_is_fitted(model)
     if not isinstance(model.bounds, Schema):

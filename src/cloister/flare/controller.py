@@ -145,8 +145,8 @@ class Rounds(Controller):
 def _end(line: Line, plan: Plan, store: Store, status: CoordinatorState, reason: str = "") -> None:
     """End the job here, and tell its silos once."""
     store.end(plan.run_id, status, reason)
-    told = Message(Kind.END, 0, plan.run_id, in_json(status=status, reason=reason))
-    line.tell(dict.fromkeys(plan.silos, told))
+    ended = Message(Kind.END, 0, plan.run_id, in_json(status=status, reason=reason))
+    line.tell(dict.fromkeys(plan.silos, ended))
 
 
 def _refused(silo: str, reason: str) -> None:
@@ -157,14 +157,10 @@ def _read(path: Path) -> dict[str, Any]:
     """Read the proposal that the job brings, whose plan must be readable."""
     try:
         document = json.loads(path.read_text())
-        return {
-            "plan": Plan.from_dict(document["plan"]).to_dict(),
-            "proposer": dict(document["proposer"]),
-        }
-    except PlanError:
-        raise
-    except (OSError, ValueError, ArithmeticError, AttributeError, LookupError, TypeError) as error:
+        plan, proposer = document["plan"], dict(document["proposer"])
+    except (OSError, ValueError, LookupError, TypeError) as error:
         raise PlanError(
             f"the job has no proposal that can be read ({type(error).__name__}); write it with "
             "cloister flare job."
         ) from error
+    return {"plan": Plan.from_dict(plan).to_dict(), "proposer": proposer}

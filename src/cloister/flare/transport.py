@@ -148,19 +148,19 @@ class FlareTransport:
 
 def decision_of(message: Message) -> tuple[bool, str]:
     """Return whether a silo approved, and its reason if not."""
-    words = _words(message)
-    if message.kind == Kind.DECISION and words.get("decision") == "approved":
+    fields = _fields(message)
+    if message.kind == Kind.DECISION and fields.get("decision") == "approved":
         return True, ""
     return False, _reason(message)
 
 
 def _reason(message: Message) -> str:
-    return printable(_words(message).get("reason", "it did not say why."))
+    return printable(_fields(message).get("reason", "it did not say why."))
 
 
-def _words(message: Message) -> dict[str, Any]:
+def _fields(message: Message) -> dict[str, Any]:
     try:
-        return message.words()
+        return message.fields()
     except TransportError:  # one silo's nonsense must not end the job of the others
         return {}
 

@@ -177,12 +177,12 @@ class Contract:
         if not isinstance(found, Contract):
             return
         for name, asked, had in (
-            ("columns", *_told(self.columns, found.columns)),
+            ("columns", *_comparable(self.columns, found.columns)),
             ("frac_bits", self.grid.frac_bits, found.grid.frac_bits),
             ("bounds", _box(self.grid), _box(found.grid)),
             ("unit", self.unit, found.unit),
             ("max_rows", self.max_rows, found.max_rows),
-            ("schema_digest", *_told(self.schema_digest, found.schema_digest)),
+            ("schema_digest", *_comparable(self.schema_digest, found.schema_digest)),
         ):
             if asked != had:
                 raise PlanError(
@@ -192,8 +192,8 @@ class Contract:
                 )
 
 
-def _told(asked: object, had: object) -> tuple[object, object]:
-    """Return both, or one of them twice where the other is not told."""
+def _comparable(asked: object, had: object) -> tuple[object, object]:
+    """Return both, or one of them twice where the other does not say."""
     return (asked, had) if asked and had else (asked, asked)
 
 

@@ -1,4 +1,4 @@
-"""Masks: a key and a context become ring words that look uniform to everybody without the key.
+"""Masks: a key and a context become ring elements that look uniform to everybody without the key.
 
 One table, :class:`Usage`, lists everything a key is used for. The ChaCha20 key of each pad is
 HKDF-SHA256 of the group key with usage, session, round, attempt, vector and sender in ``info``;
@@ -90,7 +90,7 @@ def expand(key: bytes, context: PadContext, size: int, usage: Usage = Usage.MASK
     key : bytes of length 32
         Never known to the aggregator while the pad must hide something.
     size : int, >= 0
-        Number of ring words.
+        Number of ring elements.
     usage : Usage
         What kind of pad: of the group, of a pair of silos, of a silo alone.
 
@@ -102,11 +102,11 @@ def expand(key: bytes, context: PadContext, size: int, usage: Usage = Usage.MASK
     pad_key = derive(key, usage, context.encode())
     # The key is used for this pad alone, so the all-zero nonce (counter 0) never repeats.
     stream = Cipher(algorithms.ChaCha20(pad_key, bytes(16)), mode=None).encryptor()
-    words = np.zeros(size, dtype="<u8")
+    pad = np.zeros(size, dtype="<u8")
     if size:
-        view = words.view(np.uint8).data
+        view = pad.view(np.uint8).data
         stream.update_into(view, view)
-    return words.astype(np.uint64, copy=False)
+    return pad.astype(np.uint64, copy=False)
 
 
 def stream(key: bytes) -> ByteSource:

@@ -18,18 +18,18 @@ def to_words(values: Integers) -> Words:
     return np.ascontiguousarray(values, dtype=np.int64).view(np.uint64)
 
 
-def to_integers(words: Words) -> Integers:
+def to_integers(elements: Words) -> Integers:
     """Read ring elements as the signed integers nearest to zero (centred lift; a view)."""
-    return np.ascontiguousarray(words, dtype=np.uint64).view(np.int64)
+    return np.ascontiguousarray(elements, dtype=np.uint64).view(np.int64)
 
 
-def to_bytes(words: Words) -> bytes:
-    """Encode as little-endian 64-bit words."""
-    return words.astype("<u8", copy=False).tobytes()
+def to_bytes(elements: Words) -> bytes:
+    """Encode as little-endian 64-bit integers."""
+    return elements.astype("<u8", copy=False).tobytes()
 
 
 def from_bytes(body: bytes, length: int) -> Words:
-    """Decode `length` little-endian 64-bit words.
+    """Decode `length` little-endian 64-bit integers.
 
     Raises
     ------
@@ -38,7 +38,7 @@ def from_bytes(body: bytes, length: int) -> Words:
     """
     if len(body) != WORD_BYTES * length:
         raise RemoteProtocolError(
-            f"body must hold {length} words of 8 bytes, got {len(body)} bytes; "
+            f"body must hold {length} ring elements of 8 bytes, got {len(body)} bytes; "
             "the sender follows another plan."
         )
     return np.frombuffer(body, dtype="<u8").astype(np.uint64)

@@ -99,9 +99,9 @@ class Statement:
         try:
             fields = json.loads(text)
             said = cls(**{**fields, "events": event_from_dict(fields["events"])})
-            words = (said.dataset, said.study, said.job, said.plan, said.head)
+            texts = (said.dataset, said.study, said.job, said.plan, said.head)
             heads = (bytes.fromhex(said.plan), bytes.fromhex(said.head))
-            if not all(isinstance(word, str) for word in words) or type(said.height) is not int:
+            if not all(isinstance(text, str) for text in texts) or type(said.height) is not int:
                 raise ValueError("names are texts, a height is a number")
             if {len(head) for head in heads} != {32} or not 0 <= said.height < 2**63:
                 raise ValueError("a digest has 32 bytes, a height is below 2^63")

@@ -25,6 +25,16 @@ PRAGMAS = ("synchronous=FULL", "secure_delete=ON", "recursive_triggers=ON")
 _READS = "reads"
 
 
+def keys(**kinds: Any) -> list[sa.Column[Any]]:
+    """Return the columns of these kinds that make up a table's primary key."""
+    return [sa.Column(name, kind, primary_key=True) for name, kind in kinds.items()]
+
+
+def columns(**kinds: Any) -> list[sa.Column[Any]]:
+    """Return columns of these kinds that are never empty."""
+    return [sa.Column(name, kind, nullable=False) for name, kind in kinds.items()]
+
+
 def open_sqlite(
     file: Path | None, *, log: bool = True, exclusive: bool = False, **pool: Any
 ) -> sa.Engine:
@@ -82,9 +92,9 @@ def keep_private(file: str | os.PathLike[str]) -> None:
 
 def check_pages(connection: sa.Connection, name: str) -> None:
     """Let SQLite look for damage in a file before anything is read from it."""
-    told = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar()
-    if told != "ok":
-        raise LedgerError(f"{name} is damaged ({told}); restore its newest copy.")
+    found = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar()
+    if found != "ok":
+        raise LedgerError(f"{name} is damaged ({found}); restore its newest copy.")
 
 
 @contextmanager

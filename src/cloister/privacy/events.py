@@ -39,8 +39,10 @@ class GaussianEvent:
     """
 
     noise_multiplier: float
-    __post_init__ = _check_numbers
     to_dict = _to_dict
+
+    def __post_init__(self) -> None:
+        _check_numbers(self)
 
 
 @dataclass(frozen=True)
@@ -56,8 +58,10 @@ class SampledGaussianEvent:
 
     noise_multiplier: float
     rate: float
-    __post_init__ = _check_numbers
     to_dict = _to_dict
+
+    def __post_init__(self) -> None:
+        _check_numbers(self)
 
 
 @dataclass(frozen=True)
@@ -70,8 +74,10 @@ class LaplaceEvent:
     """
 
     noise_multiplier: float
-    __post_init__ = _check_numbers
     to_dict = _to_dict
+
+    def __post_init__(self) -> None:
+        _check_numbers(self)
 
 
 @dataclass(frozen=True)
@@ -88,8 +94,10 @@ class CoverEvent:
     """
 
     pick_epsilon: float
-    __post_init__ = _check_numbers
     to_dict = _to_dict
+
+    def __post_init__(self) -> None:
+        _check_numbers(self)
 
 
 @dataclass(frozen=True)

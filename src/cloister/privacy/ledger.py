@@ -115,7 +115,7 @@ class Ledger:
             with self._guarded(), self._engine.begin() as connection:
                 if self._path is None:
                     ledger_file.initialise(connection)
-                check_pages(connection, self._told)
+                check_pages(connection, self._label)
                 self._key = ledger_file.owner_key(connection, self._path)
                 self._catch_up(connection)
                 if not behind:
@@ -128,7 +128,7 @@ class Ledger:
         return f"Ledger({str(self._path)!r})" if self._path else "Ledger(in memory, not kept)"
 
     @property
-    def _told(self) -> str:
+    def _label(self) -> str:
         """How errors name it."""
         return f"ledger {str(self._path)!r}" if self._path else "the ledger in memory"
 
@@ -778,7 +778,7 @@ class Ledger:
                 sa.text("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'")
             )
             if {row.name: row.sql for row in triggers} != ledger_file.TRIGGERS:
-                raise LedgerError(f"the triggers that keep {self._told} append-only were changed.")
+                raise LedgerError(f"the triggers that keep {self._label} append-only were changed.")
             stored = {
                 (row.job, row.round): row.frame
                 for row in connection.execute(ledger_file.ALL_FRAMES)
@@ -790,11 +790,11 @@ class Ledger:
                         continue
                     self._check_frame(name, round, frame, charge.frame_tag)
             if stored:
-                raise LedgerError(f"{self._told} holds a frame that was never charged.")
+                raise LedgerError(f"{self._label} holds a frame that was never charged.")
             self._check_newest(connection)
             for one in ledger_file.read_statements(connection, ledger_file.ALL_STATEMENTS):
                 if not one.genuine:
-                    raise LedgerError(f"a peer's statement in {self._told} was changed.")
+                    raise LedgerError(f"a peer's statement in {self._label} was changed.")
             for (job,) in connection.execute(ledger_file.JOBS_WITH_ANSWERS).all():
                 state.job(job)
                 for _ in self._read_answers(connection, job):
@@ -917,9 +917,9 @@ class Ledger:
     def _guarded(self) -> Iterator[None]:
         if os.getpid() != self._process:
             raise LedgerError(
-                f"{self._told} was opened in another process; open it again in this one."
+                f"{self._label} was opened in another process; open it again in this one."
             )
-        with self._lock, explained(self._told):
+        with self._lock, explained(self._label):
             yield
 
     def _identity(self) -> tuple[int, int] | None:
@@ -937,7 +937,7 @@ class Ledger:
         """Hold the write lock, with the state replayed up to the last entry of any process."""
         with self._guarded(), self._engine.begin() as connection:
             if self._identity() != self._file:
-                raise LedgerError(f"the file of {self._told} was removed or replaced; restore it.")
+                raise LedgerError(f"the file of {self._label} was removed or replaced; restore it.")
             self._catch_up(connection)
             yield connection
 
@@ -947,11 +947,11 @@ class Ledger:
         if self._state.seq:
             last = next(entries, None)
             if last is None or last.hash != self._state.head:
-                raise LedgerError(f"{self._told} was rolled back or replaced while it was open.")
+                raise LedgerError(f"{self._label} was rolled back or replaced while it was open.")
         for entry in entries:
             self._state.apply(entry)
         if not self._state.seq:
-            raise LedgerError(f"{self._told} has lost all its entries; restore the newest file.")
+            raise LedgerError(f"{self._label} has lost all its entries; restore the newest file.")
 
     def _append(self, connection: sa.Connection, kind: str, **fields: Any) -> None:
         # The state is not touched: it follows what the file holds after the commit, if any.
@@ -960,7 +960,7 @@ class Ledger:
     def _check_in_chain(self, head: str) -> None:
         if head not in self._state.heads:
             raise LedgerError(
-                f"{self._told} does not contain the head that was signed for it, so it was rolled "
+                f"{self._label} does not contain the head that was signed for it, so it was rolled "
                 "back or replaced; restore the newest file, or leave all jobs and tell peers."
             )
 
@@ -986,9 +986,9 @@ class Ledger:
     def _check_claims(self, connection: sa.Connection) -> None:
         if lacking := self._lacking(connection):
             raise LedgerError(
-                f"{self._told} is behind {len(lacking)} statements that its owner signed and peers "
-                "hold, so it was rolled back or replaced; run 'cloister ledger recover' on it, or "
-                "restore the newest file."
+                f"{self._label} is behind {len(lacking)} statements that its owner signed and "
+                "peers hold, so it was rolled back or replaced; run 'cloister ledger recover' on "
+                "it, or restore the newest file."
             )
 
     def _check_recoverable(self, said: Statement) -> None:
@@ -999,7 +999,7 @@ class Ledger:
         )
         if not same:
             raise LedgerError(
-                f"{self._told} has job {said.job!r} with another reservation than its owner "
+                f"{self._label} has job {said.job!r} with another reservation than its owner "
                 "signed for; restore the newest file."
             )
 
@@ -1008,13 +1008,14 @@ class Ledger:
         last = connection.execute(ledger_file.LAST_OWN_HEAD).first()
         if last is not None and self._state.heads.get(last.head) != last.seq:
             raise LedgerError(
-                f"{self._told} has lost entries that peers counter-signed; restore the newest file."
+                f"{self._label} has lost entries that peers counter-signed; restore the newest "
+                "file."
             )
         self._check_claims(connection)
         beside = self._head_beside()
         if beside is not None and beside[0] not in self._state.heights:
             raise LedgerError(
-                f"{self._told} is behind the head that was written last, kept in "
+                f"{self._label} is behind the head that was written last, kept in "
                 f"{str(self._beside)!r}, so it was rolled back or replaced; restore the newest "
                 "file, or run 'cloister ledger recover' with what its peers hold, or remove that "
                 "file if all later spending is lost for good."
@@ -1066,7 +1067,7 @@ class Ledger:
         if ledger_file.text_of(now) < self._state.latest:
             raise LedgerError(
                 f"the clock of this machine shows {ledger_file.text_of(now)}, and the last entry "
-                f"of {self._told} is of {self._state.latest}; set the clock, or, if it was wrong "
+                f"of {self._label} is of {self._state.latest}; set the clock, or, if it was wrong "
                 "then, run 'cloister ledger clock'."
             )
         return now

@@ -25,84 +25,64 @@ from cloister.privacy.chain import (
     canonical,
     link,
 )
-from cloister.privacy.database import explained, open_sqlite, sync_folder
+from cloister.privacy.database import columns, explained, keys, open_sqlite, sync_folder
 from cloister.randomness import new_key, new_nonce
 
 METADATA = sa.MetaData()
 ENTRIES = sa.Table(
     "entries",
     METADATA,
-    sa.Column("seq", sa.Integer, primary_key=True),
-    sa.Column("body", sa.Text, nullable=False),
-    sa.Column("hash", sa.Text, nullable=False),
+    *keys(seq=sa.Integer),
+    *columns(body=sa.Text, hash=sa.Text),
 )
 FRAMES = sa.Table(
     "frames",
     METADATA,
-    sa.Column("job", sa.Text, primary_key=True),
-    sa.Column("round", sa.Integer, primary_key=True),
-    sa.Column("frame", sa.LargeBinary, nullable=False),
+    *keys(job=sa.Text, round=sa.Integer),
+    *columns(frame=sa.LargeBinary),
 )
 # An answer that is the frame of a round is kept once, as that round.
 ANSWERS = sa.Table(
     "answers",
     METADATA,
-    sa.Column("job", sa.Text, primary_key=True),
-    sa.Column("number", sa.Integer, primary_key=True),
-    sa.Column("digest", sa.LargeBinary, nullable=False),
-    sa.Column("request", sa.LargeBinary, nullable=False),
+    *keys(job=sa.Text, number=sa.Integer),
+    *columns(digest=sa.LargeBinary, request=sa.LargeBinary),
     sa.Column("answer", sa.LargeBinary),
     sa.Column("round", sa.Integer),
-    sa.Column("tag", sa.LargeBinary, nullable=False),
+    *columns(tag=sa.LargeBinary),
     sa.UniqueConstraint("job", "digest"),
 )
 SECRETS = sa.Table(
     "secrets",
     METADATA,
-    sa.Column("job", sa.Text, primary_key=True),
-    sa.Column("secret", sa.LargeBinary, nullable=False),
+    *keys(job=sa.Text),
+    *columns(secret=sa.LargeBinary),
 )
-
-
-def _signed() -> tuple[sa.Column[Any], ...]:
-    """Return the columns of a :class:`~cloister.privacy.chain.SignedStatement`."""
-    return (
-        sa.Column("text", sa.Text, nullable=False),
-        sa.Column("signature", sa.LargeBinary, nullable=False),
-        sa.Column("public", sa.LargeBinary, nullable=False),
-    )
-
-
+_OF_SIGNED = {"text": sa.Text, "signature": sa.LargeBinary, "public": sa.LargeBinary}
 # What peers said of their ledgers: the newest word of each in each job.
 STATEMENTS = sa.Table(
     "statements",
     METADATA,
-    sa.Column("fingerprint", sa.Text, primary_key=True),
-    sa.Column("job", sa.Text, primary_key=True),
-    sa.Column("height", sa.Integer, nullable=False),
-    *_signed(),
+    *keys(fingerprint=sa.Text, job=sa.Text),
+    *columns(height=sa.Integer, **_OF_SIGNED),
 )
 # What the owner signed and this ledger lacks, as peers showed it.
 CLAIMS = sa.Table(
     "claims",
     METADATA,
-    sa.Column("head", sa.Text, primary_key=True),
-    sa.Column("job", sa.Text, primary_key=True),
-    *_signed(),
+    *keys(head=sa.Text, job=sa.Text),
+    *columns(**_OF_SIGNED),
 )
 OWN_HEADS = sa.Table(
     "own_heads",
     METADATA,
-    sa.Column("seq", sa.Integer, primary_key=True),
-    sa.Column("fingerprint", sa.Text, primary_key=True),
-    sa.Column("head", sa.Text, nullable=False),
-    sa.Column("signature", sa.LargeBinary, nullable=False),
+    *keys(seq=sa.Integer, fingerprint=sa.Text),
+    *columns(head=sa.Text, signature=sa.LargeBinary),
 )
 OWNER = sa.Table(
     "owner",
     METADATA,
-    sa.Column("format", sa.Integer, nullable=False),
-    sa.Column("key", sa.LargeBinary, nullable=False),
+    *columns(format=sa.Integer, key=sa.LargeBinary),
 )
 # The third trigger also stops INSERT OR REPLACE and gaps.
 TRIGGERS = {

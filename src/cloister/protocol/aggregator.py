@@ -401,10 +401,10 @@ class Aggregator:
         """Keep the noised sum, if the plan says that the result is for others too."""
         if not self.plan.publish or self.plan.profile != "pairwise":
             return
-        words = self._reply(t).elements
+        noised = self._reply(t).elements
         context = PadContext(self.plan.digest.hex(), t, 0, VECTOR, "")
-        left = self._round_keys.left_over(context, words.size, self._members, survivors, opened)
-        self._sums.append(ReleasedSum(tuple(survivors), words - left))
+        left = self._round_keys.left_over(context, noised.size, self._members, survivors, opened)
+        self._sums.append(ReleasedSum(tuple(survivors), noised - left))
 
     def _recall_keys(self) -> None:
         """Take up the roster and the cohort that an earlier life fixed."""

@@ -58,7 +58,7 @@ The function must make the same ones when it is asked again, else a retry ends t
 """
 
 _DRIFT = 1e-6  # machines may differ by so much in a coordinate of the public state
-_TOLD = b"told/"  # no frame begins so
+_BOUND = b"told/"  # no frame begins so
 
 
 class Client:
@@ -133,12 +133,12 @@ class Client:
         self._pending: Reply | None = None  # the answer of the last of them, not yet unmasked
         self._agreed = BEFORE - 1  # the last round in which enough silos said the same
         self._witnesses: tuple[Confirmation, ...] = ()  # those of them that were checked
-        self._told: dict[int, bytes] = {}  # the one answer of each round, kept to the end
+        self._bound: dict[int, bytes] = {}  # the one answer of each round, kept to the end
         self._before: tuple[tuple[str, ...], Reply] | None = None  # members and answer of the last
         self._progress = Progress(plan)
         self._answers: dict[bytes, bytes] = {}
         for request, answer in self._journal.recorded(plan.run_id):
-            if not request.startswith(_TOLD) and self._answer(request) != answer:
+            if not request.startswith(_BOUND) and self._answer(request) != answer:
                 raise LocalProtocolError(
                     f"{silo!r} does not come to its recorded answers again, so its records or its "
                     "keys are not what they were; it leaves the job for good."
@@ -215,13 +215,13 @@ class Client:
 
     def _keep_to(self, t: int, digest: bytes) -> None:
         """Bind this silo, in all processes that share its journal, to one answer of a round."""
-        self._promise_all(t, [(_told(t), digest)])
+        self._promise_all(t, [(_bound_name(t), digest)])
 
     def _promise_all(self, t: int, answers: Sequence[tuple[bytes, bytes]]) -> bytes:
         """Make the one answer of a round and ours to it durable in one step; return the last."""
         kept = self._journal.record_all(self.plan.run_id, answers)
-        self._told[t] = kept[0]
-        if self._told[t] != answers[0][1]:
+        self._bound[t] = kept[0]
+        if self._bound[t] != answers[0][1]:
             raise RemoteProtocolError(f"round {t} was answered twice with different sums.")
         return kept[-1]
 
@@ -294,9 +294,9 @@ class Client:
             total = task.placed(t, self.silo, total)
         if self.plan.profile == "pairwise":
             total += self._share_of_noise(t)
-        words = self._masker.mask(to_words(total), self._pad(t), self._members)
+        masked = self._masker.mask(to_words(total), self._pad(t), self._members)
         self._shares_of_noise.pop(t, None)
-        return Upload(t, self.silo, self._state_tag(t), words)
+        return Upload(t, self.silo, self._state_tag(t), masked)
 
     def _sum(self, t: int) -> Integers:
         """Return what our records add to round `t`."""
@@ -308,8 +308,7 @@ class Client:
             # of no chunk, too: a plan that is not right stops whether there are records or not
             rest = iter(chunks)
             for chunk in chain((next(rest, none),), rest):
-                words = task.contribute(t, state, inside(chunk, task.frac_bits))
-                total += self._whole(t, words)
+                total += self._whole(t, task.contribute(t, state, inside(chunk, task.frac_bits)))
             return total
         table = inside(np.concatenate(list(chunks) or [none]), task.frac_bits)
         if by_client.rate == 1:
@@ -318,14 +317,14 @@ class Client:
         coins = stream(derive(self._journal.secret(self.plan.run_id), Usage.COINS, about))
         return self._whole(t, by_client.contribute_sampled(t, state, table, coins))
 
-    def _whole(self, t: int, words: Integers) -> Integers:
-        """Refuse words that numpy would spread over a longer vector."""
-        if words.shape != (self.plan.length(t),) or words.dtype != np.int64:
+    def _whole(self, t: int, sums: Integers) -> Integers:
+        """Refuse sums that numpy would spread over a longer vector."""
+        if sums.shape != (self.plan.length(t),) or sums.dtype != np.int64:
             raise LocalProtocolError(
-                f"task {self.plan.task.name!r} made {words.shape} words of round {t}, the plan has "
+                f"task {self.plan.task.name!r} made {sums.shape} sums of round {t}, the plan has "
                 f"{self.plan.length(t)}; the plan or the task is not right."
             )
-        return words
+        return sums
 
     def _share_of_noise(self, t: int) -> Integers:
         if t not in self._shares_of_noise:
@@ -343,7 +342,7 @@ class Client:
     def _confirmed(self, message: Reply, request: bytes) -> bytes:
         """Confirm an answer; only once that is durable may it be opened."""
         t, confirm = message.round, self._confirm(message)
-        promised = [(_told(t), confirm.result_hash), (request, encode(self.plan, confirm))]
+        promised = [(_bound_name(t), confirm.result_hash), (request, encode(self.plan, confirm))]
         answer = self._promise_all(t, promised)
         self._answers[_name(request)] = answer
         if self._progress.rounds == t:  # not yet unmasked
@@ -388,7 +387,7 @@ class Client:
             members, reply = self._before
         else:
             raise RemoteProtocolError(f"{self.silo!r} has confirmed no sum of round {t}.")
-        self._check_confirmations(t, message.confirmations, self._told[t], reply.survivors)
+        self._check_confirmations(t, message.confirmations, self._bound[t], reply.survivors)
         shares = self._masker.shares(t, members, reply.survivors)
         return Shares(t, self.silo, tuple(shares[name] for name in members if name in shares))
 
@@ -409,11 +408,11 @@ class Client:
         reply = self._pending
         if reply is None:
             raise RemoteProtocolError(f"round {t} goes on, but {self.silo!r} has no reply of it.")
-        self._check_confirmations(t, confirmations, self._told[t], reply.survivors)
-        words = self._masker.unmask(
+        self._check_confirmations(t, confirmations, self._bound[t], reply.survivors)
+        unmasked = self._masker.unmask(
             reply.elements, self._pad(t), reply.survivors, self._members, opened
         )
-        self._progress.receive(words, reply.survivors)
+        self._progress.receive(unmasked, reply.survivors)
         self._before = (self._members, reply)
         self._members, self._pending = reply.survivors, None
 
@@ -523,8 +522,8 @@ class Client:
         for name in sorted(self.state):
             own = self.state[name]
             end = place + 8 * own.size
-            words = from_bytes(plain[place:end], own.size)
-            state[name] = to_integers(words).reshape(own.shape)
+            elements = from_bytes(plain[place:end], own.size)
+            state[name] = to_integers(elements).reshape(own.shape)
             place = end
         half_step = 0.5 / (1 << self.plan.grid.frac_bits)
         if place != len(plain) or self._progress.distance(state) > half_step + _DRIFT:
@@ -547,8 +546,8 @@ class Client:
         return PadContext(self.plan.digest.hex(), t, 0, VECTOR, self.silo)
 
 
-def _told(t: int) -> bytes:
-    return _TOLD + str(t).encode()
+def _bound_name(t: int) -> bytes:
+    return _BOUND + str(t).encode()
 
 
 def _name(frame: bytes) -> bytes:

@@ -105,10 +105,10 @@ class KeyAgreement:
         shares = self._shares(len(roster.keys))
         boxes = []
         for place, peer in enumerate(roster.keys):
-            told = b"" if peer.sender == self._silo else self._said_by(peer)
-            plain = part + b"".join(of_secret[place] for of_secret in shares) + told
-            # A key seals one box, and what is told of a ledger is not the same at all times.
-            digest = hashlib.sha256(told).digest()
+            shown = b"" if peer.sender == self._silo else self._said_by(peer)
+            plain = part + b"".join(of_secret[place] for of_secret in shares) + shown
+            # A key seals one box, and what is shown of a ledger is not the same at all times.
+            digest = hashlib.sha256(shown).digest()
             key = self._box_key(self._silo, peer, digest, sent=True)
             boxes.append(digest + kex.seal(key, plain))
         return Secrets(self._silo, tuple(boxes))
@@ -144,8 +144,8 @@ class KeyAgreement:
             for silo, box in zip(deal.cohort, deal.boxes, strict=True)
         }
         size = KEY_BYTES + 2 * self._held_rounds * SHARE_BYTES
-        told = (one for plain in opened.values() for one in decode_list(plan, plain[size:]))
-        self._journal.check_statements([one for one in map(self._own_statement, told) if one])
+        shown = (one for plain in opened.values() for one in decode_list(plan, plain[size:]))
+        self._journal.check_statements([one for one in map(self._own_statement, shown) if one])
         self._deal = deal
         parts = join(opened[silo][:KEY_BYTES] for silo in deal.cohort)
         root = hashlib.sha256(parts).digest()
@@ -217,9 +217,9 @@ class KeyAgreement:
         kept = self._journal.remembered(fingerprint_of(peer.identity), above)
         return encode_list(self._plan, (one.signature + one.text.encode() for one in kept))
 
-    def _own_statement(self, told: bytes) -> SignedStatement | None:
+    def _own_statement(self, shown: bytes) -> SignedStatement | None:
         """Read what a peer says that this silo signed; None if it did not."""
-        signature, text = told[:SIGNATURE_BYTES], told[SIGNATURE_BYTES:]
+        signature, text = shown[:SIGNATURE_BYTES], shown[SIGNATURE_BYTES:]
         one = SignedStatement(text.decode(errors="replace"), signature, self._identity.public)
         return one if one.genuine else None
 
@@ -257,17 +257,17 @@ class KeyAgreement:
         parts = [plain[i : i + SHARE_BYTES] for i in range(0, len(plain), SHARE_BYTES)]
         return tuple((parts[2 * t], parts[2 * t + 1]) for t in range(pairs))
 
-    def _box_key(self, sender: str, peer: Keys, told: bytes, *, sent: bool) -> bytes:
+    def _box_key(self, sender: str, peer: Keys, digest: bytes, *, sent: bool) -> bytes:
         """Return the key of the one box from `sender`, made with the keys of `peer`."""
         assert self._roster is not None
         receiver = peer.sender if sent else self._silo
         roster = hashlib.sha256(encode(self._plan, self._roster)).digest()
-        context = join((self._plan.digest, roster, sender.encode(), receiver.encode(), told))
+        context = join((self._plan.digest, roster, sender.encode(), receiver.encode(), digest))
         return kex.agree(self._derived(Usage.BOX_KEY), peer.box, Usage.BOX, context)
 
     def _open(self, peer: Keys, box: bytes) -> bytes:
-        told, sealed = box[:_DIGEST_BYTES], box[_DIGEST_BYTES:]
-        plain = kex.unseal(self._box_key(peer.sender, peer, told, sent=False), sealed)
+        digest, sealed = box[:_DIGEST_BYTES], box[_DIGEST_BYTES:]
+        plain = kex.unseal(self._box_key(peer.sender, peer, digest, sent=False), sealed)
         if len(plain) < KEY_BYTES + 2 * self._held_rounds * SHARE_BYTES:
             raise RemoteProtocolError(f"the sealed box of {peer.sender!r} is cut.")
         return plain

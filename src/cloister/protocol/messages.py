@@ -485,26 +485,10 @@ class Adopted:
     state_tag: Hash
 
 
-Message = (
-    Open
-    | Upload
-    | Reply
-    | Confirm
-    | Close
-    | Done
-    | Invite
-    | Keys
-    | Roster
-    | Secrets
-    | Deal
-    | Ready
-    | Unmask
-    | Shares
-    | AskState
-    | SealedState
-    | Adopt
-    | Adopted
-)
+_OfKeys = Invite | Keys | Roster | Secrets | Deal | Ready
+_OfRounds = Open | Upload | Reply | Confirm | Unmask | Shares
+_OfStates = AskState | SealedState | Adopt | Adopted
+Message = _OfKeys | _OfRounds | _OfStates | Close | Done
 FRAMES: Mapping[int, type[Message]] = {message.kind: message for message in get_args(Message)}
 """What each kind of frame holds."""
 _FROM_SILO = frozenset(ANSWER.values())

@@ -413,8 +413,8 @@ class Plan:
         for t in range(self.rounds):
             if self.length(t) > MAX_WORDS:
                 yield (
-                    f"round {t + 1} of task {self.task.name!r} has {self.length(t)} words, a "
-                    f"vector has at most {MAX_WORDS}; use fewer clusters or columns."
+                    f"round {t + 1} of task {self.task.name!r} has {self.length(t)} ring elements, "
+                    f"a vector has at most {MAX_WORDS}; use fewer clusters or columns."
                 )
 
     def _rules_of_lattice(self) -> Iterator[str]:
@@ -498,7 +498,7 @@ class Plan:
         return self.max_rows * self.max_silos_per_person
 
     def length(self, t: int) -> int:
-        """Return the number of words each silo sends in round `t`."""
+        """Return the number of ring elements each silo sends in round `t`."""
         return sum(block.size for block in self.blocks(t))
 
     @cached_property
@@ -572,7 +572,7 @@ class Plan:
         return ComposedEvent(tuple(self.event(t) for t in range(self.rounds)))
 
     def upload_bytes(self) -> int:
-        """Return the bytes of words each silo sends over all rounds."""
+        """Return the bytes of ring elements each silo sends over all rounds."""
         return sum(WORD_BYTES * self.length(t) for t in range(self.rounds))
 
     def decode(self, t: int, values: Integers, survivors: int | None = None) -> dict[str, Released]:
@@ -672,7 +672,7 @@ class Plan:
             plain = {field: document[field] for field in _PLAIN_FIELDS}
             for name in ("silos", "columns", "fingerprints"):
                 plain[name] = tuple(plain[name])
-            return cls(
+            plan = cls(
                 task=task,
                 grid=Grid(**document["grid"]),
                 budget=Budget(**document["budget"]) if document["budget"] else None,
@@ -681,10 +681,15 @@ class Plan:
                 protocol=document["protocol"],
                 **plain,
             )
+            plan.canonical_json()  # which no value like NaN survives
         except PlanError:
             raise
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        except (
+            *(ArithmeticError, AttributeError, LookupError, TypeError, ValueError),
+            RecursionError,
+        ) as error:
             raise PlanError(f"plan is not complete: {error}; write it with to_dict.") from error
+        return plan
 
     def unit_in_words(self) -> str:
         """Say whom the guarantee protects."""

@@ -59,7 +59,7 @@ class Progress:
         """The current state."""
         return self.states[-1]
 
-    def receive(self, words: Words, survivors: Sequence[str]) -> None:
+    def receive(self, elements: Words, survivors: Sequence[str]) -> None:
         """Go on with the unmasked sum of the next round.
 
         Raises
@@ -68,7 +68,7 @@ class Progress:
             If it is outside what honest silos can reach; the state is then as before.
         """
         t = self.rounds
-        released = self._plan.decode(t, to_integers(words), len(survivors))
+        released = self._plan.decode(t, to_integers(elements), len(survivors))
         self._latest = self._plan.task.update(t, self.state, released)
         self.states.append(self._on_grid(self._latest))
         self.survivors.append(tuple(survivors))
@@ -86,7 +86,7 @@ class Progress:
         )
 
     def encoded(self) -> list[bytes]:
-        """Return the current state as bytes: names and words in one order."""
+        """Return the current state as bytes: names and numbers in one order."""
         parts = []
         for name in sorted(self.state):
             parts += [name.encode(), to_bytes(to_words(self.state[name].ravel()))]

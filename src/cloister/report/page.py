@@ -34,7 +34,7 @@ from cloister.tasks.preparation.pipeline import Pipeline
 
 _INTERVALS = (
     " The small line in a cell places the value between the lowest and the highest of its column, "
-    "with its noise interval."
+    "with its interval."
 )
 
 
@@ -124,7 +124,7 @@ def _displays(result: JobResult, again: Stability | None) -> tuple[Display, ...]
 
 @dataclass(frozen=True)
 class _Shown:
-    """A display as the template shows it: a table, or an SVG with words and its numbers."""
+    """A display as the template shows it: a table, or an SVG with a description and its numbers."""
 
     table: Table
     picture: str = ""

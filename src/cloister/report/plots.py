@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -40,7 +40,7 @@ _STYLE: dict[Any, Any] = {
 
 
 def has_intervals(display: Heatmap | Bars | Scatter | Curve | Graph) -> bool:
-    """Return whether :func:`draw` puts a small line with a noise interval into each cell."""
+    """Return whether :func:`draw` puts a small line with an interval into each cell."""
     return (
         isinstance(display, Heatmap)
         and bool(np.any(_ends(display)[0] != _ends(display)[1]))
@@ -50,22 +50,11 @@ def has_intervals(display: Heatmap | Bars | Scatter | Curve | Graph) -> bool:
 
 
 def draw(display: Heatmap | Bars | Scatter | Curve | Graph, prefix: str) -> str:
-    """Return an display as an ``<svg>`` element whose ids begin with `prefix`."""
+    """Return a display as an ``<svg>`` element whose ids begin with `prefix`."""
     import matplotlib as mpl
 
     with mpl.rc_context({**_STYLE, "svg.hashsalt": prefix}):
-        match display:
-            case Heatmap():
-                figure = _heatmap(display)
-            case Bars():
-                figure = _bars(display)
-            case Scatter():
-                figure = _scatter(display)
-            case Curve():
-                figure = _curve(display)
-            case Graph():
-                figure = _graph(display)
-        return _inline(figure, prefix)
+        return _inline(_FIGURES[type(display)](display), prefix)
 
 
 def alt_text(display: Heatmap | Bars | Scatter | Curve | Graph) -> str:
@@ -131,19 +120,19 @@ def _bars(display: Bars) -> Figure:
     n = len(display.names)
     figure, axes = _figure(7.2, 0.7 + 0.34 * n)
     places = np.arange(n, dtype=np.float64)
-    spread = np.zeros(n) if display.margin is None else _drawable(display.margin)
+    margin = np.zeros(n) if display.margin is None else _drawable(display.margin)
     values = _drawable(display.values)
     axes.barh(places, values, height=0.62, color=PALE, edgecolor=BLUE, linewidth=0.8)
     if display.margin is not None:
         axes.errorbar(
-            values, places, xerr=spread, fmt="none", ecolor=INK, elinewidth=1.2, capsize=3
+            values, places, xerr=margin, fmt="none", ecolor=INK, elinewidth=1.2, capsize=3
         )
-    reach = np.maximum(values, 0) + spread
+    reach = np.maximum(values, 0) + margin
     room = max(float(np.max(reach, initial=0)), 1e-300)
     texts = (str(row[1]) for row in as_table(display).rows)
     for place, text, end in zip(places, texts, reach, strict=True):
         axes.text(end + 0.015 * room, place, text, va="center", fontsize=9)
-    low = min(float(np.min(values - spread, initial=0)), 0.0)
+    low = min(float(np.min(values - margin, initial=0)), 0.0)
     axes.set_xlim(low * 1.05, room * 1.22)
     axes.set_yticks(places, [_short(name) for name in display.names])
     axes.set_ylim(n - 0.4, -0.6)
@@ -175,10 +164,7 @@ def _scatter(display: Scatter) -> Figure:
             fontsize=7 if crowded else 9,
         )
     axes.margins(0.18)
-    axes.set_xlabel(display.axes[0])
-    axes.set_ylabel(display.axes[1])
-    axes.grid(color="#e3e9ee", linewidth=0.7)
-    axes.set_axisbelow(True)
+    _name_axes(axes, display.axes)
     if not display.axes[1] and not points[:, 1].any():
         axes.set_yticks([])
     return figure
@@ -197,11 +183,15 @@ def _curve(display: Curve) -> Figure:
         axes.plot(places[at], values[at], "o", color=INK, markersize=8)
     if len(places) <= 20 and (places == np.rint(places)).all():
         axes.set_xticks(places, [f"{place:g}" for place in places])
-    axes.set_xlabel(display.axes[0])
-    axes.set_ylabel(display.axes[1])
+    _name_axes(axes, display.axes)
+    return figure
+
+
+def _name_axes(axes: Axes, names: tuple[str, str]) -> None:
+    axes.set_xlabel(names[0])
+    axes.set_ylabel(names[1])
     axes.grid(color="#e3e9ee", linewidth=0.7)
     axes.set_axisbelow(True)
-    return figure
 
 
 def _graph(display: Graph) -> Figure:
@@ -275,8 +265,8 @@ def _stress_places(n: int, edges: Sequence[tuple[int, int]]) -> Floats:
         target = (gaps * (weights * ideal / far)[..., None]).sum(axis=1)
         places = np.linalg.solve(laplacian, target)
     low = places.min(axis=0, initial=0.0)
-    spread: Floats = (places - low) / np.maximum(places.max(axis=0, initial=0.0) - low, 1e-12)
-    return spread
+    ranges = np.maximum(places.max(axis=0, initial=0.0) - low, 1e-12)
+    return np.asarray((places - low) / ranges)
 
 
 def _apart(places: Floats, widths: Sequence[float]) -> Floats:
@@ -362,8 +352,8 @@ def _ends(display: Heatmap) -> tuple[Floats, Floats]:
     """Return both ends of the interval of each value."""
     if display.low is not None and display.high is not None:
         return display.low, display.high
-    spread = np.zeros_like(display.values) if display.margin is None else display.margin
-    return display.values - spread, display.values + spread
+    margin = 0.0 if display.margin is None else display.margin
+    return display.values - margin, display.values + margin
 
 
 def _cell_texts(axes: Axes, display: Heatmap) -> None:
@@ -388,7 +378,7 @@ def _shades(display: Heatmap) -> tuple[Floats, Sequence[float]]:
 
 
 def _cell_intervals(axes: Axes, display: Heatmap, shade: Floats, slopes: Sequence[float]) -> None:
-    """Draw in each cell where its value lies within its column, with its noise interval."""
+    """Draw in each cell where its value lies within its column, with its interval."""
     values, lows, highs = (_drawable(v) for v in (display.values, *_ends(display)))
     left, width, drop = -0.26, 0.52, 0.27  # so that an interval fits beside both ends
     for (i, j), at in np.ndenumerate(shade):
@@ -402,3 +392,12 @@ def _cell_intervals(axes: Axes, display: Heatmap, shade: Floats, slopes: Sequenc
             [j + left + width * low, j + left + width * high], [y, y], color=INK, linewidth=1.6
         )
         axes.plot([j + left + width * at], [y], "o", color=INK, markersize=3)
+
+
+_FIGURES: dict[type, Callable[[Any], Figure]] = {
+    Heatmap: _heatmap,
+    Bars: _bars,
+    Scatter: _scatter,
+    Curve: _curve,
+    Graph: _graph,
+}

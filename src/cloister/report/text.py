@@ -94,14 +94,10 @@ REAL_NOISE = (DiscreteNoise.label, AGGREGATOR_NOISE, SILOS_NOISE)
 def odds_sentence(cost: Event | Budget, unit: str) -> str:
     """Say what a cost means for an attacker who has to guess whether one unit is in the data.
 
-    Parameters
-    ----------
-    cost : Event or Budget
-    unit : str
-        Of privacy, as the schema names it. A row is not a person who has several.
+    `unit` is that of privacy, as the schema names it: a row is not a person who has several.
     """
-    odds = 1.0 if not isinstance(cost, Budget) and holds(cost, NonPrivateEvent) else None
-    odds = attacker_odds(cost) if odds is None else odds
+    exact = not isinstance(cost, Budget) and holds(cost, NonPrivateEvent)
+    odds = 1.0 if exact else attacker_odds(cost)
     who = (
         f"Somebody who would otherwise have to toss a coin on whether {_one(unit)} used, and who "
         "sees everything that was released and knows everything else,"
@@ -180,10 +176,10 @@ def privacy_statement(result: JobResult) -> tuple[tuple[str, str], ...]:
         ("What does that mean?", odds_sentence(result.spent, result.plan.unit)),
         (
             "What is not covered?",
-            "The interval beside a value, after ± or in brackets, is the noise added for privacy; "
-            "it does not say how well the records stand for a population. What the results say "
-            "about people in general, members of the data or not, is not protected by any such "
-            "guarantee.",
+            "What stands beside a value, after ± or in brackets, is its 95 % confidence interval "
+            "(privacy noise only); it does not say how well the records stand for a population. "
+            "What the results say about people in general, members of the data or not, is not "
+            "protected by any such guarantee.",
         ),
     )
 
@@ -301,11 +297,10 @@ def as_table(display: Display) -> Table:
             rows = tuple((name, *cells) for name, cells in texts)
             return Table(display.title, ("", *display.columns), rows, display.note)
         case Bars():
-            spread = np.zeros_like(display.values) if display.margin is None else display.margin
-            heading = display.unit or "value"
-            pairs = zip(display.names, display.values, spread, strict=True)
-            bars = tuple((name, plus_minus(v, s)) for name, v, s in pairs)
-            return Table(display.title, ("", heading), bars, display.note)
+            margin = np.zeros_like(display.values) if display.margin is None else display.margin
+            cells = zip(display.names, display.values, margin, strict=True)
+            bars = tuple((name, plus_minus(*numbers)) for name, *numbers in cells)
+            return Table(display.title, ("", display.unit or "value"), bars, display.note)
         case Scatter():
             x, y = display.axes
             sizes = [] if display.sizes is None else [float(size) for size in display.sizes]
@@ -319,8 +314,8 @@ def as_table(display: Display) -> Table:
             x, y = display.axes
             stops = zip(display.places, display.values, display.low, display.high, strict=True)
             steps = tuple(
-                (number(float(at)) + (" (chosen)" if at == display.chosen else ""), between(*rest))
-                for at, *rest in ((p, float(v), float(a), float(b)) for p, v, a, b in stops)
+                (number(at) + (" (chosen)" if at == display.chosen else ""), between(*rest))
+                for at, *rest in (map(float, stop) for stop in stops)
             )
             return Table(display.title, (x or "x", y or "value"), steps, display.note)
         case Graph():

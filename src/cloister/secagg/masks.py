@@ -35,7 +35,7 @@ class Masker(Protocol):
     `members` are the silos that were asked for a vector in this round, in the plan's order.
     """
 
-    def mask(self, words: Words, context: PadContext, members: Sequence[str] = ()) -> Words:
+    def mask(self, elements: Words, context: PadContext, members: Sequence[str] = ()) -> Words:
         """Blind this silo's vector; `context.sender` is this silo."""
         ...
 
@@ -47,7 +47,7 @@ class Masker(Protocol):
 
     def unmask(
         self,
-        words: Words,
+        elements: Words,
         context: PadContext,
         survivors: Sequence[str],
         members: Sequence[str] = (),
@@ -88,9 +88,9 @@ class GroupMask:
         tag_keys = {usage: derive(self.key, usage, b"") for usage in Usage}
         object.__setattr__(self, "_tag_keys", tag_keys)
 
-    def mask(self, words: Words, context: PadContext, members: Sequence[str] = ()) -> Words:
+    def mask(self, elements: Words, context: PadContext, members: Sequence[str] = ()) -> Words:
         """Add this silo's pad, modulo 2^64."""
-        return words + expand(self.key, context, words.size)
+        return elements + expand(self.key, context, elements.size)
 
     def shares(
         self, t: int, members: Sequence[str], survivors: Sequence[str]
@@ -100,17 +100,17 @@ class GroupMask:
 
     def unmask(
         self,
-        words: Words,
+        elements: Words,
         context: PadContext,
         survivors: Sequence[str],
         members: Sequence[str] = (),
         opened: Mapping[str, bytes] = _NOTHING,
     ) -> Words:
         """Subtract every survivor's pad, modulo 2^64."""
-        total = np.zeros_like(words)
+        total = np.zeros_like(elements)
         for silo in survivors:
-            total += expand(self.key, context.of(silo), words.size)
-        return words - total
+            total += expand(self.key, context.of(silo), elements.size)
+        return elements - total
 
     def common_key(self, usage: Usage, context: bytes) -> bytes:
         """Return a key that every silo has, and nobody else."""
@@ -153,12 +153,12 @@ class PairwiseMask:
     held: Mapping[str, tuple[tuple[bytes, bytes], ...]] = field(repr=False)
     group: GroupMask = field(repr=False)
 
-    def mask(self, words: Words, context: PadContext, members: Sequence[str] = ()) -> Words:
+    def mask(self, elements: Words, context: PadContext, members: Sequence[str] = ()) -> Words:
         """Add the own pad and, with its sign, the pad for each other member, modulo 2^64."""
-        t, size = context.round, words.size
+        t, size = context.round, elements.size
         own = expand(self.seeds[t], context.of(self.silo), size, Usage.SELF_PAD)
         return (
-            words
+            elements
             + own
             + self.public.pair_pads(self.silo, self.pair_keys[t], members, context, size)
         )
@@ -171,14 +171,14 @@ class PairwiseMask:
 
     def unmask(
         self,
-        words: Words,
+        elements: Words,
         context: PadContext,
         survivors: Sequence[str],
         members: Sequence[str] = (),
         opened: Mapping[str, bytes] = _NOTHING,
     ) -> Words:
         """Subtract what is left, once every opened secret fits what its silo committed to."""
-        return words - self.public.left_over(context, words.size, members, survivors, opened)
+        return elements - self.public.left_over(context, elements.size, members, survivors, opened)
 
     def common_key(self, usage: Usage, context: bytes) -> bytes:
         """Return a key that every silo has, and nobody else."""
@@ -200,9 +200,9 @@ class PairwiseMask:
 class NoMask:
     """No blinding: for one silo that is its own aggregator, and for tests."""
 
-    def mask(self, words: Words, context: PadContext, members: Sequence[str] = ()) -> Words:
-        """Return the words as they are."""
-        return words.copy()
+    def mask(self, elements: Words, context: PadContext, members: Sequence[str] = ()) -> Words:
+        """Return the elements as they are."""
+        return elements.copy()
 
     def shares(
         self, t: int, members: Sequence[str], survivors: Sequence[str]
@@ -212,14 +212,14 @@ class NoMask:
 
     def unmask(
         self,
-        words: Words,
+        elements: Words,
         context: PadContext,
         survivors: Sequence[str],
         members: Sequence[str] = (),
         opened: Mapping[str, bytes] = _NOTHING,
     ) -> Words:
-        """Return the words as they are."""
-        return words.copy()
+        """Return the elements as they are."""
+        return elements.copy()
 
     def common_key(self, usage: Usage, context: bytes) -> bytes:
         """Refuse: without a group there is nothing to seal for."""

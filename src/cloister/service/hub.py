@@ -338,10 +338,10 @@ class Hub:
         """Take a decision or a refusal."""
         check_size(message.body, MAX_WORDS)
         if message.kind == Kind.REFUSE:
-            self._refused(silo, message, printable(message.words().get("reason", "")))
+            self._refused(silo, message, printable(message.fields().get("reason", "")))
         elif message.kind == Kind.DECISION:
-            words = message.words()
-            decision, reason = words.get("decision"), printable(words.get("reason", ""))
+            fields = message.fields()
+            decision, reason = fields.get("decision"), printable(fields.get("reason", ""))
             if decision not in ("approved", "declined"):
                 raise TransportError("decision must be 'approved' or 'declined'.")
             approved = decision == "approved"

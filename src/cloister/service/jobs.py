@@ -18,14 +18,21 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from cloister.errors import CloisterError, LedgerError, PlanError, ProtocolError, TransportError
+from cloister.errors import (
+    CloisterError,
+    LedgerError,
+    PlanError,
+    ProtocolError,
+    TransportError,
+    raise_first,
+)
 from cloister.privacy.noise import DiscreteNoise, NoiseSource
 from cloister.protocol.aggregator import Aggregator
 from cloister.protocol.lifecycle import ENDED, CoordinatorState
@@ -48,6 +55,11 @@ _HOUR, _DAY = 3600.0, 86400.0
 _RETRY = 10.0  # seconds before a job is taken up again whose database was not usable
 _RECENT = 100  # ended jobs of which a silo is told when it connects
 _STOPPING = 5.0  # seconds for running rounds to notice the end of the service
+
+_SHOWN_OF_JOB = (
+    *("id", "state", "reason", "silos", "approved", "rounds", "rounds_done", "survivors"),
+    *("proposed_at", "started_at", "ended_at"),
+)
 
 _LOG = logging.getLogger(__name__)
 
@@ -199,9 +211,11 @@ class Jobs:
             the quotas allow.
         """
         self._check_rate(name, fingerprint)
-        plan = _network_plan(document)
-        _check_proposer(plan, Proposer(**proposer), name, fingerprint)
-        self._check_members(plan)
+        plan = Plan.from_dict(document)
+        raise_first(_rules_of_network(plan))
+        plan.check_network_size()
+        raise_first(_rules_of_proposer(plan, Proposer(**proposer), name, fingerprint))
+        raise_first(self._rules_of_members(plan))
         by_state, _ = self.store.counts()
         if by_state["proposed"] + by_state["running"] >= MAX_OPEN:
             raise PlanError(
@@ -279,23 +293,10 @@ class Jobs:
     def view(self, job: StoredJob) -> dict[str, Any]:
         """Return what people are shown of a job in a list."""
         return {
-            "id": job.id,
-            "state": job.state,
-            "reason": job.reason,
+            **{name: getattr(job, name) for name in _SHOWN_OF_JOB},
+            **{name: job.plan[name] for name in ("profile", "study", "budget", "publish")},
             "task": job.plan["task"]["name"],
-            "profile": job.plan["profile"],
-            "study": job.plan["study"],
-            "budget": job.plan["budget"],
-            "silos": list(job.silos),
-            "approved": list(job.approved),
-            "rounds": job.rounds,
-            "rounds_done": job.rounds_done,
-            "survivors": list(job.survivors),
             "proposer": job.proposer["name"],
-            "publish": job.plan["publish"],
-            "proposed_at": job.proposed_at,
-            "started_at": job.started_at,
-            "ended_at": job.ended_at,
         }
 
     def _plan(self, job: StoredJob) -> Plan:
@@ -315,10 +316,7 @@ class Jobs:
             "describe": plan.describe(),
             "digest": plan.digest.hex(),
             "plan": dict(job.plan),
-            "decisions": [
-                {"silo": d.silo, "approved": d.approved, "reason": d.reason, "at": d.at}
-                for d in decisions
-            ],
+            "decisions": [vars(decision) for decision in decisions],
             "refusals": dict(self.store.refusals(job.id)),
             "waiting_for": self._waiting_for(job, {d.silo for d in decisions}),
         }
@@ -413,11 +411,8 @@ class Jobs:
             approved = tuple(s for s in known.silos if s in decisions and decisions[s].approved)
             least = int(known.plan["min_silos"])
             if len(approved) < least:
-                reasons = [
-                    f"{d.silo}: {d.reason.rstrip('.')}"
-                    for d in decisions.values()
-                    if not d.approved
-                ]
+                against = [one for one in decisions.values() if not one.approved]
+                reasons = [f"{one.silo}: {one.reason.rstrip('.')}" for one in against]
                 reasons += [f"{silo}: no decision in time" for silo in undecided]
                 counted = f"{len(approved)} of {len(known.silos)} silos approved, the plan asks for"
                 self._end(job, "declined", f"{counted} {least}; {'; '.join(reasons)}")
@@ -520,11 +515,11 @@ class Jobs:
 
     # Small things -----------------------------------------------------------------------------
 
-    def _check_members(self, plan: Plan) -> None:
+    def _rules_of_members(self, plan: Plan) -> Iterator[str]:
         known = {silo.name: silo.fingerprint for silo in self.store.silos()}
         for silo, fingerprint in zip(plan.silos, plan.fingerprints, strict=True):
             if known.get(silo, fingerprint) != fingerprint:
-                raise PlanError(
+                yield (
                     f"silo {silo!r} connects with fingerprint {known[silo]}, the plan has "
                     f"{fingerprint}; compare them out of band."
                 )
@@ -555,44 +550,35 @@ class Jobs:
         self._tell(silo, job.id, "declined", f"the job started without {silo!r}.")
 
 
-def _network_plan(document: Mapping[str, Any]) -> Plan:
-    """Read a plan that may be run over a network."""
-    try:
-        plan = Plan.from_dict(document)
-        plan.canonical_json()  # which no value like NaN survives
-    except PlanError:
-        raise
-    except (ArithmeticError, AttributeError, LookupError, RecursionError, ValueError) as error:
-        raise PlanError(
-            f"plan is not complete ({type(error).__name__}); write it with to_dict."
-        ) from error
+def _rules_of_network(plan: Plan) -> Iterator[str]:
+    """Yield a sentence for each reason why a plan cannot be run over a network."""
     if bad := [name for name in plan.silos if not name.isprintable()]:
-        raise PlanError(f"a silo name must be printable, got {bad[0]!r}.")
-    plan.check_network_size()
+        yield f"a silo name must be printable, got {bad[0]!r}."
     if bad := [name for name in plan.silos if len(name) > _LONGEST_NAME]:
-        raise PlanError(
+        yield (
             f"a silo name must have at most {_LONGEST_NAME} characters, as in a certificate, got "
             f"{bad[0][:20]!r} of {len(bad[0])}."
         )
     if plan.profile == "local":
-        raise PlanError("profile 'local' is for one silo in one process; run it there.")
+        yield "profile 'local' is for one silo in one process; run it there."
     if not plan.fingerprints:
-        raise PlanError(
+        yield (
             "fingerprints must name the silos' signing keys in a job over a network; put them in "
             "the plan in the order of its silos."
         )
-    return plan
 
 
-def _check_proposer(plan: Plan, proposer: Proposer, name: str, fingerprint: str) -> None:
-    """Check that who sends a proposal also signed it."""
+def _rules_of_proposer(
+    plan: Plan, proposer: Proposer, name: str, fingerprint: str
+) -> Iterator[str]:
+    """Yield a sentence if who sends a proposal did not sign it."""
     if (proposer.name, proposer.fingerprint) != (name, fingerprint):
-        raise PlanError(
+        yield (
             f"proposer must be {name!r} with fingerprint {fingerprint}, as in the certificate, got "
             f"{_shortened(proposer.name)!r}; sign with the identity of that certificate."
         )
     if not proposer.signed(plan):
-        raise PlanError(
+        yield (
             "proposer's signature does not belong to this plan and fingerprint; sign the plan's "
             "digest again, and write it in hexadecimal digits."
         )

@@ -28,10 +28,10 @@ def stopped_by_signals() -> threading.Event:
     """Return an event that SIGTERM and Ctrl-C set from now on; for the main thread."""
     stop = threading.Event()
 
-    def told(*_: object) -> None:
+    def stop_now(*_: object) -> None:
         # Not here: a handler interrupts the main thread, which may hold the event's own lock.
         threading.Thread(target=stop.set, daemon=True).start()
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, told)
+        signal.signal(number, stop_now)
     return stop

@@ -26,6 +26,7 @@ from sqlalchemy.pool import QueuePool
 from cloister.errors import LedgerError, LocalProtocolError
 from cloister.privacy import database
 from cloister.privacy.chain import canonical
+from cloister.privacy.database import columns, keys
 from cloister.privacy.events import Event
 from cloister.protocol.lifecycle import ENDED, ENDS, START, STATES, CoordinatorState, Step
 from cloister.protocol.plan import Plan
@@ -38,17 +39,15 @@ _VERSION = sa.Table("schema_version", _METADATA, sa.Column("version", sa.Integer
 _JOBS = sa.Table(
     "jobs",
     _METADATA,
-    sa.Column("id", sa.String(32), primary_key=True),
+    *keys(id=sa.String(32)),
     sa.Column("number", sa.Integer, nullable=False, unique=True),  # the order of proposal
-    sa.Column("plan", sa.Text, nullable=False),
-    sa.Column("proposer", sa.Text, nullable=False),
+    *columns(plan=sa.Text, proposer=sa.Text),
     sa.Column("state", sa.String(16), nullable=False, index=True),
-    sa.Column("reason", sa.Text, nullable=False),
+    *columns(reason=sa.Text),
     sa.Column("approved", sa.Text, nullable=False),  # who takes part, fixed at the start
-    sa.Column("rounds", sa.Integer, nullable=False),
-    sa.Column("rounds_done", sa.Integer, nullable=False),
+    *columns(rounds=sa.Integer, rounds_done=sa.Integer),
     sa.Column("survivors", sa.Text, nullable=False),  # of the last round
-    sa.Column("proposed_at", sa.Float, nullable=False),
+    *columns(proposed_at=sa.Float),
     sa.Column("started_at", sa.Float),
     sa.Column("ended_at", sa.Float),
     sa.Column("result", sa.Text),  # only of a plan that publishes
@@ -56,59 +55,46 @@ _JOBS = sa.Table(
 _MEMBERS = sa.Table(
     "members",
     _METADATA,
-    sa.Column("job", sa.String(32), primary_key=True),
-    sa.Column("silo", sa.Text, primary_key=True),
+    *keys(job=sa.String(32), silo=sa.Text),
 )
 _DECISIONS = sa.Table(
     "decisions",
     _METADATA,
-    sa.Column("job", sa.String(32), primary_key=True),
-    sa.Column("silo", sa.Text, primary_key=True),
-    sa.Column("approved", sa.Boolean, nullable=False),
-    sa.Column("reason", sa.Text, nullable=False),
-    sa.Column("at", sa.Float, nullable=False),
+    *keys(job=sa.String(32), silo=sa.Text),
+    *columns(approved=sa.Boolean, reason=sa.Text, at=sa.Float),
 )
 _REFUSALS = sa.Table(
     "refusals",
     _METADATA,
-    sa.Column("job", sa.String(32), primary_key=True),
-    sa.Column("silo", sa.Text, primary_key=True),
-    sa.Column("reason", sa.Text, nullable=False),
-    sa.Column("at", sa.Float, nullable=False),
+    *keys(job=sa.String(32), silo=sa.Text),
+    *columns(reason=sa.Text, at=sa.Float),
 )
 _ROUNDS = sa.Table(
     "rounds",
     _METADATA,
-    sa.Column("job", sa.String(32), primary_key=True),
-    sa.Column("round", sa.Integer, primary_key=True),
-    sa.Column("event", sa.Text, nullable=False),
+    *keys(job=sa.String(32), round=sa.Integer),
+    *columns(event=sa.Text),
     sa.Column("frame", sa.LargeBinary, nullable=False),  # its header names the survivors
-    sa.Column("at", sa.Float, nullable=False),
+    *columns(at=sa.Float),
 )
 _RECORDS = sa.Table(
     "records",
     _METADATA,
-    sa.Column("job", sa.String(32), primary_key=True),
-    sa.Column("request_hash", sa.String(64), primary_key=True),
-    sa.Column("number", sa.Integer, nullable=False),
-    sa.Column("request", sa.LargeBinary, nullable=False),
-    sa.Column("answer", sa.LargeBinary, nullable=False),
+    *keys(job=sa.String(32), request_hash=sa.String(64)),
+    *columns(number=sa.Integer, request=sa.LargeBinary, answer=sa.LargeBinary),
 )
 _BRIEFS = sa.Table(  # what lists and clocks need of a plan, and who has to answer for its length
     "briefs",
     _METADATA,
-    sa.Column("job", sa.String(32), primary_key=True),
+    *keys(job=sa.String(32)),
     sa.Column("proposer", sa.Text, nullable=False, index=True),  # fingerprint
-    sa.Column("bytes", sa.Integer, nullable=False),
-    sa.Column("plan", sa.Text, nullable=False),
+    *columns(bytes=sa.Integer, plan=sa.Text),
 )
 _PEERS = sa.Table(
     "peers",
     _METADATA,
-    sa.Column("name", sa.Text, primary_key=True),
-    sa.Column("fingerprint", sa.Text, nullable=False),
-    sa.Column("not_after", sa.Float, nullable=False),
-    sa.Column("seen_at", sa.Float, nullable=False),
+    *keys(name=sa.Text),
+    *columns(fingerprint=sa.Text, not_after=sa.Float, seen_at=sa.Float),
 )
 
 
@@ -198,13 +184,13 @@ def reach(url: str) -> str:
             _check_keeps(connection.exec_driver_sql)
             version = connection.exec_driver_sql("SHOW server_version").scalar_one()
     except (sa.exc.SQLAlchemyError, ImportError, ValueError) as error:
-        # words of a library may repeat a password that stands in a wrong place of the URL
-        words = (
+        # the text of a library may repeat a password that stands in a wrong place of the URL
+        cause = (
             database.cause_of(error)
             if isinstance(error, sa.exc.DBAPIError)
             else type(error).__name__
         )
-        raise LedgerError(f"database {name} cannot be reached: {words}.") from None
+        raise LedgerError(f"database {name} cannot be reached: {cause}.") from None
     return f"PostgreSQL {version}"
 
 
@@ -237,10 +223,10 @@ class Store:
                 f"extra 'postgres' for the latter: {database.cause_of(error)}."
             ) from error
         self._name = self._engine.url.render_as_string(hide_password=True)
-        self._told = f"database {self._name!r}"
+        self._label = f"database {self._name!r}"
         try:
             with self._transaction() as connection:
-                _initialise(connection, self._told)
+                _initialise(connection, self._label)
         except LedgerError:
             self._engine.dispose()
             raise
@@ -516,7 +502,7 @@ class Store:
     @contextmanager
     def _transaction(self) -> Iterator[sa.Connection]:
         way_out = "check the server, its disk, and whether another coordinator uses it"
-        with database.explained(self._told, way_out), self._engine.begin() as connection:
+        with database.explained(self._label, way_out), self._engine.begin() as connection:
             yield connection
 
 

@@ -104,7 +104,7 @@ class Agent:
         self._wait = wait
         self._plans: dict[str, Plan] = {}
         self._clients: dict[str, Client] = {}
-        self._told: dict[str, SiloState | None] = {}  # jobs offered on this connection
+        self._reported: dict[str, SiloState | None] = {}  # jobs offered on this connection
         self._noting = threading.Lock()
         self._ending = threading.RLock()
         self._ends: dict[str, tuple[SiloState, str]] = {}  # told, and not yet acted on
@@ -122,8 +122,8 @@ class Agent:
         return f"Agent({self.name!r})"
 
     def connected(self) -> None:
-        """Forget what was told on an earlier connection."""
-        self._told.clear()
+        """Forget what was reported on an earlier connection."""
+        self._reported.clear()
         self._clock_error = None
 
     def takes_part(self, job: str) -> bool:
@@ -158,16 +158,16 @@ class Agent:
             self._reserve(job)
         self._note()
         answers = []
-        for job, told in list(self._told.items()):
+        for job, reported in list(self._reported.items()):
             known = self._store.get(job)
-            if known is None or known.state in (*UNDECIDED, told):
+            if known is None or known.state in (*UNDECIDED, reported):
                 continue
-            if told not in GRANTED or known.state not in GRANTED:
+            if reported not in GRANTED or known.state not in GRANTED:
                 answers.append(_decision(known))
             if known.state in OPEN:
-                self._told[job] = known.state
+                self._reported[job] = known.state
             else:
-                del self._told[job]  # nothing more will happen to it
+                del self._reported[job]  # nothing more will happen to it
         return answers
 
     # Offers ----------------------------------------------------------------------------------
@@ -178,16 +178,16 @@ class Agent:
             plan, proposer, asked_at = _read_offer(message, self._tasks)
         except PlanError as error:
             _log.warning("an offer was declined: %s", error, extra={"job": job})
-            return [_told_no(job, str(error))]
+            return [_declined(job, str(error))]
         self._compare_clocks(asked_at)
         known = self._store.get(job)
         if known is not None and known.plan not in (plan.canonical_json(), _brief(plan)):
             self._audit.write("changed plan refused", job=job, silo=self.name)
-            return [_told_no(job, "the plan of this job was changed; submit it as a new job.")]
+            return [_declined(job, "the plan of this job was changed; submit it as a new job.")]
         if known is None and (reason := self._kept_or_reason(plan, proposer)):
             _log.warning("an offer was declined and not kept: %s", reason, extra={"job": job})
-            return [_told_no(job, reason)]
-        self._told[job] = None
+            return [_declined(job, reason)]
+        self._reported[job] = None
         return self.look()
 
     def _kept_or_reason(self, plan: Plan, proposer: Mapping[str, Any]) -> str | None:
@@ -517,7 +517,7 @@ def _read_offer(
     try:
         if len(message.body) > MAX_PLAN_MODEL + _ENVELOPE:
             raise PlanError(f"it has {len(message.body)} bytes.")
-        document = message.words()
+        document = message.fields()
         plan = Plan.from_dict(document["plan"], tasks)
         plan.check_network_size()
         given = document.get("proposer") or {}
@@ -549,7 +549,7 @@ def _same_study(kept: str, name: str) -> bool:
 def _read_end(message: Message) -> tuple[SiloState, str]:
     """Return how a job ended and why, in the coordinator's words."""
     try:
-        document = message.words()
+        document = message.fields()
         status, reason = document.get("status"), printable(document.get("reason") or "")
     except TransportError:
         status, reason = "failed", "the coordinator did not say why."
@@ -569,10 +569,10 @@ def _decision(job: Job) -> Message:
         reason = "withdrawn by its owner."
     elif job.state != SiloState.DECLINED:
         reason = f"the job is {job.state.value} here; submit it as a new job."
-    return _told_no(job.id, reason)
+    return _declined(job.id, reason)
 
 
-def _told_no(job: str, reason: str) -> Message:
+def _declined(job: str, reason: str) -> Message:
     return Message(Kind.DECISION, 0, job, in_json(decision="declined", reason=reason))
 
 

@@ -20,7 +20,15 @@ from typing import Any, Self, TypeVar
 import sqlalchemy as sa
 
 from cloister.errors import LedgerError, PlanError
-from cloister.privacy.database import check_pages, explained, keep_private, open_sqlite, reader
+from cloister.privacy.database import (
+    check_pages,
+    columns,
+    explained,
+    keep_private,
+    keys,
+    open_sqlite,
+    reader,
+)
 from cloister.protocol.lifecycle import OPEN, UNDECIDED, SiloState, Step
 
 _BEFORE_FRAMES = (
@@ -35,14 +43,11 @@ _METADATA = sa.MetaData()
 _JOBS = sa.Table(
     "jobs",
     _METADATA,
-    sa.Column("seq", sa.Integer, primary_key=True),
+    *keys(seq=sa.Integer),
     sa.Column("id", sa.Text, nullable=False, unique=True),
-    sa.Column("plan", sa.Text, nullable=False),
-    sa.Column("proposer", sa.Text, nullable=False),
-    sa.Column("received_at", sa.Text, nullable=False),
+    *columns(plan=sa.Text, proposer=sa.Text, received_at=sa.Text),
     sa.Column("state", sa.Text, nullable=False, index=True),
-    sa.Column("reason", sa.Text, nullable=False),
-    sa.Column("decided_by", sa.Text, nullable=False),
+    *columns(reason=sa.Text, decided_by=sa.Text),
     sa.Column("noted", sa.Text, nullable=False),  # the last state that is in the audit file
 )
 _STATES = sa.select(_JOBS.c.id, _JOBS.c.state).order_by(_JOBS.c.seq)

@@ -29,7 +29,7 @@ def grid_of(columns: Sequence[PublicColumn], frac_bits: int) -> Grid:
     return Grid(tuple(c.low for c in columns), tuple(c.high for c in columns), frac_bits)
 
 
-def position(columns: Sequence[PublicColumn], name: str, role: str = "target") -> int:
+def position(columns: Sequence[PublicColumn], name: str | None, role: str = "target") -> int:
     """Return where a column is; refuse one that the job does not use. `role` names the option."""
     names = [column.name for column in columns]
     if name not in names:

@@ -6,6 +6,7 @@ record adds depends on it and on public numbers alone.
 
 from __future__ import annotations
 
+from functools import cache
 from math import isqrt
 
 import numpy as np
@@ -76,20 +77,32 @@ def sum_products(rows: Integers, weights: Integers | None = None) -> Integers:
         part = rows[first : first + size].astype(np.float64)
         left = part if weights is None else part * weights[first : first + size, None]
         total += (left.T @ part).astype(np.int64)
-    upper = np.triu_indices(d)
+    upper = upper_half(d)
     factors = np.where(upper[0] == upper[1], SQUARE, PRODUCT)
     products: Integers = total[upper] * factors
     return products
 
 
-def unpack_products(packed: Floats, n_features: int) -> Floats:
-    """Return the symmetric matrix that :func:`sum_products` packed; shape (..., d, d)."""
-    upper = np.triu_indices(n_features)
-    entries = packed / np.where(upper[0] == upper[1], SQUARE, PRODUCT)
-    matrix = np.zeros((*packed.shape[:-1], n_features, n_features))
-    matrix[..., upper[0], upper[1]] = entries
-    matrix[..., upper[1], upper[0]] = entries
+@cache
+def upper_half(size: int) -> tuple[Integers, Integers]:
+    """Return the places of the upper half of a symmetric matrix, row by row."""
+    return np.triu_indices(size)
+
+
+def symmetric(packed: Floats) -> Floats:
+    """Return the matrices of which these are the upper halves, packed row by row."""
+    size = (isqrt(8 * packed.shape[-1] + 1) - 1) // 2
+    upper = upper_half(size)
+    matrix = np.zeros((*packed.shape[:-1], size, size))
+    matrix[..., upper[0], upper[1]] = packed
+    matrix[..., upper[1], upper[0]] = packed
     return matrix
+
+
+def unpack_products(sums: Floats, n_features: int) -> Floats:
+    """Return the symmetric matrix that :func:`sum_products` packed; shape (..., d, d)."""
+    upper = upper_half(n_features)
+    return symmetric(sums / np.where(upper[0] == upper[1], SQUARE, PRODUCT))
 
 
 def sum_by_label(records: Records, labels: Integers, n_labels: int) -> Integers:

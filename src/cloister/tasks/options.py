@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from inspect import signature
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from cloister.declared import Declaration, Whole, declarations, declared
 from cloister.errors import PlanError
+from cloister.privacy.budget import Budget
 from cloister.task import PublicFacts, Task
 
 _Task = TypeVar("_Task")
 Noise = Literal["gaussian", "laplace"]
 """Laws of noise that a task may let its user choose from."""
-Clusters = Annotated[Whole, "number of clusters"]
+
+
+@dataclass(frozen=True)
+class AtMostRecords:
+    """Marks an option that may not be larger than the public number of records."""
+
+
+Clusters = Annotated[Whole, AtMostRecords(), "number of clusters"]
 PublicSeed = Annotated[int, "of all public random choices, known to everybody"]
 Target = Annotated[str, "column that is predicted"]
 Keep = Annotated[tuple[str, ...], "columns that are left as they are"]
@@ -43,6 +52,15 @@ def _misfit(task: type[Task], reason: str) -> PlanError:
     )
 
 
+def at_most_records(task: type[Task], given: Mapping[str, Any]) -> dict[str, int]:
+    """Return the options that may not be larger than the public number of records."""
+    return {
+        one.name: given[one.name]
+        for one in options_of(task)
+        if AtMostRecords() in get_args(one.kind) and isinstance(given.get(one.name), int)
+    }
+
+
 def design(task: type[Task], facts: PublicFacts, given: Mapping[str, Any]) -> Task:
     """Return a task designed from public facts and options by name, or refuse these."""
     if list(signature(task.design).parameters) != ["facts", "options"]:
@@ -64,3 +82,10 @@ def made(task: type[_Task], facts: PublicFacts, options: object, **chosen: Any) 
             if hasattr(source, one.name):
                 found.setdefault(one.name, getattr(source, one.name))
     return task(**found)
+
+
+def needed_budget(budget: Budget | None, hint: str = "give it") -> Budget:
+    """Return the budget, or say that the task cannot be designed without one."""
+    if budget is None:
+        raise PlanError(f"budget is needed to design the task; {hint}.")
+    return budget

@@ -38,8 +38,7 @@ def written(known: Any) -> State:
 def read(kind: type[_Known], state: GridState, frac_bits: int) -> _Known:
     """Return what :func:`written` wrote, after it was rounded to the grid.
 
-    The fields of the dataclass are of ``float``, ``int``, ``Floats`` and ``Integers``, or of such a
-    dataclass.
+    Fields of the dataclass are of ``float``, ``int``, ``Floats``, ``Integers`` or such a dataclass.
     """
     return kind(**{name: _value(of, name, state, frac_bits) for name, of in _fields(kind)})  # type: ignore[arg-type]  # classes are hashable
 

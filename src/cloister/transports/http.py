@@ -93,7 +93,7 @@ class Message:
             raise TransportError(f"messages of kind {number_of_kind} are unknown to {VERSION}.")
         return cls(kind, number, job.hex(), data[_HEADER.size :])
 
-    def words(self) -> dict[str, Any]:
+    def fields(self) -> dict[str, Any]:
         """Return a JSON body.
 
         Raises
@@ -110,9 +110,9 @@ class Message:
         return document
 
 
-def in_json(**words: Any) -> bytes:
+def in_json(**fields: Any) -> bytes:
     """Return the JSON body of a message."""
-    return json.dumps(words, sort_keys=True).encode()
+    return json.dumps(fields, sort_keys=True).encode()
 
 
 def printable(text: object) -> str:

@@ -237,7 +237,7 @@ def test_a_model_of_a_schema_survives_its_file(kind: Any, tmp_path: Path) -> Non
     with pytest.raises(PlanError, match="bounds must be the schema of the model"):
         kind.load(path, bounds=schema(*LAST.get(kind, ()), missing="none"))
     if kind is not DPKMeans:  # which may be asked in numbers of its grid
-        with pytest.raises(PlanError, match="bounds must be given"):
+        with pytest.raises(PlanError, match="bounds must be the schema of the model"):
             kind.load(path)
 
 

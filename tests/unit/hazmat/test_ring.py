@@ -54,7 +54,7 @@ def test_a_slice_with_steps_is_read_like_its_copy() -> None:
 
 @pytest.mark.parametrize("size", [0, 7, 8, 15, 17, 24])
 def test_a_body_of_another_length_is_refused(size: int) -> None:
-    with pytest.raises(RemoteProtocolError, match="2 words"):
+    with pytest.raises(RemoteProtocolError, match="2 ring elements"):
         from_bytes(bytes(size), 2)
 
 

@@ -11,7 +11,8 @@ from cloister.declared import Whole, declared
 from cloister.display import Display
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.task import Floats, GridState, Profile, State
-from cloister.tasks.clustering.kmeans import GLloyd, SuLloyd, centre_displays, centres_in_units
+from cloister.tasks.clustering.centres import centre_displays, centres_in_units
+from cloister.tasks.clustering.kmeans import GLloyd, SuLloyd
 from cloister.tasks.clustering.kmeans_init import sphere_packing
 from cloister.tasks.intervals import BOX
 

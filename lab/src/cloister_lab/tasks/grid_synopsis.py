@@ -45,7 +45,7 @@ from cloister.tasks.clustering.kmeans import (
 )
 from cloister.tasks.clustering.synopsis import cluster_weighted, project_to_simplex
 from cloister.tasks.intervals import BOX, ratio_interval
-from cloister.tasks.options import Clusters, Noise, PublicSeed, made
+from cloister.tasks.options import Clusters, Noise, PublicSeed, made, needed_budget
 from cloister_lab.tasks.centres import Centres, Lloyds
 
 Negatives = Literal["project", "zero"]
@@ -362,8 +362,7 @@ def usual_cells(facts: PublicFacts, options: EUGkM.Options, share: float = 1.0) 
 
 def _count_std(budget: Budget | None, mechanism: Mechanism, share: float = 1.0) -> float:
     """Return the deviation of noise in a count of sensitivity 1 on a part of the budget."""
-    if budget is None:
-        raise PlanError("budget is needed to choose the grid; give it, or give cells_per_axis.")
+    budget = needed_budget(budget, "give it, or give cells_per_axis")
     if mechanism == "laplace":
         return sqrt(2) / (share * budget.epsilon)
     return gaussian_noise_multiplier(budget.epsilon, budget.delta) / sqrt(share)

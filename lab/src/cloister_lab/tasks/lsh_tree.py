@@ -41,7 +41,7 @@ from cloister.task import (
 from cloister.tasks.clustering.synopsis import cluster_weighted
 from cloister.tasks.intervals import BOX, ratio_interval, size_interval
 from cloister.tasks.moments import drop_long, sum_by_label
-from cloister.tasks.options import Clusters, Noise, PublicSeed, made
+from cloister.tasks.options import Clusters, Noise, PublicSeed, made, needed_budget
 from cloister_lab.tasks.centres import Centres
 
 MAX_DEPTH = 16  # every node of every level is counted
@@ -340,8 +340,7 @@ def grow(counts: Floats, min_size: float, max_leaves: int) -> list[int]:
 
 def _sum_noise(budget: Budget | None, mechanism: Mechanism, n_features: int, share: float) -> float:
     """Return the L2 norm of the noise of a sum over the half diagonal, on a part of the budget."""
-    if budget is None:
-        raise PlanError("budget is needed to choose the tree; give it, or give min_size.")
+    budget = needed_budget(budget, "give it, or give min_size")
     if mechanism == "laplace":  # scale d / epsilon for a record of L1 norm d
         return sqrt(2) * n_features / (share * budget.epsilon)
     multiplier = gaussian_noise_multiplier(budget.epsilon, budget.delta)

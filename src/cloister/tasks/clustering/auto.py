@@ -18,7 +18,6 @@ from typing import ClassVar, Self
 import numpy as np
 
 from cloister.declared import Positive, Whole, declared
-from cloister.display import Display
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
 from cloister.privacy.calibration import gdp_mu_for
@@ -37,10 +36,14 @@ from cloister.task import (
 from cloister.tasks.clustering.auto_grid import GridRoute
 from cloister.tasks.clustering.auto_mean import TYPICAL, MeanRoute
 from cloister.tasks.clustering.auto_pca import PcaRoute
-from cloister.tasks.clustering.kmeans import centre_displays, centres_in_units
+from cloister.tasks.clustering.centres import (
+    centre_displays,
+    centres_in_units,
+    expected_half_widths,
+)
 from cloister.tasks.clustering.lloyd_kernel import check_exact
-from cloister.tasks.intervals import ratio_interval, size_interval
-from cloister.tasks.options import Clusters, PublicSeed, made
+from cloister.tasks.intervals import size_interval
+from cloister.tasks.options import Clusters, PublicSeed, made, needed_budget
 
 Route = GridRoute | PcaRoute | MeanRoute
 
@@ -52,28 +55,17 @@ _CROWDED = 80  # records a cluster, up to which the box is better than its direc
 
 def planned_mu(facts: PublicFacts) -> float:
     """Return the GDP parameter of the whole budget, to the digits that a plan keeps."""
-    if facts.budget is None:
-        raise PlanError("budget is needed to plan the rounds of 'auto'; give it.")
-    return float(f"{gdp_mu_for(facts.budget.epsilon, facts.budget.delta):.12g}")
+    budget = needed_budget(facts.budget)
+    return float(f"{gdp_mu_for(budget.epsilon, budget.delta):.12g}")
 
 
 @declared
 class Auto:
     """Private k-means by synopsis, clipped Lloyd rounds and shrinkage.
 
-    Parameters
-    ----------
-    mu : float, > 0
-        GDP parameter of the whole budget; lengths of frames follow from it.
-    frac_bits : int
-        Records, centres and what a record adds lie on multiples of ``2**-frac_bits``.
-    public_seed : int
-        Of restarts and samples, known to all.
-
-    Notes
-    -----
-    Rounds, lengths and shares are functions of these numbers, so all profiles can carry it.
-    docs/proofs/auto.md proves its guarantee.
+    Records, centres and what a record adds lie on multiples of ``2**-frac_bits``; `mu` is the GDP
+    parameter of the whole budget. Rounds, lengths and shares are functions of the public numbers,
+    so all profiles can carry it. docs/proofs/auto.md proves its guarantee.
     """
 
     name: ClassVar[str] = "auto"
@@ -153,35 +145,21 @@ class Auto:
             unknown = {"size_half_width": np.array([float(nominal_n)])}
             return widths if self.n_clusters == 1 else {**widths, **unknown}
         blocks = self.blocks(self.rounds - 1)
-        count_noise = noise * sqrt(blocks[0].weight / blocks[-1].weight)
-        low, high = ratio_interval(
-            np.zeros((1, self.n_features)),
-            np.array([max(nominal_n / self.n_clusters, 1.0)]),
+        return expected_half_widths(
+            nominal_n / self.n_clusters,
+            grid,
             sum_std=noise * TYPICAL * sqrt(self.n_features),
-            count_std=count_noise,
+            count_std=noise * sqrt(blocks[0].weight / blocks[-1].weight),
         )
-        return {
-            "half_width": (high - low)[0] / 2 * grid.half_range,
-            "size_half_width": np.array([size_interval(count_noise)]),
-        }
 
     def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
-        """Return centres and sizes with their 95 % noise intervals.
+        """Return what :func:`.centres.centres_in_units` does, and ``spreads``.
 
-        Returns
-        -------
-        dict
-            As of the other k-means tasks, and ``spreads`` of shape (n_clusters, n_features) in
-            data units: about the standard deviation of each cluster in each column, 0 before it is
-            known and where it never is. The interval is of the last round's mean before it was
-            shrunk, so a centre may lie outside it.
+        These have the shape (n_clusters, n_features) and are in data units: about the standard
+        deviation of each cluster in each column, 0 before it is known and where it never is. The
+        interval is of the last round's mean before it was shrunk, so a centre may lie outside it.
         """
-        shown = ("centres", "low", "high", "sizes", "size_half_width")
-        found = centres_in_units({name: state[name] for name in shown}, grid, self.frac_bits)
+        found = centres_in_units(state, grid, self.frac_bits)
         return {**found, "spreads": np.outer(self.route.spreads(state), grid.half_range)}
 
-    def displays(
-        self, results: Mapping[str, Floats], columns: tuple[str, ...]
-    ) -> tuple[Display, ...]:
-        """Return the centres as a table and a heat map, their projection, and the sizes."""
-        return centre_displays(results, columns)
+    displays = staticmethod(centre_displays)

@@ -12,7 +12,8 @@ import numpy as np
 from cloister.randomness import public_generator
 from cloister.task import Block, Floats, GridState, Integers, Records, Released, State
 from cloister.tasks.clipped import sum_clipped
-from cloister.tasks.clustering.auto_rounds import Centres, Route, unit_block, unknown
+from cloister.tasks.clustering.auto_rounds import Route, unit_block
+from cloister.tasks.clustering.centres import Centres, unknown
 from cloister.tasks.intervals import size_interval
 from cloister.tasks.shrinkage import james_stein
 from cloister.tasks.state import read, written

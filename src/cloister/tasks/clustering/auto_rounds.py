@@ -12,6 +12,7 @@ import numpy as np
 from cloister.hazmat.fixedpoint import from_grid
 from cloister.task import INTERVAL_95, Block, Floats, GridState, Integers, Records, Released
 from cloister.tasks.clipped import sum_clipped_near
+from cloister.tasks.clustering.centres import Centres, unknown
 from cloister.tasks.intervals import ratio_interval, size_interval
 
 
@@ -41,17 +42,6 @@ class Route:
 
 
 @dataclass(frozen=True)
-class Centres:
-    """Centres with their intervals and sizes; grid coordinates, a row for each cluster."""
-
-    centres: Floats
-    low: Floats
-    high: Floats
-    sizes: Floats
-    size_half_width: Floats
-
-
-@dataclass(frozen=True)
 class MovingCentres(Centres):
     """Centres with what a Lloyd round must know: counts, their noise, and radii."""
 
@@ -61,18 +51,6 @@ class MovingCentres(Centres):
 
 
 _Moving = TypeVar("_Moving", bound=MovingCentres)
-
-
-def unknown(n_clusters: int, n_features: int) -> dict[str, Any]:
-    """Return :class:`Centres` by name: in the middle of the box, and nothing is known of them."""
-    shape = (n_clusters, n_features)
-    return {
-        "centres": np.zeros(shape),
-        "low": np.full(shape, -1.0),
-        "high": np.full(shape, 1.0),
-        "sizes": np.zeros(n_clusters),
-        "size_half_width": np.zeros(n_clusters),
-    }
 
 
 def still(n_clusters: int, n_features: int) -> dict[str, Any]:

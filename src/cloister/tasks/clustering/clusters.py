@@ -18,18 +18,7 @@ _SIZES = {"centres", "sizes", "size_half_width"}
 
 
 def clusters_above_noise(results: Mapping[str, Floats]) -> str:
-    """Say how many clusters stand out of the noise.
-
-    Parameters
-    ----------
-    results : mapping
-        Of any task.
-
-    Returns
-    -------
-    str
-        Empty for a task without clusters, or with a single one.
-    """
+    """Say how many clusters stand out of the noise; nothing of fewer than two."""
     if not results.keys() >= _SIZES or len(results["sizes"]) < 2:
         return ""
     known = above_noise(results["sizes"], results["size_half_width"])
@@ -49,27 +38,18 @@ def clusters_above_noise(results: Mapping[str, Floats]) -> str:
 def records_left_out(results: Mapping[str, Floats], nominal_n: int) -> str:
     """Say that the noisy sizes sum to far less than the nominal number of records.
 
-    Parameters
-    ----------
-    results : mapping
-        Of any task.
-    nominal_n : int
-        Public contract value for the number of records, which may be rounded.
-
-    Returns
-    -------
-    str
-        Empty unless the sum and its 95 % noise interval are below 85 % of `nominal_n`.
+    Nothing unless their sum and its 95 % confidence interval are below 85 % of `nominal_n`, which
+    may be rounded.
     """
     if not results.keys() >= _SIZES:
         return ""
     total = float(results["sizes"].sum())
-    spread = float(np.linalg.norm(results["size_half_width"] * np.ones(len(results["sizes"]))))
-    if total + spread >= (1 - LEFT_OUT) * nominal_n:
+    margin = float(np.linalg.norm(results["size_half_width"] * np.ones(len(results["sizes"]))))
+    if total + margin >= (1 - LEFT_OUT) * nominal_n:
         return ""
     share = min(1 - total / nominal_n, 1.0)
     return (
-        f"the noisy sizes sum to {total:,.0f} ± {spread:,.0f}, but nominal_n is {nominal_n:,}: "
+        f"the noisy sizes sum to {total:,.0f} ± {margin:,.0f}, but nominal_n is {nominal_n:,}: "
         f"about {share:.0%} of the records are in no cluster, or there are fewer than agreed; "
         "another method, start or number of clusters may find them, and is a release of its own."
     )
@@ -78,12 +58,7 @@ def records_left_out(results: Mapping[str, Floats], nominal_n: int) -> str:
 def movement(history: Sequence[Mapping[str, Floats]], ranges: Floats) -> tuple[Table, ...]:
     """Return how far released centres moved in each round; nothing for a task without centres.
 
-    Parameters
-    ----------
-    history : sequence of mapping
-        Results before the first round and after each.
-    ranges : ndarray of shape (n_features,)
-        Of the columns, in data units.
+    `history` has the results before the first round and after each; `ranges` are the columns'.
     """
     if len(history) < 2 or any(not {"centres", "half_width"} <= known.keys() for known in history):
         return ()
@@ -97,6 +72,6 @@ def movement(history: Sequence[Mapping[str, Floats]], ranges: Floats) -> tuple[T
     )
     note = (
         "Part of a column's range, mean over centres and columns. A last round that moved much "
-        "further than its noise had not settled."
+        "further than its margin of error had not settled."
     )
-    return (Table("How far the centres moved", ("", "moved", "95 % of the noise"), rows, note),)
+    return (Table("How far the centres moved", ("", "moved", "margin of error"), rows, note),)

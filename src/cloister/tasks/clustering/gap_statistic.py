@@ -33,12 +33,12 @@ _SEEDS = 50  # places that are tried for a new centre
 
 @dataclass(frozen=True)
 class GapCurve:
-    """The gap of each candidate and the one chosen.
+    """The gap of each candidate number of clusters, and the one chosen.
 
     Parameters
     ----------
     candidates : ndarray of shape (n_candidates,), int64
-        Numbers of clusters, ascending.
+        Ascending.
     gap, low, high : ndarray of shape (n_candidates,)
         By how much the log objective is below that of a histogram without clusters, and the 90 %
         band of what noise and sampling would make of it; not symmetric.
@@ -72,20 +72,11 @@ def gap_curve(
     points : ndarray of shape (n_cells, n_axes)
         Middles of the cells.
     counts : ndarray of shape (n_cells,)
-        Released, in records.
-    noise_std : float, >= 0
-        Of each count, in records.
-    total : float, > 0
-        Public number of records.
+        Released, in records; `noise_std` is of each, and `total` is the public number of all.
     cell_variance : float, > 0
         Mean squared distance to the middle of a record that is uniform in its cell.
     candidates : ndarray of shape (n_candidates,), int64
         Ascending numbers of clusters.
-    public_seed : int
-
-    Returns
-    -------
-    GapCurve
 
     Notes
     -----
@@ -132,26 +123,15 @@ def objectives(points: Floats, weights: Floats, candidates: Integers) -> Floats:
     """Return the weighted mean squared distance to k centres for each candidate k.
 
     Centres are added one by one, each where it helps most, and moved by Lloyd's algorithm in
-    between [LVV03]_: no seed, and a curve that falls.
-
-    Parameters
-    ----------
-    points : ndarray of shape (n_points, n_axes)
-    weights : ndarray of shape (n_points,), >= 0
-    candidates : ndarray of shape (n_candidates,), int64, >= 1, ascending
-
-    Returns
-    -------
-    ndarray of shape (n_candidates,)
+    between [LVV03]_: no seed, and a curve that falls. Candidates are ascending, from 1.
     """
     used = weights > 0
     points, weights = points[used], weights[used] / weights.sum()
     centres, nearest = np.zeros((0, points.shape[1])), np.zeros(0)
     costs = []
-    for k in range(1, int(candidates[-1]) + 1):
-        if k == 1:
-            added = weights @ points
-        else:
+    for _ in range(int(candidates[-1])):
+        added = weights @ points
+        if len(centres):
             seeds = points[np.argsort(-weights * nearest, kind="stable")[:_SEEDS]]
             gains = weights @ np.maximum(nearest[:, None] - squared_distances(points, seeds), 0.0)
             added = seeds[int(gains.argmax())]

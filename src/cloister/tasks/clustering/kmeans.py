@@ -23,7 +23,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cloister.declared import Positive, WayOut, Whole, declared
-from cloister.display import Bars, Between, Display, Heatmap, Measured, Scatter, Table
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.privacy.budget import Budget
@@ -42,10 +41,16 @@ from cloister.task import (
     Released,
     State,
 )
+from cloister.tasks.clustering.centres import (
+    centre_displays,
+    centres_in_units,
+    expected_half_widths,
+    unknown,
+)
 from cloister.tasks.clustering.kmeans_init import sphere_packing
 from cloister.tasks.clustering.lloyd_kernel import check_exact, sum_near_centres
 from cloister.tasks.intervals import ratio_interval, size_interval
-from cloister.tasks.options import Clusters, Noise, PublicSeed, made
+from cloister.tasks.options import Clusters, Noise, PublicSeed, made, needed_budget
 
 Post = Literal["fold", "truncate", "none"]
 
@@ -60,14 +65,13 @@ FAR = 8  # a centre outside the box, with post="none", is at most so far from it
 
 
 def fold(values: Floats) -> Floats:
-    """Reflect values at the walls of ``[-1, 1]`` until they are inside; any shape."""
+    """Reflect values at the bounds of ``[-1, 1]`` until they are inside; any shape."""
     shifted = values + 1
-    folded: Floats = 1 - np.abs(shifted - 4 * np.floor(shifted / 4) - 2)
-    return folded
+    return np.asarray(1 - np.abs(shifted - 4 * np.floor(shifted / 4) - 2))
 
 
 def truncate(values: Floats) -> Floats:
-    """Move values outside ``[-1, 1]`` to the nearest wall; any shape."""
+    """Move values outside ``[-1, 1]`` to the nearest bound; any shape."""
     return np.clip(values, -1, 1)
 
 
@@ -111,20 +115,12 @@ class Payload:
 
 @declared
 class _LloydLoop(ABC):
-    """The loop the four methods share; a method says its payload, its noise and its words.
+    """The loop the four methods share; a method says its payload and its noise.
 
-    Parameters
-    ----------
-    frac_bits : int
-        Records and centres lie on multiples of ``2**-frac_bits`` in ``[-1, 1]``.
-    post : {"fold", "truncate", "none"}
-        How a centre outside the box is brought back.
-    public_seed : int
-        Seed of the starting centres, known to all.
-    relocate_empty : bool
-        Whether a centre whose noisy size is within its noise starts again beside the largest
-        cluster, but for the last round. Made from released values, so it costs nothing; the
-        published methods leave it.
+    Records and centres lie on multiples of ``2**-frac_bits`` in ``[-1, 1]``. With `relocate_empty`
+    a centre whose noisy size is within its noise starts again beside the largest cluster, but for
+    the last round. That is made from released values, so it costs nothing; the published methods
+    do without.
     """
 
     name: ClassVar[str]
@@ -179,13 +175,11 @@ class _LloydLoop(ABC):
     def _relocation_pays(self, facts: PublicFacts) -> bool:
         """Return whether an average cluster stands clear of its noise."""
         payload = self.payload(self.rounds - 1)
-        match self.mechanism:
-            case "gaussian":
-                noise = _sigma(facts) * sqrt(self.rounds * payload.l2_squared)
-            case "laplace":
-                noise = sqrt(2) * self.rounds * payload.l1 / _needed(facts).epsilon
-            case "none":
-                noise = 0.0
+        noise = 0.0
+        if self.mechanism == "gaussian":
+            noise = _sigma(facts) * sqrt(self.rounds * payload.l2_squared)
+        elif self.mechanism == "laplace":
+            noise = sqrt(2) * self.rounds * payload.l1 / _needed(facts).epsilon
         share = facts.nominal_n / self.n_clusters
         return share >= CLEAR_SHARE * noise / payload.count_word
 
@@ -201,13 +195,7 @@ class _LloydLoop(ABC):
     def start(self) -> State:
         """Return sphere-packing centres; sizes and intervals are not known yet."""
         shape = (self.n_clusters, self.n_features)
-        return {
-            "centres": sphere_packing(*shape, self.public_seed),
-            "low": np.full(shape, -1.0),
-            "high": np.full(shape, 1.0),
-            "sizes": np.zeros(self.n_clusters),
-            "size_half_width": np.zeros(self.n_clusters),
-        }
+        return {**unknown(*shape), "centres": sphere_packing(*shape, self.public_seed)}
 
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return one block: for each cluster the sums and, last, the count."""
@@ -227,21 +215,16 @@ class _LloydLoop(ABC):
         ).ravel()
 
     def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
-        """Move each centre by noisy sum over noisy count, at most the radius, back into the box.
-
-        The interval is that of the ratio itself, which neither radius nor box has changed.
-        """
+        """Move each centre by noisy sum over noisy count, at most the radius, back into the box."""
         payload, block = self.payload(t), released["sums"]
         sum_std = block.noise_std / (1 << self.frac_bits)
         count_std = block.noise_std / payload.count_word
         sums = from_grid(block.values[:, :-1], self.frac_bits)
         sizes = block.values[:, -1] / payload.count_word
         # A count below its own noise says nothing; dividing by it would only blow up the noise.
-        floored = np.maximum(sizes, max(1.0, count_std))[:, None]
-        means = sums / floored
+        means = sums / np.maximum(sizes, max(1.0, count_std))[:, None]
         origin = from_grid(state["centres"], self.frac_bits) if payload.relative else 0.0
-        moves = self._bound_move(means, payload) if payload.relative else means
-        centres = origin + moves
+        centres = origin + (self._bound_move(means, payload) if payload.relative else means)
         low, high = ratio_interval(
             sums,
             sizes,
@@ -271,7 +254,7 @@ class _LloydLoop(ABC):
         rng = public_generator(self.public_seed, "relocate", t)
         directions = rng.normal(size=centres.shape)
         directions /= np.linalg.norm(directions, axis=1, keepdims=True)
-        # Nearer than its own noise a centre cannot be told apart; nor nearer than the grid.
+        # Nearer than their noise, or than a few steps of the grid, two centres are one.
         distance = max(float(np.linalg.norm(half_width[largest])), 4 / (1 << self.frac_bits))
         return np.where(empty[:, None], centres[largest] + distance * directions, centres)
 
@@ -280,37 +263,17 @@ class _LloydLoop(ABC):
         return moves
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
-        """Return expected half-widths for clusters of equal size that have settled.
-
-        Returns
-        -------
-        dict
-            ``half_width`` of shape (n_features,) in data units and ``size_half_width`` of shape
-            (1,) in records. Nearby clusters, far outliers and empty clusters make it worse.
-        """
-        payload = self.payload(self.rounds - 1)
-        count_std = noise_std / payload.count_word
-        low, high = ratio_interval(
-            np.zeros((1, self.n_features)),
-            np.array([max(nominal_n / self.n_clusters, 1.0)]),
+        """Return :func:`.centres.expected_half_widths` of clusters that have settled."""
+        return expected_half_widths(
+            nominal_n / self.n_clusters,
+            grid,
             sum_std=noise_std / (1 << self.frac_bits),
-            count_std=count_std,
+            count_std=noise_std / self.payload(self.rounds - 1).count_word,
             mechanism=self.mechanism,
         )
-        return {
-            "half_width": (high - low)[0] / 2 * grid.half_range,
-            "size_half_width": np.array([size_interval(count_std, self.mechanism)]),
-        }
 
     def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
-        """Return centres and sizes with their 95 % noise intervals.
-
-        Returns
-        -------
-        dict
-            ``centres``, ``low`` and ``high`` of shape (n_clusters, n_features) in data units,
-            ``half_width`` of the same shape, which is ``(high - low) / 2``; ``sizes`` and
-            ``size_half_width`` of shape (n_clusters,) in records.
+        """Return what :func:`.centres.centres_in_units` does.
 
         Notes
         -----
@@ -319,20 +282,20 @@ class _LloydLoop(ABC):
         """
         return centres_in_units(state, grid, self.frac_bits)
 
-    def displays(
-        self, results: Mapping[str, Floats], columns: tuple[str, ...]
-    ) -> tuple[Display, ...]:
-        """Return the centres as a table and a heat map, their projection, and the sizes."""
-        return centre_displays(results, columns)
+    displays = staticmethod(centre_displays)
+
+    def describe(self) -> str:
+        """Say in plain words what is summed and what is released."""
+        return (
+            f"{self.rounds} rounds of k-means with {self.n_clusters} clusters: in each, the sum "
+            "and the number of the records nearest to each centre are released with "
+            f"{self.mechanism.capitalize()} noise."
+        )
 
 
 @declared
 class Lloyd(_LloydLoop):
-    """Federated Lloyd without noise: **not private**, the baseline of comparisons.
-
-    Parameters are those every method shares: `n_clusters`, `n_features`, `rounds`, `frac_bits`,
-    `post`, `public_seed`.
-    """
+    """Federated Lloyd without noise: **not private**, the baseline of comparisons."""
 
     name: ClassVar[str] = "lloyd"
     private: ClassVar[bool] = False
@@ -362,8 +325,7 @@ class Lloyd(_LloydLoop):
 class SuLloyd(_LloydLoop):
     """Lloyd with Laplace noise, pure epsilon-DP [SCLBJ16]_.
 
-    Parameters are those every method shares. A record adds itself and its count; the split of the
-    budget between sums and count is the weight of the count word.
+    A record adds itself and its count; the weight of the count splits the budget between them.
     """
 
     name: ClassVar[str] = "sulloyd"
@@ -373,8 +335,8 @@ class SuLloyd(_LloydLoop):
     def _best_rounds(cls, facts: PublicFacts, options: Any) -> int:
         """Return the number of rounds of the error model of [SCLBJ16]_ section 4.2."""
         d, k, n = facts.n_features, options.n_clusters, facts.nominal_n
-        spread = (d + cls._count_share(d)) ** 3
-        unit = sqrt(2 / ROUND_ERROR * k**3 / n**2 * spread)
+        dimension_cubed = (d + cls._count_share(d)) ** 3
+        unit = sqrt(2 / ROUND_ERROR * k**3 / n**2 * dimension_cubed)
         return _within_limits(_needed(facts).epsilon / unit)
 
     @staticmethod
@@ -388,20 +350,10 @@ class SuLloyd(_LloydLoop):
             self.n_features, self.frac_bits, self._count_share(self.n_features)
         )
 
-    def describe(self) -> str:
-        """Say in plain words what is summed and what is released."""
-        return (
-            f"{self.rounds} rounds of k-means with {self.n_clusters} clusters: in each, the sum "
-            "and the number of the records nearest to each centre are released with Laplace noise."
-        )
-
 
 @declared
 class GLloyd(_LloydLoop):
-    """Lloyd with Gaussian noise, [DHK24]_ appendix B.1 with the split re-derived.
-
-    Parameters are those every method shares.
-    """
+    """Lloyd with Gaussian noise, [DHK24]_ appendix B.1 with the split re-derived."""
 
     name: ClassVar[str] = "glloyd"
     mechanism: ClassVar[Mechanism] = "gaussian"
@@ -410,20 +362,13 @@ class GLloyd(_LloydLoop):
     def _best_rounds(cls, facts: PublicFacts, options: Any) -> int:
         """Return the number of rounds of the error model of [DHK24]_ appendix B.1."""
         d, k, n = facts.n_features, options.n_clusters, facts.nominal_n
-        spread = d * (_sigma(facts) * (2 * COUNT_IMPORTANCE + sqrt(d))) ** 2
-        return _within_limits(ROUND_ERROR * n**2 / (k**3 * spread))
+        variance = d * (_sigma(facts) * (2 * COUNT_IMPORTANCE + sqrt(d))) ** 2
+        return _within_limits(ROUND_ERROR * n**2 / (k**3 * variance))
 
     def payload(self, t: int) -> Payload:
         """Return the record itself: its norm is at most the half diagonal of the box."""
         weight = self.n_features**0.25 * sqrt(2 * COUNT_IMPORTANCE)
         return _absolute_payload(self.n_features, self.frac_bits, weight)
-
-    def describe(self) -> str:
-        """Say in plain words what is summed and what is released."""
-        return (
-            f"{self.rounds} rounds of k-means with {self.n_clusters} clusters: in each, the sum "
-            "and the number of the records nearest to each centre are released with Gaussian noise."
-        )
 
 
 @declared
@@ -434,9 +379,7 @@ class FastLloyd(_LloydLoop):
     ----------
     first_radius, radius : float in (0, 2 sqrt(n_features)], grid coordinates
         In the first and in the later rounds a record counts only within this distance of its
-        centre, which bounds what it adds, and the centre moves at most this far.
-    radius_clip : bool
-        Whether a move is shortened to the radius.
+        centre, which bounds what it adds; with `radius_clip` the centre moves at most this far.
 
     Notes
     -----
@@ -525,8 +468,7 @@ class FastLloyd(_LloydLoop):
         if not self.radius_clip:
             return moves
         lengths = np.linalg.norm(moves, axis=1, keepdims=True)
-        factor: Floats = payload.radius / np.maximum(lengths, payload.radius)
-        return moves * factor
+        return np.asarray(moves * (payload.radius / np.maximum(lengths, payload.radius)))
 
     def describe(self) -> str:
         """Say in plain words what is summed and what is released."""
@@ -552,10 +494,7 @@ def _absolute_payload(n_features: int, frac_bits: int, count_weight: float) -> P
 
 
 def _needed(facts: PublicFacts) -> Budget:
-    """Return the budget, or say that it is needed."""
-    if facts.budget is None:
-        raise PlanError("budget is needed to choose the number of rounds; give it, or give rounds.")
-    return facts.budget
+    return needed_budget(facts.budget, "give it, or give rounds")
 
 
 def _sigma(facts: PublicFacts) -> float:
@@ -567,91 +506,3 @@ def _sigma(facts: PublicFacts) -> float:
 def _within_limits(rounds: float) -> int:
     """Return the whole number of rounds, at least 2 and at most 7."""
     return max(MIN_ROUNDS, floor(min(rounds, MAX_ROUNDS)))
-
-
-def centres_in_units(state: GridState, grid: Grid, frac_bits: int) -> Mapping[str, Floats]:
-    """Return a state of centres, intervals and sizes in data units; see `_LloydLoop.results`."""
-    real = {name: from_grid(value, frac_bits) for name, value in state.items()}
-    low, high = grid.decode(real["low"]), grid.decode(real["high"])
-    return {
-        "centres": grid.decode(real["centres"]),
-        "low": low,
-        "high": high,
-        "half_width": (high - low) / 2,
-        "sizes": real["sizes"],
-        "size_half_width": real["size_half_width"],
-    }
-
-
-def centre_displays(results: Mapping[str, Floats], columns: tuple[str, ...]) -> tuple[Display, ...]:
-    """Return what a report on centres shows: see the names of :func:`centres_in_units`."""
-    centres, low, high = results["centres"], results["low"], results["high"]
-    sizes, size_half_width = results["sizes"], results["size_half_width"]
-    names = tuple(f"cluster {j}" for j in range(len(centres)))
-    noise = (
-        "95 % of the noise of the last round; it covers neither sampling nor the rounds before, so "
-        "another run may find other clusters."
-    )
-    between = f"In brackets: {noise} A centre that was pulled back may lie outside."
-    rows: tuple[tuple[str | Measured | Between, ...], ...] = tuple(
-        (
-            name,
-            Measured(float(size), float(half)),
-            *(Between(*map(float, cell)) for cell in zip(centre, lows, highs, strict=True)),
-        )
-        for name, size, half, centre, lows, highs in zip(
-            names, sizes, size_half_width, centres, low, high, strict=True
-        )
-    )
-    spread = np.ptp(centres, axis=0)
-    shade = (centres - centres.min(axis=0)) / np.where(spread > 0, spread, 1)
-    displays: list[Display] = [
-        Table("Centres", ("cluster", "noisy size", *columns), rows, note=between),
-        Heatmap(
-            "Centres at a glance",
-            names,
-            columns,
-            centres,
-            low=low,
-            high=high,
-            shade=shade,
-            note="Colour compares the centres within each column. " + between,
-        ),
-        Bars(
-            "Noisy sizes",
-            names,
-            sizes,
-            margin=size_half_width,
-            unit="records",
-            note=f"± is {noise}",
-        ),
-    ]
-    if len(centres) > 1:
-        points, axes = _project(shade, columns)
-        displays.insert(
-            2,
-            Scatter(
-                "Centres in two dimensions",
-                names,
-                points,
-                sizes=np.maximum(sizes, 0),
-                axes=axes,
-                note="Made from the released centres alone.",
-            ),
-        )
-    return tuple(displays)
-
-
-def _project(shade: Floats, columns: tuple[str, ...]) -> tuple[Floats, tuple[str, str]]:
-    """Return two principal coordinates of the centres, or the columns when there are two."""
-    if shade.shape[1] == 1:
-        return np.column_stack([shade[:, 0], np.zeros(len(shade))]), (columns[0], "")
-    if shade.shape[1] == 2:
-        return shade, (f"{columns[0]} (scaled)", f"{columns[1]} (scaled)")
-    middle = shade - shade.mean(axis=0)
-    _, _, axes = np.linalg.svd(middle, full_matrices=False)
-    signs = np.sign(axes[np.arange(len(axes)), np.abs(axes).argmax(axis=1)])
-    points = middle @ (axes[:2] * signs[:2, None]).T
-    if points.shape[1] == 1:
-        points = np.column_stack([points, np.zeros(len(points))])
-    return points, ("first principal axis", "second principal axis")

@@ -47,17 +47,8 @@ def _sphere_packing(n_clusters: int, n_features: int, public_seed: int) -> bytes
 def sphere_packing(n_clusters: int, n_features: int, public_seed: int = 0) -> Floats:
     """Spread centres over ``[-1, 1]^d`` so that spheres around them do not meet.
 
-    Parameters
-    ----------
-    n_clusters, n_features : int, >= 1
-    public_seed : int
-        Known to every party; the same seed gives the same centres.
-
-    Returns
-    -------
-    ndarray of shape (n_clusters, n_features), float64
-        Of all radii tried, the arrangement with the largest smallest distance; the middle of the
-        box for one cluster.
+    Of all radii tried, the arrangement with the largest smallest distance; the middle of the box
+    for one cluster. Every party that knows the seed gets the same centres.
 
     References
     ----------
@@ -77,7 +68,7 @@ def min_separation(centres: Floats) -> float:
 def _pack(
     n_clusters: int, n_features: int, radius: float, rng: np.random.Generator
 ) -> Floats | None:
-    """Place centres one by one, `radius` from the walls and 2 `radius` from each other."""
+    """Place centres one by one, `radius` from the box's edge and 2 `radius` from each other."""
     room = 1 - radius
     if room < 0:
         return None

@@ -20,11 +20,6 @@ def check_exact(n_clusters: int, n_features: int, frac_bits: int, reach: int = 1
     """Refuse sizes for which the distances would not be exact integers in float64.
 
     No coordinate of a record is larger than 1, and none of a centre larger than `reach`.
-
-    Raises
-    ------
-    PlanError
-        Names the finest lattice that fits.
     """
 
     def fits(bits: int) -> bool:
@@ -78,11 +73,7 @@ def sum_near_centres(
     one_hot_rows = n_clusters if n_features > _BINCOUNT_FEATURES else 1
     chunk = max(256, _CHUNK_BYTES // (8 * (n_clusters + one_hot_rows + n_features)))
 
-    # scores = slots * (|centre|^2 - 2 centre.record) + label, as one matrix product
-    weights = np.empty((n_clusters, n_features + 1))
-    weights[:, :-1] = -2 * slots * centres
-    weights[:, -1] = slots * (centres**2).sum(axis=1) + np.arange(n_clusters)
-
+    weights = _weights(centres)
     sums = np.zeros((n_clusters, n_features + 1), dtype=np.int64)
     columns = np.ones((n_features + 1, min(chunk, n_samples)))
     for start in range(0, n_samples, chunk):
@@ -103,22 +94,20 @@ def sum_near_centres(
 
 
 def nearest_centres(records: NDArray[np.int32], centres: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the nearest centre of each record, the first of several; exact.
+    """Return the nearest centre of each record, the first of several; exact."""
+    scores = _weights(centres) @ np.vstack([records.T, np.ones(len(records))])
+    labels: NDArray[np.int64] = np.minimum.reduce(scores, axis=0).astype(np.int64)
+    return labels & (_slots(len(centres)) - 1)
 
-    Parameters
-    ----------
-    records : ndarray of shape (n_samples, n_features), int32, grid steps
-    centres : ndarray of shape (n_clusters, n_features), int64, grid steps
 
-    Returns
-    -------
-    ndarray of shape (n_samples,), int64
+def _weights(centres: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return a matrix that makes of a record and 1 its scores: slots * distance + label.
+
+    The squared distance lacks the square of the record, which is the same for all centres.
     """
     slots = _slots(len(centres))
     offsets = slots * (centres**2).sum(axis=1) + np.arange(len(centres))
-    scores = (-2.0 * slots * centres) @ records.T.astype(np.float64) + offsets[:, None]
-    labels: NDArray[np.int64] = np.minimum.reduce(scores, axis=0).astype(np.int64) & (slots - 1)
-    return labels
+    return np.column_stack([-2.0 * slots * centres, offsets])
 
 
 def _slots(n_clusters: int) -> int:
@@ -130,13 +119,9 @@ def _add_by_label(
     rows: NDArray[np.float64], labels: NDArray[np.int64], n_clusters: int
 ) -> NDArray[np.float64]:
     """Sum the columns of `rows` that share a label; labels >= n_clusters are dropped."""
-    sums: NDArray[np.float64]
-    one_hot: NDArray[np.float64]
     if len(rows) - 1 <= _BINCOUNT_FEATURES:
         by_column = [np.bincount(labels, weights=row, minlength=n_clusters + 1) for row in rows]
-        sums = np.array(by_column, dtype=np.float64).T[:n_clusters]
-    else:
-        one_hot = np.zeros((n_clusters + 1, len(labels)))
-        one_hot[labels, np.arange(len(labels))] = 1.0
-        sums = one_hot[:n_clusters] @ rows.T
-    return sums
+        return np.array(by_column, dtype=np.float64).T[:n_clusters]
+    one_hot = np.zeros((n_clusters + 1, len(labels)))
+    one_hot[labels, np.arange(len(labels))] = 1.0
+    return np.asarray(one_hot[:n_clusters] @ rows.T)

@@ -1,15 +1,15 @@
 """``SelectK``: private k-means that also chooses the number of clusters, at no extra cost.
 
 ``auto`` releases noisy counts of cells before it needs the number of clusters. So that number can
-be chosen from the same counts (:mod:`cloister.tasks.clustering.gap_statistic`), and the rest
-of the budget goes into that many clusters. All frames are those of
-``auto`` for the largest number asked for: nobody who sees them learns what was chosen.
+be chosen from the same counts (:mod:`.gap_statistic`), and the rest of the budget goes into that
+many clusters. All frames are those of ``auto`` for the largest number asked for: nobody who sees
+them learns what was chosen.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Self
 
@@ -18,7 +18,7 @@ import numpy as np
 from cloister.declared import Positive, Range, Whole, declared
 from cloister.display import Curve, Display
 from cloister.errors import PlanError
-from cloister.hazmat.fixedpoint import Grid, from_grid
+from cloister.hazmat.fixedpoint import Grid
 from cloister.task import (
     Block,
     Floats,
@@ -35,18 +35,16 @@ from cloister.tasks.clustering.auto import Auto, planned_mu
 from cloister.tasks.clustering.auto_grid import GridRoute
 from cloister.tasks.clustering.auto_mean import MeanRoute
 from cloister.tasks.clustering.auto_pca import PcaKnown
+from cloister.tasks.clustering.auto_rounds import MovingCentres
+from cloister.tasks.clustering.centres import centre_displays
 from cloister.tasks.clustering.gap_statistic import BAND, LEAST, gap_curve
-from cloister.tasks.clustering.kmeans import centre_displays
 from cloister.tasks.clustering.synopsis import cell_centres
 from cloister.tasks.options import PublicSeed, made
 from cloister.tasks.state import read, written
 
 MOST_CLUSTERS = 256
 NumberOfClusters = Annotated[int, Range(1, MOST_CLUSTERS)]
-_ROWS = (
-    *("centres", "low", "high", "sizes", "size_half_width"),
-    *("counts", "counts_std", "radii", "widths", "start"),
-)
+_ROWS = {"widths", "start", *(field.name for field in fields(MovingCentres))}
 """What `auto`'s state holds for each cluster."""
 
 
@@ -65,13 +63,6 @@ class Choice:
 class SelectK:
     """``auto`` for a number of clusters between two public numbers, chosen from released counts.
 
-    Parameters
-    ----------
-    mu : float, > 0
-        GDP parameter of the whole budget.
-
-    Notes
-    -----
     What a record adds in a round is what it adds to ``auto`` with `max_clusters`, asked with a
     public state, so sensitivity and cost are the same: docs/proofs/select_k.md. Centres that are
     not used lie on the first one, where every record prefers the first.
@@ -114,14 +105,9 @@ class SelectK:
     @cached_property
     def _auto(self) -> Auto:
         """The method whose frames are sent: for the largest number of clusters."""
-        return Auto(
-            n_clusters=self.max_clusters,
-            n_features=self.n_features,
-            nominal_n=self.nominal_n,
-            mu=self.mu,
-            frac_bits=self.frac_bits,
-            public_seed=self.public_seed,
-        )
+        shared = ("n_features", "nominal_n", "mu", "frac_bits", "public_seed")
+        same = {name: getattr(self, name) for name in shared}
+        return Auto(n_clusters=self.max_clusters, **same)
 
     @property
     def n_clusters(self) -> int:
@@ -151,15 +137,15 @@ class SelectK:
         return {**self._auto.start(), **written(self._no_choice(0))}
 
     def _no_choice(self, k: int) -> Choice:
-        nothing = np.zeros(len(self.candidates))
-        return Choice(gap=nothing, gap_low=nothing, gap_high=nothing, objective=nothing, k=k)
+        gap, low, high, objective = np.zeros((4, len(self.candidates)))
+        return Choice(gap, low, high, objective, k)
 
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return the layout of round `t`, with room for the largest number of clusters."""
         return self._auto.blocks(t)
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
-        """Return the words of round `t`."""
+        """Return the elements of round `t`."""
         return self._auto.contribute(t, state, records)
 
     def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
@@ -177,11 +163,12 @@ class SelectK:
         spans, bins = self._cells_of(state)
         if not bins.size or bins.prod() == 1:
             return self._no_choice(self.min_clusters)
-        block, points = released["cells"], cell_centres(spans, bins)
+        points = cell_centres(spans, bins)
+        counts, noise_std = self._auto.route.real(released["cells"])
         curve = gap_curve(
             points,
-            from_grid(block.values[: len(points)], self.frac_bits),
-            noise_std=block.noise_std / (1 << self.frac_bits),
+            counts[: len(points)],
+            noise_std=noise_std,
             total=float(self.nominal_n),
             cell_variance=float(((2 * spans / bins) ** 2).sum()) / 12,
             candidates=self.candidates,
@@ -201,11 +188,9 @@ class SelectK:
 
     def _first_blocks(self, released: Mapping[str, Released], k: int) -> dict[str, Released]:
         """Return a round's blocks with the rows of the first `k` clusters only."""
-        rows = ("sums", "counts")
-        return {
-            name: Released(block.values[:k], block.noise_std) if name in rows else block
-            for name, block in released.items()
-        }
+        rows = {name: released[name] for name in ("sums", "counts") if name in released}
+        short = {name: Released(b.values[:k], b.noise_std) for name, b in rows.items()}
+        return {**released, **short}
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
         """Return expected half-widths if the largest number of clusters is chosen."""
@@ -214,12 +199,9 @@ class SelectK:
     def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
         """Return the number of clusters, the curve it was chosen by, and ``auto``'s results.
 
-        Returns
-        -------
-        dict
-            ``k`` of shape (1,), 0 before it is chosen and then alone; ``candidates``, ``gap``,
-            ``gap_low``, ``gap_high`` and ``objective`` of shape (n_candidates,); and for the
-            chosen number of clusters what the other k-means tasks return.
+        These are ``k`` of shape (1,), 0 before it is chosen and then alone; ``candidates``,
+        ``gap``, ``gap_low``, ``gap_high`` and ``objective`` of shape (n_candidates,); and for the
+        chosen number of clusters what the other k-means tasks return.
         """
         choice = read(Choice, state, self.frac_bits)
         if not choice.k:
@@ -245,19 +227,17 @@ class SelectK:
             note = "Nothing stood out of the noise, so the fewest clusters were taken."
         elif k == self.max_clusters:
             note += f" {k:.0f} is the most that was asked for: there may be more."
-        return (
-            Curve(
-                "How many clusters",
-                results["candidates"],
-                results["gap"],
-                results["gap_low"],
-                results["gap_high"],
-                chosen=k,
-                axes=("clusters", "gap"),
-                note=note,
-            ),
-            *centre_displays(results, columns),
+        curve = Curve(
+            "How many clusters",
+            results["candidates"],
+            results["gap"],
+            results["gap_low"],
+            results["gap_high"],
+            chosen=k,
+            axes=("clusters", "gap"),
+            note=note,
         )
+        return curve, *centre_displays(results, columns)
 
 
 def _first_rows(state: Mapping[str, Any], k: int) -> dict[str, Any]:
@@ -267,9 +247,8 @@ def _first_rows(state: Mapping[str, Any], k: int) -> dict[str, Any]:
 
 def _fill_rows(state: State, n_rows: int) -> dict[str, Floats]:
     """Put clusters that are not used where the first is, so that no record is theirs."""
+    rows = np.arange(n_rows)
     return {
-        name: np.concatenate([value, np.repeat(value[:1], n_rows - len(value), axis=0)])
-        if name in _ROWS
-        else value
+        name: value[np.where(rows < len(value), rows, 0)] if name in _ROWS else value
         for name, value in state.items()
     }

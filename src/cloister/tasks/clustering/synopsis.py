@@ -1,6 +1,6 @@
 """What is done with released counts: make them a distribution, and cluster it.
 
-Everything here is post-processing of public numbers, the same on every machine for the same seed.
+All of it is post-processing of public numbers, the same on every machine for the same seed.
 """
 
 from __future__ import annotations
@@ -22,24 +22,11 @@ _MOST_WORK, _LEAST_RESTARTS = 10_000_000, 4  # distances in a step of all restar
 
 
 def project_to_simplex(counts: Floats, total: float) -> Floats:
-    """Return the nearest non-negative counts that add up to a public total.
-
-    Parameters
-    ----------
-    counts : ndarray of shape (n_cells,)
-        Noisy, so some are negative.
-    total : float, > 0
-
-    Returns
-    -------
-    ndarray of shape (n_cells,)
-        The Euclidean projection on ``{w >= 0, sum w = total}``.
-    """
+    """Return the Euclidean projection of noisy counts on ``{w >= 0, sum w = total}``."""
     descending = np.sort(counts)[::-1]
     excess = (np.cumsum(descending) - total) / np.arange(1, len(counts) + 1)
     threshold = excess[np.flatnonzero(descending > excess)[-1]]
-    projected: Floats = np.maximum(counts - threshold, 0.0)
-    return projected
+    return np.asarray(np.maximum(counts - threshold, 0.0))
 
 
 def cluster_weighted(
@@ -48,22 +35,14 @@ def cluster_weighted(
     """Return centres of public weighted points: Lloyd from greedy k-means++, best of `restarts`.
 
     Ours and not a library's, because all parties must come to the same centres, whatever versions
-    they have installed; the restarts run side by side.
+    they have installed; the restarts run side by side, fewer where points and clusters are very
+    many. Where fewer points than clusters have a weight, those points are repeated.
 
     Parameters
     ----------
     points : ndarray of shape (n_points, n_features)
     weights : ndarray of shape (n_points,), >= 0
         At least one is positive.
-    n_clusters : int, >= 1
-        If fewer points have a weight, those points are repeated.
-    public_seed : int
-    restarts : int, >= 1
-        Fewer where points and clusters are very many.
-
-    Returns
-    -------
-    ndarray of shape (n_clusters, n_features)
 
     References
     ----------
@@ -136,12 +115,7 @@ def _lloyd(points: Floats, weights: Floats, centres: Floats) -> tuple[Floats, Fl
 
 
 def cell_centres(half_spans: Floats, bins: Integers) -> Floats:
-    """Return the middles of the cells of a box around zero, the last axis fastest.
-
-    Returns
-    -------
-    ndarray of shape (prod bins, n_axes)
-    """
+    """Return the middles of a box's cells around zero, the last axis fastest; (n_cells, n_axes)."""
     axes = [
         half * ((np.arange(m) + 0.5) * 2 / m - 1) for half, m in zip(half_spans, bins, strict=True)
     ]
@@ -151,12 +125,7 @@ def cell_centres(half_spans: Floats, bins: Integers) -> Floats:
 def cubic_bins(stds: Floats, reach: float, most: float) -> Integers:
     """Return numbers of bins that make cells about cubic, at most `most` of them in all.
 
-    Parameters
-    ----------
-    stds : ndarray of shape (n_axes,), > 0
-        The box reaches `reach` of them to either side; a narrow axis gets one bin.
-    reach : float
-    most : float, >= 1
+    The box reaches `reach` standard deviations to either side; a narrow axis gets one bin.
     """
     low, high = 1e-6, 100 * float(stds.max())
     for _ in range(60):
@@ -165,12 +134,11 @@ def cubic_bins(stds: Floats, reach: float, most: float) -> Integers:
             low = side
         else:
             high = side
-    bins: Integers = np.maximum(1, np.round(2 * reach * stds / high)).astype(np.int64)
-    return bins
+    return np.asarray(np.maximum(1, np.round(2 * reach * stds / high)), dtype=np.int64)
 
 
 def drop_empty_cells(counts: Floats, weights: Floats, noise_std: float, total: float) -> Floats:
-    """Set the weights of cells to zero that are empty, as far as their noisy counts can tell.
+    """Set the weights of cells to zero that are empty, as far as their noisy counts show.
 
     A cell is empty with probability 1 - p, or else has an exponentially distributed count with
     the mean that makes the total right; p is chosen by the likelihood of all noisy counts. Cells
@@ -179,11 +147,9 @@ def drop_empty_cells(counts: Floats, weights: Floats, noise_std: float, total: f
     Parameters
     ----------
     counts : ndarray of shape (n_cells,)
-        As released.
+        As released; `noise_std` is of each.
     weights : ndarray of shape (n_cells,), >= 0
-        Their projection to the simplex.
-    noise_std : float, > 0
-    total : float, > 0
+        Their projection to the simplex of `total`.
 
     Returns
     -------
@@ -206,8 +172,7 @@ def drop_empty_cells(counts: Floats, weights: Floats, noise_std: float, total: f
     kept = np.where(posterior > _SURE, weights, 0.0)
     if kept.sum() <= 0:
         return weights
-    rescaled: Floats = kept * (total / kept.sum())
-    return rescaled
+    return np.asarray(kept * (total / kept.sum()))
 
 
 def _log_normal_cdf(x: Floats) -> Floats:
@@ -215,25 +180,22 @@ def _log_normal_cdf(x: Floats) -> Floats:
     near = np.maximum(x, -30.0)
     tail = np.minimum(x, -30.0)
     cdf = np.array([erfc(-value / sqrt(2)) / 2 for value in near])
-    far: Floats = -0.5 * tail**2 - np.log(-tail * sqrt(2 * pi))
+    far = -0.5 * tail**2 - np.log(-tail * sqrt(2 * pi))
     return np.where(x > -30.0, np.log(cdf), far)
 
 
 def sample_cells(
     points: Floats, weights: Floats, sides: Floats, residual_stds: Floats, *, public_seed: int
 ) -> Floats:
-    """Draw public points that look like the records: uniform in a cell, normal beside the box.
+    """Draw 2000 public points that look like the records: uniform in a cell, normal beside the box.
 
     Parameters
     ----------
     points : ndarray of shape (n_cells, n_axes)
-        Middles of the cells.
+        Middles of the cells, of which `sides` has the lengths.
     weights : ndarray of shape (n_cells,), >= 0
-    sides : ndarray of shape (n_axes,)
-        Of every cell.
     residual_stds : ndarray of shape (n_more,)
         Standard deviation along further axes, of which no counts were released.
-    public_seed : int
 
     Returns
     -------
@@ -256,5 +218,4 @@ def nearest(points: Floats, centres: Floats) -> tuple[Integers, Floats]:
 def squared_distances(points: Floats, centres: Floats) -> Floats:
     """Return the squared distance of each point to each centre; shape (n_points, n_centres)."""
     lengths = (points**2).sum(axis=1)[:, None] + (centres**2).sum(axis=1)
-    squared: Floats = np.maximum(lengths - 2 * points @ centres.T, 0.0)
-    return squared
+    return np.asarray(np.maximum(lengths - 2 * points @ centres.T, 0.0))

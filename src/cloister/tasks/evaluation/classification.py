@@ -100,11 +100,6 @@ class Evaluation(Evaluated):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.model is not None and tuple(self.model.classes) != self.classes:
-            raise PlanError(
-                f"classes must be those of the model, {tuple(self.model.classes)}, got "
-                f"{self.classes}; evaluate with the schema of the model."
-            )
         if self.score is not None and len(self.classes) != 2:
             raise PlanError(
                 f"score is for two classes, got {len(self.classes)}; give a prediction or a model."

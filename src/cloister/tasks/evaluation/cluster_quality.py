@@ -41,14 +41,8 @@ from cloister.task import (
     Results,
     State,
 )
-from cloister.tasks import scores
+from cloister.tasks import interval_tables, scores
 from cloister.tasks.examples import NUMBER, OTHER_NUMBER, Example
-from cloister.tasks.interval_tables import (
-    INTERVALS,
-    MARGINS,
-    margins_of,
-    table_of_measures,
-)
 from cloister.tasks.options import made
 
 Bins = Annotated[int, Range(2, 256)]
@@ -291,16 +285,17 @@ class ClusterQuality(Gaussian):
             "simplified silhouette": "silhouette",
             "Davies-Bouldin index": "davies_bouldin",
         }
-        note = f"Distances are in scaled units, in which every column is in [-1, 1]. {INTERVALS}"
+        units = "Distances are in scaled units, in which every column is in [-1, 1]."
+        note = f"{units} {interval_tables.INTERVALS}"
         silhouettes = results["cluster_silhouette"]
         return (
-            table_of_measures("Quality of the clusters", measures, results, note),
+            interval_tables.table_of_measures("Quality of the clusters", measures, results, note),
             Bars(
                 "Silhouette of each cluster",
                 tuple(f"cluster {i}" for i in range(len(silhouettes))),
                 silhouettes,
-                margin=margins_of(results, "cluster_silhouette"),
+                margin=interval_tables.margins_of(results, "cluster_silhouette"),
                 unit="silhouette",
-                note=f"0: as near to another centre, 1: far from all. {MARGINS}",
+                note=f"0: as near to another centre, 1: far from all. {interval_tables.MARGINS}",
             ),
         )

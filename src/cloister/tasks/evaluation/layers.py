@@ -115,10 +115,12 @@ class Evaluated(Gaussian, ABC):
 
     def _check_model(self) -> None:
         """Refuse a model of another schema, and results that are not its own."""
-        if self.model.n_features != self.n_features:
+        names = [name for name in ("n_features", "classes") if hasattr(self, name)]
+        own, theirs = ([getattr(of, name) for name in names] for of in (self, self.model))
+        if own != theirs:
             raise PlanError(
-                f"model has {self.model.n_features} columns, the schema {self.n_features}; "
-                "evaluate with the schema of the model."
+                f"model must have {' and '.join(names)} {own}, got {theirs}; evaluate with the "
+                "schema of the model."
             )
         box = Grid((-1.0,) * self.n_features, (1.0,) * self.n_features, self.model.frac_bits)
         state = {k: round_to_grid(v, box.frac_bits) for k, v in self.model.start().items()}

@@ -43,8 +43,8 @@ class Itemset:
     support : float in [0, 1]
         The best estimate, as a part of all baskets.
     counted, half_width : float
-        The noisy support as counted, and the half-width of its 95 % interval: noise, and what is
-        not known of the large baskets that hold the set.
+        The noisy support as counted, and its margin of error: noise, and what is not known of the
+        large baskets that hold the set.
     """
 
     items: tuple[str, ...]
@@ -96,14 +96,8 @@ def itemsets_of(
 ) -> tuple[Itemset, ...]:
     """Return the sets that were counted, the larger ones last, the frequent ones first.
 
-    Parameters
-    ----------
-    results : mapping
-        Of :meth:`cloister.tasks.patterns.apriori.Apriori.results`.
-    columns : sequence of str
-        The catalogue.
-    min_support : float
-        Sets whose estimated support is smaller are left out.
+    `results` are those of "apriori", `columns` the catalogue; sets whose estimated support is below
+    `min_support` are left out.
     """
     found = []
     values = (results[name].tolist() for name in ("sets", "support", "counted", "half_width"))
@@ -123,13 +117,8 @@ def rules_of(
 ) -> tuple[Rule, ...]:
     """Return every rule within the sets that reaches both minima, largest lift first.
 
-    Parameters
-    ----------
-    itemsets : iterable of Itemset
-        A rule needs its set, its antecedent and its consequent among them.
-    baskets : float, > 0
-        How many there are; no lift is larger.
-    min_confidence, min_lift : float
+    A rule needs its set, its antecedent and its consequent among the sets. No lift is larger than
+    the number of baskets.
     """
     known = {frozenset(s.items): s for s in itemsets}
     found = []

@@ -35,22 +35,9 @@ def load_edges(most: int) -> tuple[int, ...]:
 def load_law(histogram: Floats, edges: tuple[int, ...], noise_std: float) -> Floats:
     """Return how many baskets have each load, from a noisy histogram of loads.
 
-    Parameters
-    ----------
-    histogram : ndarray of shape (n_bins,)
-    edges : tuple of int
-        Of :func:`load_edges`: one more than there are bins.
-    noise_std : float
-        Of each bin, in baskets.
-
-    Returns
-    -------
-    ndarray of shape (edges[-1],), >= 0
-
-    Notes
-    -----
-    A bin that stands out of its noise counts as it is; within it, numbers rise or fall as its
-    neighbours say. The others follow the law of the best fit whose numbers fall off as
+    The bins are between the `edges` of :func:`load_edges`; the noise is that of each bin, in
+    baskets. A bin that stands out of its noise counts as it is; within it, numbers rise or fall as
+    its neighbours say. The others follow the law of the best fit whose numbers fall off as
     ``load**a * exp(-load / b)``: the few baskets of many items, which weigh most, are lost in noise
     bin by bin.
     """
@@ -106,10 +93,8 @@ class Heavy:
 
     Parameters
     ----------
-    factor : float, >= 1
-        What makes up for their weights, on average over all that they hold.
-    spread : float, >= 0
-        Deviation of what makes up for the weight of one of them.
+    factor, spread : float
+        What makes up for their weights, on average over all that they hold, and its deviation.
     share : float in [0, 1]
         Their part in the sum of all weighted supports.
     baskets : float, >= 0

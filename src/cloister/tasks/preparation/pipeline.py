@@ -38,7 +38,7 @@ from cloister.task import (
 )
 from cloister.tasks.columns import grid_of
 from cloister.tasks.examples import MIXED, Example
-from cloister.tasks.options import design, made, options_of
+from cloister.tasks.options import design, made, needed_budget, options_of
 from cloister.tasks.state import part_of, prefixed
 
 _PREPARING_SHARE = 0.1  # of the budget, for each step before the last, by default
@@ -135,8 +135,7 @@ class Pipeline(Gaussian):
         """Design each step for its part of the budget and the columns that reach it."""
         from cloister.tasks import TASKS  # which holds this class, too
 
-        if facts.budget is None:
-            raise PlanError("budget is needed for a pipeline; give it.")
+        budget = needed_budget(facts.budget)
         names = [name for name, _ in options.steps]
         cls._check_names(names, TASKS)
         before = len(names) - 1
@@ -148,14 +147,14 @@ class Pipeline(Gaussian):
         designed: list[Task] = []
         here = facts
         for (name, given), share in zip(options.steps, shares, strict=True):
-            here = replace(here, budget=gdp_part(facts.budget, share))
+            here = replace(here, budget=gdp_part(budget, share))
             keeps = _kept(TASKS[name], kept) if len(designed) < before else {}
             step = design(TASKS[name], here, {**keeps, **given})
             designed.append(step)
             if isinstance(step, Transformer):
                 here = replace(here, n_features=len(step.output), columns=step.output)
         task = made(cls, facts, options, steps=tuple(designed), shares=shares)
-        task._check_signals(facts.budget, facts.nominal_n, options.least_signal)
+        task._check_signals(budget, facts.nominal_n, options.least_signal)
         return task
 
     @classmethod

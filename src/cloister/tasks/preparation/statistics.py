@@ -27,15 +27,9 @@ from cloister.task import (
     Results,
     State,
 )
-from cloister.tasks import moments
+from cloister.tasks import interval_tables, moments
 from cloister.tasks.clipped import chunks
 from cloister.tasks.examples import MIXED, Example
-from cloister.tasks.interval_tables import (
-    INTERVALS,
-    WITH_POPULATION,
-    table_of,
-    table_of_count,
-)
 from cloister.tasks.options import Keep, made
 from cloister.tasks.preparation.quantiles import Used, check_used, numbers_but
 from cloister.tasks.scores import Estimate, ratio
@@ -205,16 +199,31 @@ class Statistics(Gaussian):
         names = tuple(columns[j] for j in self.used)
         headings = {"mean": "mean", "deviation": "deviation"}
         shown: list[Display] = [
-            table_of_count(results["count"], results["count_half_width"]),
-            table_of(
-                "Means and deviations", names, headings, results, WITH_POPULATION, corner="column"
+            interval_tables.table_of_count(results["count"], results["count_half_width"]),
+            interval_tables.table_of(
+                "Means and deviations",
+                names,
+                headings,
+                results,
+                interval_tables.WITH_POPULATION,
+                corner="column",
             ),
         ]
         if "correlation" in results:
             values, low, high = (results[f"correlation{end}"] for end in ("", "_low", "_high"))
             shade = (values + 1) / 2
             shown.append(
-                Heatmap("Correlations", names, names, values, None, shade, INTERVALS, low, high)
+                Heatmap(
+                    "Correlations",
+                    names,
+                    names,
+                    values,
+                    None,
+                    shade,
+                    interval_tables.INTERVALS,
+                    low,
+                    high,
+                )
             )
         return tuple(shown)
 

@@ -47,7 +47,7 @@ from cloister.task import (
 from cloister.tasks.columns import Encoding, categories_of, codes, position
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.intervals import round_up
-from cloister.tasks.options import PublicSeed, Target, made
+from cloister.tasks.options import PublicSeed, Target, made, needed_budget
 from cloister.tasks.state import read, written
 from cloister.tasks.supervised.local_training import (
     LATTICE_BITS,
@@ -165,8 +165,7 @@ class _Averaging(Gaussian, ABC):
         """Return the task with the least noise that this budget allows sampled units."""
         if self.rate == 1:
             return self
-        if budget is None:
-            raise PlanError("budget is needed to find the noise of sampled units; give it.")
+        budget = needed_budget(budget)
         found = sampled_noise_multiplier(budget.epsilon, budget.delta, self.rate, self.weights)
         return replace(self, noise_multiplier=found)
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isqrt, log2, sqrt
+from math import log2, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -117,16 +117,6 @@ def unseen_square(counts: Floats, noise_std: float, longest: int, seen: float) -
     squares = EDGES[: longest + 1] ** 2 * 2**-0.25  # in the middle of a class
     error = noise_std * sqrt(float(squares @ squares))
     return max(float(counts[: longest + 1] @ squares) - error - _COARSE * seen, 0.0)
-
-
-def symmetric(packed: Floats) -> Floats:
-    """Return the matrices of which these are the upper halves, packed row by row."""
-    size = (isqrt(8 * packed.shape[-1] + 1) - 1) // 2
-    upper = np.triu_indices(size)
-    matrix = np.zeros((*packed.shape[:-1], size, size))
-    matrix[..., upper[0], upper[1]] = packed
-    matrix[..., upper[1], upper[0]] = packed
-    return matrix
 
 
 def sum_zero_basis(levels: Sequence[int]) -> Floats:

@@ -41,7 +41,7 @@ from cloister.task import (
 )
 from cloister.tasks.columns import Encoding, position
 from cloister.tasks.examples import MIXED, Example
-from cloister.tasks.moments import n_products
+from cloister.tasks.moments import n_products, symmetric
 from cloister.tasks.options import Target, made
 from cloister.tasks.scores import Estimate
 from cloister.tasks.state import read, written
@@ -78,7 +78,6 @@ from cloister.tasks.supervised.least_squares import (
     middle_length,
     of_whole_rows,
     step,
-    symmetric,
     unseen_square,
     usual_length,
 )

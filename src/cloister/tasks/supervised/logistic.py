@@ -45,7 +45,7 @@ from cloister.task import (
 from cloister.tasks.columns import Encoding, categories_of, codes, position
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.intervals import round_up
-from cloister.tasks.moments import n_products
+from cloister.tasks.moments import n_products, symmetric
 from cloister.tasks.options import Target, made
 from cloister.tasks.shrinkage import james_stein
 from cloister.tasks.state import read, written
@@ -73,7 +73,7 @@ from cloister.tasks.supervised.frame import (
     solve,
     usual_square,
 )
-from cloister.tasks.supervised.least_squares import EDGES, sum_zero_basis, symmetric
+from cloister.tasks.supervised.least_squares import EDGES, sum_zero_basis
 from cloister.tasks.supervised.tails import cut_of_sizes
 from cloister.tasks.supervised.target import (
     ClassWeight,
@@ -575,7 +575,7 @@ class Logistic(Gaussian):
         """Return the curvature of each pair of classes that normal rows have."""
         predicted, rows, left = normal
         pairs = predicted[self._pairs[0]] * predicted[self._pairs[1]]
-        found: Floats = np.einsum("qs,si,sj->qij", pairs, rows, rows, optimize=True)
+        found: Floats = (pairs[:, None, :] * rows.T) @ rows
         found += pairs.mean(axis=1)[:, None, None] * left
         return np.asarray(self._sums_zero.T @ found @ self._sums_zero)
 
@@ -590,9 +590,10 @@ class Logistic(Gaussian):
         if self._outputs == 1:
             return np.asarray(pairs[0])
         apart = self._basis[self._pairs[0]] - self._basis[self._pairs[1]]
-        system = np.einsum("qa,qij,qb->aibj", apart, pairs, apart, optimize=True)
+        both = apart[:, :, None] * apart[:, None, :]
+        system = np.tensordot(both, pairs, axes=(0, 0))  # of outputs a, b and columns i, j
         size = apart.shape[1] * self._sums_zero.shape[1]
-        return np.asarray(system.reshape(size, size))
+        return np.asarray(system.transpose(0, 2, 1, 3).reshape(size, size))
 
     @cached_property
     def _basis(self) -> Floats:
