@@ -100,7 +100,7 @@ class RandomForest(Gaussian):
     depth : int in [1, 10]
         Every tree has ``2**depth`` leaves.
     bins : int in [2, 1024]
-        Bins of equal width of a column of numbers; their walls are the public split candidates.
+        Bins of equal width of a column of numbers; splits are between them.
     rate : float in (0, 1]
         Part of a Newton step that a boosted tree takes.
     class_weight : tuple of float

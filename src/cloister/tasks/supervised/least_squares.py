@@ -231,7 +231,7 @@ def step(
         Before any data, weights are taken to be near 0 with this deviation.
     energy : float
         Sum of squared residuals at `start`: no product of a column and residuals is above the root
-        of both sums of squares, so a gradient that is large tells of a large curvature.
+        of both sums of squares, so a large gradient shows a large curvature.
     hidden : float
         Deviation of the target, which a column that drowns may hide.
 

@@ -1,6 +1,6 @@
 """Logistic regression from noisy sums: where the columns lie, their products, a few gradients.
 
-The products tell how much each direction of a gradient is worth, so that a handful of gradients is
+The products show how much each direction of a gradient is worth, so that a handful of gradients is
 enough: a Newton method whose curvature is released a few times. Gradients of shortened rows lead to
 a first model; those of whole rows, shortened where noisy counts of their sizes end, lead to the
 solution that all rows have. With the curvature known, all are averaged.
