@@ -61,15 +61,7 @@ ONLY = {
         "task",
         "tasks",
     },
-    "task": {
-        "declared",
-        "display",
-        "errors",
-        "privacy.budget",
-        "privacy.calibration",
-        "hazmat.fixedpoint",
-        "moved",
-    },
+    "task": {"declared", "display", "errors", "privacy.budget", "hazmat.fixedpoint", "moved"},
     "transports": {"errors", "protocol", "transports"},
     "secagg": {"errors", "hazmat", "secagg"},
     "moved": set(),  # what it names is imported when it is asked for

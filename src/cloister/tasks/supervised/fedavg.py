@@ -47,7 +47,7 @@ from cloister.task import (
 from cloister.tasks.columns import Encoding, categories_of, codes, position
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.intervals import round_up
-from cloister.tasks.options import PublicSeed, Target, made, needed_budget
+from cloister.tasks.options import PublicSeed, Target, made, needed_budget, noise_of
 from cloister.tasks.state import read, written
 from cloister.tasks.supervised.local_training import (
     LATTICE_BITS,
@@ -366,7 +366,7 @@ class _Trained(_Averaging):
             noise_multiplier=float(options.rate < 1),  # until it is searched for
             **cls._of_target(facts.columns, target),
         )
-        noise = (facts.noise_multiplier or inf) * sqrt(task.n_parameters)
+        noise = (noise_of(facts) or inf) * sqrt(task.n_parameters)
         if options.rounds is None and noise < _MUCH_NOISE * n_clients:
             task = replace(task, rounds=_ROUNDS)
         return task.calibrated(facts.budget)

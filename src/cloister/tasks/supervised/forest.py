@@ -44,7 +44,7 @@ from cloister.task import (
 )
 from cloister.tasks.columns import categories_of, codes, position
 from cloister.tasks.examples import MIXED, Example
-from cloister.tasks.options import PublicSeed, Target, made
+from cloister.tasks.options import PublicSeed, Target, made, noise_of
 from cloister.tasks.state import read, written
 from cloister.tasks.supervised.forest_trees import Tree, coded_columns, grow
 from cloister.tasks.supervised.target import (
@@ -164,7 +164,7 @@ class RandomForest(Gaussian):
         column, or on two where there are enough records.
         """
         classes = categories_of(facts.columns, options.target)
-        clear = facts.nominal_n / (facts.noise_multiplier or 1.0)
+        clear = facts.nominal_n / (noise_of(facts) or 1.0)
         kind = options.kind or ("boosted" if clear >= _ENOUGH else "random")
         faint = kind == "random" and clear < _FAINT
         n_trees = options.n_trees or _TREES["faint" if faint else kind]

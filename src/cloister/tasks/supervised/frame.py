@@ -22,6 +22,7 @@ from cloister.hazmat.fixedpoint import from_grid
 from cloister.task import Block, Floats, Integers, PublicFacts, Records, Released
 from cloister.tasks.columns import Encoding, codes
 from cloister.tasks.moments import PRODUCT, SQUARE, n_products, unpack_products
+from cloister.tasks.options import noise_of
 from cloister.tasks.supervised.least_squares import EDGES
 from cloister.tasks.supervised.spreads import BINS, TAILS, edges, spread_of, window_of
 
@@ -540,7 +541,7 @@ def solve(
 
 def noise_of_mean(width: int, facts: PublicFacts) -> float:
     """Return the norm of the noise that the whole budget leaves in a mean of rows of length 1."""
-    return sqrt(width) * (facts.noise_multiplier or 0.0) / facts.nominal_n
+    return sqrt(width) * (noise_of(facts) or 0.0) / facts.nominal_n
 
 
 def usual_square(levels: Sequence[int]) -> float:

@@ -41,7 +41,7 @@ from cloister.task import (
 from cloister.tasks.columns import categories_of, codes, position
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.intervals import fieller, ratio_interval, size_interval
-from cloister.tasks.options import Target, made
+from cloister.tasks.options import Target, made, noise_of
 from cloister.tasks.population import ENDS, share_variance
 from cloister.tasks.scores import Estimate
 from cloister.tasks.state import read, written
@@ -188,7 +188,7 @@ class NaiveBayes(Gaussian):
         of_classes = sqrt(1 + sum(1 / max(c.levels, 2) for c in columns))
         total = of_classes + of_counts + sum(shares)
         bins = options.bins or _bins_for(
-            facts.nominal_n / len(classes), facts.noise_multiplier, _importance("binned", 0) / total
+            facts.nominal_n / len(classes), noise_of(facts), _importance("binned", 0) / total
         )
         cells = tuple(
             bins if kind == "binned" else c.levels * (kind == "table")
