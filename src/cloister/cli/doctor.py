@@ -19,8 +19,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import httpx
-
 from cloister.cli.checks import (
     OFFLINE,
     Check,
@@ -40,6 +38,7 @@ from cloister.enrolment import KeyFolder, client_context, peer_of
 from cloister.errors import CloisterError
 from cloister.privacy.ledger import Ledger
 from cloister.protocol.plan import PROTOCOL_VERSION
+from cloister.service.client import probe
 from cloister.settings import (
     AnalystSettings,
     CoordinatorSettings,
@@ -292,15 +291,11 @@ def _talk(settings: SiloSettings | AnalystSettings, context: ssl.SSLContext) -> 
         if event == f"{hop}.start_tls.complete":  # later the connection is closed
             shaken.append(_handshake(info["return_value"].get_extra_info("ssl_object")))
 
-    answer: httpx.Response | None = None
-    error: Exception = CloisterError("no answer")
+    answer: tuple[int, str] | None = None
+    error = CloisterError("no answer")
     try:
-        with httpx.Client(
-            verify=context, proxy=settings.proxy, timeout=_TIMEOUT, trust_env=False
-        ) as client:
-            url = f"{settings.coordinator}/healthz"
-            answer = client.get(url, extensions={"trace": trace})
-    except (httpx.HTTPError, CloisterError) as failure:
+        answer = probe(settings.coordinator, context, settings.proxy, _TIMEOUT, trace)
+    except CloisterError as failure:
         error = failure
     if f"{hop}.start_tls.started" not in times:
         hint = "check that it runs, address and port, firewalls, and 'proxy' if there is one."
@@ -310,7 +305,7 @@ def _talk(settings: SiloSettings | AnalystSettings, context: ssl.SSLContext) -> 
     yield from shaken
     if answer is not None:
         asked = times["http11.send_request_headers.started"]
-        yield from _answered(answer, (asked + time.time()) / 2)
+        yield from _answered(*answer, (asked + time.time()) / 2)
     elif isinstance(root := _root(error), ssl.SSLCertVerificationError):
         hint = "use the name it was enrolled with, this federation's ca.pem, and a correct clock."
         yield fail("tls", f"its certificate: {root.verify_message}", hint)
@@ -329,8 +324,6 @@ def _root(error: BaseException) -> BaseException:
 
 
 def _cause(error: Exception) -> str:
-    if isinstance(error, httpx.ProxyError):
-        return f"the proxy answered {str(error).split(' ')[0]}"
     root = _root(error)
     return reason(root) if isinstance(root, Exception) else type(root).__name__
 
@@ -348,14 +341,14 @@ def _handshake(tls: ssl.SSLObject) -> Check:
     return ok("tls", found)
 
 
-def _answered(answer: httpx.Response, now: float) -> Iterator[Check]:
-    if answer.status_code != 200:
+def _answered(status: int, date: str, now: float) -> Iterator[Check]:
+    if status != 200:
         hint = "see that this party is enrolled, has not expired and was not revoked."
-        yield fail("coordinator", f"/healthz answers HTTP {answer.status_code}", hint)
+        yield fail("coordinator", f"/healthz answers HTTP {status}", hint)
         return
     yield ok("coordinator", "answers")
     try:
-        theirs = parsedate_to_datetime(answer.headers.get("Date", "")).timestamp()
+        theirs = parsedate_to_datetime(date).timestamp()
     except (ValueError, TypeError):
         found = "the coordinator does not send its time"
         yield warn("clock", found, "compare the clocks by hand.")

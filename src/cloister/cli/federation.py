@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from cloister.cli.demo import DELTA, EPSILON, HOSPITALS, NOMINAL_N, SCHEMA, patients
 from cloister.cli.output import Output
@@ -123,8 +122,10 @@ def _write_tables(folder: Path) -> dict[str, Path]:
     records, tables = patients(), {}
     for i, name in enumerate(HOSPITALS):
         tables[name] = folder / f"{name}.csv"
-        frame = pd.DataFrame(records[i::3], columns=list(SCHEMA.names))
-        frame.to_csv(tables[name], index=False, float_format="%.6g")
+        heading = ",".join(SCHEMA.names)
+        np.savetxt(
+            tables[name], records[i::3], delimiter=",", header=heading, comments="", fmt="%.6g"
+        )
     return tables
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import json
+import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -10,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from pydantic_core import to_json
 
 from cloister.display import Table
 from cloister.html import clean
@@ -108,8 +109,8 @@ class Output:
         """Write the one JSON document, if asked to."""
         if self.json:
             values = {**document, "warnings": self.warnings}
-            text = to_json(values, indent=1, inf_nan_mode="null", fallback=_plain)
-            sys.stdout.write(text.decode() + "\n")
+            json.dump(_plain(values), sys.stdout, indent=1, allow_nan=False)
+            sys.stdout.write("\n")
 
     @contextmanager
     def progress(self) -> Iterator[Callable[[RoundDone], None] | None]:
@@ -149,5 +150,16 @@ def _console(width_of_no_terminal: int) -> Console:
 
 
 def _plain(value: Any) -> Any:
-    """Return what JSON has in place of an array, or of anything else."""
-    return value.tolist() if isinstance(value, np.ndarray | np.generic) else str(value)
+    """Return values that JSON has; what is not finite becomes null."""
+    match value:
+        case Mapping():
+            return {str(key): _plain(part) for key, part in value.items()}
+        case np.ndarray() | np.generic():
+            return _plain(value.tolist())
+        case list() | tuple():
+            return [_plain(part) for part in value]
+        case float() if not math.isfinite(value):
+            return None
+        case None | bool() | int() | float() | str():
+            return value
+    return str(value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -12,6 +12,29 @@ import httpx
 from cloister.errors import PlanError, TransportError
 
 TIMEOUT = 30.0  # seconds for any one answer
+
+
+def probe(
+    url: str,
+    context: ssl.SSLContext,
+    proxy: str | None,
+    timeout: float,
+    trace: Callable[[str, Mapping[str, Any]], None],
+) -> tuple[int, str]:
+    """Ask a coordinator whether it is there; return the HTTP status and the date it sends.
+
+    Each step of the connection is given to `trace`, as httpx names it. A TransportError was caused
+    by the error of the step that failed.
+    """
+    try:
+        with httpx.Client(verify=context, proxy=proxy, timeout=timeout, trust_env=False) as client:
+            answer = client.get(f"{url}/healthz", extensions={"trace": trace})
+    except httpx.ProxyError as error:
+        refusal = f"the proxy answered {str(error).split(' ')[0]}"
+        raise TransportError(refusal) from ConnectionError(refusal)
+    except httpx.HTTPError as error:
+        raise TransportError(str(error) or type(error).__name__) from error
+    return answer.status_code, answer.headers.get("Date", "")
 
 
 class Rest:
