@@ -99,7 +99,7 @@ LIBRARIES = {
     "websockets": {"transports.http"},
     "prometheus_client": {"service.app"},
     "tomli_w": {"schema", "local"},
-    "httpx": {"service.client", "cli.doctor"},
+    "httpx": {"service.client"},
     "mpi4py": {"transports.mpi", "cli.mpi"},
     "nvflare": {"flare"},
     "matplotlib": {"report", "audit"},
