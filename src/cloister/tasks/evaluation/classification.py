@@ -156,9 +156,10 @@ class Evaluation(Evaluated):
             "are predicted to be of each class": self.predicts,
             f"have scores in each of {self.n_bins} bins": self.heads > 0,
         }
-        what = " and ".join(text for text, counted in counts.items() if counted)
+        of_class = "how many records of each class"
+        what = " and ".join(f"{of_class} {text}" for text, counted in counts.items() if counted)
         return self.described(
-            f"Silos count how many records of each class {what}; the sums are released with noise, "
+            f"Silos count {what}; the sums are released with noise, "
             "and accuracy, area under the curve and other measures are made from them."
         )
 
