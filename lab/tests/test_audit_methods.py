@@ -122,7 +122,7 @@ def test_false_alarm_rates_sum_to_the_budget() -> None:
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_a_broken_twin_is_caught(mutant: Mutant) -> None:
+def test_a_mutant_is_caught(mutant: Mutant) -> None:
     assert mutant.caught is not None, mutant.defect
 
 
