@@ -48,12 +48,13 @@ def _tables() -> dict[str, str]:
     from cloister.protocol.messages import FRAMES
 
     steps = ("what happens", "from", "to", "durable first", "then sent")
-    exchanges = ("the aggregator sends", "a silo answers", "part", "what is in them", "durable first")
+    exchanged = ("the aggregator sends", "a silo answers", "part", "contents", "durable first")
     return {
         "coordinator": _table(steps, [_step(row) for row in COORDINATOR]),
         "silo": _table(steps, [_step(row) for row in SILO]),
         "exchanges": _table(
-            exchanges, [(e.request.name, e.answer.name, e.part, e.sent, e.durable) for e in EXCHANGES]
+            exchanged,
+            [(e.request.name, e.answer.name, e.part, e.sent, e.durable) for e in EXCHANGES],
         ),
         "frames": _table(("kind", "frame", "body"), [_frame(one) for one in FRAMES.values()]),
     }
