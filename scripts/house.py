@@ -55,7 +55,7 @@ def parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 
 
 def refusals(folder: str) -> int:
-    """Return how many places make a PlanError, or yield a sentence that ``raise_first`` makes one."""
+    """Count what makes a PlanError: calls, and sentences that `raise_first` makes one of."""
     made = 0
     for path in files(folder):
         source = path.read_text()
