@@ -231,11 +231,12 @@ def open_charge(
 def _check_limits(args: argparse.Namespace, limits: Limits, dataset: str) -> None:
     """Refuse a cap, or a split of it, that is not the one in the ledger."""
     split = Split.given(limits.cap, args.pure_share, args.failure_share) or limits.split
-    if args.cap_epsilon not in (None, limits.cap.epsilon) or split != limits.split:
+    cap = limits.cap.epsilon if args.cap_epsilon is None else args.cap_epsilon
+    if (cap, split) != (limits.cap.epsilon, limits.split):
         raise PlanError(
-            f"data set {dataset!r} has a cap of {limits.cap} with {limits.split} in the ledger, "
-            "got another; leave cap_epsilon, pure_share and failure_share out, or change the cap "
-            "with 'cloister budget cap'."
+            f"cap_epsilon of data set {dataset!r} is {limits.cap.epsilon:g} in the ledger, with "
+            f"{limits.split}, got {cap:g} with {split}; leave cap_epsilon, pure_share and "
+            "failure_share out, or change the cap with 'cloister budget cap'."
         )
 
 
