@@ -155,7 +155,7 @@ def test_an_older_copy_takes_in_what_its_peers_wrote_for_it(lost: Path, capsys: 
     assert main([*recover, "--from", "for-a.json", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["jobs"] == ["gone"]
     assert main([*recover, "--from", "for-a.json"]) == 0
-    assert "0 jobs were added" in capsys.readouterr().out
+    assert "missing jobs added: 0" in capsys.readouterr().out
     ledger = Ledger("ledger.db")
     assert ledger.spent("ward") == epsilon(RepeatedEvent(ROUND, 2), 1e-6)
     assert [job.is_open for job in ledger.jobs()] == [False, False]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-import cloister.testing as testing
+from cloister import jobs, testing
 from cloister.protocol.client import Client
 from cloister.protocol.plan import Plan
 from cloister.secagg.masks import GroupMask
@@ -56,7 +56,7 @@ def handler(job: bytes) -> testing.Handler:
 
 
 if comm.rank == 0:
-    testing.new_key = lambda: KEY
+    jobs.new_key = lambda: KEY
     for law in testing.check_transport(Doubled):
         print("ok:", law, flush=True)
     Doubled.end()

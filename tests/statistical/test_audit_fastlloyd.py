@@ -422,7 +422,7 @@ def released_noise(noise: NoiseSource) -> Floats:
     assert [reply.round for reply in replies] == list(range(plan.rounds))
     return np.concatenate(
         [
-            to_integers(reply.words) / plan.noise_scale(*plan.task.blocks(reply.round))
+            to_integers(reply.elements) / plan.noise_scale(*plan.task.blocks(reply.round))
             for reply in replies
         ]
     )

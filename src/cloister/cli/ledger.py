@@ -98,7 +98,7 @@ def _recover(args: argparse.Namespace, ledger: Ledger, out: Output) -> Document:
     jobs = sorted({said.job for said in taken})
     for job in jobs:
         out.say(f"taken in  {job}, at the full price of its reservation")
-    out.say(f"ledger {args.ledger} lacks nothing that is known: {len(jobs)} jobs were added")
+    out.say(f"ledger {args.ledger} now holds every known job; missing jobs added: {len(jobs)}")
     return {"ledger": args.ledger, "jobs": jobs}
 
 

@@ -116,7 +116,7 @@ def test_noise_is_that_of_the_budget_for_one_client() -> None:
     sigma = gaussian_noise_multiplier(2.0, 1e-5) * math.sqrt(4)
     assert plan.noise_scale(block) == pytest.approx(sigma * NORM, rel=1e-5)
     assert fitted.spent_ == pytest.approx(2.0, rel=1e-4)
-    assert "which is a silo" in plan.describe()
+    assert "each silo with all of its records is one privacy unit" in plan.describe()
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 1e308])
