@@ -24,8 +24,8 @@ MODULES = {
 
 # A unit imports units of lower layers, and itself.
 LAYERS = [
-    {"errors", "display", "html", "moved"},
-    {"declared"},
+    {"errors", "html", "moved"},
+    {"declared", "display"},
     {"randomness"},
     {"hazmat"},
     {"privacy"},

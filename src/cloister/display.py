@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from cloister.moved import old_name
 
 Floats = NDArray[np.float64]
 
@@ -113,3 +116,9 @@ class Graph:
 
 
 Display = Table | Heatmap | Bars | Scatter | Curve | Graph
+
+
+if not TYPE_CHECKING:  # type checkers shall see today's names only
+
+    def __getattr__(name: str) -> Any:
+        return old_name(__name__, name)

@@ -110,6 +110,8 @@ NAMES: dict[str, str] = (
     }
     | {
         "cloister.task.ByClient": "cloister.task.ByUnit",
+        "cloister.task.Exhibit": "cloister.display.Display",
+        "cloister.display.Exhibit": "cloister.display.Display",
         "cloister.CuratorKMeans": "cloister_lab.estimators.CuratorKMeans",
         "cloister.audit.audit_method": "cloister_lab.audit.curators.audit_method",
     }

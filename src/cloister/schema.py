@@ -474,7 +474,7 @@ def read_text(path: str | os.PathLike[str], label: str) -> str:
     """Return the text of a file that messages call `label`, or raise a PlanError."""
     try:
         return Path(path).read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:  # a ValueError is of the path, or of its text
         why = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
         raise PlanError(f"{label} cannot be read: {why}.") from None
 

@@ -241,6 +241,25 @@ class Gaussian:
     mechanism: ClassVar[Mechanism] = "gaussian"
 
 
+_MEMBERS = (
+    *("name", "private", "profiles", "rounds", "design", "describe", "start", "blocks"),
+    *("contribute", "update", "forecast", "results", "displays"),
+)
+
+
+def check_follows(kind: object, place: str) -> type[Task]:
+    """Return a class that follows the protocol of tasks, or refuse what was found at a place."""
+    if not isinstance(kind, type):
+        raise PlanError(f"task {place!r} must be a class that follows the protocol of tasks.")
+    public = getattr(kind, "__dataclass_fields__", {})  # those without default are no attributes
+    if missing := [name for name in _MEMBERS if not hasattr(kind, name) and name not in public]:
+        was = " (it was called 'exhibits')" if missing[0] == "displays" else ""
+        raise PlanError(
+            f"task {place!r} must follow the protocol of tasks, but has no {missing[0]!r}{was}."
+        )
+    return kind
+
+
 def inside(records: Records, frac_bits: int) -> Records:
     """Return the records within the box of the grid; one outside it must add nothing to a sum.
 

@@ -520,3 +520,8 @@ def test_there_is_a_difference_where_the_digests_differ_and_only_there(
     one = schema(AGE, SMOKER)
     two = Schema(**{"dataset": "ward", "unit": "row", "columns": [AGE, SMOKER], **change})
     assert (not differences(one, two)) == (one.digest() == two.digest())
+
+
+def test_a_path_that_no_file_can_have_is_refused_in_words() -> None:
+    with pytest.raises(PlanError, match="cannot be read"):
+        Schema.load("a\0b")

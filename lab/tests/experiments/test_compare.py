@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cloister import cli
+from cloister.cli.output import Output
 from cloister.errors import PlanError
 from cloister_lab.experiments import compare as module
 from cloister_lab.experiments import sweep
-from cloister_lab.experiments.compare import (
-    add_arguments,
-)
 from cloister_lab.experiments.datasets import Dataset, load, min_max
 from cloister_lab.experiments.records import STAMP, TidyRow, load_tidy, number
 from cloister_lab.experiments.reference import check_means
@@ -43,9 +42,13 @@ def compare(
 
 
 def parse(*words: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    add_arguments(parser)
-    return parser.parse_args(words)
+    return cli._parser(["compare", *words]).parse_args(["compare", *words])
+
+
+def _run(args: argparse.Namespace) -> int:
+    out = Output.of(args)
+    out.document({"command": "compare", **module.run(args, out)})
+    return out.code
 
 
 def test_a_comparison_has_one_row_for_each_run(blobs: Dataset) -> None:
@@ -132,7 +135,7 @@ def test_runs_of_other_settings_do_not_count_as_finished(
     ("change", "message"),
     [
         ({"methods": ["kmeans"]}, "methods must be among"),
-        ({"epsilons": [0.0]}, "epsilon must be above 0"),
+        ({"epsilons": [0.0]}, "epsilon must be a number > 0"),
         ({"metrics": ["accuracy"]}, "metrics must be among"),
         ({"repeats": 0}, "repeats of 'iris' must be >= 1"),
         ({"jobs": 0}, "jobs must be >= 1"),
@@ -179,7 +182,7 @@ def test_command_writes_stamped_tables_and_figures(
 ) -> None:
     out = tmp_path / "out"
     words = ["--epsilons", "0.5,1", "--datasets", "iris", "--repeats", "2", "--out", str(out)]
-    assert module.run(parse(*words)) == 0
+    assert _run(parse(*words)) == 0
     names = {path.name for path in out.iterdir()}
     assert names == {"runs.csv", "summary.csv", "nicv-iris.png", "nicv-iris.svg"}
     assert STAMP in (out / "nicv-iris.svg").read_text()
@@ -188,12 +191,12 @@ def test_command_writes_stamped_tables_and_figures(
     rows = load_tidy(out / "runs.csv")
     assert len(rows) == 2 * (1 + (len(USUAL_METHODS) - 1) * 2)
 
-    assert module.run(parse(*words, "--json")) == 0
+    assert _run(parse(*words, "--json")) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["stamp"] == STAMP
     assert load_tidy(out / "runs.csv") == rows
 
-    assert module.run(parse(*words, "--quiet")) == 0
+    assert _run(parse(*words, "--quiet")) == 0
     captured = capsys.readouterr()
     assert captured.out == captured.err == ""
 
@@ -203,9 +206,9 @@ def test_command_says_what_the_preset_is_for(
 ) -> None:
     words = ["--epsilons", "1", "--datasets", "iris", "--repeats", "1", "--methods", "fastlloyd"]
     words += ["--preset", "fastlloyd-paper", "--out", str(tmp_path)]
-    assert module.run(parse(*words, "--json")) == 0
+    assert _run(parse(*words, "--json")) == 0
     assert "published figures only" in json.loads(capsys.readouterr().out)["preset"]
-    assert module.run(parse(*words)) == 0
+    assert _run(parse(*words)) == 0
     assert "published figures only" in " ".join(capsys.readouterr().out.split())
     assert load_tidy(tmp_path / "runs.csv")[0]["convention"] == "fastlloyd-paper"
 
@@ -216,9 +219,9 @@ def test_command_fails_when_a_bar_is_missed(
     words = ["--epsilons", "1", "--datasets", "iris", "--repeats", "2", "--methods", "fastlloyd"]
     words += ["--preset", "fastlloyd-paper", "--check-reference", "--out", str(tmp_path)]
     monkeypatch.setattr(module, "check_means", lambda means: check_means({}))
-    assert module.run(parse(*words)) == 1
+    assert _run(parse(*words)) == 1
     with pytest.raises(PlanError, match="add --preset"):
-        module.run(parse(*[w for w in words if w not in ("--preset", "fastlloyd-paper")]))
+        _run(parse(*[w for w in words if w not in ("--preset", "fastlloyd-paper")]))
     capsys.readouterr()
 
 
@@ -228,7 +231,7 @@ def test_options_for_a_data_set_that_is_not_compared_are_refused(
 ) -> None:
     words = ["--epsilons", "1", "--datasets", "iris", option, "wine=3", "--out", str(tmp_path)]
     with pytest.raises(PlanError, match="'wine', which is not among"):
-        module.run(parse(*words))
+        _run(parse(*words))
 
 
 def test_options_for_one_data_set_are_lists_of_pairs(tmp_path: Path) -> None:
@@ -241,4 +244,4 @@ def test_options_for_one_data_set_are_lists_of_pairs(tmp_path: Path) -> None:
 def test_two_files_of_one_name_are_refused(tmp_path: Path) -> None:
     words = ["--epsilons", "1", "--datasets", "iris,iris", "--out", str(tmp_path)]
     with pytest.raises(PlanError, match="different names"):
-        module.run(parse(*words))
+        _run(parse(*words))

@@ -58,7 +58,7 @@ COMMANDS = {
     "run": "run any task over files, including your own",
     "tasks": "list the tasks that ship",
     "plan": "show cost, rounds, bytes and expected error before anything is spent",
-    "predict": "predict for each record with a released model; local",
+    "predict": "make a prediction for each record with a released model; local",
     "check": "count what a schema's rules find in a file; local",
     "schema": "draft, validate, hash or compare the data contract",
     "budget": "show or export a ledger, or change a cap",

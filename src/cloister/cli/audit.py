@@ -50,7 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "method",
         nargs="?",
         metavar="METHOD",
-        help=", ".join([*installed(), *methods()]) + ", or a class of yours: FILE.py:CLASS",
+        help=", ".join(["a private one of 'cloister tasks'", *methods()])
+        + ", or a class of yours: FILE.py:CLASS",
     )
     add("--all", action="store_true", help="audit all methods that claim to be private")
     add("--mutants", action="store_true", help="check that what is broken on purpose is caught")

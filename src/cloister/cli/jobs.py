@@ -46,8 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="for profile 'group': accept that only the aggregator can know whether the noise was "
         "added",
     )
-    for name in ("deny", "withdraw"):
-        declared[name].add_argument("--reason", default="", help="sent to the coordinator by deny")
+    for name, why in (("deny", "sent to the coordinator"), ("withdraw", "kept with the job here")):
+        declared[name].add_argument("--reason", default="", help=why)
     declared["result"].add_argument(
         "--report", type=Path, metavar="FILE", help="also write it as HTML"
     )

@@ -238,7 +238,7 @@ def add_set_argument(group: argparse._ActionsContainer) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="an option of the task, such as n_clusters=3, see 'cloister tasks'; may be repeated",
+        help="an option of the task, NAME=VALUE, see 'cloister tasks'; may be repeated",
     )
 
 

@@ -185,7 +185,7 @@ def _add_evaluation(parser: argparse.ArgumentParser) -> None:
         group.add_argument(
             f"--{name}",
             metavar="COLUMN",
-            help=f"column of {name}s, each made from its own record alone, if there is no model",
+            help=f"without a model: column of {name}s, each made from its own record alone",
         )
     add_set_argument(group)
 

@@ -39,7 +39,7 @@ class CheckReport:
     unknown_items: Annotated[int, "items outside the catalogue"]
     without_unit: Annotated[int, "rows without a unit"]
     beyond_max_rows: Annotated[int, "rows beyond max_rows of their unit"]
-    merged_units: Annotated[int, 'of these because units such as "7", "07" and "7.0" are one']
+    merged_units: Annotated[int, 'of these, because "7", "07" and "7.0" are the same unit']
     columns: tuple[ColumnCheck, ...]
     doubt: str | None  # why few rows can be used; None if most can
 

@@ -107,6 +107,11 @@ class Released:
         """Return the tables and pictures of a report."""
         return self.plan.task.displays(self.result.results, self.plan.columns)
 
+    def exhibits(self) -> tuple[Display, ...]:
+        """Return :meth:`displays`; its old name, for one release."""
+        warnings.warn("exhibits is called displays now.", DeprecationWarning, stacklevel=2)
+        return self.displays()
+
 
 def account_of(ledger: Ledger | str | Path | None, dataset: str | None) -> Account | None:
     """Return where a release is charged, or None without a ledger, with a warning."""

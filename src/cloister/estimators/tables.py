@@ -178,7 +178,7 @@ def check_schema(schema: Any, plan: Plan) -> None:
     """Refuse a contract that is not the one a plan was made of."""
     if not isinstance(schema, Schema) or schema.digest() != plan.schema_digest:
         raise PlanError(
-            "bounds must be the schema of the model, which its file does not hold; give that one."
+            "bounds must be the schema that the model was fitted with: its file does not hold it."
         )
 
 

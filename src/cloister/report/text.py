@@ -176,7 +176,7 @@ def privacy_statement(result: JobResult) -> tuple[tuple[str, str], ...]:
         ("What does that mean?", odds_sentence(result.spent, result.plan.unit)),
         (
             "What is not covered?",
-            "What stands beside a value, after ± or in brackets, is its 95 % confidence interval "
+            "The number after ±, or the pair in brackets, gives a value's 95 % confidence interval "
             "(privacy noise only); it does not say how well the records stand for a population. "
             "What the results say about people in general, members of the data or not, is not "
             "protected by any such guarantee.",

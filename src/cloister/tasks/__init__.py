@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from cloister.errors import CloisterError, PlanError
 from cloister.moved import old_name
-from cloister.task import Task
+from cloister.task import Task, check_follows
 
 GROUP = "cloister.tasks"
 """Entry points of this group name a task: ``crosstab = "my_package.crosstab:Crosstab"``."""
@@ -40,6 +40,7 @@ class Catalogue(Mapping[str, type[Task]]):
             if module.endswith(".py")
             else getattr(import_module(module), kind)
         )
+        check_follows(task, self.places[name])
         if task.name != name:
             raise PlanError(
                 f"task {kind!r} of {module!r} must be called {name!r} as in the catalogue, got "
@@ -119,21 +120,7 @@ def from_file(place: str) -> type[Task]:
     """Return the task that ``path/to/file.py:ClassName`` names; the file is executed, once."""
     file, _, name = place.rpartition(":")
     kind = getattr(_executed(Path(file).resolve()), name, None)
-    public = getattr(kind, "__dataclass_fields__", {})  # those without default are no attributes
-    missing = [m for m in _MEMBERS if not hasattr(kind, m) and m not in public]
-    if missing or not isinstance(kind, type):
-        raise PlanError(
-            f"task {place!r} must be a class that follows the protocol of tasks, but it has no "
-            + (f"{missing[0]!r}" if isinstance(kind, type) else f"class {name!r}")
-            + (" (it was called 'exhibits')." if missing[:1] == ["displays"] else ".")
-        )
-    return kind
-
-
-_MEMBERS = (
-    *("name", "private", "profiles", "rounds", "design", "describe", "start", "blocks"),
-    *("contribute", "update", "forecast", "results", "displays"),
-)
+    return check_follows(kind, place)
 
 
 @cache

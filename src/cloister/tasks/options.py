@@ -11,7 +11,7 @@ from cloister.declared import Declaration, Whole, declarations, declared
 from cloister.errors import PlanError
 from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import gaussian_noise_multiplier
-from cloister.task import PublicFacts, Task
+from cloister.task import PublicFacts, Task, check_follows
 
 _Task = TypeVar("_Task")
 Noise = Literal["gaussian", "laplace"]
@@ -24,7 +24,7 @@ class AtMostRecords:
 
 
 Clusters = Annotated[Whole, AtMostRecords(), "number of clusters"]
-PublicSeed = Annotated[int, "of all public random choices, known to everybody"]
+PublicSeed = Annotated[int, "seed of all public random choices, known to everybody"]
 Target = Annotated[str, "column that is predicted"]
 Keep = Annotated[tuple[str, ...], "columns that are left as they are"]
 
@@ -64,6 +64,7 @@ def at_most_records(task: type[Task], given: Mapping[str, Any]) -> dict[str, int
 
 def design(task: type[Task], facts: PublicFacts, given: Mapping[str, Any]) -> Task:
     """Return a task designed from public facts and options by name, or refuse these."""
+    check_follows(task, getattr(task, "__name__", "task"))
     if list(signature(task.design).parameters) != ["facts", "options"]:
         raise PlanError(
             f"design of task {task.name!r} must take (facts, options), got other parameters; "
@@ -75,9 +76,13 @@ def design(task: type[Task], facts: PublicFacts, given: Mapping[str, Any]) -> Ta
     return task.design(facts, getattr(task, "Options", NoOptions)(**given))
 
 
-def noise_of(facts: PublicFacts) -> float | None:
-    """Return noise over sensitivity of one Gaussian release for the whole budget, if any."""
-    if facts.budget is None or facts.budget.delta == 0:
+def noise_of(facts: PublicFacts, pure: bool = False) -> float | None:
+    """Return noise over sensitivity of one Gaussian release for the whole budget, if any.
+
+    A budget with ``delta = 0`` has no Gaussian noise: None where a task may be `pure`, else it is
+    refused.
+    """
+    if facts.budget is None or (pure and facts.budget.delta == 0):
         return None
     return gaussian_noise_multiplier(facts.budget.epsilon, facts.budget.delta)
 

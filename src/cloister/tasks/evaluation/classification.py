@@ -90,7 +90,9 @@ class Evaluation(Evaluated):
         truth: Annotated[str | None, "column of the true class; the model's if None"] = None
         prediction: Annotated[str | None, "column of predicted classes, without a model"] = None
         score: Annotated[str | None, "column of scores of the second of two classes"] = None
-        n_bins: Annotated[Bins | None, "of scores, an even number; by the noise if None"] = None
+        n_bins: Annotated[
+            Bins | None, "of scores, an even number; chosen from the noise by default"
+        ] = None
         by_silo: BySilo = False
 
     classes: Annotated[tuple[str, ...], Length(2, 64), WayOut("join rare ones")]
@@ -125,7 +127,7 @@ class Evaluation(Evaluated):
             score=score,
             probability=score is None or (facts.low[score], facts.high[score]) == (0.0, 1.0),
             n_bins=options.n_bins
-            or scores.number_of_bins((noise_of(facts) or 1.0) / facts.nominal_n),
+            or scores.number_of_bins((noise_of(facts, pure=True) or 1.0) / facts.nominal_n),
         )
 
     @property

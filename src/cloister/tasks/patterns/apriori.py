@@ -161,16 +161,21 @@ class Apriori(Gaussian):
     class Options:
         """What a user may choose."""
 
-        min_support: Annotated[Probability, "least part of the baskets that a set is in"] = 0.01
+        min_support: Annotated[
+            Probability, "smallest share of baskets that a frequent set is in"
+        ] = 0.01
         max_size: Annotated[Size, "items in the largest sets"] = 2
         most_candidates: Annotated[Items, "sets of one size that are counted, at most"] = 1000
-        limit: Annotated[Limit, "weigh down baskets of many candidates, or cut them"] = "weight"
+        limit: Annotated[Limit, "give baskets with many candidates less weight, or cut them"] = (
+            "weight"
+        )
         basket_size: Annotated[
-            Whole | None, "items of a basket that count in full; 2 to 12 by the noise if None"
+            Whole | None,
+            "items of a basket that count in full; 2 to 12, chosen from the noise by default",
         ] = None
-        min_confidence: Annotated[AtLeastZero, "of rules that are shown"] = 0.0
-        min_lift: Annotated[AtLeastZero, "of rules that are shown"] = 1.0
-        min_count: Annotated[AtLeastZero, "least baskets of a set that is shown"] = 0.0
+        min_confidence: Annotated[AtLeastZero, "least confidence of a rule that is shown"] = 0.0
+        min_lift: Annotated[AtLeastZero, "least lift of a rule that is shown"] = 1.0
+        min_count: Annotated[AtLeastZero, "do not show sets in fewer baskets than this"] = 0.0
         sensitive: Annotated[
             tuple[str | int | tuple[str | int, ...], ...], "items, or sets of items, to hide"
         ] = ()
@@ -190,11 +195,13 @@ class Apriori(Gaussian):
     frac_bits: int = 16
 
     def __post_init__(self) -> None:
-        if max(self.max_size - 1, *chain((0,), *self.sensitive)) >= self.n_features:
+        if self.max_size > self.n_features:
             raise PlanError(
-                f"max_size must be at most the number of items, {self.n_features}, and sensitive "
-                f"items below it, got {self.max_size} and {self.sensitive}."
+                f"max_size must be at most the number of items, {self.n_features}, got "
+                f"{self.max_size}."
             )
+        if max(chain((0,), *self.sensitive)) >= self.n_features:
+            raise PlanError(f"sensitive must hold items of the catalogue, got {self.sensitive}.")
 
     @classmethod
     def design(cls, facts: PublicFacts, options: Options) -> Self:
@@ -212,7 +219,7 @@ class Apriori(Gaussian):
             basket_size=options.basket_size or _BASKET_SIZES[1],
             sensitive=tuple(_items(entry, facts) for entry in options.sensitive),
         )
-        noise = noise_of(facts)
+        noise = noise_of(facts, pure=True)
         if options.basket_size is not None or noise is None:
             return task
         # a limit of the first round whose noise is a small part of the minimum

@@ -69,7 +69,7 @@ _USUAL = "usual."  # before the names of what the task that measures the usual h
 
 def _cells_along(facts: PublicFacts, used: int, n_views: int) -> int:
     """Return how many cells each side of a picture has, by the noise of their counts."""
-    if (multiplier := noise_of(facts)) is None:
+    if (multiplier := noise_of(facts, pure=True)) is None:
         return _CELLS[0]
     noise = multiplier * sqrt(n_views / _DENSITY[1])
     per_picture = facts.nominal_n / (_PER_CELL * noise)
@@ -109,12 +109,15 @@ class Outliers(Measuring):
         """What a user may choose."""
 
         method: Annotated[Method, "how records are compared with the others"] = "robust"
-        threshold: Annotated[Threshold, "scores above are flagged"] = 2.0
+        threshold: Annotated[
+            Threshold,
+            "flag records with a score above this, in standard deviations of a normal law",
+        ] = 2.0
         count_share: Annotated[
             PartBelowOne, "part of the budget that counts flagged records; 0 does not count them"
         ] = 0.0
         group: Annotated[str | None, "column of categories to count by"] = None
-        min_group: Annotated[AtLeastZero, "groups of fewer records are not shown"] = 0.0
+        min_group: Annotated[AtLeastZero, "do not show counts below this"] = 0.0
         public_seed: PublicSeed = 0
 
     usual: Statistics | Quantiles
@@ -228,7 +231,7 @@ class Outliers(Measuring):
                 f" of each of {len(self.group_names)} groups" * (self.group is not None)
             )
             count += " that these numbers flag."
-        return f"Released with noise: {how}. Flags are made locally only.{count}"
+        return f"Released with noise: {how}. Records are flagged locally only.{count}"
 
     def start(self) -> State:
         """Return the state before the first round."""

@@ -23,7 +23,7 @@ from typing import Annotated, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.declared import Length, Probability, Range, WayOut, Whole, declared
+from cloister.declared import Length, Probability, Range, Whole, declared
 from cloister.display import Between, Display, Table
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
@@ -54,10 +54,9 @@ Levels = Annotated[int, Range(1, 6)]
 Used = Annotated[
     tuple[Annotated[int, Range(0)], ...],
     Length(1),
-    WayOut("at least one column of numbers that is not kept is needed"),
 ]
 """The columns of numbers that a task looks at."""
-TreeLevels = Annotated[Levels | None, "of a tree of counts; by the noise if None"]
+TreeLevels = Annotated[Levels | None, "of a tree of counts; chosen from the noise by default"]
 Refine = Annotated[bool, "let a second tree look closer where the first one saw records"]
 _LEVELS = (2, 5)
 _FIRST_SHARE = 0.25  # of the budget, for the first of two trees
@@ -250,9 +249,15 @@ class Quantiles(Gaussian):
 
 
 def numbers_but(columns: Sequence[PublicColumn], keep: Sequence[str]) -> tuple[int, ...]:
-    """Return the columns of numbers that are not to be kept."""
+    """Return the columns of numbers that are not to be kept; at least one is needed."""
     kept = {position(columns, name, "keep") for name in keep}
-    return tuple(j for j, c in enumerate(columns) if not c.levels and j not in kept)
+    used = tuple(j for j, c in enumerate(columns) if not c.levels and j not in kept)
+    if not used:
+        raise PlanError(
+            "columns must hold at least one column of numbers that is not kept, got none; "
+            "categories have no mean and no quantiles."
+        )
+    return used
 
 
 def check_used(used: Sequence[int], n_features: int) -> None:

@@ -76,7 +76,7 @@ _LEAST_SHARE = 0.01  # of a class in a leaf, so that its logarithm is finite
 _MOST_SCORE = 30.0
 
 
-NOTE = "± is a 95 % confidence interval (privacy noise only)."
+NOTE = "± is the margin of error of a 95 % confidence interval (privacy noise only)."
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,9 @@ class RandomForest(Gaussian):
         """What a user may choose."""
 
         target: Target
-        kind: Annotated[Kind | None, "independent or boosted trees; by the noise if None"] = None
+        kind: Annotated[
+            Kind | None, "independent or boosted trees; chosen from the noise by default"
+        ] = None
         n_trees: Annotated[Trees | None, "80, 40 boosted, or 20 under much noise if None"] = None
         depth: Annotated[Depth | None, "of a tree; as deep as leaves allow if None"] = None
         columns_per_tree: Annotated[Columns | None, "that it asks; one or two if None"] = None

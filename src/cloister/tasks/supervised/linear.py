@@ -177,7 +177,9 @@ class Linear(Gaussian):
         alpha: Annotated[
             AtLeastZero, "as in scikit-learn's Ridge, for numbers scaled to [-1, 1]"
         ] = 0.0
-        clip: Annotated[Clip | None, "length of rows in the products; by the noise if None"] = None
+        clip: Annotated[
+            Clip | None, "length of rows in the products; chosen from the noise by default"
+        ] = None
         shrinkage: Annotated[bool, "draw coefficients that drown in noise toward 0"] = True
         sandwich: Annotated[
             bool, "let intervals hold residuals of uneven variance, for 15 % of the budget"

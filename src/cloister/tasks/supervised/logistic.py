@@ -181,8 +181,10 @@ class Logistic(Gaussian):
             "as in scikit-learn, for numbers scaled to [-1, 1]; infinity for no penalty",
         ] = 1.0
         class_weight: ClassWeight = None
-        rounds: Annotated[Rounds | None, "noisy sums; 4 to 15 by the noise if None"] = None
-        clip: Annotated[Clip | None, "length of rows; by the noise if None"] = None
+        rounds: Annotated[Rounds | None, "noisy sums; 4 to 15 chosen from the noise by default"] = (
+            None
+        )
+        clip: Annotated[Clip | None, "length of rows; chosen from the noise by default"] = None
         shrinkage: Annotated[bool, "draw coefficients that drown in noise toward 0"] = True
         reference: Reference = None
 

@@ -132,7 +132,8 @@ class NaiveBayes(Gaussian):
             Numbers | Mapping[str, Numbers], "how columns of numbers are modelled, all or by name"
         ] = "binned"
         bins: Annotated[
-            Annotated[int, Range(2, 1024)] | None, "of equal width; by the noise if None"
+            Annotated[int, Range(2, 1024)] | None,
+            "of equal width; chosen from the noise by default",
         ] = None
         most_counts: Annotated[
             Positive | None,
@@ -162,8 +163,11 @@ class NaiveBayes(Gaussian):
         check_classes(self.classes, len(self.categories[self.target]))
         if [j for j, kind in enumerate(self.kinds) if kind == "class"] != [self.target]:
             raise PlanError(f"kinds must be 'class' for the target alone, got {self.kinds!r}.")
-        if any(self.cells[j] < 2 for j in self._tables):
-            raise PlanError(f"cells of a table must be at least 2, got {self.cells!r}.")
+        tables = set(self._tables)
+        if any(n < 2 if j in tables else n for j, n in enumerate(self.cells)):
+            raise PlanError(
+                f"cells must be at least 2 in a table and 0 elsewhere, got {self.cells!r}."
+            )
         if bool(self._counted) != (self.most_counts > 0) or len(self._counted) == 1:
             raise PlanError(
                 "most_counts goes with columns of counts, at least 2 columns, and only with them, "
@@ -584,7 +588,7 @@ class NaiveBayes(Gaussian):
         first = np.argsort(-information[0], kind="stable")[:_SHOWN]
         return [
             Bars(
-                "Information of each column about the class",
+                "What each column says about the class",
                 tuple(columns[j] for j in self._tables),
                 np.array(bits),
                 unit="bits",
