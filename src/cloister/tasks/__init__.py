@@ -119,8 +119,10 @@ def _offered() -> tuple[tuple[str, str], ...]:
 def from_file(place: str) -> type[Task]:
     """Return the task that ``path/to/file.py:ClassName`` names; the file is executed, once."""
     file, _, name = place.rpartition(":")
-    kind = getattr(_executed(Path(file).resolve()), name, None)
-    return check_follows(kind, place)
+    module = _executed(Path(file).resolve())
+    if not hasattr(module, name):
+        raise PlanError(f"task {place!r} is not there: the file has no class {name!r}.")
+    return check_follows(getattr(module, name), place)
 
 
 @cache
