@@ -466,7 +466,7 @@ def test_whole_numbers_as_text_are_one_unit_however_they_are_written(tmp_path: P
     report = check_file(frame, rules)
     # blanks around never made two of one
     assert (report.beyond_max_rows, report.merged_units) == (len(same) - 1, len(same) - 2)
-    assert 'of these because units such as "7", "07" and "7.0" are one' in str(report)
+    assert 'of these, because "7", "07" and "7.0" are the same unit' in str(report)
     text = write(tmp_path / "t.csv", "id,a\n7,0\n7,1\n07,2\nx,3\n")
     report = check_file(text, rules)
     assert (report.used, report.beyond_max_rows, report.merged_units) == (2, 2, 1)
