@@ -182,6 +182,7 @@ class Quantiles(Gaussian):
 
     def _half_widths(self, noise: float, count: float) -> dict[str, Floats]:
         inner, total = running_variance(self.levels)
+        # The count is a mean over trees, whose noises are independent; ranks are of one tree.
         z = INTERVAL_95["gaussian"] * noise
         return {
             "count_half_width": np.array([z * sqrt(total / len(self.used))]),

@@ -292,6 +292,7 @@ class Frame:
 
     def times(self, whole: Whole, factor: Floats) -> Rows:
         """Return rows times real factors as integers; one that is longer than `clip` becomes 0."""
+        # Toward zero: rounding up could make a row longer than `clip`, and such a row becomes 0.
         steps = np.trunc((1 << _FACTOR) * factor)
         numbers = np.trunc(whole.numbers * (steps * (1 << (_ROW - _FACTOR))))
         # the law, in exact integers, after a bound that keeps them exact
