@@ -217,6 +217,7 @@ class Frame:
         A number of records below its noise is taken for the noise.
         """
         values, noise_std = noisy_counts(released)
+        # It divides below: a number near 0 would blow up the noise.
         n = max(float(values[-1]), noise_std, 1.0)
         place = len(self._numbers) * BINS
         bins = values[:place].reshape(-1, BINS)

@@ -663,6 +663,7 @@ class Logistic(Gaussian):
                 step = self._nearer((basis @ (mean[0] - at)).reshape(weights.shape), now)
                 # the curvature changes on the way as that of normal rows does
                 ahead = self._curvature(now, weights + step, outputs, more)
+                # The trapezoid rule: mean of the curvatures at both ends of the step.
                 change = (system + ahead) / 2 @ (basis.T @ step.ravel())
                 after = after + (basis @ change).reshape(after.shape)
                 weights, system = weights + step, ahead
