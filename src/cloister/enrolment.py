@@ -438,6 +438,7 @@ class Authority:
         ]
         uses = [ExtendedKeyUsageOID.CLIENT_AUTH]
         if role == "coordinator":
+            # For nobody else: the certificate of a silo must not do for a coordinator's.
             uses.append(ExtendedKeyUsageOID.SERVER_AUTH)
         ends = min(now + timedelta(days=days), self._certificate.not_valid_after_utc)
         certificate = (

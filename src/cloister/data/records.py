@@ -389,7 +389,6 @@ def _records(
     tally = Tally(table.label, contract.columns)
     for chunk in rules.encode(table.chunks(rows), tally):
         size += chunk.nbytes
-        # Only a file can be read again.
         fits = fits and not (table.is_file and size > memory_limit)
         if fits:
             kept.append(chunk)

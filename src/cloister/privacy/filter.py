@@ -321,7 +321,7 @@ def _gaussian_delta(cap: Budget, split: Split) -> float:
 
 @lru_cache(maxsize=256)
 def _room(cap: Budget, split: Split) -> Cost:
-    # The parts of epsilon, and those of delta, add up to the cap's, by basic composition.
+    # The parts of epsilon, and those of delta, add up to the cap's (docs/proofs/ledger.md).
     gaussian_epsilon, gaussian_delta = (1 - split.pure) * cap.epsilon, _gaussian_delta(cap, split)
     mu = gdp_mu_for(gaussian_epsilon, gaussian_delta) if gaussian_epsilon and gaussian_delta else 0
     return Cost(split.pure * cap.epsilon, mu * mu, split.failure * cap.delta)

@@ -82,6 +82,7 @@ def study_name(text: str) -> str:
     Compatible characters, upper and lower case, and spaces make no difference (Unicode NFKC with
     case folding).
     """
+    # Twice: folding the case of a normal form may give a text that is not in normal form.
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
     name = " ".join(folded.split())
     strange = [c for c in name if unicodedata.category(c)[0] not in "LNM" and c not in _STUDY]
@@ -390,6 +391,7 @@ class Plan:
                 f"max_silos_per_person must be 1 where units are sampled, got {self.group_size}; "
                 "coins of several units cannot be priced as one."
             )
+        # The multiplier is only a number in a plan that anybody may write: every party prices it.
         spent = accounting.epsilon(self.events(), self.budget.delta)
         if spent > self.budget.epsilon * (1 + 1e-9):
             yield (
