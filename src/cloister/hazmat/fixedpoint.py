@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from cloister.errors import DataError, PlanError
 
 MAX_FRAC_BITS = 24  # a coordinate of [-1, 1] then still fits int32 with room
-# Half a MiB of floats at a time: a large table is never there a second time.
+# Half a MiB of floats at a time: a large table is never copied whole as floats.
 _CHUNK_VALUES = 1 << 16
 
 
