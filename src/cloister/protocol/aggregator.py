@@ -271,7 +271,7 @@ class Aggregator:
             )
         if self._noise is None:
             raise LocalProtocolError(f"round {t} has no noise; open it first.")
-        # The sum begins with the noise: no sum without it ever exists here.
+        # Under the group mask the sum begins with its noise: no sum without it ever exists here.
         total = self._noise
         for upload in uploads:
             total = total + upload.elements
