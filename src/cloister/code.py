@@ -82,6 +82,7 @@ def _code(*kinds: type[Task]) -> Code | None:
             return None
         sources |= _sources(kind)
     digest = hashlib.sha256()
+    # By the last part of its path: a file lies in another folder on every machine.
     for name, source in sorted((path.name, _read(path)[0]) for path in sources.values()):
         digest.update(f"{name}\0{len(source)}\0".encode() + source)
     return Code(*_distribution(kinds[0]), digest.hexdigest())

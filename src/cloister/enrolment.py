@@ -100,6 +100,7 @@ def peer_of(der: bytes) -> Peer:
         ) from error
     parties = [found for uri in uris if (found := _PARTY.fullmatch(uri))]
     prints = [found for uri in uris if (found := _FINGERPRINT.fullmatch(uri))]
+    # These two names and no other: with more, a certificate could pass for two parties.
     if (len(parties), len(prints), len(uris)) != (1, 1, 2) or common != [parties[0][2]]:
         raise TransportError("certificate names no party of a federation; ask for enrolment.")
     return Peer(
@@ -437,6 +438,7 @@ class Authority:
         ]
         uses = [ExtendedKeyUsageOID.CLIENT_AUTH]
         if role == "coordinator":
+            # For nobody else: the certificate of a silo must not do for a coordinator's.
             uses.append(ExtendedKeyUsageOID.SERVER_AUTH)
         ends = min(now + timedelta(days=days), self._certificate.not_valid_after_utc)
         certificate = (

@@ -460,12 +460,14 @@ def run_job(
     )
     _check_records(rehearsal, silos)
     if account:
+        # The rest is set aside first: a count that leaves too little for the task would be wasted.
         account.reserve(rehearsal, _content(silos))
     try:
         count = run_plan(count_plan, silos, noise=noise, account=account)
     finally:
         if account:
             account.close(rehearsal)
+    # Noise may bring a count below what the task can be designed for, even below 0.
     counted = max(fewest, round(float(count.results["count"][0])))
     plan = make_plan(task, schema, silos, budget=rest, nominal_n=counted, **options)
     result = run_plan(plan, silos, noise=noise, account=account, on_round=on_round)
@@ -485,6 +487,7 @@ def split_budget(budget: Budget, share: float, mechanism: Mechanism) -> tuple[Bu
             Budget(budget.epsilon * share, budget.delta),
             Budget(budget.epsilon * (1 - share), budget.delta),
         )
+    # Both parts state the whole delta, since the converted total is at one delta, not at a sum.
     mu = gdp_mu_for(budget.epsilon, budget.delta)
 
     def part(of: float) -> Budget:

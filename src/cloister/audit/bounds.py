@@ -96,6 +96,7 @@ def best_at_95(checks: Iterable[Check]) -> list[tuple[Check, float]]:
         by_point.setdefault(check.epsilon, []).append(check)
     found = []
     for _, here in sorted(by_point.items()):
+        # Two bounds for each check, and the best of several is taken: a union bound.
         alpha = 0.05 / (2 * len(here))
         best = max(here, key=lambda check: check.least(alpha))
         found.append((best, max(best.least(alpha), 0.0)))
@@ -111,6 +112,7 @@ def points(event: Event) -> list[tuple[float, float]]:
 
 def most_shown(checks: Iterable[Check]) -> tuple[Check, float]:
     """Return the check whose lower bound at 95 % is most of what is claimed, and that bound."""
+    # A claimed delta may be 0.
     return max(best_at_95(checks), key=lambda best: best[1] / max(best[0].delta, 1e-12))
 
 
@@ -154,6 +156,7 @@ def compare(
         How often the whole comparison may alarm on a true claim.
     """
     runs = len(without)
+    # Points, thresholds, two directions, and two bounds in each: a union bound.
     each = alpha / (len(curve) * len(THRESHOLDS) * 2 * 2)
     checks = []
     for epsilon, delta in curve:
@@ -191,6 +194,7 @@ def guesses_epsilon(correct: int, guesses: int, canaries: int, delta: float, alp
     low, high = 0.0, 30.0
     if guesses_p_value(correct, guesses, canaries, low, delta) >= alpha:
         return 0.0
+    # `low` was refuted itself, so what is returned is never too large.
     for _ in range(50):
         middle = (low + high) / 2
         refuted = guesses_p_value(correct, guesses, canaries, middle, delta) < alpha

@@ -268,6 +268,7 @@ def price(plan: Plan) -> Finding:
     """Check that what the plan says it does costs no more than its budget."""
     budget = plan.budget
     assert budget is not None
+    # A billionth more than the budget is the rounding of the price itself.
     spent = accounting.epsilon(plan.events(), budget.delta)
     return Finding(
         "price",
@@ -303,6 +304,7 @@ def audit_plan(
     best = int(np.argmax([pilot.reach for pilot in pilots]))
     pair = tried[best]
     without, with_it = (scores(plan, pair, world, runs, noise) for world in ("without", "with"))
+    # The bound is on every record, so all that were tried count, not only the pair that is kept.
     excess = max(
         *(found.excess for found in searches),
         *(found.excess for found in (*pilots, without, with_it)),
@@ -403,6 +405,7 @@ def find_canaries(
     rng = public_generator("audit", "coins", new_nonce() if coins is None else coins)
     one = 1 << 16
     table = rng.integers(-one, one + 1, (canaries, n_features))
+    # Half of the canaries lie in corners of the box, where a record weighs most.
     table[::2] = one * rng.choice((-1, 1), (len(table[::2]), n_features))
     canary = table.astype(np.int32)
     there = rng.random(canaries) < 0.5
@@ -431,6 +434,7 @@ def find_canaries(
         (accounting.pure_epsilon(event), 0.0)
     ] * bool(accounting.pure_epsilon(event) < np.inf)
     counts = [ceil(share * canaries) for share in _SHARES]
+    # Several shares and claims are looked at, so p-values are multiplied by their number.
     hits = [int(right[order[:r]].sum()) for r in counts]
     p_value = min(
         guesses_p_value(v, r, canaries, epsilon, delta)

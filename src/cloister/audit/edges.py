@@ -109,6 +109,7 @@ def ties(left: Integers, right: Integers, one: int) -> list[Integers]:
 def _two_unknowns(p: int, q: int, r: int, near: int) -> list[tuple[int, int]]:
     """Return three whole solutions of ``p x + q y = r`` with x near a number."""
     g = gcd(p, q)
+    # There is a whole solution only where the common divisor divides r.
     if g == 0 or r % g:
         return []
     p, q, r = p // g, q // g, r // g

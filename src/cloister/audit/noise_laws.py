@@ -92,6 +92,7 @@ def normal_scores(drawn: Drawn, rng: np.random.Generator | None = None) -> Float
     size = np.abs(elements).astype(np.float64)
     beyond = ratio ** (size + 1) / (1 + ratio)  # P(Z > size)
     own = ratio**size * (1 - ratio) / (1 + ratio)
+    # At 0 and 1 the quantile is infinite.
     above = np.clip(beyond + place * own, 1e-300, 1 - 1e-16)
     away: Floats = -special.ndtri(above)
     return np.where(elements < 0, -away, away)
@@ -127,6 +128,7 @@ def _fits(scores: Floats) -> Iterator[tuple[str, float]]:
     """Yield p-values of the worst column: of its variance, its mean and its distribution."""
     n, columns = scores.shape
     yield "spread", _spread((scores**2).sum(axis=0), n)
+    # Each p-value is multiplied by what it was chosen from: columns, and two sides of a law.
     centre = np.abs(scores.sum(axis=0)).max() / sqrt(n)
     yield "mean", columns * 2 * float(special.ndtr(-centre))
     places = np.sort(special.ndtr(scores), axis=0)
@@ -137,6 +139,7 @@ def _fits(scores: Floats) -> Iterator[tuple[str, float]]:
 
 def _spread(squares: Floats, freedom: int) -> float:
     """Return the p-value of the least and the largest of sums of squares."""
+    # Sums of squares of normal numbers are chi-squared.
     low = special.gammainc(freedom / 2, squares.min() / 2)
     high = special.gammaincc(freedom / 2, squares.max() / 2)
     return float(2 * squares.size * min(low, high))
@@ -145,6 +148,7 @@ def _spread(squares: Floats, freedom: int) -> float:
 def _zeros(drawn: Drawn) -> float:
     """Return the chance of so many elements without any noise."""
     scale = float(drawn.scales.min())
+    # In both laws P(0) is at most the density at 0 of the continuous law.
     most = 1 / (sqrt(2 * pi) * scale) if drawn.law == "gaussian" else 1 / (2 * scale)
     zeros = int((drawn.elements == 0).sum())
     return float(stats.binom.sf(zeros - 1, drawn.elements.size, min(1.0, most)))
@@ -235,6 +239,7 @@ def _pairs(table: Floats, elements: int) -> float:
 def _left(table: Floats) -> float:
     """Return the p-value of the least that is left of a column, all earlier ones known. [B33]_."""
     rows, columns = table.shape
+    # With as many columns as rows, chance explains a column; a quarter of the rows stays free.
     columns = min(columns, rows * 3 // 4)
     if columns < 1:
         return 1.0
@@ -267,6 +272,7 @@ def _lags(sequence: Floats) -> float:
     n = sequence.size
     if n < 16:
         return 1.0
+    # Padded to twice its length, or the sequence would wrap round onto its own beginning.
     spectrum = np.fft.rfft(sequence, 2 * n)
     sums = np.fft.irfft(np.abs(spectrum) ** 2, 2 * n)[1 : n - 8]
     squares = np.cumsum(sequence**2)
@@ -280,6 +286,7 @@ def _drift(sums: Floats, squares: Floats, terms: Floats | Integers | int) -> Flo
     Given its past each term is a normal number of known variance, so for each a
     ``exp(a S - a^2 V / 2)`` has mean 1, where V is the sum of variances. (Ville, Markov.)
     """
+    # Best where V is near its mean and p near exp(-_TAIL). It may not depend on the sums.
     a = np.sqrt(2 * _TAIL / np.asarray(terms, dtype=np.float64))
     found: Floats = 2 * np.exp(np.minimum(0.0, a * a * squares / 2 - a * np.abs(sums)))
     return found
@@ -337,6 +344,8 @@ def _directions(vectors: Floats) -> float:
     if count < 2:
         return 1.0
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    # A vector and its negative have one direction. Parallel ones are near each other in the order
+    # of any coordinate, so not all pairs are compared; but all are counted.
     unit *= np.where(unit[:, :1] < 0, -1, 1)
     unit = unit[np.argsort(unit[:, 0], kind="stable")]
     # 1 - r^2 without cancelling: the squared sine

@@ -269,6 +269,7 @@ def search(plan: Plan, beside: str, noise: NoiseSource) -> Search:
                 excess, tried = max(excess, most), tried + len(hard)
                 if len(hard) and by_row:
                     every, each = np.concatenate([records, hard]), [*added, *on_walls]
+                    # Some records come twice: a task that counts distinct rows would not add up.
                     twice = np.concatenate([every, every[-3:]])
                     whole = plan.task.contribute(t, state, twice)
                     adds_up &= bool((whole == sum(each) + sum(each[-3:])).all())

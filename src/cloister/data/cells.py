@@ -132,6 +132,7 @@ def _exact_codes(texts: Any, categories: Sequence[str]) -> Floats:
     # text tables are read as Latin-1, so that any byte can be read; UTF-8 then looks like this
     known += [name.decode("latin1").encode() for name in known]
     place = pc.index_in(trimmed, value_set=pa.array(known, pa.large_binary()), skip_nulls=True)
+    # Each category is known twice, in two encodings, and both stand for one code.
     return _floats(place) % len(categories)
 
 

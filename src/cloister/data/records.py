@@ -71,6 +71,7 @@ class Records:
         if not 16 <= len(key) <= 64:
             raise PlanError(f"key must have 16 to 64 bytes, got {len(key)}; use new_key().")
         whole = self._whole or self
+        # With the width: the same numbers in rows of another length are other records.
         digest = hashlib.blake2b(
             whole.n_features.to_bytes(8, "little"), key=key, digest_size=32, person=b"records"
         )
@@ -405,6 +406,7 @@ def _records(
         for chunk in rules.encode(table.chunks(rows)):
             found.update(_bytes_of(chunk))
             yield chunk
+        # At the end of a pass is soon enough: its sum has not left yet.
         if found.digest() != expected:
             raise DataError(
                 f"{table.label} changed while it was in use; records are frozen when a job "
@@ -459,4 +461,5 @@ def default_rows(n_columns: int) -> int:
 
 
 def _bytes_of(chunk: Chunk) -> bytes:
+    # In one byte order, so that a fingerprint is the same on every machine.
     return chunk.astype("<i4", copy=False).tobytes()

@@ -228,6 +228,7 @@ def _result(source: SqlQuery, rows: int) -> Iterator[tuple[str, Any]]:
     try:
         url = sa.make_url(source.url)
         sqlite = url.get_backend_name() == "sqlite"
+        # Without user and password, since messages and logs show it.
         public = sa.URL.create(url.get_backend_name(), host=url.host, database=url.database)
         label = f"database {str(public)!r}"
         engine = sa.create_engine(url, poolclass=sa.NullPool, hide_parameters=True)

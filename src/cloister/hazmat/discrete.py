@@ -53,6 +53,7 @@ Words = NDArray[np.uint64]
 Flags = NDArray[np.bool_]
 Lanes = NDArray[np.intp]
 
+# With it no product overflows 64 bits, but for events that never happen; see `_signed`, `_below`.
 MAX_SCALE = 2**40
 _BLOCK = 2**15  # lanes drawn together: 256 KiB per array, which a core's cache still holds
 _LITTLE_ENDIAN = np.dtype("<u8")
@@ -122,6 +123,7 @@ def discrete_gaussian(sigma: int, size: int, rand: ByteSource) -> Integers:
     sigma = _integer("sigma", sigma, 1, MAX_SCALE)
 
     def propose(lanes: int) -> Integers:
+        # Constant coins first: one word each, and refused lanes are spared the dearer draws below.
         run = _geometric(2, lanes, rand)  # e^-(V/2)
         pairs = np.repeat(np.arange(lanes), run * (run - 1) // 2)
         run = run[_all_heads(lanes, pairs, _coin(1, pairs.size, rand))]  # e^-(V(V-1)/2)
@@ -208,6 +210,7 @@ def _coin(inverse: int, lanes: int, rand: ByteSource) -> Flags:
     width, end = _range(total)
     last = np.uint64(total - 1) * width
     words = _read(lanes, rand)
+    # Nearly always no word must be drawn again and no lane goes on: one comparison decides all.
     if not lanes or words.max() < last:
         return words < np.uint64(heads) * width
     words = _below_end(words, end, rand)
@@ -270,6 +273,7 @@ def _below_end(words: Words, end: np.uint64, rand: ByteSource) -> Words:
 @lru_cache(maxsize=1024)
 def _range(bound: int) -> tuple[np.uint64, np.uint64]:
     """Return how many words stand for each value in [0, bound), and how many for all of them."""
+    # 2^64 - 1, not 2^64: then the end itself fits 64 bits, also where bound is a power of two.
     width = (2**64 - 1) // bound
     return np.uint64(width), np.uint64(bound * width)
 

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from cloister.errors import DataError, PlanError
 
 MAX_FRAC_BITS = 24  # a coordinate of [-1, 1] then still fits int32 with room
+# Half a MiB of floats at a time: a large table is never copied whole as floats.
 _CHUNK_VALUES = 1 << 16
 
 
@@ -66,6 +67,7 @@ class Grid:
                 f"{len(self.high)}."
             )
         for column, (low, high) in enumerate(zip(self.low, self.high, strict=True)):
+            # Finite bounds may differ by infinity, or by so little that half of it is 0.
             if not (isfinite(high - low) and (high - low) / 2 > 0):
                 raise PlanError(
                     f"bounds of column {column} must be finite with low < high, "
@@ -126,6 +128,7 @@ class Grid:
                 raise DataError(
                     "records contain missing values; give a schema that says what to do with them."
                 )
+            # Clipped while it is a float: a larger one has no defined int32.
             steps[start : start + rows] = np.rint(np.clip(part, -self.one, self.one))
         return steps
 

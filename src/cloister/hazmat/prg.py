@@ -78,6 +78,7 @@ def derive(key: bytes, usage: Usage, context: bytes) -> bytes:
         raise LocalProtocolError(
             f"key must have {KEY_BYTES} bytes, got {len(key)}; make one with randomness.new_key()."
         )
+    # No salt: the key is uniform already, and all that tells two uses apart is in `info`.
     info = join((usage.value, context))
     return HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=None, info=info).derive(key)
 
@@ -102,6 +103,7 @@ def expand(key: bytes, context: PadContext, size: int, usage: Usage = Usage.MASK
     pad_key = derive(key, usage, context.encode())
     # The key is used for this pad alone, so the all-zero nonce (counter 0) never repeats.
     stream = Cipher(algorithms.ChaCha20(pad_key, bytes(16)), mode=None).encryptor()
+    # Zeros encrypted in place become the key stream; little-endian, so all machines agree on it.
     pad = np.zeros(size, dtype="<u8")
     if size:
         view = pad.view(np.uint8).data

@@ -16,6 +16,7 @@ from functools import lru_cache
 from cloister.errors import LocalProtocolError, RemoteProtocolError
 from cloister.randomness import ByteSource
 
+# A Mersenne prime above 2^512, so that every secret of 64 bytes is below it.
 PRIME = (1 << 521) - 1
 SHARE_BYTES = 66
 _COEFFICIENT_BYTES = 82  # 135 bits more than the prime: the bias of the remainder is below 2^-134
@@ -63,6 +64,7 @@ def _weights(holders: tuple[int, ...]) -> list[int]:
     """Return what each holder's share is multiplied by; the same for every secret they share."""
     result = []
     for x in holders:
+        # Lagrange's interpolation at 0, where the secret lies.
         above, below = 1, 1
         for other in holders:
             if other != x:

@@ -53,9 +53,11 @@ def epsilon(event: Event, delta: float) -> float:
     counts = tuple(mechanism_counts(event).items())
     if not _has(counts, NUMERICAL):
         return gdp_epsilon(_gdp_mu(counts), delta)
+    # Each bound holds by itself, because the mechanisms are fixed beforehand: so does the least.
     bounds = [_pure_epsilon(counts), zcdp_epsilon(_zcdp_rho(counts), delta)]
     if not _has(counts, LaplaceEvent | CoverEvent):  # sampling never costs more than none
         bounds.append(gdp_epsilon(math.sqrt(2 * _zcdp_rho(counts)), delta))
+    # The rough epsilon is the scale of the grid of losses; without a finite one there is no grid.
     if delta > 0 and math.isfinite(_rough_epsilon(counts)):
         bounds.append(float(_pld(counts).get_epsilon_for_delta(delta)))
     return min(bounds)
@@ -67,6 +69,7 @@ def delta(event: Event, epsilon: float) -> float:
     counts = tuple(mechanism_counts(event).items())
     if not _has(counts, NUMERICAL):
         return gdp_delta(_gdp_mu(counts), epsilon)
+    # A pure guarantee never fails; the numerical one, with its cut tails, could say otherwise.
     if epsilon >= _pure_epsilon(counts):
         return 0.0
     if not math.isfinite(_rough_epsilon(counts)):
@@ -130,13 +133,16 @@ def gdp_delta(mu: float, epsilon: float) -> float:
     if mu <= 0:
         return 0.0
     ratio = epsilon / mu
+    # An infinite mu hides nothing; an infinite ratio means that mu is too small to matter.
     if math.isinf(mu) or math.isinf(ratio):
         return 0.0 if math.isinf(ratio) else 1.0
     a, b = mu / 2 - ratio, -mu / 2 - ratio
+    # Phi(x) = erfc(-x / sqrt(2)) / 2, and b < 0 always, so its scaled function never overflows.
     shared = math.exp(-a * a / 2)
     if a < 0:
         difference = shared * (erfcx(-a / math.sqrt(2)) - erfcx(-b / math.sqrt(2)))
     else:
+        # Scaled, the first term would overflow for large a; here it is at least 1 and needs none.
         difference = erfc(-a / math.sqrt(2)) - shared * erfcx(-b / math.sqrt(2))
     return min(1.0, max(0.0, float(difference) / 2))
 
@@ -151,8 +157,10 @@ def gdp_epsilon(mu: float, delta: float) -> float:
         return 0.0
     if delta == 0 or math.isinf(mu):
         return math.inf
+    # At epsilon 0 delta is the total variation distance: delta alone pays for all.
     if gdp_delta(mu, 0.0) <= delta:
         return 0.0
+    # The same mechanism is (mu**2 / 2)-zCDP, and that looser epsilon bounds the search from above.
     return _first_true(
         lambda epsilon: gdp_delta(mu, epsilon) <= delta, 0.0, zcdp_epsilon(mu * mu / 2, delta)
     )
@@ -194,6 +202,7 @@ def zcdp_delta(rho: float, epsilon: float) -> float:
     epsilon = checked_epsilon(epsilon)
     if rho == 0:
         return 0.0
+    # Rho bounds the mean loss, and the tail bound says nothing below the mean.
     if epsilon <= rho:
         return 1.0
     return math.exp(-((epsilon - rho) ** 2) / (4 * rho))
@@ -211,6 +220,7 @@ def cover_delta(pick_epsilon: float, epsilon: float, *, added: bool) -> float:
     ``r = exp(pick_epsilon / 2)``, and comes as near to them as one likes: the time to be covered
     gets a hazard that is at most r times as large. docs/proofs/max_cover.md, theorem 1.
     """
+    # The loss of Exp(1) against Exp(r) at x is (r - 1) x - ln r; it is never below -ln r.
     log_r, a = pick_epsilon / 2, math.expm1(pick_epsilon / 2)
     if added:  # 1 - e^x + e^x D(-x) is the divergence of a pair the other way round
         if epsilon >= log_r:
@@ -219,6 +229,7 @@ def cover_delta(pick_epsilon: float, epsilon: float, *, added: bool) -> float:
         return max(0.0, -math.expm1(epsilon) + math.exp(epsilon) * other)
     if epsilon <= -log_r:
         return -math.expm1(epsilon)
+    # The best event is all beyond x = (epsilon + ln r) / (r - 1), where the loss passes epsilon.
     return -math.expm1(-log_r) * math.exp(-(epsilon + log_r) / a)
 
 
@@ -250,6 +261,7 @@ def attacker_odds(cost: Event | Budget, prior: float = 0.5) -> float:
     Kairouz, Oh and Viswanath, ICML 2015, Theorem 2.1; Balle, Barthe and Gaboardi, NeurIPS 2018.
     """
     prior = checked("prior", prior, Range(above=0, below=1))
+    # Who always gives the likelier answer is right with 1 - rare; only the rest can be gained.
     rare = min(prior, 1 - prior)
     threshold = math.log((1 - rare) / rare)
     if isinstance(cost, Budget):
@@ -263,6 +275,7 @@ def attacker_odds(cost: Event | Budget, prior: float = 0.5) -> float:
 
 
 def _log1p_exp(x: float) -> float:
+    # exp(x) would overflow above 709, and a budget may have any epsilon.
     return x + math.log1p(math.exp(-x))
 
 
@@ -293,6 +306,7 @@ def _zcdp_rho(counts: _Counts) -> float:
 
 def _rough_epsilon(counts: _Counts) -> float:
     """Return an epsilon by closed formulas, at delta = 1e-6 for each cover and for the rest."""
+    # It only sets the scale of a grid: a poor value costs precision or time, never privacy.
     apart = CoverEvent | SampledGaussianEvent
     rest = tuple((event, n) for event, n in counts if not isinstance(event, apart))
     sampled = math.fsum(n * _like_mu(e) ** 2 for e, n in counts if not isinstance(e, CoverEvent))
@@ -315,6 +329,7 @@ def _like_mu(event: Mechanism) -> float:
     For a sampled Gaussian mechanism: Dong, Roth and Su, JRSS-B 2022, Corollary 5.4, roughly.
     """
     mu = _inverse(event)
+    # Above 20 the exponential soon overflows, and sampling saves too little to care.
     if not isinstance(event, SampledGaussianEvent) or mu > 20:
         return mu
     return min(mu, event.rate * math.sqrt(math.expm1(mu * mu)))
@@ -370,9 +385,11 @@ def _width(counts: _Counts) -> float:
         return _PLD_RESOLUTION * rough
     widths = [_SAMPLED_RESOLUTION * rough]
     for event in sampled:
+        # Above 700 expm1 overflows, and ln(rate) is small beside such a loss.
         furthest = _inverse(event) ** 2 / 2 + 10 * _inverse(event)  # a loss ten deviations out
         loss = furthest if furthest > 700 else math.log1p(event.rate * math.expm1(furthest))
         widths.append(loss / _SAMPLED_POINTS)
+    # The widest keeps the points of each law few: any width is safe, a narrow one only slow.
     return max(widths)
 
 
@@ -381,6 +398,7 @@ def _cover_pld(pick_epsilon: float, width: float) -> Any:
     from dp_accounting.pld import pld_pmf
     from dp_accounting.pld import privacy_loss_distribution as pld
 
+    # Losses begin at -ln r, and beyond it delta falls by a factor of e per expm1(pick_epsilon / 2).
     low = math.floor(-pick_epsilon / 2 / width)
     high = math.ceil(_COVER_TAIL * math.expm1(pick_epsilon / 2) / width)
 
@@ -389,11 +407,13 @@ def _cover_pld(pick_epsilon: float, width: float) -> Any:
         deltas = [cover_delta(pick_epsilon, step * width, added=added) for step in grid]
         return pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(width, first, last, deltas)
 
+    # The reversed pair has the negated losses, hence the mirrored grid.
     return pld.PrivacyLossDistribution(loss(-high, -low, True), loss(low, high, False))
 
 
 def _first_true(predicate: Callable[[float], bool], low: float, high: float) -> float:
     """Return the smallest x in (low, high] with ``predicate(x)``, false below and true above."""
+    # It ends at neighbouring floats, and the end that holds is returned: no tolerance is left over.
     while low < (middle := (low + high) / 2) < high:
         low, high = (low, middle) if predicate(middle) else (middle, high)
     return high

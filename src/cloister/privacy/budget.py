@@ -70,6 +70,7 @@ def checked_delta(delta: float) -> float:
 def checked(name: str, value: float, allowed: Range, hint: str = "") -> float:
     """Return a number of any kind as a float, or raise PlanError unless it is in a range."""
     try:
+        # float() would take True for 1 and "2" for 2: most likely a mistake of the caller.
         number = math.nan if isinstance(value, bool | str | bytes) else float(value)
     except (TypeError, ValueError, OverflowError):
         number = math.nan

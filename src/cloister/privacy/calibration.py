@@ -84,16 +84,20 @@ def _sampled(budget: Budget, rate: float, weights: tuple[float, ...]) -> float:
         return priced(rounds, budget.delta) <= budget.epsilon * (1 - _SEARCH_MARGIN)
 
     most = gaussian_noise_multiplier(epsilon, delta)
+    # The heaviest round has the least noise, so it decides how low the search may go.
+    # `most` is never priced: a sampled round costs no more than one that is not.
     least = min(most, _LEAST_MULTIPLIER * math.sqrt(max(weights)))
     # what many equal rounds need in the limit; see `accounting._like_mu`
     part = (gdp_mu_for(epsilon, delta) / rate) ** 2 / len(weights)
     guess = 1 / math.sqrt(len(weights) * math.log1p(part))
     low = high = min(most, max(least, guess))
+    # A price takes long and the guess is near: walk by tenths to a bracket, then halve it.
     while high < most and not enough(high):
         low, high = high, min(most, 1.1 * high)
     while high == low > least and enough(low := max(least, low / 1.1)):
         high = low
     while high > low * (1 + _SEARCH_STEP):
+        # Geometric, because the step is relative; `high` is always enough.
         middle = math.sqrt(low * high)
         low, high = (low, middle) if enough(middle) else (middle, high)
     return high
@@ -197,6 +201,8 @@ def _pick_epsilon(budget: Budget) -> float:
 
 def _last_true(predicate: Callable[[float], bool]) -> float:
     """Return the largest x > 0 with ``predicate(x)``; it is true below some point, false above."""
+    # The order of magnitude is unknown, so doubling and halving find the bracket.
+    # The end that holds is returned.
     low = 1.0
     while not predicate(low):
         low /= 2

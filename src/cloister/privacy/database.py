@@ -21,6 +21,7 @@ import sqlalchemy as sa
 from cloister.errors import LedgerError
 
 BUSY_SECONDS = 30
+# Without recursive triggers INSERT OR REPLACE would delete rows past the triggers on DELETE.
 PRAGMAS = ("synchronous=FULL", "secure_delete=ON", "recursive_triggers=ON")
 _READS = "reads"
 

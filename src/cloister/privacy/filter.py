@@ -178,6 +178,7 @@ class Tariff:
                 return Cost(pure_epsilon=n * pure_epsilon(mechanism))
             case LaplaceEvent():
                 return Cost(mu_squared=n * gdp_cover(pure_epsilon(mechanism)) ** 2)
+        # For Gaussian noise 2 rho = mu**2; a sampled round is charged as one that is not.
         return Cost(mu_squared=n * 2 * zcdp_rho(mechanism))
 
     def to_dict(self) -> dict[str, Any]:
@@ -212,6 +213,7 @@ class Limits:
 
     def share(self, cost: Cost) -> float:
         """Return the largest part that a cost takes of any limit, infinity if there is no room."""
+        # The three limits hold side by side; the fullest decides: no limit lends to another.
         pairs = zip(asdict(cost).values(), asdict(self.room).values(), strict=True)
         return max(_part(value, limit) for value, limit in pairs)
 
@@ -259,8 +261,10 @@ def cheapest(events: Event, filters: Sequence[tuple[Limits, Cost]]) -> Tariff | 
 
 def tariffs(events: Event, filters: Sequence[Limits]) -> list[Tariff]:
     """Return the tariffs that a job can have, first the one that takes the least of any limit."""
+    # One whole price per filter: what suits the lifetime cap may not fit the study's or year's.
     whole = (_whole(events, limits.room) for limits in filters)
     known = [Tariff("apart"), Tariff("covered"), *(tariff for tariff in whole if tariff)]
+    # The sort is stable: at equal shares the tariff named first wins, on every machine.
     return sorted(known, key=lambda tariff: max(f.share(tariff.cost(events)) for f in filters))
 
 
@@ -278,6 +282,7 @@ def gdp_cover(epsilon: float) -> float:
     linear = math.sqrt(math.pi / 2) * epsilon
     if epsilon < 1e-4:  # where the quantile would lose its digits
         return linear
+    # By the lower tail: e**epsilon / (1 + e**epsilon) rounds to 1 for a large epsilon.
     return float(-2 * ndtri(expit(-epsilon)))
 
 
@@ -289,6 +294,8 @@ def _whole(events: Event, room: Cost) -> Tariff | None:
     def price(part: float) -> float:
         return epsilon(events, part * room.failure_delta)
 
+    # More delta lowers the price while the limit grows with the part, so they cross once; `high`
+    # always fits, and the search may stop anywhere.
     low, high = 0.0, 1.0
     if price(high) > room.pure_epsilon * (1 + SLACK):
         return None
@@ -302,6 +309,7 @@ def _whole(events: Event, room: Cost) -> Tariff | None:
 
 
 def _part(value: float, limit: float) -> float:
+    # A job that takes nothing of a limit fits, also where the limit is 0.
     if value == 0:
         return 0.0
     return value / limit if limit and math.isfinite(value) else math.inf
@@ -313,6 +321,7 @@ def _gaussian_delta(cap: Budget, split: Split) -> float:
 
 @lru_cache(maxsize=256)
 def _room(cap: Budget, split: Split) -> Cost:
+    # The parts of epsilon, and those of delta, add up to the cap's (docs/proofs/ledger.md).
     gaussian_epsilon, gaussian_delta = (1 - split.pure) * cap.epsilon, _gaussian_delta(cap, split)
     mu = gdp_mu_for(gaussian_epsilon, gaussian_delta) if gaussian_epsilon and gaussian_delta else 0
     return Cost(split.pure * cap.epsilon, mu * mu, split.failure * cap.delta)

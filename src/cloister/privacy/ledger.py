@@ -103,6 +103,7 @@ class Ledger:
     """
 
     def __init__(self, path: str | os.PathLike[str] | None, *, behind: bool = False) -> None:
+        # Absolute: a later change of the working directory must not lead to another ledger.
         self._path = None if path is None else Path(os.path.abspath(path))
         if self._path is not None and not self._path.exists():
             ledger_file.create(self._path)
@@ -297,6 +298,7 @@ class Ledger:
         with self._transaction() as connection:
             known = self._state.dataset(dataset)
             self._check_newest(connection)
+            # Before clock and caps: a job that is resumed was admitted once and costs nothing more.
             if job in self._state.jobs:
                 _check_resumed(self._state.jobs[job], dataset, study, events, tag)
                 return
@@ -384,6 +386,7 @@ class Ledger:
     def _commit(self, job: str, round: int, event: Event, frame: bytes, request: bytes) -> bytes:
         with self._transaction() as connection:
             known = self._state.job(job)
+            # Before the job is asked whether it is open: what left once may always leave again.
             if round in known.rounds:
                 if known.rounds[round].event != event:
                     raise LedgerError(
@@ -789,6 +792,7 @@ class Ledger:
             for name, job in state.jobs.items():
                 for round, charge in job.rounds.items():
                     frame = stored.pop((name, round), None)
+                    # A closed job may have forgotten its frames; one that is still there must fit.
                     if frame is None and not job.is_open:
                         continue
                     self._check_frame(name, round, frame, charge.frame_tag)
@@ -1160,6 +1164,7 @@ class Ledger:
         return self._tag(canonical(["frame", job, round]), frame).hex()
 
     def _tag(self, label: str, content: bytes) -> bytes:
+        # The label ends with NUL and the digest has one length: no two pairs give the same message.
         message = hashlib.sha256(content).digest()
         return hmac.digest(self._key, f"cloister ledger {label}\0".encode() + message, "sha256")
 

@@ -226,6 +226,7 @@ def build(path: Path, write: Callable[[Path], None]) -> bool:
         os.close(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
         write(fresh)
         try:
+            # A link, unlike a rename, never replaces what is there.
             os.link(fresh, path)
         except FileExistsError:
             return False
@@ -327,6 +328,7 @@ def migrate(path: str | os.PathLike[str]) -> bool:
             for entry in read_entries(connection):
                 state.apply(entry)
             METADATA.create_all(connection)
+            # It forbids just this change, and is made again below.
             connection.exec_driver_sql("DROP TRIGGER IF EXISTS owner_update")
             connection.execute(sa.update(OWNER).values(format=FORMAT))
             there = set(connection.execute(TRIGGER_NAMES).scalars())

@@ -271,6 +271,7 @@ class Aggregator:
             )
         if self._noise is None:
             raise LocalProtocolError(f"round {t} has no noise; open it first.")
+        # Under the group mask the sum begins with its noise: no sum without it ever exists here.
         total = self._noise
         for upload in uploads:
             total = total + upload.elements
@@ -416,6 +417,7 @@ class Aggregator:
                 self._answers[t] = frame
         last = max(self._answers, default=0)
         self._round = BEFORE
+        # The round before the last is finished when the last is opened again.
         for t in range(last - 1):
             self._round = t
             self._finish_round()

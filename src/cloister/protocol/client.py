@@ -201,6 +201,7 @@ class Client:
             case Adopt():
                 return self._promise(frame, encode(self.plan, self._adopt(message)))
             case Invite():
+                # Made anew, keys would have another time and head of the ledger: the first stand.
                 kept = dict(self._journal.recorded(self.plan.run_id)).get(frame)
                 return kept or self._promise(frame, encode(self.plan, self._keys.keys()))
             case Roster():
@@ -317,10 +318,12 @@ class Client:
             for chunk in chain((next(rest, none),), rest):
                 total += self._whole(t, task.contribute(t, state, inside(chunk, task.frac_bits)))
             return total
+        # The rows of a client may lie in several chunks, and its bound is on all of them together.
         table = inside(np.concatenate(list(chunks) or [none]), task.frac_bits)
         if by_client.rate == 1:
             return self._whole(t, task.contribute(t, state, table))
         about = join((self.plan.digest, str(t).encode()))
+        # From the secret of the job: nobody else knows the coins, and a restart tosses the same.
         coins = stream(derive(self._journal.secret(self.plan.run_id), Usage.COINS, about))
         return self._whole(t, by_client.contribute_sampled(t, state, table, coins))
 
@@ -337,6 +340,7 @@ class Client:
         if t not in self._shares_of_noise:
             secret = self._journal.secret(self.plan.run_id)
             about = join((self.plan.digest, str(t).encode()))
+            # Derived, so a restart draws the same: two draws under one pad show their difference.
             source = self._noise or ShareNoise(derive(secret, Usage.NOISE, about))
             self._shares_of_noise[t] = np.concatenate(
                 [
@@ -373,6 +377,7 @@ class Client:
                 f"survivors of round {t} must be members of it in the plan's order and include "
                 f"{self.silo!r}."
             )
+        # Under pairwise masks a smaller sum would also hold less noise than was charged for.
         if len(survivors) < self._quorum:
             raise RemoteProtocolError(
                 f"round {t} has {len(survivors)} survivors, the plan asks for at least "

@@ -148,6 +148,7 @@ class KeyAgreement:
         self._journal.check_statements([one for one in map(self._own_statement, shown) if one])
         self._deal = deal
         parts = join(opened[silo][:KEY_BYTES] for silo in deal.cohort)
+        # Parts are secret and random: that of one honest silo makes the whole key random.
         root = hashlib.sha256(parts).digest()
         group = GroupMask(derive(root, Usage.GROUP_KEY, self.digest))
         if plan.profile != "pairwise":
@@ -200,10 +201,12 @@ class KeyAgreement:
         own = next(keys for keys in roster.keys if keys.sender == self._silo)
         if own.box != kex.public_of(self._derived(Usage.BOX_KEY)):
             raise RemoteProtocolError("roster shows other keys of this silo than it sent.")
+        # Times of the keys, not of now: a restart must come to the same answer.
         self._check_clock(own.time, [keys.time for keys in roster.keys if keys is not own])
 
     def _check_clock(self, own: int, others: Sequence[int]) -> None:
         """Refuse a job if most peers were asked for their keys at quite another time."""
+        # The lower median: a minority of wrong clocks stops nobody; of two peers the nearer counts.
         far = median_low(abs(own - other) for other in others) if others else 0
         if far > CLOCK_SECONDS:
             raise RemoteProtocolError(
@@ -304,9 +307,11 @@ def round_keys(roster: Roster, cohort: tuple[str, ...]) -> RoundKeys:
 
 def holder_numbers(roster: Roster) -> dict[str, int]:
     """Return the place, from 1, at which each silo of the roster holds its shares."""
+    # From 1: at 0 the polynomial of the shares is the secret itself.
     return {keys.sender: place for place, keys in enumerate(roster.keys, start=1)}
 
 
 def cohort_hash(plan: Plan, roster: Roster, cohort: tuple[str, ...]) -> bytes:
     """Return SHA-256 over plan, roster and cohort."""
+    # Without boxes, since every silo is dealt others and all must confirm the same.
     return hashlib.sha256(encode(plan, roster) + encode(plan, Deal(cohort, ()))).digest()

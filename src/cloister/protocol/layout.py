@@ -58,6 +58,7 @@ class Layout:
         for block in (block for frame in self.frames for block in frame):
             yield from _rules_of_block(block)
         weight = sum(block.weight for t in range(self.rounds) for block in self.blocks(t))
+        # Parts of the squared mu, or of epsilon for Laplace noise: both add up to the budget.
         if not 0 < weight <= 1 + 1e-9:
             yield f"weights of all blocks must sum to at most 1, got {weight:.6g}."
 

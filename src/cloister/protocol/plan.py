@@ -82,6 +82,7 @@ def study_name(text: str) -> str:
     Compatible characters, upper and lower case, and spaces make no difference (Unicode NFKC with
     case folding).
     """
+    # Twice: folding the case of a normal form may give a text that is not in normal form.
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
     name = " ".join(folded.split())
     strange = [c for c in name if unicodedata.category(c)[0] not in "LNM" and c not in _STUDY]
@@ -390,6 +391,7 @@ class Plan:
                 f"max_silos_per_person must be 1 where units are sampled, got {self.group_size}; "
                 "coins of several units cannot be priced as one."
             )
+        # The multiplier is only a number in a plan that anybody may write: every party prices it.
         spent = accounting.epsilon(self.events(), self.budget.delta)
         if spent > self.budget.epsilon * (1 + 1e-9):
             yield (
@@ -454,6 +456,7 @@ class Plan:
         """Return the largest absolute value a released word of `block` can honestly take."""
         scale = self.noise_scale(block)
         if self.profile == "pairwise":
+            # With all silos in the sum there is more noise than the least that is promised.
             scale = ceil(sqrt(len(self.silos))) * self.share_scale(block)
         return largest_release(len(self.silos), block.l2_squared, scale)
 
@@ -461,6 +464,7 @@ class Plan:
         """Return how many of the silos that agreed on keys must be in a sum and confirm it."""
         if self.profile != "pairwise":
             return self.min_silos
+        # Survivors open the masks, so there must be as many as that takes.
         return max(self.min_silos, share_threshold(cohort, self.collusion))
 
     @property
@@ -516,6 +520,7 @@ class Plan:
         if self.layout.mechanism == "none":
             return 0
         if self.layout.mechanism == "laplace":
+            # Epsilons add up, so here the weight divides; below, squared mus do, so its root.
             return ceil(self._multiplier * self.group_size * block.l1 / block.weight)
         sensitivity = self.group_size * sqrt(block.l2_squared)
         return lattice_sigma(self._multiplier / sqrt(block.weight), sensitivity)
@@ -527,6 +532,7 @@ class Plan:
         the others alone are as much as :meth:`noise_scale`.
         """
         honest = self.min_silos - self.collusion
+        # The ceiling of scale / sqrt(honest), in integers: a float root could fall below it.
         return isqrt((self.noise_scale(block) ** 2 - 1) // honest) + 1
 
     def noise_std(self, block: Block, survivors: int | None = None) -> float:
@@ -540,6 +546,7 @@ class Plan:
         if self.profile == "pairwise":
             count = len(self.silos) if survivors is None else survivors
             return sqrt(count) * self.share_scale(block)
+        # Laplace noise of scale b has the standard deviation sqrt(2) b.
         factor = sqrt(2) if self.layout.mechanism == "laplace" else 1.0
         return factor * self.noise_scale(block)
 
@@ -553,6 +560,7 @@ class Plan:
             elif self.layout.mechanism == "laplace":
                 events.append(LaplaceEvent(scale / (self.group_size * block.l1)))
             else:
+                # The price is that of the noise that is really drawn, which was rounded up.
                 norm = self.group_size * sqrt(block.l2_squared)
                 multiplier = lattice_noise_multiplier(scale, norm)
                 events.append(

@@ -69,6 +69,7 @@ class Progress:
         """
         t = self.rounds
         released = self._plan.decode(t, to_integers(elements), len(survivors))
+        # From the state on the grid, on which all agree; the finer one only serves to compare.
         self._latest = self._plan.task.update(t, self.state, released)
         self.states.append(self._on_grid(self._latest))
         self.survivors.append(tuple(survivors))

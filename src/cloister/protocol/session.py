@@ -86,6 +86,7 @@ Ask = Callable[[Mapping[str, bytes]], tuple[str, ...]]
 
 def _agree_on_keys(aggregator: Aggregator, ask: Ask) -> tuple[str, ...]:
     """Let the silos agree on keys; return those that are ready."""
+    # A round is over, so an earlier life of the aggregator saw the silos agree.
     if aggregator.first_round > 0:
         return aggregator.members
     if invite := aggregator.invite():

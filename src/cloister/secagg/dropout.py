@@ -68,10 +68,12 @@ class RoundKeys:
         for peer in peers:
             if peer == silo:
                 continue
+            # Both silos must name their pair alike.
             first, second = sorted((silo, peer), key=self.order.index)
             between = join((context.session.encode(), first.encode(), second.encode()))
             public = self.pair[peer][context.round]
             key = kex.agree(private, public, Usage.PAIR_PAD, between)
+            # Without a sender: both must come to the same pad, which cancels in the sum.
             pad = expand(key, context.of(""), size, Usage.PAIR_PAD)
             if place < self.order.index(peer):
                 total += pad

@@ -170,6 +170,7 @@ class PairwiseMask:
         self, t: int, members: Sequence[str], survivors: Sequence[str]
     ) -> Mapping[str, bytes]:
         """Return a share of the seed of each survivor and of the private key of each other."""
+        # Never both of one silo: its seed and its pair key together would lay its vector bare.
         return {silo: self.held[silo][t][0 if silo in survivors else 1] for silo in members}
 
     def unmask(

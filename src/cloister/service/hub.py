@@ -38,10 +38,12 @@ from cloister.transports.http import (
 
 _STOPPED = "the job, or the service, was stopped; nothing more is asked."
 _TICK = 0.1  # seconds between two looks at `stop`
+# A message has four bytes for its number.
 _NUMBERS = 2**32
 _CLOSING = 1.0  # seconds to tell a silo why its stream ends
 _OVERHEAD = 100  # bytes that a waiting message costs besides its own
 _LOOK = 1.0  # seconds between two looks at the certificate of an idle stream
+# Codes of RFC 6455, section 7.4.1; those from 4000 on are free for private use.
 _PROTOCOL_ERROR, _TEXT, _NOT_ENROLLED = 1002, 1003, 1008
 _TOO_BIG, _TROUBLE, _REPLACED = 1009, 1011, 4001
 
@@ -296,6 +298,7 @@ class Hub:
 
     async def _listen(self, silo: str, stream: _Stream) -> None:
         """Take what a silo says until it hangs up."""
+        # In a thread: it may wait on a disk, and the loop serves all other silos.
         await asyncio.to_thread(self._on_connect, silo)
         while (data := await stream.read()) is not None:
             if len(data) > self._max:
@@ -536,4 +539,5 @@ async def _close(websocket: WebSocket, silo: str, errors: list[BaseException | N
         code, reason = _TROUBLE, "the coordinator has a local problem; connect again."
     with suppress(Exception):  # whoever is not there to be told need not be told
         async with asyncio.timeout(_CLOSING):
+            # A closing frame has 123 bytes for its reason (RFC 6455, section 5.5).
             await websocket.close(code, reason.encode()[:120].decode(errors="ignore"))

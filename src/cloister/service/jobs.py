@@ -210,6 +210,7 @@ class Jobs:
             If the plan cannot be run over a network, is not signed by who sends it, or is more than
             the quotas allow.
         """
+        # Before the plan is read: to read many bad ones is what a flood of them would cost.
         self._check_rate(name, fingerprint)
         plan = Plan.from_dict(document)
         raise_first(_rules_of_network(plan))
@@ -303,6 +304,7 @@ class Jobs:
         """Return a job's plan, which never changes; it takes milliseconds to check."""
         if job.id not in self._plans:
             if len(self._plans) >= _READ_PLANS:
+                # All at once: a plan is read again in milliseconds.
                 self._plans.clear()
             self._plans[job.id] = Plan.from_dict(job.plan)
         return self._plans[job.id]
@@ -468,15 +470,18 @@ class Jobs:
                     if stop.is_set():
                         return
                     aside.check()
+                    # Both begin when the next frames are on their way, while silos compute.
                     aside.waiting.append(partial(self._round_done, job, done))
                     aside.waiting.append(aggregator.prepare)
                 aside.finish()
+            # Before the end is told: a job that is done has its sums.
             if plan.publish:
                 self._publish(plan, aggregator)
             self._end(job.id, "done")
         except LedgerError:
             raise
         except (PlanError, ProtocolError, TransportError) as error:
+            # A stop breaks the carrier, too, and is no failure of the job.
             if not stop.is_set():
                 self._end(job.id, "failed", str(error))
         except Exception as error:

@@ -181,6 +181,7 @@ class Agent:
             return [_declined(job, str(error))]
         self._compare_clocks(asked_at)
         known = self._store.get(job)
+        # Of a declined job only the brief of its plan was kept.
         if known is not None and known.plan not in (plan.canonical_json(), _brief(plan)):
             self._audit.write("changed plan refused", job=job, silo=self.name)
             return [_declined(job, "the plan of this job was changed; submit it as a new job.")]
@@ -197,6 +198,7 @@ class Agent:
             reason = f"{_MOST_WAITING} jobs wait for this silo's owner already."
         state, by, text = SiloState.WAITING, "", plan.canonical_json()
         if reason is not None:
+            # Whoever may propose must not fill the disk with plans that are declined.
             if self._store.declined_since(_A_DAY) >= _MOST_DECLINED:
                 return reason
             state, by, text = SiloState.DECLINED, "policy", _brief(plan)
@@ -581,6 +583,7 @@ def _save(result: JobResult, folder: Path) -> None:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     fresh = folder / f".{MODEL}.new"
     result.save(fresh)
+    # On the disk before it gets its name: a loss of power must not leave the name alone.
     with open(fresh, "rb") as written:
         os.fsync(written.fileno())
     fresh.replace(folder / MODEL)

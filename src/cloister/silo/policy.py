@@ -115,6 +115,7 @@ class Policy:
 
     def _study(self, plan: Plan) -> Iterator[str]:
         allowed = self.rules.studies
+        # With free names a cap on a study would bind nobody: the next job is of another study.
         if allowed is None and self.rules.max_epsilon_per_study is not None:
             allowed = ("default",)
         try:

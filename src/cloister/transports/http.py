@@ -31,6 +31,7 @@ VERSION = "cloister.1"  # the WebSocket subprotocol; a change of the wire change
 MAX_MESSAGE_BYTES = 64 * 2**20
 MAX_WORDS = 64 * 2**10  # bytes of a JSON body that a silo sends
 
+# Kind, number, and the 16 bytes of the run id.
 _HEADER = struct.Struct(">BI16s")
 _LONGEST_REASON = 500
 _Answer = TypeVar("_Answer")
@@ -204,6 +205,7 @@ class Stream:
         try:
             return answer.result(timeout)
         except ConnectionClosed as error:
+            # Who closed first said why; the other frame only echoes it.
             first = error.rcvd if error.rcvd_then_sent or error.sent is None else error.sent
             why = _CLOSED.get(first.code, first.reason) if first else ""
         except CancelledError:
@@ -261,6 +263,7 @@ class StreamClient:
             host = None
         if not host or address.scheme != "https":
             raise TransportError(f"coordinator must be https://HOST:PORT, got {self.url!r}.")
+        # What is shown has no password: that stands before the @.
         return host, port, address.netloc.rpartition("@")[2]
 
     def _dial(self, host: str, port: int, where: str) -> socket.socket:
@@ -362,6 +365,7 @@ class StreamClient:
 
 _SAME_VERSION = "install the same version at every party."
 _CLOSED = {1009: "a message was larger than it takes; compare max_message_bytes"}
+# By OpenSSL's numbers, X509_V_ERR_*.
 _VERIFY = {
     9: "its certificate is not valid yet; compare the clocks",
     10: "its certificate has expired; it must be issued anew",

@@ -91,6 +91,7 @@ def _receive(comm: Comm, rank: int) -> bytes:
     from mpi4py import MPI
 
     status = MPI.Status()
+    # Frames have no agreed length. A matched probe holds the message, so no thread takes it first.
     message = comm.Mprobe(source=rank, status=status)
     data = bytearray(status.Get_count(MPI.BYTE))
     message.Recv([data, MPI.BYTE])

@@ -233,6 +233,7 @@ class _LloydLoop(ABC):
             mechanism=self.mechanism,
             origin=origin,
         )
+        # Not in the last round: a centre put elsewhere would be a result that no record was near.
         if self.relocate_empty and t + 1 < self.rounds:
             empty = sizes <= max(1.0, INTERVAL_95["gaussian"] * count_std)
             centres = self._relocate(t, centres, sizes, (high - low) / 2, empty)

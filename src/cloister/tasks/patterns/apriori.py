@@ -303,6 +303,7 @@ class Apriori(Gaussian):
         for first in range(0, len(records), rows):
             baskets = np.ascontiguousarray(records[first : first + rows].T > 0)
             held = np.logical_and.reduce([baskets[items] for items in sets.T])
+            # Floats hold these whole numbers exactly, and their products are much faster.
             load = held.T.astype(np.float64) @ (units[live] ** 2).astype(np.float64)
             loads += _histogram(load, edges)
             heavy = load > bound
@@ -326,6 +327,7 @@ class Apriori(Gaussian):
         rng = public_generator("apriori", self.public_seed)
         weights = rng.integers(1, 1 << 20, self.n_features)
         order = rng.permutation(len(units))
+        # 2**32 over the golden ratio spreads baskets that differ little around the circle.
         where = weights @ baskets.astype(np.int64) * 2_654_435_761 % (1 << 32) % len(units)
         parts = (held * (units**2)[:, None])[order]
         sums = parts.cumsum(axis=0)

@@ -182,6 +182,7 @@ class Quantiles(Gaussian):
 
     def _half_widths(self, noise: float, count: float) -> dict[str, Floats]:
         inner, total = running_variance(self.levels)
+        # The count is a mean over trees, whose noises are independent; ranks are of one tree.
         z = INTERVAL_95["gaussian"] * noise
         return {
             "count_half_width": np.array([z * sqrt(total / len(self.used))]),
@@ -360,6 +361,7 @@ def quantiles_of(
     part = np.array(probabilities)[:, None]
     sums = _running(counts)[:, None, :]
     gap = _rising(sums - part * sums[:, :, -1:])
+    # The gap takes `part` of the total away, which is known from all trees together.
     variance = inner + (np.linspace(0.0, 1.0, n + 1) - part) ** 2 * of_total / trees
     reach = INTERVAL_95["gaussian"] * noise * np.sqrt(variance)
     # the first edge that enough records may lie below, and the last that too few may
@@ -377,6 +379,7 @@ def quantiles_of(
 
 def _sharper(edges: Floats, counts: Floats, noise: float) -> Floats:
     """Return edges that lie close where records were seen."""
+    # Empty cells hold noise too, and cells should not crowd where nothing is.
     seen = np.maximum(counts - _SEEN * noise, 0.0)
     total = seen.sum(axis=1, keepdims=True)
     even = np.where(total > 0, _EVEN, 1.0) * np.diff(edges, axis=1) / 2

@@ -217,6 +217,7 @@ class Frame:
         A number of records below its noise is taken for the noise.
         """
         values, noise_std = noisy_counts(released)
+        # It divides below: a number near 0 would blow up the noise.
         n = max(float(values[-1]), noise_std, 1.0)
         place = len(self._numbers) * BINS
         bins = values[:place].reshape(-1, BINS)
@@ -292,6 +293,7 @@ class Frame:
 
     def times(self, whole: Whole, factor: Floats) -> Rows:
         """Return rows times real factors as integers; one that is longer than `clip` becomes 0."""
+        # Toward zero: rounding up could make a row longer than `clip`, and such a row becomes 0.
         steps = np.trunc((1 << _FACTOR) * factor)
         numbers = np.trunc(whole.numbers * (steps * (1 << (_ROW - _FACTOR))))
         # the law, in exact integers, after a bound that keeps them exact

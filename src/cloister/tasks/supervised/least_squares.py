@@ -68,6 +68,7 @@ def cut_of(counts: Floats, noise_std: float, n: float, price: float) -> tuple[in
     middle = int(np.argmax(reached[: len(counts)] > n / 2))
     padded = np.append(counts, np.zeros(_WINDOW + 1))
     beyond = np.array([padded[k + 1 : k + 1 + _WINDOW].sum() for k in range(len(counts))])
+    # `beyond` sums _WINDOW counts of independent noise.
     error = noise_std * sqrt(_WINDOW)
     last = middle
     while last + 1 < len(counts) and beyond[last + 1] > _SURE * error:
@@ -78,6 +79,7 @@ def cut_of(counts: Floats, noise_std: float, n: float, price: float) -> tuple[in
     places = np.arange(last, min(last + _FARTHEST, len(counts)))
     rows = left * (EDGES[places] / EDGES[last]) ** -power
     rows = np.minimum(rows, np.maximum(beyond[places], 0) + 2 * error)
+    # Of a power law, the mean excess above an edge is the edge over (power - 1).
     influence = _SAME_WAY * rows / (power - 1)
     total = EDGES[places] * np.hypot(price, influence)
     best = int(total.argmin())
@@ -165,6 +167,7 @@ def curvature_of(
     apart = diagonal - products[-1] ** 2 / max(diagonal[-1], noise_std, 1e-300)  # of their mean
     drowned = (alike > 0) & (apart < _DROWNED * sqrt(2) * noise_std)
     off = products[np.triu_indices(len(products), 1)]
+    # The noise adds its variance to the mean square of the entries.
     real = max(float(np.mean(off**2)) - noise_std**2, 0.0) if off.size else 0.0
     kept = real / max(real + noise_std**2, 1e-300)
     matrix = products * kept

@@ -283,6 +283,7 @@ class Logistic(Gaussian):
     def _residual_squared(self, t: int) -> float:
         """Return a bound on a record's squared residuals: all classes are even at the start."""
         if t == _FIRST:
+            # 1/2 squared; or (1 - 1/k)**2 for a record's class and 1/k**2 for each of k - 1 others.
             return 0.25 if self._outputs == 1 else 1 - 1 / self._outputs
         if self._turn and t > self._turn:  # in parts of the cut
             return 1.0
@@ -662,6 +663,7 @@ class Logistic(Gaussian):
                 step = self._nearer((basis @ (mean[0] - at)).reshape(weights.shape), now)
                 # the curvature changes on the way as that of normal rows does
                 ahead = self._curvature(now, weights + step, outputs, more)
+                # The trapezoid rule: mean of the curvatures at both ends of the step.
                 change = (system + ahead) / 2 @ (basis.T @ step.ravel())
                 after = after + (basis @ change).reshape(after.shape)
                 weights, system = weights + step, ahead
@@ -863,6 +865,7 @@ def _points(n: int) -> Floats:
     if n == 1:
         normal = NormalDist()
         return np.array([[normal.inv_cdf((i + 0.5) / _SAMPLES)] for i in range(_SAMPLES)])
+    # Public and fixed: every party must find the same model. Both signs make the mean 0.
     half = public_generator(0, "margins").normal(size=(_SAMPLES, n))
     points = np.concatenate([half, -half])
     return points @ np.linalg.inv(np.linalg.cholesky(points.T @ points / len(points))).T
@@ -877,6 +880,7 @@ def _norm(vectors: Floats) -> Floats:
 
 
 def _exp(value: float) -> float:
+    # A float overflows just above exp(709).
     return float(np.exp(np.clip(value, -700, 700)))
 
 

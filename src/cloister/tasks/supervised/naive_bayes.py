@@ -300,6 +300,7 @@ class NaiveBayes(Gaussian):
         """Return one block: class sizes, then tables, moments and totals, all under one noise."""
         l1, l2_squared = self.class_word, self.class_word**2
         for j in self._tables:
+            # A record adds cells - 1 words to its cell, and takes one from each of the others.
             l1 += 2 * self.words[j] * (self.cells[j] - 1)
             l2_squared += self.words[j] ** 2 * self.cells[j] * (self.cells[j] - 1)
         for j in self._normal:

@@ -75,6 +75,7 @@ def _normal(counts: Floats, ends: Floats, noise_std: float, n: float) -> tuple[f
     Beyond the first and the last bin no more is seen than noise may hide. What lies between is
     taken for the middle of a normal law that has as much beyond.
     """
+    # A sum of m noisy counts has sqrt(m) times the noise of one.
     least = _SURE * noise_std * np.sqrt(np.arange(1, len(counts) + 1))
     below, above = np.cumsum(counts) > least, np.cumsum(counts[::-1]) > least
     first, last = sorted([int(below.argmax()), len(counts) - 1 - int(above.argmax())])
@@ -82,6 +83,7 @@ def _normal(counts: Floats, ends: Floats, noise_std: float, n: float) -> tuple[f
     middles = ends[first : last + 1] + step / 2
     weights = np.maximum(counts[first : last + 1], 1e-9)
     centre = float(np.average(middles, weights=weights))
+    # Within a bin values are taken to be even, which adds step**2 / 12.
     variance = float(np.average((middles - centre) ** 2, weights=weights)) + step**2 / 12
     outside = max(first, len(counts) - 1 - last)
     hidden = float(np.clip(least[outside] / n, 1e-9, _MOST_HIDDEN))

@@ -58,6 +58,7 @@ def cut_of_sizes(
     parts = reached[:, :-1] - reached[:, 1:]
     parts[:, -1] += reached[:, -1]
     most = max(float(beyond[first]), 1.0)
+    # Of a noisy count: the privacy noise, and the chance that brought its records there.
     variance = noise_std**2 + most * parts + 1e-9
     tail = counts[first + 1 : end + 1]
     exceed = (parts * tail / variance).sum(axis=1) / (parts**2 / variance).sum(axis=1)
@@ -68,6 +69,7 @@ def cut_of_sizes(
     # of all that is beyond an edge, what is above it
     excess = exceed[:, None] * reached * left * scale / (1 - shape)
     influence = np.sqrt(likely @ excess**2 + _hidden(edges, noise_std) ** 2) / edges
+    # No size is above the last edge: a cut there loses nothing.
     influence[-1] = 0.0
     total = edges * np.hypot(price, 1.5 * influence)
     total[: max(least - first, 0)] = np.inf
