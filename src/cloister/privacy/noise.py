@@ -40,7 +40,7 @@ class DiscreteNoise:
 
     Notes
     -----
-    Discrete Gaussian with standard deviation at least `scale` on the integer lattice satisfies
+    Discrete Gaussian with parameter sigma at least `scale` on the integer lattice satisfies
     the same zCDP bound as the continuous one. [CKS20]_ Theorem 4.
 
     References
