@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
@@ -66,23 +66,16 @@ class _Preparing(TransformerMixin, PrivateEstimator):
         return np.array([column.name for column in self._fitted.output], dtype=object)
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
-class _Scaling(_Preparing):
-    """Transform columns of numbers one by one."""
-
-    def inverse_transform(self, X: Any) -> Floats:
-        """Return data units for columns that were scaled; other columns stay as they are."""
-        values = np.array(X, dtype=np.float64)
-        used = list(cast(Scaled, self._fitted).used)
-        values[:, used] = self._unscaled(values[:, used])
-        return values
-
-    def _unscaled(self, values: Floats) -> Floats:
-        raise NotImplementedError
+def _unscaled(model: _Preparing, X: Any, undo: Callable[[Floats], Floats]) -> Floats:
+    """Return data units for the columns that were scaled; other columns stay as they are."""
+    values = np.array(X, dtype=np.float64)
+    used = list(cast(Scaled, model._fitted).used)
+    values[:, used] = undo(values[:, used])
+    return values
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class DPBounds(_Scaling):
+class DPBounds(_Preparing):
     """Clip columns to two private quantiles and stretch them to ``[-1, 1]``.
 
     The public bounds may be wide, but never come from the records.
@@ -124,12 +117,14 @@ class DPBounds(_Scaling):
         ends = np.stack([results["low"], results["high"]], axis=2)
         self.low_interval_, self.high_interval_ = ends[:, 0], ends[:, 1]
 
-    def _unscaled(self, values: Floats) -> Floats:
-        return self.low_ + (values + 1) / 2 * (self.high_ - self.low_)
+    def inverse_transform(self, X: Any) -> Floats:
+        """Return data units for columns that were scaled; other columns stay as they are."""
+        span = self.high_ - self.low_
+        return _unscaled(self, X, lambda values: self.low_ + (values + 1) / 2 * span)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class DPStandardScaler(_Scaling):
+class DPStandardScaler(_Preparing):
     """Express columns in private standard deviations from a private mean.
 
     Parameters
@@ -171,8 +166,9 @@ class DPStandardScaler(_Scaling):
         self.scale_interval_ = _ends(results, "deviation", ("_low", "_high"))
         self.mean_population_interval_ = _ends(results, "mean", ENDS)
 
-    def _unscaled(self, values: Floats) -> Floats:
-        return values * self.scale_ + self.mean_
+    def inverse_transform(self, X: Any) -> Floats:
+        """Return data units for columns that were scaled; other columns stay as they are."""
+        return _unscaled(self, X, lambda values: values * self.scale_ + self.mean_)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
