@@ -36,7 +36,9 @@ LAYERS = [
     {"data", "code"},
     {"jobs", "enrolment"},
     {"stability"},
+    {"mpc"},
     {"estimators"},
+    {"inference"},
     {"report", "settings"},
     {"service"},
     {"silo"},  # keeps an audit file like the service's
@@ -64,6 +66,7 @@ ONLY = {
     "task": {"declared", "display", "errors", "privacy.budget", "hazmat.fixedpoint", "moved"},
     "transports": {"errors", "protocol", "transports"},
     "secagg": {"errors", "hazmat", "secagg"},
+    "mpc": {"errors", "hazmat", "mpc", "privacy", "randomness"},  # a wing beside the noisy sums
     "moved": set(),  # what it names is imported when it is asked for
 }
 
