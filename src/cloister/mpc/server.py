@@ -14,7 +14,8 @@ from cloister.hazmat.ring import WORD_BYTES, Words, from_bytes, to_bytes
 from cloister.mpc.dealer import Supply
 from cloister.mpc.links import Link
 from cloister.mpc.material import Material, Sharing
-from cloister.mpc.shares import FRAC_BITS, encode
+from cloister.mpc.shares import FRAC_BITS, encode, expand_share
+from cloister.randomness import new_key
 
 Watch = Callable[[NDArray[np.unsignedinteger]], None]
 
@@ -105,6 +106,17 @@ class Server:
         self.cost.bytes_sent += len(message)
         ends = np.cumsum([WORD_BYTES, *(len(body) for body in bodies)]).tolist()
         return [answer[start:end] for start, end in pairwise(ends)]
+
+    def refresh(self, share: Words) -> Words:
+        """Return a fresh share of the same value, in one round.
+
+        What leaves the servers is refreshed first: its two shares then say nothing but their sum,
+        whatever the receiver knows of the shares it was computed from.
+        """
+        own = new_key()
+        other = self.swap([own])[0]
+        mine, theirs = (expand_share(key, share.shape) for key in (own, other))
+        return share + mine - theirs
 
     def see(self, words: NDArray[np.unsignedinteger]) -> None:
         """Show what arrived to whoever watches."""

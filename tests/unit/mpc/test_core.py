@@ -221,6 +221,15 @@ def test_a_share_alone_is_uniform() -> None:
     assert split(rest)[0] != split(rest)[0]
 
 
+def test_refreshed_shares_are_new_and_hide_the_same_value() -> None:
+    """Both new shares equal the old ones in one word with probability 2^-63."""
+    secret = as_words([1, 2, 3])
+    (old, new), _ = run_here(lambda s, x: (x, s.refresh(x)), secret)
+    assert (combine(old[1], new[1]) == secret).all()
+    assert not (old[0] == old[1]).any()
+    assert not (new[0] == new[1]).any()
+
+
 # Bad input and bad parties ----------------------------------------------------------------------
 
 
