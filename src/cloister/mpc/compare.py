@@ -48,17 +48,18 @@ def relu(server: Server, x: Words) -> Words:
 
 
 def select(server: Server, bit: Words, x: Words, y: Words) -> Words:
-    """Return shares of x where `bit` is 0, else y (semi-honest; the dealer with either server sees all).
+    """Return shares of x or y by a bit (semi-honest; the dealer with either server sees all).
 
-    One round; `bit` is an integer, 0 or 1, and broadcasts.
+    x where `bit` is 0, y where it is 1. One round; `bit` is an integer, 0 or 1, and broadcasts.
     """
     return x + multiply(server, bit, y - x)
 
 
 def to_words(server: Server, bits: Words) -> Words:
-    """Return shares modulo 2^64 of XOR-shared bits (semi-honest; the dealer with either server sees all).
+    """Return shares of bits as words (semi-honest; the dealer with either server sees all).
 
-    One bit a word.     With a random bit b dealt in both forms and e = bit ^ b opened, bit = e + b - 2eb.
+    They come shared by XOR, one a word, and go shared modulo 2^64.
+    With a random bit b dealt in both forms and e = bit ^ b opened, bit = e + b - 2eb.
     One round, one bit each way a word.
     """
     (b,), derived = server.take(BitAsWord(bits.shape))

@@ -1,8 +1,8 @@
 """Products, truncation and polynomials on shares.
 
 Both servers call every function here. Semi-honest: the dealer together with either server sees
-everything that goes in, and a wrong value is not detected. Shapes and options are public. Words have 16 fraction bits unless a
-function says otherwise.
+everything that goes in, and a wrong value is not detected. Shapes and options are public. Words
+have 16 fraction bits unless a function says otherwise.
 
 References
 ----------
@@ -57,7 +57,8 @@ def matmul(server: Server, x: Words, y: Words) -> Words:
 def convolve(server: Server, x: Words, kernel: Words, stride: int = 1, padding: int = 0) -> Words:
     """Return shares of a convolution (semi-honest; the dealer with either server sees all).
 
-    Images (n, c, h, w) are correlated with kernels (out, c, kh, kw), untruncated. The opened words are those of images and kernels, not those of the windows.
+    Images (n, c, h, w) are correlated with kernels (out, c, kh, kw), untruncated. The opened words
+    are those of images and kernels, not those of the windows.
     """
     kind = Product("convolve", x.shape, kernel.shape, (stride, padding))
     return product(server, kind, x, kernel)
@@ -98,12 +99,15 @@ def truncate(server: Server, x: Words, bits: int = FRAC_BITS) -> Words:
 
 
 def times(server: Server, x: Words, y: Words) -> Words:
-    """Return shares of x * y in fixed point (semi-honest; the dealer with either server sees all)."""
+    """Return shares of x * y, fixed point (semi-honest; the dealer with either server sees all).
+
+    Element by element, truncated; two rounds.
+    """
     return truncate(server, multiply(server, x, y))
 
 
 def scale(server: Server, x: Words, factor: ArrayLike) -> Words:
-    """Return shares of x times public factors (semi-honest; the dealer with either server sees all).
+    """Return shares of x times constants (semi-honest; the dealer with either server sees all).
 
     Real factors, broadcast; no product is needed: one round.
     """
@@ -113,9 +117,10 @@ def scale(server: Server, x: Words, factor: ArrayLike) -> Words:
 def polynomial(server: Server, x: Words, coefficients: Sequence[float]) -> Words:
     """Return shares of a polynomial of x (semi-honest; the dealer with either server sees all).
 
-    Its coefficients are public, the constant first. Powers are built by doubling: degree n takes about 2 log2(n) rounds. Every power of x, and
-    every coefficient times its power, must stay below 2^29 in size; coefficients are rounded to
-    16 fraction bits, so bring x into [-1, 1] where the high ones are small.
+    Its coefficients are public, the constant first. Powers are built by doubling: degree n takes
+    about 2 log2(n) rounds. Every power of x, and every coefficient times its power, must stay
+    below 2^29 in size; coefficients are rounded to 16 fraction bits, so bring x into [-1, 1]
+    where the high ones are small.
     """
     powers = [x]
     while len(powers) < len(coefficients) - 1:
