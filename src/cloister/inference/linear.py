@@ -18,6 +18,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -284,6 +285,18 @@ class LinearScorer:
             if isinstance(error, PlanError | DataError):
                 raise DataError(f"model is not usable: {error}") from None
             raise DataError("model must have numbers as weights and bias.") from None
+
+
+def read_scorer(file: Path) -> LinearScorer:
+    """Read a file that holds :meth:`LinearScorer.document` as JSON, or raise a DataError."""
+    try:
+        document = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        raise DataError(
+            f"model {str(file)!r} must be the JSON document of a LinearScorer; write it with "
+            "json.dump(scorer.document(), file)."
+        ) from None
+    return LinearScorer.from_document(document)
 
 
 def classes_of(found: Any) -> tuple[str | int | float | bool, ...]:
