@@ -4,6 +4,7 @@ import copy
 import json
 import os
 import pickle
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,6 @@ pytest.importorskip("tenseal")
 
 from cloister.errors import BudgetExceeded, CloisterError, DataError, PlanError
 from cloister.errors import RemoteProtocolError as Refused
-from cloister.inference import ckks
 from cloister.inference.ckks import FLOOD, Parameters, Tenseal, gaussian, read
 from cloister.inference.encrypted import (
     NOTICE,
@@ -72,7 +72,7 @@ def test_one_server_answers_a_full_batch_of_values(limit: QueryLimit) -> None:
     assert np.abs(found - scorer.predict(rows)).max() < 1e-5  # 7 deviations: below 1e-8
 
 
-# What the owner of the key learns of the weights ---------------------------------------------------
+# What the owner of the key learns of the weights --------------------------------------------------
 
 
 class Bare(Tenseal):
@@ -101,7 +101,7 @@ class Unflooded(Tenseal):
 
 
 def answered(scheme: Tenseal) -> tuple[list[Any], int, Any]:
-    """Return three columns of zeros and one score of them, as loaded; a modulus; the owner's key."""
+    """Return three columns of zeros and one score of them; a modulus; the owner's key."""
     columns = scheme.encrypt(KEYS.secret, np.zeros((3, 1)))
     public = scheme.read_public(read_public_key(KEYS.public)[2])
     (score,) = scheme.weigh(public, columns, WEIGHTS[:1], np.zeros(1), 1)
@@ -113,7 +113,7 @@ def answered(scheme: Tenseal) -> tuple[list[Any], int, Any]:
 
 
 def solved(scheme: Tenseal) -> list[int]:
-    """Return the weights, times 2^32, that solve one answer's equations, decrypted to the last bit."""
+    """Return the weights, times 2^32, that solve one answer's equations to the last bit."""
     loaded, modulus, key = answered(scheme)
     parts = []
     for ciphertext in loaded:
@@ -192,7 +192,7 @@ def test_noise_is_gaussian() -> None:
     assert (np.abs(drawn) > 1.96).mean() == pytest.approx(0.05, abs=0.004)  # 8 deviations
 
 
-# What the server learns -----------------------------------------------------------------------------
+# What the server learns ---------------------------------------------------------------------------
 
 
 def test_the_number_of_rows_does_not_travel(client: ScoringClient) -> None:
@@ -224,7 +224,7 @@ def test_bad_features_are_refused_before_anything_is_encrypted(server: ScoringSe
             client.encrypt_features(bad)
 
 
-# Keys ---------------------------------------------------------------------------------------------------
+# Keys ---------------------------------------------------------------------------------------------
 
 
 def test_the_secret_key_is_nowhere_but_in_its_file(tmp_path: Path) -> None:
@@ -277,7 +277,7 @@ def test_the_expiry_of_a_key_cannot_be_moved(server: ScoringServer) -> None:
             ClientKeys.new(days=days)  # type: ignore[arg-type]
 
 
-# Limits and refusals ------------------------------------------------------------------------------------
+# Limits and refusals ------------------------------------------------------------------------------
 
 
 def test_what_is_not_hidden_must_be_said(limit: QueryLimit, client: ScoringClient) -> None:
@@ -409,18 +409,16 @@ def test_hostile_bytes_raise_our_errors_only(server: ScoringServer, client: Scor
             lied = good[: start + 8] + size.to_bytes(8, "little") + good[start + 16 :]
             changed.append(lied)
         for bad in (*fixed, *changed):
-            try:
+            with suppress(CloisterError):  # a changed ciphertext may still be one
                 ask(bad)
-            except CloisterError as error:
-                assert len(str(error)) < 400
-    assert np.isfinite(ckks.gaussian(3)).all()  # the process lives
+    client.decrypt_prediction(server.predict("bank", client.encrypt_features(X)))
 
 
 @pytest.mark.parametrize(
     "change",
     [
         {"format": "x"},
-        {"parameters": {}},
+        {"scheme": 3},
         {"rows": 4097},
         {"link": "none"},
         {"notice": "all is hidden"},
