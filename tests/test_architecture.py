@@ -37,6 +37,7 @@ LAYERS = [
     {"jobs", "enrolment"},
     {"stability"},
     {"estimators"},
+    {"inference"},
     {"report", "settings"},
     {"service"},
     {"silo"},  # keeps an audit file like the service's
@@ -105,9 +106,11 @@ LIBRARIES = {
     "matplotlib": {"report", "audit"},
     "jinja2": {"html"},
     "torch": {"estimators.federated_learning"},
+    "onnx": {"inference.imports"},
 }
 LAZY = {
     "torch",
+    "onnx",
     "mpi4py",
     "dp_accounting",
     "jinja2",

@@ -1,0 +1,1 @@
+"""Scoring without showing the row: models as frozen values, and their private evaluation."""
