@@ -43,6 +43,9 @@ USAGES = {
     "BOX": b"cloister/1/sealed-box",
     "PAIR_PAD": b"cloister/1/pair-pad",
     "SELF_PAD": b"cloister/1/self-pad",
+    "SHARE": b"cloister/1/share",
+    "MATERIAL": b"cloister/1/material",
+    "LINK": b"cloister/1/link",
     "GROUP_KEY": b"cloister/1/group-key",
 }
 

@@ -48,6 +48,11 @@ class Usage(Enum):
     BOX = b"cloister/1/sealed-box"
     PAIR_PAD = b"cloister/1/pair-pad"
     SELF_PAD = b"cloister/1/self-pad"
+    # under a key that an owner or a dealer gave to one compute server
+    SHARE = b"cloister/1/share"
+    MATERIAL = b"cloister/1/material"
+    # under a key that two ends of a link agreed on
+    LINK = b"cloister/1/link"
     # under the parts of all silos together
     GROUP_KEY = b"cloister/1/group-key"
 

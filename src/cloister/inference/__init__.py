@@ -1,1 +1,1 @@
-"""Scoring without showing the row: models as frozen values, and their private evaluation."""
+"""Using a model without showing the row: encrypted scoring, networks on shares, votes."""

@@ -1,0 +1,59 @@
+"""All three parties in one process: for tests, notebooks and a first look; it hides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from cloister.hazmat.ring import Words
+from cloister.mpc.dealer import Dealer, Supply
+from cloister.mpc.links import local_links
+from cloister.mpc.server import Server, Watch
+from cloister.mpc.shares import expand_share, split
+
+_Result = TypeVar("_Result")
+
+
+def run_here(
+    program: Callable[..., _Result],
+    *secrets: Words,
+    timeout: float = 60.0,
+    watch: Sequence[Watch | None] = (None, None),
+) -> tuple[tuple[_Result, _Result], tuple[Server, Server]]:
+    """Run `program(server, *shares)` at two servers in threads, with a dealer in a third.
+
+    Parameters
+    ----------
+    secrets : ndarray of uint64
+        Split here, one share for each server.
+    watch : sequence of callables
+        What each server sees; see :class:`Server`.
+
+    Returns
+    -------
+    results : pair
+        What the program returned at each server.
+    servers : pair of Server
+        For their costs.
+    """
+    splits = [split(secret) for secret in secrets]
+    shares = (
+        [expand_share(key, rest.shape) for key, rest in splits],
+        [rest for _, rest in splits],
+    )
+    peers = local_links(timeout)
+    to_dealer, to_servers = zip(*(local_links(timeout) for _ in range(2)), strict=True)
+
+    def serve(index: int) -> tuple[_Result, Server]:
+        server = Server(index, peers[index], Supply(index, to_dealer[index]), watch[index])
+        try:
+            return program(server, *shares[index]), server
+        finally:
+            server.supply.close()
+
+    with ThreadPoolExecutor(3) as pool:
+        dealing = pool.submit(Dealer(to_servers).serve)
+        (first, one), (second, two) = pool.map(serve, (0, 1))
+        dealing.result()
+    return (first, second), (one, two)

@@ -1,0 +1,120 @@
+"""Products, truncation and polynomials on shares.
+
+Every function here is one that both servers call; the dealer together with either server sees
+everything that goes in. Shapes and options are public. Words have 16 fraction bits unless a
+function says otherwise.
+
+References
+----------
+D. Beaver, "Efficient multiparty protocols using circuit randomization", 1991, section 3.
+A. Dalskov, D. Escudero, M. Keller, "Secure evaluation of quantized neural networks", 2020,
+section 4.2 (truncation with a dealt mask).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from cloister.hazmat.ring import Words
+from cloister.mpc.material import VALUE_BITS, Product, Square, Truncation
+from cloister.mpc.server import Server
+from cloister.mpc.shares import FRAC_BITS, encode
+
+
+def product(server: Server, kind: Product, x: Words, y: Words) -> Words:
+    """Return shares of f(x, y) for a bilinear f; exact modulo 2^64, fraction bits add up.
+
+    f(x, y) = c + f(e, b) + f(a, d) + f(e, d) with e = x - a and d = y - b opened, where a and b
+    are fresh and uniform. One round; 8 bytes each way for every word of x and of y.
+    The dealer with either server sees everything.
+    """
+    (a, b), derived = server.take(kind)
+    e, d = server.open(x - a, y - b)
+    # Server 0 takes f(e, d) in with f(e, b): one product less.
+    cross = kind.apply(e, b + d if server.index == 0 else b) + kind.apply(a, d)
+    return derived()[0] + cross
+
+
+def multiply(server: Server, x: Words, y: Words) -> Words:
+    """Return shares of x * y, element by element (broadcast), untruncated."""
+    return product(server, Product("multiply", x.shape, y.shape), x, y)
+
+
+def matmul(server: Server, x: Words, y: Words) -> Words:
+    """Return shares of the matrix product of x (..., n, m) and y (m, k), untruncated."""
+    return product(server, Product("matmul", x.shape, y.shape), x, y)
+
+
+def convolve(server: Server, x: Words, kernel: Words, stride: int = 1, padding: int = 0) -> Words:
+    """Return shares of images (n, c, h, w) correlated with kernels (out, c, kh, kw), untruncated.
+
+    The opened words are those of images and kernels, not those of the windows.
+    """
+    kind = Product("convolve", x.shape, kernel.shape, (stride, padding))
+    return product(server, kind, x, kernel)
+
+
+def square(server: Server, x: Words) -> Words:
+    """Return shares of x^2, untruncated: x^2 = a^2 + 2ea + e^2 with e = x - a opened.
+
+    One round, 8 bytes each way a word. The dealer with either server sees everything.
+    """
+    (a,), derived = server.take(Square(x.shape))
+    (e,) = server.open(x - a)
+    cross = np.uint64(2) * e * a
+    return derived()[0] + cross + (e * e if server.index == 0 else np.uint64(0))
+
+
+def truncate(server: Server, x: Words, bits: int = FRAC_BITS) -> Words:
+    """Return shares of x / 2^bits, rounded up or down: unbiased, less than one unit off, always.
+
+    With r dealt and c = x + 2^62 + r opened, which is uniform, the quotient is
+    (c >> bits) - (r >> bits) - 2^(62 - bits), plus 2^(64 - bits) where c wrapped around: just
+    where r has its top bit and c has not. That needs |x| < 2^62, which head-room proves when a
+    program is planned. Shifting shares without a dealer fails with probability |x| / 2^64 a word.
+
+    One round, 8 bytes each way a word. The dealer with either server sees everything.
+    """
+    (r,), derived = server.take(Truncation(x.shape, bits))
+    lift = np.uint64(1 << VALUE_BITS if server.index == 0 else 0)
+    (c,) = server.open(x + lift + r)
+    shifted, top = derived()
+    wrapped = top * (np.uint64(1) - (c >> np.uint64(63))) * np.uint64(1 << (64 - bits))
+    result = wrapped - shifted
+    if server.index == 0:
+        result = result + (c >> np.uint64(bits)) - np.uint64(1 << (VALUE_BITS - bits))
+    return result
+
+
+def times(server: Server, x: Words, y: Words) -> Words:
+    """Return shares of x * y in fixed point, element by element."""
+    return truncate(server, multiply(server, x, y))
+
+
+def scale(server: Server, x: Words, factor: ArrayLike) -> Words:
+    """Return shares of x times public real factors (broadcast): no product is needed, one round."""
+    return truncate(server, x * encode(factor))
+
+
+def polynomial(server: Server, x: Words, coefficients: Sequence[float]) -> Words:
+    """Return shares of a polynomial with public coefficients, the constant first.
+
+    Powers are built by doubling: degree n takes about 2 log2(n) rounds. Every power of x, and
+    every coefficient times its power, must stay below 2^29 in size; coefficients are rounded to
+    16 fraction bits, so bring x into [-1, 1] where the high ones are small.
+    The dealer with either server sees everything.
+    """
+    powers = [x]
+    while len(powers) < len(coefficients) - 1:
+        # All powers up to 2k come from those up to k, in the two rounds of one product.
+        room = len(coefficients) - 1 - len(powers)
+        low = np.stack(powers[:room])
+        powers += list(times(server, low, powers[-1][np.newaxis]))
+    total = x * np.uint64(0)
+    for power, coefficient in zip(powers, coefficients[1:], strict=True):
+        total = total + power * encode(coefficient)
+    # One truncation for the whole sum.
+    return truncate(server, total) + server.constant(coefficients[0])
