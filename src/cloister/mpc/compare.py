@@ -1,7 +1,7 @@
 """The sign of a value on shares, and what follows from it: ReLU, selection, the largest of many.
 
-Every function here is one that both servers call; the dealer together with either server sees
-everything that goes in.
+Both servers call every function here. Semi-honest: the dealer together with either server sees
+everything that goes in, and a wrong value is not detected.
 
 References
 ----------
@@ -25,32 +25,40 @@ _Array = NDArray[np.unsignedinteger]
 
 
 def negative(server: Server, x: Words) -> Words:
-    """Return shares of 1 where x < 0, else 0: integers, without fraction bits; exact.
+    """Return shares of 1 where x < 0, else 0 (semi-honest; the dealer with either server sees all).
+
+    Integers, without fraction bits; exact for every word.
 
     With r dealt bit by bit and c = x + r opened, the top bit of x is that of c, plus that of r,
     plus whether the low 63 bits of c are below those of r (the borrow of c - r). The borrow is a
     tree: at each bit c "generates" one where c has 0 and r has 1, and "propagates" one where they
     are equal; a pair of neighbours does what its higher bit does, or passes on what the lower does.
 
-    Eight rounds; about 46 bytes each way a word. Every opened bit is masked by a fresh one.
-    The dealer with either server sees everything.
+    Eight rounds; about 38 bytes each way a word. Every opened bit is masked by a fresh one.
     """
     return to_words(server, _sign_bits(server, x))
 
 
 def relu(server: Server, x: Words) -> Words:
-    """Return shares of max(x, 0), exact; nine rounds, about 62 bytes each way a word."""
+    """Return shares of max(x, 0) (semi-honest; the dealer with either server sees all).
+
+    Exact; nine rounds, about 54 bytes each way a word.
+    """
     return multiply(server, x, server.constant(np.ones(x.shape), 0) - negative(server, x))
 
 
 def select(server: Server, bit: Words, x: Words, y: Words) -> Words:
-    """Return shares of x where `bit` is 0 and y where it is 1; one round; `bit` broadcasts."""
+    """Return shares of x or y by a bit (semi-honest; the dealer with either server sees all).
+
+    x where `bit` is 0, y where it is 1. One round; `bit` is an integer, 0 or 1, and broadcasts.
+    """
     return x + multiply(server, bit, y - x)
 
 
 def to_words(server: Server, bits: Words) -> Words:
-    """Return shares modulo 2^64 of bits that are shared by XOR, one a word.
+    """Return shares of bits as words (semi-honest; the dealer with either server sees all).
 
+    They come shared by XOR, one a word, and go shared modulo 2^64.
     With a random bit b dealt in both forms and e = bit ^ b opened, bit = e + b - 2eb.
     One round, one bit each way a word.
     """

@@ -1,8 +1,8 @@
 """Products, truncation and polynomials on shares.
 
-Every function here is one that both servers call; the dealer together with either server sees
-everything that goes in. Shapes and options are public. Words have 16 fraction bits unless a
-function says otherwise.
+Both servers call every function here. Semi-honest: the dealer together with either server sees
+everything that goes in, and a wrong value is not detected. Shapes and options are public. Words
+have 16 fraction bits unless a function says otherwise.
 
 References
 ----------
@@ -25,11 +25,11 @@ from cloister.mpc.shares import FRAC_BITS, encode
 
 
 def product(server: Server, kind: Product, x: Words, y: Words) -> Words:
-    """Return shares of f(x, y) for a bilinear f; exact modulo 2^64, fraction bits add up.
+    """Return shares of f(x, y), f bilinear (semi-honest; the dealer with either server sees all).
 
+    Exact modulo 2^64; fraction bits add up.
     f(x, y) = c + f(e, b) + f(a, d) + f(e, d) with e = x - a and d = y - b opened, where a and b
     are fresh and uniform. One round; 8 bytes each way for every word of x and of y.
-    The dealer with either server sees everything.
     """
     (a, b), derived = server.take(kind)
     e, d = server.open(x - a, y - b)
@@ -39,28 +39,35 @@ def product(server: Server, kind: Product, x: Words, y: Words) -> Words:
 
 
 def multiply(server: Server, x: Words, y: Words) -> Words:
-    """Return shares of x * y, element by element (broadcast), untruncated."""
+    """Return shares of x * y (semi-honest; the dealer with either server sees all).
+
+    Element by element, broadcast, untruncated; see :func:`product`.
+    """
     return product(server, Product("multiply", x.shape, y.shape), x, y)
 
 
 def matmul(server: Server, x: Words, y: Words) -> Words:
-    """Return shares of the matrix product of x (..., n, m) and y (m, k), untruncated."""
+    """Return shares of x @ y (semi-honest; the dealer with either server sees all).
+
+    x has shape (..., n, m), y (m, k); untruncated; see :func:`product`.
+    """
     return product(server, Product("matmul", x.shape, y.shape), x, y)
 
 
 def convolve(server: Server, x: Words, kernel: Words, stride: int = 1, padding: int = 0) -> Words:
-    """Return shares of images (n, c, h, w) correlated with kernels (out, c, kh, kw), untruncated.
+    """Return shares of a convolution (semi-honest; the dealer with either server sees all).
 
-    The opened words are those of images and kernels, not those of the windows.
+    Images (n, c, h, w) are correlated with kernels (out, c, kh, kw), untruncated. The opened words
+    are those of images and kernels, not those of the windows.
     """
     kind = Product("convolve", x.shape, kernel.shape, (stride, padding))
     return product(server, kind, x, kernel)
 
 
 def square(server: Server, x: Words) -> Words:
-    """Return shares of x^2, untruncated: x^2 = a^2 + 2ea + e^2 with e = x - a opened.
+    """Return shares of x^2 (semi-honest; the dealer with either server sees all).
 
-    One round, 8 bytes each way a word. The dealer with either server sees everything.
+    Untruncated: x^2 = a^2 + 2ea + e^2 with e = x - a opened. One round, 8 bytes each way a word.
     """
     (a,), derived = server.take(Square(x.shape))
     (e,) = server.open(x - a)
@@ -69,14 +76,16 @@ def square(server: Server, x: Words) -> Words:
 
 
 def truncate(server: Server, x: Words, bits: int = FRAC_BITS) -> Words:
-    """Return shares of x / 2^bits, rounded up or down: unbiased, less than one unit off, always.
+    """Return shares of x / 2^bits (semi-honest; the dealer with either server sees all).
+
+    Rounded up or down: unbiased, less than one unit off, always.
 
     With r dealt and c = x + 2^62 + r opened, which is uniform, the quotient is
     (c >> bits) - (r >> bits) - 2^(62 - bits), plus 2^(64 - bits) where c wrapped around: just
     where r has its top bit and c has not. That needs |x| < 2^62, which head-room proves when a
     program is planned. Shifting shares without a dealer fails with probability |x| / 2^64 a word.
 
-    One round, 8 bytes each way a word. The dealer with either server sees everything.
+    One round, 8 bytes each way a word.
     """
     (r,), derived = server.take(Truncation(x.shape, bits))
     lift = np.uint64(1 << VALUE_BITS if server.index == 0 else 0)
@@ -90,22 +99,28 @@ def truncate(server: Server, x: Words, bits: int = FRAC_BITS) -> Words:
 
 
 def times(server: Server, x: Words, y: Words) -> Words:
-    """Return shares of x * y in fixed point, element by element."""
+    """Return shares of x * y, fixed point (semi-honest; the dealer with either server sees all).
+
+    Element by element, truncated; two rounds.
+    """
     return truncate(server, multiply(server, x, y))
 
 
 def scale(server: Server, x: Words, factor: ArrayLike) -> Words:
-    """Return shares of x times public real factors (broadcast): no product is needed, one round."""
+    """Return shares of x times constants (semi-honest; the dealer with either server sees all).
+
+    Real factors, broadcast; no product is needed: one round.
+    """
     return truncate(server, x * encode(factor))
 
 
 def polynomial(server: Server, x: Words, coefficients: Sequence[float]) -> Words:
-    """Return shares of a polynomial with public coefficients, the constant first.
+    """Return shares of a polynomial of x (semi-honest; the dealer with either server sees all).
 
-    Powers are built by doubling: degree n takes about 2 log2(n) rounds. Every power of x, and
-    every coefficient times its power, must stay below 2^29 in size; coefficients are rounded to
-    16 fraction bits, so bring x into [-1, 1] where the high ones are small.
-    The dealer with either server sees everything.
+    Its coefficients are public, the constant first. Powers are built by doubling: degree n takes
+    about 2 log2(n) rounds. Every power of x, and every coefficient times its power, must stay
+    below 2^29 in size; coefficients are rounded to 16 fraction bits, so bring x into [-1, 1]
+    where the high ones are small.
     """
     powers = [x]
     while len(powers) < len(coefficients) - 1:

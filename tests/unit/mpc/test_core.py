@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import json
+import pkgutil
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+import cloister.mpc
 from cloister.errors import CloisterError, DataError, RemoteProtocolError, TransportError
 from cloister.mpc import (
     Dealer,
@@ -228,6 +232,19 @@ def test_refreshed_shares_are_new_and_hide_the_same_value() -> None:
     assert (combine(old[1], new[1]) == secret).all()
     assert not (old[0] == old[1]).any()
     assert not (new[0] == new[1]).any()
+
+
+def test_every_primitive_says_first_whom_it_trusts() -> None:
+    found = 0
+    for module in pkgutil.walk_packages(cloister.mpc.__path__, "cloister.mpc."):
+        for name, function in vars(importlib.import_module(module.name)).items():
+            if not inspect.isfunction(function) or name.startswith("_"):
+                continue
+            if next(iter(inspect.signature(function).parameters), "") == "server":
+                first = (inspect.getdoc(function) or "").split("\n\n")[0]
+                assert "semi-honest; the dealer with either server sees all" in first, name
+                found += 1
+    assert found >= 12
 
 
 # Bad input and bad parties ----------------------------------------------------------------------
