@@ -273,9 +273,9 @@ class Network:
     ['yes', 'no']
     """
 
-    layers: tuple[Layer, ...]
+    layers: Sequence[Layer]
     input_shape: Shape
-    classes: tuple[str | int, ...]
+    classes: Sequence[str | int]
     input_range: tuple[float, float]
 
     def __post_init__(self) -> None:
@@ -358,12 +358,11 @@ class Network:
         return [self.classes[k] for k in self.forward(X).argmax(axis=1)]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a JSON document; it holds every weight in the clear."""
+        """Return a JSON document; it holds every weight in the clear, and zeros as their shape."""
         layers = []
         for layer in self.layers:
             found = {field.name: getattr(layer, field.name) for field in fields(layer)}
-            plain = {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in found.items()}
-            layers.append({"layer": type(layer).__name__, **plain})
+            layers.append({"layer": type(layer).__name__, **{k: _plain(found[k]) for k in found}})
         public = {name: getattr(self, name) for name in ("input_shape", "classes", "input_range")}
         return {"network": 1, "layers": layers, **public}
 
@@ -382,10 +381,20 @@ class Network:
             if document["network"] != 1:
                 raise DataError(f"version 1 of a network is known, got {document['network']!r}.")
             layers = [
-                LAYERS[layer["layer"]](**{k: v for k, v in layer.items() if k != "layer"})
+                LAYERS[layer["layer"]](**{k: _read(layer[k]) for k in layer if k != "layer"})
                 for layer in document["layers"]
             ]
             names = ("input_shape", "classes", "input_range")
-            return cls(tuple(layers), *(tuple(document[name]) for name in names))
+            return cls(layers, *(tuple(document[name]) for name in names))
         except (KeyError, TypeError) as error:
             raise DataError(f"this is no document of a network: {error!s}.") from None
+
+
+def _plain(value: Any) -> Any:
+    if not isinstance(value, np.ndarray):
+        return value
+    return value.tolist() if value.any() else {"zeros": value.shape}
+
+
+def _read(value: Any) -> Any:
+    return np.zeros(value["zeros"]) if isinstance(value, dict) else value

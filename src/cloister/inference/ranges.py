@@ -25,8 +25,14 @@ from cloister.inference.network import (
     Relu,
     outputs,
 )
+from cloister.mpc.material import VALUE_BITS
+from cloister.mpc.shares import FRAC_BITS
 
-FRACTION_BITS = 16  # of fixed point on shares
+LIMIT = 2.0 ** (VALUE_BITS - 2 * FRAC_BITS - 1)
+"""No number on shares may reach it: a product has twice the fraction bits, and one bit is spare."""
+
+COEFFICIENT_BITS = 24
+"""Fraction bits of what a polynomial's public factors are multiplied with."""
 
 
 def interval(layer: Layer, low: Floats, high: Floats) -> tuple[Floats, Floats, float]:
@@ -70,10 +76,12 @@ def _of_polynomial(layer: Polynomial, low: Floats, high: Floats) -> tuple[Floats
         value = np.where((low < turn) & (turn < high), outputs(layer, turn), ends[0])
         least, most = np.minimum(least, value), np.maximum(most, value)
     x, degree = _largest(low, high), len(layer.coefficients) - 1
-    power = max(1.0, x / layer.radius) ** degree
+    # Private evaluation takes powers of x up to the second, and higher ones of x / radius.
+    power = x**2 if degree <= 2 else max(1.0, x / layer.radius) ** degree
     terms = float(polynomial.polyval(x, np.abs(layer.coefficients)))
-    slack = (degree + 1) * 2.0 ** (1 - FRACTION_BITS) * power  # of powers as they are rounded
-    return least - slack, most + slack, max(compared, power, terms) + slack
+    slack = (degree + 1) * 2.0 ** (1 - FRAC_BITS) * max(1.0, x / layer.radius) ** degree
+    factor = 2.0 ** (COEFFICIENT_BITS - FRAC_BITS)
+    return least - slack, most + slack, max(compared, power, factor * (terms + slack))
 
 
 def _largest(low: Floats, high: Floats) -> float:
@@ -85,7 +93,7 @@ def reaches(network: Network) -> list[float]:
 
     It is that of the weights as fixed point rounds them, with room for the rounding of outputs.
     """
-    step = 2.0**-FRACTION_BITS
+    step = 2.0**-FRAC_BITS
     rounded = network.with_parameters([np.rint(a / step) * step for a in network.parameters])
     low, high = (np.full(network.input_shape, float(end)) for end in network.input_range)
     found = []
@@ -101,16 +109,14 @@ def check_headroom(network: Network) -> None:
     Raises
     ------
     PlanError
-        If a layer can reach ``2**30``: with 16 fraction bits a product has 32, and truncation
-        needs it below ``2**62``.
+        If a layer can reach :data:`LIMIT`.
     """
-    limit = 2.0 ** (62 - 2 * FRACTION_BITS)
     for number, reach in enumerate(reaches(network)):
-        if not reach < limit:
+        if not reach < LIMIT:
+            kind = type(network.layers[number]).__name__
             raise PlanError(
-                f"layer {number} ({type(network.layers[number]).__name__}) could reach "
-                f"{reach:.3g}, but fixed point with {FRACTION_BITS} fraction bits holds less than "
-                f"{limit:.3g}; narrow input_range, clip the polynomials, or use Relu."
+                f"layer {number} ({kind}) could reach {reach:.3g}, but numbers on shares must stay "
+                f"below {LIMIT:.3g}; narrow input_range, clip the polynomials, or use Relu."
             )
 
 

@@ -158,7 +158,7 @@ def chain(*nodes: Any, shape: Sequence[int] = (1, 9, 9), **weights: Any) -> byte
 
 
 def test_an_onnx_chain_gives_the_same_scores_as_the_reference() -> None:
-    weights = {
+    weights: dict[str, Any] = {
         "k": RNG.normal(size=(2, 1, 3, 3)),
         "kb": RNG.normal(size=2),
         "g": RNG.normal(size=(5, 8)),

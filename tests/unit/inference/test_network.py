@@ -32,12 +32,20 @@ RNG = np.random.default_rng(0)
 IMAGE = np.arange(16.0).reshape(1, 1, 4, 4)
 
 
+def dense_of(weights: Any, bias: Any) -> Dense:
+    return Dense(np.array(weights), np.array(bias))
+
+
+def conv_of(weights: Any, bias: Any, stride: int = 1, padding: int = 0) -> Conv2d:
+    return Conv2d(np.array(weights), np.array(bias), stride, padding)
+
+
 def of_images(*middle: Layer, stride: int = 2, scale: float = 0.3) -> Network:
     """A small convolutional network for images of 2 channels of 8 times 8."""
-    first = Conv2d(RNG.normal(0, scale, (3, 2, 3, 3)), RNG.normal(0, 0.1, 3), stride, 1)
+    first = conv_of(RNG.normal(0, scale, (3, 2, 3, 3)), RNG.normal(0, 0.1, 3), stride, 1)
     layers = [first, *middle, Flatten()]
     shape = Network((*layers, Relu()), (2, 8, 8), range(_length(layers)), (0, 1)).shapes[-1]
-    last = Dense(RNG.normal(0, scale, (shape[0], 3)), [0.0, 0.1, 0.2])
+    last = dense_of(RNG.normal(0, scale, (shape[0], 3)), [0.0, 0.1, 0.2])
     return Network((*layers, last), (2, 8, 8), ("a", "b", "c"), (0, 1))
 
 
@@ -52,7 +60,7 @@ def dense(*sizes: int, activation: Layer = Relu(), scale: float = 1.0) -> Networ
     layers: list[Layer] = []
     for n_in, n_out in pairwise(sizes):
         layers += [
-            Dense(RNG.normal(0, scale / n_in**0.5, (n_in, n_out)), RNG.normal(0, 0.1, n_out))
+            dense_of(RNG.normal(0, scale / n_in**0.5, (n_in, n_out)), RNG.normal(0, 0.1, n_out))
         ]
         layers += [activation]
     return Network(layers[:-1], sizes[:1], range(sizes[-1]), (-2, 2))
@@ -62,8 +70,8 @@ def dense(*sizes: int, activation: Layer = Relu(), scale: float = 1.0) -> Networ
     ("layer", "expected"),
     [
         # sums of 2 x 2 squares with weight 1, plus the bias; at strides 1 and 2
-        (Conv2d(np.ones((1, 1, 2, 2)), [0.5], stride=2), [[10.5, 18.5], [42.5, 50.5]]),
-        (Conv2d([[[[1.0, 0.0], [0.0, -1.0]]]], [0.0]), np.full((3, 3), -5.0)),
+        (conv_of(np.ones((1, 1, 2, 2)), np.array([0.5]), stride=2), [[10.5, 18.5], [42.5, 50.5]]),
+        (conv_of(np.diag([1.0, -1.0])[None, None], np.zeros(1)), np.full((3, 3), -5.0)),
         (AveragePool(2), [[2.5, 4.5], [10.5, 12.5]]),
         (MaxPool(2), [[5.0, 7.0], [13.0, 15.0]]),
         (MaxPool(3), [[10.0]]),  # the last row and column fit into no window
@@ -74,7 +82,7 @@ def test_a_layer_gives_what_was_worked_out_by_hand(layer: Layer, expected: Any) 
 
 
 def test_a_convolution_is_the_sum_over_channels_and_kernel_cells() -> None:
-    layer = Conv2d(RNG.normal(size=(3, 2, 2, 3)), RNG.normal(size=3), stride=2, padding=1)
+    layer = conv_of(RNG.normal(size=(3, 2, 2, 3)), RNG.normal(size=3), stride=2, padding=1)
     X = RNG.normal(size=(4, 2, 5, 6))
     padded = np.pad(X, ((0, 0), (0, 0), (1, 1), (1, 1)))
     found = outputs(layer, X)
@@ -95,19 +103,19 @@ def test_a_polynomial_diverges_outside_its_radius_unless_it_clips() -> None:
 
 
 def test_prediction_is_the_first_highest_score() -> None:
-    network = Network([Dense(np.zeros((2, 3)), [1.0, 2.0, 2.0])], (2,), ("a", "b", "c"), (0, 1))
+    network = Network([dense_of(np.zeros((2, 3)), [1.0, 2.0, 2.0])], (2,), ("a", "b", "c"), (0, 1))
     assert network.predict([[0.5, 0.5]]) == ["b"]
 
 
 @pytest.mark.parametrize(
     ("layers", "said"),
     [
-        ([Conv2d(np.zeros((1, 3, 2, 2)), [0.0])], "layer 0: Conv2d takes 3 channels, got 2"),
+        ([conv_of(np.zeros((1, 3, 2, 2)), [0.0])], "layer 0: Conv2d takes 3 channels, got 2"),
         ([AveragePool(9)], r"AveragePool sees \(9, 9\)"),
         ([MaxPool(0)], "MaxPool sees"),
-        ([Dense(np.zeros((4, 3)), np.zeros(3))], "layer 0: Dense takes 4 numbers"),
+        ([dense_of(np.zeros((4, 3)), np.zeros(3))], "layer 0: Dense takes 4 numbers"),
         ([Flatten(), MaxPool(2)], "layer 1: MaxPool takes"),
-        ([Flatten(), Dense(np.zeros((128, 2)), np.zeros(2))], "3 classes"),
+        ([Flatten(), dense_of(np.zeros((128, 2)), np.zeros(2))], "3 classes"),
     ],
 )
 def test_layers_that_do_not_fit_are_refused_when_the_network_is_made(
@@ -120,10 +128,10 @@ def test_layers_that_do_not_fit_are_refused_when_the_network_is_made(
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: Dense([[1.0, np.nan]], [0.0, 0.0]),
-        lambda: Dense([[1.0, 2.0]], [0.0]),
-        lambda: Conv2d(np.zeros((2, 1, 3, 3)), [0.0]),
-        lambda: Conv2d(np.zeros((1, 1, 3, 3)), [0.0], stride=0),
+        lambda: dense_of([[1.0, np.nan]], [0.0, 0.0]),
+        lambda: dense_of([[1.0, 2.0]], [0.0]),
+        lambda: conv_of(np.zeros((2, 1, 3, 3)), [0.0]),
+        lambda: conv_of(np.zeros((1, 1, 3, 3)), [0.0], stride=0),
         lambda: Polynomial((1.0,), 4.0),
         lambda: Polynomial((1.0, 2.0), 0.0),
         lambda: replace(dense(2, 3), input_range=(1, 1)),
@@ -195,8 +203,8 @@ def test_the_architecture_says_nothing_of_the_weights() -> None:
 
 
 KINDS: list[Layer] = [
-    Dense(RNG.normal(size=(8, 5)), RNG.normal(size=5)),
-    Conv2d(RNG.normal(size=(2, 2, 2, 2)), RNG.normal(size=2), padding=1),
+    dense_of(RNG.normal(size=(8, 5)), RNG.normal(size=5)),
+    conv_of(RNG.normal(size=(2, 2, 2, 2)), RNG.normal(size=2), padding=1),
     AveragePool(2),
     MaxPool(2),
     Flatten(),
@@ -223,7 +231,7 @@ def test_outputs_lie_between_the_bounds(layer: Layer, seed: int) -> None:
 
 
 def test_bounds_of_an_affine_layer_are_reached() -> None:
-    layer = Dense([[1.0], [-2.0]], [0.5])
+    layer = dense_of([[1.0], [-2.0]], [0.5])
     least, most, reach = interval(layer, np.array([-1.0, -1.0]), np.array([3.0, 4.0]))
     assert (least[0], most[0]) == (-8.5, 5.5)
     assert reach == 9.0  # of the product, before the bias
@@ -260,8 +268,8 @@ def test_every_relu_is_replaced_and_nothing_else() -> None:
 
 
 def test_pruning_cuts_the_units_that_do_least() -> None:
-    first = Dense(np.column_stack([np.ones(3), np.full(3, 1e-9), np.ones(3)]), np.zeros(3))
-    second = Dense([[1.0, 0.0], [5.0, 5.0], [0.0, 1.0]], np.zeros(2))
+    first = dense_of(np.column_stack([np.ones(3), np.full(3, 1e-9), np.ones(3)]), np.zeros(3))
+    second = dense_of([[1.0, 0.0], [5.0, 5.0], [0.0, 1.0]], np.zeros(2))
     network = Network([first, Relu(), second], (3,), ("a", "b"), (-1, 1))
     small = pruned(network, 0.67)
     assert small.shapes == ((3,), (2,), (2,), (2,))
