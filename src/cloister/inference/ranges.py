@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 
 from cloister.errors import PlanError
 from cloister.inference.network import (
+    AveragePool,
     Conv2d,
     Dense,
     Floats,
@@ -32,7 +33,10 @@ LIMIT = 2.0 ** (VALUE_BITS - 2 * FRAC_BITS - 1)
 """No number on shares may reach it: a product has twice the fraction bits, and one bit is spare."""
 
 COEFFICIENT_BITS = 24
-"""Fraction bits of what a polynomial's public factors are multiplied with."""
+"""Fraction bits of public factors: coefficients of polynomials, one over a pooling window."""
+
+_FACTOR = 2.0 ** (COEFFICIENT_BITS - FRAC_BITS)
+_WORK = {AveragePool: _FACTOR, MaxPool: 2.0}  # times a factor; a difference
 
 
 def interval(layer: Layer, low: Floats, high: Floats) -> tuple[Floats, Floats, float]:
@@ -63,7 +67,7 @@ def interval(layer: Layer, low: Floats, high: Floats) -> tuple[Floats, Floats, f
             return _of_polynomial(layer, low, high)
         case _:  # monotone
             low, high = outputs(layer, np.stack([low, high]))
-            return low, high, largest * (2 if isinstance(layer, MaxPool) else 1)  # a difference
+            return low, high, largest * _WORK.get(type(layer), 1.0)
 
 
 def _of_polynomial(layer: Polynomial, low: Floats, high: Floats) -> tuple[Floats, Floats, float]:
@@ -80,8 +84,7 @@ def _of_polynomial(layer: Polynomial, low: Floats, high: Floats) -> tuple[Floats
     power = x**2 if degree <= 2 else max(1.0, x / layer.radius) ** degree
     terms = float(polynomial.polyval(x, np.abs(layer.coefficients)))
     slack = (degree + 1) * 2.0 ** (1 - FRAC_BITS) * max(1.0, x / layer.radius) ** degree
-    factor = 2.0 ** (COEFFICIENT_BITS - FRAC_BITS)
-    return least - slack, most + slack, max(compared, power, factor * (terms + slack))
+    return least - slack, most + slack, max(compared, power, _FACTOR * (terms + slack))
 
 
 def _largest(low: Floats, high: Floats) -> float:
