@@ -107,8 +107,9 @@ def started(network: Network, seed: int, gain: float = 2.0) -> Network:
 
 
 def trained(network: Network, data: Images, epochs: int, seed: int = 0) -> Network:
-    """Return the network after training by Adam on the cross-entropy."""
-    network = started(network, seed)
+    """Return the network after training by Adam on the cross-entropy; zeros start at random."""
+    if not any(array.any() for array in network.parameters):
+        network = started(network, seed)
     arrays = [np.array(a) for a in network.parameters]
     first, second = ([np.zeros_like(a) for a in arrays] for _ in range(2))
     step, total = 0, epochs * (len(data.X) // BATCH)
@@ -220,7 +221,10 @@ def _smaller(teacher: Network, data: Images) -> None:
     student = Network(dense(64, 8, 10), (64,), range(10), (0, 1))
     taught = replace(data, y=teacher.forward(data.X).argmax(axis=1))
     found = [("teacher", teacher)]
-    found += [(f"pruned to {keep:.0%}", pruned(teacher, keep)) for keep in (0.5, 0.25)]
+    for keep in (0.5, 0.25):
+        small = pruned(teacher, keep)
+        found += [(f"pruned to {keep:.0%}", small)]
+        found += [(f"pruned to {keep:.0%}, trained on", trained(small, data, 10))]
     found += [("student of 8 units", trained(student, taught, 30))]
     for name, network in found:
         size = sum(a.size for a in network.parameters)
