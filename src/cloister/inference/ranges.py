@@ -15,7 +15,6 @@ from numpy.typing import ArrayLike
 
 from cloister.errors import PlanError
 from cloister.inference.network import (
-    AveragePool,
     Conv2d,
     Dense,
     Floats,
@@ -29,14 +28,12 @@ from cloister.inference.network import (
 from cloister.mpc.material import VALUE_BITS
 from cloister.mpc.shares import FRAC_BITS
 
-LIMIT = 2.0 ** (VALUE_BITS - 2 * FRAC_BITS - 1)
-"""No number on shares may reach it: a product has twice the fraction bits, and one bit is spare."""
+FACTOR_BITS = 22
+"""Fraction bits of weights and of public factors, so that large inputs do not blow up their
+rounding; values and biases have 16."""
 
-COEFFICIENT_BITS = 24
-"""Fraction bits of public factors: coefficients of polynomials, one over a pooling window."""
-
-_FACTOR = 2.0 ** (COEFFICIENT_BITS - FRAC_BITS)
-_WORK = {AveragePool: _FACTOR, MaxPool: 2.0}  # times a factor; a difference
+LIMIT = 2.0 ** (VALUE_BITS - FRAC_BITS - FACTOR_BITS - 1)
+"""No number on shares may reach it: a product has the fraction bits of both, and one is spare."""
 
 
 def interval(layer: Layer, low: Floats, high: Floats) -> tuple[Floats, Floats, float]:
@@ -67,7 +64,7 @@ def interval(layer: Layer, low: Floats, high: Floats) -> tuple[Floats, Floats, f
             return _of_polynomial(layer, low, high)
         case _:  # monotone
             low, high = outputs(layer, np.stack([low, high]))
-            return low, high, largest * _WORK.get(type(layer), 1.0)
+            return low, high, largest * (2 if isinstance(layer, MaxPool) else 1)  # a difference
 
 
 def _of_polynomial(layer: Polynomial, low: Floats, high: Floats) -> tuple[Floats, Floats, float]:
@@ -84,7 +81,7 @@ def _of_polynomial(layer: Polynomial, low: Floats, high: Floats) -> tuple[Floats
     power = x**2 if degree <= 2 else max(1.0, x / layer.radius) ** degree
     terms = float(polynomial.polyval(x, np.abs(layer.coefficients)))
     slack = (degree + 1) * 2.0 ** (1 - FRAC_BITS) * max(1.0, x / layer.radius) ** degree
-    return least - slack, most + slack, max(compared, power, _FACTOR * (terms + slack))
+    return least - slack, most + slack, max(compared, power, terms + slack)
 
 
 def _largest(low: Floats, high: Floats) -> float:
@@ -97,7 +94,9 @@ def reaches(network: Network) -> list[float]:
     It is that of the weights as fixed point rounds them, with room for the rounding of outputs.
     """
     step = 2.0**-FRAC_BITS
-    rounded = network.with_parameters([np.rint(a / step) * step for a in network.parameters])
+    rounded = network.with_parameters(
+        [np.rint(a * 2.0**FACTOR_BITS) / 2.0**FACTOR_BITS for a in network.parameters]
+    )
     low, high = (np.full(network.input_shape, float(end)) for end in network.input_range)
     found = []
     for layer in rounded.layers:

@@ -41,7 +41,7 @@ from cloister.inference.network import (
     outputs,
     patches,
 )
-from cloister.inference.ranges import COEFFICIENT_BITS, check_headroom, interval
+from cloister.inference.ranges import FACTOR_BITS, check_headroom, interval
 from cloister.mpc.compare import negative, relu, select
 from cloister.mpc.products import convolve, matmul, polynomial, square, truncate
 from cloister.mpc.server import Server
@@ -57,8 +57,10 @@ class SecretSharedLayer:
     Parameters
     ----------
     weights : ndarray of uint64
-        Shares, of the shape that :class:`Dense` or :class:`Conv2d` has.
+        Shares, of the shape that :class:`Dense` or :class:`Conv2d` has, with
+        :data:`~cloister.inference.ranges.FACTOR_BITS` fraction bits.
     bias : ndarray of uint64
+        With 16, like the inputs and outputs.
     stride, padding : int
         Of a convolution.
     """
@@ -71,9 +73,11 @@ class SecretSharedLayer:
     def forward(self, server: Server, input_shares: Words) -> Words:
         """Return shares of the layer's outputs; both servers call it, in two rounds."""
         if self.weights.ndim == 2:
-            return truncate(server, matmul(server, input_shares, self.weights)) + self.bias
-        product = convolve(server, input_shares, self.weights, self.stride, self.padding)
-        found: Words = truncate(server, product) + self.bias[:, None, None]
+            product, bias = matmul(server, input_shares, self.weights), self.bias
+        else:
+            bias = self.bias[:, None, None]
+            product = convolve(server, input_shares, self.weights, self.stride, self.padding)
+        found: Words = truncate(server, product, FACTOR_BITS) + bias
         return found
 
 
@@ -129,7 +133,7 @@ def _activated(server: Server, layer: Layer, x: Words) -> Words:
 
 def _scaled(server: Server, x: Words, factor: float) -> Words:
     """Return shares of x times a public factor of more fraction bits than values have."""
-    return truncate(server, x * encode(factor, COEFFICIENT_BITS), COEFFICIENT_BITS)
+    return truncate(server, x * encode(factor, FACTOR_BITS), FACTOR_BITS)
 
 
 def _polynomial(server: Server, layer: Polynomial, x: Words) -> Words:
@@ -141,10 +145,10 @@ def _polynomial(server: Server, layer: Polynomial, x: Words) -> Words:
     if len(c) > 3:  # powers of x / radius stay small, and their coefficients large
         scaled = [coefficient * radius**power for power, coefficient in enumerate(c)]
         return polynomial(server, _scaled(server, x, 1 / radius), scaled)
-    total = x * encode(c[1], COEFFICIENT_BITS)
+    total = x * encode(c[1], FACTOR_BITS)
     if len(c) == 3:
-        total = total + truncate(server, square(server, x)) * encode(c[2], COEFFICIENT_BITS)
-    return truncate(server, total, COEFFICIENT_BITS) + server.constant(c[0])
+        total = total + truncate(server, square(server, x)) * encode(c[2], FACTOR_BITS)
+    return truncate(server, total, FACTOR_BITS) + server.constant(c[0])
 
 
 def forward(server: Server, network: Network, parameters: Sequence[Words], rows: Words) -> Words:
@@ -183,7 +187,8 @@ def shared_parameters(network: Network) -> tuple[Words, ...]:
         If some row in range could leave the head-room of fixed point.
     """
     check_headroom(network)
-    return tuple(encode(array) for array in network.parameters)
+    bits = (FRAC_BITS, FACTOR_BITS)  # a bias has one dimension
+    return tuple(encode(array, bits[array.ndim > 1]) for array in network.parameters)
 
 
 def shared_rows(network: Network, X: ArrayLike, n_rows: int) -> Words:
