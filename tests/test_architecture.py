@@ -94,7 +94,7 @@ LIBRARIES = {
     },
     "polars": {"data"},
     "pyarrow": {"data", "cli"},
-    "sklearn": {"estimators", "cli", "testing"},
+    "sklearn": {"estimators", "cli", "testing", "inference.linear"},
     "rich": {"cli"},
     "fastapi": {"service"},
     "starlette": {"service"},
@@ -109,10 +109,12 @@ LIBRARIES = {
     "jinja2": {"html"},
     "torch": {"estimators.federated_learning"},
     "onnx": {"inference.imports"},
+    "tenseal": {"inference.ckks", "inference.pooling"},
 }
 LAZY = {
     "torch",
     "onnx",
+    "tenseal",
     "mpi4py",
     "dp_accounting",
     "jinja2",
