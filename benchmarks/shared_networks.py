@@ -9,21 +9,18 @@ that the dealer sends, the rounds, and the largest error and the agreement of la
 network in the clear. SPU (ABY3, three parties, no dealer) runs where `--spu` names the Python of an
 environment that has it; its bytes are the sum over its parties.
 
-The links here are bare sockets: what sealing them costs is part of the service, not of this table.
+All links are sealed between pinned keys.
 """
 
 from __future__ import annotations
 
 import argparse
 import socket
-import struct
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
-from queue import SimpleQueue
 from statistics import median
 from typing import Any
 
@@ -31,84 +28,65 @@ import numpy as np
 from networks import DATA, Images, convolutional, dense, mnist, trained, with_polynomial
 from numpy.typing import NDArray
 
+from cloister.hazmat.signing import Identity
 from cloister.inference.network import Network
 from cloister.inference.shared import NetworkScoring, shared_parameters, shared_rows
-from cloister.mpc import Dealer, Server, Supply, combine, decode, expand_share, split
-from cloister.randomness import public_generator
+from cloister.mpc import Dealer, Link, Server, Supply, combine, decode, expand_share, split
+from cloister.mpc.sealed import seal
+from cloister.mpc.tcp import Listener, dial
+from cloister.randomness import new_key, public_generator
 
 Floats = NDArray[np.float64]
 BARS = {"MLP polynomial": 0.2, "MLP ReLU": 1.0, "CNN polynomial": 30.0, "CNN ReLU": 30.0}
 
 
-class Socket:
-    """A link over TCP; a thread of its own sends, so that both ends may send at once."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._connection = connection
-        self._outbox: SimpleQueue[bytes] = SimpleQueue()
-        self.bytes_sent = 0
-        threading.Thread(target=self._sending, daemon=True).start()
-
-    def _sending(self) -> None:
-        while True:
-            body = self._outbox.get()
-            self._connection.sendall(struct.pack(">Q", len(body)))
-            self._connection.sendall(body)
-
-    def send(self, body: bytes) -> None:
-        """Send a message."""
-        self.bytes_sent += len(body) + 8
-        self._outbox.put(body)
-
-    def receive(self) -> bytes:
-        """Return the next message."""
-        (length,) = struct.unpack(">Q", self._read(8))
-        return bytes(self._read(length))
-
-    def _read(self, length: int) -> bytearray:
-        body = bytearray(length)
-        view, done = memoryview(body), 0
-        while done < length:
-            got = self._connection.recv_into(view[done:])
-            if not got:
-                raise ConnectionError("the other party is gone")
-            done += got
-        return body
+NAMES = ("server-0", "server-1", "dealer")
 
 
-def listening() -> socket.socket:
-    """Return a socket that waits for one party."""
-    found = socket.socket()
-    found.bind(("127.0.0.1", 0))
-    found.listen(1)
-    return found
+@dataclass(frozen=True)
+class Parties:
+    """Keys and addresses of the three, as their owners would have compared them."""
+
+    identities: dict[str, Identity]
+    addresses: tuple[str, str]
+
+    def linked(self, name: str) -> dict[str, Link]:
+        """Return one party's sealed links to the other two: servers listen, the rest dial."""
+
+        def sealed(peer: str, link: Link) -> Link:
+            pin = self.identities[peer].fingerprint
+            return seal(link, self.identities[name], name, peer, pin, "benchmark")
+
+        links: dict[str, Link] = {}
+        own = NAMES.index(name)
+        for number, address in enumerate(self.addresses[:own]):
+            links[NAMES[number]] = sealed(NAMES[number], dial(address, name))
+        if name != "dealer":
+            links |= Listener(self.addresses[own], NAMES[own + 1 :], sealed).links()
+        return links
 
 
-def dealing(doors: Sequence[socket.socket], answers: Any) -> None:
+def dealing(parties: Parties, answers: Any) -> None:
     """Play the dealer."""
-    links = [Socket(door.accept()[0]) for door in doors]
-    Dealer((links[0], links[1])).serve()
-    answers.put(("dealer", time.process_time(), sum(link.bytes_sent for link in links)))
+    links = parties.linked("dealer")
+    begun = time.process_time()
+    Dealer((links["server-0"], links["server-1"])).serve()
+    answers.put(("dealer", time.process_time() - begun))
+    time.sleep(0.5)  # until the servers have read
 
 
 def serving(
     index: int,
+    parties: Parties,
     program: NetworkScoring,
     shares: dict[str, Any],
-    door: socket.socket,
-    ports: tuple[int, int],
     repeats: int,
     barrier: Any,
     answers: Any,
 ) -> None:
     """Play one server: score the same batch several times."""
-    dealer = Socket(socket.create_connection(("127.0.0.1", ports[index])))
-    if index == 0:
-        peer = Socket(door.accept()[0])
-    else:
-        peer = Socket(socket.create_connection(door.getsockname()))
-    server = Server(index, peer, Supply(index, dealer))
+    links = parties.linked(NAMES[index])
+    server = Server(index, links[NAMES[1 - index]], Supply(index, links["dealer"]))
     tables = {n: expand_share(*t) if isinstance(t, tuple) else t for n, t in shares.items()}
     seconds, used = [], []
     for _ in range(repeats):
@@ -119,9 +97,9 @@ def serving(
         barrier.wait()
         seconds.append(time.perf_counter() - begun)
     server.supply.close()
-    time.sleep(0.2)  # the last message leaves
-    cost = server.cost.rounds // repeats, server.cost.bytes_sent // repeats
-    answers.put((index, result, seconds, used, cost))
+    cost = (server.cost.rounds, server.cost.bytes_sent, server.supply.bytes_received)
+    answers.put((index, result, seconds, used, tuple(number // repeats for number in cost)))
+    time.sleep(0.5)  # until the others have read
 
 
 @dataclass(frozen=True)
@@ -147,19 +125,16 @@ def measured(network: Network, X: Floats, opening: Any, repeats: int) -> Measure
         sides[0][name], sides[1][name] = (key, rest.shape), rest
     context = get_context("fork")
     answers, barrier = context.Queue(), context.Barrier(2)
-    doors, between = [listening(), listening()], listening()
-    ports = (doors[0].getsockname()[1], doors[1].getsockname()[1])
-    parties = [context.Process(target=dealing, args=(doors, answers))]
+    parties = Parties({name: Identity.from_bytes(new_key()) for name in NAMES}, _addresses())
+    processes = [context.Process(target=dealing, args=(parties, answers))]
     for index, side in enumerate(sides):
-        given = (index, program, side, between, ports, repeats, barrier, answers)
-        parties.append(context.Process(target=serving, args=given))
-    for party in parties:
-        party.start()
-    found = {answer[0]: answer[1:] for answer in (answers.get(timeout=900) for _ in parties)}
-    for party in parties:
-        party.join()
-    for door in (*doors, between):
-        door.close()
+        given = (index, parties, program, side, repeats, barrier, answers)
+        processes.append(context.Process(target=serving, args=given))
+    for process in processes:
+        process.start()
+    found = {answer[0]: answer[1:] for answer in (answers.get(timeout=900) for _ in processes)}
+    for process in processes:
+        process.join()
     ((name, first),), ((_, second),) = (found[i][0].items() for i in (0, 1))
     words = combine(first, second)
     return Measured(
@@ -167,10 +142,18 @@ def measured(network: Network, X: Floats, opening: Any, repeats: int) -> Measure
         server=median([max(pair) for pair in zip(found[0][2], found[1][2], strict=True)]),
         dealer=found["dealer"][0] / repeats,
         between=sum(found[i][3][1] for i in (0, 1)),
-        dealt=found["dealer"][1] // repeats,
+        dealt=sum(found[i][3][2] for i in (0, 1)),
         rounds=found[0][3][0],
         result=decode(words, 0).astype(int) if name == "labels" else decode(words),
     )
+
+
+def _addresses() -> tuple[str, str]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+    first, second = (f"127.0.0.1:{one.getsockname()[1]}" for one in sockets)
+    for one in sockets:
+        one.close()
+    return first, second
 
 
 def breast() -> Images:
