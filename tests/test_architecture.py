@@ -94,7 +94,7 @@ LIBRARIES = {
     },
     "polars": {"data"},
     "pyarrow": {"data", "cli"},
-    "sklearn": {"estimators", "cli", "testing"},
+    "sklearn": {"estimators", "cli", "testing", "inference.linear"},
     "rich": {"cli"},
     "fastapi": {"service"},
     "starlette": {"service"},
@@ -108,9 +108,11 @@ LIBRARIES = {
     "matplotlib": {"report", "audit"},
     "jinja2": {"html"},
     "torch": {"estimators.federated_learning"},
+    "tenseal": {"inference.ckks", "inference.pooling"},
 }
 LAZY = {
     "torch",
+    "tenseal",
     "mpi4py",
     "dp_accounting",
     "jinja2",

@@ -488,7 +488,17 @@ class NaiveBayes(Gaussian):
 
     def probabilities(self, results: Results, records: Records) -> Floats:
         """Return the probability of each class; see :class:`~cloister.task.Classifier`."""
-        scores = np.tile(np.log(np.asarray(results["class_prior"])), (len(records), 1))
+        scores = self.log_joint(results, records)
+        odds = np.exp(scores - scores.max(axis=1, keepdims=True))
+        probabilities: Floats = odds / odds.sum(axis=1, keepdims=True)
+        return probabilities
+
+    def log_joint(self, results: Results, records: Records) -> Floats:
+        """Return the logarithm of class and record together, (n_samples, n_classes).
+
+        Up to a constant of the record: differences between classes are log-odds.
+        """
+        scores: Floats = np.tile(np.log(np.asarray(results["class_prior"])), (len(records), 1))
         for j, place in zip(self._tables, self._places, strict=True):
             scores += results["log_cells"][:, place].T[self._cells_of(records, j)]
         one = 1 << self.frac_bits
@@ -501,10 +511,7 @@ class NaiveBayes(Gaussian):
             top = np.array([self.high[j] for j in self._counted])
             counts = (records[:, self._counted] / one + 1) / 2 * top
             scores += counts @ results["log_words"].T
-        scores -= scores.max(axis=1, keepdims=True)
-        odds = np.exp(scores)
-        probabilities: Floats = odds / odds.sum(axis=1, keepdims=True)
-        return probabilities
+        return scores
 
     # The report -----------------------------------------------------------------------------------
 

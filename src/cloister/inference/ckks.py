@@ -1,0 +1,379 @@
+"""Sums of encrypted columns with secret weights: one small interface, and TenSEAL behind it.
+
+A column is one ciphertext with a row in each slot, so a score costs one multiplication by a number
+and one addition a column, needs neither rotation keys nor relinearisation, and costs the same for
+1 row as for 4,096. CKKS computes on numbers with a small error. Two things must not ride on it:
+
+*The weights, to the owner of the key.* A plain weighted sum is an exact linear function of
+ciphertexts that the owner of the key made itself: it can solve for all weights from one answer. So
+the server adds a fresh encryption of zero, which hides the randomness of the sum (ring learning
+with errors), and floods the sum with noise far above every term in which weights meet the noise of
+the ciphertexts. Flooding takes precision, and buys it with scale: 2^70 for values.
+
+*The key, to whoever sees results.* CKKS is not secure against those who see decrypted values
+(IND-CPA-D), since their error depends on the key. Results are flooded before they are returned.
+
+References
+----------
+.. [CKKS17] Cheon, Kim, Kim, Song, "Homomorphic Encryption for Arithmetic of Approximate Numbers",
+   Asiacrypt 2017.
+.. [HES18] Albrecht et al., "Homomorphic Encryption Standard", 2018, Table 1: ternary secret,
+   classical attacks, 128 bits.
+.. [LM21] Li, Micciancio, "On the Security of Homomorphic Encryption on Approximate Numbers",
+   Eurocrypt 2021.
+.. [LMSS22] Li, Micciancio, Schultz, Sorrell, "Securing Approximate Homomorphic Encryption Using
+   Differential Privacy", Crypto 2022, Theorem 2: a deviation of ``sqrt(12 q) 2^(s/2)`` errors
+   gives s bits for q answers.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from math import log2, sqrt
+from types import ModuleType
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cloister.errors import PlanError, RemoteProtocolError
+from cloister.randomness import ByteSource, os_bytes
+
+Floats = NDArray[np.float64]
+
+MODULUS_BITS = {1024: 27, 2048: 54, 4096: 109, 8192: 218, 16384: 438, 32768: 881}
+"""Most bits of a modulus for 128 bits of security, by degree; [HES18]_ Table 1."""
+FLOOD = 2.0**-20
+"""Standard deviation of the noise on a score, at the server and once more at the client."""
+ERROR_STD = 3.24
+"""Of the coefficients of a fresh ciphertext's error: SEAL draws a centred binomial of 42 bits."""
+_WIDE = 2.0**11  # noise where there is no row: what a slot beyond the batch says drowns in it
+_SMOOTH_BITS = 32  # the flood is drawn on this lattice, and a second one fills its gaps
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Degree, modulus and scales of one multiplication by a number, at 128 bits of security.
+
+    Parameters
+    ----------
+    degree : int
+        Of the ring; a ciphertext holds ``degree / 2`` rows.
+    modulus_bits : tuple of int
+        Primes of the modulus; the last is of the keys alone.
+    value_bits, weight_bits : int
+        Scales of values and of weights, as powers of 2.
+    score_bits : int
+        A score is below ``2**score_bits`` in size.
+    """
+
+    degree: int = 8192
+    modulus_bits: tuple[int, ...] = (60, 60, 60)
+    value_bits: int = 70
+    weight_bits: int = 32
+    score_bits: int = 15
+
+    def __post_init__(self) -> None:
+        most = MODULUS_BITS.get(self.degree)
+        if most is None:
+            raise PlanError(
+                f"degree must be one of {list(MODULUS_BITS)}, got {self.degree}; the homomorphic "
+                "encryption standard has no other."
+            )
+        if sum(self.modulus_bits) > most:
+            raise PlanError(
+                f"modulus_bits must add up to at most {most} at degree {self.degree} for 128 bits "
+                f"of security, got {sum(self.modulus_bits)}; take a larger degree."
+            )
+        # Wide noise stays below 2^15 with probability 1 - 2^-60; a bit for the sign, one for sums.
+        needed = self.value_bits + self.weight_bits + max(self.score_bits, 15) + 2
+        if needed >= sum(self.modulus_bits[:-1]):
+            raise PlanError(
+                f"scales and score_bits need {needed + 1} bits, modulus_bits without its last have "
+                f"{sum(self.modulus_bits[:-1])}; the scale would be wrong, take smaller ones."
+            )
+
+    @property
+    def rows(self) -> int:
+        """The most rows of a batch."""
+        return self.degree // 2
+
+    @property
+    def score_limit(self) -> float:
+        """A score is below this in size."""
+        return 2.0**self.score_bits
+
+    def weights_hidden_bits(self, norm: float, answers: int = 1) -> float:
+        """Return how well flooding hides weights of this L2 norm, beyond the scores themselves.
+
+        The result is ``-log2`` of a bound on the statistical distance of `answers` answers from
+        ones that are made of the scores alone. What weights meet in a sum is the error of the
+        ciphertexts and the rounding of their encoding (2^-50 a slot); both shift Gaussian noise.
+        """
+        of_slot = ERROR_STD * sqrt(self.degree / 2) / 2.0**self.value_bits + 2.0**-50
+        shift = sqrt(self.degree) * of_slot * max(norm, 1e-9)
+        return -log2(answers * shift / (2 * FLOOD))
+
+    def key_hidden_bits(self, norm: float, answers: int) -> float:
+        """Return the bits of security against somebody who sees results; [LMSS22]_ Theorem 2.
+
+        `answers` counts single scores, `norm` is the L2 norm of the weights of one.
+        """
+        of_sum = ERROR_STD * max(norm, 1e-9) / 2.0**self.value_bits
+        # the fresh zero, after it was divided by the last prime, times the lattice of the flood
+        of_zero = sqrt(self.degree / 18) * 2.0 ** (
+            _SMOOTH_BITS - self.value_bits - self.weight_bits
+        )
+        error = sqrt(self.degree / 2) * (of_sum + of_zero)
+        return 2 * log2(FLOOD / (error * sqrt(12 * answers)))
+
+
+class Scheme(Protocol):
+    """What encrypted scoring asks of a library; keys and ciphertexts are bytes."""
+
+    @property
+    def parameters(self) -> Parameters:
+        """What is fixed for everybody."""
+        ...
+
+    def new_keys(self) -> tuple[bytes, bytes]:
+        """Return a secret and a public key."""
+        ...
+
+    def encrypt(self, secret: bytes, columns: Floats) -> list[bytes]:
+        """Encrypt each of some columns, (n_columns, n_rows), values in [-1, 1]."""
+        ...
+
+    def read_public(self, public: bytes) -> Any:
+        """Check a public key and return it as :meth:`weigh` takes it."""
+        ...
+
+    def weigh(
+        self, public: Any, columns: Sequence[bytes], weights: Floats, bias: Floats, rows: int
+    ) -> list[bytes]:
+        """Return an encrypted score for each row of `weights`, hidden and flooded."""
+        ...
+
+    def decrypt(self, secret: bytes, scores: Sequence[bytes], rows: int) -> Floats:
+        """Return flooded scores in the clear, (n_rows, n_scores)."""
+        ...
+
+
+def gaussian(size: int, source: ByteSource = os_bytes) -> Floats:
+    """Return standard Gaussian noise from the operating system, by Box and Muller; (size,)."""
+    bits = np.frombuffer(source(16 * ((size + 1) // 2)), dtype=np.uint64) >> np.uint64(11)
+    uniform = (bits.astype(np.float64) + 0.5) / 2.0**53
+    length, angle = np.sqrt(-2 * np.log(uniform[::2])), 2 * np.pi * uniform[1::2]
+    return np.concatenate([length * np.cos(angle), length * np.sin(angle)])[:size]
+
+
+def sealapi() -> ModuleType:
+    """Return TenSEAL's bindings of SEAL."""
+    try:
+        import tenseal.sealapi
+    except ImportError as error:
+        raise PlanError("encrypted scoring needs TenSEAL: pip install 'cloister[he]'.") from error
+    module: ModuleType = tenseal.sealapi
+    return module
+
+
+@dataclass(frozen=True)
+class Tenseal:
+    """CKKS by TenSEAL's bindings of Microsoft SEAL.
+
+    Notes
+    -----
+    The owner of the key encrypts with the secret key: half of a ciphertext is then a seed, which
+    halves the upload. SEAL draws keys and errors from its own generator, Blake2xb seeded by the
+    operating system.
+    """
+
+    parameters: Parameters = field(default_factory=Parameters)
+
+    def __post_init__(self) -> None:
+        api, own = sealapi(), self.parameters
+        asked = api.EncryptionParameters(api.SCHEME_TYPE.CKKS)
+        asked.set_poly_modulus_degree(own.degree)
+        asked.set_coeff_modulus(api.CoeffModulus.Create(own.degree, list(own.modulus_bits)))
+        context = api.SEALContext(asked, True, api.SEC_LEVEL_TYPE.TC128)
+        if not context.parameters_set():
+            raise PlanError(f"parameters are refused by SEAL: {context.parameters_error_message()}")
+        object.__setattr__(self, "_api", api)
+        object.__setattr__(self, "_context", context)
+        object.__setattr__(self, "_encoder", api.CKKSEncoder(context))
+        object.__setattr__(self, "_evaluator", api.Evaluator(context))
+
+    _api: Any = field(init=False, repr=False, compare=False)
+    _context: Any = field(init=False, repr=False, compare=False)
+    _encoder: Any = field(init=False, repr=False, compare=False)
+    _evaluator: Any = field(init=False, repr=False, compare=False)
+
+    def new_keys(self) -> tuple[bytes, bytes]:
+        """Return a secret and a public key."""
+        generator, public = self._api.KeyGenerator(self._context), self._api.PublicKey()
+        generator.create_public_key(public)
+        return written(generator.secret_key()), written(public)
+
+    def encrypt(self, secret: bytes, columns: Floats) -> list[bytes]:
+        """Encrypt each of some columns, (n_columns, n_rows), values in [-1, 1]."""
+        key = read(self._api.SecretKey(), self._context, secret, "secret key")
+        encryptor = self._api.Encryptor(self._context, key)
+        padded = np.zeros((len(columns), self.parameters.rows))
+        padded[:, : columns.shape[1]] = columns
+        scale = 2.0**self.parameters.value_bits
+        return [
+            written(encryptor.encrypt_symmetric(self._plain(column.tolist(), scale)))
+            for column in padded
+        ]
+
+    def read_public(self, public: bytes) -> Any:
+        """Check a public key and return it as :meth:`weigh` takes it."""
+        return read(self._api.PublicKey(), self._context, public, "public key")
+
+    def weigh(
+        self, public: Any, columns: Sequence[bytes], weights: Floats, bias: Floats, rows: int
+    ) -> list[bytes]:
+        """Return an encrypted score for each row of `weights`, hidden and flooded."""
+        own, add = self.parameters, self._evaluator
+        ciphertexts = [self._ciphertext(column, 2.0**own.value_bits) for column in columns]
+        encryptor = self._api.Encryptor(self._context, public)
+        return [
+            written(self._sum(ciphertexts, of_score, float(b), rows, encryptor, add))
+            for of_score, b in zip(weights, bias, strict=True)
+        ]
+
+    def _sum(
+        self,
+        ciphertexts: Sequence[Any],
+        weights: Floats,
+        bias: float,
+        rows: int,
+        encryptor: Any,
+        evaluator: Any,
+    ) -> Any:
+        """Return the encrypted flood with the weighted columns and the bias added to it."""
+        own, api = self.parameters, self._api
+        values, numbers = 2.0**own.value_bits, 2.0**own.weight_bits
+        # The flood has two parts, so that doubles draw it to its last bit: a rough one on multiples
+        # of 2^32, encrypted with fresh randomness, and one 2^12 times as wide as these gaps.
+        total = api.Ciphertext()
+        encryptor.encrypt(self._plain(self._noise(FLOOD), values), total)
+        evaluator.multiply_plain_inplace(total, self._plain(1.0, numbers))
+        one = values * numbers
+        evaluator.add_plain_inplace(total, self._plain(self._noise(FLOOD / 2**_SMOOTH_BITS), one))
+        # Slots without a row drown, and so do imaginary parts: a batch answers its rows only.
+        wide = _WIDE * self._noise_parts()
+        wide[0, :rows] = 0
+        evaluator.add_plain_inplace(total, self._plain((wide[0] + 1j * wide[1]).tolist(), one))
+        evaluator.add_plain_inplace(total, self._plain(bias, one))
+        for ciphertext, weight in zip(ciphertexts, weights.tolist(), strict=True):
+            if abs(weight) * numbers < 0.5:  # a product by zero would be no ciphertext
+                continue
+            term = api.Ciphertext()
+            evaluator.multiply_plain(ciphertext, self._plain(weight, numbers), term)
+            evaluator.add_inplace(total, term)
+        return total
+
+    def decrypt(self, secret: bytes, scores: Sequence[bytes], rows: int) -> Floats:
+        """Return flooded scores in the clear, (n_rows, n_scores)."""
+        own = self.parameters
+        key = read(self._api.SecretKey(), self._context, secret, "secret key")
+        decryptor = self._api.Decryptor(self._context, key)
+        found = np.empty((rows, len(scores)))
+        for k, score in enumerate(scores):
+            ciphertext = self._ciphertext(score, 2.0 ** (own.value_bits + own.weight_bits))
+            plain = self._api.Plaintext()
+            decryptor.decrypt(ciphertext, plain)
+            slots = np.array(self._encoder.decode_complex(plain))
+            # Under another key every slot is far beyond the noise; a score never is.
+            if not np.abs(slots).max() < 2 * max(own.score_limit, 16 * _WIDE):
+                raise RemoteProtocolError(
+                    "reply is no encrypted score under this key; ask the server again, with the "
+                    "key that the request was made with."
+                )
+            found[:, k] = slots.real[:rows] + FLOOD * gaussian(rows)
+        return found
+
+    def _noise_parts(self) -> Floats:
+        return gaussian(self.parameters.degree).reshape(2, -1)
+
+    def _noise(self, deviation: float) -> list[complex]:
+        """Return Gaussian noise on every coefficient: on both parts of every slot."""
+        real, imaginary = deviation * self._noise_parts()
+        noise: list[complex] = (real + 1j * imaginary).tolist()
+        return noise
+
+    def _plain(self, values: float | list[float] | list[complex], scale: float) -> Any:
+        plain = self._api.Plaintext()
+        self._encoder.encode(values, scale, plain)
+        return plain
+
+    def _ciphertext(self, data: bytes, scale: float) -> Any:
+        """Return a ciphertext of two parts at this scale, or refuse it."""
+        found = read(self._api.Ciphertext(), self._context, data, "ciphertext")
+        fresh = found.parms_id() == self._context.first_parms_id()
+        if not (fresh and found.size() == 2 and found.is_ntt_form() and found.scale == scale):
+            raise RemoteProtocolError(
+                "ciphertext must have two parts at the scale and modulus of the offer; encrypt "
+                "again with the same version."
+            )
+        return found
+
+
+_HEADER = bytes.fromhex("5ea110")  # SEAL's mark and the length of its header
+_LEAST, _MOST = 1 << 10, 1 << 19
+
+
+def read(target: Any, context: Any, data: bytes, what: str) -> Any:
+    """Load an object of SEAL from bytes of others; refuse whatever is wrong with them."""
+    sized = _LEAST <= len(data) <= _MOST and data[:3] == _HEADER
+    if not sized or int.from_bytes(data[8:16], "little") != len(data):
+        raise RemoteProtocolError(
+            f"{what} of {len(data)} bytes is damaged or of another version; send it again."
+        )
+    try:
+        with _as_file() as (path, _, put):
+            put(data)
+            target.load(context, path)
+    except (ValueError, RuntimeError, IndexError, MemoryError, OverflowError):
+        raise RemoteProtocolError(
+            f"{what} is damaged, or was made with other parameters; send it again."
+        ) from None  # what SEAL says of it is of no use to anybody
+    return target
+
+
+def written(source: Any) -> bytes:
+    """Return an object of SEAL as bytes."""
+    with _as_file() as (path, get, _):
+        source.save(path)
+        return get()
+
+
+@contextmanager
+def _as_file() -> Iterator[tuple[str, Callable[[], bytes], Callable[[bytes], None]]]:
+    """Lend a file that SEAL can name: in memory where there is such a thing, for keys pass by."""
+    if hasattr(os, "memfd_create"):
+        number = os.memfd_create("seal")
+        path = f"/proc/self/fd/{number}"
+    else:  # readable by its owner alone
+        number, path = tempfile.mkstemp()
+
+    def get() -> bytes:
+        os.lseek(number, 0, os.SEEK_SET)
+        with os.fdopen(os.dup(number), "rb") as file:
+            return file.read()
+
+    def put(data: bytes) -> None:
+        with os.fdopen(os.dup(number), "wb") as file:
+            file.write(data)
+
+    try:
+        yield path, get, put
+    finally:
+        os.close(number)
+        if not hasattr(os, "memfd_create"):
+            os.unlink(path)

@@ -1,0 +1,461 @@
+"""Scoring a row that the owner of the model never sees.
+
+::
+
+    keys = ClientKeys.new(days=30)
+    server = ScoringServer(linear_scorer(model, bounds), QueryLimit(1000), hides="features")
+    server.admit("bank-a", keys.public)                 # once for each key
+    client = ScoringClient(server.offer, keys)          # the offer is public and holds no weights
+    request = client.encrypt_features(X)                # bytes up
+    reply = server.predict("bank-a", request)           # bytes down
+    probabilities = client.decrypt_prediction(reply)
+
+The server sees a batch of public shape. The caller sees one score for each row and score of the
+model, with noise; the sigmoid or softmax is its own. What the caller computes from them is in the
+clear on its side and has no way back: there is no function from numbers to a reply.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import threading
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Literal, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cloister.errors import DataError, LocalProtocolError, PlanError, RemoteProtocolError
+from cloister.inference.ckks import Parameters, Scheme, Tenseal
+from cloister.inference.frames import pack, unpack
+from cloister.inference.limits import QueryLimit
+from cloister.inference.linear import (
+    Layout,
+    LinearScorer,
+    Link,
+    classes_of,
+    json_values,
+    linked,
+)
+from cloister.randomness import new_nonce
+
+Floats = NDArray[np.float64]
+Clock = Callable[[], datetime]
+
+NOTICE = (
+    "Encrypted scoring hides the features from the owner of the model, and nothing else: scores "
+    "are returned in the clear to the caller, and d + 1 scores reveal a linear model of d entries."
+)
+OFFER = "cloister-offer/1"
+MOST_DAYS = 366
+_MOST_BYTES = 1 << 19  # of a ciphertext or key
+_MOST_OPEN = 1024  # requests without a reply that a client remembers
+
+
+def now() -> datetime:
+    """Return the time."""
+    return datetime.now(UTC)
+
+
+# Keys ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class ClientKeys:
+    """A caller's keys; the secret one leaves only into a file of the caller's own.
+
+    Parameters
+    ----------
+    secret : bytes
+    public : bytes
+        A message for :meth:`ScoringServer.admit`: key, identifier and date of expiry.
+    expires : datetime
+    """
+
+    secret: bytes = field(repr=False)
+    public: bytes = field(repr=False)
+    expires: datetime
+
+    @classmethod
+    def new(cls, days: int = 30, scheme: Scheme | None = None, clock: Clock = now) -> ClientKeys:
+        """Make keys that are valid for some days, 1 to 366."""
+        if isinstance(days, bool) or not isinstance(days, int) or not 1 <= days <= MOST_DAYS:
+            raise PlanError(f"days must be an integer in [1, {MOST_DAYS}], got {days!r}.")
+        expires = clock().replace(microsecond=0) + timedelta(days=days)
+        secret, public = (scheme or Tenseal()).new_keys()
+        fields = {"key": _key_id(public, expires.isoformat()), "expires": expires.isoformat()}
+        return cls(secret, pack("public key", fields, [public]), expires)
+
+    @property
+    def key_id(self) -> str:
+        """What names the public key: a digest of it and its expiry."""
+        return read_public_key(self.public)[0]
+
+    def save(self, path: str | Path) -> None:
+        """Write the keys into a new file that only its owner can read."""
+        document = {
+            "format": "cloister-client-keys/1",
+            "secret": b64encode(self.secret).decode(),
+            "public": b64encode(self.public).decode(),
+        }
+        number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(number, "w", encoding="utf-8") as file:
+            json.dump(document, file)
+
+    @classmethod
+    def load(cls, path: str | Path, clock: Clock = now) -> ClientKeys:
+        """Read :meth:`save`'s file.
+
+        Raises
+        ------
+        DataError
+            If others may read the file, it is not such a file, or the keys have expired.
+        """
+        if os.name == "posix" and os.stat(path).st_mode & 0o077:
+            raise DataError(f"keys in {path} may be read by others; chmod 600, or make new ones.")
+        try:
+            document = json.loads(Path(path).read_text(encoding="utf-8"))
+            secret, public = (b64decode(document[name]) for name in ("secret", "public"))
+            _, expires, _ = read_public_key(public)
+        except (ValueError, KeyError, TypeError, RemoteProtocolError):
+            raise DataError(f"{path} holds no keys of a client; make new ones.") from None
+        _check_expiry(expires, clock(), DataError)
+        return cls(secret, public, expires)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("ClientKeys cannot be copied or pickled; use save and load.")
+
+
+def _key_id(public: bytes, expires: str) -> str:
+    return hashlib.sha256(expires.encode() + b"\0" + public).hexdigest()[:32]
+
+
+def read_public_key(message: bytes) -> tuple[str, datetime, bytes]:
+    """Return identifier, expiry and key of a public key; RemoteProtocolError if damaged."""
+    named = {"key": str, "expires": str}
+    fields, (public,) = unpack("public key", named, message, 1, _MOST_BYTES)
+    try:
+        expires = datetime.fromisoformat(fields["expires"])
+    except ValueError:
+        expires = None
+    same = _key_id(public, fields["expires"]) == fields["key"]
+    if expires is None or expires.tzinfo is None or not same:
+        raise RemoteProtocolError("public key was changed on its way; send it again.")
+    return fields["key"], expires, public
+
+
+def _check_expiry(expires: datetime, at: datetime, error: type[Exception]) -> None:
+    if at >= expires:
+        raise error(f"key expired at {expires.isoformat()}; make new ones and send the public one.")
+    if expires > at + timedelta(days=MOST_DAYS + 1):
+        raise error(f"key must be valid for at most {MOST_DAYS} days; make another.")
+
+
+# What is public of a model ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Offer:
+    """Everything a caller must know to have rows scored: no weights are in it.
+
+    Parameters
+    ----------
+    layout : Layout
+    link : {"identity", "log-odds"}
+    classes : tuple
+    rows : int
+        Every batch has so many; fewer are padded, so their number does not show.
+    parameters : Parameters
+    """
+
+    layout: Layout
+    link: Link
+    classes: tuple[str | int | float | bool, ...]
+    rows: int
+    parameters: Parameters
+    notice: str = NOTICE
+
+    @property
+    def n_scores(self) -> int:
+        """Scores of a row."""
+        return len(self.classes) - 1 if self.link == "log-odds" else 1
+
+    @property
+    def digest(self) -> str:
+        """Names the offer in requests."""
+        return hashlib.sha256(json.dumps(self.document(), sort_keys=True).encode()).hexdigest()
+
+    def document(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        found: dict[str, Any] = json_values(asdict(self))
+        return {"format": OFFER, **found}
+
+    @classmethod
+    def from_document(cls, document: Any) -> Offer:
+        """Read :meth:`document`.
+
+        Raises
+        ------
+        RemoteProtocolError
+            If it is not one, or its parameters are not those of this version.
+        """
+        own = Parameters()
+        keys = {"format", "layout", "link", "classes", "rows", "parameters", "notice"}
+        if not isinstance(document, Mapping) or document.keys() != keys:
+            raise RemoteProtocolError(f"offer must have exactly {sorted(keys)}; ask for it again.")
+        if document["format"] != OFFER or document["parameters"] != json_values(asdict(own)):
+            raise RemoteProtocolError(
+                "offer is of another version or with other parameters; both sides must run the "
+                "same version."
+            )
+        if document["link"] not in ("identity", "log-odds") or document["notice"] != NOTICE:
+            raise RemoteProtocolError("offer has another link or notice; ask for it again.")
+        try:
+            layout, classes = (
+                Layout.from_document(document["layout"]),
+                classes_of(document["classes"]),
+            )
+            _check_rows(document["rows"], own)
+        except (DataError, PlanError) as error:
+            raise RemoteProtocolError(f"offer is not usable: {error}") from None
+        return cls(layout, document["link"], classes, document["rows"], own)
+
+
+def _check_rows(rows: Any, parameters: Parameters) -> None:
+    if isinstance(rows, bool) or not isinstance(rows, int) or not 1 <= rows <= parameters.rows:
+        raise PlanError(f"rows must be an integer in [1, {parameters.rows}], got {rows!r}.")
+
+
+_REQUEST = {"key": str, "offer": str, "nonce": str}
+
+
+# The caller ---------------------------------------------------------------------------------------
+
+
+class ScoringClient:
+    """Encrypts rows and decrypts their scores.
+
+    Parameters
+    ----------
+    offer : Offer or dict
+        The server's, or its document.
+    keys : ClientKeys
+
+    Attributes
+    ----------
+    notice : str
+        What this mode does not hide; read it before the first request.
+    """
+
+    def __init__(
+        self,
+        offer: Offer | Mapping[str, Any],
+        keys: ClientKeys,
+        *,
+        scheme: Scheme | None = None,
+        clock: Clock = now,
+    ) -> None:
+        self.offer = offer if isinstance(offer, Offer) else Offer.from_document(offer)
+        self.notice = self.offer.notice
+        self._keys, self._scheme, self._clock = keys, scheme or Tenseal(), clock
+        self._open: dict[str, int] = {}
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"ScoringClient(key {self._keys.key_id[:8]}, {self.offer.rows} rows a batch)"
+
+    def encrypt_features(self, X: Any) -> bytes:
+        """Return a request for the scores of some rows.
+
+        Parameters
+        ----------
+        X : array_like of shape (n_samples, n_columns) or DataFrame
+            Data units; at most ``offer.rows`` rows. How many there are stays here.
+
+        Raises
+        ------
+        DataError
+            If the shape is wrong or a value is out of its public range, or the key has expired.
+            Nothing has been encrypted then.
+        """
+        _check_expiry(self._keys.expires, self._clock(), DataError)
+        entries = self.offer.layout.encode(X)
+        n_rows = len(entries)
+        if n_rows > self.offer.rows:
+            raise DataError(
+                f"rows must be at most {self.offer.rows} a request, got {n_rows}; send them in "
+                "batches."
+            )
+        nonce = new_nonce()
+        with self._lock:
+            if len(self._open) >= _MOST_OPEN:
+                raise LocalProtocolError(
+                    f"{_MOST_OPEN} requests wait for a reply; decrypt some, or make a new client."
+                )
+            self._open[nonce] = n_rows
+        columns = self._scheme.encrypt(self._keys.secret, entries.T)
+        fields = {"key": self._keys.key_id, "offer": self.offer.digest, "nonce": nonce}
+        return pack("request", fields, columns)
+
+    def decrypt_prediction(self, reply: bytes) -> Floats:
+        """Return what a reply says of the rows of its request.
+
+        Parameters
+        ----------
+        reply : bytes
+
+        Returns
+        -------
+        ndarray of shape (n_samples,) or (n_samples, n_classes)
+            Predicted values, or the probability of each of ``offer.classes``.
+
+        Raises
+        ------
+        RemoteProtocolError
+            If the reply is damaged, is of another key or offer, or answers no open request. A reply
+            is decrypted once: noise that is drawn twice for one value averages out.
+
+        Notes
+        -----
+        A decrypted value carries noise of standard deviation 2^-20 from each side. It must not go
+        back to the server, nor anywhere that computes with this key: see `cloister.inference.ckks`.
+        A server that computes something else than the score is not detected.
+        """
+        fields, scores = unpack("reply", _REQUEST, reply, self.offer.n_scores, _MOST_BYTES)
+        if (fields["key"], fields["offer"]) != (self._keys.key_id, self.offer.digest):
+            raise RemoteProtocolError(
+                "reply is for another key or offer; decrypt it with the client that asked."
+            )
+        with self._lock:
+            n_rows = self._open.pop(fields["nonce"], None)
+        if n_rows is None:
+            raise RemoteProtocolError(
+                "reply answers no request that is open; a reply is decrypted once, ask again."
+            )
+        found = self._scheme.decrypt(self._keys.secret, scores, n_rows)
+        return linked(found, self.offer.link)
+
+
+# The owner of the model ---------------------------------------------------------------------------
+
+
+class ScoringServer:
+    """Scores encrypted rows with weights that stay here.
+
+    Parameters
+    ----------
+    scorer : LinearScorer
+    limit : QueryLimit
+        How many rows each caller may have scored.
+    rows : int
+        Of every batch, 1 to 4,096: public, and counted as a whole.
+    hides : "features"
+        What this mode hides. It must be written down, since it is all that is hidden.
+
+    Raises
+    ------
+    PlanError
+        If `hides` is not said, or the model does not fit the parameters.
+    """
+
+    def __init__(
+        self,
+        scorer: LinearScorer,
+        limit: QueryLimit,
+        *,
+        rows: int = 4096,
+        hides: Literal["features"] | None = None,
+        scheme: Scheme | None = None,
+        clock: Clock = now,
+    ) -> None:
+        if hides != "features":
+            raise PlanError(f'hides must be "features", got {hides!r}. {NOTICE}')
+        self._scheme = scheme or Tenseal()
+        check_fits(scorer, self._scheme.parameters)
+        _check_rows(rows, self._scheme.parameters)
+        self._scorer, self._limit, self._clock = scorer, limit, clock
+        self.offer = Offer(
+            scorer.layout, scorer.link, scorer.classes, rows, self._scheme.parameters
+        )
+        self._offer_digest = self.offer.digest
+        self._keys: dict[str, tuple[str, datetime, Any]] = {}
+
+    def __repr__(self) -> str:
+        return f"ScoringServer({self.offer.n_scores} scores, {self.offer.rows} rows a batch)"
+
+    def admit(self, caller: str, public_key: bytes) -> str:
+        """Keep a caller's public key in place of the one before; return its identifier.
+
+        Raises
+        ------
+        RemoteProtocolError
+            If the key is damaged, has expired or is valid for too long.
+        """
+        key_id, expires, public = read_public_key(public_key)
+        _check_expiry(expires, self._clock(), RemoteProtocolError)
+        self._keys[caller] = (key_id, expires, self._scheme.read_public(public))
+        return key_id
+
+    def predict(self, caller: str, request: bytes) -> bytes:
+        """Return the encrypted scores of a request.
+
+        Parameters
+        ----------
+        caller : str
+            As authenticated by whoever received the request.
+        request : bytes
+
+        Raises
+        ------
+        RemoteProtocolError
+            If the request is damaged, of another offer, or under a key that is not the caller's
+            or has expired.
+        BudgetExceeded
+            If the caller has had its rows; they are counted before anything is computed.
+        """
+        width = self.offer.layout.width
+        fields, columns = unpack("request", _REQUEST, request, width, _MOST_BYTES)
+        key_id, expires, public = self._keys.get(caller, ("", now(), None))
+        if fields["key"] != key_id:
+            raise RemoteProtocolError(
+                "request is under a key that this caller has not sent; send the public key first."
+            )
+        _check_expiry(expires, self._clock(), RemoteProtocolError)
+        if fields["offer"] != self._offer_digest:
+            raise RemoteProtocolError("request is for another offer; ask for this one's.")
+        self._limit.charge(caller, self._scorer.digest, self.offer.rows)
+        scores = self._scheme.weigh(
+            public, columns, self._scorer.weights, self._scorer.bias, self.offer.rows
+        )
+        return pack("reply", fields, scores)
+
+
+def check_fits(scorer: LinearScorer, parameters: Parameters) -> None:
+    """Refuse a model whose scores would overflow, or whose error would be too large.
+
+    Raises
+    ------
+    PlanError
+    """
+    if not scorer.score_bound < parameters.score_limit:
+        raise PlanError(
+            f"scores of the model reach {scorer.score_bound:.4g} within the public ranges, and "
+            f"must stay below {parameters.score_limit:g} to fit the scale; narrow the ranges."
+        )
+    # A weight is rounded to 2^-33, and an entry is at most 1.
+    rounding = scorer.layout.width / 2.0 ** (parameters.weight_bits + 1)
+    if rounding > MOST_ROUNDING:
+        raise PlanError(
+            f"model has {scorer.layout.width} entries, whose weights would be rounded by "
+            f"{rounding:.1g} in a score, at most {MOST_ROUNDING:g}; use fewer columns or bins."
+        )
+
+
+MOST_ROUNDING = 1e-6
+"""Of a score, from rounding the weights: far below the noise that is added."""
