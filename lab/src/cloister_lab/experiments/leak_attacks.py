@@ -571,8 +571,8 @@ def moved(plan: Plan, view: View) -> Floats:
 def moves_of_clusters(setting: Setting, seed: int) -> Game:
     """Name a record by the exact centres and counts of k-means over its rounds.
 
-    The target is one that exact sums give away; `aside` is the part of tables in which there is
-    one.
+    The target is one that exact sums give away; `aside` is how many tables were drawn until there
+    was one.
     """
     table = patients()
     budget = Budget(setting.epsilon, default_delta(SMALL))
@@ -590,6 +590,6 @@ def moves_of_clusters(setting: Setting, seed: int) -> Game:
         target = targets[0]
         others = [row for row in rows if row != target]
         view = see(plan, setting, table.deal(target, others, there))
-        return Outcome(target in table.nearest(moved(plan, view)), math.nan, 1 / tried)
+        return Outcome(target in table.nearest(moved(plan, view)), math.nan, tried)
 
     return Game(plan.events(), game)

@@ -105,7 +105,7 @@ ATTACKS: Mapping[str, Attack] = {
         "k-means over rounds",
         "wdbc",
         attacks.moves_of_clusters,
-        "tables in which exact sums give a record away",
+        "tables drawn until exact sums of one give a record away",
     ),
 }
 
@@ -281,7 +281,7 @@ def verdicts(cells: Sequence[Cell]) -> dict[str, str]:
         "releases.",
         "broken": f"Caught by {len(caught)} of {len(short)} attacks"
         + (f": {'; '.join(caught)}." if caught else "."),
-        "harmless": f"No advantage anywhere, not even in the clear: {'; '.join(none)}."
+        "harmless": f"No advantage shown anywhere, not even in the clear: {'; '.join(none)}."
         if none
         else "Each attack has an advantage in some setting.",
     }
@@ -318,13 +318,13 @@ def _page(cells: Sequence[Cell], command: str) -> list[str]:
         alpha=ALPHA,
         **verdicts(cells),
     )
-    asides = [
-        f"- {ATTACKS[cell.method].title}, {cell.setting}: {cell.aside:.2f} "
-        f"({ATTACKS[cell.method].aside})"
-        for cell in cells
-        if cell.aside is not None
-    ]
-    return [*lines, "", "Beside that:", "", *asides] if asides else lines
+    asides: dict[str, list[str]] = {}
+    for cell in cells:
+        if cell.aside is not None:
+            asides.setdefault(cell.method, []).append(f"{cell.aside:.2f} ({cell.setting})")
+    for name, found in asides.items():
+        lines.append(f"- {ATTACKS[name].title}, {ATTACKS[name].aside}: {'; '.join(found)}")
+    return lines
 
 
 def _figure(cells: Sequence[Cell], path: Path) -> Path:
