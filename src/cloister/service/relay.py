@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -72,7 +72,7 @@ class Relays:
 
     def __init__(
         self,
-        identify: Callable[[Mapping[str, Any]], object],
+        identify: Callable[[MutableMapping[str, Any]], object],
         *,
         most: int = MOST,
         most_of_one: int = MOST_OF_ONE,
