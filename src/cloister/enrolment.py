@@ -48,8 +48,9 @@ from cloister.errors import (
 )
 from cloister.hazmat.signing import Identity, fingerprint_of, verify
 
-Role = Literal["coordinator", "silo", "analyst"]
+Role = Literal["coordinator", "silo", "analyst", "scorer"]
 ROLES: tuple[str, ...] = get_args(Role)
+_LISTENING = ("coordinator", "scorer")  # whom others dial
 
 _REQUEST, _GRANT = "cloister-request/1", "cloister-grant/1"
 _REQUEST_LABEL = b"cloister/1/enrol"
@@ -70,7 +71,7 @@ class Peer:
 
     Parameters
     ----------
-    role : {"coordinator", "silo", "analyst"}
+    role : {"coordinator", "silo", "analyst", "scorer"}
     fingerprint : str
         Of the party's signing key, as the authority saw it; a silo pins it by itself.
     """
@@ -218,11 +219,11 @@ def make_request(
         The party's folder. An identity that is there is kept, so a second request renews the
         certificate under the same fingerprint. New keys wait beside those in use until their
         certificate is installed; a later request takes the place of one that still waits.
-    role : {"coordinator", "silo", "analyst"}
+    role : {"coordinator", "silo", "analyst", "scorer"}
     name : str
         1 to 64 of letters, digits, ``.``, ``_`` and ``-``.
     hosts : iterable of str
-        Names and addresses under which a coordinator is reached.
+        Names and addresses under which a coordinator or a scorer is reached.
     new_identity : bool
         Make another identity; every peer must then pin the new fingerprint. The one in use stays
         until the grant is installed.
@@ -437,7 +438,7 @@ class Authority:
             *(_host(host) for host in hosts),
         ]
         uses = [ExtendedKeyUsageOID.CLIENT_AUTH]
-        if role == "coordinator":
+        if role in _LISTENING:
             # For nobody else: the certificate of a silo must not do for a coordinator's.
             uses.append(ExtendedKeyUsageOID.SERVER_AUTH)
         ends = min(now + timedelta(days=days), self._certificate.not_valid_after_utc)
@@ -731,8 +732,8 @@ def _rules_of_party(role: str, name: object, hosts: Iterable[str]) -> Iterator[s
     if role not in ROLES:
         yield f"role must be one of {ROLES}, got {role!r}."
     yield from _rules_of_name(name)
-    if (role == "coordinator") != bool(hosts):
-        yield "hosts must be given for a coordinator, and for nobody else; use --host NAME."
+    if (role in _LISTENING) != bool(hosts):
+        yield "hosts must be given for a coordinator or a scorer, and for nobody else; use --host."
     for host in hosts:
         if _address(host) is None and not _HOST.fullmatch(host):
             yield f"host must be a name or an address, without scheme, port or '*', got {host!r}."

@@ -18,6 +18,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 from urllib.parse import urlsplit
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -161,13 +162,37 @@ class QuotaSettings(_Section):
     kept_days: _Positive = 365.0
 
 
+def _host_and_port(listen: str) -> str:
+    host, _, port = listen.rpartition(":")
+    if not host or not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65535:
+        raise ValueError(f"must be HOST:PORT, got {listen!r}")
+    return listen
+
+
+def _pinned(pins: dict[str, str]) -> dict[str, str]:
+    for name, pin in pins.items():
+        if not _NAME.fullmatch(name):
+            raise ValueError(f"must name parties as their certificates do, got {name!r}")
+        if not _FINGERPRINT.fullmatch(pin):
+            raise ValueError(
+                f"must give 'ed25519:' and 64 hexadecimal digits for {name!r}, got {pin!r}"
+            )
+    if twice := [name for name, pin in pins.items() if list(pins.values()).count(pin) > 1]:
+        raise ValueError(f"must not give one fingerprint two names, {twice[0]!r} shares its")
+    return pins
+
+
+_Listen = Annotated[str, AfterValidator(_host_and_port)]
+_Pins = Annotated[dict[str, str], AfterValidator(_pinned)]
+
+
 class CoordinatorSettings(_Section):
     """The coordinator's file."""
 
     secrets: ClassVar[Mapping[str, str]] = {"database": "CLOISTER_DATABASE"}
 
     role: Literal["coordinator"] = "coordinator"
-    listen: str = "127.0.0.1:8443"
+    listen: _Listen = "127.0.0.1:8443"
     keys: _File = Path("keys")
     database: _Url = "sqlite:///coordinator.db"
     database_file: _File | None = None
@@ -178,14 +203,6 @@ class CoordinatorSettings(_Section):
     audit_log: _File = Path("audit.jsonl")
     log_level: _LogLevel = "info"
     quotas: QuotaSettings = QuotaSettings()
-
-    @field_validator("listen")
-    @classmethod
-    def _address(cls, listen: str) -> str:
-        host, _, port = listen.rpartition(":")
-        if not host or not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65535:
-            raise ValueError(f"must be HOST:PORT, got {listen!r}")
-        return listen
 
 
 class _Dialling(_Section):
@@ -257,8 +274,8 @@ class SiloSettings(_Dialling):
     kept_jobs: _Count = 1000
     tasks: dict[str, _TaskFile] = {}
     policy: PolicySettings = PolicySettings()
-    peers: dict[str, str] = {}
-    analysts: dict[str, str] = {}
+    peers: _Pins = {}
+    analysts: _Pins = {}
     _file: Path | None = PrivateAttr(default=None)
 
     def pins(self) -> tuple[Mapping[str, str], Mapping[str, str]]:
@@ -307,20 +324,6 @@ class SiloSettings(_Dialling):
         """How the cap is cut into limits, or None if that is left to the ledger."""
         return Split.given(self.cap, self.pure_share, self.failure_share)
 
-    @field_validator("peers", "analysts")
-    @classmethod
-    def _pinned(cls, pins: dict[str, str]) -> dict[str, str]:
-        for name, pin in pins.items():
-            if not _NAME.fullmatch(name):
-                raise ValueError(f"must name parties as their certificates do, got {name!r}")
-            if not _FINGERPRINT.fullmatch(pin):
-                raise ValueError(
-                    f"must give 'ed25519:' and 64 hexadecimal digits for {name!r}, got {pin!r}"
-                )
-        if twice := [name for name, pin in pins.items() if list(pins.values()).count(pin) > 1]:
-            raise ValueError(f"must not give one fingerprint two names, {twice[0]!r} shares its")
-        return pins
-
 
 class AnalystSettings(_Dialling):
     """An analyst's file: who proposes jobs, and where."""
@@ -330,12 +333,31 @@ class AnalystSettings(_Dialling):
     role: Literal["analyst"] = "analyst"
 
 
-Settings = CoordinatorSettings | SiloSettings | AnalystSettings
-_Kind = TypeVar("_Kind", CoordinatorSettings, SiloSettings, AnalystSettings)
+class ScorerSettings(_Section):
+    """The file of a model's owner who answers encrypted queries."""
+
+    secrets: ClassVar[Mapping[str, str]] = {}
+
+    role: Literal["scorer"] = "scorer"
+    listen: _Listen = "127.0.0.1:8444"
+    keys: _File = Path("keys")
+    model: _File
+    callers: _Pins = {}
+    max_rows_per_caller: _Count
+    rows: int = Field(default=1024, ge=1, le=4096)
+    queries: _File = Path("queries.db")
+    max_message_bytes: _MessageBytes = 64 * 2**20
+    audit_log: _File = Path("audit.jsonl")
+    log_level: _LogLevel = "info"
+
+
+Settings = CoordinatorSettings | SiloSettings | AnalystSettings | ScorerSettings
+_Kind = TypeVar("_Kind", bound=Settings)
 ROLES: dict[str, type[Settings]] = {
     "coordinator": CoordinatorSettings,
     "silo": SiloSettings,
     "analyst": AnalystSettings,
+    "scorer": ScorerSettings,
 }
 
 

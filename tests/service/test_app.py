@@ -239,7 +239,7 @@ def test_a_plan_with_a_number_that_json_does_not_have_is_refused(
 def test_a_body_that_is_too_large_is_refused_before_it_is_parsed(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(app_module, "MAX_BODY", 1000)
+    monkeypatch.setattr(client("ana").app, "max_body", 1000)
 
     def never(*_: object, **__: object) -> None:
         raise AssertionError("parsed")
@@ -259,7 +259,8 @@ def test_a_body_that_is_too_large_is_refused_before_it_is_parsed(
 
 
 def test_a_stated_length_that_is_too_large_is_refused_without_reading() -> None:
-    body = app_module._body({"headers": [(b"content-length", b"8388609")]}, _never)
+    head = {"headers": [(b"content-length", b"8388609")]}
+    body = app_module._body(head, _never, app_module.MAX_BODY)
     assert asyncio.run(body) is None
 
 
@@ -314,7 +315,7 @@ def test_an_unexpected_error_does_not_show_its_message(
 
     monkeypatch.setattr(coordinator.store, "jobs", broken)
     assert error(client("op").get("/v1/jobs"), 500) == (
-        "unexpected KeyError; see the coordinator's log."
+        "unexpected KeyError; see this party's log."
     )
 
 

@@ -106,7 +106,7 @@ def test_settings_cannot_be_changed(write) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "'role' must be one of ['analyst', 'coordinator', 'silo'], got None."),
+        ("", "'role' must be one of ['analyst', 'coordinator', 'scorer', 'silo'], got None."),
         ('role = ["silo"]', "'role' must be one of"),
         ("role = 'silo'\nname = 'a'", "'coordinator' must be given; see cloister config init."),
         (SILO + "rounds = 3", "'rounds' is not a key for this role; see cloister config init."),
@@ -242,6 +242,7 @@ def test_a_secret_in_two_places_of_one_file_is_refused(
 # Templates ----------------------------------------------------------------------------------------
 
 FILLED = {
+    "model": '"model.json"',
     "name": '"hospital-a"',
     "coordinator": '"https://c.example.org:8443"',
     "cap_epsilon": "3.0",

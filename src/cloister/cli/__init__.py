@@ -67,10 +67,11 @@ COMMANDS = {
     "audit": "try to refute what a method claims, on made-up records",
     "ca": "make the certificate authority of a federation",
     "enroll": "request, approve, install and revoke certificates",
-    "config": "draft or check the configuration file of a coordinator, silo or analyst",
+    "config": "draft or check the configuration file of a party",
     "doctor": "check what a party needs: clock, names, certificates, disk, versions",
     "coordinator": "run the coordinator's service",
     "silo": "run a silo's agent",
+    "scorer": "answer encrypted queries with a model that stays here",
     "jobs": "submit, list, show, approve, deny, withdraw and cancel federated jobs",
     "flare": "secure an NVIDIA FLARE site, and write jobs for one",
     "ledger": "back up, export, verify and migrate a ledger",
@@ -78,7 +79,7 @@ COMMANDS = {
     "federation": "run a coordinator and three silos as real processes on this machine",
 }
 _SHARED = {
-    **dict.fromkeys(("coordinator", "silo"), "party"),
+    **dict.fromkeys(("coordinator", "silo", "scorer"), "party"),
     **{
         name: f"over_files:{name}"
         for name in ("cluster", "classify", "regress", "rules", "evaluate", "outliers", "run")
@@ -97,7 +98,7 @@ LABORATORY = ("compare", "experiments")
 """Commands that are listed here and come with the package ``cloister-lab``."""
 GROUP = "cloister.commands"
 USAGE, UNEXPECTED, INTERRUPTED = 2, 1, 130
-NETWORKED = ("doctor", "coordinator", "silo", "jobs", "flare", "federation")
+NETWORKED = ("doctor", "coordinator", "silo", "scorer", "jobs", "flare", "federation")
 # what the extra brings
 _SERVICE = ("fastapi", "uvicorn", "websockets", "httpx", "prometheus_client")
 

@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="HOST",
-        help="where the coordinator is reached; may be repeated",
+        help="where a coordinator or scorer is reached; may be repeated",
     )
     request.add_argument(
         "--new-identity",

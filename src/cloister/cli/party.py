@@ -1,4 +1,4 @@
-"""``cloister coordinator`` and ``cloister silo``: the processes of a federation."""
+"""``cloister coordinator``, ``silo`` and ``scorer``: parties that serve until they are stopped."""
 
 from __future__ import annotations
 
@@ -9,9 +9,13 @@ from cloister.cli.output import Output
 from cloister.cli.parsers import actions, add_config
 from cloister.service.logs import configure
 from cloister.service.process import stopped_by_signals
-from cloister.settings import CoordinatorSettings, SiloSettings, load_role
+from cloister.settings import ROLES, AnalystSettings, load_role
 
-_MAIN = {"coordinator": "cloister.service.main", "silo": "cloister.silo.main"}
+_MAIN = {
+    "coordinator": "cloister.service.main",
+    "silo": "cloister.silo.main",
+    "scorer": "cloister.service.scoring",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,10 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _serve(args: argparse.Namespace, _: Output) -> None:
     """Serve in the role that the command names."""
-    settings: CoordinatorSettings | SiloSettings = (
-        load_role(args.config, SiloSettings)
-        if args.command == "silo"
-        else load_role(args.config, CoordinatorSettings)
-    )
+    settings = load_role(args.config, ROLES[args.command])
+    assert not isinstance(settings, AnalystSettings)  # which has no command here
     configure(settings.log_level)
     import_module(_MAIN[args.command]).run(settings, stop=stopped_by_signals())

@@ -1,7 +1,8 @@
 """Key agreement between two parties, and sealed boxes under the agreed key.
 
 Private keys are bytes derived from a secret of the job, so that a party that restarts has the same
-ones. An agreed key is used for one box or one pad only; its context says which.
+ones. An agreed key is used for one pad, for one box, or for one direction of a link, whose boxes
+are numbered; its context says which.
 
 References
 ----------
@@ -19,7 +20,6 @@ from cloister.hazmat.prg import Usage, derive
 
 PUBLIC_BYTES = 32
 SEAL_BYTES = 16
-_NONCE = bytes(12)  # a box key seals one box, so the nonce never repeats
 
 
 def public_of(private: bytes) -> bytes:
@@ -45,20 +45,28 @@ def agree(private: bytes, public: bytes, usage: Usage, context: bytes) -> bytes:
     return derive(shared, usage, context)
 
 
-def seal(key: bytes, plain: bytes) -> bytes:
-    """Encrypt and authenticate under a key that is used for this box alone."""
-    return ChaCha20Poly1305(key).encrypt(_NONCE, plain, None)
+def seal(key: bytes, plain: bytes, number: int = 0, about: bytes = b"") -> bytes:
+    """Encrypt and authenticate `plain`, and authenticate `about` with it.
+
+    Parameters
+    ----------
+    number : int
+        Of the box under this key; no two boxes of a key have the same.
+    about : bytes
+        What both ends know of the box; it does not travel.
+    """
+    return ChaCha20Poly1305(key).encrypt(number.to_bytes(12, "big"), plain, about)
 
 
-def unseal(key: bytes, box: bytes) -> bytes:
+def unseal(key: bytes, box: bytes, number: int = 0, about: bytes = b"") -> bytes:
     """Open a box.
 
     Raises
     ------
     RemoteProtocolError
-        If the box was not sealed under `key`, or was changed.
+        If the box was not sealed under `key`, `number` and `about`, or was changed.
     """
     try:
-        return ChaCha20Poly1305(key).decrypt(_NONCE, box, None)
+        return ChaCha20Poly1305(key).decrypt(number.to_bytes(12, "big"), box, about)
     except (InvalidTag, ValueError) as error:
         raise RemoteProtocolError("a sealed box was changed or is from somebody else.") from error

@@ -3,7 +3,7 @@
 ::
 
     keys = ClientKeys.new(days=30)
-    server = ScoringServer(linear_scorer(model, bounds), QueryLimit(1000), hides="features")
+    server = ScoringServer(linear_scorer(model, bounds), QueryLimit(1000, file), hides="features")
     server.admit("bank-a", keys.public)                 # once for each key
     client = ScoringClient(server.offer, keys)          # the offer is public and holds no weights
     request = client.encrypt_features(X)                # bytes up

@@ -18,6 +18,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -264,6 +265,18 @@ class LinearScorer:
                 f"model is no document {FORMAT!r} of a linear scorer, or was changed; write it "
                 "again."
             ) from error
+
+
+def read_scorer(file: Path) -> LinearScorer:
+    """Read a file that holds :meth:`LinearScorer.document` as JSON, or raise a DataError."""
+    try:
+        document = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        raise DataError(
+            f"model {str(file)!r} must be the JSON document of a LinearScorer; write it with "
+            "json.dump(scorer.document(), file)."
+        ) from None
+    return LinearScorer.from_document(document)
 
 
 def linked(scores: Floats, link: Link) -> Floats:

@@ -26,7 +26,15 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from cloister.enrolment import Peer
-from cloister.errors import CloisterError, LedgerError, PlanError, TransportError
+from cloister.errors import (
+    BudgetExceeded,
+    CloisterError,
+    LedgerError,
+    PlanError,
+    RemoteProtocolError,
+    TransportError,
+)
+from cloister.service.audit import Audit
 from cloister.service.hub import Hub
 from cloister.service.jobs import Jobs
 from cloister.service.logs import Seldom, place_of
@@ -84,7 +92,7 @@ class Refusal(BaseModel):
 
 
 _REFUSALS: dict[int | str, dict[str, Any]] = {
-    code: {"model": Refusal} for code in (400, 401, 403, 404, 408, 409, 413, 422, 503)
+    code: {"model": Refusal} for code in (400, 401, 403, 404, 408, 409, 413, 422, 429, 503)
 }
 JobId = Annotated[str, Path(pattern="^[0-9a-f]{32}$")]
 
@@ -110,7 +118,7 @@ def make_app(
         redoc_url=None,
         responses=_REFUSALS,
     )
-    _add_errors(app)
+    add_errors(app)
     _add_jobs(app, jobs)
     _add_operations(app, jobs, streams, counts)
 
@@ -131,7 +139,7 @@ def make_app(
             )
         await streams.serve(websocket, caller.name)
 
-    return Gate(app, identify, jobs, counts)
+    return Gate(app, identify, jobs.audit, MAX_BODY, counts, shut_out=jobs.shut_out)
 
 
 # Routes --------------------------------------------------------------------------------------
@@ -275,7 +283,9 @@ class Numbers(Collector):
 # Errors --------------------------------------------------------------------------------------
 
 
-def _add_errors(app: FastAPI) -> None:
+def add_errors(app: FastAPI) -> None:
+    """Answer errors of this package with their sentence and a fitting status."""
+
     @app.exception_handler(StarletteHTTPException)
     async def refused(_: Request, error: StarletteHTTPException) -> JSONResponse:
         return _refusal(error.status_code, str(error.detail), error.headers)
@@ -290,15 +300,23 @@ def _add_errors(app: FastAPI) -> None:
     async def not_acceptable(_: Request, error: PlanError) -> JSONResponse:
         return _refusal(422, str(error))
 
+    @app.exception_handler(RemoteProtocolError)
+    async def not_readable(_: Request, error: RemoteProtocolError) -> JSONResponse:
+        return _refusal(422, str(error))
+
+    @app.exception_handler(BudgetExceeded)
+    async def too_much(_: Request, error: BudgetExceeded) -> JSONResponse:
+        return _refusal(429, str(error))
+
     @app.exception_handler(LedgerError)
     async def no_store(_: Request, error: LedgerError) -> JSONResponse:
         _LOG.error("%s", error)
-        return _refusal(503, "the coordinator's database cannot be used; see its log.")
+        return _refusal(503, "this party's database cannot be used; see its log.")
 
     @app.exception_handler(Exception)
     async def unexpected(_: Request, error: Exception) -> JSONResponse:
         _LOG.error("unexpected error: %s", place_of(error))
-        return _refusal(500, f"unexpected {type(error).__name__}; see the coordinator's log.")
+        return _refusal(500, f"unexpected {type(error).__name__}; see this party's log.")
 
 
 def _refusal(code: int, sentence: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
@@ -318,8 +336,10 @@ class Gate:
 
     app: Callable[[Scope, Receive, Send], Awaitable[None]]
     identify: Callable[[Scope], Peer]
-    jobs: Jobs
+    audit: Audit
+    max_body: int
     counts: Counter[tuple[str, str, int]] = field(default_factory=Counter)
+    shut_out: Callable[[str, str], None] | None = None
     turned_away: Seldom = field(default_factory=Seldom)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -343,10 +363,10 @@ class Gate:
         client = scope.get("client") or ("?", 0)
         _LOG.warning("turned away: %s", error)
         if (more := self.turned_away.since(str(error))) is not None:
-            line = partial(self.jobs.audit.write, "turned away", more=more)
+            line = partial(self.audit.write, "turned away", more=more)
             await run_in_threadpool(line, address=str(client[0]), reason=str(error))
-        if isinstance(error, NotEnrolled) and error.peer.role == "silo":
-            await run_in_threadpool(self.jobs.shut_out, error.peer.name, str(error))
+        if self.shut_out and isinstance(error, NotEnrolled) and error.peer.role == "silo":
+            await run_in_threadpool(self.shut_out, error.peer.name, str(error))
         if scope["type"] == "websocket":
             await receive()
             await send({"type": "websocket.close", "code": 1008, "reason": "not enrolled"})
@@ -368,13 +388,13 @@ class Gate:
             return
         try:
             async with asyncio.timeout(BODY_SECONDS):
-                body = await _body(scope, receive)
+                body = await _body(scope, receive, self.max_body)
         except TimeoutError:
             late = f"the request's body did not arrive within {BODY_SECONDS:g} seconds."
             await _refusal(408, late)(scope, receive, counted)
             return
         if body is None:
-            large = f"the request's body must have at most {MAX_BODY} bytes."
+            large = f"the request's body must have at most {self.max_body} bytes."
             await _refusal(413, large, {"connection": "close"})(scope, receive, counted)
             return
         unread = [body]
@@ -387,16 +407,16 @@ class Gate:
         await self.app(scope, replay, counted)
 
 
-async def _body(scope: Scope, receive: Receive) -> bytes | None:
+async def _body(scope: Scope, receive: Receive, most: int) -> bytes | None:
     """Read the whole body, or return None as soon as it is known to be too large."""
     stated = dict(scope["headers"]).get(b"content-length", b"0")
-    if not stated.isdigit() or len(stated) > 20 or int(stated) > MAX_BODY:
+    if not stated.isdigit() or len(stated) > 20 or int(stated) > most:
         return None
     body = bytearray()
     while True:
         message = await receive()
         body += message.get("body", b"")
-        if len(body) > MAX_BODY:
+        if len(body) > most:
             return None
         if message["type"] == "http.disconnect" or not message.get("more_body", False):
             return bytes(body)

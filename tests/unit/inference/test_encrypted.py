@@ -40,7 +40,7 @@ FIELDS = {"key": str, "offer": str, "nonce": str}
 
 @pytest.fixture
 def limit(tmp_path: Path) -> QueryLimit:
-    return QueryLimit(tmp_path / "limit.db", 10_000)
+    return QueryLimit(10_000, tmp_path / "limit.db")
 
 
 @pytest.fixture
@@ -287,7 +287,7 @@ def test_what_is_not_hidden_must_be_said(limit: QueryLimit, client: ScoringClien
 
 
 def test_padded_rows_count(tmp_path: Path) -> None:
-    limit = QueryLimit(tmp_path / "l", 63)
+    limit = QueryLimit(63, tmp_path / "l")
     server = ScoringServer(SCORER, limit, rows=32, hides="features", scheme=SCHEME)
     server.admit("bank", KEYS.public)
     client = ScoringClient(server.offer, KEYS, scheme=SCHEME)
