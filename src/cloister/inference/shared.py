@@ -17,7 +17,7 @@ MaxPool, argmax     a tournament of comparisons             9 times log2 of how 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -131,6 +131,28 @@ def _activated(server: Server, layer: Layer, x: Words) -> Words:
     raise PlanError(f"{type(layer).__name__} has weights; give a server its shares of them.")
 
 
+def encrypted_average(server: Server, x: Words, size: int) -> Words:
+    """Return shares of average pooling by way of encryption, where shares alone would do as well.
+
+    Server 0 encrypts its words under a key of its own (exact BFV); server 1 adds its words and a
+    uniform mask and sends the masked sums back, see :mod:`cloister.inference.pooling`. Costs three
+    rounds and far more bytes than sums of shares; it is for chains that want this step encrypted.
+    The dealer together with either server sees everything.
+    """
+    from cloister.inference import pooling
+
+    seen = patches(x, (size, size), size)
+    windows = np.ascontiguousarray(seen).reshape(-1, size * size)
+    if server.index == 0:
+        key = pooling.new_pooling_key()
+        server.give(pooling.encrypt_windows(key, windows))
+        sums = pooling.open_sums(key, server.get(), (len(windows), size * size))
+    else:
+        reply, sums = pooling.sum_windows(server.get(), windows)
+        server.give(reply)
+    return _scaled(server, sums.reshape(seen.shape[:4]), 1 / size**2)
+
+
 def _scaled(server: Server, x: Words, factor: float) -> Words:
     """Return shares of x times a public factor of more fraction bits than values have."""
     return truncate(server, x * encode(factor, FACTOR_BITS), FACTOR_BITS)
@@ -151,7 +173,13 @@ def _polynomial(server: Server, layer: Polynomial, x: Words) -> Words:
     return truncate(server, total, FACTOR_BITS) + server.constant(c[0])
 
 
-def forward(server: Server, network: Network, parameters: Sequence[Words], rows: Words) -> Words:
+def forward(
+    server: Server,
+    network: Network,
+    parameters: Sequence[Words],
+    rows: Words,
+    average: Callable[[Server, Words, int], Words] | None = None,
+) -> Words:
     """Return one server's shares of the scores of rows, shape (n, n_classes).
 
     The dealer together with either server sees everything.
@@ -164,6 +192,9 @@ def forward(server: Server, network: Network, parameters: Sequence[Words], rows:
         This server's shares of weights and biases, as :func:`shared_parameters` orders them.
     rows : ndarray of uint64, shape (n, *input_shape)
         This server's shares.
+    average : function, optional
+        Takes the place of average pooling on shares: :func:`encrypted_average`. The layers then
+        chain three techniques: shares, comparison and encryption.
     """
     left = iter(parameters)
     x = rows
@@ -173,6 +204,8 @@ def forward(server: Server, network: Network, parameters: Sequence[Words], rows:
         elif isinstance(layer, Conv2d):
             options = layer.stride, layer.padding
             x = SecretSharedLayer(next(left), next(left), *options).forward(server, x)
+        elif average and isinstance(layer, AveragePool):
+            x = average(server, x, layer.size)
         else:
             x = _activated(server, layer, x)
     return x
@@ -222,6 +255,8 @@ class NetworkScoring:
     opening : {"label", "exact"}
         The place of the best class alone, or all scores: these are exact, no private release, and
         reveal more of the weights with every answer.
+    encrypted_pooling : bool
+        Average pooling by :func:`encrypted_average`; needs the extra ``he``.
     """
 
     name: ClassVar[str] = "network"
@@ -229,6 +264,7 @@ class NetworkScoring:
     architecture: Mapping[str, Any]
     n_rows: int
     opening: Literal["label", "exact"] = "label"
+    encrypted_pooling: bool = False
 
     def __post_init__(self) -> None:
         if self.n_rows < 1 or self.opening not in ("label", "exact"):
@@ -257,7 +293,8 @@ class NetworkScoring:
         """Return this server's shares of the labels, integers, or of the scores."""
         network = Network.from_dict(self.architecture)
         parameters = [tables[name] for name in self.tables() if name != "rows"]
-        scores = forward(server, network, parameters, tables["rows"])
+        average = encrypted_average if self.encrypted_pooling else None
+        scores = forward(server, network, parameters, tables["rows"], average)
         if self.opening == "exact":
             return {"scores": scores}
         return {"labels": argmax(server, scores)}

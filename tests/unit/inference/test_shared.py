@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -184,6 +188,30 @@ def test_the_program_gives_the_label_or_the_scores_and_nothing_else(opening: Any
         assert [network.classes[k] for k in to_integers(found)[:4]] == network.predict(X)
     else:
         assert np.abs(decode(found)[:4] - network.forward(X)).max() < 1e-3
+
+
+def test_three_processes_give_the_labels_in_the_clear() -> None:
+    """Over sealed links; where TenSEAL is, pooling is encrypted: all three techniques chain."""
+    script = Path(__file__).resolve().parents[3] / "benchmarks" / "shared_networks.py"
+    command = [sys.executable, str(script), "--smoke"]
+    command += ["--encrypted"] if find_spec("tenseal") else []
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert "20 of 20 labels" in done.stdout, done.stderr
+
+
+def test_encrypted_pooling_gives_the_scores_of_pooling_on_shares() -> None:
+    pytest.importorskip("tenseal")
+    network = of_images(Relu(), AveragePool(2))
+    program = NetworkScoring(network.architecture().to_dict(), 3, "exact", encrypted_pooling=True)
+    X = RNG.uniform(0, 1, (3, 2, 6, 6))
+    secrets = shared_rows(network, X, 3), *shared_parameters(network)
+    names = list(program.tables())
+    (first, second), servers = run_here(
+        lambda s, *t: program.run(s, dict(zip(names, t, strict=True))), *secrets
+    )
+    found = decode(combine(first["scores"], second["scores"]))
+    assert np.abs(found - network.forward(X)).max() < 1e-3
+    assert servers[0].cost.bytes_sent > 500_000  # ciphertexts really travelled
 
 
 def test_a_hybrid_network_computes_its_public_part_at_the_owner() -> None:
