@@ -103,6 +103,12 @@ class Parameters:
         return self.degree // 2
 
     @property
+    def name(self) -> str:
+        """What both sides compare."""
+        primes = "+".join(map(str, self.modulus_bits))
+        return f"CKKS {self.degree} {primes} {self.value_bits}+{self.weight_bits}"
+
+    @property
     def score_limit(self) -> float:
         """A score is below this in size."""
         return 2.0**self.score_bits
