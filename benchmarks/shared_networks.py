@@ -25,12 +25,12 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from networks import DATA, Images, convolutional, dense, digits, mnist, trained, with_polynomial
+from networks import DATA, Images, convolutional, dense, mnist, trained, with_polynomial
 from numpy.typing import NDArray
 
 from cloister.hazmat.signing import Identity
-from cloister.inference.network import AveragePool, Conv2d, Flatten, Network, Relu
-from cloister.inference.shared import NetworkScoring, shared_parameters, shared_rows
+from cloister.inference.network import Network
+from cloister.inference.shared import NetworkScoring, shared_rows, shared_weights
 from cloister.mpc import Dealer, Link, Server, Supply, combine, decode, expand_share, split
 from cloister.mpc.sealed import seal
 from cloister.mpc.tcp import Listener, dial
@@ -120,7 +120,7 @@ def measured(
 ) -> Measured:
     """Score a batch by three processes."""
     program = NetworkScoring(network.architecture().to_dict(), len(X), opening, encrypted)
-    secrets = shared_rows(network, X, len(X)), *shared_parameters(network)
+    secrets = shared_rows(network, X, len(X)), shared_weights(network)
     sides: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
     for name, secret in zip(program.tables(), secrets, strict=True):
         key, rest = split(secret)
@@ -215,32 +215,14 @@ def beside(python: Path, network: Network, X: Floats, program: str, repeats: int
     )
 
 
-def smoke(encrypted: bool) -> None:
-    """Score digits by a convolutional network, with every technique, and say who agrees."""
-    images = digits()
-    images = replace(images, X=images.X.reshape(-1, 1, 8, 8))
-    first = Conv2d(np.zeros((4, 1, 3, 3)), np.zeros(4), padding=1)
-    layers = [first, Relu(), AveragePool(2), Flatten(), *dense(64, 10)]
-    network = trained(Network(layers, (1, 8, 8), range(10), (0, 1)), images, 3)
-    X = images.X_test.reshape(-1, 1, 8, 8)[:20]
-    found = measured(network, X, "label", 1, encrypted)
-    agreed = int((found.result == network.forward(X).argmax(axis=1)).sum())
-    print(f"{agreed} of {len(X)} labels are those in the clear, by three processes")
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train, score on shares, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--spu", type=Path, help="the Python of an environment with spu==0.9.5")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--smoke", action="store_true", help="a small network for digits, no table")
-    parser.add_argument("--encrypted", action="store_true", help="pool under encryption")
     parser.add_argument("--epochs", type=int, default=8, help="of the networks for MNIST")
     options = parser.parse_args(arguments)
-    if options.smoke:
-        smoke(options.encrypted)
-        return
     print("| what | wall | a server | dealer | between | dealt | rounds | error | labels | bar |")
     print("|---|---|---|---|---|---|---|---|---|---|")
     tumours = breast()

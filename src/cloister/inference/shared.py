@@ -19,10 +19,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from cloister.errors import DataError, PlanError
 from cloister.hazmat.ring import Words
@@ -189,7 +190,7 @@ def forward(
     network : Network
         Its public part; weights are not looked at. See :meth:`Network.architecture`.
     parameters : sequence of ndarray of uint64
-        This server's shares of weights and biases, as :func:`shared_parameters` orders them.
+        This server's shares of weights and biases, as :attr:`Network.parameters` orders them.
     rows : ndarray of uint64, shape (n, *input_shape)
         This server's shares.
     average : function, optional
@@ -211,8 +212,8 @@ def forward(
     return x
 
 
-def shared_parameters(network: Network) -> tuple[Words, ...]:
-    """Return weights and biases in fixed point, for their owner to split.
+def shared_weights(network: Network) -> Words:
+    """Return all weights and biases in fixed point, one vector, for their owner to split.
 
     Raises
     ------
@@ -221,7 +222,7 @@ def shared_parameters(network: Network) -> tuple[Words, ...]:
     """
     check_headroom(network)
     bits = (FRAC_BITS, FACTOR_BITS)  # a bias has one dimension
-    return tuple(encode(array, bits[array.ndim > 1]) for array in network.parameters)
+    return np.concatenate([encode(a.ravel(), bits[a.ndim > 1]) for a in network.parameters])
 
 
 def shared_rows(network: Network, X: ArrayLike, n_rows: int) -> Words:
@@ -267,7 +268,11 @@ class NetworkScoring:
     encrypted_pooling: bool = False
 
     def __post_init__(self) -> None:
-        if self.n_rows < 1 or self.opening not in ("label", "exact"):
+        if (
+            not isinstance(self.n_rows, int)
+            or self.n_rows < 1
+            or self.opening not in ("label", "exact")
+        ):
             raise PlanError(
                 f"scoring needs n_rows of at least 1 and opening 'label' or 'exact', got "
                 f"{self.n_rows} and {self.opening!r}."
@@ -277,11 +282,31 @@ class NetworkScoring:
     def event(self) -> None:
         """Return nothing: no result is a private release."""
 
+    @property
+    def network(self) -> Network:
+        """The public part of the network; its weights are zero."""
+        return Network.from_dict(self.architecture)
+
     def tables(self) -> dict[str, Shape]:
-        """Return the shapes of what is shared: the rows, and each weight and bias."""
-        network = Network.from_dict(self.architecture)
-        arrays = {f"parameter{k}": a.shape for k, a in enumerate(network.parameters)}
-        return {"rows": (self.n_rows, *network.input_shape), **arrays}
+        """Return the shapes of what is shared: rows, and all weights and biases as one vector."""
+        size = sum(array.size for array in self.network.parameters)
+        return {"rows": (self.n_rows, *self.network.input_shape), "weights": (size,)}
+
+    def words(self, table: str, values: ArrayLike) -> Words:
+        """Return an owner's table as words, checked by the public rules.
+
+        Parameters
+        ----------
+        values : array_like
+            Rows, at most `n_rows`; or weights and biases in one vector, in the order of
+            :attr:`Network.parameters`.
+        """
+        if table == "rows":
+            return shared_rows(self.network, values, self.n_rows)
+        flat = np.asarray(values, dtype=np.float64)
+        if flat.shape != self.tables()[table]:
+            raise DataError(f"weights must be {self.tables()[table]} numbers, got {flat.shape}.")
+        return shared_weights(self.network.with_parameters(_cut(self.network, flat)))
 
     def results(self) -> dict[str, Shape]:
         """Return the shape of the one result."""
@@ -291,13 +316,19 @@ class NetworkScoring:
 
     def run(self, server: Server, tables: Mapping[str, Words]) -> dict[str, Words]:
         """Return this server's shares of the labels, integers, or of the scores."""
-        network = Network.from_dict(self.architecture)
-        parameters = [tables[name] for name in self.tables() if name != "rows"]
+        parameters = _cut(self.network, tables["weights"])
         average = encrypted_average if self.encrypted_pooling else None
-        scores = forward(server, network, parameters, tables["rows"], average)
+        scores = forward(server, self.network, parameters, tables["rows"], average)
         if self.opening == "exact":
             return {"scores": scores}
         return {"labels": argmax(server, scores)}
+
+
+def _cut(network: Network, flat: NDArray[Any]) -> list[NDArray[Any]]:
+    """Return one vector as arrays of the shapes of a network's weights and biases."""
+    shapes = [array.shape for array in network.parameters]
+    parts = np.split(flat, np.cumsum([prod(shape) for shape in shapes])[:-1])
+    return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
