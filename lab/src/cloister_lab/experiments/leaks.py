@@ -296,22 +296,16 @@ def _page(cells: Sequence[Cell], command: str) -> list[str]:
                 "bound": cell.bound if private else None,
             }
         )
-    membership = {
-        cell.setting: f"{cell.advantage:.2f}"
-        for cell in cells
-        if cell.method == "membership-atypical"
-    }
-    names = list(SETTINGS)
-    exact = membership.get(names[1], "-")
-    released = membership.get(names[3], "-")
-    games = min(cell.games for cell in cells)
+    stranger = {(c.method, c.setting): f"{c.advantage:.2f}" for c in cells}
+    _, exact, _, release, _ = SETTINGS
     lines = tidy.prose(
         "leaks",
         shown,
         command=command,
-        games=games,
-        exact=exact,
-        released=released,
+        games=min(cell.games for cell in cells),
+        exact=stranger.get(("membership-atypical", exact)),
+        exact_anybody=stranger.get(("membership-typical", exact)),
+        released=stranger.get(("membership-atypical", release)),
         alpha=ALPHA,
         **verdicts(cells),
     )
