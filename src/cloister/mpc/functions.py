@@ -110,7 +110,8 @@ def argmax(server: Server, x: Words) -> Words:
     index.** Cost and range of :func:`argmax_one_hot`: the index is a local sum of it.
     """
     one_hot = argmax_one_hot(server, x)
-    return one_hot @ np.arange(one_hot.shape[-1], dtype=np.uint64)
+    index: Words = one_hot @ np.arange(one_hot.shape[-1], dtype=np.uint64)
+    return index
 
 
 def _pairs(x: Words) -> tuple[Words, Words, Words]:
@@ -138,7 +139,8 @@ def clip(server: Server, x: Words, low: float, high: float) -> Words:
     if not low <= high:
         raise PlanError(f"low must not be above high, got {low} and {high}.")
     below, above = relu(server, np.stack([server.constant(low) - x, x - server.constant(high)]))
-    return x + below - above
+    clipped: Words = x + below - above
+    return clipped
 
 
 def sigmoid(server: Server, x: Words) -> Words:

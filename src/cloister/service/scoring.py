@@ -89,7 +89,7 @@ def run(
     stop = stop or threading.Event()
     keys = prepare(settings.keys)
     scorer = read_scorer(settings.model)
-    limit = QueryLimit(settings.queries, settings.max_rows_per_caller)
+    limit = QueryLimit(settings.max_rows_per_caller, settings.queries)
     scoring = ScoringServer(scorer, limit, rows=settings.rows, hides="features")
     audit = Audit(settings.audit_log)
     try:
