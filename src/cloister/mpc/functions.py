@@ -110,7 +110,8 @@ def argmax(server: Server, x: Words) -> Words:
     index.** Cost and range of :func:`argmax_one_hot`: the index is a local sum of it.
     """
     one_hot = argmax_one_hot(server, x)
-    index: Words = one_hot @ np.arange(one_hot.shape[-1], dtype=np.uint64)
+    places = np.arange(one_hot.shape[-1], dtype=np.uint64)
+    index: Words = (one_hot * places).sum(axis=-1, dtype=np.uint64)
     return index
 
 
