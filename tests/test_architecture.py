@@ -108,7 +108,7 @@ LIBRARIES = {
     "matplotlib": {"report", "audit"},
     "jinja2": {"html"},
     "torch": {"estimators.federated_learning"},
-    "tenseal": {"inference.ckks", "inference.pooling"},
+    "tenseal": {"inference.ckks"},
 }
 LAZY = {
     "torch",

@@ -145,29 +145,23 @@ class Scheme(Protocol):
     @property
     def parameters(self) -> Parameters:
         """What is fixed for everybody."""
-        ...
 
     def new_keys(self) -> tuple[bytes, bytes]:
         """Return a secret and a public key."""
-        ...
 
     def encrypt(self, secret: bytes, columns: Floats) -> list[bytes]:
         """Encrypt each of some columns, (n_columns, n_rows), values in [-1, 1]."""
-        ...
 
     def read_public(self, public: bytes) -> Any:
         """Check a public key and return it as :meth:`weigh` takes it."""
-        ...
 
     def weigh(
         self, public: Any, columns: Sequence[bytes], weights: Floats, bias: Floats, rows: int
     ) -> list[bytes]:
         """Return an encrypted score for each row of `weights`, hidden and flooded."""
-        ...
 
     def decrypt(self, secret: bytes, scores: Sequence[bytes], rows: int) -> Floats:
         """Return flooded scores in the clear, (n_rows, n_scores)."""
-        ...
 
 
 def gaussian(size: int, source: ByteSource = os_bytes) -> Floats:
