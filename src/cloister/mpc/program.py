@@ -21,7 +21,10 @@ private release**. "private": noise was added on the shares, and the owners' led
 class Program(Protocol):
     """A frozen value, the same at every party; its fields are its public parameters, JSON all.
 
-    The dealer together with either server sees every table.
+    The dealer together with either server sees every table. A program may have, besides:
+    ``words(table, values)``, an owner's table as words of its public shape; ``padded``, names of
+    tables that are padded and get a column of validity; ``values(result, words)``, opened words as
+    numbers. See :mod:`cloister.mpc.parties` for what happens without.
     """
 
     name: ClassVar[str]

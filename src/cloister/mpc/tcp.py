@@ -86,10 +86,10 @@ class TcpLink:
             )
         return bytes(self._exactly(size, deadline + size / _SLOWEST))
 
-    def close(self) -> None:
-        """Close the link when all that was sent has left."""
+    def close(self, *, at_once: bool = False) -> None:
+        """Close the link, when all that was sent has left or at once."""
         with self._changed:
-            if self._failure is None:
+            if self._failure is None and not at_once:
                 self._changed.wait_for(lambda: not self._backlog, self.timeout)
             self._failure = "the link is closed."
             self._backlog.clear()
@@ -258,13 +258,13 @@ class Listener:
                 )
             return {name: link for name, (_, link) in self._arrived.items()}
 
-    def close(self) -> None:
+    def close(self, *, at_once: bool = False) -> None:
         """Stop listening and close every link."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
         self._socket.close()
         for connection, _ in self._arrived.values():
-            connection.close()
+            connection.close(at_once=at_once)
 
     def _accept(self) -> None:
         while True:

@@ -1,0 +1,420 @@
+"""One party's part of a session: gives tables, serves, deals or receives.
+
+All messages travel over sealed links. In order: an owner sends server 0 a key and server 1 a share
+for each of its tables; the servers run the program; each sends every receiver its refreshed shares
+of the results, and every owner and receiver the word that it is done. Who stops hangs up, so that
+all others stop too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from math import prod
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from cloister.errors import DataError, PlanError, RemoteProtocolError, TransportError
+from cloister.hazmat.prg import KEY_BYTES
+from cloister.hazmat.ring import Words, from_bytes, to_bytes, to_integers
+from cloister.hazmat.signing import Identity
+from cloister.mpc.dealer import Dealer, Supply
+from cloister.mpc.links import Link, local_links
+from cloister.mpc.material import Shape
+from cloister.mpc.program import Opening, Program
+from cloister.mpc.sealed import seal
+from cloister.mpc.server import Cost, Server
+from cloister.mpc.session import Session
+from cloister.mpc.shares import combine, decode, encode, expand_share, split
+from cloister.mpc.tcp import Listener, dial
+
+if TYPE_CHECKING:
+    from cloister.privacy.ledger import Ledger
+
+PATIENCE = 600.0
+"""Seconds to wait for a party to come, and for its next message: at a receiver, for the run."""
+
+MARKS: Mapping[Opening, str] = {
+    "label": "the answer to a query: it says no more than that, but it is no private release.",
+    "exact": "EXACT: a function of the records without noise, which is NO private release.",
+    "private": "private: noise was added on the shares, and each owner's ledger was charged.",
+}
+"""What is said of a result wherever it is shown."""
+
+_DONE = b"done"
+
+
+class Carrier(Link, Protocol):
+    """A link that can be closed."""
+
+    def close(self, *, at_once: bool = False) -> None:
+        """Close it, when all that was sent has left or at once."""
+        ...
+
+
+@dataclass(frozen=True)
+class Account:
+    """Where an owner's part of a private opening is charged.
+
+    Parameters
+    ----------
+    dataset, study : str
+        Of the ledger, which knows the data set.
+    year_epsilon : float, optional
+        Cap of a calendar year.
+    """
+
+    ledger: Ledger
+    dataset: str
+    study: str = "default"
+    year_epsilon: float | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a party has after its part.
+
+    Parameters
+    ----------
+    results : dict of ndarray
+        By name, decoded; empty for who receives nothing.
+    opening : str
+        What the results are.
+    cost : Cost or None
+        Of a server.
+    items : int
+        Dealt by the dealer.
+    """
+
+    opening: Opening
+    results: dict[str, NDArray[Any]] = field(default_factory=dict, repr=False)
+    cost: Cost | None = None
+    items: int = 0
+
+    @property
+    def mark(self) -> str:
+        """What is said of the results wherever they are shown."""
+        return MARKS[self.opening]
+
+
+def words_of(program: Program, table: str, values: ArrayLike) -> Words:
+    """Return an owner's table as words of its public shape.
+
+    A program with ``words(table, values)`` encodes and pads by itself. For any other the values
+    must have the public shape; where the program names the table in ``padded``, they may have
+    fewer rows and lack the last column, which says which rows are there: the integer 1 or, of
+    padding, 0.
+
+    Raises
+    ------
+    DataError
+        If the shape is another, or a value is not finite or too large.
+    """
+    own = getattr(program, "words", None)
+    shape = program.tables()[table]
+    if own is not None:
+        words: Words = own(table, values)
+    else:
+        numbers = np.asarray(values, dtype=np.float64)
+        if table in getattr(program, "padded", ()) and numbers.ndim == len(shape) == 2:
+            if len(numbers) > shape[0]:
+                raise DataError(f"table {table!r} must have at most {shape[0]} rows.")
+            there = np.ones((len(numbers), 1), dtype=np.uint64)
+            words = np.hstack((encode(numbers), there))
+            words = np.pad(words, ((0, shape[0] - len(numbers)), (0, 0)))
+        else:
+            words = encode(numbers)
+    _check_shape(table, words, shape)
+    return words
+
+
+def take_part(
+    session: Session,
+    name: str,
+    links: Callable[[], AbstractContextManager[Mapping[str, Link]]],
+    folder: Path,
+    *,
+    tables: Mapping[str, Words] | None = None,
+    account: Account | None = None,
+) -> Outcome:
+    """Do one party's part of a session, all its roles.
+
+    Semi-honest; the dealer together with either server sees every table.
+
+    Parameters
+    ----------
+    name : str
+        Which party this is.
+    links : callable
+        Opens the sealed links to :meth:`Session.peers_of`, such as :func:`connected`.
+    folder : Path
+        Of this party alone; keeps which sessions it took part in.
+    tables : mapping of ndarray, uint64
+        What an owner gives, of the public shapes; see :func:`words_of`.
+    account : Account
+        Of an owner, where the opening is private. It is charged before the first share leaves.
+
+    Raises
+    ------
+    PlanError, DataError
+        Before anything is sent: for a wrong table, a missing ledger, or a session that was used.
+    BudgetExceeded
+        Likewise, if the ledger refuses.
+    RemoteProtocolError, TransportError
+        If another party breaks the protocol or stops. What was charged stays charged, and the
+        session cannot be used again.
+    """
+    given = dict(tables or {})
+    _check_part(session, name, given, account)
+    with links() as opened:
+        ends = {**opened, name: _Self()}
+        if given and (event := session.program.event()) is not None and account is not None:
+            content = hashlib.sha256(b"".join(to_bytes(words) for words in given.values()))
+            account.ledger.reserve(
+                dataset=account.dataset,
+                study=account.study,
+                job=session.id,
+                events=event,
+                content=content.digest(),
+                year_epsilon=account.year_epsilon,
+            )
+            _use_once(folder, session)
+            # Spend, then release. Nothing is sent again: what is lost on the way stays charged.
+            digest = session.digest().encode()
+            account.ledger.commit(job=session.id, round=0, event=event, frame=digest)
+            account.ledger.close(session.id)
+        else:
+            _use_once(folder, session)
+        if name == session.dealer:
+            items = Dealer((ends[session.servers[0]], ends[session.servers[1]])).serve()
+            return Outcome(session.program.opening, items=items)
+        for words in given.values():
+            key, rest = split(words)
+            ends[session.servers[0]].send(key)
+            ends[session.servers[1]].send(to_bytes(rest.ravel()))
+        cost = (
+            _serve(session, session.servers.index(name), ends) if name in session.servers else None
+        )
+        results = _receive(session, ends) if name in session.receivers else {}
+        if cost is None:
+            for server in session.servers:
+                if ends[server].receive() != _DONE:
+                    raise RemoteProtocolError(f"{server!r} did not say that it is done; ask it.")
+        return Outcome(session.program.opening, results, cost)
+
+
+def _check_part(
+    session: Session, name: str, given: Mapping[str, Words], account: Account | None
+) -> None:
+    if name not in session.parties:
+        raise PlanError(f"{name!r} is no party of the session; use one of its names.")
+    own = session.tables_of(name)
+    if tuple(given) != own:
+        if set(given) != set(own):
+            raise PlanError(f"{name!r} must give the tables {list(own)}, got {list(given)}.")
+        raise PlanError(f"tables must be given in the order {list(own)}.")
+    for table, words in given.items():
+        _check_shape(table, words, session.program.tables()[table])
+    event = session.program.event()
+    if (session.program.opening == "private") != (event is not None):
+        raise PlanError("a program must have a cost where its opening is private, and only there.")
+    if own and event is not None and account is None:
+        raise PlanError("a private opening is charged; give the owner's ledger.")
+
+
+def _check_shape(table: str, words: Words, shape: Shape) -> None:
+    if words.shape != tuple(shape):
+        raise DataError(f"table {table!r} must have shape {tuple(shape)}, got {words.shape}.")
+
+
+def _serve(session: Session, index: int, ends: Mapping[str, Link]) -> Cost:
+    """Collect the shares, run the program, send the shares of its results."""
+    program, other = session.program, session.servers[1 - index]
+    shares: dict[str, Words] = {}
+    for table, shape in program.tables().items():
+        owner = session.owners[table]
+        body = ends[owner].receive()
+        if index == 0 and len(body) != KEY_BYTES:
+            raise RemoteProtocolError(f"{owner!r} must send a key of {KEY_BYTES} bytes first.")
+        shares[table] = (
+            expand_share(body, tuple(shape))
+            if index == 0
+            else from_bytes(body, prod(shape)).reshape(shape)
+        )
+    server = Server(index, ends[other], Supply(index, ends[session.dealer]))
+    results = program.run(server, shares)
+    found = {what: words.shape for what, words in results.items()}
+    if found != {what: tuple(shape) for what, shape in program.results().items()}:
+        raise PlanError(f"program {program.name!r} gave other results than it declares; mend it.")
+    fresh = [server.refresh(results[what]) for what in program.results()]
+    for name in session.receivers:
+        for words in fresh:
+            ends[name].send(to_bytes(words.ravel()))
+    server.supply.close()
+    for name in session.clients():
+        ends[name].send(_DONE)
+    return server.cost
+
+
+def _receive(session: Session, ends: Mapping[str, Link]) -> dict[str, NDArray[Any]]:
+    shares = [
+        {
+            what: from_bytes(ends[name].receive(), prod(shape)).reshape(shape)
+            for what, shape in session.program.results().items()
+        }
+        for name in session.servers
+    ]
+    return {
+        what: _values(session.program, what, combine(words, shares[1][what]))
+        for what, words in shares[0].items()
+    }
+
+
+def _values(program: Program, what: str, words: Words) -> NDArray[Any]:
+    """Return opened words as numbers; a program with ``values(result, words)`` says how."""
+    own = getattr(program, "values", None)
+    if own is not None:
+        found: NDArray[Any] = own(what, words)
+        return found
+    return to_integers(words) if program.opening == "label" else decode(words)
+
+
+@dataclass(frozen=True)
+class _Self:
+    """A link of a party to itself, which is a server and an owner or a receiver too."""
+
+    ends: tuple[Link, Link] = field(default_factory=lambda: local_links(0.0))
+
+    def send(self, body: bytes) -> None:
+        self.ends[0].send(body)
+
+    def receive(self) -> bytes:
+        return self.ends[1].receive()
+
+
+def _use_once(folder: Path, session: Session) -> None:
+    """Record durably that this party takes part in a session; refuse a second time."""
+    used = folder / "share-sessions"
+    try:
+        used.mkdir(mode=stat.S_IRWXU, exist_ok=True)
+        with (used / session.id).open("x") as note:
+            note.write(session.digest() + "\n")
+            note.flush()
+            os.fsync(note.fileno())
+        with suppress(OSError):  # not every system lets a folder be synced
+            descriptor = os.open(used, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+    except FileExistsError:
+        raise PlanError(
+            f"session {session.id} was used here already, and a second run would be a new query; "
+            "agree on a new id."
+        ) from None
+    except OSError as error:
+        raise DataError(f"folder {str(folder)!r} cannot be written: {error.strerror}.") from None
+
+
+# Connecting ---------------------------------------------------------------------------------------
+
+
+@contextmanager
+def connected(
+    session: Session,
+    name: str,
+    identity: Identity,
+    *,
+    timeout: float = PATIENCE,
+    listen: str | None = None,
+    relay: Callable[[str], Carrier] | None = None,
+) -> Iterator[dict[str, Link]]:
+    """Connect a party to its peers over TCP or the relay, seal every link, close all at the end.
+
+    Parameters
+    ----------
+    timeout : float
+        Seconds; see :data:`PATIENCE`.
+    listen : str, optional
+        HOST:PORT to listen at, where that is not the address that others dial.
+    relay : callable
+        Opens a link to a peer over the coordinator, for a session with one.
+
+    Raises
+    ------
+    PlanError
+        If the identity is not that of `name` in the session.
+    TransportError, RemoteProtocolError
+        If somebody does not come, or is not who was pinned.
+    """
+    if identity.fingerprint != session.parties[name].fingerprint:
+        raise PlanError(
+            f"the session has {session.parties[name].fingerprint} for {name!r}, this identity is "
+            f"{identity.fingerprint}; use its keys, or agree on another session."
+        )
+    digest = session.digest()
+
+    def sealed(peer: str, link: Link) -> Link:
+        return seal(link, identity, name, peer, session.parties[peer].fingerprint, digest)
+
+    listens = {peer: session.listener(name, peer) for peer in session.peers_of(name)}
+    arriving = [peer for peer, server in listens.items() if server == name]
+    arrived: SimpleQueue[tuple[str, Any]] = SimpleQueue()
+
+    def reach(peer: str) -> None:
+        """Dial or meet one peer; each in a thread of its own, or three could wait in a ring."""
+        try:
+            server = listens[peer]
+            if server is None:
+                if relay is None:
+                    raise PlanError("the session needs a relay; connect over the coordinator.")
+                carrier: Carrier = relay(peer)
+            else:
+                carrier = dial(session.parties[server].address or "", name, timeout)
+            stack.push(_closes(carrier))
+            arrived.put((peer, sealed(peer, carrier)))
+        except BaseException as error:
+            arrived.put((peer, error))
+
+    def listening() -> None:
+        try:
+            arrived.put(("", listener.links()))
+        except BaseException as error:
+            arrived.put(("", error))
+
+    with ExitStack() as stack:
+        work: list[Thread] = []
+        if arriving:
+            address = listen or session.parties[name].address or ""
+            listener = Listener(address, arriving, sealed, timeout)
+            stack.push(_closes(listener))
+            work.append(Thread(target=listening, daemon=True))
+        for peer, server in listens.items():
+            if server != name:
+                work.append(Thread(target=reach, args=(peer,), daemon=True))
+        for thread in work:
+            thread.start()
+        links: dict[str, Link] = {}
+        for _ in work:
+            try:
+                peer, found = arrived.get(timeout=2 * timeout)
+            except Empty:
+                raise TransportError(f"not all parties came within {timeout:g} s.") from None
+            if isinstance(found, BaseException):
+                raise found
+            links.update({peer: found} if peer else found)
+        yield links
+
+
+def _closes(carrier: Carrier | Listener) -> Callable[..., None]:
+    """Return what closes a link at the end of a block: at once after an error."""
+    return lambda kind, error, trace: carrier.close(at_once=error is not None)
