@@ -244,8 +244,9 @@ class Tenseal:
             for total, weight in zip(totals, of_column, strict=True):
                 # Never by zero: that is no ciphertext, and to skip it would show in the time.
                 some = weight if abs(weight) * numbers >= 1 else 1 / numbers
-                evaluator.multiply_plain(ciphertext, self._plain(some, numbers), term)
-                evaluator.add_inplace(total, term)
+                product = ciphertext if total is totals[-1] else term  # the last needs no copy
+                evaluator.multiply_plain(ciphertext, self._plain(some, numbers), product)
+                evaluator.add_inplace(total, product)
         return [written(total) for total in totals]
 
     def _flood(self, public: Any, evaluator: Any, bias: float, rows: int) -> Any:
