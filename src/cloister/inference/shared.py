@@ -135,9 +135,7 @@ def _activated(server: Server, layer: Layer, x: Words) -> Words:
 def encrypted_average(server: Server, x: Words, size: int) -> Words:
     """Return shares of average pooling by way of encryption, where shares alone would do as well.
 
-    Server 0 encrypts its words under a key of its own (exact BFV); server 1 adds its words and a
-    uniform mask and sends the masked sums back, see :mod:`cloister.inference.pooling`. Costs three
-    rounds and far more bytes than sums of shares; it is for chains that want this step encrypted.
+    See :mod:`cloister.inference.pooling`; three rounds, and far more bytes than sums of shares.
     The dealer together with either server sees everything.
     """
     from cloister.inference import pooling
@@ -335,19 +333,8 @@ def _cut(network: Network, flat: NDArray[Any]) -> list[NDArray[Any]]:
 class HybridNetwork:
     """A public part that the rows' owner computes in the clear, and a private one on shares.
 
-    Where the cut lies decides what is known to whom: the public layers are known to all, so they
-    must not be made of secret records; the owner's features are not shown, like rows.
-
-    Parameters
-    ----------
-    public_layers, private_layers : sequence of layers
-    input_shape, classes, input_range
-        As for :class:`Network`.
-
-    Attributes
-    ----------
-    private : Network
-        The private part, with the range that the public part can give; share and score it.
+    The cut decides what is hidden: the public layers are known to all, so they must not be made of
+    secret records; what they give is shared, like rows. Parameters as of :class:`Network`.
     """
 
     public_layers: Sequence[Layer]
@@ -357,7 +344,8 @@ class HybridNetwork:
     input_range: tuple[float, float]
 
     @property
-    def private(self) -> Network:  # noqa: D102
+    def private(self) -> Network:
+        """The private part, with the range that the public part can give; share and score it."""
         low, high = (np.full(self.input_shape, float(end)) for end in self.input_range)
         for layer in self.public_layers:
             low, high, _ = interval(layer, low, high)

@@ -25,8 +25,8 @@ from cloister.inference.network import (
     Relu,
     outputs,
 )
-from cloister.inference.ranges import activation_radius, check_headroom, interval, reaches
-from cloister.inference.smaller import pruned, replace_relu
+from cloister.inference.ranges import check_headroom, interval, reaches
+from cloister.inference.smaller import activation_radius, pruned, replace_relu
 
 RNG = np.random.default_rng(0)
 IMAGE = np.arange(16.0).reshape(1, 1, 4, 4)
