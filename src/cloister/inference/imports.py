@@ -104,8 +104,8 @@ def from_torch(
         raise PlanError(f"a torch Sequential is needed, got {type(model).__name__}.")
     if model.training:
         raise PlanError("the model is in training mode; call model.eval() first.")
-    layers = _of_torch(model, activations or {})
-    return Network(tuple(layers), tuple(input_shape), tuple(classes), input_range)
+    layers = _of_torch([model], activations or {})
+    return Network(layers, tuple(input_shape), classes, input_range)
 
 
 def _of_torch(model: Any, activations: Mapping[str, Layer]) -> list[Layer]:
