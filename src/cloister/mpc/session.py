@@ -32,11 +32,13 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from math import prod
 from os import PathLike
 from pathlib import Path
 from typing import Any, Self
 
-from cloister.errors import DataError, PlanError, raise_first
+from cloister.errors import CloisterError, DataError, PlanError, raise_first
+from cloister.mpc.dealer import MOST_WORDS
 from cloister.mpc.program import Program
 from cloister.mpc.tcp import address_of
 
@@ -122,8 +124,11 @@ class Session:
                 f"program must be one of {', '.join(sorted(programs)) or 'none'}, got {name!r}."
             )
         try:
+            json.dumps(options)  # TOML has dates, which no program takes
             program = programs[name](**{key: _frozen(value) for key, value in options.items()})
-        except TypeError:
+        except CloisterError:
+            raise
+        except (TypeError, ValueError, AttributeError, KeyError):
             raise PlanError(f"options of program {name!r} do not fit it; see its page.") from None
         servers = tuple(names("servers"))
         if len(servers) != 2:
@@ -242,6 +247,9 @@ class Session:
             yield f"{strange!r} must have a role and a fingerprint, and has only one of them."
         if len(named) > _MOST_PARTIES:
             yield f"a session must have at most {_MOST_PARTIES} parties, got {len(named)}."
+        for table, shape in self.program.tables().items():
+            if prod(shape) > MOST_WORDS:
+                yield f"table {table!r} must have at most {MOST_WORDS} entries, got {prod(shape)}."
         if self.relay is not None and not _RELAY.fullmatch(self.relay):
             yield "relay must be https://HOST:PORT with nothing after it."
         for name in self.servers:

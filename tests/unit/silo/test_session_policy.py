@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
+from cloister.hazmat.signing import Identity
 from cloister.mpc.program import Opening
 from cloister.mpc.session import Party, Session
 from cloister.privacy.events import Event, GaussianEvent
-from cloister.settings import PolicySettings
+from cloister.settings import DataSettings, PolicySettings, SiloSettings
 from cloister.silo.policy import Policy
+from cloister.silo.site import Site
 from cloister.testing import toy_schema
 
 
@@ -111,3 +114,18 @@ def test_a_session_for_another_silo_is_refused() -> None:
             session(Any_()), silo=silo, fingerprint=pin, peers=PINS, schema=None
         )
         assert says in str(reason)
+
+
+def test_a_private_opening_is_charged_to_the_silos_own_ledger_with_its_caps(tmp_path: Path) -> None:
+    settings = SiloSettings(
+        name="d",
+        coordinator="https://localhost:8443",
+        data=DataSettings(file=tmp_path / "d.csv"),
+        ledger=tmp_path / "ledger.db",
+        cap_epsilon=4.0,
+        policy=PolicySettings(max_epsilon_per_study=1.0, max_epsilon_per_year=2.0),
+    )
+    account = Site(settings, SCHEMA, Policy(settings.policy), Identity.new()).account()
+    assert account.dataset == SCHEMA.dataset
+    assert account.ledger.cap(SCHEMA.dataset, "default").epsilon == 1.0
+    assert account.year_epsilon == 2.0
