@@ -147,7 +147,7 @@ def test_a_session_is_refused_by_an_owner_before_anything_is_sent(
         (["--as", "mallory"], 3, "--as must be one of"),
         (["--data", "z=x.npy"], 3, "--data y=FILE"),
         (["--data", "y=y.csv"], 3, "--data y=FILE"),
-        (["--listen", "127.0.0.1:1"], 3, "is for servers"),
+        (["--listen", "127.0.0.1:1"], 3, "is for north, south"),
         (["--timeout", "0"], 3, "positive number of seconds"),
         (["--settings", "session.json"], 3, "is not TOML"),
     ],
