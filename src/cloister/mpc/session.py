@@ -32,6 +32,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from math import prod
 from os import PathLike
 from pathlib import Path
@@ -175,8 +176,12 @@ class Session:
         } | ({"relay": self.relay} if self.relay else {})
 
     def digest(self) -> str:
-        """Return SHA-256 over all of it, in hexadecimal; every link is sealed for this digest."""
-        text = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
+        """Return SHA-256 over all of it and the version of this package, in hexadecimal.
+
+        Every link is sealed for this digest: parties with another file or version have none.
+        """
+        whole = {**self.to_dict(), "cloister": version("cloister")}
+        text = json.dumps(whole, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
     def tables_of(self, name: str) -> tuple[str, ...]:

@@ -104,6 +104,15 @@ def test_a_private_opening_is_within_the_owners_caps(
     assert says in str(refusal(program, **rules))
 
 
+def test_a_receiver_who_gives_nothing_needs_a_word_of_its_own() -> None:
+    of = replace(session(Any_()), receivers=("d", "b"))
+    for allowed in (False, True):
+        rules = PolicySettings(secure_programs=("any",), allow_publish=allowed)
+        reason = Policy(rules).session_refusal(of, silo="d", fingerprint=PINS["d"], peers=PINS)
+        assert (reason is None) == allowed
+        assert allowed or "receiver 'b' gives no table" in str(reason)
+
+
 def test_a_session_for_another_silo_is_refused() -> None:
     policy = Policy(PolicySettings(secure_programs=("any",)))
     for silo, pin, says in (
