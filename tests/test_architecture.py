@@ -108,10 +108,12 @@ LIBRARIES = {
     "matplotlib": {"report", "audit"},
     "jinja2": {"html"},
     "torch": {"estimators.federated_learning"},
+    "onnx": {"inference.imports"},
     "tenseal": {"inference.ckks", "inference.pooling"},
 }
 LAZY = {
     "torch",
+    "onnx",
     "tenseal",
     "mpi4py",
     "dp_accounting",

@@ -20,11 +20,14 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from cloister.protocol.plan import WITHOUT_LAYOUT, Code, Plan
 from cloister.task import Task, tasks_inside
 
 _OURS = "cloister"
+_BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
+"""Where statements lie within statements; an import is one, so no expression need be walked."""
 
 
 def code_of(task: Task) -> Code | None:
@@ -95,9 +98,15 @@ def _distribution(kind: type[Task]) -> tuple[str, str]:
         return top, version(top)
     except PackageNotFoundError:
         pass
-    for name in packages_distributions().get(top, ()):
+    for name in _packages().get(top, ()):
         return name, version(name)
     return f"{top}.py", ""
+
+
+@cache
+def _packages() -> Mapping[str, list[str]]:
+    """Return the distributions of each top-level module; it reads the list of files of each."""
+    return packages_distributions()
 
 
 def _sources(kind: type[Task]) -> dict[str, Path]:
@@ -130,7 +139,11 @@ def _read(path: Path) -> tuple[bytes, tuple[str, ...]]:
     """
     source = path.read_bytes().replace(b"\r\n", b"\n")
     names: list[str] = []
-    for node in ast.walk(ast.parse(source)):
+    waiting: list[Any] = [ast.parse(source)]
+    while waiting:
+        node = waiting.pop()
+        for part in _BLOCKS:
+            waiting += getattr(node, part, ())
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:

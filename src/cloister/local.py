@@ -154,11 +154,12 @@ class LocalFederation:
         """Wait until the coordinator listens and these silos (or all) have a stream."""
         wanted = set(names or self.tables)
 
-        def connected() -> bool:
-            with self.rest() as rest:
-                return wanted <= {silo["name"] for silo in rest.silos() if silo["connected"]}
-
-        self._wait(connected, seconds, f"connection of {sorted(wanted)}")
+        with self.rest() as rest:  # one connection: a handshake costs more than a question
+            self._wait(
+                lambda: wanted <= {silo["name"] for silo in rest.silos() if silo["connected"]},
+                seconds,
+                f"connection of {sorted(wanted)}",
+            )
 
     def propose(self, plan: Plan) -> str:
         """Propose a job in the analyst's name; return its id."""
@@ -178,10 +179,11 @@ class LocalFederation:
         shown: dict[str, Any] = {}
 
         def there() -> bool:
-            shown.update(self.job(job))
+            shown.update(rest.job(job))
             return shown["state"] in states
 
-        self._wait(there, seconds, f"job {job} in one of {tuple(states)}")
+        with self.rest() as rest:
+            self._wait(there, seconds, f"job {job} in one of {tuple(states)}")
         return shown
 
     def results(self, silo: str, job: str) -> Path:

@@ -15,7 +15,13 @@ from cloister.cli.output import Output
 from cloister.enrolment import KeyFolder, Peer, client_context, revoked_serials
 from cloister.errors import CloisterError, PlanError
 from cloister.schema import Schema
-from cloister.settings import AnalystSettings, CoordinatorSettings, Settings, SiloSettings
+from cloister.settings import (
+    AnalystSettings,
+    CoordinatorSettings,
+    ScorerSettings,
+    Settings,
+    SiloSettings,
+)
 
 REFUSED = 3
 _SECRETS = ("identity.key", "tls.key")
@@ -228,12 +234,30 @@ def _own_pin(settings: SiloSettings) -> Iterator[Check]:
             yield fail("own pin", found, "pin what the owner of that name read to you.")
 
 
-def _folders(settings: CoordinatorSettings | SiloSettings) -> Iterator[Check]:
-    files = [getattr(settings, key, None) for key in ("ledger", "audit_log")]
+def _folders(settings: CoordinatorSettings | SiloSettings | ScorerSettings) -> Iterator[Check]:
+    files = [getattr(settings, key, None) for key in ("ledger", "audit_log", "queries")]
     for folder in sorted({file.parent for file in files if file is not None}):
         if not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
             hint = "make the folder, and give it to the account that runs this party."
             yield fail("folder", f"{folder} is not a folder that can be written to", hint)
+
+
+def _scorer(settings: ScorerSettings) -> Iterator[Check]:
+    from cloister.inference.linear import read_scorer
+
+    try:
+        scorer = read_scorer(settings.model)
+    except CloisterError as error:
+        yield fail("model", reason(error), "write it with cloister.inference; see the manual.")
+    else:
+        columns = len(scorer.layout.columns)
+        yield ok("model", f"{columns} columns; {columns + 1} rows or fewer reveal a linear model")
+    if settings.max_rows_per_caller < settings.rows:
+        found = f"a request has {settings.rows} rows, a caller {settings.max_rows_per_caller}"
+        yield fail("max_rows_per_caller", found, "raise it, or lower rows.")
+    if not settings.callers:
+        hint = "compare a caller's fingerprint and pin it under [callers]."
+        yield warn("callers", "nobody may ask", hint)
 
 
 def _data_file(settings: SiloSettings) -> Iterator[Check]:
@@ -248,6 +272,7 @@ OFFLINE: Mapping[type, tuple[Look, ...]] = {
     CoordinatorSettings: (_keys, _modes, _folders),
     SiloSettings: (_keys, _modes, _schema, _policy, _own_pin, _folders, _data_file),
     AnalystSettings: (_keys, _modes),
+    ScorerSettings: (_keys, _modes, _folders, _scorer),
 }
 """What is looked at for each role, in the order in which to mend things."""
 

@@ -42,6 +42,7 @@ from cloister.service.client import probe
 from cloister.settings import (
     AnalystSettings,
     CoordinatorSettings,
+    ScorerSettings,
     SiloSettings,
     load_settings,
 )
@@ -77,8 +78,8 @@ def _versions() -> Check:
     return fail("versions", found, "install a Python whose OpenSSL has TLS 1.3.")
 
 
-def _descriptors(_: CoordinatorSettings) -> Iterator[Check]:
-    """Look at how many connections and files the coordinator may have, which raises it itself."""
+def _descriptors(_: CoordinatorSettings | ScorerSettings) -> Iterator[Check]:
+    """Look at how many connections and files a service may have, which raises it itself."""
     from cloister.service.door import descriptors
 
     if (limits := descriptors()) is None:
@@ -92,10 +93,12 @@ def _descriptors(_: CoordinatorSettings) -> Iterator[Check]:
         yield ok("descriptors", found)
 
 
-def _disks(settings: CoordinatorSettings | SiloSettings) -> Iterator[Check]:
+def _disks(settings: CoordinatorSettings | SiloSettings | ScorerSettings) -> Iterator[Check]:
     files = [settings.audit_log]
     if isinstance(settings, SiloSettings):
         files += [settings.ledger, settings.results / "a job"]
+    elif isinstance(settings, ScorerSettings):
+        files.append(settings.queries)
     elif (database := _sqlite_file(settings.database)) is not None:
         files.append(database)
     for folder in sorted({_existing(file.parent) for file in files}):
@@ -187,8 +190,8 @@ def _data(settings: SiloSettings) -> Iterator[Check]:
         yield ok("columns", f"all {len(wanted)} of the schema are there")
 
 
-def _port(settings: CoordinatorSettings) -> Iterator[Check]:
-    """Try to listen; if somebody does already, see whether it is this coordinator."""
+def _port(settings: CoordinatorSettings | ScorerSettings) -> Iterator[Check]:
+    """Try to listen; if somebody does already, see whether it is this party."""
     host, _, port = settings.listen.rpartition(":")
     host = host.strip("[]")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -203,7 +206,7 @@ def _port(settings: CoordinatorSettings) -> Iterator[Check]:
         yield fail("port", f"{settings.listen}: {why}", "choose an address of this machine.")
 
 
-def _listener(settings: CoordinatorSettings, host: str) -> Check:
+def _listener(settings: CoordinatorSettings | ScorerSettings, host: str) -> Check:
     port, keys = int(settings.listen.rpartition(":")[2]), KeyFolder(settings.keys)
     there = None
     with suppress(OSError, CloisterError):
@@ -218,9 +221,9 @@ def _listener(settings: CoordinatorSettings, host: str) -> Check:
         found = f"{settings.listen} is in use by something else"
         return fail("port", found, "stop what listens there, or choose another port.")
     if there.serial != own.serial:
-        found = f"{settings.listen}: this coordinator runs with another certificate of its own"
+        found = f"{settings.listen}: this {settings.role} runs with another certificate of its own"
         return warn("port", found, "restart it, so that it takes the one in its folder.")
-    return ok("port", f"{settings.listen}: this coordinator listens there")
+    return ok("port", f"{settings.listen}: this {settings.role} listens there")
 
 
 def _sqlite_file(url: str) -> Path | None:
@@ -366,5 +369,6 @@ _LIVE: Mapping[type, tuple[Look, ...]] = {
     CoordinatorSettings: (_descriptors, _port, _database, _disks),
     SiloSettings: (_disks, _ledger, _data, _network),
     AnalystSettings: (_network,),
+    ScorerSettings: (_descriptors, _port, _disks),
 }
 """What is looked at beyond files, for each role."""

@@ -16,7 +16,7 @@ from cloister.cli.output import Output
 from cloister.cli.parsers import actions, add_config
 from cloister.cli.proposals import add_proposal_arguments
 from cloister.errors import PlanError
-from cloister.settings import SiloSettings, load_settings
+from cloister.settings import ScorerSettings, SiloSettings, load_settings
 from cloister.silo.site import Site
 
 _SUMMARIES = {
@@ -58,7 +58,7 @@ def _run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     settings = load_settings(args.config)
     at_silo = isinstance(settings, SiloSettings)
     known: dict[str, Any] = jobs_silo.ACTIONS if at_silo else jobs_rest.ACTIONS
-    if args.action not in known:
+    if args.action not in known or isinstance(settings, ScorerSettings):
         role = "an analyst" if at_silo else "a silo, whose owner decides"
         raise PlanError(
             f"jobs {args.action} needs the configuration of {role}, got the role {settings.role!r}."

@@ -1,4 +1,7 @@
-"""``cloister predict``: predictions of a released model for each record of a file; local."""
+"""``cloister predict``: a prediction for each record of a file.
+
+Local, with a released model; or with ``--private`` by a scorer, who sees ciphertexts alone.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,9 @@ NOTE = "labels are NOT private: each is computed from one record; keep them wher
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("model", type=Path, metavar="MODEL", help="model.json of a job")
+    parser.add_argument(
+        "model", metavar="MODEL", help="model.json of a job; with --private https://HOST:PORT"
+    )
     parser.add_argument("file", type=Path, metavar="FILE", help="CSV or Parquet")
     parser.add_argument(
         "--schema", type=Path, help="the data contract of the job; required unless it was k-means"
@@ -37,15 +42,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--task", metavar="FILE.py:CLASS", help="the task of the model, if it is one of your own"
     )
+    parser.add_argument(
+        "--private",
+        action="store_true",
+        help="encrypt the rows for a scorer, whose model stays there as the rows stay here",
+    )
+    parser.add_argument(
+        "--keys", type=Path, metavar="KEYS", help="with --private: this party's keys folder"
+    )
     parser.add_argument("--out", type=Path, required=True, metavar="OUT.csv")
 
 
 def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     """Write the prediction of each row."""
-    own = from_file(args.task) if args.task else None
-    result = JobResult.load(args.model, {own.name: own} if own else None)
-    clusters = "centres" in result.results
-    heading, rows, kept = _clusters(args) if clusters else _predicted(result, args)
+    heading: list[str]
+    rows: Iterable[Sequence[Any]]
+    if args.private:
+        from cloister.cli import predict_private as private  # which needs the extras
+
+        heading, rows, kept = private.predictions(args, out)
+        note = private.NOTE
+    else:
+        heading, rows, kept = _by_model(args)
+        note = NOTE
     predictions = iter(rows)
     nothing = ("",) * len(heading)
     stream = io.StringIO(newline="")
@@ -57,8 +76,17 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     out.say(f"written  {args.out}")
     if without := kept.count(False):
         out.say(f"rows without a prediction: {without}, because a value of the schema is missing")
-    out.warn(NOTE)
+    out.warn(note)
     return {"file": args.out, "private": False}
+
+
+def _by_model(args: argparse.Namespace) -> Predictions:
+    """Return the predictions of a model that is here."""
+    args.model = Path(args.model)
+    own = from_file(args.task) if args.task else None
+    result = JobResult.load(args.model, {own.name: own} if own else None)
+    clusters = "centres" in result.results
+    return _clusters(args) if clusters else _predicted(result, args)
 
 
 def _predicted(result: JobResult, args: argparse.Namespace) -> Predictions:

@@ -3,7 +3,7 @@
 ::
 
     keys = ClientKeys.new(days=30)
-    server = ScoringServer(linear_scorer(model, bounds), QueryLimit(1000), hides="features")
+    server = ScoringServer(linear_scorer(model, bounds), QueryLimit(1000, file), hides="features")
     server.admit("bank-a", keys.public)                 # once for each key
     client = ScoringClient(server.offer, keys)          # the offer is public and holds no weights
     request = client.encrypt_features(X)                # bytes up
@@ -26,23 +26,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cloister.declared import Range, declared
 from cloister.errors import DataError, LocalProtocolError, PlanError, RemoteProtocolError
 from cloister.inference.ckks import Parameters, Scheme, Tenseal
 from cloister.inference.frames import pack, unpack
 from cloister.inference.limits import QueryLimit
-from cloister.inference.linear import (
-    Layout,
-    LinearScorer,
-    Link,
-    classes_of,
-    json_values,
-    linked,
-)
+from cloister.inference.linear import Label, Layout, LinearScorer, Link, linked
 from cloister.randomness import new_nonce
 
 Floats = NDArray[np.float64]
@@ -160,7 +154,7 @@ def _check_expiry(expires: datetime, at: datetime, error: type[Exception]) -> No
 # What is public of a model ------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@declared
 class Offer:
     """Everything a caller must know to have rows scored: no weights are in it.
 
@@ -171,14 +165,15 @@ class Offer:
     classes : tuple
     rows : int
         Every batch has so many; fewer are padded, so their number does not show.
-    parameters : Parameters
+    scheme : str
+        :attr:`~cloister.inference.ckks.Parameters.name` of what both sides compute with.
     """
 
     layout: Layout
     link: Link
-    classes: tuple[str | int | float | bool, ...]
-    rows: int
-    parameters: Parameters
+    classes: tuple[Label, ...]
+    rows: Annotated[int, Range(1, 4096)]
+    scheme: str
     notice: str = NOTICE
 
     @property
@@ -189,47 +184,25 @@ class Offer:
     @property
     def digest(self) -> str:
         """Names the offer in requests."""
-        return hashlib.sha256(json.dumps(self.document(), sort_keys=True).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
 
     def document(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        found: dict[str, Any] = json_values(asdict(self))
-        return {"format": OFFER, **found}
+        return {"format": OFFER, **asdict(self)}
 
     @classmethod
     def from_document(cls, document: Any) -> Offer:
-        """Read :meth:`document`.
-
-        Raises
-        ------
-        RemoteProtocolError
-            If it is not one, or its parameters are not those of this version.
-        """
-        own = Parameters()
-        keys = {"format", "layout", "link", "classes", "rows", "parameters", "notice"}
-        if not isinstance(document, Mapping) or document.keys() != keys:
-            raise RemoteProtocolError(f"offer must have exactly {sorted(keys)}; ask for it again.")
-        if document["format"] != OFFER or document["parameters"] != json_values(asdict(own)):
-            raise RemoteProtocolError(
-                "offer is of another version or with other parameters; both sides must run the "
-                "same version."
-            )
-        if document["link"] not in ("identity", "log-odds") or document["notice"] != NOTICE:
-            raise RemoteProtocolError("offer has another link or notice; ask for it again.")
+        """Read :meth:`document`, before or after JSON; RemoteProtocolError if it is none."""
         try:
-            layout, classes = (
-                Layout.from_document(document["layout"]),
-                classes_of(document["classes"]),
-            )
-            _check_rows(document["rows"], own)
-        except (DataError, PlanError) as error:
-            raise RemoteProtocolError(f"offer is not usable: {error}") from None
-        return cls(layout, document["link"], classes, document["rows"], own)
-
-
-def _check_rows(rows: Any, parameters: Parameters) -> None:
-    if isinstance(rows, bool) or not isinstance(rows, int) or not 1 <= rows <= parameters.rows:
-        raise PlanError(f"rows must be an integer in [1, {parameters.rows}], got {rows!r}.")
+            parts = dict(document)
+            layout = Layout.from_document(parts["layout"])
+            if parts.pop("format") == OFFER and parts["notice"] == NOTICE:
+                return cls(**{**parts, "layout": layout})
+        except (TypeError, KeyError, ValueError):
+            pass
+        raise RemoteProtocolError(
+            f"offer is damaged or no {OFFER!r}; ask for it again, with the same version."
+        )
 
 
 _REQUEST = {"key": str, "offer": str, "nonce": str}
@@ -264,6 +237,11 @@ class ScoringClient:
         self.offer = offer if isinstance(offer, Offer) else Offer.from_document(offer)
         self.notice = self.offer.notice
         self._keys, self._scheme, self._clock = keys, scheme or Tenseal(), clock
+        if self.offer.scheme != self._scheme.parameters.name:
+            raise RemoteProtocolError(
+                f"offer computes with {self.offer.scheme!r}, this side with "
+                f"{self._scheme.parameters.name!r}; both must run the same version."
+            )
         self._open: dict[str, int] = {}
         self._lock = threading.Lock()
 
@@ -378,10 +356,13 @@ class ScoringServer:
             raise PlanError(f'hides must be "features", got {hides!r}. {NOTICE}')
         self._scheme = scheme or Tenseal()
         check_fits(scorer, self._scheme.parameters)
-        _check_rows(rows, self._scheme.parameters)
         self._scorer, self._limit, self._clock = scorer, limit, clock
         self.offer = Offer(
-            scorer.layout, scorer.link, scorer.classes, rows, self._scheme.parameters
+            layout=scorer.layout,
+            link=scorer.link,
+            classes=scorer.classes,
+            rows=rows,
+            scheme=self._scheme.parameters.name,
         )
         self._offer_digest = self.offer.digest
         self._keys: dict[str, tuple[str, datetime, Any]] = {}
@@ -448,8 +429,8 @@ def check_fits(scorer: LinearScorer, parameters: Parameters) -> None:
             f"scores of the model reach {scorer.score_bound:.4g} within the public ranges, and "
             f"must stay below {parameters.score_limit:g} to fit the scale; narrow the ranges."
         )
-    # A weight is rounded to 2^-33, and an entry is at most 1.
-    rounding = scorer.layout.width / 2.0 ** (parameters.weight_bits + 1)
+    # A weight is rounded by at most 2^-32, and an entry is at most 1.
+    rounding = scorer.layout.width / 2.0**parameters.weight_bits
     if rounding > MOST_ROUNDING:
         raise PlanError(
             f"model has {scorer.layout.width} entries, whose weights would be rounded by "

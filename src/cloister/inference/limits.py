@@ -22,8 +22,8 @@ class QueryLimit:
     ----------
     rows : int, >= 1
         Rows of public batches, so a padded row counts.
-    file : path, optional
-        An SQLite file, for its owner alone; None forgets when the process ends.
+    file : path
+        An SQLite file, for its owner alone.
 
     Notes
     -----
@@ -31,17 +31,15 @@ class QueryLimit:
     """
 
     rows: int
-    file: Path | str | None = None
+    file: Path | str
     _engine: Any = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if isinstance(self.rows, bool) or not isinstance(self.rows, int) or self.rows < 1:
             raise PlanError(f"rows must be an integer >= 1, got {self.rows!r}.")
-        path = None if self.file is None else Path(self.file)
-        if path is not None:
-            keep_private(path)
+        keep_private(self.file)
         with explained(self._name):
-            engine = open_sqlite(path)
+            engine = open_sqlite(Path(self.file))
             with engine.begin() as connection:
                 connection.exec_driver_sql(
                     "CREATE TABLE IF NOT EXISTS answered (caller TEXT NOT NULL, "
@@ -51,7 +49,7 @@ class QueryLimit:
 
     @property
     def _name(self) -> str:
-        return f"the limit of queries {self.file or 'in memory'}"
+        return f"the limit of queries {self.file}"
 
     def charge(self, caller: str, model: str, rows: int) -> None:
         """Count rows for a caller, or refuse all of them.

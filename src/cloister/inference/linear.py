@@ -15,14 +15,16 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from cloister.declared import Length, Range, declared
 from cloister.errors import DataError, PlanError
 from cloister.hazmat.fixedpoint import Grid
 from cloister.jobs import JobResult
@@ -34,12 +36,14 @@ from cloister.tasks.supervised.naive_bayes import NaiveBayes
 
 Floats = NDArray[np.float64]
 Link = Literal["identity", "log-odds"]
+LINKS = ("identity", "log-odds")
+Label = str | int | float | bool
 FORMAT = "cloister-linear/1"
 _AGREE = 1e-9  # of the size of scores: a model that differs more from its weights is not linear
 _PROBES = 64
 
 
-@dataclass(frozen=True)
+@declared
 class Entry:
     """One column of a row as the caller encodes it.
 
@@ -60,7 +64,7 @@ class Entry:
     low: float
     high: float
     categories: tuple[str, ...] = ()
-    bins: int = 0
+    bins: Annotated[int, Range(0, 1024)] = 0
     square: bool = False
 
     @property
@@ -69,7 +73,7 @@ class Entry:
         return (len(self.categories) or self.bins or 2 + self.square) - 1
 
 
-@dataclass(frozen=True)
+@declared
 class Layout:
     """What a caller must know to encode its rows; public.
 
@@ -81,22 +85,14 @@ class Layout:
         own predictions do; 0 if they are not rounded.
     """
 
-    columns: tuple[Entry, ...]
-    frac_bits: int = 0
+    columns: Annotated[tuple[Entry, ...], Length(1)]
+    frac_bits: Annotated[int, Range(0, 24)] = 0
 
     def __post_init__(self) -> None:
-        if not self.columns:
-            raise PlanError("layout must have at least one column, got none.")
-        for column in self.columns:
-            if not (np.isfinite([column.low, column.high]).all() and column.low < column.high):
-                raise PlanError(
-                    f"range of column {column.name!r} must be finite with low < high, got "
-                    f"({column.low}, {column.high}); give public bounds."
-                )
-            if len(column.categories) == 1 or (column.bins not in range(2, 1025) and column.bins):
-                raise PlanError(f"column {column.name!r} must have at least 2 categories or bins.")
-        if not 0 <= self.frac_bits <= 24:
-            raise PlanError(f"frac_bits must be in [0, 24], got {self.frac_bits}.")
+        low, high = zip(*((column.low, column.high) for column in self.columns), strict=True)
+        Grid(low, high)  # refuses bounds that are none
+        if any(1 in (len(column.categories), column.bins) for column in self.columns):
+            raise PlanError("columns must have at least 2 categories or bins, or none.")
 
     @property
     def width(self) -> int:
@@ -160,23 +156,14 @@ class Layout:
         if column.square:
             yield scaled**2
 
-    def document(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        found: dict[str, Any] = json_values(asdict(self))
-        return found
-
     @classmethod
     def from_document(cls, document: Any) -> Layout:
-        """Read :meth:`document`; DataError if it is not one."""
-        with_defaults = asdict(cls((Entry("", 0, 1),)))
-        found = _strict(document, with_defaults, "layout")
-        entry = with_defaults["columns"][0]
-        columns = [_strict(column, entry, "column of a layout") for column in found["columns"]]
-        for column in columns:
-            if not all(isinstance(name, str) for name in column["categories"]):
-                raise DataError("categories of a layout must be names; take the original.")
-            column["categories"] = tuple(column["categories"])
-        return cls(tuple(Entry(**column) for column in columns), found["frac_bits"])
+        """Read what ``asdict`` made of a layout, before or after JSON; DataError if it is none."""
+        try:
+            columns = tuple(Entry(**column) for column in document["columns"])
+            return cls(**{**document, "columns": columns})
+        except (TypeError, KeyError, PlanError):
+            raise DataError("layout of columns is damaged; take the original.") from None
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,16 +187,17 @@ class LinearScorer:
     weights: Floats
     bias: Floats
     link: Link
-    classes: tuple[str | int | float | bool, ...] = ()
+    classes: tuple[Label, ...] = ()
 
     def __post_init__(self) -> None:
         weights = np.array(self.weights, dtype=np.float64)
         bias = np.array(self.bias, dtype=np.float64)
-        if self.link not in ("identity", "log-odds"):
-            raise PlanError(f"link must be 'identity' or 'log-odds', got {self.link!r}.")
         n_scores = len(self.classes) - 1 if self.link == "log-odds" else 1
-        if self.link == "identity" and self.classes:
-            raise PlanError("classes go with the link 'log-odds' only.")
+        plain = all(isinstance(label, str | int | float) for label in self.classes)
+        if self.link not in LINKS or not plain or (self.link == "identity" and self.classes):
+            raise PlanError(
+                f"link must be one of {LINKS}, the second with plain classes, got {self.link!r}."
+            )
         if weights.shape != (n_scores, self.layout.width) or bias.shape != (n_scores,):
             raise PlanError(
                 f"weights must have shape {(n_scores, self.layout.width)} and bias {(n_scores,)}, "
@@ -251,7 +239,7 @@ class LinearScorer:
         """Return plain values for JSON, weights included: the owner's file."""
         return {
             "format": FORMAT,
-            "layout": self.layout.document(),
+            "layout": asdict(self.layout),
             "weights": self.weights.tolist(),
             "bias": self.bias.tolist(),
             "link": self.link,
@@ -267,30 +255,29 @@ class LinearScorer:
         DataError
             If it is not such a document.
         """
-        keys = {"format", "layout", "weights", "bias", "link", "classes"}
-        if not isinstance(document, Mapping) or document.keys() != keys:
-            raise DataError(f"model must be a document with exactly {sorted(keys)}.")
-        if document["format"] != FORMAT:
-            raise DataError(f"model must have format {FORMAT!r}, got {document['format']!r}.")
         try:
-            return cls(
-                Layout.from_document(document["layout"]),
-                np.array(document["weights"], dtype=np.float64),
-                np.array(document["bias"], dtype=np.float64),
-                document["link"],
-                classes_of(document["classes"]),
-            )
-        except (TypeError, ValueError) as error:
-            if isinstance(error, PlanError | DataError):
-                raise DataError(f"model is not usable: {error}") from None
-            raise DataError("model must have numbers as weights and bias.") from None
+            if document["format"] != FORMAT or len(document) != 6:
+                raise KeyError("format")
+            weights, bias = (np.array(document[name], np.float64) for name in ("weights", "bias"))
+            layout, classes = Layout.from_document(document["layout"]), document["classes"]
+            return cls(layout, weights, bias, document["link"], tuple(classes))
+        except (TypeError, KeyError, ValueError) as error:
+            raise DataError(
+                f"model is no document {FORMAT!r} of a linear scorer, or was changed; write it "
+                "again."
+            ) from error
 
 
-def classes_of(found: Any) -> tuple[str | int | float | bool, ...]:
-    """Return the classes of a document; DataError if they are no plain values."""
-    if not isinstance(found, list) or not all(isinstance(c, str | int | float) for c in found):
-        raise DataError("classes of a model must be a list of names or numbers.")
-    return tuple(found)
+def read_scorer(file: Path) -> LinearScorer:
+    """Read a file that holds :meth:`LinearScorer.document` as JSON, or raise a DataError."""
+    try:
+        document = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        raise DataError(
+            f"model {str(file)!r} must be the JSON document of a LinearScorer; write it with "
+            "json.dump(scorer.document(), file)."
+        ) from None
+    return LinearScorer.from_document(document)
 
 
 def linked(scores: Floats, link: Link) -> Floats:
@@ -371,7 +358,7 @@ def _of_result(result: JobResult, labels: list[Any] | None) -> LinearScorer:
         raise _refused(f"the task {task.name!r}")
     used = [j for j in range(len(plan.columns)) if j != task.target]
     columns = tuple(_entries_of(plan.columns, task))
-    layout = Layout(columns, plan.grid.frac_bits)
+    layout = Layout(columns=columns, frac_bits=plan.grid.frac_bits)
     low, high = tuple(c.low for c in columns), tuple(c.high for c in columns)
     box = Grid(low, high, task.frac_bits)
 
@@ -398,11 +385,14 @@ def _entries_of(names: Sequence[str], task: Linear | Logistic | NaiveBayes) -> I
         if isinstance(task, NaiveBayes):
             kind = task.kinds[j]
             bins = task.cells[j] if kind == "binned" else 0
-            yield Entry(name, low, high, task.categories[j], bins, kind == "gaussian")
+            names_of, square = task.categories[j], kind == "gaussian"
+            yield Entry(
+                name=name, low=low, high=high, categories=names_of, bins=bins, square=square
+            )
         else:  # a column of the design is named "column=category"
             own = [next(labels) for _ in range(task.levels[j] or 1)]
             values = [label.removeprefix(f"{name}=") for label in own] if task.levels[j] else []
-            yield Entry(name, low, high, tuple(values))
+            yield Entry(name=name, low=low, high=high, categories=tuple(values))
 
 
 def _against_first(scores: Floats) -> Floats:
@@ -434,7 +424,8 @@ def _of_sklearn(model: Any, bounds: tuple[ArrayLike, ArrayLike] | None) -> Linea
     except ValueError:
         raise PlanError(f"bounds must be a low and a high for {n_columns} columns.") from None
     names = getattr(model, "feature_names_in_", [f"x{j}" for j in range(n_columns)])
-    layout = Layout(tuple(map(Entry, map(str, names), low, high)))
+    columns = zip(map(str, names), low, high, strict=True)
+    layout = Layout(columns=tuple(Entry(name=n, low=a, high=b) for n, a, b in columns))
     if isinstance(last, LogisticRegression):
         classes = tuple(last.classes_.tolist())
         if len(classes) > 2 and (last.solver == "liblinear" or _one_vs_rest(last)):
@@ -537,23 +528,3 @@ def _numbers(column: Entry, values: NDArray[Any]) -> Floats:
 
 def _name(value: Any) -> str:
     return str(int(value)) if isinstance(value, bool) else str(value)
-
-
-def json_values(value: Any) -> Any:
-    """Return the same with lists in place of tuples, as JSON gives it back."""
-    if isinstance(value, dict):
-        return {key: json_values(part) for key, part in value.items()}
-    return [json_values(part) for part in value] if isinstance(value, list | tuple) else value
-
-
-def _strict(document: Any, like: Mapping[str, Any], what: str) -> dict[str, Any]:
-    """Return a mapping with the keys of another and values of the same kinds."""
-    kinds: dict[type, Any] = {float: (int, float), tuple: list}
-    if not isinstance(document, Mapping) or document.keys() != like.keys():
-        raise DataError(f"{what} must have exactly {sorted(like)}; take the original.")
-    for key, value in like.items():
-        wanted = kinds.get(type(value), (int, float) if key in ("low", "high") else type(value))
-        odd = isinstance(document[key], bool) and not isinstance(value, bool)
-        if odd or not isinstance(document[key], wanted):
-            raise DataError(f"{key} of a {what} is of the wrong kind; take the original.")
-    return dict(document)

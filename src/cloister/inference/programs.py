@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from cloister.errors import PlanError
 from cloister.hazmat.ring import Words
+from cloister.inference.shared import NetworkScoring
 from cloister.mpc import Server
 from cloister.mpc.material import Shape
 from cloister.mpc.program import Opening, Program
@@ -60,4 +61,4 @@ class Sum:
         return {"sum": sum(others, start=first)}
 
 
-PROGRAMS: Mapping[str, type[Program]] = {program.name: program for program in (Sum,)}
+PROGRAMS: Mapping[str, type[Program]] = {program.name: program for program in (Sum, NetworkScoring)}

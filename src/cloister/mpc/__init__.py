@@ -20,6 +20,18 @@ the protocol (semi-honest): a wrong value is not detected, a replayed or misdire
 
 from cloister.mpc.compare import negative, relu, select
 from cloister.mpc.dealer import Dealer, Supply
+from cloister.mpc.functions import (
+    argmax,
+    argmax_one_hot,
+    clip,
+    divide,
+    exp,
+    maximum,
+    reciprocal,
+    sigmoid,
+    softmax,
+    tanh,
+)
 from cloister.mpc.links import Link, local_links
 from cloister.mpc.local import run_here
 from cloister.mpc.products import (
@@ -42,22 +54,32 @@ __all__ = [
     "Link",
     "Server",
     "Supply",
+    "argmax",
+    "argmax_one_hot",
+    "clip",
     "combine",
     "convolve",
     "decode",
+    "divide",
     "encode",
+    "exp",
     "expand_share",
     "local_links",
     "matmul",
+    "maximum",
     "multiply",
     "negative",
     "polynomial",
+    "reciprocal",
     "relu",
     "run_here",
     "scale",
     "select",
+    "sigmoid",
+    "softmax",
     "split",
     "square",
+    "tanh",
     "times",
     "truncate",
 ]

@@ -11,6 +11,7 @@ from cloister.mpc.dealer import Dealer, Supply
 from cloister.mpc.links import local_links
 from cloister.mpc.server import Server, Watch
 from cloister.mpc.shares import expand_share, split
+from cloister.privacy.noise import NoiseSource
 
 _Result = TypeVar("_Result")
 
@@ -20,6 +21,7 @@ def run_here(
     *secrets: Words,
     timeout: float = 60.0,
     watch: Sequence[Watch | None] = (None, None),
+    noise: Sequence[NoiseSource | None] = (None, None),
 ) -> tuple[tuple[_Result, _Result], tuple[Server, Server]]:
     """Run `program(server, *shares)` at two servers in threads, with a dealer in a third.
 
@@ -29,6 +31,8 @@ def run_here(
         Split here, one share for each server.
     watch : sequence of callables
         What each server sees; see :class:`Server`.
+    noise : sequence of NoiseSource
+        What each server draws from where a program adds noise: for tests.
 
     Returns
     -------
@@ -46,7 +50,8 @@ def run_here(
     to_dealer, to_servers = zip(*(local_links(timeout) for _ in range(2)), strict=True)
 
     def serve(index: int) -> tuple[_Result, Server]:
-        server = Server(index, peers[index], Supply(index, to_dealer[index]), watch[index])
+        supply = Supply(index, to_dealer[index])
+        server = Server(index, peers[index], supply, watch[index], noise[index])
         try:
             return program(server, *shares[index]), server
         finally:

@@ -98,12 +98,12 @@ def truncate(server: Server, x: Words, bits: int = FRAC_BITS) -> Words:
     return result
 
 
-def times(server: Server, x: Words, y: Words) -> Words:
+def times(server: Server, x: Words, y: Words, frac_bits: int = FRAC_BITS) -> Words:
     """Return shares of x * y, fixed point (semi-honest; the dealer with either server sees all).
 
-    Element by element, truncated; two rounds.
+    Element by element, truncated by the fraction bits of both; two rounds.
     """
-    return truncate(server, multiply(server, x, y))
+    return truncate(server, multiply(server, x, y), frac_bits)
 
 
 def scale(server: Server, x: Words, factor: ArrayLike) -> Words:
@@ -114,22 +114,30 @@ def scale(server: Server, x: Words, factor: ArrayLike) -> Words:
     return truncate(server, x * encode(factor))
 
 
-def polynomial(server: Server, x: Words, coefficients: Sequence[float]) -> Words:
+def polynomial(
+    server: Server,
+    x: Words,
+    coefficients: Sequence[float],
+    frac_bits: int = FRAC_BITS,
+    result_bits: int = FRAC_BITS,
+) -> Words:
     """Return shares of a polynomial of x (semi-honest; the dealer with either server sees all).
 
-    Its coefficients are public, the constant first. Powers are built by doubling: degree n takes
-    about 2 log2(n) rounds. Every power of x, and every coefficient times its power, must stay
-    below 2^29 in size; coefficients are rounded to 16 fraction bits, so bring x into [-1, 1]
-    where the high ones are small.
+    Its coefficients are public, the constant first, and the same at both servers to the last bit.
+    Powers are built by doubling: degree n takes about 2 log2(n) rounds. x, its powers and the
+    coefficients have `frac_bits`; every power, and every coefficient times its power, must stay
+    below 2^(61 - 2 frac_bits) in size, 2^29 at 16 bits. So bring x into [-1, 1] where the high
+    coefficients are small; there, 24 bits make the error less than two units of 16.
     """
     powers = [x]
     while len(powers) < len(coefficients) - 1:
         # All powers up to 2k come from those up to k, in the two rounds of one product.
         room = len(coefficients) - 1 - len(powers)
         low = np.stack(powers[:room])
-        powers += list(times(server, low, powers[-1][np.newaxis]))
+        powers += list(times(server, low, powers[-1][np.newaxis], frac_bits))
     total = x * np.uint64(0)
     for power, coefficient in zip(powers, coefficients[1:], strict=True):
-        total = total + power * encode(coefficient)
-    # One truncation for the whole sum.
-    return truncate(server, total) + server.constant(coefficients[0])
+        total = total + power * encode(coefficient, frac_bits)
+    # The constant goes in before the one truncation, so that the sum is rounded once.
+    total = total + server.constant(coefficients[0], 2 * frac_bits)
+    return truncate(server, total, 2 * frac_bits - result_bits)

@@ -15,6 +15,7 @@ from cloister.mpc.dealer import Supply
 from cloister.mpc.links import Link
 from cloister.mpc.material import Material, Sharing
 from cloister.mpc.shares import FRAC_BITS, encode, expand_share
+from cloister.privacy.noise import DiscreteNoise, NoiseSource
 from cloister.randomness import new_key
 
 Watch = Callable[[NDArray[np.unsignedinteger]], None]
@@ -50,6 +51,9 @@ class Server:
         This server's end of the dealer's material.
     watch : callable, optional
         Gets the words of each message that arrives: for tests of what a server sees.
+    noise : NoiseSource, optional
+        What this server adds where a program asks for noise; the operating system's by default.
+        Nobody else may know it, the dealer and the other server included.
     """
 
     def __init__(
@@ -58,12 +62,14 @@ class Server:
         peer: Link,
         supply: Supply,
         watch: Watch | None = None,
+        noise: NoiseSource | None = None,
     ) -> None:
         self.index = index
         self.supply = supply
         self.cost = Cost()
         self._peer = peer
         self._watch = watch
+        self.noise = noise or DiscreteNoise()
 
     def constant(self, values: ArrayLike, frac_bits: int = FRAC_BITS) -> Words:
         """Return this server's share of public values: server 0 has them, server 1 zeros."""
@@ -106,6 +112,17 @@ class Server:
         self.cost.bytes_sent += len(message)
         ends = np.cumsum([WORD_BYTES, *(len(body) for body in bodies)]).tolist()
         return [answer[start:end] for start, end in pairwise(ends)]
+
+    def give(self, body: bytes) -> None:
+        """Send the other server bytes, which it takes with :meth:`get`; one round."""
+        self._peer.send(body)
+        self.cost.rounds += 1
+        self.cost.bytes_sent += len(body)
+
+    def get(self) -> bytes:
+        """Return bytes that the other server gives; who calls this checks them."""
+        self.cost.rounds += 1
+        return self._peer.receive()
 
     def refresh(self, share: Words) -> Words:
         """Return a fresh share of the same value, in one round.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import ssl
 from collections.abc import Callable, Mapping
 from types import TracebackType
@@ -9,7 +10,7 @@ from typing import Any, Self
 
 import httpx
 
-from cloister.errors import PlanError, TransportError
+from cloister.errors import BudgetExceeded, CloisterError, PlanError, TransportError
 
 TIMEOUT = 30.0  # seconds for any one answer
 
@@ -135,3 +136,65 @@ class Rest:
         reason = document.get("error", "") if isinstance(document, dict) else ""
         kind = PlanError if answer.status_code in (403, 404, 409, 413, 422) else TransportError
         raise kind(reason or f"coordinator {self._url!r} answered HTTP {answer.status_code}.")
+
+
+class Scoring:
+    """A connection to a scorer over mutual TLS; see :mod:`cloister.service.scoring`.
+
+    Parameters
+    ----------
+    url : str
+        Such as "https://bank.example:8444".
+    context : ssl.SSLContext
+        With the caller's certificate, trusting the federation's authority only.
+    """
+
+    def __init__(self, url: str, context: ssl.SSLContext) -> None:
+        self._url = url
+        self._http = httpx.Client(base_url=url, verify=context, timeout=TIMEOUT, trust_env=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._http.close()
+
+    def model(self) -> dict[str, Any]:
+        """Return the scorer's offer, and the rows that are left to this caller."""
+        found: dict[str, Any] = json.loads(self._call("GET", "/v1/model"))
+        return found
+
+    def admit(self, public_key: bytes) -> None:
+        """Send the public key under which requests will come."""
+        self._call("PUT", "/v1/key", public_key)
+
+    def score(self, request: bytes) -> bytes:
+        """Return the reply to a request."""
+        return self._call("POST", "/v1/score", request)
+
+    def _call(self, method: str, path: str, body: bytes = b"") -> bytes:
+        try:
+            answer = self._http.request(method, path, content=body)
+        except httpx.HTTPError as error:
+            cause = str(error) or type(error).__name__
+            raise TransportError(
+                f"scorer {self._url!r} cannot be reached: {cause}; check address and certificates."
+            ) from error
+        if answer.is_success:
+            return answer.content
+        try:
+            reason = str(answer.json()["error"])
+        except (ValueError, KeyError, TypeError):
+            reason = f"scorer {self._url!r} answered HTTP {answer.status_code}."
+        kinds: dict[int, type[CloisterError]] = {
+            429: BudgetExceeded,
+            403: PlanError,
+            413: PlanError,
+            422: PlanError,
+        }
+        raise kinds.get(answer.status_code, TransportError)(reason)

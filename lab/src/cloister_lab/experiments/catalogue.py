@@ -11,6 +11,7 @@ from cloister_lab.experiments import (
     evaluate,
     fastlloyd,
     gap,
+    leaks,
     learning,
     maxcover_figure,
     rules,
@@ -40,6 +41,8 @@ _WHAT = {
     "evaluate": "error of privately released measures of a classifier on Adult",
     "learning": "one logistic regression in the clear, by federated learning, secure "
     "sum + DP, and full MPC",
+    "leaks": "attacks on open federated learning, exact secure computation and our releases, "
+    "beside plans' bounds",
     "rules": "frequent itemsets that are found over silos, and what their intervals cover",
 }
 _RUN = {
@@ -58,6 +61,7 @@ _RUN = {
     "credit": (credit.units, credit.figures, 15, 15 * 60),
     "evaluate": (evaluate.units, evaluate.figures, 10, 120),
     "learning": (learning.units, learning.figures, 10, 20 * 60),
+    "leaks": (leaks.units, leaks.figures, 110, 30 * 60),
     "rules": (rules.units, rules.figures, 10, 15 * 60),
 }
 """Units, figures, and about how many seconds the small and the full version take."""

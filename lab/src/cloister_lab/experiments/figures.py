@@ -139,7 +139,7 @@ def draw_panels(
         figure.legend(
             list(handles.values()), labels, loc="outside right upper", frameon=False, fontsize=8
         )
-    return _save_small(figure, path, title, y_label, (x_label, note))
+    return save_small(figure, path, title, y_label, (x_label, note))
 
 
 def draw_heatmaps(
@@ -203,7 +203,7 @@ def draw_heatmaps(
         )
         axes.set_yticks(range(len(rows)), [str(row) for row in rows], fontsize=8)
         axes.set_title(name, loc="left", fontsize=9)
-    return _save_small(figure, path, title, y_label, (x_label, note))
+    return save_small(figure, path, title, y_label, (x_label, note))
 
 
 def _write_values(axes: Axes, image: AxesImage, values: Floats) -> None:
@@ -217,7 +217,7 @@ def _write_values(axes: Axes, image: AxesImage, values: Floats) -> None:
             axes.text(j, i, digits, ha="center", va="center", fontsize=7, color=colour)
 
 
-def _save_small(figure: Figure, path: Path, title: str, y_label: str, below: Sequence[str]) -> Path:
+def save_small(figure: Figure, path: Path, title: str, y_label: str, below: Sequence[str]) -> Path:
     """Write a figure as a PNG of few colours, a quarter of the usual size; return its path."""
     from PIL import Image, PngImagePlugin
 

@@ -5,7 +5,8 @@ It is run by another Python, which has SPU and not this package::
     python -P spu_kmeans.py PROTOCOL ITERATIONS FILE [PROGRAM]
 
 FILE is a NumPy archive with records ``X`` and starting ``centres``; for the program "logistic" the
-last column of X is the label, and what is called centres are the coefficients. Each party is a
+last column of X is the label, and what is called centres are the coefficients; for "quadratic" and
+"relu" they are the weights of a network of LAYERS, and behind them its scores. Each party is a
 process with one thread; all have shares of both, and nothing is opened between iterations. One line
 of JSON says the seconds of every iteration, the bytes that all parties together sent in one, and
 the centres.
@@ -21,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,7 @@ import numpy as np
 
 PARTIES = {"ABY3": 3, "CHEETAH": 2}
 FRACTION_BITS = 18
+LAYERS = (30, 64, 32, 2)
 TIMEOUT = 3600.0  # seconds
 
 
@@ -70,7 +73,34 @@ def descend(X: Any, coefficients: Any) -> Any:
     return coefficients - design.T @ error * (2.0 / X.shape[0])
 
 
-PROGRAMS = {"kmeans": step, "logistic": descend}
+def scores(X: Any, state: Any, activation: Any) -> Any:
+    """Return the weights, and behind them the scores of all rows, in one column."""
+    import jax.numpy as jnp
+
+    weights, layer = state[: -X.shape[0] * LAYERS[-1]], X
+    place = 0
+    for n_in, n_out in pairwise(LAYERS):
+        layer = layer if place == 0 else activation(layer)
+        matrix = weights[place : place + n_in * n_out].reshape(n_in, n_out)
+        place += n_in * n_out
+        layer = layer @ matrix + weights[place : place + n_out].reshape(1, n_out)
+        place += n_out
+    return jnp.concatenate([weights, layer.reshape(-1, 1)])
+
+
+def quadratic(X: Any, state: Any) -> Any:
+    """Return the scores of a network whose activation is ReLU's quadratic on [-4, 4]."""
+    return scores(X, state, lambda z: 0.375 + z * (0.5 + 0.1171875 * z))
+
+
+def relu(X: Any, state: Any) -> Any:
+    """Return the scores of a network with exact ReLU."""
+    import jax.numpy as jnp
+
+    return scores(X, state, lambda z: jnp.maximum(z, 0))
+
+
+PROGRAMS = {"kmeans": step, "logistic": descend, "quadratic": quadratic, "relu": relu}
 
 
 def play(

@@ -1,0 +1,100 @@
+"""Polynomials in place of activations: least squares on a public interval.
+
+Shares and ciphertexts know sums and products only. A polynomial of a low degree is then a few
+products, where the exact ReLU needs comparisons. It is a good approximation inside its interval and
+none outside, and it is crude: train the network with the polynomial, do not replace the activation
+of a network that was trained with another.
+
+Of the identity ``relu(x) = x / 2 + |x| / 2`` only ``|x|`` is approximated. It is an even function,
+so its least-squares polynomial has no odd term: a "cubic" fit of ``|x|`` on ``[-R, R]`` is the
+quadratic one, and of degrees 2 and 3 of ReLU the second says nothing more. A published cubic with a
+cubic term is not that fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.polynomial import legendre, polynomial
+from numpy.typing import NDArray
+
+from cloister.errors import PlanError
+
+Floats = NDArray[np.float64]
+_POINTS = 100  # of Gauss and Legendre on each half: exact far beyond the smooth halves' needs
+
+
+def relu(x: Floats) -> Floats:
+    """Return ``max(x, 0)``."""
+    return np.maximum(x, 0.0)
+
+
+def sigmoid(x: Floats) -> Floats:
+    """Return ``1 / (1 + exp(-x))``."""
+    return 0.5 * (1.0 + np.tanh(0.5 * x))
+
+
+FUNCTIONS: dict[str, Callable[[Floats], Floats]] = {
+    "relu": relu,
+    "sigmoid": sigmoid,
+    "tanh": np.tanh,
+}
+
+
+def fit(activation: str | Callable[[Floats], Floats], degree: int, radius: float) -> Floats:
+    """Return the polynomial nearest to an activation in least squares on ``[-radius, radius]``.
+
+    Parameters
+    ----------
+    activation : "relu", "sigmoid", "tanh" or a function of an array
+        Smooth but for a kink at 0.
+    degree : int in [1, 15]
+    radius : float, > 0
+
+    Returns
+    -------
+    ndarray of shape (degree + 1,)
+        Coefficients of ``1, x, x**2, ...``; those that symmetry makes zero are exactly zero.
+
+    Raises
+    ------
+    PlanError
+
+    Notes
+    -----
+    The weight is uniform. The coefficients in Legendre polynomials are integrals, taken by Gauss
+    and Legendre's rule on each side of 0.
+
+    Examples
+    --------
+    >>> fit("relu", 2, 4.0).round(5).tolist()
+    [0.375, 0.5, 0.11719]
+    >>> fit("relu", 3, 4.0)[3]
+    np.float64(0.0)
+    """
+    function = FUNCTIONS.get(activation) if isinstance(activation, str) else activation
+    if function is None:
+        raise PlanError(f"activation must be a function or of {[*FUNCTIONS]}, got {activation!r}.")
+    if not 1 <= degree <= 15 or not 0 < radius < np.inf:
+        raise PlanError(
+            f"a fit needs a degree in [1, 15] and a finite radius above 0, got {degree}, {radius}."
+        )
+    points, weights = legendre.leggauss(_POINTS)
+    points = np.concatenate([(points - 1) / 2, (points + 1) / 2])
+    values = np.concatenate([weights, weights]) / 2 * function(radius * points)
+    parts = legendre.legvander(points, degree).T @ values * (np.arange(degree + 1) + 0.5)
+    scaled = legendre.leg2poly(parts)  # drops no term: the highest may be zero
+    scaled = np.pad(scaled, (0, degree + 1 - len(scaled)))
+    scaled[np.abs(scaled) < 1e-12 * np.abs(scaled).max()] = 0.0
+    fitted: Floats = scaled / radius ** np.arange(degree + 1)
+    return fitted
+
+
+def largest_error(
+    activation: str | Callable[[Floats], Floats], coefficients: Floats, radius: float
+) -> float:
+    """Return how far a polynomial is from an activation at most, on a fine grid of the interval."""
+    function = FUNCTIONS[activation] if isinstance(activation, str) else activation
+    x = np.linspace(-radius, radius, 100_001)
+    return float(np.abs(polynomial.polyval(x, coefficients) - function(x)).max())

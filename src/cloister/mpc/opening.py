@@ -1,0 +1,102 @@
+"""What an opening is to the owners: exact and no private release, or private by noise on shares.
+
+Each server adds a draw of its own to its share of a sum that is never opened. A server knows its
+own draw only, the dealer none, a receiver none: for each of them, alone or with a receiver, a
+draw that it does not know carries the whole noise. The draws add up, so an honest pair of servers
+makes the noise sqrt(2) times as strong as what is charged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import isqrt, sqrt
+
+import numpy as np
+
+from cloister.errors import PlanError
+from cloister.hazmat.discrete import MAX_SCALE
+from cloister.hazmat.ring import Words
+from cloister.mpc.program import Opening
+from cloister.mpc.server import Server
+from cloister.privacy.calibration import (
+    gaussian_noise_multiplier,
+    lattice_noise_multiplier,
+    lattice_sigma,
+)
+from cloister.privacy.events import GaussianEvent, RepeatedEvent
+
+SENTENCES: dict[Opening, str] = {
+    "label": "a label: the answer to one query; enough answers describe the model",
+    "exact": (
+        "EXACT OPENING, no private release: the result is an exact function of the records, and "
+        "nothing bounds what it says about one of them"
+    ),
+    "private": (
+        "private opening: each server added noise to every sum before it was used, and the owners' "
+        "ledgers are charged"
+    ),
+}
+"""What is said of a result wherever it is shown."""
+
+
+@dataclass(frozen=True)
+class NoiseOnShares:
+    """Gaussian noise for sums that stay on shares, and what its rounds cost together.
+
+    Proof: docs/proofs/training-on-shares.md. The dealer together with either server sees
+    everything, the noise of that server included; what is released then rests on the other's draw.
+
+    Parameters
+    ----------
+    epsilon, delta : float
+        For all rounds together, at neighbours of which one has one unit more.
+    rounds : int, >= 1
+    record_squared : int
+        The largest squared L2 norm, in lattice steps, that one record adds to the words of a round.
+    records : int, >= 1
+        The most records of one unit: its rows at a silo times its silos.
+
+    Raises
+    ------
+    PlanError
+        If there is no such budget, or the noise would be stronger than what can be drawn.
+    """
+
+    epsilon: float
+    delta: float
+    rounds: int
+    record_squared: int
+    records: int = 1
+
+    def __post_init__(self) -> None:
+        if self.sigma > MAX_SCALE:
+            raise PlanError(
+                f"noise on shares must be at most 2^{MAX_SCALE.bit_length() - 1} lattice steps, "
+                f"got {self.sigma:.3g}; take a larger epsilon, fewer rounds or fewer rows a unit."
+            )
+
+    @cached_property
+    def sensitivity(self) -> int:
+        """L2 norm that one unit adds at most, lattice steps, rounded up."""
+        return self.records * (isqrt(self.record_squared - 1) + 1)
+
+    @cached_property
+    def sigma(self) -> int:
+        """Parameter of each server's discrete Gaussian draw, lattice steps."""
+        multiplier = gaussian_noise_multiplier(self.epsilon, self.delta)
+        return lattice_sigma(multiplier * sqrt(self.rounds), self.sensitivity)
+
+    def event(self) -> RepeatedEvent:
+        """Return what all rounds cost: the noise of one server, as the other may be corrupted."""
+        worth = lattice_noise_multiplier(self.sigma, self.sensitivity)
+        return RepeatedEvent(GaussianEvent(worth), self.rounds)
+
+    def add(self, server: Server, sums: Words) -> Words:
+        """Return shares of sums plus noise; no round: each server adds its draw to its share.
+
+        Modulo 2^64, before any truncation: whatever is computed from the result is
+        post-processing, overflow included.
+        """
+        drawn = server.noise.draw("gaussian", self.sigma, sums.size)
+        return sums + drawn.view(np.uint64).reshape(sums.shape)

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tenseal")
+
+from cloister.errors import DataError, RemoteProtocolError
+from cloister.hazmat.ring import Words
+from cloister.inference import pooling
+from cloister.inference.pooling import (
+    encrypt_windows,
+    new_pooling_key,
+    open_sums,
+    sum_windows,
+    uniform_below,
+)
+
+KEY = new_pooling_key()
+T = pooling._context()[2]
+RNG = np.random.default_rng(3)
+
+
+def words(*shape: int) -> Words:
+    return RNG.integers(0, 2**64, shape, dtype=np.uint64)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (5, 4), (8193, 2)])
+def test_sums_are_exact_modulo_two_to_the_64(shape: tuple[int, int]) -> None:
+    mine, yours = words(*shape), words(*shape)
+    mine[0], yours[0] = 2**64 - 1, 2**64 - 1  # every limb at its largest
+    reply, second = sum_windows(encrypt_windows(KEY, mine), yours)
+    first = open_sums(KEY, reply, shape)
+    expected = (mine + yours).sum(axis=1, dtype=np.uint64)
+    assert (first + second == expected).all()
+
+
+def test_the_reply_depends_on_the_other_share_through_a_uniform_value_only() -> None:
+    """Two shares of server 1 whose limbs plus mask agree give server 0 the same numbers."""
+    request = encrypt_windows(KEY, words(1, 2))
+    masks = uniform_below(T, 4 * 8192, lambda n: RNG.bytes(n))
+
+    def opened(share: Words, mask: Words) -> Words:
+        source = (mask << np.uint64(64 - T.bit_length())).astype("<u8").tobytes()
+        reply, _ = sum_windows(request, share, lambda n: (source + bytes(n))[:n])
+        return open_sums(KEY, reply, (1, 2))
+
+    other = masks.reshape(4, -1).copy()
+    share = np.array([[1, 2 << 16]], dtype=np.uint64)  # 1 in the lowest limb, 2 in the next
+    other[0, 0] -= np.uint64(1)
+    other[1, 0] -= np.uint64(2)
+    assert opened(np.zeros((1, 2), np.uint64), masks) == opened(share, other.ravel())
+
+
+def test_every_slot_is_masked() -> None:
+    reply, _ = sum_windows(encrypt_windows(KEY, words(3, 2)), words(3, 2))
+    _, blobs = pooling.unpack("sums", {"n": int, "k": int}, reply, 4, 1 << 19)
+    api, context, _ = pooling._context()
+    decryptor = api.Decryptor(context, pooling.read(api.SecretKey(), context, KEY, "key"))
+    plain = api.Plaintext()
+    for blob in blobs:
+        decryptor.decrypt(pooling._ciphertext(blob), plain)
+        slots = np.array(api.BatchEncoder(context).decode_uint64(plain), dtype=np.uint64)
+        # 8,192 uniform values: two below t / 2^45, or any two alike, have probability below 1e-7
+        assert (slots < T >> 45).sum() < 2
+        assert abs(slots.mean() / T - 0.5) < 0.02  # 6 standard deviations
+
+
+def test_a_sum_that_may_have_wrapped_is_refused() -> None:
+    top = (np.full(4 * 8192, T - 1, np.uint64) << np.uint64(64 - T.bit_length())).tobytes()
+    mine = np.ones((1, 2), np.uint64)
+    reply, _ = sum_windows(encrypt_windows(KEY, mine), mine, lambda n: (top + top)[:n])
+    with pytest.raises(RemoteProtocolError, match="may have wrapped"):
+        open_sums(KEY, reply, (1, 2))
+
+
+def test_masks_are_below_t_without_bias() -> None:
+    shift = 64 - T.bit_length()
+    drawn = [T, T - 1, 2**59 - 1, 0, 5]
+    source = b"".join((v << shift).to_bytes(8, "little") for v in drawn)
+    assert uniform_below(T, 3, lambda n: (source * 99)[:n]).tolist() == [T - 1, 0, 5]
+
+
+def test_damaged_or_foreign_messages_are_refused() -> None:
+    mine, yours = words(3, 2), words(3, 2)
+    request = encrypt_windows(KEY, mine)
+    reply, _ = sum_windows(request, yours)
+    for bad in (b"", request[:-1], reply, request[:60] + b"\xff" * 60 + request[120:]):
+        with pytest.raises(RemoteProtocolError):
+            sum_windows(bad, yours)
+    with pytest.raises(RemoteProtocolError):
+        sum_windows(request, words(3, 3))
+    with pytest.raises(RemoteProtocolError, match="another key"):
+        open_sums(new_pooling_key(), reply, (3, 2))
+    with pytest.raises(RemoteProtocolError):
+        open_sums(KEY, reply, (4, 2))
+    with pytest.raises(DataError, match="windows must be words"):
+        encrypt_windows(KEY, np.zeros((3, 2)))  # type: ignore[arg-type]

@@ -1,0 +1,243 @@
+"""Networks on shares: the scores of the clear network, and servers that see only uniform words."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from cloister.errors import DataError, PlanError
+from cloister.hazmat.ring import to_integers
+from cloister.inference.network import (
+    AveragePool,
+    Conv2d,
+    Dense,
+    Flatten,
+    Layer,
+    MaxPool,
+    Network,
+    Polynomial,
+    Relu,
+    outputs,
+)
+from cloister.inference.polynomials import fit
+from cloister.inference.ranges import FACTOR_BITS
+from cloister.inference.shared import (
+    HybridNetwork,
+    NetworkScoring,
+    SecretSharedLayer,
+    argmax,
+    shared_rows,
+    shared_weights,
+)
+from cloister.mpc import Server, combine, decode, encode, run_here
+
+Words = NDArray[np.uint64]
+RNG = np.random.default_rng(3)
+QUADRATIC = Polynomial(tuple(fit("relu", 2, 4.0)), 4.0)
+SEVENTH = Polynomial(tuple(fit("sigmoid", 7, 8.0)), 8.0)
+
+
+def together(program: Callable[..., Words], *secrets: Words, **options: Any) -> Words:
+    (first, second), _ = run_here(program, *secrets, timeout=20, **options)
+    return combine(first, second)
+
+
+def scored(network: Network, X: Any, **options: Any) -> NDArray[np.float64]:
+    """Score rows on shares; the servers hold the public part of the network alone."""
+    program = NetworkScoring(network.architecture().to_dict(), len(X), "exact")
+    return decode(opened(program, network, X, **options)[0])
+
+
+def opened(
+    program: NetworkScoring, network: Network, X: Any, **options: Any
+) -> tuple[Words, tuple[Server, Server]]:
+    """Return the words of the one result, and the servers."""
+    flat = np.concatenate([array.ravel() for array in network.parameters])
+    secrets = program.words("rows", X), program.words("weights", flat)
+    assert [s.shape for s in secrets] == list(program.tables().values())
+    (first, second), servers = run_here(
+        lambda s, *t: program.run(s, dict(zip(("rows", "weights"), t, strict=True))),
+        *secrets,
+        timeout=20,
+        **options,
+    )
+    ((name, shape),) = program.results().items()
+    assert first.keys() == second.keys() == {name}
+    assert first[name].shape == shape
+    return combine(first[name], second[name]), servers
+
+
+def dense(*layers: Layer, sizes: Sequence[int] = (6, 8, 3)) -> Network:
+    found: list[Layer] = []
+    for n_in, n_out, then in zip(sizes, sizes[1:], [*layers, None], strict=False):
+        weights = RNG.normal(0, n_in**-0.5, (n_in, n_out))
+        found += [Dense(weights, RNG.normal(0, 0.3, n_out)), *([then] if then else [])]
+    return Network(found, tuple(sizes[:1]), range(sizes[-1]), (-3, 3))
+
+
+def of_images(*middle: Layer) -> Network:
+    first = Conv2d(RNG.normal(0, 0.3, (3, 2, 3, 3)), RNG.normal(0, 0.1, 3), 1, 1)
+    layers = [first, *middle, Flatten()]
+    X = np.zeros((1, 2, 6, 6))
+    for layer in layers:
+        X = outputs(layer, X)
+    last = Dense(RNG.normal(0, 0.2, (X.shape[1], 4)), RNG.normal(0, 0.1, 4))
+    return Network([*layers, last], (2, 6, 6), range(4), (0, 1))
+
+
+NETWORKS = {
+    "relu": dense(Relu()),
+    "quadratic": dense(QUADRATIC, QUADRATIC, sizes=(6, 8, 5, 3)),
+    "linear polynomial": dense(Polynomial((0.25, -0.5), 1.0)),
+    "quartic": dense(Polynomial(tuple(fit("relu", 4, 4.0)), 4.0)),
+    "sigmoid clipped": dense(replace(SEVENTH, clip=True)),
+    "average": of_images(Relu(), AveragePool(3)),
+    "max": of_images(MaxPool(2), QUADRATIC),
+    "max of nine": of_images(MaxPool(3)),
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_scores_on_shares_are_those_in_the_clear(name: str) -> None:
+    network = NETWORKS[name]
+    low, high = network.input_range
+    X = RNG.uniform(low, high, (7, *network.input_shape))
+    assert np.abs(scored(network, X) - network.forward(X)).max() < 1e-3
+
+
+def test_a_clipped_polynomial_holds_at_both_ends() -> None:
+    layer = replace(SEVENTH, radius=2.0, clip=True)
+    identity = Network([Dense(np.eye(1), np.zeros(1)), layer], (1,), ("a",), (-9, 9))
+    X = np.array([[-9.0], [-2.0], [0.0], [2.0], [9.0]])
+    assert np.abs(scored(identity, X) - identity.forward(X)).max() < 1e-3
+
+
+def test_a_layer_takes_shares_of_weights_and_of_inputs() -> None:
+    X, weights, bias = RNG.normal(size=(5, 4)), RNG.normal(size=(4, 2)), RNG.normal(size=2)
+
+    def program(server: Server, x: Words, w: Words, b: Words) -> Words:
+        return SecretSharedLayer(w, b).forward(server, x)
+
+    found = decode(together(program, encode(X), encode(weights, FACTOR_BITS), encode(bias)))
+    np.testing.assert_allclose(found, X @ weights + bias, atol=1e-4)
+    layer = SecretSharedLayer(encode(weights), encode(bias))
+    assert "uint64" not in repr(layer)
+    assert str(int(encode(weights)[0, 0])) not in repr(layer)
+
+
+@pytest.mark.parametrize("classes", [1, 2, 5, 8])
+def test_argmax_is_the_first_of_the_highest(classes: int) -> None:
+    scores = RNG.integers(-2, 3, (40, classes)).astype(float)  # many are equal
+    found = to_integers(together(argmax, encode(scores)))
+    assert (found == scores.argmax(axis=1)).all()
+
+
+def test_equal_rows_open_to_different_words_in_every_layer_and_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An opening without a fresh mask would open equal rows to equal words.
+
+    About 6,000 words are opened in two runs; two of uniform ones are equal with probability
+    6000^2 / 2^65 < 1e-12.
+    """
+    opened: list[Words] = []
+    ordinary = Server.open
+
+    def watched(server: Server, *shares: Words, **options: Any) -> list[Words]:
+        found = ordinary(server, *shares, **options)
+        if server.index == 0:
+            opened.extend(words.ravel() for words in found)
+        return found
+
+    monkeypatch.setattr(Server, "open", watched)
+    network = dense(QUADRATIC, Relu(), sizes=(6, 5, 4, 3))
+    for _ in range(2):
+        scored(network, np.full((20, 6), 0.5))
+    words = np.concatenate(opened)
+    assert len(words) > 2000
+    assert len(np.unique(words)) == len(words)
+
+
+def test_the_number_of_messages_and_their_sizes_depend_on_public_shapes_alone() -> None:
+    network = dense(Relu())
+    costs = []
+    program = NetworkScoring(network.architecture().to_dict(), 4)
+    for X in (np.zeros((1, 6)), RNG.uniform(-3, 3, (4, 6))):
+        _, servers = opened(program, network, X)
+        costs.append([(s.cost.rounds, s.cost.bytes_sent) for s in servers])
+    assert costs[0] == costs[1]
+
+
+@pytest.mark.parametrize("opening", ["label", "exact"])
+def test_the_program_gives_the_label_or_the_scores_and_nothing_else(opening: Any) -> None:
+    network = NETWORKS["max"]
+    program = NetworkScoring(json.loads(json.dumps(network.architecture().to_dict())), 6, opening)
+    X = RNG.uniform(0, 1, (4, 2, 6, 6))
+    found, _ = opened(program, network, X)
+    if opening == "label":
+        assert [network.classes[k] for k in to_integers(found)[:4]] == network.predict(X)
+    else:
+        assert np.abs(decode(found)[:4] - network.forward(X)).max() < 1e-3
+
+
+def test_five_processes_score_images_with_the_labels_of_the_clear_network() -> None:
+    """Over sealed links; where TenSEAL is, pooling is encrypted: all three techniques chain."""
+    script = Path(__file__).resolve().parents[3] / "benchmarks" / "private_images.py"
+    command = [sys.executable, str(script), "--digits", "--images", "20"]
+    command += ["--encrypted"] if find_spec("tenseal") else []
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert "20 of 20 labels are those in the clear" in done.stdout, done.stderr
+
+
+def test_encrypted_pooling_gives_the_scores_of_pooling_on_shares() -> None:
+    pytest.importorskip("tenseal")
+    network = of_images(Relu(), AveragePool(2))
+    program = NetworkScoring(network.architecture().to_dict(), 3, "exact", encrypted_pooling=True)
+    X = RNG.uniform(0, 1, (3, 2, 6, 6))
+    found, servers = opened(program, network, X)
+    assert np.abs(decode(found) - network.forward(X)).max() < 1e-3
+    assert servers[0].cost.bytes_sent > 500_000  # ciphertexts really travelled
+
+
+def test_a_hybrid_network_computes_its_public_part_at_the_owner() -> None:
+    whole = of_images(Relu(), AveragePool(2))
+    hybrid = HybridNetwork(
+        whole.layers[:3], whole.layers[3:], whole.input_shape, whole.classes, whole.input_range
+    )
+    X = RNG.uniform(0, 1, (3, 2, 6, 6))
+    features = hybrid.features(X)
+    assert features.shape == (3, 3, 3, 3)
+    found = scored(hybrid.private, features)
+    assert np.abs(found - whole.forward(X)).max() < 1e-3
+    with pytest.raises(DataError, match="must be a finite"):
+        hybrid.features(X + 1)
+
+
+def test_bad_rows_weights_and_programs_are_refused_before_anything_is_shared() -> None:
+    network = dense(Relu())
+    with pytest.raises(DataError, match="must be a finite"):
+        shared_rows(network, np.full((1, 6), 3.5), 4)
+    with pytest.raises(DataError, match="4 rows at most"):
+        shared_rows(network, np.zeros((5, 6)), 4)
+    large = network.with_parameters([a * 2.0**22 for a in network.parameters])
+    with pytest.raises(PlanError, match="could reach"):
+        shared_weights(large)
+    public = network.architecture().to_dict()
+    with pytest.raises(PlanError, match="n_rows"):
+        NetworkScoring(public, 0)
+    with pytest.raises(PlanError, match="opening"):
+        NetworkScoring(public, 1, "private")  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="document"):
+        NetworkScoring({}, 1)
+    with pytest.raises(DataError, match="weights must be"):
+        NetworkScoring(public, 1).words("weights", [1.0])
