@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from threading import Thread
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -51,6 +51,7 @@ MARKS: Mapping[Opening, str] = {
 """What is said of a result wherever it is shown."""
 
 _DONE = b"done"
+_USED = "share-sessions"  # a file for each session, in the party's folder
 
 
 class Carrier(Link, Protocol):
@@ -175,6 +176,8 @@ def take_part(
     """
     given = dict(tables or {})
     _check_part(session, name, given, account)
+    if (folder / _USED / session.id).exists():  # said now, not when all others have come
+        raise _used(session)
     with links() as opened:
         ends = {**opened, name: _Self()}
         if given and (event := session.program.event()) is not None and account is not None:
@@ -303,7 +306,7 @@ class _Self:
 
 def _use_once(folder: Path, session: Session) -> None:
     """Record durably that this party takes part in a session; refuse a second time."""
-    used = folder / "share-sessions"
+    used = folder / _USED
     try:
         used.mkdir(mode=stat.S_IRWXU, exist_ok=True)
         with (used / session.id).open("x") as note:
@@ -317,12 +320,16 @@ def _use_once(folder: Path, session: Session) -> None:
             finally:
                 os.close(descriptor)
     except FileExistsError:
-        raise PlanError(
-            f"session {session.id} was used here already, and a second run would be a new query; "
-            "agree on a new id."
-        ) from None
+        raise _used(session) from None
     except OSError as error:
         raise DataError(f"folder {str(folder)!r} cannot be written: {error.strerror}.") from None
+
+
+def _used(session: Session) -> PlanError:
+    return PlanError(
+        f"session {session.id} was used here already, and a second run would be a new query; "
+        "agree on a new id."
+    )
 
 
 # Connecting ---------------------------------------------------------------------------------------
@@ -369,6 +376,7 @@ def connected(
     listens = {peer: session.listener(name, peer) for peer in session.peers_of(name)}
     arriving = [peer for peer, server in listens.items() if server == name]
     arrived: SimpleQueue[tuple[str, Any]] = SimpleQueue()
+    over = Event()
 
     def reach(peer: str) -> None:
         """Dial or meet one peer; each in a thread of its own, or three could wait in a ring."""
@@ -381,6 +389,8 @@ def connected(
             else:
                 carrier = dial(session.parties[server].address or "", name, timeout)
             stack.push(_closes(carrier))
+            if over.is_set():
+                carrier.close(at_once=True)
             arrived.put((peer, sealed(peer, carrier)))
         except BaseException as error:
             arrived.put((peer, error))
@@ -392,6 +402,7 @@ def connected(
             arrived.put(("", error))
 
     with ExitStack() as stack:
+        stack.callback(over.set)
         work: list[Thread] = []
         if arriving:
             address = listen or session.parties[name].address or ""
