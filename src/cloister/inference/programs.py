@@ -11,6 +11,7 @@ from cloister.hazmat.ring import Words
 from cloister.mpc import Server
 from cloister.mpc.material import Shape
 from cloister.mpc.program import Opening, Program
+from cloister.mpc.vote import NoisyVote, Score, Vote
 
 
 @dataclass(frozen=True)
@@ -60,4 +61,6 @@ class Sum:
         return {"sum": sum(others, start=first)}
 
 
-PROGRAMS: Mapping[str, type[Program]] = {program.name: program for program in (Sum,)}
+PROGRAMS: Mapping[str, type[Program]] = {
+    program.name: program for program in (Sum, Vote, NoisyVote, Score)
+}

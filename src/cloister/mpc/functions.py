@@ -71,7 +71,8 @@ def maximum(server: Server, x: Words, axis: int = -1) -> Words:
     while x.shape[-1] > 1:
         left, right, odd = _pairs(x)
         x = np.concatenate([left + relu(server, right - left), odd], axis=-1)
-    return x[..., 0]
+    largest: Words = x[..., 0]
+    return largest
 
 
 def argmax_one_hot(server: Server, x: Words) -> Words:
@@ -100,7 +101,8 @@ def argmax_one_hot(server: Server, x: Words) -> Words:
         padding = [(0, 0)] * (rest.ndim - 1) + [(0, width)]
         who = np.concatenate([who, np.pad(rest, padding)], axis=-2)
         x = np.concatenate([left + moved[..., -1], odd], axis=-1)
-    return who[..., 0, :n]
+    one_hot: Words = who[..., 0, :n]
+    return one_hot
 
 
 def argmax(server: Server, x: Words) -> Words:
@@ -110,7 +112,8 @@ def argmax(server: Server, x: Words) -> Words:
     index.** Cost and range of :func:`argmax_one_hot`: the index is a local sum of it.
     """
     one_hot = argmax_one_hot(server, x)
-    return one_hot @ np.arange(one_hot.shape[-1], dtype=np.uint64)
+    index: Words = one_hot @ np.arange(one_hot.shape[-1], dtype=np.uint64)
+    return index
 
 
 def _pairs(x: Words) -> tuple[Words, Words, Words]:
