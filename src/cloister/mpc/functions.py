@@ -71,8 +71,7 @@ def maximum(server: Server, x: Words, axis: int = -1) -> Words:
     while x.shape[-1] > 1:
         left, right, odd = _pairs(x)
         x = np.concatenate([left + relu(server, right - left), odd], axis=-1)
-    largest: Words = x[..., 0]
-    return largest
+    return x.reshape(x.shape[:-1])
 
 
 def argmax_one_hot(server: Server, x: Words) -> Words:
@@ -101,8 +100,7 @@ def argmax_one_hot(server: Server, x: Words) -> Words:
         padding = [(0, 0)] * (rest.ndim - 1) + [(0, width)]
         who = np.concatenate([who, np.pad(rest, padding)], axis=-2)
         x = np.concatenate([left + moved[..., -1], odd], axis=-1)
-    one_hot: Words = who[..., 0, :n]
-    return one_hot
+    return who.reshape(*x.shape[:-1], -1)[..., :n]
 
 
 def argmax(server: Server, x: Words) -> Words:
