@@ -100,7 +100,8 @@ def argmax_one_hot(server: Server, x: Words) -> Words:
         padding = [(0, 0)] * (rest.ndim - 1) + [(0, width)]
         who = np.concatenate([who, np.pad(rest, padding)], axis=-2)
         x = np.concatenate([left + moved[..., -1], odd], axis=-1)
-    return who.reshape(*x.shape[:-1], -1)[..., :n]
+    one_hot: Words = who.reshape(*x.shape[:-1], -1)[..., :n]
+    return one_hot
 
 
 def argmax(server: Server, x: Words) -> Words:
@@ -110,7 +111,8 @@ def argmax(server: Server, x: Words) -> Words:
     index.** Cost and range of :func:`argmax_one_hot`: the index is a local sum of it.
     """
     one_hot = argmax_one_hot(server, x)
-    index: Words = one_hot @ np.arange(one_hot.shape[-1], dtype=np.uint64)
+    places = np.arange(one_hot.shape[-1], dtype=np.uint64)
+    index: Words = (one_hot * places).sum(axis=-1, dtype=np.uint64)
     return index
 
 
