@@ -143,6 +143,8 @@ class PolicySettings(_Section):
     allow_publish: bool = False
     allow_breakdown: bool = False
     standing: bool = False
+    secure_programs: tuple[str, ...] = Field(default=(), strict=False)
+    allow_exact_opening: bool = False
 
     @field_validator("studies")
     @classmethod

@@ -169,18 +169,21 @@ def serve(role: str, config: str) -> None:
     with the settings file of a "coordinator" or a "silo".
     """
     from cloister.service.logs import configure
-    from cloister.service.main import run as run_coordinator
     from cloister.service.process import stopped_by_signals
     from cloister.settings import CoordinatorSettings, SiloSettings, load_settings
-    from cloister.silo.main import run as run_silo
 
     settings = load_settings(config)
     stop = stopped_by_signals()
     configure("info")
     match role, settings:
         case "coordinator", CoordinatorSettings():
+            # A silo is spared the import of the web service, half of the start of its process.
+            from cloister.service.main import run as run_coordinator
+
             run_coordinator(settings, noise=ZeroNoise(), stop=stop)
         case "silo", SiloSettings():
+            from cloister.silo.main import run as run_silo
+
             run_silo(settings, noise=ZeroNoise(), stop=stop)
         case _:
             raise PlanError(f"role must be 'coordinator' or 'silo' and fit the file, got {role!r}.")

@@ -6,6 +6,7 @@ import csv
 import json
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,16 +73,17 @@ def place(model: LogisticRegression, tmp_path_factory: pytest.TempPathFactory) -
         ready.set()
 
     settings = load_role(root / "scorer.toml", ScorerSettings)
-    thread = threading.Thread(
-        target=scoring.run, args=(settings,), kwargs={"ready": opened, "stop": stop}
-    )
-    thread.start()
-    try:
-        assert ready.wait(60)
-        yield Place(f"https://localhost:{port[0]}", folders, root)
-    finally:
-        stop.set()
-        thread.join(30)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(scoring.run, settings, ready=opened, stop=stop)
+        running.add_done_callback(lambda _: ready.set())
+        ready.wait()
+        if running.done():
+            running.result()
+        try:
+            yield Place(f"https://localhost:{port[0]}", folders, root)
+        finally:
+            stop.set()
+        running.result()
 
 
 def asking(place: Place, name: str) -> Scoring:

@@ -59,6 +59,7 @@ COMMANDS = {
     "tasks": "list the tasks that ship",
     "plan": "show cost, rounds, bytes and expected error before anything is spent",
     "predict": "make a prediction for each record with a released model; local",
+    "compute": "do one party's part of a computation on secret shares",
     "check": "count what a schema's rules find in a file; local",
     "schema": "draft, validate, hash or compare the data contract",
     "budget": "show or export a ledger, or change a cap",

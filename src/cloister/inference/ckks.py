@@ -32,7 +32,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import log2, sqrt
 from types import ModuleType
 from typing import Any, Protocol
@@ -177,17 +177,30 @@ def gaussian(size: int, source: ByteSource = os_bytes) -> Floats:
     return np.concatenate([length * np.cos(angle), length * np.sin(angle)])[:size]
 
 
-def sealapi() -> ModuleType:
-    """Return TenSEAL's bindings of SEAL."""
+def seal_context(
+    scheme: str, degree: int, bits: Sequence[int], plain_bits: int = 0
+) -> tuple[ModuleType, Any, Any]:
+    """Return TenSEAL's bindings of SEAL, a context, and the plain modulus of exact schemes.
+
+    SEAL holds its own copy of the standard's table, and refuses what is below 128 bits.
+    """
     try:
         import tenseal.sealapi
     except ImportError as error:
         raise PlanError("encrypted scoring needs TenSEAL: pip install 'cloister[he]'.") from error
-    module: ModuleType = tenseal.sealapi
-    return module
+    api: ModuleType = tenseal.sealapi
+    asked = api.EncryptionParameters(getattr(api.SCHEME_TYPE, scheme))
+    asked.set_poly_modulus_degree(degree)
+    asked.set_coeff_modulus(api.CoeffModulus.Create(degree, list(bits)))
+    plain = api.PlainModulus.Batching(degree, plain_bits) if plain_bits else None
+    if plain:
+        asked.set_plain_modulus(plain)
+    context = api.SEALContext(asked, True, api.SEC_LEVEL_TYPE.TC128)
+    if not context.parameters_set():
+        raise PlanError(f"parameters are refused by SEAL: {context.parameters_error_message()}.")
+    return api, context, plain
 
 
-@dataclass(frozen=True)
 class Tenseal:
     """CKKS by TenSEAL's bindings of Microsoft SEAL.
 
@@ -198,25 +211,10 @@ class Tenseal:
     operating system.
     """
 
-    parameters: Parameters = field(default_factory=Parameters)
-
-    def __post_init__(self) -> None:
-        api, own = sealapi(), self.parameters
-        asked = api.EncryptionParameters(api.SCHEME_TYPE.CKKS)
-        asked.set_poly_modulus_degree(own.degree)
-        asked.set_coeff_modulus(api.CoeffModulus.Create(own.degree, list(own.modulus_bits)))
-        context = api.SEALContext(asked, True, api.SEC_LEVEL_TYPE.TC128)
-        if not context.parameters_set():
-            raise PlanError(f"parameters are refused by SEAL: {context.parameters_error_message()}")
-        object.__setattr__(self, "_api", api)
-        object.__setattr__(self, "_context", context)
-        object.__setattr__(self, "_encoder", api.CKKSEncoder(context))
-        object.__setattr__(self, "_evaluator", api.Evaluator(context))
-
-    _api: Any = field(init=False, repr=False, compare=False)
-    _context: Any = field(init=False, repr=False, compare=False)
-    _encoder: Any = field(init=False, repr=False, compare=False)
-    _evaluator: Any = field(init=False, repr=False, compare=False)
+    def __init__(self, parameters: Parameters | None = None) -> None:
+        self.parameters = own = parameters or Parameters()
+        self._api, self._context, _ = seal_context("CKKS", own.degree, own.modulus_bits)
+        self._encoder = self._api.CKKSEncoder(self._context)
 
     def new_keys(self) -> tuple[bytes, bytes]:
         """Return a secret and a public key."""
@@ -226,8 +224,7 @@ class Tenseal:
 
     def encrypt(self, secret: bytes, columns: Floats) -> list[bytes]:
         """Encrypt each of some columns, (n_columns, n_rows), values in [-1, 1]."""
-        key = read(self._api.SecretKey(), self._context, secret, "secret key")
-        encryptor = self._api.Encryptor(self._context, key)
+        encryptor = self._api.Encryptor(self._context, self._secret(secret))
         padded = np.zeros((len(columns), self.parameters.rows))
         padded[:, : columns.shape[1]] = columns
         scale = 2.0**self.parameters.value_bits
@@ -244,56 +241,47 @@ class Tenseal:
         self, public: Any, columns: Sequence[bytes], weights: Floats, bias: Floats, rows: int
     ) -> list[bytes]:
         """Return an encrypted score for each row of `weights`, hidden and flooded."""
-        own, add = self.parameters, self._evaluator
-        ciphertexts = [self._ciphertext(column, 2.0**own.value_bits) for column in columns]
-        encryptor = self._api.Encryptor(self._context, public)
-        return [
-            written(self._sum(ciphertexts, of_score, float(b), rows, encryptor, add))
-            for of_score, b in zip(weights, bias, strict=True)
-        ]
+        values, numbers = 2.0**self.parameters.value_bits, 2.0**self.parameters.weight_bits
+        evaluator, term = self._api.Evaluator(self._context), self._api.Ciphertext()
+        totals = [self._flood(public, evaluator, value, rows) for value in bias.tolist()]
+        for column, of_column in zip(columns, weights.T.tolist(), strict=True):
+            ciphertext = self._ciphertext(column, values)
+            for total, weight in zip(totals, of_column, strict=True):
+                # Never by zero: that is no ciphertext, and to skip it would show in the time.
+                some = weight if abs(weight) * numbers >= 1 else 1 / numbers
+                evaluator.multiply_plain(ciphertext, self._plain(some, numbers), term)
+                evaluator.add_inplace(total, term)
+        return [written(total) for total in totals]
 
-    def _sum(
-        self,
-        ciphertexts: Sequence[Any],
-        weights: Floats,
-        bias: float,
-        rows: int,
-        encryptor: Any,
-        evaluator: Any,
-    ) -> Any:
-        """Return the encrypted flood with the weighted columns and the bias added to it."""
-        own, api = self.parameters, self._api
-        values, numbers = 2.0**own.value_bits, 2.0**own.weight_bits
-        # The flood has two parts, so that doubles draw it to its last bit: a rough one on multiples
-        # of 2^32, encrypted with fresh randomness, and one 2^12 times as wide as these gaps.
-        total = api.Ciphertext()
-        encryptor.encrypt(self._plain(self._noise(FLOOD), values), total)
+    def _flood(self, public: Any, evaluator: Any, bias: float, rows: int) -> Any:
+        """Return a fresh encryption of the bias and of all noise.
+
+        The flood has two parts, so that doubles draw it to its last bit: a rough one on multiples
+        of 2^32, encrypted with fresh randomness, and one 2^12 times as wide as these gaps. Slots
+        without a row drown, and so do imaginary parts: a batch answers its rows only.
+        """
+        values, numbers = 2.0**self.parameters.value_bits, 2.0**self.parameters.weight_bits
+        one, total = values * numbers, self._api.Ciphertext()
+        rough, fine, wide = (
+            deviation * self._noise_parts() for deviation in (FLOOD, FLOOD / 2**_SMOOTH_BITS, _WIDE)
+        )
+        wide[:rows].real = 0
+        encryptor = self._api.Encryptor(self._context, public)
+        encryptor.encrypt(self._plain(rough.tolist(), values), total)
         evaluator.multiply_plain_inplace(total, self._plain(1.0, numbers))
-        one = values * numbers
-        evaluator.add_plain_inplace(total, self._plain(self._noise(FLOOD / 2**_SMOOTH_BITS), one))
-        # Slots without a row drown, and so do imaginary parts: a batch answers its rows only.
-        wide = _WIDE * self._noise_parts()
-        wide[0, :rows] = 0
-        evaluator.add_plain_inplace(total, self._plain((wide[0] + 1j * wide[1]).tolist(), one))
-        evaluator.add_plain_inplace(total, self._plain(bias, one))
-        for ciphertext, weight in zip(ciphertexts, weights.tolist(), strict=True):
-            if abs(weight) * numbers < 0.5:  # a product by zero would be no ciphertext
-                continue
-            term = api.Ciphertext()
-            evaluator.multiply_plain(ciphertext, self._plain(weight, numbers), term)
-            evaluator.add_inplace(total, term)
+        for part in (fine.tolist(), (wide + bias).tolist()):
+            evaluator.add_plain_inplace(total, self._plain(part, one))
         return total
 
     def decrypt(self, secret: bytes, scores: Sequence[bytes], rows: int) -> Floats:
         """Return flooded scores in the clear, (n_rows, n_scores)."""
-        own = self.parameters
-        key = read(self._api.SecretKey(), self._context, secret, "secret key")
-        decryptor = self._api.Decryptor(self._context, key)
+        own, plain = self.parameters, self._api.Plaintext()
+        decryptor = self._api.Decryptor(self._context, self._secret(secret))
         found = np.empty((rows, len(scores)))
         for k, score in enumerate(scores):
-            ciphertext = self._ciphertext(score, 2.0 ** (own.value_bits + own.weight_bits))
-            plain = self._api.Plaintext()
-            decryptor.decrypt(ciphertext, plain)
+            decryptor.decrypt(
+                self._ciphertext(score, 2.0 ** (own.value_bits + own.weight_bits)), plain
+            )
             slots = np.array(self._encoder.decode_complex(plain))
             # Under another key every slot is far beyond the noise; a score never is.
             if not np.abs(slots).max() < 2 * max(own.score_limit, 16 * _WIDE):
@@ -304,14 +292,14 @@ class Tenseal:
             found[:, k] = slots.real[:rows] + FLOOD * gaussian(rows)
         return found
 
-    def _noise_parts(self) -> Floats:
-        return gaussian(self.parameters.degree).reshape(2, -1)
+    def _noise_parts(self) -> NDArray[np.complex128]:
+        """Return standard Gaussian noise on both parts of every slot: on every coefficient."""
+        real, imaginary = gaussian(self.parameters.degree).reshape(2, -1)
+        parts: NDArray[np.complex128] = real + 1j * imaginary
+        return parts
 
-    def _noise(self, deviation: float) -> list[complex]:
-        """Return Gaussian noise on every coefficient: on both parts of every slot."""
-        real, imaginary = deviation * self._noise_parts()
-        noise: list[complex] = (real + 1j * imaginary).tolist()
-        return noise
+    def _secret(self, secret: bytes) -> Any:
+        return read(self._api.SecretKey(), self._context, secret, "secret key")
 
     def _plain(self, values: float | list[float] | list[complex], scale: float) -> Any:
         plain = self._api.Plaintext()

@@ -3,7 +3,7 @@
 ::
 
     keys = ClientKeys.new(days=30)
-    server = ScoringServer(linear_scorer(model, bounds), QueryLimit(1000), hides="features")
+    server = ScoringServer(linear_scorer(model, bounds), QueryLimit(1000, file), hides="features")
     server.admit("bank-a", keys.public)                 # once for each key
     client = ScoringClient(server.offer, keys)          # the offer is public and holds no weights
     request = client.encrypt_features(X)                # bytes up
@@ -429,8 +429,8 @@ def check_fits(scorer: LinearScorer, parameters: Parameters) -> None:
             f"scores of the model reach {scorer.score_bound:.4g} within the public ranges, and "
             f"must stay below {parameters.score_limit:g} to fit the scale; narrow the ranges."
         )
-    # A weight is rounded to 2^-33, and an entry is at most 1.
-    rounding = scorer.layout.width / 2.0 ** (parameters.weight_bits + 1)
+    # A weight is rounded by at most 2^-32, and an entry is at most 1.
+    rounding = scorer.layout.width / 2.0**parameters.weight_bits
     if rounding > MOST_ROUNDING:
         raise PlanError(
             f"model has {scorer.layout.width} entries, whose weights would be rounded by "

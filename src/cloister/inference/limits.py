@@ -20,18 +20,18 @@ class QueryLimit:
 
     Parameters
     ----------
-    file : path
-        An SQLite file, for its owner alone.
     rows : int, >= 1
         Rows of public batches, so a padded row counts.
+    file : path
+        An SQLite file, for its owner alone.
 
     Notes
     -----
     A charge is on the disk before the answer is made. Threads and processes may share a file.
     """
 
-    file: Path | str
     rows: int
+    file: Path | str
     _engine: Any = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -89,7 +89,8 @@ class Layout:
     frac_bits: Annotated[int, Range(0, 24)] = 0
 
     def __post_init__(self) -> None:
-        Grid(*zip(*((column.low, column.high) for column in self.columns), strict=True))
+        low, high = zip(*((column.low, column.high) for column in self.columns), strict=True)
+        Grid(low, high)  # refuses bounds that are none
         if any(1 in (len(column.categories), column.bins) for column in self.columns):
             raise PlanError("columns must have at least 2 categories or bins, or none.")
 

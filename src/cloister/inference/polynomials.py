@@ -68,8 +68,8 @@ def fit(activation: str | Callable[[Floats], Floats], degree: int, radius: float
 
     Examples
     --------
-    >>> fit("relu", 2, 4.0).round(6).tolist()
-    [0.375, 0.5, 0.117188]
+    >>> fit("relu", 2, 4.0).round(5).tolist()
+    [0.375, 0.5, 0.11719]
     >>> fit("relu", 3, 4.0)[3]
     np.float64(0.0)
     """

@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 
 from cloister.errors import DataError, RemoteProtocolError
 from cloister.hazmat.ring import Words
-from cloister.inference.ckks import MODULUS_BITS, read, sealapi, written
+from cloister.inference.ckks import read, seal_context, written
 from cloister.inference.frames import pack, unpack
 from cloister.randomness import ByteSource, SecretStream
 
@@ -52,14 +52,8 @@ _MOST_BYTES = 1 << 19
 @cache
 def _context() -> tuple[Any, Any, int]:
     """Return SEAL's bindings, the context of these parameters, and t."""
-    assert sum(_MODULUS_BITS) <= MODULUS_BITS[_DEGREE]  # 128 bits of security
-    api = sealapi()
-    asked = api.EncryptionParameters(api.SCHEME_TYPE.BFV)
-    asked.set_poly_modulus_degree(_DEGREE)
-    asked.set_coeff_modulus(api.CoeffModulus.Create(_DEGREE, list(_MODULUS_BITS)))
-    modulus = api.PlainModulus.Batching(_DEGREE, _PLAIN_BITS)
-    asked.set_plain_modulus(modulus)
-    return api, api.SEALContext(asked, True, api.SEC_LEVEL_TYPE.TC128), int(modulus.value())
+    api, context, modulus = seal_context("BFV", _DEGREE, _MODULUS_BITS, _PLAIN_BITS)
+    return api, context, int(modulus.value())
 
 
 def new_pooling_key() -> bytes:

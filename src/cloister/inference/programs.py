@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from cloister.errors import PlanError
 from cloister.hazmat.ring import Words
+from cloister.inference.shared import NetworkScoring
 from cloister.mpc import Server
 from cloister.mpc.material import Shape
 from cloister.mpc.program import Opening, Program
@@ -62,5 +63,5 @@ class Sum:
 
 
 PROGRAMS: Mapping[str, type[Program]] = {
-    program.name: program for program in (Sum, Vote, NoisyVote, Score)
+    program.name: program for program in (Sum, NetworkScoring, Vote, NoisyVote, Score)
 }

@@ -17,12 +17,13 @@ MaxPool, argmax     a tournament of comparisons             9 times log2 of how 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from cloister.errors import DataError, PlanError
 from cloister.hazmat.ring import Words
@@ -131,6 +132,28 @@ def _activated(server: Server, layer: Layer, x: Words) -> Words:
     raise PlanError(f"{type(layer).__name__} has weights; give a server its shares of them.")
 
 
+def encrypted_average(server: Server, x: Words, size: int) -> Words:
+    """Return shares of average pooling by way of encryption, where shares alone would do as well.
+
+    Server 0 encrypts its words under a key of its own (exact BFV); server 1 adds its words and a
+    uniform mask and sends the masked sums back, see :mod:`cloister.inference.pooling`. Costs three
+    rounds and far more bytes than sums of shares; it is for chains that want this step encrypted.
+    The dealer together with either server sees everything.
+    """
+    from cloister.inference import pooling
+
+    seen = patches(x, (size, size), size)
+    windows = np.ascontiguousarray(seen).reshape(-1, size * size)
+    if server.index == 0:
+        key = pooling.new_pooling_key()
+        server.give(pooling.encrypt_windows(key, windows))
+        sums = pooling.open_sums(key, server.get(), (len(windows), size * size))
+    else:
+        reply, sums = pooling.sum_windows(server.get(), windows)
+        server.give(reply)
+    return _scaled(server, sums.reshape(seen.shape[:4]), 1 / size**2)
+
+
 def _scaled(server: Server, x: Words, factor: float) -> Words:
     """Return shares of x times a public factor of more fraction bits than values have."""
     return truncate(server, x * encode(factor, FACTOR_BITS), FACTOR_BITS)
@@ -151,7 +174,13 @@ def _polynomial(server: Server, layer: Polynomial, x: Words) -> Words:
     return truncate(server, total, FACTOR_BITS) + server.constant(c[0])
 
 
-def forward(server: Server, network: Network, parameters: Sequence[Words], rows: Words) -> Words:
+def forward(
+    server: Server,
+    network: Network,
+    parameters: Sequence[Words],
+    rows: Words,
+    average: Callable[[Server, Words, int], Words] | None = None,
+) -> Words:
     """Return one server's shares of the scores of rows, shape (n, n_classes).
 
     The dealer together with either server sees everything.
@@ -161,9 +190,12 @@ def forward(server: Server, network: Network, parameters: Sequence[Words], rows:
     network : Network
         Its public part; weights are not looked at. See :meth:`Network.architecture`.
     parameters : sequence of ndarray of uint64
-        This server's shares of weights and biases, as :func:`shared_parameters` orders them.
+        This server's shares of weights and biases, as :attr:`Network.parameters` orders them.
     rows : ndarray of uint64, shape (n, *input_shape)
         This server's shares.
+    average : function, optional
+        Takes the place of average pooling on shares: :func:`encrypted_average`. The layers then
+        chain three techniques: shares, comparison and encryption.
     """
     left = iter(parameters)
     x = rows
@@ -173,13 +205,15 @@ def forward(server: Server, network: Network, parameters: Sequence[Words], rows:
         elif isinstance(layer, Conv2d):
             options = layer.stride, layer.padding
             x = SecretSharedLayer(next(left), next(left), *options).forward(server, x)
+        elif average and isinstance(layer, AveragePool):
+            x = average(server, x, layer.size)
         else:
             x = _activated(server, layer, x)
     return x
 
 
-def shared_parameters(network: Network) -> tuple[Words, ...]:
-    """Return weights and biases in fixed point, for their owner to split.
+def shared_weights(network: Network) -> Words:
+    """Return all weights and biases in fixed point, one vector, for their owner to split.
 
     Raises
     ------
@@ -188,7 +222,7 @@ def shared_parameters(network: Network) -> tuple[Words, ...]:
     """
     check_headroom(network)
     bits = (FRAC_BITS, FACTOR_BITS)  # a bias has one dimension
-    return tuple(encode(array, bits[array.ndim > 1]) for array in network.parameters)
+    return np.concatenate([encode(a.ravel(), bits[a.ndim > 1]) for a in network.parameters])
 
 
 def shared_rows(network: Network, X: ArrayLike, n_rows: int) -> Words:
@@ -222,6 +256,8 @@ class NetworkScoring:
     opening : {"label", "exact"}
         The place of the best class alone, or all scores: these are exact, no private release, and
         reveal more of the weights with every answer.
+    encrypted_pooling : bool
+        Average pooling by :func:`encrypted_average`; needs the extra ``he``.
     """
 
     name: ClassVar[str] = "network"
@@ -229,9 +265,14 @@ class NetworkScoring:
     architecture: Mapping[str, Any]
     n_rows: int
     opening: Literal["label", "exact"] = "label"
+    encrypted_pooling: bool = False
 
     def __post_init__(self) -> None:
-        if self.n_rows < 1 or self.opening not in ("label", "exact"):
+        if (
+            not isinstance(self.n_rows, int)
+            or self.n_rows < 1
+            or self.opening not in ("label", "exact")
+        ):
             raise PlanError(
                 f"scoring needs n_rows of at least 1 and opening 'label' or 'exact', got "
                 f"{self.n_rows} and {self.opening!r}."
@@ -241,11 +282,31 @@ class NetworkScoring:
     def event(self) -> None:
         """Return nothing: no result is a private release."""
 
+    @property
+    def network(self) -> Network:
+        """The public part of the network; its weights are zero."""
+        return Network.from_dict(self.architecture)
+
     def tables(self) -> dict[str, Shape]:
-        """Return the shapes of what is shared: the rows, and each weight and bias."""
-        network = Network.from_dict(self.architecture)
-        arrays = {f"parameter{k}": a.shape for k, a in enumerate(network.parameters)}
-        return {"rows": (self.n_rows, *network.input_shape), **arrays}
+        """Return the shapes of what is shared: rows, and all weights and biases as one vector."""
+        size = sum(array.size for array in self.network.parameters)
+        return {"rows": (self.n_rows, *self.network.input_shape), "weights": (size,)}
+
+    def words(self, table: str, values: ArrayLike) -> Words:
+        """Return an owner's table as words, checked by the public rules.
+
+        Parameters
+        ----------
+        values : array_like
+            Rows, at most `n_rows`; or weights and biases in one vector, in the order of
+            :attr:`Network.parameters`.
+        """
+        if table == "rows":
+            return shared_rows(self.network, values, self.n_rows)
+        flat = np.asarray(values, dtype=np.float64)
+        if flat.shape != self.tables()[table]:
+            raise DataError(f"weights must be {self.tables()[table]} numbers, got {flat.shape}.")
+        return shared_weights(self.network.with_parameters(_cut(self.network, flat)))
 
     def results(self) -> dict[str, Shape]:
         """Return the shape of the one result."""
@@ -255,12 +316,19 @@ class NetworkScoring:
 
     def run(self, server: Server, tables: Mapping[str, Words]) -> dict[str, Words]:
         """Return this server's shares of the labels, integers, or of the scores."""
-        network = Network.from_dict(self.architecture)
-        parameters = [tables[name] for name in self.tables() if name != "rows"]
-        scores = forward(server, network, parameters, tables["rows"])
+        parameters = _cut(self.network, tables["weights"])
+        average = encrypted_average if self.encrypted_pooling else None
+        scores = forward(server, self.network, parameters, tables["rows"], average)
         if self.opening == "exact":
             return {"scores": scores}
         return {"labels": argmax(server, scores)}
+
+
+def _cut(network: Network, flat: NDArray[Any]) -> list[NDArray[Any]]:
+    """Return one vector as arrays of the shapes of a network's weights and biases."""
+    shapes = [array.shape for array in network.parameters]
+    parts = np.split(flat, np.cumsum([prod(shape) for shape in shapes])[:-1])
+    return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -141,7 +141,8 @@ def clip(server: Server, x: Words, low: float, high: float) -> Words:
     if not low <= high:
         raise PlanError(f"low must not be above high, got {low} and {high}.")
     below, above = relu(server, np.stack([server.constant(low) - x, x - server.constant(high)]))
-    return x + below - above
+    clipped: Words = x + below - above
+    return clipped
 
 
 def sigmoid(server: Server, x: Words) -> Words:

@@ -18,7 +18,7 @@ from math import prod
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -36,7 +36,9 @@ from cloister.mpc.server import Cost, Server
 from cloister.mpc.session import Session
 from cloister.mpc.shares import combine, decode, encode, expand_share, split
 from cloister.mpc.tcp import Listener, dial
-from cloister.privacy.ledger import Ledger
+
+if TYPE_CHECKING:
+    from cloister.privacy.ledger import Ledger
 
 PATIENCE = 600.0
 """Seconds to wait for a party to come, and for its next message: at a receiver, for the run."""

@@ -113,6 +113,17 @@ class Server:
         ends = np.cumsum([WORD_BYTES, *(len(body) for body in bodies)]).tolist()
         return [answer[start:end] for start, end in pairwise(ends)]
 
+    def give(self, body: bytes) -> None:
+        """Send the other server bytes, which it takes with :meth:`get`; one round."""
+        self._peer.send(body)
+        self.cost.rounds += 1
+        self.cost.bytes_sent += len(body)
+
+    def get(self) -> bytes:
+        """Return bytes that the other server gives; who calls this checks them."""
+        self.cost.rounds += 1
+        return self._peer.receive()
+
     def refresh(self, share: Words) -> Words:
         """Return a fresh share of the same value, in one round.
 

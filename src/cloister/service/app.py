@@ -38,6 +38,7 @@ from cloister.service.audit import Audit
 from cloister.service.hub import Hub
 from cloister.service.jobs import Jobs
 from cloister.service.logs import Seldom, place_of
+from cloister.service.relay import Relays
 from cloister.service.store import StoredJob
 
 MAX_BODY = 8 * 2**20  # bytes of a request's body
@@ -95,6 +96,7 @@ _REFUSALS: dict[int | str, dict[str, Any]] = {
     code: {"model": Refusal} for code in (400, 401, 403, 404, 408, 409, 413, 422, 429, 503)
 }
 JobId = Annotated[str, Path(pattern="^[0-9a-f]{32}$")]
+RelayPeer = Annotated[str, Path(pattern="^[A-Za-z0-9._-]{1,64}$")]
 
 
 def make_app(
@@ -138,6 +140,13 @@ def make_app(
                 extra={"silo": caller.name},
             )
         await streams.serve(websocket, caller.name)
+
+    relays = Relays(identify)
+
+    @app.websocket("/v1/relay/{session}/{peer}")
+    async def relay(websocket: WebSocket, session: JobId, peer: RelayPeer) -> None:
+        caller: Peer = websocket.scope["caller"]
+        await relays.serve(websocket, caller.name, session, peer)
 
     return Gate(app, identify, jobs.audit, MAX_BODY, counts, shut_out=jobs.shut_out)
 

@@ -11,6 +11,9 @@ from dataclasses import dataclass, field
 
 from cloister.code import other_code
 from cloister.errors import PlanError
+from cloister.mpc.program import Program
+from cloister.mpc.session import Session
+from cloister.privacy.accounting import epsilon
 from cloister.protocol.plan import Plan, study_name
 from cloister.protocol.proposal import Proposer
 from cloister.schema import Schema
@@ -64,6 +67,69 @@ class Policy:
         )
         return next((reason for check in checks for reason in check), None)
 
+    def session_refusal(
+        self,
+        session: Session,
+        *,
+        silo: str,
+        fingerprint: str,
+        peers: Mapping[str, str],
+        schema: Schema | None = None,
+    ) -> str | None:
+        """Return the first reason not to share records in a session, in one sentence, or None.
+
+        Parameters
+        ----------
+        silo, fingerprint : str
+            This silo's name in the session and the fingerprint of its identity.
+        peers : mapping of name to fingerprint
+            What the owner pinned; every party of the session must be among them.
+        schema : Schema
+            This silo's own, for a private opening.
+        """
+        program = session.program
+        members = {name: party.fingerprint for name, party in session.parties.items()}
+        checks = (
+            self._members(members, silo, fingerprint, peers, "session"),
+            self._program(program),
+            self._study_of("default") if program.opening == "private" else (),
+            self._price(program, schema) if program.opening == "private" else (),
+        )
+        return next((reason for check in checks for reason in check), None)
+
+    def _program(self, program: Program) -> Iterator[str]:
+        if program.name not in self.rules.secure_programs:
+            yield (
+                f"program {program.name!r} is not among those allowed here: "
+                f"{_list(self.rules.secure_programs)}; the owner can add it to secure_programs."
+            )
+        if program.opening == "exact" and not self.rules.allow_exact_opening:
+            yield (
+                f"program {program.name!r} opens an exact function of the records, which is no "
+                "private release; the owner has to set allow_exact_opening."
+            )
+
+    def _price(self, program: Program, schema: Schema | None) -> Iterator[str]:
+        event, cap = program.event(), self.rules.max_epsilon_per_job
+        if event is None or schema is None:
+            yield f"program {program.name!r} must say what its private opening costs, and whom."
+            return
+        if cap is None:
+            yield "no epsilon is allowed for a job here; the owner has to set max_epsilon_per_job."
+            return
+        cost = epsilon(event, self.rules.max_delta)
+        if not cost <= cap:
+            yield (
+                f"epsilon must be at most {cap:g}, the cap of a job here, got {cost:.3g} at delta "
+                f"{self.rules.max_delta:g}."
+            )
+        for name, own in (
+            ("max_rows", schema.max_rows or 1),
+            ("max_silos", schema.max_silos_per_person),
+        ):
+            if (asked := getattr(program, name, 1)) != own:
+                yield f"{name} of the program must be {own}, as in this schema, got {asked}."
+
     def _who(
         self, plan: Plan, silo: str, fingerprint: str, peers: Mapping[str, str]
     ) -> Iterator[str]:
@@ -71,12 +137,29 @@ class Policy:
             yield "the plan names no fingerprints, so nobody knows who takes part; plan with them."
             return
         members = dict(zip(plan.silos, plan.fingerprints, strict=True))
+        yield from self._members(members, silo, fingerprint, peers, "plan")
+        if plan.min_silos - 1 < self.rules.min_other_silos:
+            yield (
+                f"min_silos must be at least {self.rules.min_other_silos + 1} for this silo, got "
+                f"{plan.min_silos}; a sum must hold {self.rules.min_other_silos} others."
+            )
+
+    @staticmethod
+    def _members(
+        members: Mapping[str, str],
+        silo: str,
+        fingerprint: str,
+        peers: Mapping[str, str],
+        what: str,
+    ) -> Iterator[str]:
+        """Say who of a plan or session is not who was pinned."""
+        who = "silo" if what == "plan" else "party"
         if silo not in members:
-            yield f"{silo!r} is not a silo of the plan; plan with this silo."
+            yield f"{silo!r} is not a {who} of the {what}; plan with this silo."
             return
         if members[silo] != fingerprint:
             yield (
-                f"the plan has {members[silo]} for {silo!r}, this silo's own fingerprint is "
+                f"the {what} has {members[silo]} for {silo!r}, this silo's own fingerprint is "
                 f"{fingerprint}; plan with that."
             )
         names = {pin: name for name, pin in peers.items()}
@@ -84,19 +167,15 @@ class Policy:
             if name == silo:
                 continue
             if name not in peers and shown in names:
-                yield f"silo {name!r} of the plan is pinned here under the name {names[shown]!r}."
+                known = names[shown]
+                yield f"{who} {name!r} of the {what} is pinned here under the name {known!r}."
             elif name not in peers:
-                yield f"silo {name!r} is not pinned here; compare its fingerprint and pin it."
+                yield f"{who} {name!r} is not pinned here; compare its fingerprint and pin it."
             elif peers[name] != shown:
                 yield (
-                    f"silo {name!r} has the fingerprint {shown} in the plan, pinned here is "
+                    f"{who} {name!r} has the fingerprint {shown} in the {what}, pinned here is "
                     f"{peers[name]}; compare it with its owner."
                 )
-        if plan.min_silos - 1 < self.rules.min_other_silos:
-            yield (
-                f"min_silos must be at least {self.rules.min_other_silos + 1} for this silo, got "
-                f"{plan.min_silos}; a sum must hold {self.rules.min_other_silos} others."
-            )
 
     def _asked_by(
         self, plan: Plan, proposer: Proposer | None, analysts: Mapping[str, str]
@@ -114,12 +193,15 @@ class Policy:
             yield f"the signature of {proposer.name!r} is not over this plan; submit it again."
 
     def _study(self, plan: Plan) -> Iterator[str]:
+        return self._study_of(plan.study)
+
+    def _study_of(self, study: str) -> Iterator[str]:
         allowed = self.rules.studies
         # With free names a cap on a study would bind nobody: the next job is of another study.
         if allowed is None and self.rules.max_epsilon_per_study is not None:
             allowed = ("default",)
         try:
-            name = study_name(plan.study)
+            name = study_name(study)
         except PlanError as error:
             yield str(error)
             return

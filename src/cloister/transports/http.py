@@ -166,11 +166,9 @@ class Stream:
 
     def receive(self, timeout: float | None = None) -> Message | None:
         """Return the next message, or None if none came in `timeout` seconds."""
-        try:
-            data = self._result(self._next, timeout)
-        except TimeoutError:
+        data = self._received(timeout)
+        if data is None:
             return None
-        self._next = self._loop.ask(self._connection.recv())
         try:
             message = Message.decode(data)
             if message.kind >= Kind.DECISION:
@@ -191,6 +189,29 @@ class Stream:
         data = message.encode()
         check_size(data, self._max)
         self._result(self._loop.ask(self._connection.send(data)))
+
+    def receive_bytes(self, timeout: float) -> bytes | None:
+        """Return the next binary frame as it is, or None if none came in `timeout` seconds."""
+        data = self._received(timeout)
+        if data is not None and not isinstance(data, bytes):
+            raise TransportError("messages must be binary, got text.")
+        return data
+
+    def begin(self, data: bytes) -> Future[None]:
+        """Send a frame as it is, after those before; :meth:`outcome` says how it went."""
+        return self._loop.ask(self._connection.send(data))
+
+    def outcome(self, sending: Future[None], timeout: float | None = None) -> None:
+        """Wait until a frame has left, or raise TransportError or TimeoutError."""
+        self._result(sending, timeout)
+
+    def _received(self, timeout: float | None) -> Any:
+        try:
+            data = self._result(self._next, timeout)
+        except TimeoutError:
+            return None
+        self._next = self._loop.ask(self._connection.recv())
+        return data
 
     def close(self, code: int = 1000, reason: str = "") -> None:
         """Hang up; what waits to be received is lost."""
@@ -240,13 +261,13 @@ class StreamClient:
     ping_interval: float = 10.0
     ping_timeout: float = 10.0
 
-    def connect(self) -> Stream:
-        """Open a stream."""
+    def connect(self, path: str = PATH, version: str = VERSION) -> Stream:
+        """Open a stream; another path than a silo's stream has a wire and version of its own."""
         host, port, where = self._address()
         plain = None if self.proxy else self._dial(host, port, where)
         loop = _Loop()
         try:
-            connection = loop.ask(self._open(where, plain)).result()
+            connection = loop.ask(self._open(where, plain, path, version)).result()
         except BaseException as error:
             loop.close()
             if isinstance(error, Exception):
@@ -278,7 +299,9 @@ class StreamClient:
             why = self._unreachable(error, where)
         raise TransportError(why)
 
-    async def _open(self, where: str, plain: socket.socket | None) -> ClientConnection:
+    async def _open(
+        self, where: str, plain: socket.socket | None, path: str, version: str
+    ) -> ClientConnection:
         """Shake hands: of the proxy, of TLS and of the stream."""
         from websockets.asyncio.client import ClientConnection, connect
         from websockets.exceptions import InvalidMessage
@@ -292,12 +315,12 @@ class StreamClient:
 
         try:
             connection = await connect(
-                f"wss://{where}{PATH}",
+                f"wss://{where}{path}",
                 create_connection=Connection,
                 ssl=self.ssl_context,
                 proxy=self.proxy,
                 sock=plain,
-                subprotocols=[VERSION],  # type: ignore[list-item]
+                subprotocols=[version],  # type: ignore[list-item]
                 compression=None,  # masked vectors do not compress
                 max_size=self.max_message_bytes,
                 open_timeout=self.open_timeout,
@@ -311,9 +334,9 @@ class StreamClient:
             carrier = connection.transport.get_extra_info("socket")
             patience = round(1000 * (self.ping_interval + self.ping_timeout))
             carrier.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, patience)
-        if connection.subprotocol != VERSION:
-            await connection.close(1002, f"we speak {VERSION}")
-            raise TransportError(f"{where} speaks no {VERSION}; {_SAME_VERSION}")
+        if connection.subprotocol != version:
+            await connection.close(1002, f"we speak {version}")
+            raise TransportError(f"{where} speaks no {version}; {_SAME_VERSION}")
         return connection
 
     def _why(self, error: Exception, where: str) -> str:

@@ -16,7 +16,7 @@ pytest.importorskip("tenseal")
 
 from cloister.errors import BudgetExceeded, CloisterError, DataError, PlanError
 from cloister.errors import RemoteProtocolError as Refused
-from cloister.inference.ckks import FLOOD, Parameters, Tenseal, gaussian, read
+from cloister.inference.ckks import FLOOD, Parameters, Tenseal, gaussian, read, written
 from cloister.inference.encrypted import (
     NOTICE,
     ClientKeys,
@@ -40,7 +40,7 @@ FIELDS = {"key": str, "offer": str, "nonce": str}
 
 @pytest.fixture
 def limit(tmp_path: Path) -> QueryLimit:
-    return QueryLimit(tmp_path / "limit.db", 10_000)
+    return QueryLimit(10_000, tmp_path / "limit.db")
 
 
 @pytest.fixture
@@ -78,26 +78,23 @@ def test_one_server_answers_a_full_batch_of_values(limit: QueryLimit) -> None:
 class Bare(Tenseal):
     """The sum that the textbook shows: no fresh zero, no flood."""
 
-    def _sum(self, ciphertexts: Any, weights: Any, *_: Any) -> Any:
-        total = self._api.Ciphertext()
-        for ciphertext, weight in zip(ciphertexts, weights.tolist(), strict=True):
-            term = self._api.Ciphertext()
-            plain = self._plain(weight, 2.0**self.parameters.weight_bits)
-            self._evaluator.multiply_plain(ciphertext, plain, term)
-            total = term if total.size() == 0 else total
-            if total is not term:
-                self._evaluator.add_inplace(total, term)
-        return total
+    def weigh(self, public: Any, columns: Any, weights: Any, bias: Any, rows: int) -> list[bytes]:
+        own, terms = self.parameters, []
+        evaluator = self._api.Evaluator(self._context)
+        for column, weight in zip(columns, weights[0].tolist(), strict=True):
+            terms.append(self._ciphertext(column, 2.0**own.value_bits))
+            plain = self._plain(weight, 2.0**own.weight_bits)
+            evaluator.multiply_plain_inplace(terms[-1], plain)
+        for term in terms[1:]:
+            evaluator.add_inplace(terms[0], term)
+        return [written(terms[0])]
 
 
 class Unflooded(Tenseal):
     """A fresh zero, but no noise on the sum."""
 
-    def _noise(self, deviation: float) -> list[complex]:
-        return [0j] * (self.parameters.degree // 2)
-
     def _noise_parts(self) -> Any:
-        return np.zeros((2, self.parameters.degree // 2))
+        return np.zeros(self.parameters.rows, dtype=np.complex128)
 
 
 def answered(scheme: Tenseal) -> tuple[list[Any], int, Any]:
@@ -287,7 +284,7 @@ def test_what_is_not_hidden_must_be_said(limit: QueryLimit, client: ScoringClien
 
 
 def test_padded_rows_count(tmp_path: Path) -> None:
-    limit = QueryLimit(tmp_path / "l", 63)
+    limit = QueryLimit(63, tmp_path / "l")
     server = ScoringServer(SCORER, limit, rows=32, hides="features", scheme=SCHEME)
     server.admit("bank", KEYS.public)
     client = ScoringClient(server.offer, KEYS, scheme=SCHEME)
@@ -315,10 +312,10 @@ def test_a_model_that_does_not_fit_is_refused(limit: QueryLimit) -> None:
     large = LinearScorer(LAYOUT, WEIGHTS * 2**14, np.zeros(2), "log-odds", ("a", "b", "c"))
     with pytest.raises(PlanError, match="fit the scale"):
         ScoringServer(large, limit, hides="features", scheme=SCHEME)
-    wide = Layout(columns=tuple(Entry(name=f"x{j}", low=0, high=1) for j in range(8600)))
+    wide = Layout(columns=tuple(Entry(name=f"x{j}", low=0, high=1) for j in range(4300)))
     with pytest.raises(PlanError, match="rounded"):
         ScoringServer(
-            LinearScorer(wide, np.zeros((1, 8600)), np.zeros(1), "identity"),
+            LinearScorer(wide, np.zeros((1, 4300)), np.zeros(1), "identity"),
             limit,
             hides="features",
             scheme=SCHEME,

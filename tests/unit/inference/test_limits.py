@@ -11,7 +11,7 @@ from cloister.inference.limits import QueryLimit
 
 
 def test_a_caller_gets_its_rows_and_no_more(tmp_path: Path) -> None:
-    limit = QueryLimit(tmp_path / "limit.db", 10)
+    limit = QueryLimit(10, tmp_path / "limit.db")
     limit.charge("a", "m", 7)
     with pytest.raises(BudgetExceeded, match="10 rows of this model scored and has had 7"):
         limit.charge("a", "m", 4)
@@ -22,8 +22,8 @@ def test_a_caller_gets_its_rows_and_no_more(tmp_path: Path) -> None:
 
 
 def test_what_was_answered_outlives_the_process(tmp_path: Path) -> None:
-    QueryLimit(tmp_path / "limit.db", 10).charge("a", "m", 8)
-    again = QueryLimit(tmp_path / "limit.db", 10)
+    QueryLimit(10, tmp_path / "limit.db").charge("a", "m", 8)
+    again = QueryLimit(10, tmp_path / "limit.db")
     assert again.left("a", "m") == 2
     with pytest.raises(BudgetExceeded):
         again.charge("a", "m", 3)
@@ -31,7 +31,7 @@ def test_what_was_answered_outlives_the_process(tmp_path: Path) -> None:
 
 
 def test_threads_together_get_no_more_than_one(tmp_path: Path) -> None:
-    limit = QueryLimit(tmp_path / "limit.db", 20)
+    limit = QueryLimit(20, tmp_path / "limit.db")
 
     def ask(_: int) -> int:
         try:
@@ -47,10 +47,10 @@ def test_threads_together_get_no_more_than_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize("rows", [0, True, 1.5])
 def test_a_limit_is_a_whole_number(tmp_path: Path, rows: Any) -> None:
     with pytest.raises(PlanError, match="rows must be an integer"):
-        QueryLimit(tmp_path / "limit.db", rows)
+        QueryLimit(rows, tmp_path / "limit.db")
 
 
 def test_a_broken_file_answers_nobody(tmp_path: Path) -> None:
     (tmp_path / "limit.db").write_bytes(b"no database, but long enough to look like one" * 20)
     with pytest.raises(LedgerError):
-        QueryLimit(tmp_path / "limit.db", 10)
+        QueryLimit(10, tmp_path / "limit.db")

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,9 +36,8 @@ from cloister.inference.shared import (
     NetworkScoring,
     SecretSharedLayer,
     argmax,
-    forward,
-    shared_parameters,
     shared_rows,
+    shared_weights,
 )
 from cloister.mpc import Server, combine, decode, encode, run_here
 
@@ -51,13 +54,27 @@ def together(program: Callable[..., Words], *secrets: Words, **options: Any) -> 
 
 def scored(network: Network, X: Any, **options: Any) -> NDArray[np.float64]:
     """Score rows on shares; the servers hold the public part of the network alone."""
-    public = network.architecture()
+    program = NetworkScoring(network.architecture().to_dict(), len(X), "exact")
+    return decode(opened(program, network, X, **options)[0])
 
-    def program(server: Server, rows: Words, *parameters: Words) -> Words:
-        return forward(server, public, parameters, rows)
 
-    secrets = shared_rows(network, X, len(X)), *shared_parameters(network)
-    return decode(together(program, *secrets, **options))
+def opened(
+    program: NetworkScoring, network: Network, X: Any, **options: Any
+) -> tuple[Words, tuple[Server, Server]]:
+    """Return the words of the one result, and the servers."""
+    flat = np.concatenate([array.ravel() for array in network.parameters])
+    secrets = program.words("rows", X), program.words("weights", flat)
+    assert [s.shape for s in secrets] == list(program.tables().values())
+    (first, second), servers = run_here(
+        lambda s, *t: program.run(s, dict(zip(("rows", "weights"), t, strict=True))),
+        *secrets,
+        timeout=20,
+        **options,
+    )
+    ((name, shape),) = program.results().items()
+    assert first.keys() == second.keys() == {name}
+    assert first[name].shape == shape
+    return combine(first[name], second[name]), servers
 
 
 def dense(*layers: Layer, sizes: Sequence[int] = (6, 8, 3)) -> Network:
@@ -154,13 +171,9 @@ def test_equal_rows_open_to_different_words_in_every_layer_and_run(
 def test_the_number_of_messages_and_their_sizes_depend_on_public_shapes_alone() -> None:
     network = dense(Relu())
     costs = []
+    program = NetworkScoring(network.architecture().to_dict(), 4)
     for X in (np.zeros((1, 6)), RNG.uniform(-3, 3, (4, 6))):
-        program = NetworkScoring(network.architecture().to_dict(), 4)
-        secrets = shared_rows(network, X, 4), *shared_parameters(network)
-        names = list(program.tables())
-        (_, _), servers = run_here(
-            lambda s, *t, n=names, p=program: p.run(s, dict(zip(n, t, strict=True))), *secrets
-        )
+        _, servers = opened(program, network, X)
         costs.append([(s.cost.rounds, s.cost.bytes_sent) for s in servers])
     assert costs[0] == costs[1]
 
@@ -170,20 +183,30 @@ def test_the_program_gives_the_label_or_the_scores_and_nothing_else(opening: Any
     network = NETWORKS["max"]
     program = NetworkScoring(json.loads(json.dumps(network.architecture().to_dict())), 6, opening)
     X = RNG.uniform(0, 1, (4, 2, 6, 6))
-    secrets = shared_rows(network, X, 6), *shared_parameters(network)
-    names = list(program.tables())
-    assert [s.shape for s in secrets] == list(program.tables().values())
-    (first, second), _ = run_here(
-        lambda s, *t: program.run(s, dict(zip(names, t, strict=True))), *secrets
-    )
-    assert first.keys() == program.results().keys()
-    (name, shape) = next(iter(program.results().items()))
-    found = combine(first[name], second[name])
-    assert found.shape == shape
+    found, _ = opened(program, network, X)
     if opening == "label":
         assert [network.classes[k] for k in to_integers(found)[:4]] == network.predict(X)
     else:
         assert np.abs(decode(found)[:4] - network.forward(X)).max() < 1e-3
+
+
+def test_five_processes_score_images_with_the_labels_of_the_clear_network() -> None:
+    """Over sealed links; where TenSEAL is, pooling is encrypted: all three techniques chain."""
+    script = Path(__file__).resolve().parents[3] / "benchmarks" / "private_images.py"
+    command = [sys.executable, str(script), "--digits", "--images", "20"]
+    command += ["--encrypted"] if find_spec("tenseal") else []
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert "20 of 20 labels are those in the clear" in done.stdout, done.stderr
+
+
+def test_encrypted_pooling_gives_the_scores_of_pooling_on_shares() -> None:
+    pytest.importorskip("tenseal")
+    network = of_images(Relu(), AveragePool(2))
+    program = NetworkScoring(network.architecture().to_dict(), 3, "exact", encrypted_pooling=True)
+    X = RNG.uniform(0, 1, (3, 2, 6, 6))
+    found, servers = opened(program, network, X)
+    assert np.abs(decode(found) - network.forward(X)).max() < 1e-3
+    assert servers[0].cost.bytes_sent > 500_000  # ciphertexts really travelled
 
 
 def test_a_hybrid_network_computes_its_public_part_at_the_owner() -> None:
@@ -208,7 +231,7 @@ def test_bad_rows_weights_and_programs_are_refused_before_anything_is_shared() -
         shared_rows(network, np.zeros((5, 6)), 4)
     large = network.with_parameters([a * 2.0**22 for a in network.parameters])
     with pytest.raises(PlanError, match="could reach"):
-        shared_parameters(large)
+        shared_weights(large)
     public = network.architecture().to_dict()
     with pytest.raises(PlanError, match="n_rows"):
         NetworkScoring(public, 0)
@@ -216,3 +239,5 @@ def test_bad_rows_weights_and_programs_are_refused_before_anything_is_shared() -
         NetworkScoring(public, 1, "private")  # type: ignore[arg-type]
     with pytest.raises(DataError, match="document"):
         NetworkScoring({}, 1)
+    with pytest.raises(DataError, match="weights must be"):
+        NetworkScoring(public, 1).words("weights", [1.0])

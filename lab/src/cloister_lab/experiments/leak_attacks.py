@@ -55,6 +55,9 @@ from cloister_lab.experiments.datasets import BUNDLED, load
 SMALL = 60
 """Records of all three silos together, but for attacks on a batch."""
 
+ROUNDS = 4
+"""Of the same."""
+
 SHADOWS = 100
 """Models with the target, and as many without, from which a stranger learns to tell them apart."""
 
@@ -375,7 +378,7 @@ def fit_of(view: View, plan: Plan, shared: Records, more: Records, part: float) 
 
 
 def _small(setting: Setting, table: Table) -> Plan:
-    return averaging(table, setting.epsilon, SMALL, 4)
+    return averaging(table, setting.epsilon, SMALL, ROUNDS)
 
 
 def _beside(setting: Setting, silos: Mapping[str, Records], there: bool) -> Records:

@@ -118,14 +118,11 @@ def units(settings: Settings) -> list[Unit]:
     games = settings.runs(60, 10)
     return [
         unit
+        for part in range(5 if settings.full else 1)  # what was cut off has all attacks
         for name, attack in ATTACKS.items()
         if settings.wants(attack.dataset)
         for unit in units_of(
-            measure,
-            attack=[name],
-            setting=SETTINGS,
-            part=range(5 if settings.full else 1),
-            games=[games * attack.more],
+            measure, attack=[name], setting=SETTINGS, part=[part], games=[games * attack.more]
         )
     ]
 
@@ -299,22 +296,16 @@ def _page(cells: Sequence[Cell], command: str) -> list[str]:
                 "bound": cell.bound if private else None,
             }
         )
-    membership = {
-        cell.setting: f"{cell.advantage:.2f}"
-        for cell in cells
-        if cell.method == "membership-atypical"
-    }
-    names = list(SETTINGS)
-    exact = membership.get(names[1], "-")
-    released = membership.get(names[3], "-")
-    games = min(cell.games for cell in cells)
+    stranger = {(c.method, c.setting): f"{c.advantage:.2f}" for c in cells}
+    _, exact, _, release, _ = SETTINGS
     lines = tidy.prose(
         "leaks",
         shown,
         command=command,
-        games=games,
-        exact=exact,
-        released=released,
+        games=min(cell.games for cell in cells),
+        exact=stranger.get(("membership-atypical", exact)),
+        exact_anybody=stranger.get(("membership-typical", exact)),
+        released=stranger.get(("membership-atypical", release)),
         alpha=ALPHA,
         **verdicts(cells),
     )

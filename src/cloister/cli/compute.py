@@ -1,0 +1,228 @@
+"""``cloister compute``: one party's part of a computation on secret shares."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cloister.cli.output import Output
+from cloister.cli.parsers import write_text
+from cloister.errors import DataError, PlanError
+
+if TYPE_CHECKING:
+    from cloister.mpc.parties import Account, Carrier
+    from cloister.mpc.session import Session
+    from cloister.settings import SiloSettings
+
+TRUST = "the dealer together with either server sees every table; wrong values are not detected."
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument(
+        "session", type=Path, metavar="SESSION", help="TOML or JSON, the same at every party"
+    )
+    parser.add_argument(
+        "--as", dest="name", required=True, metavar="NAME", help="which of its parties this is"
+    )
+    parser.add_argument(
+        "--keys", type=Path, required=True, metavar="FOLDER", help="of this party; see enroll"
+    )
+    parser.add_argument(
+        "--data",
+        action="append",
+        default=[],
+        metavar="TABLE=FILE",
+        help="what an owner gives: CSV, Parquet or .npy, once for each of its tables",
+    )
+    parser.add_argument(
+        "--settings",
+        type=Path,
+        metavar="FILE",
+        help="an owner's silo.toml: its policy decides, its ledger is charged",
+    )
+    parser.add_argument(
+        "--listen", metavar="HOST:PORT", help="where a server listens, if others dial elsewhere"
+    )
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=600.0,
+        metavar="SECONDS",
+        help="to wait for a party to come, and for its next message",
+    )
+    parser.add_argument("--out", type=Path, metavar="FILE", help="results as JSON, at a receiver")
+
+
+def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
+    """Do one party's part."""
+    from cloister.enrolment import KeyFolder
+    from cloister.inference.programs import PROGRAMS
+    from cloister.mpc.parties import connected, take_part, words_of
+    from cloister.mpc.session import Session
+
+    session = Session.load(args.session, PROGRAMS)
+    _check(args, session)
+    keys = KeyFolder(args.keys)
+    keys.check_private()
+    identity = keys.identity()
+    own = session.tables_of(args.name)
+    settings = _settings(args.settings) if own else None
+    account = _allowed(session, args.name, identity.fingerprint, settings)
+    files = _files(args.data, own)
+    tables = {
+        table: words_of(session.program, table, _read(file, len(session.program.tables()[table])))
+        for table, file in files.items()
+    }
+    _show(session, args.name, out)
+    done = take_part(
+        session,
+        args.name,
+        lambda: connected(
+            session,
+            args.name,
+            identity,
+            timeout=args.timeout,
+            listen=args.listen,
+            relay=_relay(session, keys, settings, args.timeout),
+        ),
+        args.keys,
+        tables=tables,
+        account=account,
+    )
+    document: dict[str, Any] = {
+        "session": session.id,
+        "digest": session.digest(),
+        "program": session.program.name,
+        "party": args.name,
+        "opening": done.opening,
+        "private": done.opening == "private",
+        "note": done.mark,
+    }
+    if done.cost is not None:
+        document |= {"rounds": done.cost.rounds, "bytes_sent": done.cost.bytes_sent}
+        out.say(f"served   {done.cost.rounds} rounds, {done.cost.bytes_sent} bytes to the other")
+    if args.name == session.dealer:
+        document["items"] = done.items
+        out.say(f"dealt    {done.items} items")
+    if args.name in session.receivers:
+        document["results"] = {what: values.tolist() for what, values in done.results.items()}
+        for what, values in done.results.items():
+            shown = values.ravel()[:8].tolist()
+            more = f" and {values.size - 8} more" if values.size > 8 else ""
+            out.say(f"{what:<8} {', '.join(f'{value:g}' for value in shown)}{more}")
+        if done.opening != "private":
+            out.warn(done.mark)
+    if args.out is not None:
+        write_text(args.out, json.dumps(document, indent=1) + "\n")
+        out.say(f"written  {args.out}")
+    out.say("done     with the session; its id is used up")
+    return document
+
+
+def _check(args: argparse.Namespace, session: Session) -> None:
+    if args.name not in session.parties:
+        raise PlanError(
+            f"--as must be one of {', '.join(sorted(session.parties))}, got {args.name!r}."
+        )
+    if args.out is not None and args.name not in session.receivers:
+        raise PlanError(f"--out is for receivers, and {args.name!r} is none; leave it out.")
+    if args.listen is not None and args.name not in session.servers:
+        raise PlanError(f"--listen is for servers, and {args.name!r} is none; leave it out.")
+    if not 0 < args.timeout < float("inf"):
+        raise PlanError(f"--timeout must be a positive number of seconds, got {args.timeout:g}.")
+
+
+def _settings(path: Path | None) -> SiloSettings:
+    from cloister.settings import SiloSettings, load_role
+
+    if path is None:
+        raise PlanError("--settings must be given by an owner; its policy decides what it joins.")
+    return load_role(path, SiloSettings)
+
+
+def _allowed(
+    session: Session, name: str, fingerprint: str, settings: SiloSettings | None
+) -> Account | None:
+    """Ask an owner's policy; return where a private opening is charged."""
+    if settings is None:
+        return None
+    from cloister.schema import Schema
+    from cloister.silo.policy import Policy
+    from cloister.silo.site import Site
+
+    private = session.program.event() is not None
+    schema = Schema.load(settings.schema_file) if private else None
+    refusal = Policy(settings.policy).session_refusal(
+        session, silo=name, fingerprint=fingerprint, peers=settings.pins()[0], schema=schema
+    )
+    if refusal is not None:
+        raise PlanError(f"the policy refuses session {session.id}: {refusal}")
+    return Site.of(settings).account() if private else None
+
+
+def _files(pairs: list[str], own: tuple[str, ...]) -> dict[str, Path]:
+    """Return a file for each of the own tables, in their order."""
+    given = dict(pair.partition("=")[::2] for pair in pairs)
+    if set(given) != set(own) or len(given) != len(pairs) or not all(given.values()):
+        wanted = " ".join(f"--data {table}=FILE" for table in own) or "no --data"
+        raise PlanError(f"data must be given once for each table of this party: {wanted}.")
+    return {table: Path(given[table]) for table in own}
+
+
+def _read(file: Path, dimensions: int) -> Any:
+    """Return a file's numbers; a single column stands for a vector where one is wanted."""
+    import numpy as np
+
+    from cloister.data import read_floats
+
+    if file.suffix == ".npy":
+        try:
+            values = np.load(file, allow_pickle=False)
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or "it is no array of numbers"
+            raise DataError(f"file {str(file)!r} cannot be read: {why}.") from None
+    else:
+        values = read_floats(file)
+    if values.dtype.kind not in "biuf":
+        raise DataError(f"file {str(file)!r} must hold numbers.")
+    return values[:, 0] if dimensions == 1 and values.shape[1:] == (1,) else values
+
+
+def _relay(
+    session: Session, keys: Any, settings: SiloSettings | None, timeout: float
+) -> Callable[[str], Carrier] | None:
+    if session.relay is None:
+        return None
+    if find_spec("websockets") is None:
+        raise PlanError("a relay works over WebSockets: pip install 'cloister[service]'.")
+    from cloister.enrolment import client_context
+    from cloister.transports.http import StreamClient
+    from cloister.transports.relay import relayed
+
+    proxy = settings.proxy if settings is not None else None
+    client = StreamClient(session.relay, client_context(keys), proxy=proxy)
+    return lambda peer: relayed(client, session.id, peer, timeout)
+
+
+def _show(session: Session, name: str, out: Output) -> None:
+    roles: Mapping[str, bool] = {
+        "dealer": name == session.dealer,
+        "server 0": name == session.servers[0],
+        "server 1": name == session.servers[1],
+        f"owner of {', '.join(session.tables_of(name))}": bool(session.tables_of(name)),
+        "receiver": name in session.receivers,
+    }
+    out.pairs(
+        [
+            ("session", session.id),
+            ("digest", f"{session.digest()}  compare it with the other parties"),
+            ("program", f"{session.program.name}, opening {session.program.opening}"),
+            ("here", f"{name}: {', '.join(role for role, here in roles.items() if here)}"),
+            ("trust", TRUST),
+        ]
+    )

@@ -1,0 +1,178 @@
+"""``cloister compute``: a session over real processes, and what is refused before one starts."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cloister.cli import main
+from cloister.enrolment import KeyFolder, local_federation
+
+NAMES = ("registry", "north", "south", "bank")
+ID = "0123456789abcdef" * 2
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
+    return local_federation(tmp_path_factory.mktemp("compute"), NAMES)
+
+
+def fingerprints(keys: Mapping[str, Path]) -> dict[str, str]:
+    return {name: KeyFolder(keys[name]).identity().fingerprint for name in NAMES}
+
+
+@pytest.fixture
+def folder(keys: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder with a session file, data, and the settings of both owners."""
+    monkeypatch.chdir(tmp_path)
+    pins = fingerprints(keys)
+    ports = []
+    with socket.create_server(("127.0.0.1", 0)) as a, socket.create_server(("127.0.0.1", 0)) as b:
+        ports += [a.getsockname()[1], b.getsockname()[1]]
+    session(tmp_path / "session.json", pins, ports)
+    np.save("x.npy", np.array([[1.5, 2.0], [3.0, -4.0]]))
+    Path("y.csv").write_text("a,b\n10,20\n30,40.25\n")
+    for name in ("north", "bank"):
+        settings(tmp_path / f"{name}.toml", name, keys, pins)
+    return tmp_path
+
+
+def session(path: Path, pins: Mapping[str, str], ports: list[int], **changes: Any) -> None:
+    document = {
+        "id": ID,
+        "program": "sum",
+        "options": {"inputs": ["x", "y"], "shape": [2, 2]},
+        "dealer": "registry",
+        "servers": ["north", "south"],
+        "owners": {"x": "north", "y": "bank"},
+        "receivers": ["bank"],
+        "parties": {name: {"fingerprint": pin} for name, pin in pins.items()},
+    }
+    for name, port in zip(("north", "south"), ports, strict=True):
+        document["parties"][name]["address"] = f"127.0.0.1:{port}"
+    path.write_text(json.dumps(document | changes))
+
+
+def settings(
+    path: Path, name: str, keys: Mapping[str, Path], pins: Mapping[str, str], policy: str = ""
+) -> None:
+    policy = policy or 'secure_programs = ["sum"]\nallow_exact_opening = true'
+    peers = "\n".join(f'"{who}" = "{pin}"' for who, pin in pins.items())
+    path.write_text(
+        f'role = "silo"\nname = "{name}"\ncoordinator = "https://localhost:8443"\n'
+        f'keys = "{keys[name]}"\ncap_epsilon = 1.0\n'
+        f'[data]\nfile = "y.csv"\n[policy]\n{policy}\n[peers]\n{peers}\n'
+    )
+
+
+def command(keys: Mapping[str, Path], name: str, *more: str) -> list[str]:
+    data = {"north": ["--data", "x=x.npy"], "bank": ["--data", "y=y.csv"]}.get(name, [])
+    owner = ["--settings", f"{name}.toml"] if data else []
+    return [
+        "compute",
+        "session.json",
+        "--as",
+        name,
+        "--keys",
+        str(keys[name]),
+        *data,
+        *owner,
+        *more,
+    ]
+
+
+def test_four_processes_add_two_tables(keys: Mapping[str, Path], folder: Path) -> None:
+    """Dealer, two servers, one of which owns a table, and an owner that receives."""
+    running = {
+        name: subprocess.Popen(
+            [sys.executable, "-m", "cloister", *command(keys, name, "--json"), *more],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for name, more in {
+            "registry": [],
+            "north": [],
+            "south": [],
+            "bank": ["--out", "sum.json"],
+        }.items()
+    }
+    said = {name: process.communicate(timeout=120) for name, process in running.items()}
+    for name, process in running.items():
+        assert process.returncode == 0, said[name]
+    document = json.loads((folder / "sum.json").read_text())
+    assert document["results"]["sum"] == [[11.5, 22.0], [33.0, 36.25]]
+    assert document["private"] is False
+    assert "NO private release" in document["note"]
+    assert "NO private release" in said["bank"][1]
+    for name in ("registry", "north", "south"):
+        assert "results" not in json.loads(said[name][0])
+    assert main(command(keys, "bank", "--timeout", "0.1")) == 7  # nobody is there any more
+
+
+def test_a_session_is_refused_by_an_owner_before_anything_is_sent(
+    keys: Mapping[str, Path], folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pins = fingerprints(keys)
+    others = {**pins, "south": "ed25519:" + 64 * "0"}
+    nobody = {name: pin for name, pin in pins.items() if name != "registry"}
+    for policy, pinned, says in (
+        ('secure_programs = ["sum"]', pins, "allow_exact_opening"),
+        ("allow_exact_opening = true", pins, "secure_programs"),
+        ("", others, "'south' has the fingerprint"),
+        ("", nobody, "'registry' is not pinned here"),
+    ):
+        settings(folder / "bank.toml", "bank", keys, pinned, policy)
+        assert main(command(keys, "bank")) == 3
+        assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["--as", "mallory"], 3, "--as must be one of"),
+        (["--data", "z=x.npy"], 3, "--data y=FILE"),
+        (["--data", "y=y.csv"], 3, "--data y=FILE"),
+        (["--listen", "127.0.0.1:1"], 3, "is for servers"),
+        (["--timeout", "0"], 3, "positive number of seconds"),
+        (["--settings", "session.json"], 3, "is not TOML"),
+    ],
+)
+def test_a_wrong_command_is_refused(
+    arguments: list[str],
+    code: int,
+    says: str,
+    keys: Mapping[str, Path],
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(command(keys, "bank", *arguments)) == code
+    assert says in capsys.readouterr().err
+
+
+def test_wrong_data_and_keys_are_refused(
+    keys: Mapping[str, Path], folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for content, says in (("a,b\n1,\n2,3\n", "finite"), ("a\n1\n2\n", "shape (2, 2)")):
+        (folder / "y.csv").write_text(content)
+        assert main(command(keys, "bank")) == 4
+        assert says in capsys.readouterr().err
+    np.save("x.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
+    assert main(command(keys, "north")) == 4
+    assert "no array of numbers" in capsys.readouterr().err
+    words = command(keys, "registry", "--timeout", "0.1")
+    words[words.index("--keys") + 1] = str(keys["south"])
+    assert main(words) == 3
+    assert "this identity is" in capsys.readouterr().err
+    assert main([*command(keys, "south"), "--out", "a.json"]) == 3
+    owner_without = [w for w in command(keys, "bank") if w not in ("--settings", "bank.toml")]
+    assert main(owner_without) == 3
+    assert "--settings must be given" in capsys.readouterr().err
