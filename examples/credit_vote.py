@@ -117,7 +117,7 @@ plt.show()
 # ## Why not add noise to the vote?
 #
 # Where models are trained without privacy, noise on the counts can protect the records instead. It
-# needs many voters. Three are too few at any epsilon worth the name, and the program says so:
+# needs many voters. Three are too few, and the program says so:
 
 # %%
 with warnings.catch_warnings(record=True) as caught:

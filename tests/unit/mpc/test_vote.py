@@ -65,12 +65,16 @@ def test_ties_go_to_the_lowest_class() -> None:
 
 
 @pytest.mark.parametrize(
-    "labels", [[0, 3], [-1, 0], [0], [[0, 1]], [0.0, 1.0], [np.nan, 1], ["0", "1"], [True, False]]
+    "labels", [[0, 3], [-1, 0], [0], [[0, 1]], [0.5, 1.0], [np.nan, 1], ["0", "1"], [True, False]]
 )
 def test_what_is_no_vote_is_refused_before_it_is_shared(labels: Any) -> None:
     program = Vote(THREE, 2, 3)
     with pytest.raises(DataError, match="must be 2 integers from 0 to 2"):
         program.words("a", labels)
+
+
+def test_a_vote_may_be_a_column_of_whole_numbers_as_a_file_holds_them() -> None:
+    assert Vote(THREE, 2, 3).words("a", [[0.0], [2.0]]).tolist() == [[1, 0, 0], [0, 0, 1]]
 
 
 @pytest.mark.parametrize(
