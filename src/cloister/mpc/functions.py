@@ -151,8 +151,8 @@ def sigmoid(server: Server, x: Words) -> Words:
     With t = min(|x|, 8) by three comparisons at once, p(t) is a polynomial of degree 8, and the
     result is p(t), or 1 - p(t) for negative x. Off by less than 2e-4 **for every x**: 1.68e-4 of
     the polynomial, the rest rounding. As an integer it is **always within [0, 2^16], by no unit
-    more**: p(t) lies in [1/2, 1 - 1.67e-4] up to 1.7e-4, which is eleven units, and rounding
-    moves it by less than two. 17 rounds, about 322 bytes each way a value.
+    more**: p(t) lies in [1/2, 1 - 1.67e-4] up to 1.7e-4, which is more than ten units, and
+    rounding moves it by less than two. 17 rounds, about 322 bytes each way a value.
     """
     end = server.constant(8.0)
     candidates = np.stack([x, end - x, x + end])
