@@ -30,6 +30,7 @@ from cloister.hazmat.signing import Identity
 from cloister.mpc.dealer import Dealer, Supply
 from cloister.mpc.links import Link, local_links
 from cloister.mpc.material import Shape
+from cloister.mpc.opening import MARKS
 from cloister.mpc.program import Opening, Program
 from cloister.mpc.sealed import seal
 from cloister.mpc.server import Cost, Server
@@ -42,13 +43,6 @@ if TYPE_CHECKING:
 
 PATIENCE = 600.0
 """Seconds to wait for a party to come, and for its next message: at a receiver, for the run."""
-
-MARKS: Mapping[Opening, str] = {
-    "label": "the answer to a query: it says no more than that, but it is no private release.",
-    "exact": "EXACT: a function of the records without noise, which is NO private release.",
-    "private": "private: noise was added on the shares, and each owner's ledger was charged.",
-}
-"""What is said of a result wherever it is shown."""
 
 _DONE = b"done"
 _USED = "share-sessions"  # a file for each session, in the party's folder
