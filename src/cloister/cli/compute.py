@@ -129,7 +129,6 @@ def _allowed(
         return None
     from cloister.schema import Schema
     from cloister.silo.policy import Policy
-    from cloister.silo.site import Site
 
     private = session.program.event() is not None
     schema = Schema.load(settings.schema_file) if private else None
@@ -138,7 +137,11 @@ def _allowed(
     )
     if refusal is not None:
         raise PlanError(f"the policy refuses session {session.id}: {refusal}")
-    return Site.of(settings).account() if private else None
+    if not private:
+        return None
+    from cloister.silo.site import Site  # loads the ledger's database
+
+    return Site.of(settings).account()
 
 
 def _files(pairs: list[str], own: tuple[str, ...]) -> dict[str, Path]:

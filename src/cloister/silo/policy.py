@@ -126,6 +126,8 @@ class Policy:
         if cap is None:
             yield "no epsilon is allowed for a job here; the owner has to set max_epsilon_per_job."
             return
+        if schema.unit != "row":  # nothing here keeps to max_rows of a person
+            yield f"a private opening on shares counts rows, and the unit here is {schema.unit!r}."
         cost = epsilon(event, self.rules.max_delta)
         if not cost <= cap:
             yield (

@@ -104,6 +104,17 @@ def test_a_private_opening_is_within_the_owners_caps(
     assert says in str(refusal(program, **rules))
 
 
+def test_a_private_opening_is_for_rows_alone() -> None:
+    """Nothing keeps a table on shares to a few rows of one person."""
+    of_people = SCHEMA.model_copy(update={"unit": "person", "max_rows": 1})
+    policy = Policy(PolicySettings(secure_programs=("any",), max_epsilon_per_job=1.0))
+    own = {"silo": "d", "fingerprint": PINS["d"], "peers": PINS}
+    assert policy.session_refusal(session(PRIVATE), **own, schema=SCHEMA) is None
+    assert "unit here is 'person'" in str(
+        policy.session_refusal(session(PRIVATE), **own, schema=of_people)
+    )
+
+
 def test_a_receiver_who_gives_nothing_needs_a_word_of_its_own() -> None:
     of = replace(session(Any_()), receivers=("d", "b"))
     for allowed in (False, True):
