@@ -33,8 +33,7 @@ from cloister.inference.network import (
     outputs,
     patches,
 )
-from cloister.inference.ranges import activation_radius
-from cloister.inference.smaller import pruned, replace_relu
+from cloister.inference.smaller import activation_radius, pruned, replace_relu
 from cloister.randomness import public_generator
 
 Floats = NDArray[np.float64]

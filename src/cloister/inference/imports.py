@@ -32,7 +32,7 @@ Classes = Sequence[str | int]
 def from_sklearn(
     model: Any, input_range: Range, *, degree: int = 7, radius: float = 8.0, clip: bool = False
 ) -> Network:
-    """Return the network of a fitted ``MLPClassifier``.
+    """Return the network of a fitted ``MLPClassifier``, or raise a PlanError.
 
     Parameters
     ----------
@@ -42,34 +42,26 @@ def from_sklearn(
         Public bounds of every feature, as the model sees it.
     degree, radius, clip
         Of those polynomials, see :func:`~cloister.inference.polynomials.fit`.
-
-    Raises
-    ------
-    PlanError
-        If the model is another, or not fitted.
     """
     if type(model).__name__ != "MLPClassifier" or not hasattr(model, "coefs_"):
         raise PlanError(f"a fitted MLPClassifier is needed, got {type(model).__name__}.")
-    names = {"relu": "relu", "logistic": "sigmoid", "tanh": "tanh", "identity": ""}
-    if model.activation not in names or model.out_activation_ not in ("softmax", "logistic"):
-        raise PlanError(f"activation {model.activation!r} of MLPClassifier is not known.")
     hidden: list[Layer] = []
-    if name := names[model.activation]:
-        exact = name == "relu"
-        stand_in = Relu() if exact else Polynomial(tuple(fit(name, degree, radius)), radius, clip)
-        hidden = [stand_in]
+    if model.activation == "relu":
+        hidden = [Relu()]
+    elif model.activation != "identity":
+        name = {"logistic": "sigmoid"}.get(model.activation, model.activation)
+        hidden = [Polynomial(tuple(fit(name, degree, radius)), radius, clip)]
     weights, biases = list(model.coefs_), list(model.intercepts_)
     if weights[-1].shape[1] == 1:  # one logit of two classes: its zero is the first one's score
         weights[-1] = np.hstack([np.zeros_like(weights[-1]), weights[-1]])
         biases[-1] = np.append(0.0, biases[-1])
-    elif model.out_activation_ == "logistic":
+    elif model.out_activation_ != "softmax":
         raise PlanError("an MLPClassifier of several labels a row is not supported.")
     layers: list[Layer] = []
     for weight, bias in zip(weights, biases, strict=True):
         layers += [Dense(weight, bias), *hidden]
-    shown = tuple(np.asarray(model.classes_).tolist())
-    last = len(layers) - len(hidden)
-    return Network(tuple(layers[:last]), weights[0].shape[:1], shown, input_range)
+    classes = np.asarray(model.classes_).tolist()
+    return Network(layers[: len(layers) - len(hidden)], weights[0].shape[:1], classes, input_range)
 
 
 def _one(values: Any, what: str) -> int:
@@ -95,29 +87,25 @@ def from_torch(
     *,
     activations: Mapping[str, Layer] | None = None,
 ) -> Network:
-    """Return the network of a trained ``torch.nn.Sequential`` in evaluation mode.
+    """Return the network of a trained ``torch.nn.Sequential``, or raise a PlanError.
 
     Parameters
     ----------
     model : torch.nn.Sequential
-        Of Linear, Conv2d, AvgPool2d, MaxPool2d, ReLU and Flatten, or of Sequentials of these.
+        In evaluation mode, without hooks; of Linear, Conv2d, AvgPool2d, MaxPool2d, ReLU and
+        Flatten with usual options, or of Sequentials of these.
     input_shape : sequence of int
         Of one row, without the batch.
     activations : mapping of str to layer, optional
         What modules of your own stand for, by the name of their class: a network that was trained
         with a polynomial, say ``{"Quadratic": Polynomial(...)}``.
-
-    Raises
-    ------
-    PlanError
-        If a module is another, has unusual options or hooks, or is in training mode.
     """
     if type(model).__name__ != "Sequential":
         raise PlanError(f"a torch Sequential is needed, got {type(model).__name__}.")
     if model.training:
         raise PlanError("the model is in training mode; call model.eval() first.")
-    layers = _of_torch(model, activations or {})
-    return Network(tuple(layers), tuple(input_shape), tuple(classes), input_range)
+    layers = _of_torch([model], activations or {})
+    return Network(layers, tuple(input_shape), classes, input_range)
 
 
 def _of_torch(model: Any, activations: Mapping[str, Layer]) -> list[Layer]:
@@ -166,17 +154,12 @@ def _bias(module: Any, length: int) -> Any:
 
 
 def from_onnx(model: str | Path | bytes, classes: Classes, input_range: Range) -> Network:
-    """Return the network of an ONNX file; needs the extra ``onnx``.
-
-    Parameters
-    ----------
-    model : str, Path or bytes
-        A file, or what it holds. Weights must be inside.
+    """Return the network of an ONNX file, or of what it holds; needs the extra ``onnx``.
 
     Raises
     ------
     DataError
-        If it is no ONNX model, or the extra is missing.
+        If it is no ONNX model, its weights are elsewhere, or the extra is missing.
     PlanError
         If it is not a chain of Gemm, MatMul and Add, Conv, AveragePool, MaxPool, Relu and Flatten.
     """
@@ -197,36 +180,32 @@ def from_onnx(model: str | Path | bytes, classes: Classes, input_range: Range) -
     if len(inputs) != 1 or len(graph.output) != 1:
         raise PlanError(f"an ONNX model of one input and one output is needed, got {len(inputs)}.")
     shape = tuple(d.dim_value for d in inputs[0].type.tensor_type.shape.dim)[1:]
-    layers, here = [], inputs[0].name
-    nodes = list(graph.node)
+    layers, here, nodes = [], inputs[0].name, list(graph.node)
     while nodes:
         node = nodes.pop(0)
-        options = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
-        after = None
+        names, end = list(node.input), node.output[0]
         if node.op_type == "MatMul" and nodes and nodes[0].op_type == "Add":
             after = nodes.pop(0)
-        before = list(node.input)
-        if after is not None:
-            before += [name for name in after.input if name != node.output[0]]
-        if before[0] != here or not all(name in weights for name in before[1:]):
+            names += [name for name in after.input if name != end]
+            end = after.output[0]
+        if names[0] != here or not all(name in weights for name in names[1:]):
             raise PlanError(f"operator {node.op_type} breaks the chain of layers and weights.")
-        layers.append(_of_onnx(node.op_type, [weights[name] for name in before[1:]], options))
-        here = (after or node).output[0]
+        options = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+        layers.append(_of_onnx(node.op_type, [weights[name] for name in names[1:]], options))
+        here = end
     if here != graph.output[0].name:
         raise PlanError("the last operator of the ONNX model does not give its output.")
     return Network(tuple(layers), shape, tuple(classes), input_range)
 
 
 def _of_onnx(kind: str, weights: list[Any], options: dict[str, Any]) -> Layer:
-    if kind == "Gemm":
-        _plain(kind, alpha=options.get("alpha", 1) == 1, transA=not options.get("transA"))
+    if kind in ("Gemm", "MatMul"):
+        usual = options.get("beta", 1) == 1 or len(weights) == 1
+        _plain(kind, alpha=options.get("alpha", 1) == 1, beta=usual)
+        _plain(kind, transA=not options.get("transA"))
         matrix = weights[0].T if options.get("transB") else weights[0]
-        bias = weights[1].ravel() if len(weights) > 1 else np.zeros(matrix.shape[1])
-        _plain(kind, beta=len(weights) < 2 or options.get("beta", 1) == 1)
+        bias = weights[1].ravel() if len(weights) > 1 else np.zeros(1)
         return Dense(matrix, np.broadcast_to(bias, matrix.shape[1:]))
-    if kind == "MatMul":
-        bias = weights[1].ravel() if len(weights) > 1 else np.zeros(weights[0].shape[1])
-        return Dense(weights[0], np.broadcast_to(bias, weights[0].shape[1:]))
     if kind == "Relu":
         return Relu()
     if kind == "Flatten":

@@ -17,10 +17,11 @@ import numpy as np
 from numpy.polynomial import polynomial
 from numpy.typing import ArrayLike, NDArray
 
-from cloister.errors import DataError, PlanError
+from cloister.errors import CloisterError, DataError, PlanError
 
 Floats = NDArray[np.float64]
 Shape = tuple[int, ...]
+MOST_WEIGHTS = 1 << 26  # of one layer
 
 
 def _keep(layer: object, weights: int, outputs: int) -> None:
@@ -219,6 +220,8 @@ def output_shape(layer: Layer, shape: Shape) -> Shape:
         size, stride, padding = layer.weights.shape[2:], layer.stride, layer.padding
     else:
         size, stride, padding = (layer.size, layer.size), layer.size, 0
+    if not isinstance(stride, int) or not isinstance(padding, int):
+        raise PlanError(f"sizes of {kind} must be whole numbers, got {stride!r} and {padding!r}.")
     if min(size) < 1 or any(n + 2 * padding < s for n, s in zip(shape[1:], size, strict=True)):
         raise PlanError(f"{kind} sees {size} cells at once, which do not fit into {shape}.")
     sides = ((n + 2 * padding - s) // stride + 1 for n, s in zip(shape[1:], size, strict=True))
@@ -386,8 +389,10 @@ class Network:
             ]
             names = ("input_shape", "classes", "input_range")
             return cls(layers, *(tuple(document[name]) for name in names))
-        except (KeyError, TypeError) as error:
-            raise DataError(f"this is no document of a network: {error!s}.") from None
+        except CloisterError:
+            raise
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise DataError(f"this is no document of a network: {type(error).__name__}.") from None
 
 
 def _plain(value: Any) -> Any:
@@ -397,4 +402,8 @@ def _plain(value: Any) -> Any:
 
 
 def _read(value: Any) -> Any:
-    return np.zeros(value["zeros"]) if isinstance(value, dict) else value
+    if not isinstance(value, dict):
+        return value
+    if prod(value["zeros"]) > MOST_WEIGHTS:
+        raise DataError(f"an array of a network has at most {MOST_WEIGHTS} numbers.")
+    return np.zeros(value["zeros"])

@@ -1,14 +1,12 @@
 """Polynomials in place of activations: least squares on a public interval.
 
-Shares and ciphertexts know sums and products only. A polynomial of a low degree is then a few
-products, where the exact ReLU needs comparisons. It is a good approximation inside its interval and
-none outside, and it is crude: train the network with the polynomial, do not replace the activation
-of a network that was trained with another.
+Shares and ciphertexts know sums and products; a polynomial of a low degree is a few of these, where
+ReLU needs comparisons. It is crude inside its interval and wrong outside: train the network with
+the polynomial, do not replace the activation of a trained one.
 
-Of the identity ``relu(x) = x / 2 + |x| / 2`` only ``|x|`` is approximated. It is an even function,
-so its least-squares polynomial has no odd term: a "cubic" fit of ``|x|`` on ``[-R, R]`` is the
-quadratic one, and of degrees 2 and 3 of ReLU the second says nothing more. A published cubic with a
-cubic term is not that fit.
+Of the identity ``relu(x) = x / 2 + |x| / 2`` only ``|x|`` is approximated. It is even, so its
+least-squares polynomial has no odd term: the fits of degrees 2 and 3 are one, and a published cubic
+with a cubic term is not that fit.
 """
 
 from __future__ import annotations
@@ -25,19 +23,9 @@ Floats = NDArray[np.float64]
 _POINTS = 100  # of Gauss and Legendre on each half: exact far beyond the smooth halves' needs
 
 
-def relu(x: Floats) -> Floats:
-    """Return ``max(x, 0)``."""
-    return np.maximum(x, 0.0)
-
-
-def sigmoid(x: Floats) -> Floats:
-    """Return ``1 / (1 + exp(-x))``."""
-    return 0.5 * (1.0 + np.tanh(0.5 * x))
-
-
 FUNCTIONS: dict[str, Callable[[Floats], Floats]] = {
-    "relu": relu,
-    "sigmoid": sigmoid,
+    "relu": lambda x: np.maximum(x, 0.0),
+    "sigmoid": lambda x: 0.5 * (1.0 + np.tanh(0.5 * x)),
     "tanh": np.tanh,
 }
 
@@ -57,14 +45,10 @@ def fit(activation: str | Callable[[Floats], Floats], degree: int, radius: float
     ndarray of shape (degree + 1,)
         Coefficients of ``1, x, x**2, ...``; those that symmetry makes zero are exactly zero.
 
-    Raises
-    ------
-    PlanError
-
     Notes
     -----
-    The weight is uniform. The coefficients in Legendre polynomials are integrals, taken by Gauss
-    and Legendre's rule on each side of 0.
+    Of uniform weight: the coefficients in Legendre polynomials are integrals, taken by Gauss and
+    Legendre's rule on each side of 0.
 
     Examples
     --------

@@ -11,7 +11,6 @@ from dataclasses import replace
 
 import numpy as np
 from numpy.polynomial import polynomial
-from numpy.typing import ArrayLike
 
 from cloister.errors import PlanError
 from cloister.inference.network import (
@@ -22,7 +21,6 @@ from cloister.inference.network import (
     MaxPool,
     Network,
     Polynomial,
-    Relu,
     outputs,
 )
 from cloister.mpc.material import VALUE_BITS
@@ -120,16 +118,3 @@ def check_headroom(network: Network) -> None:
                 f"layer {number} ({kind}) could reach {reach:.3g}, but numbers on shares must stay "
                 f"below {LIMIT:.3g}; narrow input_range, clip the polynomials, or use Relu."
             )
-
-
-def activation_radius(network: Network, X: ArrayLike) -> float:
-    """Return the largest absolute input that any activation sees on some rows.
-
-    Use public rows: the number tells of the rows it comes from.
-    """
-    rows, largest = network.checked(X), 0.0
-    for layer in network.layers:
-        if isinstance(layer, Relu | Polynomial):
-            largest = max(largest, float(np.abs(rows).max(initial=0.0)))
-        rows = outputs(layer, rows)
-    return largest

@@ -43,7 +43,8 @@ from cloister.inference.network import (
     patches,
 )
 from cloister.inference.ranges import FACTOR_BITS, check_headroom, interval
-from cloister.mpc.compare import negative, relu, select
+from cloister.mpc.compare import relu
+from cloister.mpc.functions import argmax, clip, maximum
 from cloister.mpc.products import convolve, matmul, polynomial, square, truncate
 from cloister.mpc.server import Server
 from cloister.mpc.shares import FRAC_BITS, encode
@@ -82,37 +83,6 @@ class SecretSharedLayer:
         return found
 
 
-def tournament(server: Server, *stacked: Words) -> list[Words]:
-    """Return shares of the largest along the last axis, and of what it carries with it.
-
-    Neighbours are compared, and of equal ones the first wins: as ``argmax`` has it. Takes nine
-    rounds times log2 of how many there are. The dealer with either server sees everything.
-
-    Parameters
-    ----------
-    stacked : ndarrays of one shape
-        The first is compared, the others are carried.
-    """
-    left_over = np.stack(stacked)
-    while (count := left_over.shape[-1]) > 1:
-        paired = left_over[..., : count // 2 * 2]
-        first, second = paired[..., 0::2], paired[..., 1::2]
-        lower = negative(server, first[0] - second[0])
-        won = select(server, lower, first, second)
-        left_over = np.concatenate([won, left_over[..., count // 2 * 2 :]], axis=-1)
-    return list(left_over[..., 0])
-
-
-def argmax(server: Server, scores: Words) -> Words:
-    """Return shares of the place, an integer, of each row's highest score; of equals the first.
-
-    The dealer with either server sees everything.
-    """
-    places = np.broadcast_to(np.arange(scores.shape[-1]), scores.shape)
-    _, best = tournament(server, scores, server.constant(places, 0))
-    return best
-
-
 def _activated(server: Server, layer: Layer, x: Words) -> Words:
     """Return shares of what a layer without weights gives."""
     match layer:
@@ -127,17 +97,14 @@ def _activated(server: Server, layer: Layer, x: Words) -> Words:
             return _scaled(server, sums, 1 / size**2)
         case MaxPool(size):
             seen = patches(x, (size, size), size)
-            (most,) = tournament(server, seen.reshape(*seen.shape[:4], -1))
-            return most
+            return maximum(server, seen.reshape(*seen.shape[:4], -1))
     raise PlanError(f"{type(layer).__name__} has weights; give a server its shares of them.")
 
 
 def encrypted_average(server: Server, x: Words, size: int) -> Words:
     """Return shares of average pooling by way of encryption, where shares alone would do as well.
 
-    Server 0 encrypts its words under a key of its own (exact BFV); server 1 adds its words and a
-    uniform mask and sends the masked sums back, see :mod:`cloister.inference.pooling`. Costs three
-    rounds and far more bytes than sums of shares; it is for chains that want this step encrypted.
+    See :mod:`cloister.inference.pooling`; three rounds, and far more bytes than sums of shares.
     The dealer together with either server sees everything.
     """
     from cloister.inference import pooling
@@ -161,9 +128,7 @@ def _scaled(server: Server, x: Words, factor: float) -> Words:
 
 def _polynomial(server: Server, layer: Polynomial, x: Words) -> Words:
     if layer.clip:
-        ends = server.constant(np.full(x.shape, layer.radius))
-        over, under = relu(server, np.stack([x - ends, -ends - x]))
-        x = x - over + under
+        x = clip(server, x, -layer.radius, layer.radius)
     c, radius = layer.coefficients, layer.radius
     if len(c) > 3:  # powers of x / radius stay small, and their coefficients large
         scaled = [coefficient * radius**power for power, coefficient in enumerate(c)]
@@ -335,19 +300,8 @@ def _cut(network: Network, flat: NDArray[Any]) -> list[NDArray[Any]]:
 class HybridNetwork:
     """A public part that the rows' owner computes in the clear, and a private one on shares.
 
-    Where the cut lies decides what is known to whom: the public layers are known to all, so they
-    must not be made of secret records; the owner's features are not shown, like rows.
-
-    Parameters
-    ----------
-    public_layers, private_layers : sequence of layers
-    input_shape, classes, input_range
-        As for :class:`Network`.
-
-    Attributes
-    ----------
-    private : Network
-        The private part, with the range that the public part can give; share and score it.
+    The cut decides what is hidden: the public layers are known to all, so they must not be made of
+    secret records; what they give is shared, like rows. Parameters as of :class:`Network`.
     """
 
     public_layers: Sequence[Layer]
@@ -357,7 +311,8 @@ class HybridNetwork:
     input_range: tuple[float, float]
 
     @property
-    def private(self) -> Network:  # noqa: D102
+    def private(self) -> Network:
+        """The private part, with the range that the public part can give; share and score it."""
         low, high = (np.full(self.input_shape, float(end)) for end in self.input_range)
         for layer in self.public_layers:
             low, high, _ = interval(layer, low, high)

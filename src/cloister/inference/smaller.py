@@ -6,9 +6,10 @@ from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from cloister.errors import PlanError
-from cloister.inference.network import Dense, Network, Polynomial, Relu
+from cloister.inference.network import Dense, Network, Polynomial, Relu, outputs
 from cloister.inference.polynomials import fit
 
 
@@ -18,8 +19,7 @@ def replace_relu(network: Network, degree: int, radius: float, *, clip: bool = F
     Parameters
     ----------
     degree, radius
-        Of :func:`~cloister.inference.polynomials.fit`;
-        :func:`~cloister.inference.ranges.activation_radius` measures a radius on public rows.
+        Of :func:`~cloister.inference.polynomials.fit`; see :func:`activation_radius`.
     clip : bool
         As for :class:`~cloister.inference.network.Polynomial`.
 
@@ -30,6 +30,19 @@ def replace_relu(network: Network, degree: int, radius: float, *, clip: bool = F
     stand_in = Polynomial(tuple(fit("relu", degree, radius)), radius, clip)
     layers = (stand_in if isinstance(layer, Relu) else layer for layer in network.layers)
     return replace(network, layers=tuple(layers))
+
+
+def activation_radius(network: Network, X: ArrayLike) -> float:
+    """Return the largest absolute input that any activation sees on some rows.
+
+    Use public rows: the number tells of the rows it comes from.
+    """
+    rows, largest = network.checked(X), 0.0
+    for layer in network.layers:
+        if isinstance(layer, Relu | Polynomial):
+            largest = max(largest, float(np.abs(rows).max(initial=0.0)))
+        rows = outputs(layer, rows)
+    return largest
 
 
 def pruned(network: Network, keep: float) -> Network:

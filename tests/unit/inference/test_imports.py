@@ -96,6 +96,7 @@ def test_modules_are_read_by_name_and_foreign_ones_refused() -> None:
         (sequential([module("BatchNorm1d")]), "BatchNorm1d of PyTorch"),
         (sequential([module("Dropout")]), "Dropout of PyTorch"),
         (sequential([module("ReLU", _forward_hooks={1: print})]), "hooks"),
+        (sequential([], _forward_hooks={1: print}), "hooks"),
         (sequential([module("Flatten", start_dim=0, end_dim=-1)]), "axes"),
         (
             sequential([module("MaxPool2d", kernel_size=2, stride=1, padding=0, ceil_mode=False)]),

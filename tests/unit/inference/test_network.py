@@ -25,8 +25,8 @@ from cloister.inference.network import (
     Relu,
     outputs,
 )
-from cloister.inference.ranges import activation_radius, check_headroom, interval, reaches
-from cloister.inference.smaller import pruned, replace_relu
+from cloister.inference.ranges import check_headroom, interval, reaches
+from cloister.inference.smaller import activation_radius, pruned, replace_relu
 
 RNG = np.random.default_rng(0)
 IMAGE = np.arange(16.0).reshape(1, 1, 4, 4)
@@ -113,6 +113,7 @@ def test_prediction_is_the_first_highest_score() -> None:
         ([conv_of(np.zeros((1, 3, 2, 2)), [0.0])], "layer 0: Conv2d takes 3 channels, got 2"),
         ([AveragePool(9)], r"AveragePool sees \(9, 9\)"),
         ([MaxPool(0)], "MaxPool sees"),
+        ([MaxPool(1.5)], "whole numbers"),  # type: ignore[arg-type]
         ([dense_of(np.zeros((4, 3)), np.zeros(3))], "layer 0: Dense takes 4 numbers"),
         ([Flatten(), MaxPool(2)], "layer 1: MaxPool takes"),
         ([Flatten(), dense_of(np.zeros((128, 2)), np.zeros(2))], "3 classes"),
@@ -185,6 +186,10 @@ def test_a_network_comes_back_from_its_document() -> None:
         {"network": 1, "layers": [{"layer": "Softmax"}]},
         {"network": 1, "layers": [{"layer": "Relu", "slope": 1}]},
         {"network": 1, "layers": [7]},
+        {"network": 1, "layers": [{"layer": "Dense", "weights": [[1], [1, 2]], "bias": [0]}]},
+        {"network": 1, "layers": [{"layer": "Dense", "weights": {"zeros": [-1]}, "bias": [0]}]},
+        {"network": 1, "layers": [{"layer": "Dense", "weights": {"zeros": [1e9, 1e9]}}]},
+        {"network": 1, "layers": "Relu"},
     ],
 )
 def test_a_strange_document_is_refused(document: dict[str, Any]) -> None:

@@ -35,7 +35,6 @@ from cloister.inference.shared import (
     HybridNetwork,
     NetworkScoring,
     SecretSharedLayer,
-    argmax,
     shared_rows,
     shared_weights,
 )
@@ -133,13 +132,6 @@ def test_a_layer_takes_shares_of_weights_and_of_inputs() -> None:
     layer = SecretSharedLayer(encode(weights), encode(bias))
     assert "uint64" not in repr(layer)
     assert str(int(encode(weights)[0, 0])) not in repr(layer)
-
-
-@pytest.mark.parametrize("classes", [1, 2, 5, 8])
-def test_argmax_is_the_first_of_the_highest(classes: int) -> None:
-    scores = RNG.integers(-2, 3, (40, classes)).astype(float)  # many are equal
-    found = to_integers(together(argmax, encode(scores)))
-    assert (found == scores.argmax(axis=1)).all()
 
 
 def test_equal_rows_open_to_different_words_in_every_layer_and_run(
