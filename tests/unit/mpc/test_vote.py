@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 import warnings
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,9 +14,15 @@ import pytest
 from numpy.typing import NDArray
 
 from cloister.errors import AccuracyWarning, CloisterError, DataError, PlanError
-from cloister.mpc import combine, run_here
+from cloister.hazmat.signing import Identity
+from cloister.inference.programs import PROGRAMS
+from cloister.mpc import combine, local_links, run_here
+from cloister.mpc.parties import Account, take_part, words_of
+from cloister.mpc.session import Session
 from cloister.mpc.vote import NoisyVote, Score, Vote
 from cloister.privacy.accounting import epsilon as priced
+from cloister.privacy.budget import Budget
+from cloister.privacy.ledger import Ledger
 
 Words = NDArray[np.uint64]
 THREE = ("a", "b", "c")
@@ -224,10 +233,60 @@ def test_a_score_that_makes_no_sense_is_refused(options: dict[str, Any]) -> None
 
 
 def test_a_session_knows_the_programs() -> None:
-    from cloister.inference.programs import PROGRAMS
-
     assert {"vote", "noisy-vote", "score"} <= set(PROGRAMS)
     assert PROGRAMS["vote"](voters=THREE, rows=2, classes=2) == Vote(THREE, 2, 2)
+
+
+def test_a_noisy_vote_between_parties_charges_every_voter_and_tells_only_the_receiver(
+    tmp_path: Path,
+) -> None:
+    """Eight parties in threads: six silos, of which two compute, a dealer and who asks."""
+    silos = tuple(f"silo{k}" for k in range(6))
+    options = {"voters": list(silos), "rows": 2, "classes": 2, "epsilon": 200.0}
+    names = (*silos, "dealer", "broker")
+    keys = {name: Identity.new() for name in names}
+    of = Session.from_dict(
+        {
+            "id": 32 * "a",
+            "program": "noisy-vote",
+            "options": options,
+            "dealer": "dealer",
+            "servers": ["silo0", "silo1"],
+            "owners": {name: name for name in silos},
+            "receivers": ["broker"],
+            "parties": {
+                name: {"fingerprint": key.fingerprint, "address": "127.0.0.1:7700"}
+                for name, key in keys.items()
+            },
+        },
+        PROGRAMS,
+    )
+    ends: dict[tuple[str, str], Any] = {}
+    for a in names:
+        for b in of.peers_of(a):
+            if (a, b) not in ends:
+                ends[a, b], ends[b, a] = local_links(20)
+
+    def part(name: str) -> tuple[Any, float]:
+        own = tmp_path / name
+        own.mkdir()
+        ledger = Ledger(own / "ledger.db")
+        ledger.open_dataset("loans", cap=Budget(200.0, 1e-6))
+        tables = {t: words_of(of.program, t, [1, 0]) for t in of.tables_of(name)}
+        account = Account(ledger, "loans") if tables else None
+        links = nullcontext({peer: ends[name, peer] for peer in of.peers_of(name)})
+        done = take_part(of, name, lambda: links, own, tables=tables, account=account)
+        return done, ledger.spent("loans")
+
+    with ThreadPoolExecutor(len(names)) as pool:
+        done = dict(zip(names, pool.map(part, names), strict=True))
+    # Six votes against none lead by 6; at this epsilon noise turns that in less than 1e-9 of runs.
+    assert of.program.chance(6) > 1 - 1e-9
+    assert done["broker"][0].results["label"].tolist() == [1, 0]
+    assert done["broker"][1] == done["dealer"][1] == 0
+    for name in silos:
+        assert not done[name][0].results
+        assert 198 < done[name][1] <= 200  # the rest is the rounding of a small sigma
 
 
 # What a server sees -----------------------------------------------------------------------------
