@@ -70,7 +70,7 @@ def _inversion(batch: int) -> Attack:
     return Attack(title, "digits", partial(attacks.gradient_inversion, batch=batch))
 
 
-_PARTS = 3  # of the full version
+_PARTS = 2  # of the full version
 _IMPUTED = "right by imputation alone"
 ATTACKS: Mapping[str, Attack] = {
     "inversion-1": _inversion(1),
