@@ -139,7 +139,7 @@ class NetworkOnShares:
     def run(self, server: Server, tables: Mapping[str, Words]) -> dict[str, Words]:
         """Train (semi-honest; the dealer with either server sees all).
 
-        A step has five products of all rows, one ReLU a hidden value and one sigmoid a class.
+        A step has four products of all rows, one ReLU a hidden value and one sigmoid a class.
         """
         columns, valid = stacked(self.owners, tables)
         d = self._grid.n_features
@@ -150,10 +150,11 @@ class NetworkOnShares:
         for _ in range(self.steps):
             raw = truncate(server, matmul(server, design, first))
             on = server.constant(np.ones(raw.shape), 0) - negative(server, raw)
-            # A row that is not there is zero in every layer, with the unit of its bias.
+            # A row that is not there is zero in every layer, with the unit of its bias, so that it
+            # adds nothing to either gradient, whatever its class.
             hidden = np.hstack([multiply(server, raw, on), unit])
             found = sigmoid(server, truncate(server, matmul(server, hidden, second)))
-            error = multiply(server, found - wanted, valid)
+            error = found - wanted
             back = truncate(server, matmul(server, error, second[:-1].T))
             back = multiply(server, back, on)
             first, second = (
