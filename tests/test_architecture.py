@@ -109,7 +109,7 @@ LIBRARIES = {
     "jinja2": {"html"},
     "torch": {"estimators.federated_learning"},
     "onnx": {"inference.imports"},
-    "tenseal": {"inference.ckks", "inference.pooling"},
+    "tenseal": {"inference.ckks"},
 }
 LAZY = {
     "torch",

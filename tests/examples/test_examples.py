@@ -15,7 +15,7 @@ from nbclient import NotebookClient
 from traitlets.config import Config
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-NAMES = ("hospitals", "retailers", "banks")
+NAMES = ("hospitals", "retailers", "banks", "credit_vote")
 PATIENCE = 1800  # seconds, against hanging alone
 PUBLIC = {"hospitals"}  # needs no table but scikit-learn's
 

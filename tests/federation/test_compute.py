@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import socket
 import subprocess
 import sys
@@ -33,6 +34,8 @@ def fingerprints(keys: Mapping[str, Path]) -> dict[str, str]:
 def folder(keys: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a folder with a session file, data, and the settings of both owners."""
     monkeypatch.chdir(tmp_path)
+    for name in NAMES:
+        shutil.rmtree(keys[name] / "share-sessions", ignore_errors=True)
     pins = fingerprints(keys)
     ports = []
     with socket.create_server(("127.0.0.1", 0)) as a, socket.create_server(("127.0.0.1", 0)) as b:
@@ -89,7 +92,9 @@ def command(keys: Mapping[str, Path], name: str, *more: str) -> list[str]:
     ]
 
 
-def test_four_processes_add_two_tables(keys: Mapping[str, Path], folder: Path) -> None:
+def test_four_processes_add_two_tables(
+    keys: Mapping[str, Path], folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Dealer, two servers, one of which owns a table, and an owner that receives."""
     running = {
         name: subprocess.Popen(
@@ -115,7 +120,8 @@ def test_four_processes_add_two_tables(keys: Mapping[str, Path], folder: Path) -
     assert "NO private release" in said["bank"][1]
     for name in ("registry", "north", "south"):
         assert "results" not in json.loads(said[name][0])
-    assert main(command(keys, "bank", "--timeout", "0.1")) == 7  # nobody is there any more
+    assert main(command(keys, "bank", "--timeout", "0.1")) == 3
+    assert "used here already" in capsys.readouterr().err
 
 
 def test_a_session_is_refused_by_an_owner_before_anything_is_sent(
@@ -141,7 +147,7 @@ def test_a_session_is_refused_by_an_owner_before_anything_is_sent(
         (["--as", "mallory"], 3, "--as must be one of"),
         (["--data", "z=x.npy"], 3, "--data y=FILE"),
         (["--data", "y=y.csv"], 3, "--data y=FILE"),
-        (["--listen", "127.0.0.1:1"], 3, "is for servers"),
+        (["--listen", "127.0.0.1:1"], 3, "is for north, south"),
         (["--timeout", "0"], 3, "positive number of seconds"),
         (["--settings", "session.json"], 3, "is not TOML"),
     ],
@@ -173,6 +179,8 @@ def test_wrong_data_and_keys_are_refused(
     assert main(words) == 3
     assert "this identity is" in capsys.readouterr().err
     assert main([*command(keys, "south"), "--out", "a.json"]) == 3
+    assert main([*command(keys, "registry"), "--timeout", "0.1"]) == 7
+    assert "nobody listens at" in capsys.readouterr().err
     owner_without = [w for w in command(keys, "bank") if w not in ("--settings", "bank.toml")]
     assert main(owner_without) == 3
     assert "--settings must be given" in capsys.readouterr().err

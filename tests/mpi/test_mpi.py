@@ -206,3 +206,9 @@ def test_what_mpi_needs_is_checked_before_a_plan(
     args = parser.parse_args([word for word in JOB if word not in left_out])
     with pytest.raises(PlanError, match=sentence):
         ranks._agree(args)
+
+
+def test_shares_are_multiplied_by_three_ranks_over_sealed_links(tmp_path: Path) -> None:
+    done = mpirun(tmp_path, "-m", "mpi4py", str(HERE / "shares.py"), ranks=3)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["right"]

@@ -19,10 +19,13 @@ from numpy.typing import NDArray
 from cloister.enrolment import KeyFolder, client_context, local_federation, peer_of, server_context
 from cloister.errors import CloisterError, RemoteProtocolError, TransportError
 from cloister.hazmat.ring import from_bytes, to_bytes
+from cloister.inference.programs import PROGRAMS
 from cloister.mpc import Server, Supply, combine, encode, local_links, multiply
 from cloister.mpc.dealer import Dealer, _drawn
 from cloister.mpc.links import Link
+from cloister.mpc.parties import connected, take_part
 from cloister.mpc.sealed import seal
+from cloister.mpc.session import Session
 from cloister.mpc.shares import expand_share, split
 from cloister.service.relay import Relays
 from cloister.service.server import Server as Port
@@ -191,6 +194,47 @@ def test_a_relayed_message_that_lies_about_its_length_is_refused(coordinator: Co
             south.receive()
     for link in (north, south):
         link.close(at_once=True)
+
+
+def test_a_session_runs_over_the_coordinator_alone(
+    coordinator: Coordinator, tmp_path: Path
+) -> None:
+    """No party can be dialled; both servers own a table and receive the sum."""
+    keys = {name: KeyFolder(coordinator.keys[name]).identity() for name in NAMES}
+    document = {
+        "id": 32 * "5",
+        "program": "sum",
+        "options": {"inputs": ["x", "y"], "shape": [3]},
+        "dealer": "dealer",
+        "servers": ["north", "south"],
+        "owners": {"x": "north", "y": "south"},
+        "receivers": ["north", "south"],
+        "parties": {name: {"fingerprint": key.fingerprint} for name, key in keys.items()},
+        "relay": f"https://127.0.0.1:{coordinator.port}",
+    }
+    session = Session.from_dict(document, PROGRAMS)
+    own = {"x": encode([1.0, 2.0, 3.0]), "y": encode([0.5, 0.5, -3.0])}
+
+    def part(name: str) -> dict[str, NDArray[Any]]:
+        (tmp_path / name).mkdir()
+        return take_part(
+            session,
+            name,
+            lambda: connected(
+                session,
+                name,
+                keys[name],
+                timeout=TIMEOUT,
+                relay=lambda peer: coordinator.link(name, peer, session.id),
+            ),
+            tmp_path / name,
+            tables={table: own[table] for table in session.tables_of(name)},
+        ).results
+
+    with ThreadPoolExecutor(3) as pool:
+        done = dict(zip(NAMES, pool.map(part, NAMES), strict=True))
+    assert done["north"]["sum"].tolist() == done["south"]["sum"].tolist() == [1.5, 2.5, 0.0]
+    assert done["dealer"] == {}
 
 
 # What the dealer could do with every byte the coordinator relays --------------------------------

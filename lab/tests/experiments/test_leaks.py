@@ -226,5 +226,5 @@ def test_every_attack_runs_in_every_setting_and_the_full_version_has_more_target
     assert EXPERIMENTS["leaks"].units is units
     small, full = (units(Settings(Path(), full=full)) for full in (False, True))
     assert len(small) == len(ATTACKS) * len(SETTINGS)
-    assert len({unit.key for unit in full}) == len(full) == 5 * len(small)
+    assert len({unit.key for unit in full}) == len(full) > len(small)
     assert len(units(Settings(Path(), only=("wdbc",)))) < len(small)

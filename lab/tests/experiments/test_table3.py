@@ -32,14 +32,23 @@ def test_without_a_python_for_spu_the_row_says_why(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(table3, "_over_mpi", lambda file, method: "no mpirun")
+    monkeypatch.setattr(table3, "_on_shares", lambda *problem: "no time")
     rows = table3.measure(Mixture(100, 2, 2, 0.2), 0, 1, fetch=False)
     assert [row["method"] for row in rows] == [
-        *("cloister fastlloyd", "cloister auto", "SPU ABY3", "SPU CHEETAH")
+        *("cloister fastlloyd", "cloister auto", "cloister shares", "SPU ABY3", "SPU CHEETAH")
     ]
-    assert [bool(row["skipped"]) for row in rows] == [True] * 4
+    assert [bool(row["skipped"]) for row in rows] == [True] * 5
     with pytest.raises(DataError, match="nothing could be measured: SPU's environment"):
         table3.figures(rows, tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_our_own_shares_give_the_exact_centres_and_say_what_they_send() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(0, 3, (60, 2))
+    found = table3._on_shares(2, X, X[:3])
+    assert found["error"] < 1e-3
+    assert found["bytes"] > 60 * 2 * 8
 
 
 def test_an_environment_that_cannot_be_made_is_not_taken_for_one(

@@ -23,39 +23,18 @@ TRUST = "the dealer together with either server sees every table; wrong values a
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument(
-        "session", type=Path, metavar="SESSION", help="TOML or JSON, the same at every party"
-    )
-    parser.add_argument(
-        "--as", dest="name", required=True, metavar="NAME", help="which of its parties this is"
-    )
-    parser.add_argument(
-        "--keys", type=Path, required=True, metavar="FOLDER", help="of this party; see enroll"
-    )
-    parser.add_argument(
-        "--data",
-        action="append",
-        default=[],
-        metavar="TABLE=FILE",
-        help="what an owner gives: CSV, Parquet or .npy, once for each of its tables",
-    )
-    parser.add_argument(
-        "--settings",
-        type=Path,
-        metavar="FILE",
-        help="an owner's silo.toml: its policy decides, its ledger is charged",
-    )
-    parser.add_argument(
-        "--listen", metavar="HOST:PORT", help="where a server listens, if others dial elsewhere"
-    )
-    parser.add_argument(
-        "--timeout",
-        type=float,
-        default=600.0,
-        metavar="SECONDS",
-        help="to wait for a party to come, and for its next message",
-    )
-    parser.add_argument("--out", type=Path, metavar="FILE", help="results as JSON, at a receiver")
+    one = parser.add_argument
+    one("session", type=Path, metavar="SESSION", help="TOML or JSON, the same at every party")
+    one("--as", dest="name", required=True, metavar="NAME", help="which of its parties this is")
+    one("--keys", type=Path, required=True, metavar="FOLDER", help="of this party; see enroll")
+    files = "what an owner gives: CSV, Parquet or .npy, once for each of its tables"
+    one("--data", action="append", default=[], metavar="TABLE=FILE", help=files)
+    settings = "an owner's silo.toml: its policy decides, its ledger is charged"
+    one("--settings", type=Path, metavar="FILE", help=settings)
+    one("--listen", metavar="HOST:PORT", help="where a server listens, if others dial elsewhere")
+    wait = "to wait for a party to come, and for its next message"
+    one("--timeout", type=float, default=600.0, metavar="SECONDS", help=wait)
+    one("--out", type=Path, metavar="FILE", help="results as JSON, at a receiver")
 
 
 def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
@@ -105,16 +84,11 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     }
     if done.cost is not None:
         document |= {"rounds": done.cost.rounds, "bytes_sent": done.cost.bytes_sent}
-        out.say(f"served   {done.cost.rounds} rounds, {done.cost.bytes_sent} bytes to the other")
-    if args.name == session.dealer:
-        document["items"] = done.items
-        out.say(f"dealt    {done.items} items")
-    if args.name in session.receivers:
+    if done.results:
         document["results"] = {what: values.tolist() for what, values in done.results.items()}
         for what, values in done.results.items():
-            shown = values.ravel()[:8].tolist()
-            more = f" and {values.size - 8} more" if values.size > 8 else ""
-            out.say(f"{what:<8} {', '.join(f'{value:g}' for value in shown)}{more}")
+            shown = ", ".join(f"{value:g}" for value in values.ravel()[:8].tolist())
+            out.say(f"{what:<8} {shown}" + (", ..." if values.size > 8 else ""))
         if done.opening != "private":
             out.warn(done.mark)
     if args.out is not None:
@@ -129,10 +103,12 @@ def _check(args: argparse.Namespace, session: Session) -> None:
         raise PlanError(
             f"--as must be one of {', '.join(sorted(session.parties))}, got {args.name!r}."
         )
-    if args.out is not None and args.name not in session.receivers:
-        raise PlanError(f"--out is for receivers, and {args.name!r} is none; leave it out.")
-    if args.listen is not None and args.name not in session.servers:
-        raise PlanError(f"--listen is for servers, and {args.name!r} is none; leave it out.")
+    for option, given, names in (
+        ("--out", args.out, session.receivers),
+        ("--listen", args.listen, session.servers),
+    ):
+        if given is not None and args.name not in names:
+            raise PlanError(f"{option} is for {', '.join(names)}, not for {args.name!r}.")
     if not 0 < args.timeout < float("inf"):
         raise PlanError(f"--timeout must be a positive number of seconds, got {args.timeout:g}.")
 

@@ -8,7 +8,8 @@ and one addition a column, needs neither rotation keys nor relinearisation, and 
 ciphertexts that the owner of the key made itself: it can solve for all weights from one answer. So
 the server adds a fresh encryption of zero, which hides the randomness of the sum (ring learning
 with errors), and floods the sum with noise far above every term in which weights meet the noise of
-the ciphertexts. Flooding takes precision, and buys it with scale: 2^70 for values.
+the ciphertexts. Flooding takes precision, and buys it with scale: 2^70 for values. All this is
+against a caller that follows the protocol; a false key or ciphertext can read the weights.
 
 *The key, to whoever sees results.* CKKS is not secure against those who see decrypted values
 (IND-CPA-D), since their error depends on the key. Results are flooded before they are returned.
@@ -30,7 +31,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import log2, sqrt
@@ -144,29 +145,23 @@ class Scheme(Protocol):
     @property
     def parameters(self) -> Parameters:
         """What is fixed for everybody."""
-        ...
 
     def new_keys(self) -> tuple[bytes, bytes]:
         """Return a secret and a public key."""
-        ...
 
     def encrypt(self, secret: bytes, columns: Floats) -> list[bytes]:
         """Encrypt each of some columns, (n_columns, n_rows), values in [-1, 1]."""
-        ...
 
     def read_public(self, public: bytes) -> Any:
         """Check a public key and return it as :meth:`weigh` takes it."""
-        ...
 
     def weigh(
         self, public: Any, columns: Sequence[bytes], weights: Floats, bias: Floats, rows: int
     ) -> list[bytes]:
         """Return an encrypted score for each row of `weights`, hidden and flooded."""
-        ...
 
     def decrypt(self, secret: bytes, scores: Sequence[bytes], rows: int) -> Floats:
         """Return flooded scores in the clear, (n_rows, n_scores)."""
-        ...
 
 
 def gaussian(size: int, source: ByteSource = os_bytes) -> Floats:
@@ -249,8 +244,9 @@ class Tenseal:
             for total, weight in zip(totals, of_column, strict=True):
                 # Never by zero: that is no ciphertext, and to skip it would show in the time.
                 some = weight if abs(weight) * numbers >= 1 else 1 / numbers
-                evaluator.multiply_plain(ciphertext, self._plain(some, numbers), term)
-                evaluator.add_inplace(total, term)
+                product = ciphertext if total is totals[-1] else term  # the last needs no copy
+                evaluator.multiply_plain(ciphertext, self._plain(some, numbers), product)
+                evaluator.add_inplace(total, product)
         return [written(total) for total in totals]
 
     def _flood(self, public: Any, evaluator: Any, bias: float, rows: int) -> Any:
@@ -330,8 +326,7 @@ def read(target: Any, context: Any, data: bytes, what: str) -> Any:
             f"{what} of {len(data)} bytes is damaged or of another version; send it again."
         )
     try:
-        with _as_file() as (path, _, put):
-            put(data)
+        with _as_file(data) as (path, _):
             target.load(context, path)
     except (ValueError, RuntimeError, IndexError, MemoryError, OverflowError):
         raise RemoteProtocolError(
@@ -342,32 +337,25 @@ def read(target: Any, context: Any, data: bytes, what: str) -> Any:
 
 def written(source: Any) -> bytes:
     """Return an object of SEAL as bytes."""
-    with _as_file() as (path, get, _):
+    with _as_file() as (path, number):
         source.save(path)
-        return get()
+        return os.pread(number, _MOST, 0)
 
 
 @contextmanager
-def _as_file() -> Iterator[tuple[str, Callable[[], bytes], Callable[[bytes], None]]]:
+def _as_file(data: bytes = b"") -> Iterator[tuple[str, int]]:
     """Lend a file that SEAL can name: in memory where there is such a thing, for keys pass by."""
-    if hasattr(os, "memfd_create"):
+    in_memory = hasattr(os, "memfd_create")
+    if in_memory:
         number = os.memfd_create("seal")
         path = f"/proc/self/fd/{number}"
     else:  # readable by its owner alone
         number, path = tempfile.mkstemp()
-
-    def get() -> bytes:
-        os.lseek(number, 0, os.SEEK_SET)
-        with os.fdopen(os.dup(number), "rb") as file:
-            return file.read()
-
-    def put(data: bytes) -> None:
-        with os.fdopen(os.dup(number), "wb") as file:
-            file.write(data)
-
     try:
-        yield path, get, put
+        while data:
+            data = data[os.write(number, data) :]
+        yield path, number
     finally:
         os.close(number)
-        if not hasattr(os, "memfd_create"):
+        if not in_memory:
             os.unlink(path)

@@ -44,7 +44,8 @@ Clock = Callable[[], datetime]
 
 NOTICE = (
     "Encrypted scoring hides the features from the owner of the model, and nothing else: scores "
-    "are returned in the clear to the caller, and d + 1 scores reveal a linear model of d entries."
+    "are returned in the clear to the caller, and d + 1 scores reveal a linear model of d entries; "
+    "a caller that breaks the protocol needs one request."
 )
 OFFER = "cloister-offer/1"
 MOST_DAYS = 366

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -36,7 +36,7 @@ from cloister.tasks.supervised.naive_bayes import NaiveBayes
 
 Floats = NDArray[np.float64]
 Link = Literal["identity", "log-odds"]
-LINKS = ("identity", "log-odds")
+LINKS = get_args(Link)
 Label = str | int | float | bool
 FORMAT = "cloister-linear/1"
 _AGREE = 1e-9  # of the size of scores: a model that differs more from its weights is not linear
@@ -105,8 +105,8 @@ class Layout:
         Parameters
         ----------
         X : array_like of shape (n_samples, n_columns) or DataFrame
-            Data units; categories as their names or as their numbers from 0. A DataFrame is read
-            by the names of its columns.
+            Data units. A DataFrame is read by the names of its columns and categories; in an
+            array of numbers, categories are their numbers from 0.
 
         Returns
         -------
@@ -118,16 +118,11 @@ class Layout:
             If the shape is wrong, or a value is not finite, out of range or an unknown category:
             with the column and its range, never the value.
         """
-        cells = _cells(X, [column.name for column in self.columns])
-        parts = [
-            part
-            for column, values in zip(self.columns, cells, strict=True)
-            for part in self._of_column(column, values)
-        ]
-        return np.column_stack(parts)
+        cells = _cells(X, self.columns)
+        parts = map(self._of_column, self.columns, cells)
+        return np.column_stack([entry for part in parts for entry in part])
 
-    def _of_column(self, column: Entry, values: NDArray[Any]) -> Iterator[Floats]:
-        numbers = _numbers(column, values)
+    def _of_column(self, column: Entry, numbers: Floats) -> Iterator[Floats]:
         good = np.isfinite(numbers) & (numbers >= column.low) & (numbers <= column.high)
         if column.categories:
             good &= numbers == np.rint(numbers)
@@ -428,7 +423,9 @@ def _of_sklearn(model: Any, bounds: tuple[ArrayLike, ArrayLike] | None) -> Linea
     layout = Layout(columns=tuple(Entry(name=n, low=a, high=b) for n, a, b in columns))
     if isinstance(last, LogisticRegression):
         classes = tuple(last.classes_.tolist())
-        if len(classes) > 2 and (last.solver == "liblinear" or _one_vs_rest(last)):
+        if len(classes) > 2 and (
+            last.solver == "liblinear" or getattr(last, "multi_class", None) == "ovr"
+        ):
             raise _refused("one model for each class, whose probabilities are no softmax")
         answer, link = model.decision_function, "log-odds"
     else:
@@ -443,10 +440,6 @@ def _of_sklearn(model: Any, bounds: tuple[ArrayLike, ArrayLike] | None) -> Linea
         return _against_first(found.reshape(len(X), -1))
 
     return _probed(layout, score, link, classes)  # type: ignore[arg-type]  # one of two words
-
-
-def _one_vs_rest(model: Any) -> bool:
-    return getattr(model, "multi_class", None) == "ovr"
 
 
 def _refused(what: str) -> PlanError:
@@ -499,27 +492,27 @@ def _value(column: Entry, share: float) -> float:
 # Cells and documents ------------------------------------------------------------------------------
 
 
-def _cells(X: Any, names: list[str]) -> list[NDArray[Any]]:
-    """Return the columns of a table, of which a DataFrame's are found by name."""
-    if hasattr(X, "columns") and hasattr(X, "iloc"):
+def _cells(X: Any, columns: Sequence[Entry]) -> list[Floats]:
+    """Return the columns of a table as numbers: those of categories, NaN for an unknown one."""
+    names = [column.name for column in columns]
+    if named := hasattr(X, "columns") and hasattr(X, "iloc"):
         missing = [name for name in names if name not in X.columns]
         if missing:
             raise DataError(f"columns {missing} are missing; the model has {names}.")
-        return [np.asarray(X[name]) for name in names]
-    table = np.asarray(X)
+    table = np.asarray(X[names] if named else X)
     if table.ndim != 2 or table.shape[1] != len(names) or not len(table):
         raise DataError(
             f"rows must be a table of {len(names)} columns and at least one row, got shape "
             f"{table.shape}."
         )
-    return list(table.T)
+    by_name = named or table.dtype.kind not in "fiub"
+    return [_numbers(*pair, by_name) for pair in zip(columns, table.T, strict=True)]
 
 
-def _numbers(column: Entry, values: NDArray[Any]) -> Floats:
-    """Return numbers as floats and categories as their numbers; NaN for what is neither."""
-    if column.categories and values.dtype.kind not in "fiub":
-        by_name = {name: code for code, name in enumerate(column.categories)}
-        return np.array([by_name.get(_name(value), np.nan) for value in values.tolist()])
+def _numbers(column: Entry, values: NDArray[Any], by_name: bool) -> Floats:
+    if column.categories and by_name:
+        known = {name: code for code, name in enumerate(column.categories)}
+        return np.array([known.get(_name(value), np.nan) for value in values.tolist()])
     try:
         return values.astype(np.float64)
     except (TypeError, ValueError):
@@ -527,4 +520,6 @@ def _numbers(column: Entry, values: NDArray[Any]) -> Floats:
 
 
 def _name(value: Any) -> str:
-    return str(int(value)) if isinstance(value, bool) else str(value)
+    """Return the category that a cell names: 1, 1.0 and True are "1"."""
+    whole = isinstance(value, bool) or (isinstance(value, float) and value.is_integer())
+    return str(int(value) if whole else value)

@@ -12,6 +12,8 @@ from cloister.inference.shared import NetworkScoring
 from cloister.mpc import Server
 from cloister.mpc.material import Shape
 from cloister.mpc.program import Opening, Program
+from cloister.mpc.training import KMeansOnShares, LogisticOnShares, NetworkOnShares
+from cloister.mpc.vote import NoisyVote, Score, Vote
 
 
 @dataclass(frozen=True)
@@ -61,4 +63,14 @@ class Sum:
         return {"sum": sum(others, start=first)}
 
 
-PROGRAMS: Mapping[str, type[Program]] = {program.name: program for program in (Sum, NetworkScoring)}
+_ALL: tuple[type[Program], ...] = (
+    Sum,
+    NetworkScoring,
+    Vote,
+    NoisyVote,
+    Score,
+    LogisticOnShares,
+    KMeansOnShares,
+    NetworkOnShares,
+)
+PROGRAMS: Mapping[str, type[Program]] = {program.name: program for program in _ALL}

@@ -71,7 +71,7 @@ def maximum(server: Server, x: Words, axis: int = -1) -> Words:
     while x.shape[-1] > 1:
         left, right, odd = _pairs(x)
         x = np.concatenate([left + relu(server, right - left), odd], axis=-1)
-    return x[..., 0]
+    return x.reshape(x.shape[:-1])
 
 
 def argmax_one_hot(server: Server, x: Words) -> Words:
@@ -100,7 +100,8 @@ def argmax_one_hot(server: Server, x: Words) -> Words:
         padding = [(0, 0)] * (rest.ndim - 1) + [(0, width)]
         who = np.concatenate([who, np.pad(rest, padding)], axis=-2)
         x = np.concatenate([left + moved[..., -1], odd], axis=-1)
-    return who[..., 0, :n]
+    one_hot: Words = who.reshape(*x.shape[:-1], -1)[..., :n]
+    return one_hot
 
 
 def argmax(server: Server, x: Words) -> Words:
@@ -150,8 +151,8 @@ def sigmoid(server: Server, x: Words) -> Words:
     With t = min(|x|, 8) by three comparisons at once, p(t) is a polynomial of degree 8, and the
     result is p(t), or 1 - p(t) for negative x. Off by less than 2e-4 **for every x**: 1.68e-4 of
     the polynomial, the rest rounding. As an integer it is **always within [0, 2^16], by no unit
-    more**: p(t) lies in [1/2, 1 - 1.67e-4] up to 1.7e-4, which is eleven units, and rounding
-    moves it by less than two. 17 rounds, about 322 bytes each way a value.
+    more**: p(t) lies in [1/2, 1 - 1.67e-4] up to 1.7e-4, which is more than ten units, and
+    rounding moves it by less than two. 17 rounds, about 322 bytes each way a value.
     """
     end = server.constant(8.0)
     candidates = np.stack([x, end - x, x + end])

@@ -59,6 +59,8 @@ def run_here(
 
     with ThreadPoolExecutor(3) as pool:
         dealing = pool.submit(Dealer(to_servers).serve)
-        (first, one), (second, two) = pool.map(serve, (0, 1))
+        # Not `map`, which would cancel a server 1 that has not begun when server 0 fails at once;
+        # the dealer would wait for its last word in vain.
+        (first, one), (second, two) = [w.result() for w in [pool.submit(serve, i) for i in (0, 1)]]
         dealing.result()
     return (first, second), (one, two)

@@ -8,6 +8,7 @@ makes the noise sqrt(2) times as strong as what is charged.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import isqrt, sqrt
@@ -26,16 +27,10 @@ from cloister.privacy.calibration import (
 )
 from cloister.privacy.events import GaussianEvent, RepeatedEvent
 
-SENTENCES: dict[Opening, str] = {
-    "label": "a label: the answer to one query; enough answers describe the model",
-    "exact": (
-        "EXACT OPENING, no private release: the result is an exact function of the records, and "
-        "nothing bounds what it says about one of them"
-    ),
-    "private": (
-        "private opening: each server added noise to every sum before it was used, and the owners' "
-        "ledgers are charged"
-    ),
+MARKS: Mapping[Opening, str] = {
+    "label": "the answer to a query: it says no more than that, but it is no private release.",
+    "exact": "EXACT: a function of the records without noise, which is NO private release.",
+    "private": "private: noise was added on the shares, and each owner's ledger was charged.",
 }
 """What is said of a result wherever it is shown."""
 

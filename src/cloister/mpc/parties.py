@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from threading import Thread
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -30,6 +30,7 @@ from cloister.hazmat.signing import Identity
 from cloister.mpc.dealer import Dealer, Supply
 from cloister.mpc.links import Link, local_links
 from cloister.mpc.material import Shape
+from cloister.mpc.opening import MARKS
 from cloister.mpc.program import Opening, Program
 from cloister.mpc.sealed import seal
 from cloister.mpc.server import Cost, Server
@@ -43,14 +44,8 @@ if TYPE_CHECKING:
 PATIENCE = 600.0
 """Seconds to wait for a party to come, and for its next message: at a receiver, for the run."""
 
-MARKS: Mapping[Opening, str] = {
-    "label": "the answer to a query: it says no more than that, but it is no private release.",
-    "exact": "EXACT: a function of the records without noise, which is NO private release.",
-    "private": "private: noise was added on the shares, and each owner's ledger was charged.",
-}
-"""What is said of a result wherever it is shown."""
-
 _DONE = b"done"
+_USED = "share-sessions"  # a file for each session, in the party's folder
 
 
 class Carrier(Link, Protocol):
@@ -175,6 +170,8 @@ def take_part(
     """
     given = dict(tables or {})
     _check_part(session, name, given, account)
+    if (folder / _USED / session.id).exists():  # said now, not when all others have come
+        raise _used(session)
     with links() as opened:
         ends = {**opened, name: _Self()}
         if given and (event := session.program.event()) is not None and account is not None:
@@ -303,7 +300,7 @@ class _Self:
 
 def _use_once(folder: Path, session: Session) -> None:
     """Record durably that this party takes part in a session; refuse a second time."""
-    used = folder / "share-sessions"
+    used = folder / _USED
     try:
         used.mkdir(mode=stat.S_IRWXU, exist_ok=True)
         with (used / session.id).open("x") as note:
@@ -317,12 +314,16 @@ def _use_once(folder: Path, session: Session) -> None:
             finally:
                 os.close(descriptor)
     except FileExistsError:
-        raise PlanError(
-            f"session {session.id} was used here already, and a second run would be a new query; "
-            "agree on a new id."
-        ) from None
+        raise _used(session) from None
     except OSError as error:
         raise DataError(f"folder {str(folder)!r} cannot be written: {error.strerror}.") from None
+
+
+def _used(session: Session) -> PlanError:
+    return PlanError(
+        f"session {session.id} was used here already, and a second run would be a new query; "
+        "agree on a new id."
+    )
 
 
 # Connecting ---------------------------------------------------------------------------------------
@@ -369,6 +370,7 @@ def connected(
     listens = {peer: session.listener(name, peer) for peer in session.peers_of(name)}
     arriving = [peer for peer, server in listens.items() if server == name]
     arrived: SimpleQueue[tuple[str, Any]] = SimpleQueue()
+    over = Event()
 
     def reach(peer: str) -> None:
         """Dial or meet one peer; each in a thread of its own, or three could wait in a ring."""
@@ -381,6 +383,8 @@ def connected(
             else:
                 carrier = dial(session.parties[server].address or "", name, timeout)
             stack.push(_closes(carrier))
+            if over.is_set():
+                carrier.close(at_once=True)
             arrived.put((peer, sealed(peer, carrier)))
         except BaseException as error:
             arrived.put((peer, error))
@@ -392,6 +396,7 @@ def connected(
             arrived.put(("", error))
 
     with ExitStack() as stack:
+        stack.callback(over.set)
         work: list[Thread] = []
         if arriving:
             address = listen or session.parties[name].address or ""

@@ -32,20 +32,26 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from importlib.metadata import version
+from math import prod
 from os import PathLike
 from pathlib import Path
 from typing import Any, Self
 
-from cloister.errors import DataError, PlanError, raise_first
+from cloister.errors import CloisterError, DataError, PlanError, raise_first
+from cloister.mpc.dealer import MOST_WORDS
 from cloister.mpc.program import Program
 from cloister.mpc.tcp import address_of
 
 _ID, _NAME = re.compile("[0-9a-f]{32}"), re.compile(r"[A-Za-z0-9._-]{1,64}")
 _PIN = re.compile("ed25519:[0-9a-f]{64}")
 _RELAY = re.compile(r"https://[^\s/@?#]+")
-_KEYS = frozenset(
-    {"id", "program", "options", "dealer", "servers", "owners", "receivers", "parties", "relay"}
-)
+_KINDS: Mapping[str, type[Any]] = {
+    **dict.fromkeys(("id", "program", "dealer", "relay"), str),
+    **dict.fromkeys(("servers", "receivers"), list),
+    **dict.fromkeys(("options", "owners", "parties"), dict),
+}
+_OPTIONAL: Mapping[str, Any] = {"relay": None, "options": {}}
 _MOST_PARTIES = 64
 
 
@@ -111,35 +117,25 @@ class Session:
         """Read a session; `programs` are those that may be named in it."""
         if not isinstance(document, Mapping):
             raise PlanError("session must be a table of keys and values.")
-        for key in document:
-            if key not in _KEYS:
-                raise PlanError(f"session key {key!r} is unknown; use {', '.join(sorted(_KEYS))}.")
-        text, names = _of(document, str), _of(document, list)
-        tables = _of(document, dict)
-        name, options = text("program"), tables("options", {})
-        if name not in programs:
-            raise PlanError(
-                f"program must be one of {', '.join(sorted(programs)) or 'none'}, got {name!r}."
-            )
-        try:
-            program = programs[name](**{key: _frozen(value) for key, value in options.items()})
-        except TypeError:
-            raise PlanError(f"options of program {name!r} do not fit it; see its page.") from None
-        servers = tuple(names("servers"))
-        if len(servers) != 2:
-            raise PlanError(f"servers must be two names, got {len(servers)}.")
-        relay = text("relay") if "relay" in document else None
-        parties = {str(who): _party(who, party) for who, party in tables("parties").items()}
+        if unknown := sorted(set(map(str, document)) - set(_KINDS)):
+            raise PlanError(f"session key {unknown[0]!r} is unknown; use {', '.join(_KINDS)}.")
+        given = {**_OPTIONAL, **document}
+        for key, kind in _KINDS.items():
+            value = given.get(key)
+            if not isinstance(value, kind) and (key in document or key not in _OPTIONAL):
+                raise PlanError(f"{key} must be a {kind.__name__}, got {type(value).__name__}.")
+        for key in ("owners", "servers", "receivers"):
+            names = given[key].values() if key == "owners" else given[key]
+            if not all(isinstance(name, str) for name in names):
+                raise PlanError(f"{key} must name parties.")
+        if len(given["servers"]) != 2:
+            raise PlanError(f"servers must be two names, got {len(given['servers'])}.")
         return cls(
-            id=text("id"),
-            program=program,
-            dealer=text("dealer"),
-            servers=servers,
-            owners=tables("owners"),
-            receivers=tuple(names("receivers")),
-            parties=parties,
-            relay=relay,
-            options=options,
+            **{key: given[key] for key in ("id", "dealer", "owners", "relay", "options")},
+            program=_program(given["program"], given["options"], programs),
+            servers=tuple(given["servers"]),
+            receivers=tuple(given["receivers"]),
+            parties={who: _party(who, party) for who, party in given["parties"].items()},
         )
 
     @classmethod
@@ -180,8 +176,12 @@ class Session:
         } | ({"relay": self.relay} if self.relay else {})
 
     def digest(self) -> str:
-        """Return SHA-256 over all of it, in hexadecimal; every link is sealed for this digest."""
-        text = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
+        """Return SHA-256 over all of it and the version of this package, in hexadecimal.
+
+        Every link is sealed for this digest: parties with another file or version have none.
+        """
+        whole = {**self.to_dict(), "cloister": version("cloister")}
+        text = json.dumps(whole, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
     def tables_of(self, name: str) -> tuple[str, ...]:
@@ -242,6 +242,9 @@ class Session:
             yield f"{strange!r} must have a role and a fingerprint, and has only one of them."
         if len(named) > _MOST_PARTIES:
             yield f"a session must have at most {_MOST_PARTIES} parties, got {len(named)}."
+        for table, shape in self.program.tables().items():
+            if prod(shape) > MOST_WORDS:
+                yield f"table {table!r} must have at most {MOST_WORDS} entries, got {prod(shape)}."
         if self.relay is not None and not _RELAY.fullmatch(self.relay):
             yield "relay must be https://HOST:PORT with nothing after it."
         for name in self.servers:
@@ -249,21 +252,18 @@ class Session:
                 yield f"server {name!r} must have an address, or the session a relay."
 
 
-def _of(document: Mapping[str, Any], kind: type[Any]) -> Any:
-    """Return a getter of values of one kind; lists and tables hold strings or tables."""
-
-    def get(key: str, default: Any = None) -> Any:
-        value = document.get(key, default)
-        inner = value.values() if kind is dict and isinstance(value, Mapping) else value
-        if key in ("owners", "servers", "receivers") and not (
-            isinstance(value, kind) and all(isinstance(one, str) for one in inner)
-        ):
-            raise PlanError(f"{key} must name parties, got {type(value).__name__}.")
-        if not isinstance(value, kind):
-            raise PlanError(f"{key} must be a {kind.__name__}, got {type(value).__name__}.")
-        return value
-
-    return get
+def _program(name: str, options: Mapping[str, Any], programs: Mapping[str, type[Any]]) -> Program:
+    if name not in programs:
+        known = ", ".join(sorted(programs)) or "none"
+        raise PlanError(f"program must be one of {known}, got {name!r}.")
+    try:
+        json.dumps(options)  # TOML has dates, which no program takes
+        program: Program = programs[name](**{k: _frozen(value) for k, value in options.items()})
+    except CloisterError:
+        raise
+    except (TypeError, ValueError, AttributeError, KeyError):
+        raise PlanError(f"options of program {name!r} do not fit it; see its page.") from None
+    return program
 
 
 def _party(name: object, party: object) -> Party:

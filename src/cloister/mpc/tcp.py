@@ -272,12 +272,16 @@ class Listener:
             try:
                 connection, _ = self._socket.accept()
             except (OSError, ValueError):
-                return  # closed
+                if self._socket.fileno() < 0:
+                    return  # closed
+                time.sleep(0.05)  # the stranger is gone already, or there are no descriptors left
+                self._slots.release()
+                continue
             Thread(target=self._admit, args=(connection,), daemon=True).start()
 
     def _admit(self, connection: socket.socket) -> None:
-        link = TcpLink(connection, _SHAKING, HELLO_BYTES)
         try:
+            link = TcpLink(connection, _SHAKING, HELLO_BYTES)
             name = link.receive().decode(errors="replace")
             if name not in self._expected or name in self._arrived:
                 raise RemoteProtocolError("somebody dialled who is not expected.")
@@ -288,7 +292,7 @@ class Listener:
                 link.timeout, link.limit = self._timeout, MOST_BYTES
                 self._arrived[name] = link, sealed
                 self._changed.notify_all()
-        except CloisterError:
-            link.close()
+        except (CloisterError, OSError):
+            connection.close()
         finally:
             self._slots.release()

@@ -92,6 +92,7 @@ class Policy:
         checks = (
             self._members(members, silo, fingerprint, peers, "session"),
             self._program(program),
+            self._receivers(session),
             self._study_of("default") if program.opening == "private" else (),
             self._price(program, schema) if program.opening == "private" else (),
         )
@@ -107,6 +108,14 @@ class Policy:
             yield (
                 f"program {program.name!r} opens an exact function of the records, which is no "
                 "private release; the owner has to set allow_exact_opening."
+            )
+
+    def _receivers(self, session: Session) -> Iterator[str]:
+        strange = [name for name in session.receivers if name not in session.owners.values()]
+        if strange and not self.rules.allow_publish:
+            yield (
+                f"receiver {strange[0]!r} gives no table; the owner has to set allow_publish for "
+                "results that go to others than the owners."
             )
 
     def _price(self, program: Program, schema: Schema | None) -> Iterator[str]:

@@ -261,13 +261,13 @@ class StreamClient:
     ping_interval: float = 10.0
     ping_timeout: float = 10.0
 
-    def connect(self, path: str = PATH, version: str = VERSION) -> Stream:
+    def connect(self, path: str = PATH, version: str | None = None) -> Stream:
         """Open a stream; another path than a silo's stream has a wire and version of its own."""
         host, port, where = self._address()
         plain = None if self.proxy else self._dial(host, port, where)
         loop = _Loop()
         try:
-            connection = loop.ask(self._open(where, plain, path, version)).result()
+            connection = loop.ask(self._open(where, plain, path, version or VERSION)).result()
         except BaseException as error:
             loop.close()
             if isinstance(error, Exception):

@@ -6,13 +6,15 @@ that fails ends the others, so nobody is ever silent. Only bytes travel, never p
 
 from __future__ import annotations
 
+import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from cloister.errors import PlanError
+from cloister.errors import PlanError, TransportError
 
 if TYPE_CHECKING:
-    from mpi4py.MPI import Comm
+    from mpi4py.MPI import Comm, Request
 
 
 class MpiTransport:
@@ -43,6 +45,44 @@ class MpiTransport:
         """Let every silo's :func:`serve` return."""
         for rank in self._ranks.values():
             _send(self._comm, b"", rank)  # no frame is empty
+
+
+class MpiLink:
+    """A link to another rank, for computing on shares; seal it before it is used.
+
+    Parameters
+    ----------
+    rank : int
+        Of the other end.
+    timeout : float
+        Seconds to wait for a message.
+    """
+
+    def __init__(self, comm: Comm, rank: int, timeout: float = 60.0) -> None:
+        self._comm, self._rank, self._timeout = comm, rank, timeout
+        self._leaving: deque[tuple[Request, bytes]] = deque()  # MPI reads a buffer until it left
+
+    def send(self, body: bytes) -> None:
+        """Send a message; does not wait until the other rank reads it."""
+        from mpi4py import MPI
+
+        while self._leaving and self._leaving[0][0].Test():
+            self._leaving.popleft()
+        self._leaving.append((self._comm.Isend([body, MPI.BYTE], dest=self._rank), body))
+
+    def receive(self) -> bytes:
+        """Return the next message, or raise TransportError if none comes in time."""
+        deadline = time.monotonic() + self._timeout
+        while not self._comm.Iprobe(source=self._rank):
+            if time.monotonic() > deadline:
+                raise TransportError(f"no message of rank {self._rank} in {self._timeout:g} s.")
+            time.sleep(0)  # a rank waits for microseconds mostly
+        return _receive(self._comm, self._rank)
+
+    def close(self, *, at_once: bool = False) -> None:
+        """Wait until all that was sent has left, unless the run failed."""
+        while self._leaving and not at_once:
+            self._leaving.popleft()[0].Wait()
 
 
 def serve(comm: Comm, handle: Callable[[bytes], bytes]) -> None:

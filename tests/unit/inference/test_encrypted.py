@@ -97,6 +97,16 @@ class Unflooded(Tenseal):
         return np.zeros(self.parameters.rows, dtype=np.complex128)
 
 
+class FineOnly(Tenseal):
+    """Of the three noises of an answer, the second alone."""
+
+    drawn = 0
+
+    def _noise_parts(self) -> Any:
+        self.drawn += 1
+        return super()._noise_parts() * (self.drawn % 3 == 2)
+
+
 def answered(scheme: Tenseal) -> tuple[list[Any], int, Any]:
     """Return three columns of zeros and one score of them; a modulus; the owner's key."""
     columns = scheme.encrypt(KEYS.secret, np.zeros((3, 1)))
@@ -164,6 +174,14 @@ def test_the_sum_is_flooded_in_every_row_and_drowned_elsewhere() -> None:
     assert found.imag.std() == pytest.approx(2.0**11, rel=0.1)
     assert found.real[4000:].std() == pytest.approx(2.0**11, rel=0.5)
     assert noise_of(Unflooded(), 4000).real.std() < FLOOD / 2**20  # the mutant is seen
+
+
+def test_the_gaps_of_the_flood_are_filled() -> None:
+    """The rough noise is on multiples of 2^32: without the fine one the rest would be exact."""
+    found = noise_of(FineOnly(), 4096)
+    gap = 2.0**32 / 2.0**102 * 64  # as noise of a slot
+    assert found.real.std() == pytest.approx(2.0**12 * gap, rel=0.1)
+    assert found.imag.std() == pytest.approx(2.0**12 * gap, rel=0.1)
 
 
 def test_results_are_flooded_before_they_are_returned() -> None:

@@ -14,7 +14,13 @@ from sklearn.preprocessing import MinMaxScaler, PolynomialFeatures, StandardScal
 
 from cloister import DPLinearRegression, DPLogisticRegression, DPNaiveBayes, Schema
 from cloister.errors import DataError, PlanError
-from cloister.inference.linear import LinearScorer, linear_scorer, mean_scorer
+from cloister.inference.linear import (
+    Entry,
+    Layout,
+    LinearScorer,
+    linear_scorer,
+    mean_scorer,
+)
 from cloister.schema import Column
 
 RNG = np.random.default_rng(0)
@@ -177,3 +183,16 @@ def test_an_ensemble_answers_with_its_mean_score() -> None:
 
 def test_a_scorer_shows_no_weights() -> None:
     assert str(SCORER.weights[0, 0])[:6] not in repr(SCORER)
+
+
+def test_categories_that_look_like_numbers_are_read_by_name_in_a_frame() -> None:
+    columns = (
+        Entry(name="stage", low=0, high=2, categories=("1", "2", "3")),
+        Entry(name="age", low=0, high=90),
+    )
+    layout = Layout(columns=columns)
+    expected = [[0, 0], [1, 0], [0, 1]]
+    for stages in ([1, 2, 3], [1.0, 2.0, 3.0], ["1", "2", "3"]):
+        frame = pd.DataFrame({"age": [45.0] * 3, "stage": stages})
+        assert layout.encode(frame)[:, :2].tolist() == expected
+    assert layout.encode(np.array([[0, 45], [1, 45], [2, 45]]))[:, :2].tolist() == expected

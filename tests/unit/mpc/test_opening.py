@@ -12,7 +12,7 @@ from scipy.stats import norm
 
 from cloister.errors import PlanError
 from cloister.mpc import Server, run_here
-from cloister.mpc.opening import SENTENCES, NoiseOnShares
+from cloister.mpc.opening import MARKS, NoiseOnShares
 from cloister.privacy.accounting import epsilon
 from cloister.privacy.events import GaussianEvent
 from cloister.privacy.noise import DiscreteNoise
@@ -108,5 +108,5 @@ def test_noise_that_cannot_be_drawn_or_paid_is_refused() -> None:
 
 
 def test_every_kind_of_opening_has_a_sentence_and_an_exact_one_says_what_it_is_not() -> None:
-    assert set(SENTENCES) == {"label", "exact", "private"}
-    assert "no private release" in SENTENCES["exact"]
+    assert set(MARKS) == {"label", "exact", "private"}
+    assert "NO private release" in MARKS["exact"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -115,6 +116,8 @@ def test_who_has_a_link_to_whom_and_who_listens() -> None:
         ({"id": 5}, "id must be a str"),
         ({"program": "other"}, "program must be one of pair, got 'other'"),
         ({"options": {"rows": 3}}, "do not fit"),
+        ({"options": {"sizes": [1 << 20, 1 << 20]}}, "at most 134217728 entries"),
+        ({"options": {"sizes": [date(2026, 1, 1)]}}, "do not fit"),
         ({"options": []}, "options must be a dict"),
         ({"dealer": "alice"}, "must be three parties"),
         ({"servers": ["alice", "alice"]}, "must be three parties"),

@@ -70,6 +70,7 @@ def _inversion(batch: int) -> Attack:
     return Attack(title, "digits", partial(attacks.gradient_inversion, batch=batch))
 
 
+_PARTS = 2  # of the full version
 _IMPUTED = "right by imputation alone"
 ATTACKS: Mapping[str, Attack] = {
     "inversion-1": _inversion(1),
@@ -114,11 +115,11 @@ ATTACKS: Mapping[str, Attack] = {
 
 
 def units(settings: Settings) -> list[Unit]:
-    """Return all attacks in all settings; games in five parts, each with targets of its own."""
+    """Return all attacks in all settings; games in parts, each with targets of its own."""
     games = settings.runs(60, 10)
     return [
         unit
-        for part in range(5 if settings.full else 1)  # what was cut off has all attacks
+        for part in range(_PARTS if settings.full else 1)  # what was cut off has all attacks
         for name, attack in ATTACKS.items()
         if settings.wants(attack.dataset)
         for unit in units_of(
@@ -216,6 +217,8 @@ def cells_of(rows: Iterable[TidyRow]) -> list[Cell]:
         found = float(np.mean([tidy.number(row, column) for row in of]))
         return None if math.isnan(found) else found
 
+    names, settings = list(ATTACKS), list(SETTINGS)
+    ordered = sorted(groups.items(), key=lambda g: (names.index(g[0][0]), settings.index(g[0][1])))
     return [
         Cell(
             method,
@@ -227,7 +230,7 @@ def cells_of(rows: Iterable[TidyRow]) -> list[Cell]:
             mean(of, "likeness"),
             mean(of, "aside"),
         )
-        for (method, setting), of in groups.items()
+        for (method, setting), of in ordered
     ]
 
 
@@ -307,6 +310,7 @@ def _page(cells: Sequence[Cell], command: str) -> list[str]:
         exact_anybody=stranger.get(("membership-typical", exact)),
         released=stranger.get(("membership-atypical", release)),
         alpha=ALPHA,
+        shadows=2 * attacks.SHADOWS,
         **verdicts(cells),
     )
     asides: dict[str, list[str]] = {}

@@ -4,6 +4,8 @@ Both are measured one after the other on the same machine. Ours is a whole round
 aggregator and two silos, local sums, masks, exact noise, both legs. SPU's is one iteration on
 shares: distances, a tournament for the nearest centre, sums, divisions. SPU gives the exact
 answer without any noise; ours is differentially private. Neither has a delay added to its network.
+`cloister shares` is exact as well: two servers and a dealer, here as threads of one process, so
+nothing is sent; its bytes are those of all messages, the dealer's included.
 
 References
 ----------
@@ -19,11 +21,14 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
+from time import perf_counter
 from typing import Any
 
 import numpy as np
 
 from cloister.errors import DataError
+from cloister.mpc import combine, decode, run_here
+from cloister.mpc.training import KMeansOnShares
 from cloister_lab.experiments import records as tidy
 from cloister_lab.experiments import spu_kmeans
 from cloister_lab.experiments.environments import json_of, python_with, run_script
@@ -81,6 +86,8 @@ def measure(mixture: Mixture, repeat: int, iterations: int, fetch: bool) -> list
         np.savez(file, X=values, centres=centres)
         for method in _OURS:
             rows.append(_row(mixture, repeat, f"cloister {method}", 3, _over_mpi(file, method)))
+        shared = _on_shares(iterations, values, centres)
+        rows.append(_row(mixture, repeat, "cloister shares", 1, shared))
         python = spu_python(fetch)
         for protocol, parties in spu_kmeans.PARTIES.items():
             found = _in_spu(python, protocol, iterations, values, centres)
@@ -129,6 +136,33 @@ def _over_mpi(file: Path, method: str) -> dict[str, Any] | str:
         "iterations": len(done["seconds"]),
         "seconds": min(done["seconds"]),
         "bytes": int(median(done["bytes"])),
+    }
+
+
+def _on_shares(iterations: int, values: Any, centres: Any) -> dict[str, Any]:
+    """Run our own exact k-means on shares; the time is that of all iterations over their number."""
+    edge = float(np.abs(values).max())
+    model = KMeansOnShares(
+        owners=("all",),
+        rows=len(values),
+        low=(-edge,) * values.shape[1],
+        high=(edge,) * values.shape[1],
+        centres=tuple(map(tuple, centres.tolist())),
+        iterations=iterations,
+    )
+    table = model.table(values)
+    begun = perf_counter()
+    found, servers = run_here(
+        lambda server, share: model.run(server, {"all": share})["centres"], table, timeout=3600.0
+    )
+    seconds = perf_counter() - begun
+    sent = sum(server.cost.bytes_sent + server.supply.bytes_received for server in servers)
+    exact = lloyd(values, centres, iterations)
+    return {
+        "iterations": iterations,
+        "seconds": seconds / iterations,
+        "bytes": sent // iterations,
+        "error": float(np.abs(exact - model.model(decode(combine(*found)))).max()),
     }
 
 

@@ -20,8 +20,8 @@ from cloister.mpc.opening import NoiseOnShares
 from cloister.mpc.products import matmul, multiply, square
 from cloister.mpc.program import Opening
 from cloister.mpc.server import Server
-from cloister.mpc.shares import FRAC_BITS, decode
-from cloister.mpc.training.tables import ONE, check_owners, clamp, padded, require, stacked
+from cloister.mpc.shares import FRAC_BITS
+from cloister.mpc.training.tables import ONE, check_owners, clamp, padded, require, stacked, whole
 from cloister.privacy.events import Event
 
 _TAIL = 8.0  # deviations of noise that head-room leaves room for: a matter of use, not of privacy
@@ -71,9 +71,10 @@ class KMeansOnShares:
         shapes = {len(centre) for centre in self.centres}
         d = self._grid.n_features
         require(shapes == {d}, "centres", f"one or more points of {d} numbers", self.centres)
-        require(1 <= self.iterations <= 10_000, "iterations", "in [1, 10000]", self.iterations)
+        whole("iterations", self.iterations, 1, 10_000)
         require(self.epsilon >= 0, "epsilon", "at least 0", self.epsilon)
-        require(min(self.max_rows, self.max_silos) >= 1, "max_rows", "at least 1", self.max_rows)
+        whole("max_rows", self.max_rows, 1, 1 << 20)
+        whole("max_silos", self.max_silos, 1, 1 << 20)
         most = round(self._most_count)
         require(most < _MOST, "rows of all owners, and noise,", f"below {_MOST}", most)
 
@@ -124,6 +125,10 @@ class KMeansOnShares:
         """
         return padded(self._grid.encode(X).astype(np.int64), self.rows)
 
+    def words(self, name: str, values: ArrayLike) -> Words:
+        """Return an owner's table of features; see :meth:`table`."""
+        return self.table(values)
+
     def run(self, server: Server, tables: Mapping[str, Words]) -> dict[str, Words]:
         """Cluster (semi-honest; the dealer with either server sees all).
 
@@ -165,6 +170,6 @@ class KMeansOnShares:
         noise = _TAIL * 2 * self.noise.sigma / ONE if self.noise else 0.0
         return self.rows * len(self.owners) + 1 + noise
 
-    def model(self, centres: Words) -> NDArray[np.float64]:
+    def model(self, centres: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return centres in data units, of the opened ones."""
-        return self._grid.decode(decode(centres))
+        return self._grid.decode(centres)

@@ -19,7 +19,7 @@ from cloister.mpc.opening import NoiseOnShares
 from cloister.mpc.products import matmul, multiply, truncate
 from cloister.mpc.program import Opening
 from cloister.mpc.server import Server
-from cloister.mpc.shares import FRAC_BITS, decode
+from cloister.mpc.shares import FRAC_BITS
 from cloister.mpc.training.tables import (
     ONE,
     beside,
@@ -31,6 +31,7 @@ from cloister.mpc.training.tables import (
     require,
     rescale,
     stacked,
+    whole,
 )
 from cloister.privacy.events import Event
 
@@ -98,13 +99,14 @@ class LogisticOnShares:
         check_owners(self.owners, self.rows)
         d = self._grid.n_features
         require(0 <= self.radius <= sqrt(d), "radius", f"in [0, {sqrt(d):.3g}]", self.radius)
-        require(1 <= self.steps <= 10_000, "steps", "in [1, 10000]", self.steps)
+        whole("steps", self.steps, 1, 10_000)
         require(0 < self.step <= 100, "step", "in (0, 100]", self.step)
         require(0 <= self.step * self.penalty < 1, "penalty", "in [0, 1 / step)", self.penalty)
         require(1 <= self.bound <= 1024, "bound", "in [1, 1024]", self.bound)
-        require(self.nominal_n >= 0, "nominal_n", "at least 0", self.nominal_n)
+        whole("nominal_n", self.nominal_n, 0, 1 << 30)
         require(self.epsilon >= 0, "epsilon", "at least 0", self.epsilon)
-        require(min(self.max_rows, self.max_silos) >= 1, "max_rows", "at least 1", self.max_rows)
+        whole("max_rows", self.max_rows, 1, 1 << 20)
+        whole("max_silos", self.max_silos, 1, 1 << 20)
         self._most_sum  # noqa: B018 - refuses a budget that cannot be met
 
     @cached_property
@@ -158,6 +160,11 @@ class LogisticOnShares:
         features, labels = in_unit_ball(self._grid, X, length), indicator(y, 2)[:, 1:]
         return padded(beside(features, labels), self.rows)
 
+    def words(self, name: str, values: ArrayLike) -> Words:
+        """Return an owner's table; the last column is the label, see :meth:`table`."""
+        columns = np.asarray(values, dtype=np.float64)
+        return self.table(columns[..., :-1], columns[..., -1])
+
     def run(self, server: Server, tables: Mapping[str, Words]) -> dict[str, Words]:
         """Train (semi-honest; the dealer with either server sees all).
 
@@ -197,9 +204,8 @@ class LogisticOnShares:
         noise = 2 * _TAIL * self.noise.sigma if self.noise else 0.0
         return float(self.rows * len(self.owners) * ONE**2) + noise
 
-    def model(self, weights: Words) -> tuple[NDArray[np.float64], float]:
+    def model(self, weights: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
         """Return coefficients and intercept in data units, of the opened weights."""
-        found = decode(weights)
         scale = (self.radius or sqrt(self._grid.n_features)) * self._grid.half_range
-        coefficients = found[:-1] / scale
-        return coefficients, float(found[-1] - coefficients @ self._grid.centre)
+        coefficients = weights[:-1] / scale
+        return coefficients, float(weights[-1] - coefficients @ self._grid.centre)

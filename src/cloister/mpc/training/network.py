@@ -19,7 +19,7 @@ from cloister.mpc.material import Shape
 from cloister.mpc.products import matmul, multiply, truncate
 from cloister.mpc.program import Opening
 from cloister.mpc.server import Server
-from cloister.mpc.shares import FRAC_BITS, decode
+from cloister.mpc.shares import FRAC_BITS
 from cloister.mpc.training.tables import (
     ONE,
     beside,
@@ -31,6 +31,7 @@ from cloister.mpc.training.tables import (
     require,
     rescale,
     stacked,
+    whole,
 )
 from cloister.privacy.events import Event
 from cloister.randomness import public_generator
@@ -75,11 +76,12 @@ class NetworkOnShares:
         for name in ("owners", "low", "high"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         check_owners(self.owners, self.rows)
-        require(2 <= self.classes <= 1024, "classes", "in [2, 1024]", self.classes)
-        require(1 <= self.hidden <= 4096, "hidden", "in [1, 4096]", self.hidden)
-        require(1 <= self.steps <= 10_000, "steps", "in [1, 10000]", self.steps)
+        whole("classes", self.classes, 2, 1024)
+        whole("hidden", self.hidden, 1, 4096)
+        whole("steps", self.steps, 1, 10_000)
         require(0 < self.step <= 100, "step", "in (0, 100]", self.step)
-        require(self.nominal_n >= 0, "nominal_n", "at least 0", self.nominal_n)
+        whole("nominal_n", self.nominal_n, 0, 1 << 30)
+        whole("seed", self.seed, 0, (1 << 63) - 1)
         # With them the products of hidden values, and of what comes back, stay below 2^62.
         size = self.hidden * self._width
         require(size <= 1 << 16, "hidden x columns", "at most 2^16", size)
@@ -119,6 +121,11 @@ class NetworkOnShares:
         """
         features = in_unit_ball(self._grid, X, sqrt(self._grid.n_features))
         return padded(beside(features, indicator(y, self.classes)), self.rows)
+
+    def words(self, name: str, values: ArrayLike) -> Words:
+        """Return an owner's table; the last column is the class, see :meth:`table`."""
+        columns = np.asarray(values, dtype=np.float64)
+        return self.table(columns[..., :-1], columns[..., -1])
 
     def start(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the public weights of both layers before the first step, on the lattice."""
@@ -173,7 +180,3 @@ class NetworkOnShares:
         hidden = np.maximum(np.hstack([rows, np.ones((len(rows), 1))]) @ first, 0)
         logits: NDArray[np.float64] = np.hstack([hidden, np.ones((len(rows), 1))]) @ second
         return logits
-
-    def model(self, first: Words, second: Words) -> tuple[NDArray[np.float64], ...]:
-        """Return the weights of both layers as real values, of the opened ones."""
-        return decode(first), decode(second)

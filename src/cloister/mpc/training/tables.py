@@ -36,6 +36,17 @@ def require(holds: bool, name: str, rule: str, value: object) -> None:
         raise PlanError(f"{name} must be {rule}, got {value!r}.")
 
 
+def whole(name: str, value: object, least: int, most: int) -> None:
+    """Refuse a public parameter that is no integer in a range.
+
+    Raises
+    ------
+    PlanError
+    """
+    holds = type(value) is int and least <= value <= most
+    require(holds, name, f"an integer in [{least}, {most}]", value)
+
+
 def check_owners(owners: Sequence[str], rows: int) -> None:
     """Refuse owners without distinct names, or without room for rows.
 
@@ -44,7 +55,7 @@ def check_owners(owners: Sequence[str], rows: int) -> None:
     PlanError
     """
     require(len(owners) > 0 and len(set(owners)) == len(owners), "owners", "distinct", owners)
-    require(type(rows) is int and 1 <= rows <= 1 << 24, "rows", "in [1, 2^24]", rows)
+    whole("rows", rows, 1, 1 << 24)
 
 
 def padded(columns: Integers, rows: int) -> Words:

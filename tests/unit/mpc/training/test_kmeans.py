@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from cloister.errors import DataError, PlanError
-from cloister.mpc import combine, run_here
+from cloister.mpc import combine, decode, run_here
 from cloister.mpc.opening import NoiseOnShares
 from cloister.mpc.training import KMeansOnShares
 
@@ -43,7 +43,7 @@ def trained(
         timeout=20,
         **options,
     )
-    return model.model(combine(first["centres"], second["centres"]))
+    return model.model(decode(combine(first["centres"], second["centres"])))
 
 
 def in_the_clear(model: KMeansOnShares) -> NDArray[np.float64]:
@@ -158,6 +158,12 @@ def test_no_record_adds_more_than_the_stated_integer_and_a_corner_adds_all_of_it
 def test_bad_public_parameters_are_refused(change: dict[str, Any]) -> None:
     with pytest.raises(PlanError):
         replace(MODEL, **change)
+
+
+def test_an_owners_file_holds_features_only() -> None:
+    X = records()[0]
+    assert (MODEL.words("north", X) == MODEL.table(X)).all()
+    assert MODEL.table(X).shape == MODEL.tables()["north"]
 
 
 def test_bad_records_are_refused_before_they_are_shared() -> None:

@@ -78,8 +78,8 @@ def test_training_on_shares_is_training_in_the_clear(change: dict[str, Any]) -> 
     found, clear = trained(model, tables(model)), in_the_clear(model)
     assert np.abs(found - clear).max() < 1e-3
     X = np.concatenate(records()[0])
-    coefficients, intercept = model.model((found * ONE).astype(np.int64).view(np.uint64))
-    other, at = model.model((clear * ONE).astype(np.int64).view(np.uint64))
+    coefficients, intercept = model.model(found)
+    other, at = model.model(clear)
     inside = np.clip(X, -2, 2)
     assert ((inside @ coefficients + intercept > 0) == (inside @ other + at > 0)).all()
 
@@ -199,6 +199,7 @@ def test_a_factor_is_right_to_a_unit_at_the_edge_of_its_range() -> None:
         {"owners": ("a", "a")},
         {"rows": 0},
         {"steps": 0},
+        {"steps": 2.0},
         {"step": 0.0},
         {"step": float("nan")},
         {"penalty": -1.0},
@@ -231,6 +232,13 @@ def test_bad_records_are_refused_before_they_are_shared_and_not_shown() -> None:
             bad()
         assert "1.2345" not in str(refused.value)
         assert "41" not in str(refused.value)
+
+
+def test_the_last_column_of_an_owners_file_is_the_label() -> None:
+    X, y = (parts[0] for parts in records())
+    words = MODEL.words("north", np.column_stack([X, y]))
+    assert (words == MODEL.table(X, y)).all()
+    assert words.shape == MODEL.tables()["north"]
 
 
 def test_the_opening_says_what_it_is_and_costs() -> None:

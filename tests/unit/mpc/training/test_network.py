@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from cloister.errors import DataError, PlanError
-from cloister.mpc import combine, run_here
+from cloister.mpc import combine, decode, run_here
 from cloister.mpc.training import NetworkOnShares
 
 MODEL = NetworkOnShares(
@@ -44,7 +44,7 @@ def trained(
         *tables,
         timeout=20,
     )
-    return model.model(**{name: combine(first[name], second[name]) for name in first})
+    return tuple(decode(combine(first[name], second[name])) for name in ("first", "second"))
 
 
 def in_the_clear(model: NetworkOnShares) -> tuple[NDArray[np.float64], ...]:
@@ -96,6 +96,13 @@ def test_only_an_exact_opening_is_offered() -> None:
 def test_bad_public_parameters_are_refused(change: dict[str, Any]) -> None:
     with pytest.raises(PlanError):
         replace(MODEL, **change)
+
+
+def test_the_last_column_of_an_owners_file_is_the_class() -> None:
+    X, y = (part[:40] for part in records())
+    words = MODEL.words("north", np.column_stack([X, y]))
+    assert (words == MODEL.table(X, y)).all()
+    assert words.shape == MODEL.tables()["north"]
 
 
 def test_bad_records_are_refused_before_they_are_shared() -> None:

@@ -1,0 +1,26 @@
+"""The session that the how-to shows is one that the policy of the same page allows."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+from cloister.inference.programs import PROGRAMS
+from cloister.mpc.session import Session
+from cloister.settings import PolicySettings
+from cloister.silo.policy import Policy
+
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "compute-on-shares.md"
+FENCE = re.compile(r"^```toml[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def test_the_policy_of_the_page_allows_the_session_of_the_page() -> None:
+    agreed, settings = map(tomllib.loads, FENCE.findall(PAGE.read_text(encoding="utf-8")))
+    session = Session.from_dict(agreed, PROGRAMS)
+    pins = {name: party.fingerprint for name, party in session.parties.items()}
+    assert set(settings["peers"]) == set(pins)
+    policy = Policy(PolicySettings(**settings["policy"]))
+    for owner in session.owners.values():
+        asked = {"silo": owner, "fingerprint": pins[owner], "peers": pins}
+        assert policy.session_refusal(session, **asked) is None
