@@ -58,7 +58,7 @@ COMMANDS = {
     "run": "run any task over files, including your own",
     "tasks": "list the tasks that ship",
     "plan": "show cost, rounds, bytes and expected error before anything is spent",
-    "predict": "make a prediction for each record with a released model; local",
+    "predict": "make a prediction for each record, with a model here or a scorer's",
     "compute": "do one party's part of a computation on secret shares",
     "check": "count what a schema's rules find in a file; local",
     "schema": "draft, validate, hash or compare the data contract",
