@@ -25,7 +25,8 @@ from cloister.errors import (
 from cloister.hazmat.signing import Identity
 from cloister.mpc import Server, encode, local_links, times
 from cloister.mpc.links import Link
-from cloister.mpc.parties import MARKS, Account, Outcome, connected, take_part, words_of
+from cloister.mpc.opening import MARKS
+from cloister.mpc.parties import Account, Outcome, connected, take_part, words_of
 from cloister.mpc.program import Opening
 from cloister.mpc.sealed import seal
 from cloister.mpc.session import Session

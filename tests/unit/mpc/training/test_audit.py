@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from dataclasses import fields, replace
 from math import sqrt
 from typing import Any
 
@@ -131,3 +132,12 @@ def test_what_each_server_sees_of_a_training_is_uniform_and_has_one_shape(name: 
             chi = ((counts - joined.size / 256) ** 2 / (joined.size / 256)).sum()
             assert (chi - 255) / sqrt(2 * 255) < 8
     assert len(shapes) == 1, "what is sent must not depend on records"
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_survives_json_so_that_all_parties_run_the_same(name: str) -> None:
+    program: Any = PROGRAMS[name]
+    options = json.loads(json.dumps({f.name: getattr(program, f.name) for f in fields(program)}))
+    again = type(program)(**options)
+    assert again == program
+    assert (again.opening, again.event()) == (program.opening, program.event())
