@@ -131,6 +131,18 @@ def test_large_messages_cross_both_ways_at_once(coordinator: Coordinator) -> Non
     ends[1].close(at_once=True)
 
 
+def test_what_the_first_end_says_waits_for_the_second(coordinator: Coordinator) -> None:
+    """Most often the first has spoken before the second is there."""
+    for number in range(10):
+        session = f"{number:032x}"
+        first = coordinator.link("north", "south", session)
+        first.send(b"early")
+        second = coordinator.link("south", "north", session)
+        assert second.receive() == b"early"
+        first.close()
+        second.close()
+
+
 def test_a_party_is_who_its_certificate_says(coordinator: Coordinator) -> None:
     """South cannot take north's place: its end is another link, whatever path it asks for."""
     north = coordinator.link("north", "south", 32 * "1")

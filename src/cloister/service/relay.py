@@ -33,7 +33,14 @@ class _End:
     websocket: WebSocket
     pair: asyncio.Future[_End] = field(default_factory=asyncio.Future)
     heard: float = field(default_factory=time.monotonic)
+    accepted: asyncio.Event = field(default_factory=asyncio.Event)
     over: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def first(self) -> Any:
+        """Accept the connection and return its first event."""
+        await self.websocket.accept(VERSION)
+        self.accepted.set()
+        return await self.websocket.receive()
 
     async def pump(self, first: asyncio.Task[Any]) -> None:
         """Pass on what this end says, once the other is there, until it hangs up."""
@@ -44,6 +51,7 @@ class _End:
                 raise _Refused(_TOO_BIG, f"frames are binary, of at most {FRAME_BYTES} bytes.")
             self.heard = time.monotonic()
             other = await self.pair
+            await other.accepted.wait()  # it is known before it can take anything
             # Waits until the other end takes it, and so does whoever sends here.
             await other.websocket.send_bytes(frame)
             event = await self.websocket.receive()
@@ -117,7 +125,7 @@ class Relays:
             if (before := self._waiting.get(here)) is not None:
                 before.over.set()  # a party that was cut off comes again
             self._waiting[here] = end
-        first = asyncio.ensure_future(_accepted(websocket))
+        first = asyncio.ensure_future(end.first())
         pump = asyncio.ensure_future(end.pump(first))
         watch = asyncio.ensure_future(self._watch(end))
         over = asyncio.ensure_future(end.over.wait())
@@ -161,8 +169,3 @@ class Relays:
                 heard.append(end.pair.result().heard)
             if time.monotonic() - max(heard) > self._idle:
                 raise _Refused(_GONE, f"nothing came for {self._idle:g} s.")
-
-
-async def _accepted(websocket: WebSocket) -> Any:
-    await websocket.accept(VERSION)
-    return await websocket.receive()
