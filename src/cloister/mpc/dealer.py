@@ -188,7 +188,8 @@ def _read(request: bytes) -> tuple[int, Material]:
         material = _KINDS[name](*(_frozen(field) for field in fields))
         shapes = (*material.drawn(), *material.derived())
         words = sum(prod(shape) for shape in shapes)
-        sound = type(serial) is int and all(size >= 0 for shape in shapes for size in shape)
+        sizes = [size for shape in shapes for size in shape]
+        sound = type(serial) is int and all(type(size) is int and size >= 0 for size in sizes)
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise RemoteProtocolError(
             "a request for material must name a number, a kind and its shapes; the sender runs "

@@ -36,7 +36,7 @@ from cloister.mpc.sealed import seal
 from cloister.mpc.server import Cost, Server
 from cloister.mpc.session import Session
 from cloister.mpc.shares import combine, decode, encode, expand_share, split
-from cloister.mpc.tcp import Listener, dial
+from cloister.mpc.tcp import HELLO_BYTES, Listener, dial
 
 if TYPE_CHECKING:
     from cloister.privacy.ledger import Ledger
@@ -49,7 +49,9 @@ _USED = "share-sessions"  # a file for each session, in the party's folder
 
 
 class Carrier(Link, Protocol):
-    """A link that can be closed."""
+    """A link that can be closed, and takes no message longer than its limit in bytes."""
+
+    limit: int
 
     def close(self, *, at_once: bool = False) -> None:
         """Close it, when all that was sent has left or at once."""
@@ -385,7 +387,10 @@ def connected(
             stack.push(_closes(carrier))
             if over.is_set():
                 carrier.close(at_once=True)
-            arrived.put((peer, sealed(peer, carrier)))
+            most, carrier.limit = carrier.limit, HELLO_BYTES  # until it has shown who it is
+            link = sealed(peer, carrier)
+            carrier.limit = most
+            arrived.put((peer, link))
         except BaseException as error:
             arrived.put((peer, error))
 

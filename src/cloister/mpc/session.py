@@ -236,6 +236,12 @@ class Session:
                 f"owners must name who gives each of {sorted(self.program.tables())}, got "
                 f"{sorted(self.owners)}."
             )
+        several = len(set(self.owners.values())) < len(self.owners)
+        if several and (self.program.opening == "private" or hasattr(self.program, "voters")):
+            yield (
+                f"each table of {self.program.name!r} must have an owner of its own: noise is for "
+                "one table of a silo, and of two voters one knows the other's vote."
+            )
         named = {self.dealer, *self.servers, *self.owners.values(), *self.receivers}
         if named != set(self.parties):
             strange = sorted(named ^ set(self.parties))[0]

@@ -167,6 +167,11 @@ class NoisyVote(Vote):
                 stacklevel=3,
             )
 
+    @property
+    def max_silos(self) -> int:
+        """What a silo's policy compares with its schema."""
+        return self.silos_of_one
+
     @cached_property
     def noise(self) -> NoiseOnShares:
         """What each server adds to every count."""

@@ -297,6 +297,7 @@ def test_material_is_dealt_once_and_in_order() -> None:
         [0, "Product", "convolve", [1, 1, 3, 3], [1, 1, 5, 5], [1, 0]],
         [0, "Truncation", [3], 64],
         [0, "Truncation", [3], -1],
+        [0, "Square", [1.5]],
     ],
 )
 def test_a_malformed_request_for_material_is_refused(request_: object) -> None:

@@ -13,8 +13,12 @@ import numpy as np
 import pytest
 
 from cloister.errors import PlanError, RemoteProtocolError, TransportError
+from cloister.hazmat.signing import Identity
+from cloister.inference.programs import PROGRAMS
 from cloister.mpc.links import Link
-from cloister.mpc.tcp import Listener, TcpLink, address_of, dial
+from cloister.mpc.parties import connected
+from cloister.mpc.session import Session
+from cloister.mpc.tcp import HELLO_BYTES, Listener, TcpLink, address_of, dial
 
 
 @pytest.fixture
@@ -173,3 +177,43 @@ def test_an_address_has_host_and_port(bad: str) -> None:
     with pytest.raises(PlanError, match="HOST:PORT"):
         address_of(bad)
     assert address_of("[::1]:80") == ("::1", 80)
+
+
+def test_who_is_dialled_sends_no_large_message_before_it_has_shown_who_it_is() -> None:
+    limits: list[int] = []
+
+    class Carrier:
+        limit = 1 << 30
+
+        def send(self, body: bytes) -> None:
+            pass
+
+        def receive(self) -> bytes:
+            limits.append(self.limit)
+            raise TransportError("gone")
+
+        def close(self, *, at_once: bool = False) -> None:
+            pass
+
+    identities = {name: Identity.new() for name in ("a", "b", "c", "d")}
+    session = Session.from_dict(
+        {
+            "id": 32 * "a",
+            "program": "vote",
+            "options": {"voters": ["x", "y", "z"], "rows": 1, "classes": 2},
+            "dealer": "c",
+            "servers": ["a", "b"],
+            "owners": {"x": "a", "y": "b", "z": "d"},
+            "receivers": ["d"],
+            "relay": "https://example.org:1",
+            "parties": {n: {"fingerprint": i.fingerprint} for n, i in identities.items()},
+        },
+        PROGRAMS,
+    )
+    with (
+        pytest.raises(TransportError),
+        connected(session, "d", identities["d"], timeout=1.0, relay=lambda _: Carrier()),
+    ):
+        pass
+    assert limits
+    assert set(limits) == {HELLO_BYTES}

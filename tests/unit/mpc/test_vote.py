@@ -336,3 +336,31 @@ def test_a_vote_that_is_not_one_hot_counts_as_often_as_it_says() -> None:
         stuffed, honest, honest,
     )  # fmt: skip
     assert combine(first, second).tolist() == [1]
+
+
+@pytest.mark.parametrize("name", ["vote", "noisy-vote"])
+def test_no_silo_gives_two_of_the_votes(name: str) -> None:
+    # Its records would change two votes, and the noise is for one.
+    owners = {"a": "amy", "b": "amy", "c": "cai"}
+    names = ["amy", "cai", "dot", "eve", "fay"]
+    document = {
+        "id": 32 * "a",
+        "program": name,
+        "options": {"voters": ["a", "b", "c"], "rows": 1, "classes": 2}
+        | ({"epsilon": 50.0} if name == "noisy-vote" else {}),
+        "dealer": "dot",
+        "servers": ["eve", "fay"],
+        "owners": owners,
+        "receivers": ["cai"],
+        "parties": {
+            who: {"fingerprint": "ed25519:" + 64 * f"{k}", "address": f"h:{k + 1}"}
+            for k, who in enumerate(names)
+        },
+    }
+    with pytest.raises(PlanError, match="owner of its own"):
+        Session.from_dict(document, PROGRAMS)
+
+
+def test_a_policy_reads_how_many_silos_a_person_may_be_at() -> None:
+    options: dict[str, Any] = {"rows": 1, "classes": 2, "epsilon": 50.0}
+    assert NoisyVote(("a", "b", "c"), silos_of_one=2, **options).max_silos == 2

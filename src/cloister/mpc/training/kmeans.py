@@ -152,7 +152,9 @@ class KMeansOnShares:
 
     def _moved(self, server: Server, centres: Words, sums: Words, counts: Words) -> Words:
         """Return the means, cut to the box; of too few records, the centre."""
-        least = server.constant(np.full(counts.shape, self._least_count), 0)
+        # Not by `constant`, whose limit is one of data: strong noise goes beyond it.
+        mine = self._least_count if server.index == 0 else 0
+        least = np.full(counts.shape, mine, dtype=np.uint64)
         few = negative(server, counts - least)
         # Where there are too few, anything that can be divided by.
         counts = select(server, few, counts, server.constant(np.ones(counts.shape)))
@@ -160,7 +162,7 @@ class KMeansOnShares:
         return select(server, few, means, centres)
 
     @property
-    def _least_count(self) -> float:
+    def _least_count(self) -> int:
         """Lattice steps."""
         return ONE + (round(sqrt(2) * self.noise.sigma) if self.noise else 0)
 

@@ -30,6 +30,7 @@ from cloister.mpc.training.tables import (
     padded,
     require,
     rescale,
+    rescaling,
     stacked,
     whole,
 )
@@ -107,7 +108,10 @@ class LogisticOnShares:
         require(self.epsilon >= 0, "epsilon", "at least 0", self.epsilon)
         whole("max_rows", self.max_rows, 1, 1 << 20)
         whole("max_silos", self.max_silos, 1, 1 << 20)
-        self._most_sum  # noqa: B018 - refuses a budget that cannot be met
+        # Refused now and not in a run, when ledgers were charged.
+        rescaling(self._rate / ONE, self._most_sum)
+        if self.penalty:
+            rescaling(self.step * self.penalty, self._most_weight)
 
     @cached_property
     def _grid(self) -> Grid:

@@ -137,15 +137,27 @@ def indicator(labels: ArrayLike, n_labels: int) -> NDArray[np.int64]:
 # Steps on shares that hold for every word ---------------------------------------------------------
 
 
+def rescaling(factor: float, largest: float) -> tuple[int, int]:
+    """Return the integer and the bits of :func:`rescale`; ask when a program is planned.
+
+    Raises
+    ------
+    PlanError
+        If there is no room for them.
+    """
+    bits = min(VALUE_BITS - 1, VALUE_BITS - 1 - frexp(largest * factor)[1])
+    mantissa = round(factor * 2.0**bits) if bits >= 1 else 0
+    require(mantissa >= 64, "a step", "larger for so many rows, or noise weaker", factor)
+    return mantissa, bits
+
+
 def rescale(server: Server, x: Words, factor: float, largest: float) -> Words:
     """Return shares of x * factor (semi-honest; the dealer with either server sees all).
 
     In lattice steps, less than one off, for |x| <= `largest` (public). The factor is rounded to as
     many bits as there is room for below 2^62. One round.
     """
-    bits = min(VALUE_BITS - 1, VALUE_BITS - 1 - frexp(largest * factor)[1])
-    mantissa = round(factor * 2.0**bits)
-    require(bits >= 1 and mantissa >= 64, "a step", "larger for so many rows", factor)
+    mantissa, bits = rescaling(factor, largest)
     return truncate(server, x * np.uint64(mantissa), bits)
 
 

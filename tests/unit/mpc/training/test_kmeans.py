@@ -178,3 +178,22 @@ def test_the_opening_says_what_it_is_and_costs() -> None:
     assert private.noise is not None
     assert (private.opening, private.event()) == ("private", private.noise.event())
     assert (private.noise.records, private.noise.rounds) == (6, 3)
+
+
+def test_noise_beyond_what_data_may_be_still_opens_the_public_start() -> None:
+    # The threshold of counts is then above the limit of `encode`; the run would fail when charged.
+    model = KMeansOnShares(
+        owners=("a",),
+        rows=100_000,
+        low=(0.0, 0.0),
+        high=(1.0, 1.0),
+        centres=((0.2, 0.2), (0.8, 0.8)),
+        iterations=1,
+        epsilon=0.5,
+        max_rows=1200,
+    )
+    assert model._least_count > 1 << 29
+    (one, two), _ = run_here(
+        lambda server, t: model.run(server, {"a": t}), np.zeros((4, 3), np.uint64)
+    )
+    assert np.abs(decode(combine(one["centres"], two["centres"]))).max() <= 1

@@ -249,3 +249,12 @@ def test_the_opening_says_what_it_is_and_costs() -> None:
     assert private.event() == private.noise.event()
     assert private.noise.records == 6
     assert private.noise.rounds == MODEL.steps
+
+
+@pytest.mark.parametrize("change", [{"step": 1e-4, "nominal_n": 1 << 30}, {"penalty": 1e-18}])
+def test_a_step_too_small_for_the_ring_is_refused_before_a_ledger_is_charged(
+    change: dict[str, Any],
+) -> None:
+    options: dict[str, Any] = {"owners": ("a",), "rows": 4, "low": (0.0,), "high": (1.0,)}
+    with pytest.raises(PlanError, match="a step must be larger"):
+        LogisticOnShares(**options, epsilon=1.0, **change)
