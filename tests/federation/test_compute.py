@@ -67,7 +67,7 @@ def session(path: Path, pins: Mapping[str, str], ports: list[int], **changes: An
 def settings(
     path: Path, name: str, keys: Mapping[str, Path], pins: Mapping[str, str], policy: str = ""
 ) -> None:
-    policy = policy or 'secure_programs = ["sum"]\nallow_exact_opening = true'
+    policy = policy or 'secure_programs = ["sum"]\nallow_exact_opening = true\nmin_other_silos = 1'
     peers = "\n".join(f'"{who}" = "{pin}"' for who, pin in pins.items())
     path.write_text(
         f'role = "silo"\nname = "{name}"\ncoordinator = "https://localhost:8443"\n'

@@ -58,7 +58,8 @@ class Vote:
         knows the other's vote where the label is not its own.
     rows, classes : int
     weights : tuple of int, optional
-        Public, from 1 to 2^20, one a voter; 1 for all.
+        Public, from 1 to 2^20, one a voter; 1 for all. Nobody may have half of all: the label
+        would be that one's vote.
 
     Raises
     ------
@@ -76,6 +77,11 @@ class Vote:
         _check_names("voters", self.voters, 3)
         _check_sizes(rows=(self.rows, 1), classes=(self.classes, 2))
         _check_weights(self.weights, len(self.voters))
+        if self.weights and 2 * max(self.weights) >= sum(self.weights):
+            raise PlanError(
+                f"weights must give nobody half of all, got {self.weights}: the label would be "
+                "that one's vote."
+            )
 
     @property
     def opening(self) -> Opening:

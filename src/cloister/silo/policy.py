@@ -93,6 +93,7 @@ class Policy:
             self._members(members, silo, fingerprint, peers, "session"),
             self._program(program),
             self._receivers(session),
+            self._others(session, silo),
             self._study_of("default") if program.opening == "private" else (),
             self._price(program, schema) if program.opening == "private" else (),
         )
@@ -108,6 +109,15 @@ class Policy:
             yield (
                 f"program {program.name!r} opens an exact function of the records, which is no "
                 "private release; the owner has to set allow_exact_opening."
+            )
+
+    def _others(self, session: Session, silo: str) -> Iterator[str]:
+        """Refuse an exact result over few owners: a sum of two tells each of them the other's."""
+        others = len(set(session.owners.values()) - {silo})
+        if session.program.opening == "exact" and others < self.rules.min_other_silos:
+            yield (
+                f"an exact opening must have tables of at least {self.rules.min_other_silos} "
+                f"other owners, got {others}; the owner can lower min_other_silos."
             )
 
     def _receivers(self, session: Session) -> Iterator[str]:

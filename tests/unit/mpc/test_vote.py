@@ -59,7 +59,9 @@ def clear(votes: NDArray[Any], classes: int, weights: Any) -> NDArray[Any]:
 
 
 @pytest.mark.parametrize("classes", [2, 3, 7])
-@pytest.mark.parametrize("weights", [(), (1, 2, 3, 1, 1), (5, 1, 1, 1, 1), (1 << 20, 1, 1, 1, 1)])
+@pytest.mark.parametrize(
+    "weights", [(), (1, 2, 3, 1, 1), (4, 2, 1, 1, 1), (1 << 20, 1 << 20, 1 << 20, 1, 1)]
+)
 def test_the_label_is_that_of_the_weighted_majority(classes: int, weights: tuple[int, ...]) -> None:
     votes = np.random.default_rng(classes).integers(0, classes, (5, 60))
     program = Vote(FIVE, 60, classes, weights)
@@ -97,12 +99,13 @@ def test_a_vote_may_be_a_column_of_whole_numbers_as_a_file_holds_them() -> None:
         {"classes": 1},
         {"weights": (1, 2)},
         {"weights": (0, 1, 1)},
+        {"weights": (2, 1, 1)},
         {"weights": (1, 1, (1 << 20) + 1)},
         {"weights": (1, 1, 1.5)},
     ],
 )
 def test_a_vote_that_makes_no_sense_is_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(PlanError, match="must be"):
+    with pytest.raises(PlanError, match=r"must (be|give)"):
         Vote(**({"voters": THREE, "rows": 2, "classes": 3} | options))
 
 

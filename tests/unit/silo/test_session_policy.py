@@ -32,7 +32,7 @@ class Any_:
         return GaussianEvent(self.sigma) if self.sigma else None
 
     def tables(self) -> Mapping[str, tuple[int, ...]]:
-        return {"x": (1,)}
+        return {"x": (1,), "y": (1,), "z": (1,)}
 
 
 PINS = {name: "ed25519:" + 64 * digit for name, digit in zip("abcd", "1234", strict=True)}
@@ -45,7 +45,7 @@ def session(program: Any) -> Session:
         program=program,
         dealer="a",
         servers=("b", "c"),
-        owners={"x": "d"},
+        owners={"x": "d", "y": "b", "z": "c"},
         receivers=("d",),
         parties={name: Party(pin, "127.0.0.1:1") for name, pin in PINS.items()},
     )
@@ -71,6 +71,12 @@ def test_by_default_nothing_is_shared() -> None:
     assert "secure_programs" in str(refusal(Any_(), secure_programs=()))
     assert PolicySettings().secure_programs == ()
     assert PolicySettings().allow_exact_opening is False
+
+
+def test_an_exact_opening_needs_as_many_other_owners_as_a_sum() -> None:
+    allowed = {"allow_exact_opening": True, "min_other_silos": 3}
+    assert "at least 3 other owners, got 2" in str(refusal(Any_("exact"), **allowed))
+    assert refusal(Any_(), min_other_silos=3) is None
 
 
 def test_an_exact_opening_needs_a_word_of_its_own() -> None:
@@ -116,7 +122,8 @@ def test_a_private_opening_is_for_rows_alone() -> None:
 
 
 def test_a_receiver_who_gives_nothing_needs_a_word_of_its_own() -> None:
-    of = replace(session(Any_()), receivers=("d", "b"))
+    owners = {"x": "d", "y": "c", "z": "c"}
+    of = replace(session(Any_()), owners=owners, receivers=("d", "b"))
     for allowed in (False, True):
         rules = PolicySettings(secure_programs=("any",), allow_publish=allowed)
         reason = Policy(rules).session_refusal(of, silo="d", fingerprint=PINS["d"], peers=PINS)
