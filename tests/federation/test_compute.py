@@ -184,3 +184,11 @@ def test_wrong_data_and_keys_are_refused(
     owner_without = [w for w in command(keys, "bank") if w not in ("--settings", "bank.toml")]
     assert main(owner_without) == 3
     assert "--settings must be given" in capsys.readouterr().err
+
+
+def test_three_banks_vote_on_applicants_over_seven_processes(shared_data: Path) -> None:
+    """All parties finish; that labels are those of the clear is the law of the program's tests."""
+    script = Path(__file__).resolve().parents[2] / "benchmarks" / "private_credit.py"
+    command = [sys.executable, str(script), "--data", str(shared_data)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert "250 applicants decided" in done.stdout, done.stderr
