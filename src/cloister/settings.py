@@ -145,6 +145,7 @@ class PolicySettings(_Section):
     standing: bool = False
     secure_programs: tuple[str, ...] = Field(default=(), strict=False)
     allow_exact_opening: bool = False
+    max_labels_per_receiver: _Count = 1000
 
     @field_validator("studies")
     @classmethod
@@ -270,6 +271,7 @@ class SiloSettings(_Dialling):
     pure_share: _Share | None = None
     failure_share: _Share | None = None
     results: _File = Path("results")
+    labels: _File = Path("labels.db")
     audit_log: _File = Path("audit.jsonl")
     log_level: _LogLevel = "info"
     max_message_bytes: _MessageBytes = 64 * 2**20

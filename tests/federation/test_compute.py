@@ -141,6 +141,30 @@ def test_a_session_is_refused_by_an_owner_before_anything_is_sent(
         assert says in capsys.readouterr().err
 
 
+def test_a_receiver_gets_so_many_labels_of_one_model_and_no_more(
+    folder: Path, keys: Mapping[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The owner of a model counts before it dials anybody; here nobody answers."""
+    pins = fingerprints(keys)
+    policy = 'secure_programs = ["score"]\nmax_labels_per_receiver = 4'
+    settings(folder / "north.toml", "north", keys, pins, policy)
+    np.save("x.npy", np.ones((2, 1)))
+    parties = json.loads((folder / "session.json").read_text())["parties"]
+    for number, code in ((1, 7), (2, 7), (3, 5)):
+        session(
+            folder / "session.json",
+            pins,
+            [1, 2],
+            id=f"{number:032x}",
+            program="score",
+            options={"models": ["x"], "rows": 2, "features": 1},
+            owners={"x": "north", "rows": "bank"},
+            parties=parties,
+        )
+        assert main(command(keys, "north", "--timeout", "0.1")) == code
+    assert "may have 4 rows of this model scored and has had 4" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [

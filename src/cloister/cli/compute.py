@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +16,7 @@ from cloister.cli.parsers import write_text
 from cloister.errors import DataError, PlanError
 
 if TYPE_CHECKING:
+    from cloister.hazmat.ring import Words
     from cloister.mpc.parties import Account, Carrier
     from cloister.mpc.session import Session
     from cloister.settings import SiloSettings
@@ -58,6 +61,7 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
         for table, file in files.items()
     }
     _show(session, args.name, out)
+    _count_labels(session, args.name, settings, tables)
     done = take_part(
         session,
         args.name,
@@ -142,6 +146,25 @@ def _allowed(
     from cloister.silo.site import Site  # loads the ledger's database
 
     return Site.of(settings).account()
+
+
+def _count_labels(
+    session: Session, name: str, settings: SiloSettings | None, tables: Mapping[str, Words]
+) -> None:
+    """Count what other receivers learn of this owner's tables, before a share leaves.
+
+    Labels of a model describe it; so many of one table is what the policy allows a receiver.
+    """
+    if settings is None or session.program.opening != "label":
+        return
+    from cloister.inference.limits import QueryLimit
+
+    limit = QueryLimit(settings.policy.max_labels_per_receiver, settings.labels)
+    about = hashlib.sha256(b"".join(words.tobytes() for words in tables.values())).hexdigest()
+    labels = sum(prod(shape) for shape in session.program.results().values())
+    for receiver in session.receivers:
+        if receiver != name:
+            limit.charge(session.parties[receiver].fingerprint, about, labels)
 
 
 def _files(pairs: list[str], own: tuple[str, ...]) -> dict[str, Path]:

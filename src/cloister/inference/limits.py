@@ -71,7 +71,7 @@ class QueryLimit:
                 )
                 return
         raise BudgetExceeded(
-            f"caller {caller!r} may have {self.rows} rows of this model scored and has had {had}, "
+            f"{caller!r} may have {self.rows} rows of this model scored and has had {had}, "
             f"so {rows} more are refused; ask its owner for a larger limit."
         )
 
