@@ -403,7 +403,9 @@ def membership_known(setting: Setting, seed: int) -> Game:
     return Game(plan.events(), game)
 
 
-def membership_stranger(setting: Setting, seed: int, *, atypical: bool) -> Game:
+def membership_stranger(
+    setting: Setting, seed: int, *, atypical: bool, shadows: int = SHADOWS
+) -> Game:
     """Say whether the target is there, knowing only from what population the others come.
 
     The coefficients of its class are projected on the direction in which a record like it stands
@@ -424,13 +426,13 @@ def membership_stranger(setting: Setting, seed: int, *, atypical: bool) -> Game:
         return found
 
     # what tells them apart best depends on the noise, which the shadows have, too
-    shadows = [
+    trained = [
         np.array([model(public_generator("leaks", "shadow", target, i, w), bool(w)) for i in draws])
-        for w, draws in enumerate([range(SHADOWS)] * 2)
+        for w, draws in enumerate([range(shadows)] * 2)
     ]
     tells = [np.linalg.solve(spread + r * np.eye(len(spread)), inputs[target]) for r in _RIDGES]
-    tell = max(tells, key=lambda tell: _apart(*(of @ tell for of in shadows)))
-    laws = [(np.mean(of @ tell), float(np.std(of @ tell))) for of in shadows]
+    tell = max(tells, key=lambda tell: _apart(*(of @ tell for of in trained)))
+    laws = [(np.mean(of @ tell), float(np.std(of @ tell))) for of in trained]
 
     def game(rng: np.random.Generator, there: bool) -> Outcome:
         seen = model(rng, there) @ tell

@@ -56,13 +56,17 @@ class Attack:
         What the games report beside their success, if anything.
     more : int
         So many times the usual number of games.
+    learns : bool
+        Whether it trains models of its own first: twice as many of each kind as there are games, at
+        most :data:`~cloister_lab.experiments.leak_attacks.SHADOWS`.
     """
 
     title: str
     dataset: str
-    prepare: Callable[[Setting, int], Game]
+    prepare: Callable[..., Game]
     aside: str = ""
     more: int = 1
+    learns: bool = False
 
 
 def _inversion(batch: int) -> Attack:
@@ -89,11 +93,13 @@ ATTACKS: Mapping[str, Attack] = {
         "membership, stranger, atypical",
         "digits",
         partial(attacks.membership_stranger, atypical=True),
+        learns=True,
     ),
     "membership-typical": Attack(
         "membership, stranger, anybody",
         "digits",
         partial(attacks.membership_stranger, atypical=False),
+        learns=True,
     ),
     "attribute-known": Attack(
         "attribute, others known", "wdbc", partial(attacks.attribute, known=True), _IMPUTED
@@ -130,8 +136,9 @@ def units(settings: Settings) -> list[Unit]:
 
 def measure(attack: str, setting: str, part: int, games: int) -> list[TidyRow]:
     """Play games with the target's record and as many without; one row."""
-    under = SETTINGS[setting]
-    game = ATTACKS[attack].prepare(under, part)
+    under, of = SETTINGS[setting], ATTACKS[attack]
+    trained = {"shadows": max(8, min(attacks.SHADOWS, 2 * games))} if of.learns else {}
+    game = of.prepare(under, part, **trained)
     without, with_it = (
         [game.play(public_generator("leaks", attack, part, i), there) for i in range(games)]
         for there in (False, True)
@@ -139,7 +146,7 @@ def measure(attack: str, setting: str, part: int, games: int) -> list[TidyRow]:
     promised = accounting.delta(game.cost, 0.0) if under.part else 1.0
     return [
         {
-            "dataset": ATTACKS[attack].dataset,
+            "dataset": of.dataset,
             "method": attack,
             "setting": setting,
             "part": part,
