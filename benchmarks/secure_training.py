@@ -6,7 +6,7 @@ Logistic regression on 3,000 rows x 10 columns of three silos, 20 steps; k-means
 5 centres, by iteration; a two-layer network. Two servers and a dealer are processes of their own
 over loopback TCP, with sealed links and no added delay. scikit-learn and NumPy train in the clear
 on the same rows; SPU (three parties, ABY3, no dealer) runs in PYTHON, an interpreter that has it
-(DEPENDENCIES: ``spu==0.9.5 jax==0.4.34 jaxlib==0.4.34 numpy==1.26.4``).
+(``spu==0.9.5 jax==0.4.34 jaxlib==0.4.34 numpy==1.26.4``).
 """
 
 from __future__ import annotations

@@ -66,13 +66,13 @@ class Parties:
         return links
 
 
-def dealing(parties: Parties, answers: Any) -> None:
+def dealing(parties: Parties, over: Any, answers: Any) -> None:
     """Play the dealer."""
     links = parties.linked("dealer")
     begun = time.process_time()
     Dealer((links["server-0"], links["server-1"])).serve()
     answers.put(("dealer", time.process_time() - begun))
-    time.sleep(0.5)  # until the servers have read
+    over.wait()
 
 
 def serving(
@@ -82,6 +82,7 @@ def serving(
     shares: dict[str, Any],
     repeats: int,
     barrier: Any,
+    over: Any,
     answers: Any,
 ) -> None:
     """Play one server: score the same batch several times."""
@@ -99,7 +100,7 @@ def serving(
     server.supply.close()
     cost = (server.cost.rounds, server.cost.bytes_sent, server.supply.bytes_received)
     answers.put((index, result, seconds, used, tuple(number // repeats for number in cost)))
-    time.sleep(0.5)  # until the others have read
+    over.wait()  # a process that ends takes unsent messages with it
 
 
 @dataclass(frozen=True)
@@ -126,11 +127,11 @@ def measured(
         key, rest = split(secret)
         sides[0][name], sides[1][name] = (key, rest.shape), rest
     context = get_context("fork")
-    answers, barrier = context.Queue(), context.Barrier(2)
+    answers, barrier, over = context.Queue(), context.Barrier(2), context.Barrier(3)
     parties = Parties({name: Identity.from_bytes(new_key()) for name in NAMES}, _addresses())
-    processes = [context.Process(target=dealing, args=(parties, answers))]
+    processes = [context.Process(target=dealing, args=(parties, over, answers))]
     for index, side in enumerate(sides):
-        given = (index, parties, program, side, repeats, barrier, answers)
+        given = (index, parties, program, side, repeats, barrier, over, answers)
         processes.append(context.Process(target=serving, args=given))
     for process in processes:
         process.start()

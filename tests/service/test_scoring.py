@@ -7,6 +7,7 @@ import json
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,8 +87,8 @@ def place(model: LogisticRegression, tmp_path_factory: pytest.TempPathFactory) -
         running.result()
 
 
-def asking(place: Place, name: str) -> Scoring:
-    return Scoring(place.url, client_context(KeyFolder(place.folders[name])))
+def asking(place: Place, name: str) -> closing[Scoring]:
+    return closing(Scoring(place.url, client_context(KeyFolder(place.folders[name]))))
 
 
 def test_a_command_scores_a_file_whose_rows_never_leave(

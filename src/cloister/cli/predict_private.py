@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +36,7 @@ def predictions(
     """
     if args.keys is None:
         raise PlanError("keys must be given with --private: this party's folder, see enroll.")
-    with Scoring(args.model, client_context(KeyFolder(args.keys))) as scorer:
+    with closing(Scoring(args.model, client_context(KeyFolder(args.keys)))) as scorer:
         told = scorer.model()
         offer = Offer.from_document(told["offer"])
         out.warn(offer.notice)

@@ -153,15 +153,8 @@ class Scoring:
         self._url = url
         self._http = httpx.Client(base_url=url, verify=context, timeout=TIMEOUT, trust_env=False)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Hang up."""
         self._http.close()
 
     def model(self) -> dict[str, Any]:
