@@ -20,7 +20,6 @@ from queue import Empty, SimpleQueue
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from cloister.errors import DataError, PlanError, RemoteProtocolError, TransportError
@@ -106,10 +105,8 @@ class Outcome:
 def words_of(program: Program, table: str, values: ArrayLike) -> Words:
     """Return an owner's table as words of its public shape.
 
-    A program with ``words(table, values)`` encodes and pads by itself. For any other the values
-    must have the public shape; where the program names the table in ``padded``, they may have
-    fewer rows and lack the last column, which says which rows are there: the integer 1 or, of
-    padding, 0.
+    A program with ``words(table, values)`` encodes and pads by itself; for any other the values
+    must have the public shape.
 
     Raises
     ------
@@ -117,20 +114,8 @@ def words_of(program: Program, table: str, values: ArrayLike) -> Words:
         If the shape is another, or a value is not finite or too large.
     """
     own = getattr(program, "words", None)
-    shape = program.tables()[table]
-    if own is not None:
-        words: Words = own(table, values)
-    else:
-        numbers = np.asarray(values, dtype=np.float64)
-        if table in getattr(program, "padded", ()) and numbers.ndim == len(shape) == 2:
-            if len(numbers) > shape[0]:
-                raise DataError(f"table {table!r} must have at most {shape[0]} rows.")
-            there = np.ones((len(numbers), 1), dtype=np.uint64)
-            words = np.hstack((encode(numbers), there))
-            words = np.pad(words, ((0, shape[0] - len(numbers)), (0, 0)))
-        else:
-            words = encode(numbers)
-    _check_shape(table, words, shape)
+    words: Words = encode(values) if own is None else own(table, values)
+    _check_shape(table, words, program.tables()[table])
     return words
 
 

@@ -22,9 +22,9 @@ class Program(Protocol):
     """A frozen value, the same at every party; its fields are its public parameters, JSON all.
 
     The dealer together with either server sees every table. A program may have, besides:
-    ``words(table, values)``, an owner's table as words of its public shape; ``padded``, names of
-    tables that are padded and get a column of validity; ``values(result, words)``, opened words as
-    numbers. See :mod:`cloister.mpc.parties` for what happens without.
+    ``words(table, values)``, an owner's table as words of its public shape, padded where it has
+    fewer rows; ``values(result, words)``, opened words as numbers. See
+    :mod:`cloister.mpc.parties` for what happens without.
     """
 
     name: ClassVar[str]

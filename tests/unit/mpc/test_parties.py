@@ -30,6 +30,7 @@ from cloister.mpc.parties import Account, Outcome, connected, take_part, words_o
 from cloister.mpc.program import Opening
 from cloister.mpc.sealed import seal
 from cloister.mpc.session import Session
+from cloister.mpc.training.tables import padded
 from cloister.privacy.budget import Budget
 from cloister.privacy.events import Event, GaussianEvent
 from cloister.privacy.ledger import Ledger
@@ -45,7 +46,6 @@ class Scalar:
     """The product of two tables of padded rows; rows that are not there count nothing."""
 
     name: ClassVar[str] = "scalar"
-    padded: ClassVar[tuple[str, ...]] = ("x", "y")
 
     rows: int
     opening: Opening = "exact"
@@ -56,6 +56,9 @@ class Scalar:
 
     def tables(self) -> Mapping[str, tuple[int, ...]]:
         return {"x": (self.rows, 3), "y": (self.rows, 3)}
+
+    def words(self, table: str, values: Any) -> Words:
+        return padded(np.atleast_2d(encode(values)).view(np.int64), self.rows)
 
     def results(self) -> Mapping[str, tuple[int, ...]]:
         return {"product": (self.rows, 2), "both": (self.rows,)}
