@@ -14,6 +14,7 @@ import argparse
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,7 @@ def digits() -> Images:
 def dense(*sizes: int) -> list[Layer]:
     """Return the layers of a network of this many units, with ReLU between."""
     layers: list[Layer] = []
-    for n_in, n_out in zip(sizes, sizes[1:], strict=False):  # noqa: RUF007
+    for n_in, n_out in pairwise(sizes):
         layers += [Dense(np.zeros((n_in, n_out)), np.zeros(n_out)), Relu()]
     return layers[:-1]
 

@@ -24,7 +24,7 @@ Shape = tuple[int, ...]
 MOST_WEIGHTS = 1 << 26  # of one layer
 
 
-def _keep(layer: object, weights: int, outputs: int) -> None:
+def _keep(layer: Dense | Conv2d, weights: int, outputs: int) -> None:
     """Keep a layer's weights and bias as its own: finite, read-only, of matching shapes."""
     kind = type(layer).__name__
     for name, dimensions in (("weights", weights), ("bias", 1)):
@@ -36,7 +36,7 @@ def _keep(layer: object, weights: int, outputs: int) -> None:
             )
         array.setflags(write=False)
         object.__setattr__(layer, name, array)
-    shape, biases = layer.weights.shape, len(layer.bias)  # type: ignore[attr-defined]
+    shape, biases = layer.weights.shape, len(layer.bias)
     if biases != shape[outputs]:
         raise PlanError(
             f"{kind} of weights {shape} has {shape[outputs]} outputs but {biases} biases; look at "

@@ -65,7 +65,8 @@ def pruned(network: Network, keep: float) -> Network:
     dense = [number for number, layer in enumerate(layers) if isinstance(layer, Dense)]
     for here, there in pairwise(dense):
         first, second = layers[here], layers[there]
-        assert isinstance(first, Dense) and isinstance(second, Dense)  # noqa: PT018
+        assert isinstance(first, Dense)
+        assert isinstance(second, Dense)
         strength = np.linalg.norm(first.weights, axis=0) * np.linalg.norm(second.weights, axis=1)
         stay = np.sort(np.argsort(-strength, kind="stable")[: max(1, round(keep * len(strength)))])
         layers[here] = Dense(first.weights[:, stay], first.bias[stay])
