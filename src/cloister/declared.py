@@ -40,6 +40,10 @@ _LONGEST = 200  # letters of a value in a message
 _Class = TypeVar("_Class", bound=type)
 
 
+def _number(value: float) -> str:
+    return str(value) if isinstance(value, int) else f"{value:g}"  # no digit of 1048576 is lost
+
+
 @dataclass(frozen=True)
 class Range:
     """Numbers from `least` to `most`, above `above` and below `below`; finite by default."""
@@ -61,10 +65,10 @@ class Range:
         starts = "(" if self.above > -_LARGEST else "["
         ends = ")" if self.below < _LARGEST else "]"
         if low == -_LARGEST:
-            return "" if high == _LARGEST else f" {'<' if ends == ')' else '<='} {high:g}"
+            return "" if high == _LARGEST else f" {'<' if ends == ')' else '<='} {_number(high)}"
         if high >= _LARGEST:
-            return f" {'>' if starts == '(' else '>='} {low:g}"
-        return f" in {starts}{low:g}, {high:g}{ends}"
+            return f" {'>' if starts == '(' else '>='} {_number(low)}"
+        return f" in {starts}{_number(low)}, {_number(high)}{ends}"
 
 
 @dataclass(frozen=True)

@@ -8,24 +8,27 @@ makes the noise sqrt(2) times as strong as what is charged.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import isqrt, sqrt
+from typing import Annotated
 
 import numpy as np
 
+from cloister.declared import AtLeastZero, Probability, Range, declared
 from cloister.errors import PlanError
 from cloister.hazmat.discrete import MAX_SCALE
 from cloister.hazmat.ring import Words
-from cloister.mpc.program import Opening
+from cloister.mpc.program import Opening, Program
 from cloister.mpc.server import Server
 from cloister.privacy.calibration import (
     gaussian_noise_multiplier,
     lattice_noise_multiplier,
     lattice_sigma,
 )
-from cloister.privacy.events import GaussianEvent, RepeatedEvent
+from cloister.privacy.events import Event, GaussianEvent, RepeatedEvent
 
 MARKS: Mapping[Opening, str] = {
     "label": "the answer to a query: it says no more than that, but it is no private release.",
@@ -95,3 +98,43 @@ class NoiseOnShares:
         """
         drawn = server.noise.draw("gaussian", self.sigma, sums.size)
         return sums + drawn.view(np.uint64).reshape(sums.shape)
+
+
+@declared
+class Budgeted(Program):
+    """A program that has noise on the shares if it is given a budget; without, it opens exactly."""
+
+    epsilon: Annotated[AtLeastZero, "of the whole run; 0 for an exact opening"] = 0.0
+    delta: Probability = 1e-6
+    max_rows: Annotated[int, Range(1, 1 << 20), "the most rows of one unit at a silo"] = 1
+    max_silos: Annotated[int, Range(1, 1 << 20), "the most silos that one unit is at"] = 1
+
+    @property
+    @abstractmethod
+    def _noised(self) -> tuple[int, int]:
+        """In how many rounds a sum gets noise, and `record_squared` of :class:`NoiseOnShares`."""
+
+    @cached_property
+    def noise(self) -> NoiseOnShares | None:
+        """What each server adds to each of those sums; None for an exact opening."""
+        if not self.epsilon:
+            return None
+        unit = self.max_rows * self.max_silos
+        return NoiseOnShares(self.epsilon, self.delta, *self._noised, unit)
+
+    @property
+    def opening(self) -> Opening:
+        """Return "private" with a budget, else "exact"."""
+        return "private" if self.noise else "exact"
+
+    def event(self) -> Event | None:
+        """Return what the run costs each owner's ledger; None for an exact opening."""
+        return self.noise.event() if self.noise else None
+
+    def _with_noise(self, server: Server, sums: Words) -> Words:
+        return self.noise.add(server, sums) if self.noise else sums
+
+    @property
+    def _most_noise(self) -> float:
+        """Room for both draws, lattice steps; what goes beyond harms use and not privacy."""
+        return 8.0 * 2 * self.noise.sigma if self.noise else 0.0

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal, Protocol
+from typing import Annotated, ClassVar, Literal, Protocol
 
+from cloister.declared import Rule
 from cloister.hazmat.ring import Words
 from cloister.mpc.material import Shape
 from cloister.mpc.server import Server
@@ -16,6 +17,8 @@ Opening = Literal["label", "exact", "private"]
 "label": the answer to a query, no more. "exact": an exact function of the records, which is **no
 private release**. "private": noise was added on the shares, and the owners' ledgers are charged.
 """
+Names = Annotated[tuple[str, ...], Rule("all different", lambda all_: len(set(all_)) == len(all_))]
+"""Names of tables."""
 
 
 class Program(Protocol):
@@ -39,7 +42,7 @@ class Program(Protocol):
 
         Spent before the owner's first share leaves.
         """
-        ...
+        return None
 
     def tables(self) -> Mapping[str, Shape]:
         """Return the public shape of each table that owners share; padded, never a true count."""

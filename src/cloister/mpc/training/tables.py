@@ -1,95 +1,142 @@
-"""Tables of owners: padded to a public number of rows, with a shared validity bit a row.
+"""What all trainings on shares have: tables of owners, padded to a public number of rows.
 
-A row that is not there is all zero. Its validity multiplies it out once more on shares, so that
-no sum depends on what lies in it.
+A row that is not there is all zero, its validity bit too, which is shared as the last column.
+Validity multiplies the row out once more on shares, so that no sum depends on what lies in it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from math import frexp
+from collections.abc import Mapping
+from functools import cached_property
+from math import frexp, sqrt
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from cloister.declared import Length, Range, declared
 from cloister.errors import DataError, PlanError
 from cloister.hazmat.fixedpoint import Grid
 from cloister.hazmat.ring import Integers, Words
 from cloister.mpc.compare import negative, select
-from cloister.mpc.material import VALUE_BITS
-from cloister.mpc.products import truncate
+from cloister.mpc.material import VALUE_BITS, Shape
+from cloister.mpc.products import multiply, truncate
+from cloister.mpc.program import Names, Program
 from cloister.mpc.server import Server
 from cloister.mpc.shares import FRAC_BITS
 
 ONE = 1 << FRAC_BITS
 """1.0 on shares, in lattice steps."""
 
+Steps = Annotated[int, Range(1, 10_000)]
+Step = Annotated[float, Range(above=0, most=100), "of the mean gradient"]
+
 
 def require(holds: bool, name: str, rule: str, value: object) -> None:
-    """Refuse a public parameter.
-
-    Raises
-    ------
-    PlanError
-    """
+    """Refuse public parameters that do not go together, by a PlanError."""
     if not holds:
         raise PlanError(f"{name} must be {rule}, got {value!r}.")
 
 
-def whole(name: str, value: object, least: int, most: int) -> None:
-    """Refuse a public parameter that is no integer in a range.
+@declared
+class Training(Program):
+    """A training on the rows of several owners; the dealer with either server sees every row."""
 
-    Raises
-    ------
-    PlanError
-    """
-    holds = type(value) is int and least <= value <= most
-    require(holds, name, f"an integer in [{least}, {most}]", value)
+    owners: Annotated[Names, Length(1), "one table each"]
+    rows: Annotated[int, Range(1, 1 << 24), "public; each owner pads its table to so many"]
+    low: Annotated[tuple[float, ...], "of the public box, mapped to [-1, 1]; data units"]
+    high: Annotated[tuple[float, ...], "likewise"]
 
+    @cached_property
+    def _grid(self) -> Grid:
+        return Grid(self.low, self.high, FRAC_BITS)
 
-def check_owners(owners: Sequence[str], rows: int) -> None:
-    """Refuse owners without distinct names, or without room for rows.
+    @property
+    def _all_rows(self) -> int:
+        return self.rows * len(self.owners)
 
-    Raises
-    ------
-    PlanError
-    """
-    require(len(owners) > 0 and len(set(owners)) == len(owners), "owners", "distinct", owners)
-    whole("rows", rows, 1, 1 << 24)
+    @property
+    def _n_targets(self) -> int:
+        """Columns between the features and validity."""
+        return 0
 
+    def tables(self) -> Mapping[str, Shape]:
+        """Return the shape of features, targets and validity, the same for each owner."""
+        columns = self._grid.n_features + self._n_targets + 1
+        return dict.fromkeys(self.owners, (self.rows, columns))
 
-def padded(columns: Integers, rows: int) -> Words:
-    """Return an owner's table: its columns, a 1 for each row, and zeros up to `rows` rows.
+    def _padded(self, columns: Integers) -> Words:
+        """Return an owner's table: its columns, a 1 for each row, and zeros up to `rows` rows."""
+        if len(columns) > self.rows:
+            raise DataError(
+                f"a table must have at most the public {self.rows} rows; agree on more, or keep "
+                "fewer."
+            )
+        table = np.zeros((self.rows, columns.shape[1] + 1), dtype=np.int64)
+        table[: len(columns), :-1] = columns
+        table[: len(columns), -1] = 1
+        return table.view(np.uint64)
 
-    Parameters
-    ----------
-    columns : ndarray of shape (n, m), int64, lattice steps
-    rows : int
-        Public.
-
-    Returns
-    -------
-    ndarray of shape (rows, m + 1), uint64
-
-    Raises
-    ------
-    DataError
-        If there are more rows than the public number; how many is not said.
-    """
-    if len(columns) > rows:
-        raise DataError(
-            f"a table must have at most the public {rows} rows; agree on more, or keep fewer."
-        )
-    table = np.zeros((rows, columns.shape[1] + 1), dtype=np.int64)
-    table[: len(columns), :-1] = columns
-    table[: len(columns), -1] = 1
-    return table.view(np.uint64)
+    def _stacked(self, tables: Mapping[str, Words]) -> tuple[Words, Words, Words]:
+        """Return shares of all owners' features, targets, and validity as one column."""
+        table = np.concatenate([tables[owner] for owner in self.owners])
+        d = self._grid.n_features
+        return table[:, :d], table[:, d:-1], table[:, -1:]
 
 
-def stacked(owners: Sequence[str], tables: Mapping[str, Words]) -> tuple[Words, Words]:
-    """Return this server's shares of all owners' columns, and of validity as one column."""
-    table = np.concatenate([tables[owner] for owner in owners])
-    return table[:, :-1], table[:, -1:]
+@declared
+class Descent(Training):
+    """Gradient descent in full batches on rows of length at most 1, each with a label."""
+
+    steps: Steps
+    step: Step
+    nominal_n: Annotated[
+        int, Range(0, 1 << 30), "public number of records of the mean; all padded rows if 0"
+    ] = 0
+
+    @property
+    def _radius(self) -> float:
+        """By what rows of the box are divided; it shortens none."""
+        return sqrt(self._grid.n_features)
+
+    @property
+    def _rate(self) -> float:
+        """By what a summed gradient of 32 fraction bits moves weights, lattice steps of both."""
+        return self.step / (self.nominal_n or self._all_rows) / ONE
+
+    def table(self, X: ArrayLike, y: ArrayLike) -> Words:
+        """Return an owner's table, ready to be split.
+
+        Parameters
+        ----------
+        X : array_like of shape (n, d), data units, without NaN
+        y : array_like of shape (n,), integers from 0
+
+        Raises
+        ------
+        DataError
+            If shapes differ, a value is missing, a label is no class, or rows are too many.
+        """
+        features, n = in_unit_ball(self._grid, X, self._radius), self._n_targets
+        targets = indicator(y, max(2, n))[:, -n:]  # one column tells two classes apart
+        if len(features) != len(targets):
+            raise DataError("records and labels must be as many, one label a row; they are not.")
+        return self._padded(np.hstack([features, targets]))
+
+    def words(self, name: str, values: ArrayLike) -> Words:
+        """Return an owner's table; the last column is the label, see :meth:`table`."""
+        columns = np.atleast_2d(np.asarray(values, dtype=np.float64))
+        return self.table(columns[..., :-1], columns[..., -1])
+
+    def _design(self, server: Server, tables: Mapping[str, Words]) -> tuple[Words, Words]:
+        """Return rows with a unit as their last column, and targets.
+
+        A row that is not there is zero with its unit: it adds nothing to a gradient, whatever its
+        target.
+        """
+        features, targets, valid = self._stacked(tables)
+        unit = valid * np.uint64(ONE)
+        return np.hstack([multiply(server, features, valid), unit]), targets
 
 
 def in_unit_ball(grid: Grid, X: ArrayLike, radius: float) -> Integers:
@@ -104,19 +151,6 @@ def in_unit_ball(grid: Grid, X: ArrayLike, radius: float) -> Integers:
     rows: Integers = (real * (ONE / np.maximum(lengths, radius * ONE))[:, None]).astype(np.int64)
     rows[np.einsum("ij,ij->i", rows, rows) > ONE**2] = 0
     return rows
-
-
-def beside(features: Integers, targets: Integers) -> Integers:
-    """Return features and targets of the same rows, side by side.
-
-    Raises
-    ------
-    DataError
-        If there are not as many of both.
-    """
-    if len(features) != len(targets):
-        raise DataError("records and labels must be as many, one label a row; they are not.")
-    return np.hstack([features, targets])
 
 
 def indicator(labels: ArrayLike, n_labels: int) -> NDArray[np.int64]:

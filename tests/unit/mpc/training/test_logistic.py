@@ -204,6 +204,7 @@ def test_a_factor_is_right_to_a_unit_at_the_edge_of_its_range() -> None:
         {"step": float("nan")},
         {"penalty": -1.0},
         {"radius": 9.0},
+        {"radius": 1e-309},  # a row of zeros divided by it would be no number, and -2^63 as one
         {"bound": 1e9},
         {"epsilon": -1.0},
         {"epsilon": 1e-9},
@@ -239,6 +240,9 @@ def test_the_last_column_of_an_owners_file_is_the_label() -> None:
     words = MODEL.words("north", np.column_stack([X, y]))
     assert (words == MODEL.table(X, y)).all()
     assert words.shape == MODEL.tables()["north"]
+    for no_table in (5.0, [1.0, 2.0]):
+        with pytest.raises(DataError, match="table of 4 columns"):
+            MODEL.words("north", no_table)
 
 
 def test_the_opening_says_what_it_is_and_costs() -> None:

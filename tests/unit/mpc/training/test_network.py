@@ -98,6 +98,11 @@ def test_bad_public_parameters_are_refused(change: dict[str, Any]) -> None:
         replace(MODEL, **change)
 
 
+def test_a_step_too_small_for_the_ring_is_refused_before_a_row_is_shared() -> None:
+    with pytest.raises(PlanError, match="a step must be larger"):
+        replace(MODEL, step=1e-6, nominal_n=1 << 30)
+
+
 def test_the_last_column_of_an_owners_file_is_the_class() -> None:
     X, y = (part[:40] for part in records())
     words = MODEL.words("north", np.column_stack([X, y]))
