@@ -123,14 +123,14 @@ def processes(repeats: int) -> None:
     in_clear = time.perf_counter() - start
     weights = np.append(model.coef_[0], model.intercept_)[:, None]
 
-    vote = Vote(voters, rows, 2)
+    vote = Vote(voters=voters, rows=rows, classes=2)
     labels = generator.integers(0, 2, (5, rows))
     given = {name: vote.words(name, own) for name, own in zip(voters, labels, strict=True)}
     done = run_processes(vote, given, repeats)
     assert (done.results["label"] == (labels.sum(axis=0) > 2)).all()
     _show("majority", "majority of 5 models, 1,000 rows", done)
 
-    score = Score(("model",), rows, features)
+    score = Score(models=("model",), rows=rows, features=features)
     tables = {"rows": score.words("rows", x), "model": score.words("model", weights)}
     done = run_processes(score, tables, repeats)
     wrong = int((done.results["label"] != (clear > 0.5)).sum())
@@ -159,7 +159,7 @@ def banks(folder: Path, repeats: int) -> None:
         )
         scorers.append(linear_scorer(model.fit([records.iloc[part]])))
     entries = scorers[0].layout.encode(applicants.drop(columns="credit"))
-    program = Score(names, len(entries), entries.shape[1])
+    program = Score(models=names, rows=len(entries), features=entries.shape[1])
     tables = {"rows": program.words("rows", entries)}
     votes = np.zeros(len(entries), int)
     for name, scorer in zip(names, scorers, strict=True):

@@ -122,9 +122,9 @@ plt.show()
 # %%
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
-    few = NoisyVote(tuple(banks), rows=10, classes=2, epsilon=4.0)
+    few = NoisyVote(voters=tuple(banks), rows=10, classes=2, epsilon=4.0)
 print(caught[0].message)
 print(f"3 banks: {few.chance(3):.2f} for a unanimous vote")
 hospitals = tuple(f"hospital{k}" for k in range(200))
-many = NoisyVote(hospitals, rows=10, classes=2, epsilon=4.0)
+many = NoisyVote(voters=hospitals, rows=10, classes=2, epsilon=4.0)
 print(f"200 silos: {many.chance(200):.2f} unanimous, {many.chance(10):.2f} for 105 against 95")

@@ -3,51 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from cloister.errors import PlanError
+from cloister.declared import Length, Whole, declared
 from cloister.hazmat.ring import Words
 from cloister.inference.shared import NetworkScoring
 from cloister.mpc import Server
 from cloister.mpc.material import Shape
-from cloister.mpc.program import Opening, Program
+from cloister.mpc.program import Names, Opening, Program
 from cloister.mpc.training import KMeansOnShares, LogisticOnShares, NetworkOnShares
 from cloister.mpc.vote import NoisyVote, Score, Vote
 
 
-@dataclass(frozen=True)
-class Sum:
-    """The exact sum of several owners' tables, entry by entry.
+@declared
+class Sum(Program):
+    """The exact sum of several owners' tables of one shape, entry by entry.
 
-    The dealer together with either server sees every table.
-
-    Parameters
-    ----------
-    inputs : tuple of str
-        Their names, at least two: the sum of one would be that table.
-    shape : tuple of int
-        Of each of them.
+    The dealer together with either server sees every table. The sum of one would be that table.
     """
 
     name: ClassVar[str] = "sum"
+    opening: ClassVar[Opening] = "exact"
 
-    inputs: tuple[str, ...]
-    shape: tuple[int, ...]
-
-    def __post_init__(self) -> None:
-        if len(set(self.inputs)) != len(self.inputs) or len(self.inputs) < 2:
-            raise PlanError(f"a sum needs two different tables or more, got {self.inputs}.")
-        if not all(isinstance(size, int) and size >= 1 for size in self.shape):
-            raise PlanError(f"shape must hold integers of at least 1, got {self.shape}.")
-
-    @property
-    def opening(self) -> Opening:
-        """Exact: no private release."""
-        return "exact"
-
-    def event(self) -> None:
-        """Return nothing: no ledger allows it, a policy may."""
+    inputs: Annotated[Names, Length(2)]
+    shape: tuple[Whole, ...]
 
     def tables(self) -> Mapping[str, Shape]:
         """Return the shape of each table."""

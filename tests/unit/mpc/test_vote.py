@@ -64,13 +64,13 @@ def clear(votes: NDArray[Any], classes: int, weights: Any) -> NDArray[Any]:
 )
 def test_the_label_is_that_of_the_weighted_majority(classes: int, weights: tuple[int, ...]) -> None:
     votes = np.random.default_rng(classes).integers(0, classes, (5, 60))
-    program = Vote(FIVE, 60, classes, weights)
+    program = Vote(voters=FIVE, rows=60, classes=classes, weights=weights)
     found = opened(program, dict(zip(FIVE, votes, strict=True)))
     assert (found == clear(votes, classes, weights or (1,) * 5)).all()
 
 
 def test_ties_go_to_the_lowest_class() -> None:
-    program = Vote(THREE, 2, 3)
+    program = Vote(voters=THREE, rows=2, classes=3)
     found = opened(program, {"a": [2, 2], "b": [1, 0], "c": [0, 1]})
     assert found.tolist() == [0, 0]
 
@@ -79,13 +79,16 @@ def test_ties_go_to_the_lowest_class() -> None:
     "labels", [[0, 3], [-1, 0], [0], [[0, 1]], [0.5, 1.0], [np.nan, 1], ["0", "1"], [True, False]]
 )
 def test_what_is_no_vote_is_refused_before_it_is_shared(labels: Any) -> None:
-    program = Vote(THREE, 2, 3)
+    program = Vote(voters=THREE, rows=2, classes=3)
     with pytest.raises(DataError, match="must be 2 integers from 0 to 2"):
         program.words("a", labels)
 
 
 def test_a_vote_may_be_a_column_of_whole_numbers_as_a_file_holds_them() -> None:
-    assert Vote(THREE, 2, 3).words("a", [[0.0], [2.0]]).tolist() == [[1, 0, 0], [0, 0, 1]]
+    assert Vote(voters=THREE, rows=2, classes=3).words("a", [[0.0], [2.0]]).tolist() == [
+        [1, 0, 0],
+        [0, 0, 1],
+    ]
 
 
 @pytest.mark.parametrize(
@@ -93,6 +96,7 @@ def test_a_vote_may_be_a_column_of_whole_numbers_as_a_file_holds_them() -> None:
     [
         {"voters": ("a", "b")},
         {"voters": ("a", "b", "b")},
+        {"voters": ("a", "b", 3)},
         {"rows": 0},
         {"rows": True},
         {"rows": 2.0},
@@ -116,9 +120,13 @@ def many(count: int) -> tuple[str, ...]:
     return tuple(f"silo{k}" for k in range(count))
 
 
-def test_a_noisy_vote_costs_what_its_budget_says_whatever_the_weights_and_silos_of_one() -> None:
+def test_a_noisy_vote_costs_what_its_budget_says_whatever_the_weights_and_silos_of_a_person() -> (
+    None
+):
     for weights, silos in (((), 1), ((3, *(1,) * 99), 1), ((), 4)):
-        program = NoisyVote(many(100), 5, 2, weights, 4.0, 1e-6, silos)
+        program = NoisyVote(
+            voters=many(100), rows=5, classes=2, weights=weights, epsilon=4.0, max_silos=silos
+        )
         assert program.opening == "private"
         assert 3.95 < priced(program.event(), 1e-6) <= 4.0
         # One silo's vote that moves from a class to another changes two counts by its weight.
@@ -128,7 +136,7 @@ def test_a_noisy_vote_costs_what_its_budget_says_whatever_the_weights_and_silos_
 
 def test_both_servers_add_their_own_draw_to_every_count_of_every_row() -> None:
     """A broken program with one draw, or with less noise than is charged, is seen here."""
-    program = NoisyVote(many(100), 2, 2, epsilon=20.0)
+    program = NoisyVote(voters=many(100), rows=2, classes=2, epsilon=20.0)
     votes = {name: [0, 1] for name in many(100)}
     for own, other in ((Fixed(0), Fixed(0)), (Fixed(5), Fixed(-3))):
         found = opened(program, votes, noise=(own, other))
@@ -142,7 +150,7 @@ def test_noise_decides_when_it_is_larger_than_the_lead() -> None:
         def draw(self, kind: str, scale: int, size: int) -> NDArray[np.int64]:
             return np.array([-self.value, self.value], np.int64)
 
-    program = NoisyVote(many(100), 1, 2, epsilon=20.0)
+    program = NoisyVote(voters=many(100), rows=1, classes=2, epsilon=20.0)
     votes = {name: [0] for name in many(100)}
     # The lead is 100 votes; each server moves the difference by 2 * 1024 * value.
     for half, label in ((24 * 1024, 0), (26 * 1024, 1)):
@@ -151,25 +159,25 @@ def test_noise_decides_when_it_is_larger_than_the_lead() -> None:
 
 def test_few_voters_are_warned_that_noise_drowns_them() -> None:
     with pytest.warns(AccuracyWarning, match=r"5 voters .* even a unanimous vote wins"):
-        program = NoisyVote(FIVE, 100, 2)
+        program = NoisyVote(voters=FIVE, rows=100, classes=2)
     assert program.chance(5) < 0.55
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert NoisyVote(many(400), 10, 2, epsilon=2.0).chance(400) > 0.99
+        assert NoisyVote(voters=many(400), rows=10, classes=2, epsilon=2.0).chance(400) > 0.99
 
 
 def test_the_chance_of_a_lead_is_that_of_four_draws() -> None:
-    program = NoisyVote(many(200), 1, 2, epsilon=1.0)
+    program = NoisyVote(voters=many(200), rows=1, classes=2, epsilon=1.0)
     deviation = 2 * program.noise.sigma / 1024
     assert program.chance(deviation) == pytest.approx(0.841345, abs=1e-6)
     assert program.chance(0) == 0.5
-    three = NoisyVote(many(200), 1, 3, epsilon=1.0)
+    three = NoisyVote(voters=many(200), rows=1, classes=3, epsilon=1.0)
     assert three.chance(deviation) == pytest.approx(1 - 2 * 0.158655, abs=1e-5)
 
 
 def test_more_silos_of_one_person_than_voters_are_refused() -> None:
-    with pytest.raises(PlanError, match="silos_of_one"):
-        NoisyVote(many(50), 1, 2, epsilon=9.0, silos_of_one=51)
+    with pytest.raises(PlanError, match="max_silos"):
+        NoisyVote(voters=many(50), rows=1, classes=2, epsilon=9.0, max_silos=51)
 
 
 # Models and rows on shares ----------------------------------------------------------------------
@@ -182,7 +190,7 @@ def test_labels_of_shared_models_for_shared_rows_are_those_of_the_clear(
 ) -> None:
     generator = np.random.default_rng(outputs)
     names = THREE[:count]
-    program = Score(names, 200, 30, outputs)
+    program = Score(models=names, rows=200, features=30, outputs=outputs)
     rows = generator.normal(size=(200, 30))
     models = {name: generator.normal(size=(31, outputs)) for name in names}
     found = opened(program, {"rows": rows, **models})
@@ -198,16 +206,18 @@ def test_labels_of_shared_models_for_shared_rows_are_those_of_the_clear(
 
 def test_a_score_of_exactly_0_is_class_0_and_models_may_have_weights() -> None:
     rows = [[0.0], [1.0], [-1.0]]
-    assert opened(Score(("m",), 3, 1), {"rows": rows, "m": [[1.0], [0.0]]}).tolist() == [0, 1, 0]
+    assert opened(
+        Score(models=("m",), rows=3, features=1), {"rows": rows, "m": [[1.0], [0.0]]}
+    ).tolist() == [0, 1, 0]
     models = {"a": [[1.0], [0.0]], "b": [[-1.0], [0.0]], "c": [[-1.0], [0.0]]}
-    weighted = Score(THREE, 3, 1, 1, (3, 1, 1))
+    weighted = Score(models=THREE, rows=3, features=1, outputs=1, weights=(3, 1, 1))
     assert opened(weighted, {"rows": rows, **models}).tolist() == [0, 1, 0]
-    tie = Score(THREE, 3, 1, 1, (2, 1, 1))
+    tie = Score(models=THREE, rows=3, features=1, outputs=1, weights=(2, 1, 1))
     assert opened(tie, {"rows": rows, **models}).tolist() == [0, 0, 0]
 
 
 def test_the_largest_features_and_weights_that_are_taken_fit_the_ring() -> None:
-    program = Score(("m",), 2, 30)
+    program = Score(models=("m",), rows=2, features=30)
     rows = np.full((2, 30), program.limit) * np.array([[1.0], [-1.0]])
     model = np.full((31, 1), float(program.limit))
     assert opened(program, {"rows": rows, "m": model}).tolist() == [1, 0]
@@ -216,7 +226,7 @@ def test_the_largest_features_and_weights_that_are_taken_fit_the_ring() -> None:
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 1e9])
 def test_features_and_weights_out_of_range_are_refused_before_they_are_shared(bad: float) -> None:
-    program = Score(("m",), 2, 3)
+    program = Score(models=("m",), rows=2, features=3)
     for table, shape in program.tables().items():
         values = np.zeros(shape)
         values[-1, 0] = bad
@@ -237,7 +247,9 @@ def test_a_score_that_makes_no_sense_is_refused(options: dict[str, Any]) -> None
 
 def test_a_session_knows_the_programs() -> None:
     assert {"vote", "noisy-vote", "score"} <= set(PROGRAMS)
-    assert PROGRAMS["vote"](voters=THREE, rows=2, classes=2) == Vote(THREE, 2, 2)
+    assert PROGRAMS["vote"](voters=THREE, rows=2, classes=2) == Vote(
+        voters=THREE, rows=2, classes=2
+    )
 
 
 def test_a_noisy_vote_between_parties_charges_every_voter_and_tells_only_the_receiver(
@@ -300,10 +312,10 @@ def test_servers_see_uniform_words_whose_shape_says_nothing_of_the_votes(name: s
     """Beyond 8 deviations of a chi-square with 255 degrees of freedom: below 1e-10 a view."""
     voters = many(60)
     program: Any = {
-        "vote": Vote(THREE, 400, 4),
-        "noisy-vote": NoisyVote(voters, 100, 4, epsilon=80.0),
-        "score": Score(("m",), 400, 8),
-        "scores": Score(THREE, 100, 8, 4),
+        "vote": Vote(voters=THREE, rows=400, classes=4),
+        "noisy-vote": NoisyVote(voters=voters, rows=100, classes=4, epsilon=80.0),
+        "score": Score(models=("m",), rows=400, features=8),
+        "scores": Score(models=THREE, rows=100, features=8, outputs=4),
     }[name]
     shapes = set()
     names = list(program.tables())
@@ -331,7 +343,7 @@ def test_servers_see_uniform_words_whose_shape_says_nothing_of_the_votes(name: s
 
 def test_a_vote_that_is_not_one_hot_counts_as_often_as_it_says() -> None:
     """Semi-honest, and this is what that means: nobody sees it, and it decides."""
-    program = Vote(THREE, 1, 2)
+    program = Vote(voters=THREE, rows=1, classes=2)
     stuffed = np.array([[0, 9]], np.uint64)
     honest = program.words("b", [0])
     (first, second), _ = run_here(
@@ -362,8 +374,3 @@ def test_no_silo_gives_two_of_the_votes(name: str) -> None:
     }
     with pytest.raises(PlanError, match="owner of its own"):
         Session.from_dict(document, PROGRAMS)
-
-
-def test_a_policy_reads_how_many_silos_a_person_may_be_at() -> None:
-    options: dict[str, Any] = {"rows": 1, "classes": 2, "epsilon": 50.0}
-    assert NoisyVote(("a", "b", "c"), silos_of_one=2, **options).max_silos == 2

@@ -17,7 +17,7 @@ from cloister.mpc.material import Shape
 from cloister.mpc.opening import Budgeted
 from cloister.mpc.products import matmul, multiply, square
 from cloister.mpc.server import Server
-from cloister.mpc.training.tables import ONE, Training, clamp, require
+from cloister.mpc.training.tables import ONE, Training, clamp, padded, require
 
 _MOST = 1 << 20  # of a count; head-room of the division
 
@@ -72,7 +72,7 @@ class KMeansOnShares(Training, Budgeted):
         DataError
             If the shape is wrong, a value is missing, or rows are too many.
         """
-        return self._padded(self._grid.encode(X).astype(np.int64))
+        return padded(self._grid.encode(X).astype(np.int64), self.rows)
 
     def words(self, name: str, values: ArrayLike) -> Words:
         """Return an owner's table of features; see :meth:`table`."""

@@ -65,18 +65,6 @@ class Training(Program):
         columns = self._grid.n_features + self._n_targets + 1
         return dict.fromkeys(self.owners, (self.rows, columns))
 
-    def _padded(self, columns: Integers) -> Words:
-        """Return an owner's table: its columns, a 1 for each row, and zeros up to `rows` rows."""
-        if len(columns) > self.rows:
-            raise DataError(
-                f"a table must have at most the public {self.rows} rows; agree on more, or keep "
-                "fewer."
-            )
-        table = np.zeros((self.rows, columns.shape[1] + 1), dtype=np.int64)
-        table[: len(columns), :-1] = columns
-        table[: len(columns), -1] = 1
-        return table.view(np.uint64)
-
     def _stacked(self, tables: Mapping[str, Words]) -> tuple[Words, Words, Words]:
         """Return shares of all owners' features, targets, and validity as one column."""
         table = np.concatenate([tables[owner] for owner in self.owners])
@@ -121,7 +109,7 @@ class Descent(Training):
         targets = indicator(y, max(2, n))[:, -n:]  # one column tells two classes apart
         if len(features) != len(targets):
             raise DataError("records and labels must be as many, one label a row; they are not.")
-        return self._padded(np.hstack([features, targets]))
+        return padded(np.hstack([features, targets]), self.rows)
 
     def words(self, name: str, values: ArrayLike) -> Words:
         """Return an owner's table; the last column is the label, see :meth:`table`."""
@@ -137,6 +125,24 @@ class Descent(Training):
         features, targets, valid = self._stacked(tables)
         unit = valid * np.uint64(ONE)
         return np.hstack([multiply(server, features, valid), unit]), targets
+
+
+def padded(columns: Integers, rows: int) -> Words:
+    """Return an owner's table: its columns, a 1 for each row, and zeros up to `rows` rows.
+
+    Raises
+    ------
+    DataError
+        If there are more rows than the public number; how many is not said.
+    """
+    if len(columns) > rows:
+        raise DataError(
+            f"a table must have at most the public {rows} rows; agree on more, or keep fewer."
+        )
+    table = np.zeros((rows, columns.shape[1] + 1), dtype=np.int64)
+    table[: len(columns), :-1] = columns
+    table[: len(columns), -1] = 1
+    return table.view(np.uint64)
 
 
 def in_unit_ball(grid: Grid, X: ArrayLike, radius: float) -> Integers:
