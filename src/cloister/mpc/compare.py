@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cloister.hazmat.ring import WORD_BYTES, Words
-from cloister.mpc.material import And, BitAsWord, Bits, Sharing, fold_order
-from cloister.mpc.products import multiply
+from cloister.mpc.material import BitAsWord, Bits, Product, fold_order
+from cloister.mpc.products import multiply, product
 from cloister.mpc.server import Server
 
 _ONE, _TOP = np.uint64(1), np.uint64(1 << 63)  # fold_order leaves the top bit where it is
@@ -69,7 +69,7 @@ def to_words(server: Server, bits: Words) -> Words:
     server.see(found.ravel())
     e = (own ^ found).astype(np.uint64)
     known = e if server.index == 0 else np.uint64(0)
-    return known + derived()[0] * (_ONE - np.uint64(2) * e)
+    return known + derived() * (_ONE - np.uint64(2) * e)
 
 
 def _sign_bits(server: Server, x: Words) -> Words:
@@ -77,7 +77,7 @@ def _sign_bits(server: Server, x: Words) -> Words:
     (r,), derived = server.take(Bits(x.shape))
     (c,) = server.open(x + r)
     c = fold_order(c)
-    bits = derived()[0]
+    bits = derived()
     zeros = ~c if server.index == 0 else np.uint64(0)
     generate, propagate = bits & ~c, bits ^ zeros
     # The top bit takes no part in the borrow: it lets pass what comes from below.
@@ -113,10 +113,7 @@ def _halves(words: _Array, width: int) -> tuple[_Array, _Array]:
 def _and(server: Server, x: _Array, y: _Array) -> _Array:
     """Return shares of x & y for x of shape (...) and y of shape (2, ...), of any integer type."""
     left, right = _packed(x[np.newaxis]), _packed(y)
-    kind = And(left.shape, right.shape)
-    (a, b), derived = server.take(kind)
-    e, d = server.open(left ^ a, right ^ b, sharing=Sharing.XOR)
-    result = derived()[0] ^ (e & b) ^ (a & d) ^ (e & d if server.index == 0 else np.uint64(0))
+    result = product(server, Product("and", left.shape, right.shape), left, right)
     bits: _Array = result.view(x.dtype)[:, : x.size].reshape(y.shape)
     return bits
 

@@ -8,9 +8,8 @@ after its key, since all its shares are drawn from it.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from math import prod
-from typing import Any
 
 import numpy as np
 
@@ -19,12 +18,10 @@ from cloister.hazmat.prg import KEY_BYTES, PadContext, Usage, expand
 from cloister.hazmat.ring import WORD_BYTES, Words, from_bytes, to_bytes
 from cloister.mpc.links import Link
 from cloister.mpc.material import (
-    And,
     BitAsWord,
     Bits,
     Material,
     Product,
-    Shape,
     Square,
     Truncation,
 )
@@ -34,7 +31,7 @@ MOST_WORDS = 1 << 27
 """Of one item, a gibibyte: a request for more is refused before anything is drawn."""
 
 _KINDS: Mapping[str, type[Material]] = {
-    kind.__name__: kind for kind in (Product, Square, And, Truncation, Bits, BitAsWord)
+    kind.__name__: kind for kind in (Product, Square, Truncation, Bits, BitAsWord)
 }
 _END = b"end"
 
@@ -77,10 +74,9 @@ class Dealer:
         self.items += 1
         drawn_by, derived_by = material.sharing
         own = [_drawn(key, index, serial, material) for index, key in enumerate(self._keys)]
-        values = material.derive([drawn_by.join(*pair) for pair in zip(*own, strict=True)])
-        shares = _derived(self._keys[0], serial, material)
-        rest = [derived_by.rest(v, s) for v, s in zip(values, shares, strict=True)]
-        return _number(serial) + b"".join(to_bytes(words.ravel()) for words in rest)
+        value = material.derive(*(drawn_by.join(*pair) for pair in zip(*own, strict=True)))
+        rest = derived_by.rest(value, _derived(self._keys[0], serial, material))
+        return _number(serial) + to_bytes(rest.ravel())
 
     def __repr__(self) -> str:
         return f"Dealer(items={self.items})"
@@ -107,19 +103,20 @@ class Supply:
         self._taken = self._awaited = 0
         self.bytes_received = KEY_BYTES
 
-    def take(self, material: Material) -> tuple[list[Words], Callable[[], list[Words]]]:
+    def take(self, material: Material) -> tuple[list[Words], Callable[[], Words]]:
         """Return this server's shares of the next item.
 
         Returns
         -------
         drawn : list of ndarray, uint64
         derived : callable
-            Returns the shares of what depends on them. The dealer works while the servers open;
+            Returns the share of what depends on them. The dealer works while the servers open;
             so ask as late as possible, and in the order of the items.
         """
         serial, self._taken = self._taken, self._taken + 1
         if self._index == 1:
-            self._link.send(_request(serial, material))
+            request = [serial, type(material).__name__, *vars(material).values()]
+            self._link.send(json.dumps(request).encode())
         drawn = _drawn(self._key, self._index, serial, material)
         return drawn, lambda: self._derived(serial, material)
 
@@ -128,7 +125,7 @@ class Supply:
         if self._index == 1:
             self._link.send(_END)
 
-    def _derived(self, serial: int, material: Material) -> list[Words]:
+    def _derived(self, serial: int, material: Material) -> Words:
         if serial != self._awaited:
             raise LocalProtocolError(
                 f"material is used once and in order: next is number {self._awaited}, got {serial}."
@@ -140,10 +137,8 @@ class Supply:
         self.bytes_received += len(body)
         if body[:WORD_BYTES] != _number(serial):
             raise RemoteProtocolError(f"the dealer sent another item than number {serial}.")
-        sizes = [prod(shape) for shape in material.derived()]
-        words = from_bytes(body[WORD_BYTES:], sum(sizes))
-        parts = np.split(words, np.cumsum(sizes)[:-1])
-        return [p.reshape(shape) for p, shape in zip(parts, material.derived(), strict=True)]
+        shape = material.derived()
+        return from_bytes(body[WORD_BYTES:], prod(shape)).reshape(shape)
 
     def __repr__(self) -> str:
         return f"Supply(server={self._index}, taken={self._taken})"
@@ -153,40 +148,34 @@ class Supply:
 
 
 def _drawn(key: bytes, index: int, serial: int, material: Material) -> list[Words]:
-    return _expand(key, serial, f"drawn {index}", material.drawn())
-
-
-def _derived(key: bytes, serial: int, material: Material) -> list[Words]:
-    return _expand(key, serial, "derived 0", material.derived())
-
-
-def _expand(key: bytes, serial: int, what: str, shapes: Sequence[Shape]) -> list[Words]:
-    """Return one stream, cut to these shapes; number and name keep any two streams apart."""
-    sizes = [prod(shape) for shape in shapes]
-    words = expand(key, PadContext("", serial, 0, what, ""), sum(sizes), Usage.MATERIAL)
+    """Return a server's shares of what is drawn: one stream, cut to the shapes."""
+    sizes = [prod(shape) for shape in material.drawn()]
+    words = _expand(key, serial, f"drawn {index}", sum(sizes))
     parts = np.split(words, np.cumsum(sizes)[:-1])
-    return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
+    return [part.reshape(shape) for part, shape in zip(parts, material.drawn(), strict=True)]
+
+
+def _derived(key: bytes, serial: int, material: Material) -> Words:
+    """Return server 0's share of what is derived."""
+    shape = material.derived()
+    return _expand(key, serial, "derived 0", prod(shape)).reshape(shape)
+
+
+def _expand(key: bytes, serial: int, what: str, size: int) -> Words:
+    """Return a stream of its own: number and name keep any two apart."""
+    return expand(key, PadContext("", serial, 0, what, ""), size, Usage.MATERIAL)
 
 
 def _number(serial: int) -> bytes:
     return serial.to_bytes(WORD_BYTES, "big")
 
 
-def _request(serial: int, material: Material) -> bytes:
-    return json.dumps([serial, type(material).__name__, *vars(material).values()]).encode()
-
-
 def _read(request: bytes) -> tuple[int, Material]:
-    """Return number and kind of a request.
-
-    Raises
-    ------
-    RemoteProtocolError
-    """
+    """Return number and kind of a request, or refuse it by a RemoteProtocolError."""
     try:
         serial, name, *fields = json.loads(request)
-        material = _KINDS[name](*(_frozen(field) for field in fields))
-        shapes = (*material.drawn(), *material.derived())
+        material = _KINDS[name](*(tuple(f) if isinstance(f, list) else f for f in fields))
+        shapes = (*material.drawn(), material.derived())
         words = sum(prod(shape) for shape in shapes)
         sizes = [size for shape in shapes for size in shape]
         sound = type(serial) is int and all(type(size) is int and size >= 0 for size in sizes)
@@ -201,7 +190,3 @@ def _read(request: bytes) -> tuple[int, Material]:
             "compute in smaller batches."
         )
     return serial, material
-
-
-def _frozen(field: Any) -> Any:
-    return tuple(field) if isinstance(field, list) else field

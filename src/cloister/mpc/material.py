@@ -1,13 +1,14 @@
 """What the dealer deals: random values, and others that depend on them, both shared.
 
-Each kind names the shapes that are drawn at random and the function that gives the rest. Drawn
-values cost no traffic: each server expands its share from its own key. Of what depends on them,
+Each kind names the shapes that are drawn at random and the function that derives one more array.
+Drawn values cost no traffic: each server expands its share from its own key. Of the derived array,
 server 0 expands its share as well, and server 1 gets the difference from the dealer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar, Literal, Protocol
@@ -39,25 +40,106 @@ class Sharing(Enum):
 
 
 class Material(Protocol):
-    """One kind of correlated randomness."""
+    """One kind of correlated randomness; its fields are what a server asks the dealer for."""
 
-    sharing: ClassVar[tuple[Sharing, Sharing]]
-    """Of what is drawn, and of what is derived."""
+    @property
+    def sharing(self) -> tuple[Sharing, Sharing]:
+        """Of what is drawn, and of what is derived."""
+        ...
 
     def drawn(self) -> tuple[Shape, ...]:
-        """Shapes of what is drawn at random."""
+        """Return the shapes of what is drawn at random."""
         ...
 
-    def derived(self) -> tuple[Shape, ...]:
-        """Shapes of what depends on it."""
+    def derived(self) -> Shape:
+        """Return the shape of what depends on it."""
         ...
 
-    def derive(self, drawn: Sequence[Words]) -> tuple[Words, ...]:
-        """Return what depends on the drawn values."""
+    @property
+    def derive(self) -> Callable[..., Words]:
+        """What makes it of the drawn values."""
         ...
 
 
-# Bilinear maps ----------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class _One:
+    """One array is drawn, and what is derived has its shape."""
+
+    shape: Shape
+
+    def drawn(self) -> tuple[Shape, ...]:
+        return (self.shape,)
+
+    def derived(self) -> Shape:
+        return self.shape
+
+
+@dataclass(frozen=True)
+class Product:
+    """Two random arrays and their product under a bilinear map (Beaver 1991).
+
+    Parameters
+    ----------
+    map : {"multiply", "matmul", "convolve", "and"}
+        "multiply" and "and" broadcast as NumPy does; "and" is of bits, 64 a word, shared by XOR.
+    left, right : tuple of int
+    options : tuple of int
+        Stride and padding of "convolve".
+    """
+
+    map: Literal["multiply", "matmul", "convolve", "and"]
+    left: Shape
+    right: Shape
+    options: tuple[int, ...] = ()
+
+    @property
+    def sharing(self) -> tuple[Sharing, Sharing]:
+        """Of the factors, and of their product."""
+        return (Sharing.XOR, Sharing.XOR) if self.map == "and" else (Sharing.SUM, Sharing.SUM)
+
+    def derive(self, x: Words, y: Words) -> Words:
+        """Return the product of two arrays of these shapes, modulo 2^64 or bit by bit."""
+        match self.map:
+            case "multiply":
+                return x * y
+            case "matmul":
+                return x @ y
+            case "convolve":
+                return _convolve(x, y, *self.options)
+            case "and":
+                return x & y
+
+    def drawn(self) -> tuple[Shape, ...]:
+        """Return the shapes of the factors."""
+        return self.left, self.right
+
+    def derived(self) -> Shape:
+        """Return the shape of the product.
+
+        Raises
+        ------
+        PlanError
+            If the map cannot take factors of these shapes.
+        """
+        left, right = self.left, self.right
+        match self.map, self.options:
+            case (("multiply" | "and"), ()):
+                with suppress(ValueError):
+                    return np.broadcast_shapes(left, right)
+            case "matmul", () if len(left) >= 2 and len(right) == 2 and left[-1] == right[0]:
+                return (*left[:-1], right[1])
+            case "convolve", (stride, padding) if (
+                len(left) == len(right) == 4
+                and left[1] == right[1]
+                and min(stride - 1, padding) >= 0
+            ):
+                room = [x + 2 * padding - k for x, k in zip(left[2:], right[2:], strict=True)]
+                if min(room) >= 0:
+                    return (left[0], right[0], *(r // stride + 1 for r in room))
+        raise PlanError(
+            f"{self.map} cannot take shapes {left} and {right} with options {self.options}; see "
+            "the shapes in the docstrings of cloister.mpc."
+        )
 
 
 def _convolve(x: Words, kernel: Words, stride: int, padding: int) -> Words:
@@ -72,130 +154,20 @@ def _convolve(x: Words, kernel: Words, stride: int, padding: int) -> Words:
     return sums.reshape(n, high, wide, out).transpose(0, 3, 1, 2)
 
 
-def _shape_of_multiply(left: Shape, right: Shape) -> Shape | None:
-    try:
-        return np.broadcast_shapes(left, right)
-    except ValueError:
-        return None
-
-
-def _shape_of_matmul(left: Shape, right: Shape) -> Shape | None:
-    fits = len(left) >= 2 and len(right) == 2 and left[-1] == right[0]
-    return (*left[:-1], right[1]) if fits else None
-
-
-def _shape_of_convolve(left: Shape, right: Shape, stride: int, padding: int) -> Shape | None:
-    if len(left) != 4 or len(right) != 4 or left[1] != right[1] or stride < 1 or padding < 0:
-        return None
-    room = [size + 2 * padding - kernel for size, kernel in zip(left[2:], right[2:], strict=True)]
-    return (left[0], right[0], *(r // stride + 1 for r in room)) if min(room) >= 0 else None
-
-
-_SHAPES: dict[str, Callable[..., Shape | None]] = {
-    "multiply": _shape_of_multiply,
-    "matmul": _shape_of_matmul,
-    "convolve": _shape_of_convolve,
-}
-
-
-@dataclass(frozen=True)
-class Product:
-    """Two random arrays and their product under a bilinear map (Beaver 1991).
-
-    Parameters
-    ----------
-    map : {"multiply", "matmul", "convolve"}
-        "multiply" broadcasts as NumPy does.
-    left, right : tuple of int
-    options : tuple of int
-        Stride and padding of "convolve".
-    """
-
-    map: Literal["multiply", "matmul", "convolve"]
-    left: Shape
-    right: Shape
-    options: tuple[int, ...] = ()
-    sharing: ClassVar = (Sharing.SUM, Sharing.SUM)
-
-    def apply(self, x: Words, y: Words) -> Words:
-        """Return the product of two arrays of these shapes, modulo 2^64."""
-        if self.map == "multiply":
-            return x * y
-        if self.map == "matmul":
-            return x @ y
-        return _convolve(x, y, *self.options)
-
-    def drawn(self) -> tuple[Shape, ...]:
-        """Shapes of the factors."""
-        return self.left, self.right
-
-    def derived(self) -> tuple[Shape, ...]:
-        """Shape of the product.
-
-        Raises
-        ------
-        PlanError
-            If the map cannot take factors of these shapes.
-        """
-        shape = _SHAPES[self.map](self.left, self.right, *self.options)
-        if shape is None or min((*self.left, *self.right, *shape)) < 0:
-            raise PlanError(
-                f"{self.map} cannot take shapes {self.left} and {self.right} with options "
-                f"{self.options}; see the shapes in the docstrings of cloister.mpc."
-            )
-        return (shape,)
-
-    def derive(self, drawn: Sequence[Words]) -> tuple[Words, ...]:
-        """Return the product."""
-        return (self.apply(*drawn),)
-
-
-@dataclass(frozen=True)
-class Square:
+class Square(_One):
     """A random array and its squares: one opening in place of a product's two."""
 
-    shape: Shape
     sharing: ClassVar = (Sharing.SUM, Sharing.SUM)
 
-    def drawn(self) -> tuple[Shape, ...]:
-        """Shape of the root."""
-        return (self.shape,)
-
-    def derived(self) -> tuple[Shape, ...]:
-        """Return the shape of the drawn value."""
-        return self.drawn()
-
-    def derive(self, drawn: Sequence[Words]) -> tuple[Words, ...]:
+    def derive(self, root: Words) -> Words:
         """Return the squares."""
-        return (drawn[0] * drawn[0],)
+        return root * root
 
 
 @dataclass(frozen=True)
-class And:
-    """Two random arrays of bits, 64 a word, and their AND; broadcasts as NumPy does."""
+class Truncation(_One):
+    """Random r; r >> `bits` and the top bit of r, one behind the other."""
 
-    left: Shape
-    right: Shape
-    sharing: ClassVar = (Sharing.XOR, Sharing.XOR)
-
-    def drawn(self) -> tuple[Shape, ...]:
-        """Shapes of the factors."""
-        return self.left, self.right
-
-    def derived(self) -> tuple[Shape, ...]:
-        """Shape of the AND."""
-        return (np.broadcast_shapes(self.left, self.right),)
-
-    def derive(self, drawn: Sequence[Words]) -> tuple[Words, ...]:
-        """Return the AND."""
-        return (drawn[0] & drawn[1],)
-
-
-@dataclass(frozen=True)
-class Truncation:
-    """Random r, r >> `bits` and the top bit of r."""
-
-    shape: Shape
     bits: int
     sharing: ClassVar = (Sharing.SUM, Sharing.SUM)
 
@@ -203,17 +175,33 @@ class Truncation:
         if not 0 < self.bits < VALUE_BITS:
             raise PlanError(f"bits must be in [1, {VALUE_BITS - 1}], got {self.bits}.")
 
-    def drawn(self) -> tuple[Shape, ...]:
-        """Shape of r."""
-        return (self.shape,)
+    def derived(self) -> Shape:
+        """Return the shape of both."""
+        return 2, *self.shape
 
-    def derived(self) -> tuple[Shape, ...]:
-        """Shapes of the shifted r and of its top bit."""
-        return self.shape, self.shape
-
-    def derive(self, drawn: Sequence[Words]) -> tuple[Words, ...]:
+    def derive(self, r: Words) -> Words:
         """Return both."""
-        return drawn[0] >> np.uint64(self.bits), drawn[0] >> np.uint64(63)
+        return np.stack([r >> np.uint64(self.bits), r >> np.uint64(63)])
+
+
+class Bits(_One):
+    """Random r, shared modulo 2^64 and bit by bit, its bits in the order of :func:`fold_order`."""
+
+    sharing: ClassVar = (Sharing.SUM, Sharing.XOR)
+
+    def derive(self, r: Words) -> Words:
+        """Return the bits of r."""
+        return fold_order(r)
+
+
+class BitAsWord(_One):
+    """A random bit an element, shared by XOR and again modulo 2^64; only the lowest bit counts."""
+
+    sharing: ClassVar = (Sharing.XOR, Sharing.SUM)
+
+    def derive(self, r: Words) -> Words:
+        """Return the bits as words."""
+        return r & np.uint64(1)
 
 
 # Index bits i < j of a position are exchanged by moving what lies at the positions with bit i set
@@ -237,43 +225,3 @@ def fold_order(words: Words) -> Words:
         moved = ((words >> shift) ^ words) & mask
         words = words ^ moved ^ (moved << shift)
     return words
-
-
-@dataclass(frozen=True)
-class Bits:
-    """Random r, shared modulo 2^64 and bit by bit, its bits in the order of :func:`fold_order`."""
-
-    shape: Shape
-    sharing: ClassVar = (Sharing.SUM, Sharing.XOR)
-
-    def drawn(self) -> tuple[Shape, ...]:
-        """Shape of r."""
-        return (self.shape,)
-
-    def derived(self) -> tuple[Shape, ...]:
-        """Return the shape of the drawn value."""
-        return self.drawn()
-
-    def derive(self, drawn: Sequence[Words]) -> tuple[Words, ...]:
-        """Return the bits of r."""
-        return (fold_order(drawn[0]),)
-
-
-@dataclass(frozen=True)
-class BitAsWord:
-    """A random bit an element, shared by XOR and again modulo 2^64."""
-
-    shape: Shape
-    sharing: ClassVar = (Sharing.XOR, Sharing.SUM)
-
-    def drawn(self) -> tuple[Shape, ...]:
-        """Shape of the bits; of each word drawn only the lowest bit counts."""
-        return (self.shape,)
-
-    def derived(self) -> tuple[Shape, ...]:
-        """Return the shape of the drawn value."""
-        return self.drawn()
-
-    def derive(self, drawn: Sequence[Words]) -> tuple[Words, ...]:
-        """Return the bits as words."""
-        return (drawn[0] & np.uint64(1),)

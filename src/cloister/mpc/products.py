@@ -27,15 +27,16 @@ from cloister.mpc.shares import FRAC_BITS, encode
 def product(server: Server, kind: Product, x: Words, y: Words) -> Words:
     """Return shares of f(x, y), f bilinear (semi-honest; the dealer with either server sees all).
 
-    Exact modulo 2^64; fraction bits add up.
+    Exact modulo 2^64, or bit by bit; fraction bits add up.
     f(x, y) = c + f(e, b) + f(a, d) + f(e, d) with e = x - a and d = y - b opened, where a and b
     are fresh and uniform. One round; 8 bytes each way for every word of x and of y.
     """
     (a, b), derived = server.take(kind)
-    e, d = server.open(x - a, y - b)
+    sharing = kind.sharing[0]
+    e, d = server.open(sharing.rest(x, a), sharing.rest(y, b), sharing=sharing)
     # Server 0 takes f(e, d) in with f(e, b): one product less.
-    cross = kind.apply(e, b + d if server.index == 0 else b) + kind.apply(a, d)
-    return derived()[0] + cross
+    cross = kind.derive(e, sharing.join(b, d) if server.index == 0 else b)
+    return sharing.join(derived(), sharing.join(cross, kind.derive(a, d)))
 
 
 def multiply(server: Server, x: Words, y: Words) -> Words:
@@ -72,7 +73,7 @@ def square(server: Server, x: Words) -> Words:
     (a,), derived = server.take(Square(x.shape))
     (e,) = server.open(x - a)
     cross = np.uint64(2) * e * a
-    return derived()[0] + cross + (e * e if server.index == 0 else np.uint64(0))
+    return derived() + cross + (e * e if server.index == 0 else np.uint64(0))
 
 
 def truncate(server: Server, x: Words, bits: int = FRAC_BITS) -> Words:
@@ -92,7 +93,7 @@ def truncate(server: Server, x: Words, bits: int = FRAC_BITS) -> Words:
     (c,) = server.open(x + lift + r)
     shifted, top = derived()
     wrapped = top * (np.uint64(1) - (c >> np.uint64(63))) * np.uint64(1 << (64 - bits))
-    result = wrapped - shifted
+    result: Words = wrapped - shifted
     if server.index == 0:
         result = result + (c >> np.uint64(bits)) - np.uint64(1 << (VALUE_BITS - bits))
     return result

@@ -76,7 +76,7 @@ class Server:
         words = encode(values, frac_bits)
         return words if self.index == 0 else np.zeros_like(words)
 
-    def take(self, material: Material) -> tuple[list[Words], Callable[[], list[Words]]]:
+    def take(self, material: Material) -> tuple[list[Words], Callable[[], Words]]:
         """Return this server's shares of the next item of material; see :meth:`Supply.take`."""
         return self.supply.take(material)
 

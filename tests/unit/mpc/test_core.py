@@ -292,6 +292,10 @@ def test_material_is_dealt_once_and_in_order() -> None:
         ["0", "Square", [3]],
         [0, "Product", "matmul", [2, 3], [4, 2], []],
         [0, "Product", "multiply", [2, 3], [4, 2], []],
+        [0, "Product", "multiply", [2], [2], [1]],
+        [0, "Product", "and", [2, 3], [4, 2], []],
+        [0, "Product", "and", [-2], [1], []],
+        [0, "Product", "matmul", [-2, 3], [3, 2], []],
         [0, "Product", "eval", [2], [2], []],
         [0, "Product", "convolve", [1, 1, 3, 3], [1, 1, 2, 2], [0, 0]],
         [0, "Product", "convolve", [1, 1, 3, 3], [1, 1, 5, 5], [1, 0]],
@@ -331,7 +335,7 @@ def test_no_two_items_share_a_stream() -> None:
     dealer.send(bytes(32))
     supply = Supply(0, client)
     kind = Product("multiply", (50,), (50,))
-    words = [w for _ in range(3) for part in [supply.take(kind)] for w in (*part[0], *part[1]())]
+    words = [w for _ in range(3) for part in [supply.take(kind)] for w in (*part[0], part[1]())]
     flat = np.concatenate(words)
     assert len(set(flat.tolist())) == flat.size
 
