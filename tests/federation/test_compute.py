@@ -16,6 +16,7 @@ import pytest
 
 from cloister.cli import main
 from cloister.enrolment import KeyFolder, local_federation
+from cloister.errors import TransportError
 
 NAMES = ("registry", "north", "south", "bank")
 ID = "0123456789abcdef" * 2
@@ -186,6 +187,27 @@ def test_a_wrong_command_is_refused(
 ) -> None:
     assert main(command(keys, "bank", *arguments)) == code
     assert says in capsys.readouterr().err
+
+
+def test_a_server_reaches_the_relay_through_the_proxy_of_its_settings(
+    keys: Mapping[str, Path], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It owns no table, so its settings say nothing else."""
+    seen = []
+
+    def dial(url: str, _: object, proxy: str | None) -> None:
+        seen.append((url, proxy))
+        raise TransportError("nobody there")
+
+    monkeypatch.setattr("cloister.transports.http.StreamClient", dial)
+    relay = "https://localhost:1"
+    session(folder / "session.json", fingerprints(keys), [1, 2], relay=relay)
+    settings(folder / "south.toml", "south", keys, fingerprints(keys))
+    file = folder / "south.toml"
+    file.write_text(f'proxy = "http://proxy:3128"\n{file.read_text()}')
+    for more, proxy in (([], None), (["--settings", "south.toml"], "http://proxy:3128")):
+        assert main(command(keys, "south", *more)) == 7
+        assert seen.pop() == (relay, proxy)
 
 
 def test_wrong_data_and_keys_are_refused(

@@ -6,6 +6,7 @@ import argparse
 import hashlib
 import json
 from collections.abc import Callable, Mapping
+from functools import partial
 from importlib.util import find_spec
 from math import prod
 from pathlib import Path
@@ -16,6 +17,7 @@ from cloister.cli.parsers import write_text
 from cloister.errors import DataError, PlanError
 
 if TYPE_CHECKING:
+    from cloister.enrolment import KeyFolder
     from cloister.hazmat.ring import Words
     from cloister.mpc.parties import Account, Carrier
     from cloister.mpc.session import Session
@@ -32,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     one("--keys", type=Path, required=True, metavar="FOLDER", help="of this party; see enroll")
     files = "what an owner gives: CSV, Parquet or .npy, once for each of its tables"
     one("--data", action="append", default=[], metavar="TABLE=FILE", help=files)
-    settings = "an owner's silo.toml: its policy decides, its ledger is charged"
+    settings = "silo.toml: an owner's policy decides, its ledger is charged; a proxy to the relay"
     one("--settings", type=Path, metavar="FILE", help=settings)
     one("--listen", metavar="HOST:PORT", help="where a server listens, if others dial elsewhere")
     wait = "to wait for a party to come, and for its next message"
@@ -44,39 +46,32 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     """Do one party's part."""
     from cloister.enrolment import KeyFolder
     from cloister.inference.programs import PROGRAMS
-    from cloister.mpc.parties import connected, take_part, words_of
+    from cloister.mpc.parties import connected, take_part
     from cloister.mpc.session import Session
+    from cloister.settings import SiloSettings, load_role
 
     session = Session.load(args.session, PROGRAMS)
     _check(args, session)
     keys = KeyFolder(args.keys)
     keys.check_private()
     identity = keys.identity()
-    own = session.tables_of(args.name)
-    settings = _settings(args.settings) if own else None
-    account = _allowed(session, args.name, identity.fingerprint, settings)
-    files = _files(args.data, own)
-    tables = {
-        table: words_of(session.program, table, _read(file, len(session.program.tables()[table])))
-        for table, file in files.items()
-    }
+    settings = load_role(args.settings, SiloSettings) if args.settings else None
+    owner = settings if session.tables_of(args.name) else None
+    account = _allowed(session, args.name, identity.fingerprint, owner) if owner else None
+    tables = _tables(session, args.name, args.data)
     _show(session, args.name, out)
-    _count_labels(session, args.name, settings, tables)
-    done = take_part(
+    if owner is not None:
+        _count_labels(session, args.name, owner, tables)
+    links = partial(
+        connected,
         session,
         args.name,
-        lambda: connected(
-            session,
-            args.name,
-            identity,
-            timeout=args.timeout,
-            listen=args.listen,
-            relay=_relay(session, keys, settings, args.timeout),
-        ),
-        args.keys,
-        tables=tables,
-        account=account,
+        identity,
+        timeout=args.timeout,
+        listen=args.listen,
+        relay=_relay(session, keys, settings.proxy if settings else None, args.timeout),
     )
+    done = take_part(session, args.name, links, args.keys, tables=tables, account=account)
     document: dict[str, Any] = {
         "session": session.id,
         "digest": session.digest(),
@@ -113,24 +108,16 @@ def _check(args: argparse.Namespace, session: Session) -> None:
     ):
         if given is not None and args.name not in names:
             raise PlanError(f"{option} is for {', '.join(names)}, not for {args.name!r}.")
+    if args.settings is None and session.tables_of(args.name):
+        raise PlanError("--settings must be given by an owner; its policy decides what it joins.")
     if not 0 < args.timeout < float("inf"):
         raise PlanError(f"--timeout must be a positive number of seconds, got {args.timeout:g}.")
 
 
-def _settings(path: Path | None) -> SiloSettings:
-    from cloister.settings import SiloSettings, load_role
-
-    if path is None:
-        raise PlanError("--settings must be given by an owner; its policy decides what it joins.")
-    return load_role(path, SiloSettings)
-
-
 def _allowed(
-    session: Session, name: str, fingerprint: str, settings: SiloSettings | None
+    session: Session, name: str, fingerprint: str, settings: SiloSettings
 ) -> Account | None:
     """Ask an owner's policy; return where a private opening is charged."""
-    if settings is None:
-        return None
     from cloister.schema import Schema
     from cloister.silo.policy import Policy
 
@@ -149,13 +136,13 @@ def _allowed(
 
 
 def _count_labels(
-    session: Session, name: str, settings: SiloSettings | None, tables: Mapping[str, Words]
+    session: Session, name: str, settings: SiloSettings, tables: Mapping[str, Words]
 ) -> None:
     """Count what other receivers learn of this owner's tables, before a share leaves.
 
     Labels of a model describe it; so many of one table is what the policy allows a receiver.
     """
-    if settings is None or session.program.opening != "label":
+    if session.program.opening != "label":
         return
     from cloister.inference.limits import QueryLimit
 
@@ -167,13 +154,19 @@ def _count_labels(
             limit.charge(session.parties[receiver].fingerprint, about, labels)
 
 
-def _files(pairs: list[str], own: tuple[str, ...]) -> dict[str, Path]:
-    """Return a file for each of the own tables, in their order."""
+def _tables(session: Session, name: str, pairs: list[str]) -> dict[str, Words]:
+    """Read a file for each of a party's tables, in their order."""
+    from cloister.mpc.parties import words_of
+
+    own, shapes = session.tables_of(name), session.program.tables()
     given = dict(pair.partition("=")[::2] for pair in pairs)
     if set(given) != set(own) or len(given) != len(pairs) or not all(given.values()):
         wanted = " ".join(f"--data {table}=FILE" for table in own) or "no --data"
         raise PlanError(f"data must be given once for each table of this party: {wanted}.")
-    return {table: Path(given[table]) for table in own}
+    return {
+        table: words_of(session.program, table, _read(Path(given[table]), len(shapes[table])))
+        for table in own
+    }
 
 
 def _read(file: Path, dimensions: int) -> Any:
@@ -196,7 +189,7 @@ def _read(file: Path, dimensions: int) -> Any:
 
 
 def _relay(
-    session: Session, keys: Any, settings: SiloSettings | None, timeout: float
+    session: Session, keys: KeyFolder, proxy: str | None, timeout: float
 ) -> Callable[[str], Carrier] | None:
     if session.relay is None:
         return None
@@ -206,13 +199,12 @@ def _relay(
     from cloister.transports.http import StreamClient
     from cloister.transports.relay import relayed
 
-    proxy = settings.proxy if settings is not None else None
     client = StreamClient(session.relay, client_context(keys), proxy=proxy)
     return lambda peer: relayed(client, session.id, peer, timeout)
 
 
 def _show(session: Session, name: str, out: Output) -> None:
-    roles: Mapping[str, bool] = {
+    roles = {
         "dealer": name == session.dealer,
         "server 0": name == session.servers[0],
         "server 1": name == session.servers[1],

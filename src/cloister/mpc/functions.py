@@ -59,49 +59,25 @@ _MOST_DOUBLINGS = 24  # between the ends of a denominator's range; the head-room
 # The largest of many ----------------------------------------------------------------------------
 
 
-def maximum(server: Server, x: Words, axis: int = -1) -> Words:
+def maximum(server: Server, x: Words) -> Words:
     """Return shares of the largest (semi-honest; the dealer with either server sees all).
 
-    A tournament of max(a, b) = a + ReLU(b - a): exact for |x| < 2^62, n - 1 comparisons, nine
-    rounds for each of ceil(log2 n) levels, at most 54 bytes each way an element. `axis` is gone
-    from the result. Max pooling is this over the windows.
+    Over the last axis, which is gone; max pooling is this over the windows. A tournament, exact for
+    |x| < 2^62: n - 1 comparisons, nine rounds for each of ceil(log2 n) levels, at most 54 bytes
+    each way an element.
     """
-    x = np.moveaxis(x, axis, -1)
-    _check_some(x)
-    while x.shape[-1] > 1:
-        left, right, odd = _pairs(x)
-        x = np.concatenate([left + relu(server, right - left), odd], axis=-1)
-    return x.reshape(x.shape[:-1])
+    return _tournament(server, x, np.zeros((*x.shape, 0), np.uint64))[0]
 
 
 def argmax_one_hot(server: Server, x: Words) -> Words:
     """Return 1 at the largest, else 0 (semi-honest; the dealer with either server sees all).
 
     Over the last axis, which stays; integers, without fraction bits. **Ties: the lowest index.**
-    Neighbours compete, so what is left of a pair always has the lower indices, and it loses only
-    to what is truly larger. Exact for |x| < 2^62; nine rounds for each of ceil(log2 n) levels,
-    at most 62 + 8 ceil(log2 n) bytes each way an element (82 for n = 10).
+    Exact for |x| < 2^62; nine rounds for each of ceil(log2 n) levels, at most
+    62 + 8 ceil(log2 n) bytes each way an element (82 for n = 10).
     """
-    n = x.shape[-1] if x.ndim else 0
-    _check_some(x)
-    # The winner of each block so far, and which of its block it is.
-    who = server.constant(np.ones((*x.shape, 1)), 0)
-    while x.shape[-1] > 1:
-        left, right, odd = _pairs(x)
-        first, second, rest = (
-            np.moveaxis(part, -1, -2) for part in _pairs(np.moveaxis(who, -1, -2))
-        )
-        loses = negative(server, left - right)[..., np.newaxis]
-        # One product serves the values and both blocks: they share the factor.
-        both = np.concatenate([first, second, (right - left)[..., np.newaxis]], axis=-1)
-        moved = multiply(server, loses, both)
-        width = who.shape[-1]
-        who = np.concatenate([first - moved[..., :width], moved[..., width:-1]], axis=-1)
-        padding = [(0, 0)] * (rest.ndim - 1) + [(0, width)]
-        who = np.concatenate([who, np.pad(rest, padding)], axis=-2)
-        x = np.concatenate([left + moved[..., -1], odd], axis=-1)
-    one_hot: Words = who.reshape(*x.shape[:-1], -1)[..., :n]
-    return one_hot
+    who = _tournament(server, x, server.constant(np.ones((*x.shape, 1)), 0))[1]
+    return who[..., : x.shape[-1]]
 
 
 def argmax(server: Server, x: Words) -> Words:
@@ -116,17 +92,30 @@ def argmax(server: Server, x: Words) -> Words:
     return index
 
 
-def _pairs(x: Words) -> tuple[Words, Words, Words]:
-    """Return the left and right of neighbours along the last axis, and the odd one, if any."""
-    even = x.shape[-1] // 2 * 2
-    return x[..., 0:even:2], x[..., 1:even:2], x[..., even:]
+def _tournament(server: Server, x: Words, who: Words) -> tuple[Words, Words]:
+    """Return the largest along the last axis, and its place one-hot.
 
-
-def _check_some(x: Words) -> None:
+    Neighbours compete, so what is left of a pair always has the lower indices, and it loses only
+    to what is truly larger. `who`, with an axis more, says of each block's winner which of its
+    block it is: 1 at the start, when a block is one element; nothing, where nobody asks.
+    """
     if x.ndim == 0 or x.shape[-1] == 0:
         raise PlanError(
             f"the largest of none is asked for, got shape {x.shape}; pass at least one."
         )
+    while (n := x.shape[-1]) > 1:
+        even, width = n // 2 * 2, who.shape[-1]
+        left, right, odd = x[..., 0:even:2], x[..., 1:even:2], x[..., even:]
+        first, second, rest = who[..., 0:even:2, :], who[..., 1:even:2, :], who[..., even:, :]
+        loses = negative(server, left - right)[..., np.newaxis]
+        # One product serves the values and both blocks: they share the factor.
+        both = np.concatenate([first, second, (right - left)[..., np.newaxis]], axis=-1)
+        moved = multiply(server, loses, both)
+        who = np.concatenate([first - moved[..., :width], moved[..., width:-1]], axis=-1)
+        rest = np.concatenate([rest, np.zeros_like(rest)], axis=-1)
+        who = np.concatenate([who, rest], axis=-2)
+        x = np.concatenate([left + moved[..., -1], odd], axis=-1)
+    return x[..., 0], who[..., 0, :]
 
 
 # Bounded functions ------------------------------------------------------------------------------
@@ -191,14 +180,16 @@ def exp(server: Server, x: Words) -> Words:
 def softmax(server: Server, x: Words) -> Words:
     """Return shares of the softmax (semi-honest; the dealer with either server sees all).
 
-    exp(x) / sum(exp(x)) over the last axis of n < 2^16. The largest is subtracted first, so no
+    exp(x) / sum(exp(x)) over the last axis of n < 2^15. The largest is subtracted first, so no
     exponent is positive and the sum is in [1, n], the public range of the reciprocal. Off by
     less than 5 + n units; within [0, 1] up to n + 5. At most 40 + 9 ceil(log2 n) rounds, about
     370 bytes each way an element for n = 10.
     """
     n = x.shape[-1] if x.ndim else 0
+    if n >= 1 << 15:
+        raise PlanError(f"softmax must be of fewer than {1 << 15} scores, got {n}.")
     e = exp(server, x - maximum(server, x)[..., np.newaxis])
-    # Each of n exponentials may be a unit low, so the range starts below 1.
+    # Each of n exponentials may be a unit low, the largest two, so the range starts below 1.
     total = e.sum(axis=-1, keepdims=True, dtype=np.uint64)
     return times(server, e, reciprocal(server, total, 0.5, n + 1.0))
 

@@ -110,7 +110,7 @@ def times(server: Server, x: Words, y: Words, frac_bits: int = FRAC_BITS) -> Wor
 def scale(server: Server, x: Words, factor: ArrayLike) -> Words:
     """Return shares of x times constants (semi-honest; the dealer with either server sees all).
 
-    Real factors, broadcast; no product is needed: one round.
+    Real factors, broadcast, |x * factor| < 2^30; no product is needed: one round.
     """
     return truncate(server, x * encode(factor))
 
@@ -126,9 +126,9 @@ def polynomial(
 
     Its coefficients are public, the constant first, and the same at both servers to the last bit.
     Powers are built by doubling: degree n takes about 2 log2(n) rounds. x, its powers and the
-    coefficients have `frac_bits`; every power, and every coefficient times its power, must stay
-    below 2^(61 - 2 frac_bits) in size, 2^29 at 16 bits. So bring x into [-1, 1] where the high
-    coefficients are small; there, 24 bits make the error less than two units of 16.
+    coefficients have `frac_bits`; every power, every coefficient times its power, and their sum
+    must stay below 2^(61 - 2 frac_bits) in size, 2^29 at 16 bits. So bring x into [-1, 1] where the
+    high coefficients are small; there, 24 bits make the error less than two units of 16.
     """
     powers = [x]
     while len(powers) < len(coefficients) - 1:

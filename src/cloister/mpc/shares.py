@@ -21,10 +21,11 @@ def encode(values: ArrayLike, frac_bits: int = FRAC_BITS) -> Words:
     Raises
     ------
     DataError
-        If a value is not finite, or 2^29 or larger in size: a product would not fit the ring.
+        If a value is not finite, or 2^29 or larger in size: a product would not fit the ring; of
+        more than 32 fraction bits, the value itself must fit.
     """
     numbers = np.asarray(values, dtype=np.float64)
-    limit = 2.0 ** (VALUE_BITS - 2 * FRAC_BITS - 1)
+    limit = 2.0 ** (VALUE_BITS - 1 - max(2 * FRAC_BITS, frac_bits))
     if not (np.abs(numbers) < limit).all():  # NaN is not below it either
         raise DataError(
             f"values on shares must be finite and below {limit:.0f} in size; scale the columns."

@@ -256,6 +256,12 @@ def test_values_that_do_not_fit_are_refused_before_they_are_shared(bad: float) -
         encode([0.0, bad])
 
 
+def test_a_constant_of_many_fraction_bits_is_refused_where_it_would_wrap() -> None:
+    assert decode(encode([2.0**13 - 1, 1 - 2.0**13], 48), 48).tolist() == [2.0**13 - 1, 1 - 2.0**13]
+    with pytest.raises(DataError, match="finite and below 8192"):
+        encode(2.0**15, 48)
+
+
 def dealer_and_client() -> tuple[Dealer, Any]:
     ends = local_links(1), local_links(1)
     dealer = Dealer((ends[0][1], ends[1][1]))

@@ -61,11 +61,11 @@ def test_every_pattern_of_ties_among_five_goes_to_the_lowest_index() -> None:
     assert (opened(argmax, patterns.astype(np.uint64)) == patterns.argmax(axis=1)).all()
 
 
-def test_the_largest_is_exact_up_to_2_62_and_along_any_axis() -> None:
+def test_the_largest_is_exact_up_to_2_62_and_along_the_last_axis() -> None:
     edges = np.array([[2**62 - 1, -(2**62) + 1, 0], [-1, -2, -(2**61)]], np.int64)
-    for axis in (0, 1, -1):
-        found = opened(lambda s, x, a=axis: maximum(s, x, a), edges.view(np.uint64))
-        assert (found.view(np.int64) == edges.max(axis=axis)).all()
+    for x in (edges, edges.T, edges[None]):
+        found = opened(maximum, np.ascontiguousarray(x).view(np.uint64))
+        assert (found.view(np.int64) == x.max(axis=-1)).all()
     assert opened(argmax, edges.view(np.uint64)).tolist() == [0, 0]
     cube = np.arange(24).reshape(2, 3, 4)
     assert (opened(argmax, cube.astype(np.uint64)) == cube.argmax(axis=-1)).all()
@@ -135,6 +135,13 @@ def test_softmax_is_right_for_small_and_for_enormous_scores(n: int) -> None:
         assert np.abs(decode(found) - clear).max() < (5 + n) * UNIT
         assert -n - 5 <= found.view(np.int64).min()
         assert found.view(np.int64).max() <= (1 << 16) + n + 5
+
+
+def test_a_softmax_whose_sum_could_leave_the_range_of_its_reciprocal_is_refused() -> None:
+    """Each exponential may be a unit low: of 2^15 of them half of the least sum could be gone."""
+    assert 1 - ((1 << 15) - 1 + 1) * UNIT >= 0.5
+    with pytest.raises(CloisterError, match="fewer than 32768 scores"):
+        opened(softmax, np.zeros((1, 1 << 15), np.uint64))
 
 
 # Division ---------------------------------------------------------------------------------------
