@@ -42,14 +42,6 @@ class Sum(Program):
         return {"sum": sum(others, start=first)}
 
 
-_ALL: tuple[type[Program], ...] = (
-    Sum,
-    NetworkScoring,
-    Vote,
-    NoisyVote,
-    Score,
-    LogisticOnShares,
-    KMeansOnShares,
-    NetworkOnShares,
-)
+_TRAININGS = (LogisticOnShares, KMeansOnShares, NetworkOnShares)
+_ALL: tuple[type[Program], ...] = (Sum, NetworkScoring, Vote, NoisyVote, Score, *_TRAININGS)
 PROGRAMS: Mapping[str, type[Program]] = {program.name: program for program in _ALL}

@@ -1,8 +1,5 @@
 """The sign of a value on shares, and what follows from it: ReLU, selection, the largest of many.
 
-Both servers call every function here. Semi-honest: the dealer together with either server sees
-everything that goes in, and a wrong value is not detected.
-
 References
 ----------
 I. Damgård, M. Fitzi, E. Kiltz, J. B. Nielsen, T. Toft, "Unconditionally secure constant-rounds

@@ -1,8 +1,7 @@
 """What is built from products and comparisons: the largest of many, division, sigmoid, softmax.
 
-Every function here is one that both servers call; the dealer together with either server sees
-everything that goes in. Words have 16 fraction bits, a unit is 2^-16, and values may be anything
-that :func:`cloister.mpc.encode` takes unless a function says less. Shapes and options are public.
+Words have 16 fraction bits, a unit is 2^-16, and values may be anything that
+:func:`cloister.mpc.encode` takes unless a function says less. Shapes and options are public.
 
 Sigmoid, exponential and reciprocal are one idea: comparisons bring x into [-1, 1], where one
 polynomial with 24 fraction bits is right to less than the last unit. Its coefficients are written

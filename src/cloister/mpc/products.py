@@ -1,8 +1,6 @@
 """Products, truncation and polynomials on shares.
 
-Both servers call every function here. Semi-honest: the dealer together with either server sees
-everything that goes in, and a wrong value is not detected. Shapes and options are public. Words
-have 16 fraction bits unless a function says otherwise.
+Shapes and options are public. Words have 16 fraction bits unless a function says otherwise.
 
 References
 ----------
@@ -27,9 +25,8 @@ from cloister.mpc.shares import FRAC_BITS, encode
 def product(server: Server, kind: Product, x: Words, y: Words) -> Words:
     """Return shares of f(x, y), f bilinear (semi-honest; the dealer with either server sees all).
 
-    Exact modulo 2^64, or bit by bit; fraction bits add up.
-    f(x, y) = c + f(e, b) + f(a, d) + f(e, d) with e = x - a and d = y - b opened, where a and b
-    are fresh and uniform. One round; 8 bytes each way for every word of x and of y.
+    Exact modulo 2^64, or bit by bit, in the way of :mod:`cloister.mpc`; fraction bits add up.
+    One round; 8 bytes each way for every word of x and of y.
     """
     (a, b), derived = server.take(kind)
     sharing = kind.sharing[0]

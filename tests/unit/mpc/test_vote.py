@@ -113,6 +113,11 @@ def test_a_vote_that_makes_no_sense_is_refused(options: dict[str, Any]) -> None:
         Vote(**({"voters": THREE, "rows": 2, "classes": 3} | options))
 
 
+def test_a_limit_is_said_with_every_digit() -> None:
+    with pytest.raises(PlanError, match=r"each an integer in \[1, 1048576\], got"):
+        Vote(voters=THREE, rows=2, classes=3, weights=(1, 1, (1 << 20) + 1))
+
+
 # Noise ------------------------------------------------------------------------------------------
 
 
