@@ -97,7 +97,7 @@ class Product:
         """Of the factors, and of their product."""
         return (Sharing.XOR, Sharing.XOR) if self.map == "and" else (Sharing.SUM, Sharing.SUM)
 
-    def derive(self, x: Words, y: Words) -> Words:
+    def apply(self, x: Words, y: Words) -> Words:
         """Return the product of two arrays of these shapes, modulo 2^64 or bit by bit."""
         match self.map:
             case "multiply":
@@ -108,6 +108,8 @@ class Product:
                 return _convolve(x, y, *self.options)
             case "and":
                 return x & y
+
+    derive = apply
 
     def drawn(self) -> tuple[Shape, ...]:
         """Return the shapes of the factors."""

@@ -32,8 +32,8 @@ def product(server: Server, kind: Product, x: Words, y: Words) -> Words:
     sharing = kind.sharing[0]
     e, d = server.open(sharing.rest(x, a), sharing.rest(y, b), sharing=sharing)
     # Server 0 takes f(e, d) in with f(e, b): one product less.
-    cross = kind.derive(e, sharing.join(b, d) if server.index == 0 else b)
-    return sharing.join(derived(), sharing.join(cross, kind.derive(a, d)))
+    cross = kind.apply(e, sharing.join(b, d) if server.index == 0 else b)
+    return sharing.join(derived(), sharing.join(cross, kind.apply(a, d)))
 
 
 def multiply(server: Server, x: Words, y: Words) -> Words:
