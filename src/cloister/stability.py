@@ -23,6 +23,7 @@ from typing import Annotated
 import numpy as np
 from numpy.typing import NDArray
 
+from cloister.arrays import Floats, GridState, Integers, Records, State
 from cloister.declared import Declaration, Range, refuse
 from cloister.display import Measured, Table
 from cloister.errors import PlanError
@@ -30,7 +31,6 @@ from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.jobs import JobResult
 from cloister.protocol.plan import Plan
 from cloister.randomness import public_generator
-from cloister.task import Floats, GridState, Integers, Records, State
 from cloister.tasks.clustering.synopsis import nearest, squared_distances
 from cloister.tasks.intervals import above_noise
 from cloister.tasks.preparation.pipeline import Pipeline

@@ -14,8 +14,13 @@ from math import log, prod, sqrt
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cloister.arrays import Floats as Floats
+from cloister.arrays import GridState as GridState
+from cloister.arrays import Integers as Integers
+from cloister.arrays import Records as Records
+from cloister.arrays import Results as Results
+from cloister.arrays import State as State
 from cloister.declared import Whole, declared
 from cloister.display import Display
 from cloister.errors import PlanError
@@ -33,15 +38,6 @@ INTERVAL_95: Mapping[Mechanism, float] = {
 """Half-width of the central 95 % of each law, in its standard deviations."""
 FINE = 16
 """A record counts ``2**FINE`` where it counts 1, so that the noise is on a fine lattice."""
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
-Records = NDArray[np.int32]
-State = Mapping[str, Floats]
-"""Named public arrays in grid coordinates (1.0 is the edge of the box)."""
-GridState = Mapping[str, Integers]
-"""The same arrays rounded to the grid, as every party holds them."""
-Results = Mapping[str, Floats]
-"""Named released arrays in the users' units."""
 
 
 @dataclass(frozen=True)

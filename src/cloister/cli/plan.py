@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from math import isfinite
 from typing import Any
 
+from cloister.arrays import Floats
 from cloister.cli.options import (
     add_kmeans_arguments,
     add_plan_arguments,
@@ -24,7 +25,6 @@ from cloister.privacy.filter import Limits, Split, Tariff
 from cloister.protocol.plan import Plan
 from cloister.report import listed, number, odds_sentence
 from cloister.schema import Schema
-from cloister.task import Floats
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

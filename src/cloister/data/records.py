@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from cloister.arrays import Floats
 from cloister.data.baskets import Baskets, is_catalogue, open_baskets
-from cloister.data.cells import Floats, Mask, as_codes, as_numbers, decoded, one_unit, unit_name
+from cloister.data.cells import Mask, as_codes, as_numbers, decoded, one_unit, unit_name
 from cloister.data.few_rows import Tally
 from cloister.data.sources import Raw, SqlQuery, Table, is_path, open_source
 from cloister.errors import DataError, PlanError

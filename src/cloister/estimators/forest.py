@@ -9,9 +9,10 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from cloister.arrays import Floats
 from cloister.errors import PlanError
 from cloister.estimators.base import PrivateClassifier
-from cloister.estimators.tables import Floats, SiloData
+from cloister.estimators.tables import SiloData
 from cloister.jobs import JobResult
 from cloister.task import Task
 from cloister.tasks.supervised.forest import RandomForest

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import OutlierMixin
 
+from cloister.arrays import Floats
 from cloister.estimators.base import PrivateEstimator
-from cloister.estimators.tables import Floats, new_rows
+from cloister.estimators.tables import new_rows
 from cloister.jobs import JobResult
 from cloister.task import Task
 from cloister.tasks.patterns.outliers import Outliers

@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cloister.arrays import Floats
 from cloister.errors import DataError
-from cloister.estimators.tables import Floats
 
 Score = Callable[[Floats], Floats]
 """From rows of shape (n_samples, n_features) to scores of shape (n_samples, n_outputs)."""

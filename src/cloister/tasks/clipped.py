@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.task import Integers, Records
+from cloister.arrays import Integers, Records
 from cloister.tasks.clustering.lloyd_kernel import nearest_centres
 
 _CHUNK_VALUES = 1 << 19

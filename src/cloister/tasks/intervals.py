@@ -19,7 +19,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.task import INTERVAL_95, Floats, Mechanism
+from cloister.arrays import Floats
+from cloister.task import INTERVAL_95, Mechanism
 
 BOX = (-1.0, 1.0)
 """Where every record lies, in grid coordinates, and so every mean of records."""

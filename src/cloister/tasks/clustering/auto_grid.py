@@ -9,7 +9,8 @@ from math import ceil, floor, sqrt
 
 import numpy as np
 
-from cloister.task import Block, Floats, GridState, Integers, Records, Released, State
+from cloister.arrays import Floats, GridState, Integers, Records, State
+from cloister.task import Block, Released
 from cloister.tasks.clustering.auto_rounds import (
     MovingCentres,
     Route,

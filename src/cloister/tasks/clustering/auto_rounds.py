@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from cloister.arrays import Floats, GridState, Integers, Records
 from cloister.hazmat.fixedpoint import from_grid
-from cloister.task import INTERVAL_95, Block, Floats, GridState, Integers, Records, Released
+from cloister.task import INTERVAL_95, Block, Released
 from cloister.tasks.clipped import sum_clipped_near
 from cloister.tasks.clustering.centres import Centres, unknown
 from cloister.tasks.intervals import ratio_interval, size_interval

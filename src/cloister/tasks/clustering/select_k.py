@@ -15,22 +15,12 @@ from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 
+from cloister.arrays import Floats, GridState, Integers, Records, State
 from cloister.declared import Positive, Range, Whole, declared
 from cloister.display import Curve, Display
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
-from cloister.task import (
-    Block,
-    Floats,
-    GridState,
-    Integers,
-    Mechanism,
-    Profile,
-    PublicFacts,
-    Records,
-    Released,
-    State,
-)
+from cloister.task import Block, Mechanism, Profile, PublicFacts, Released
 from cloister.tasks.clustering.auto import Auto, planned_mu
 from cloister.tasks.clustering.auto_grid import GridRoute
 from cloister.tasks.clustering.auto_mean import MeanRoute

@@ -11,24 +11,12 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
+from cloister.arrays import Floats, GridState, Integers, Results, State
 from cloister.declared import Whole, declared
 from cloister.display import Table
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid, round_to_grid
-from cloister.task import (
-    FINE,
-    Block,
-    Floats,
-    Gaussian,
-    GridState,
-    Integers,
-    PublicColumn,
-    PublicFacts,
-    Released,
-    Results,
-    State,
-    Task,
-)
+from cloister.task import FINE, Block, Gaussian, PublicColumn, PublicFacts, Released, Task
 from cloister.tasks.columns import position
 from cloister.tasks.interval_tables import WITH_POPULATION, table_of, table_of_measures
 

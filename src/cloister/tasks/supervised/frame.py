@@ -16,10 +16,11 @@ from typing import Annotated, Any
 
 import numpy as np
 
+from cloister.arrays import Floats, Integers, Records
 from cloister.declared import Range
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import from_grid
-from cloister.task import Block, Floats, Integers, PublicFacts, Records, Released
+from cloister.task import Block, PublicFacts, Released
 from cloister.tasks.columns import Encoding, codes
 from cloister.tasks.moments import PRODUCT, SQUARE, n_products, unpack_products
 from cloister.tasks.options import noise_of

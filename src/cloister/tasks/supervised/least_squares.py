@@ -26,7 +26,8 @@ from math import log2, sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.task import INTERVAL_95, Floats
+from cloister.arrays import Floats
+from cloister.task import INTERVAL_95
 
 EDGES = 2.0 ** (np.arange(-64, 65) / 4)
 """Upper ends of the classes in which sizes of gradients are counted, four to an octave."""
