@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import ssl
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import Any, Self
 
 import httpx
@@ -71,12 +70,7 @@ class Rest:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._http.close()
 
     def submit(self, document: Mapping[str, Any]) -> dict[str, Any]:
