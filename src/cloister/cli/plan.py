@@ -76,7 +76,7 @@ def _show(plan: Plan, forecast: Mapping[str, Floats], out: Output) -> None:
     ]
     if plan.budget:
         lines.insert(0, ("cost", f"{plan.budget} for all rounds, unit of privacy: {plan.unit}"))
-    out.pairs(lines)
+    out.pairs(*lines)
     if plan.budget:
         out.say()
         out.paragraph(odds_sentence(plan.events(), plan.unit))
