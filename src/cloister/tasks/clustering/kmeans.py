@@ -20,9 +20,8 @@ from math import floor, isqrt, sqrt
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-from cloister.arrays import Floats, GridState, Integers, Records, State
+from cloister.arrays import Flags, Floats, GridState, Integers, Records, State
 from cloister.declared import Positive, WayOut, Whole, declared
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
@@ -235,7 +234,7 @@ class _LloydLoop(ABC):
         }
 
     def _relocate(
-        self, t: int, centres: Floats, sizes: Floats, half_width: Floats, empty: NDArray[np.bool_]
+        self, t: int, centres: Floats, sizes: Floats, half_width: Floats, empty: Flags
     ) -> Floats:
         """Put empty centres beside the largest, so close that they split it wherever it lies."""
         if empty.all() or not empty.any():

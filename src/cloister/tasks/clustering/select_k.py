@@ -20,7 +20,7 @@ from cloister.declared import Positive, Range, Whole, declared
 from cloister.display import Curve, Display
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
-from cloister.task import Block, Mechanism, Profile, PublicFacts, Released
+from cloister.task import Block, Gaussian, PublicFacts, Released
 from cloister.tasks.clustering.auto import Auto, planned_mu
 from cloister.tasks.clustering.auto_grid import GridRoute
 from cloister.tasks.clustering.auto_mean import MeanRoute
@@ -50,7 +50,7 @@ class Choice:
 
 
 @declared
-class SelectK:
+class SelectK(Gaussian):
     """``auto`` for a number of clusters between two public numbers, chosen from released counts.
 
     What a record adds in a round is what it adds to ``auto`` with `max_clusters`, asked with a
@@ -59,9 +59,6 @@ class SelectK:
     """
 
     name: ClassVar[str] = "selectk"
-    private: ClassVar[bool] = True
-    profiles: ClassVar[frozenset[Profile]] = Auto.profiles
-    mechanism: ClassVar[Mechanism] = "gaussian"
 
     @declared
     class Options:

@@ -21,9 +21,8 @@ from math import sqrt
 from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-from cloister.arrays import Floats, GridState, Integers, Records, Results, State
+from cloister.arrays import Flags, Floats, GridState, Integers, Records, Results, State
 from cloister.declared import Range, Whole, declared
 from cloister.display import Bars, Display
 from cloister.errors import PlanError
@@ -240,9 +239,7 @@ class ClusterQuality(Gaussian):
         noise = variance * (middles**2).sum(), variance * self.n_bins, variance * middles.sum()
         return scores.ratio(cells @ middles, cells.sum(axis=-1), noise)
 
-    def _davies_bouldin(
-        self, distance: scores.Estimate, seen: NDArray[np.bool_]
-    ) -> scores.Estimate:
+    def _davies_bouldin(self, distance: scores.Estimate, seen: Flags) -> scores.Estimate:
         """Return the mean, over the clusters seen, of the worst ratio of widths to separation.
 
         Where fewer than two are seen it is over all, whose widths are mostly noise.

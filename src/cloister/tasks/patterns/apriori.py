@@ -19,9 +19,8 @@ from math import ceil, comb, isqrt, sqrt
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-from cloister.arrays import Floats, GridState, Integers, Records, Results, State
+from cloister.arrays import Flags, Floats, GridState, Integers, Records, Results, State
 from cloister.declared import AtLeastZero, Length, Probability, Range, WayOut, Whole, declared
 from cloister.display import Display
 from cloister.errors import PlanError
@@ -94,7 +93,7 @@ class Level:
     error: Floats
 
     @property
-    def used(self) -> NDArray[np.bool_]:
+    def used(self) -> Flags:
         """Which slots are used."""
         return self.unit > 0
 
@@ -304,9 +303,7 @@ class Apriori(Gaussian):
             in_heavy[live] += (held @ adds.astype(np.float64)).astype(np.int64) * units[live]
         return np.concatenate([supports, in_heavy, loads])
 
-    def _kept(
-        self, baskets: NDArray[np.bool_], held: NDArray[np.bool_], units: Integers, bound: int
-    ) -> NDArray[np.bool_]:
+    def _kept(self, baskets: Flags, held: Flags, units: Integers, bound: int) -> Flags:
         """Return which candidates of each basket count: the first ones, from a place of its own.
 
         The candidates stand in a circle in a public random order; where to start follows from the
@@ -519,7 +516,7 @@ class Apriori(Gaussian):
             "half_width": INTERVAL_95["gaussian"] * error / number,
         }
 
-    def _is_sensitive(self, sets: Integers) -> NDArray[np.bool_]:
+    def _is_sensitive(self, sets: Integers) -> Flags:
         """Return which sets contain one that must not be shown."""
         hidden = np.zeros(len(sets), dtype=bool)
         for items in self.sensitive:

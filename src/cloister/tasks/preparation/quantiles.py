@@ -21,9 +21,8 @@ from math import sqrt
 from typing import Annotated, ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-from cloister.arrays import Floats, GridState, Integers, Records, Results, State
+from cloister.arrays import Flags, Floats, GridState, Integers, Records, Results, State
 from cloister.declared import Length, Probability, Range, Whole, declared
 from cloister.display import Between, Display, Table
 from cloister.errors import PlanError
@@ -389,7 +388,7 @@ def _rising(values: Floats) -> Floats:
     return middle
 
 
-def _first(true: NDArray[np.bool_]) -> Integers:
+def _first(true: Flags) -> Integers:
     """Return where each row is first true, its last place if nowhere."""
     found: Integers = np.where(true.any(axis=-1), true.argmax(axis=-1), true.shape[-1] - 1)
     return found

@@ -21,9 +21,8 @@ from math import sqrt
 from typing import Annotated, ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-from cloister.arrays import Floats, GridState, Integers, Records, Results, State
+from cloister.arrays import Flags, Floats, GridState, Integers, Records, Results, State
 from cloister.declared import AtLeastZero, declared
 from cloister.display import Between, Display, Table
 from cloister.hazmat.fixedpoint import Grid
@@ -579,7 +578,7 @@ class Linear(Gaussian):
         """From one end of the target to the other within a step of each column's grid."""
         return np.asarray(self._half_range * 2.0 ** (self.frac_bits + 1) / self._model.half_boxes)
 
-    def _with_drowned(self, noise: Floats, drowned: NDArray[np.bool_]) -> Floats:
+    def _with_drowned(self, noise: Floats, drowned: Flags) -> Floats:
         """Return the covariance with what columns that drown may hide."""
         at = np.flatnonzero(drowned)
         noise[at, at] = (self._widest[at] / _Z) ** 2
