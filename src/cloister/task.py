@@ -24,7 +24,7 @@ from cloister.arrays import State as State
 from cloister.declared import Whole, declared
 from cloister.display import Display
 from cloister.errors import PlanError
-from cloister.hazmat.fixedpoint import Grid
+from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.moved import old_name
 from cloister.privacy.budget import Budget
 
@@ -64,6 +64,13 @@ class Block:
     l2_squared: int
     weight: float
 
+    @classmethod
+    def of_units(
+        cls, name: str, shape: tuple[int, ...], weight: float, times: int = 1, one: int = 1 << FINE
+    ) -> Self:
+        """Return a block in at most so many elements of which a record adds at most `one`."""
+        return cls(name, shape, times * one, times * one**2, weight)
+
     @property
     def size(self) -> int:
         """Number of integers."""
@@ -83,6 +90,10 @@ class Released:
 
     values: Integers
     noise_std: float
+
+    def real(self, bits: int = FINE) -> tuple[Floats, float]:
+        """Return both in units of ``2**bits`` integers: counts in records."""
+        return from_grid(self.values, bits), self.noise_std / (1 << bits)
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ class MeanRoute(Route):
         """Return one sum of the length of a record."""
         d, one = self.n_features, self.one
         if t == 0:
-            return (Block("sum", (d,), d * one, d * one**2, FIRST),)
+            return (Block.of_units("sum", (d,), FIRST, d, one),)
         return (unit_block("sum", (d,), one, 1 - FIRST),)
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
@@ -71,7 +71,7 @@ class MeanRoute(Route):
     def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
         """Refine the mean; the first centre is the mean, the others stand around it."""
         d, n = self.n_features, self.nominal_n
-        sums, sum_std = self.real(released["sum"])
+        sums, sum_std = released["sum"].real(self.frac_bits)
         values, noise_std = sums / n, sum_std / n
         if t == 0:
             origin: Floats | float = 0.0

@@ -151,7 +151,7 @@ class SelectK(Gaussian):
         if not bins.size or bins.prod() == 1:
             return self._no_choice(self.min_clusters)
         points = cell_centres(spans, bins)
-        counts, noise_std = self._auto.route.real(released["cells"])
+        counts, noise_std = released["cells"].real(self.frac_bits)
         curve = gap_curve(
             points,
             counts[: len(points)],

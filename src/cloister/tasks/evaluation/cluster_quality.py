@@ -129,13 +129,13 @@ class ClusterQuality(Gaussian):
 
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return rings; then moments and silhouettes of each cluster."""
-        k, one = len(self.centres), 1 << FINE
+        k = len(self.centres)
         if t == 0:
-            return (Block("rings", (_RINGS,), one, one**2, _WEIGHTS["rings"]),)
+            return (Block.of_units("rings", (_RINGS,), _WEIGHTS["rings"]),)
         return (
             # 1, distance and squared distance, each at most one, in one cluster
-            Block("moments", (k, 3), 3 * one, 3 * one**2, _WEIGHTS["moments"]),
-            Block("silhouettes", (k, self.n_bins), one, one**2, _WEIGHTS["silhouettes"]),
+            Block.of_units("moments", (k, 3), _WEIGHTS["moments"], 3),
+            Block.of_units("silhouettes", (k, self.n_bins), _WEIGHTS["silhouettes"]),
         )
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
@@ -172,16 +172,16 @@ class ClusterQuality(Gaussian):
         if t == 0:
             rings = released["rings"]
             return {**kept, "reach": np.array([self._reach(rings)])}
+        tables = {name: block.real() for name, block in released.items()}
         return {
             "reach": kept["reach"],
-            **{name: from_grid(block.values, FINE) for name, block in released.items()},
-            "noise": np.array([block.noise_std / (1 << FINE) for block in released.values()]),
+            **{name: counts for name, (counts, _) in tables.items()},
+            "noise": np.array([std for _, std in tables.values()]),
         }
 
     def _reach(self, rings: Released) -> float:
         """Return the edge of the innermost ring outside of which noise may be all there is."""
-        counts = from_grid(rings.values, FINE)
-        std = rings.noise_std / (1 << FINE)
+        counts, std = rings.real()
         outer = np.append(np.cumsum(counts[::-1])[::-1], 0.0)  # from each ring outwards
         noise = std * np.sqrt(np.arange(_RINGS, -1, -1))
         if (outer <= INTERVAL_95["gaussian"] * noise).all():

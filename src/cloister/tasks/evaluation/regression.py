@@ -95,8 +95,7 @@ class RegressionEvaluation(Evaluated):
 
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return six sums, with a layer for each silo if that is asked for."""
-        one = 1 << FINE
-        return (Block("sums", (self.layers, 6), 6 * one, 6 * one**2, 1.0),)
+        return (Block.of_units("sums", (self.layers, 6), 1.0, 6),)
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         """Return the sums of some records; with `silos`, those of the first."""

@@ -273,7 +273,7 @@ class Apriori(Gaussian):
         return (
             Block("supports", (slots,), l1, one**2, share - heavy),
             Block("heavy", (slots,), l1, one**2, heavy),
-            Block("loads", (len(load_edges(slots)) - 1,), one, one**2, _LOAD_SHARE),
+            Block.of_units("loads", (len(load_edges(slots)) - 1,), _LOAD_SHARE, one=one),
         )
 
     # --- What a basket adds -----------------------------------------------------------------------

@@ -188,16 +188,17 @@ class Outliers(Measuring):
     @cached_property
     def _own(self) -> tuple[Block, ...]:
         """The block of each round after those of `usual`."""
-        one, v, rest = 1 << FINE, self.n_views, 1 - self.count_share
+        v, rest = self.n_views, 1 - self.count_share
         blocks = []
         if self.method == "density":
             # a record is in one cell of each picture, and then in one bin of scores
-            cells = (v, self._cells), v * one, v * one**2, rest * _DENSITY[1]
-            rarities = (_RARITIES,), one, one**2, rest * _DENSITY[2]
-            blocks = [Block("cells", *cells), Block("rarities", *rarities)]
+            blocks = [
+                Block.of_units("cells", (v, self._cells), rest * _DENSITY[1], v),
+                Block.of_units("rarities", (_RARITIES,), rest * _DENSITY[2]),
+            ]
         if self.count_share:
             shape = (max(1, len(self.group_names)),)
-            blocks.append(Block("flagged", shape, one, one**2, self.count_share))
+            blocks.append(Block.of_units("flagged", shape, self.count_share))
         return tuple(blocks)
 
     @cached_property
@@ -298,8 +299,7 @@ class Outliers(Measuring):
             after = self.usual.update(t, part_of(state, _USUAL), released)
             return {**kept, **prefixed(_USUAL, after)}
         ((name, block),) = released.items()
-        kept[name] = from_grid(block.values, FINE)
-        kept["noise"][t - self.usual.rounds] = block.noise_std / (1 << FINE)
+        kept[name], kept["noise"][t - self.usual.rounds] = block.real()
         if name == "flagged" and self.group is not None:
             kept[name] = np.where(kept[name] >= self.min_group, kept[name], 0.0)
         return kept

@@ -123,10 +123,10 @@ class Quantiles(Gaussian):
 
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return all levels of all columns' trees under one noise."""
-        touched, one = len(self.used) * self.levels, 1 << FINE
+        touched = len(self.used) * self.levels
         counts = sum(BRANCHES**level for level in range(1, self.levels + 1))
         share = 1.0 if self.rounds == 1 else (_FIRST_SHARE, 1 - _FIRST_SHARE)[t]
-        return (Block("trees", (len(self.used), counts), touched * one, touched * one**2, share),)
+        return (Block.of_units("trees", (len(self.used), counts), share, touched),)
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         """Return how many records are in each cell of each level."""
@@ -142,10 +142,9 @@ class Quantiles(Gaussian):
 
     def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
         """Return counts that agree, and the cells of the next round."""
-        block = released["trees"]
-        noise = block.noise_std / (1 << FINE)
+        values, noise = released["trees"].real()
         ends = np.cumsum([BRANCHES**level for level in range(1, self.levels)])
-        counts = agreeing(np.split(from_grid(block.values, FINE), ends, axis=1))
+        counts = agreeing(np.split(values, ends, axis=1))
         edges = from_grid(state["next"], self.frac_bits)
         last = t + 1 == self.rounds
         return {

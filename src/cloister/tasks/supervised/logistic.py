@@ -56,7 +56,6 @@ from cloister.tasks.supervised.frame import (
     count_sizes,
     edge_at,
     noise_of_mean,
-    noisy_counts,
     row_length,
     sizes_block,
     solve,
@@ -487,7 +486,7 @@ class Logistic(Gaussian):
 
     def _with_cut(self, now: _Known, block: Released) -> _Known:
         """Return where gradients of whole rows are cut, and what this may take away."""
-        counts, noise_std = noisy_counts(block)
+        counts, noise_std = block.real()
         share = self.blocks(self._turn)[-1].weight
         price = _Z * noise_std * sqrt(share / WHOLE_SHARE)
         most = sqrt(min(self._outputs, 2))  # of a residual
@@ -502,7 +501,7 @@ class Logistic(Gaussian):
     def _with_places(self, now: _Known, block: Released) -> _Known:
         """Return where columns lie, and the sizes and weights of classes."""
         k = len(self.classes)
-        counts, noise_std = noisy_counts(block)
+        counts, noise_std = block.real()
         sizes = np.maximum(counts[-1 - k : -1], max(1.0, noise_std))
         # the likelihood is divided by the largest weight, and so is the penalty, see _divisor
         weights = sizes.min() / sizes if self.class_weight == "balanced" else now.class_weight
