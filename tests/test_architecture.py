@@ -24,7 +24,7 @@ MODULES = {
 
 # A unit imports units of lower layers, and itself.
 LAYERS = [
-    {"errors", "html", "moved"},
+    {"arrays", "errors", "html", "moved"},
     {"declared", "display"},
     {"randomness"},
     {"hazmat"},
@@ -52,6 +52,7 @@ LAYER = {unit: number for number, units in enumerate(LAYERS) for unit in units}
 # Narrower than the layer: all that these may import of ours. ADR 3 says why tasks need privacy.
 ONLY = {
     "tasks": {
+        "arrays",
         "declared",
         "display",
         "errors",
@@ -63,7 +64,15 @@ ONLY = {
         "task",
         "tasks",
     },
-    "task": {"declared", "display", "errors", "privacy.budget", "hazmat.fixedpoint", "moved"},
+    "task": {
+        "arrays",
+        "declared",
+        "display",
+        "errors",
+        "privacy.budget",
+        "hazmat.fixedpoint",
+        "moved",
+    },
     "transports": {"errors", "protocol", "transports"},
     "secagg": {"errors", "hazmat", "secagg"},
     # A wing beside the noisy sums.

@@ -5,12 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from cloister.arrays import Floats
 from cloister.moved import old_name
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cloister.arrays import Floats, GridState
 from cloister.code import code_of
 from cloister.errors import DataError, PlanError
 from cloister.hazmat.ring import from_bytes
@@ -35,7 +36,7 @@ from cloister.protocol.session import RoundDone, Transport, run_rounds
 from cloister.randomness import new_key
 from cloister.schema import Schema
 from cloister.secagg.masks import GroupMask, Masker, NoMask
-from cloister.task import Floats, GridState, Mechanism, Profile, PublicFacts, Task
+from cloister.task import Mechanism, Profile, PublicFacts, Task
 from cloister.tasks import installed
 from cloister.tasks.count import Count
 from cloister.tasks.options import at_most_records, design

@@ -21,8 +21,8 @@ from math import pi, sqrt
 from typing import Annotated
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cloister.arrays import Flags, Floats, GridState, Integers, Records, State
 from cloister.declared import Declaration, Range, refuse
 from cloister.display import Measured, Table
 from cloister.errors import PlanError
@@ -30,7 +30,6 @@ from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.jobs import JobResult
 from cloister.protocol.plan import Plan
 from cloister.randomness import public_generator
-from cloister.task import Floats, GridState, Integers, Records, State
 from cloister.tasks.clustering.synopsis import nearest, squared_distances
 from cloister.tasks.intervals import above_noise
 from cloister.tasks.preparation.pipeline import Pipeline
@@ -173,7 +172,7 @@ def _on_grid(plan: Plan, state: State) -> GridState:
 def _draw(
     plan: Plan,
     found: Mapping[str, Floats],
-    stands_out: NDArray[np.bool_],
+    stands_out: Flags,
     rng: np.random.Generator,
 ) -> tuple[Records, int]:
     """Return records of the released mixture, and how many each stands for."""
@@ -207,7 +206,7 @@ def _centres_of(plan: Plan, results: Mapping[str, Floats]) -> Floats:
     return plan.grid.normalise(results["centres"][stands_out])
 
 
-def _matched(points: Floats, centres: Floats, again: Floats) -> tuple[Floats, NDArray[np.bool_]]:
+def _matched(points: Floats, centres: Floats, again: Floats) -> tuple[Floats, Flags]:
     """Return the partner of each centre in a rerun, and whether it has mostly the same records."""
     from scipy.optimize import linear_sum_assignment
 
@@ -222,7 +221,7 @@ def _matched(points: Floats, centres: Floats, again: Floats) -> tuple[Floats, ND
     return partners, found
 
 
-def _between_pairs(places: Floats, was_found: NDArray[np.bool_]) -> Floats:
+def _between_pairs(places: Floats, was_found: Flags) -> Floats:
     """Return 95 % of the distances between pairs of reruns that found a cluster, by column.
 
     A cluster that was not found in half of them has the box: no rerun says where it is.

@@ -14,12 +14,17 @@ from math import log, prod, sqrt
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cloister.arrays import Floats as Floats
+from cloister.arrays import GridState as GridState
+from cloister.arrays import Integers as Integers
+from cloister.arrays import Records as Records
+from cloister.arrays import Results as Results
+from cloister.arrays import State as State
 from cloister.declared import Whole, declared
 from cloister.display import Display
 from cloister.errors import PlanError
-from cloister.hazmat.fixedpoint import Grid
+from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.moved import old_name
 from cloister.privacy.budget import Budget
 
@@ -33,15 +38,6 @@ INTERVAL_95: Mapping[Mechanism, float] = {
 """Half-width of the central 95 % of each law, in its standard deviations."""
 FINE = 16
 """A record counts ``2**FINE`` where it counts 1, so that the noise is on a fine lattice."""
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
-Records = NDArray[np.int32]
-State = Mapping[str, Floats]
-"""Named public arrays in grid coordinates (1.0 is the edge of the box)."""
-GridState = Mapping[str, Integers]
-"""The same arrays rounded to the grid, as every party holds them."""
-Results = Mapping[str, Floats]
-"""Named released arrays in the users' units."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +64,13 @@ class Block:
     l2_squared: int
     weight: float
 
+    @classmethod
+    def of_units(
+        cls, name: str, shape: tuple[int, ...], weight: float, times: int = 1, one: int = 1 << FINE
+    ) -> Self:
+        """Return a block in at most so many elements of which a record adds at most `one`."""
+        return cls(name, shape, times * one, times * one**2, weight)
+
     @property
     def size(self) -> int:
         """Number of integers."""
@@ -87,6 +90,10 @@ class Released:
 
     values: Integers
     noise_std: float
+
+    def real(self, bits: int = FINE) -> tuple[Floats, float]:
+        """Return both in units of ``2**bits`` integers: counts in records."""
+        return from_grid(self.values, bits), self.noise_std / (1 << bits)
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cloister.arrays import GridState, Records, State
 from cloister.code import code_of
 from cloister.errors import CloisterError, PlanError, RemoteProtocolError
 from cloister.hazmat.fixedpoint import round_to_grid
@@ -28,7 +29,7 @@ from cloister.protocol.journal import Journal
 from cloister.protocol.plan import Plan
 from cloister.protocol.session import Transport, run_rounds
 from cloister.schema import Column, Schema
-from cloister.task import GridState, PublicFacts, Records, Released, State, Task, inside
+from cloister.task import PublicFacts, Released, Task, inside
 from cloister.tasks.clustering.kmeans import FastLloyd
 from cloister.tasks.options import design
 from cloister.transports.inprocess import Handler, InProcess

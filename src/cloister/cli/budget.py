@@ -80,15 +80,13 @@ def _show(args: argparse.Namespace, ledger: Ledger, out: Output) -> Document:
         left = limits.left(ledger.cost(dataset))
         out.say()
         out.pairs(
-            [
-                ("data set", dataset),
-                ("unit of privacy", ledger.unit(dataset)),
-                ("lifetime cap", str(cap)),
-                ("its limits", _by_law(limits, limits.room)),
-                ("spent", f"epsilon {number(ledger.spent(dataset))}, all jobs composed"),
-                ("left for one more job", f"epsilon {number(ledger.remaining(dataset))}"),
-                ("left of its limits", _by_law(limits, left)),
-            ]
+            ("data set", dataset),
+            ("unit of privacy", ledger.unit(dataset)),
+            ("lifetime cap", str(cap)),
+            ("its limits", _by_law(limits, limits.room)),
+            ("spent", f"epsilon {number(ledger.spent(dataset))}, all jobs composed"),
+            ("left for one more job", f"epsilon {number(ledger.remaining(dataset))}"),
+            ("left of its limits", _by_law(limits, left)),
         )
         rows = tuple(
             (

@@ -29,12 +29,10 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
 
     report = check_file(source_of(args.file, args.baskets), Schema.load(args.schema))
     out.pairs(
-        [
-            ("source", report.source),
-            ("rows", f"{report.rows:,}"),
-            ("rows used", f"{report.used:,}"),
-            *((what, f"{count:,}") for what, count in report.counts()),
-        ]
+        ("source", report.source),
+        ("rows", f"{report.rows:,}"),
+        ("rows used", f"{report.used:,}"),
+        *((what, f"{count:,}") for what, count in report.counts()),
     )
     rows = tuple(
         (

@@ -212,14 +212,12 @@ def _show(session: Session, name: str, out: Output) -> None:
         "receiver": name in session.receivers,
     }
     out.pairs(
-        [
-            ("session", session.id),
-            ("digest", f"{session.digest()}  compare it with the other parties"),
-            ("program", f"{session.program.name}, opening {session.program.opening}"),
-            *((f"  {key}", str(value)) for key, value in session.options.items()),
-            ("owners", ", ".join(f"{who}: {what}" for what, who in session.owners.items())),
-            ("receivers", ", ".join(session.receivers)),
-            ("here", f"{name}: {', '.join(role for role, here in roles.items() if here)}"),
-            ("trust", TRUST),
-        ]
+        ("session", session.id),
+        ("digest", f"{session.digest()}  compare it with the other parties"),
+        ("program", f"{session.program.name}, opening {session.program.opening}"),
+        *((f"  {key}", str(value)) for key, value in session.options.items()),
+        ("owners", ", ".join(f"{who}: {what}" for what, who in session.owners.items())),
+        ("receivers", ", ".join(session.receivers)),
+        ("here", f"{name}: {', '.join(role for role, here in roles.items() if here)}"),
+        ("trust", TRUST),
     )

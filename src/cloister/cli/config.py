@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _check(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     settings = load_settings(args.file)
     rows = list(_rows(settings))
-    out.pairs([(row["setting"], f"{row['value']}  [{row['from']}]") for row in rows])
+    out.pairs(*((row["setting"], f"{row['value']}  [{row['from']}]") for row in rows))
     out.say()
     checks = show(out, examined(settings, OFFLINE))
     return {"file": args.file, "role": settings.role, "settings": rows, "checks": checks}

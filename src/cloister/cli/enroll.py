@@ -71,7 +71,7 @@ def _request(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     )
     write_text(path, _as_text(request))
     fingerprint = request_fingerprint(request)
-    out.pairs([("request", str(path)), *_fingerprint_lines(fingerprint)])
+    out.pairs(("request", str(path)), *_fingerprint_lines(fingerprint))
     out.paragraph(
         "Send the request to whoever keeps the authority. Read the fingerprint to them and to "
         "every silo's owner by telephone. The keys stay here."
@@ -94,7 +94,7 @@ def _approve(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     if hosts := request["hosts"]:
         lines.append(("reached at", ", ".join(map(str, hosts))))
     lines += _fingerprint_lines(fingerprint)
-    out.pairs(lines)
+    out.pairs(*lines)
     if args.fingerprint is not None:
         typed = "".join(args.fingerprint.split()).lower().removeprefix(_KIND)
         if f"{_KIND}{typed}" != fingerprint:
@@ -114,11 +114,9 @@ def _approve(args: argparse.Namespace, out: Output) -> dict[str, Any]:
 def _install(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     peer = install(args.keys, _read(args.grant))
     out.pairs(
-        [
-            ("installed for", f"{peer.name} ({peer.role})"),
-            ("valid until", f"{peer.not_after:%Y-%m-%d}"),
-            *_fingerprint_lines(peer.fingerprint),
-        ]
+        ("installed for", f"{peer.name} ({peer.role})"),
+        ("valid until", f"{peer.not_after:%Y-%m-%d}"),
+        *_fingerprint_lines(peer.fingerprint),
     )
     return {"name": peer.name, "fingerprint": peer.fingerprint}
 
@@ -156,7 +154,7 @@ def _show(args: argparse.Namespace, out: Output) -> dict[str, Any]:
         lines.append(("certificate", "none yet; send the request, then 'cloister enroll install'"))
     if keys.pending():
         lines.append(("asked for", "another certificate, not installed yet"))
-    out.pairs(lines)
+    out.pairs(*lines)
     return {**document, "pending": keys.pending()}
 
 

@@ -104,11 +104,9 @@ def _demonstrate(args: argparse.Namespace, folder: Path, out: Output) -> dict[st
     out.say()
     show_displays(results[0], out)
     out.pairs(
-        [
-            ("profile", plan.profile),
-            ("spent", f"epsilon {results[0].epsilon():.4g} at delta {DELTA:.2g}, at each silo"),
-            ("noise from", results[0].noise),
-        ]
+        ("profile", plan.profile),
+        ("spent", f"epsilon {results[0].epsilon():.4g} at delta {DELTA:.2g}, at each silo"),
+        ("noise from", results[0].noise),
     )
     if args.keep:
         out.say(f"kept  {args.keep}")

@@ -61,13 +61,11 @@ def _submit(args: argparse.Namespace, there: Connection, out: Output) -> dict[st
     out.say(f"proposed  {job['id']}")
     out.paragraph(plan.describe())
     out.pairs(
-        [
-            ("columns", listed(plan.columns)),
-            *target_of(plan),
-            ("silos", ", ".join(plan.silos)),
-            ("profile", plan.profile),
-            ("plan digest", plan.digest.hex()),
-        ]
+        ("columns", listed(plan.columns)),
+        *target_of(plan),
+        ("silos", ", ".join(plan.silos)),
+        ("profile", plan.profile),
+        ("plan digest", plan.digest.hex()),
     )
     out.say(f"It waits for the silos to decide; see cloister jobs show {job['id']}.")
     return {
@@ -110,7 +108,7 @@ def _show(args: argparse.Namespace, there: Connection, out: Output) -> dict[str,
         ("survivors", ", ".join(job["survivors"])),
         *((when, _time(job[f"{when}_at"])) for when in ("proposed", "started", "ended")),
     ]
-    out.pairs([(name, value) for name, value in lines if value])
+    out.pairs(*((name, value) for name, value in lines if value))
     out.say()
     out.paragraph(job["describe"])
     out.say()

@@ -46,14 +46,12 @@ def _list(_: argparse.Namespace, site: Site, out: Output) -> dict[str, Any]:
 def _show(args: argparse.Namespace, site: Site, out: Output) -> dict[str, Any]:
     job = site.store().find(args.job)
     out.pairs(
-        [
-            ("job", job.id),
-            ("state", job.state + (f", decided by {job.decided_by}" if job.decided_by else "")),
-            *([("because", job.reason)] if job.reason else []),
-            ("received", job.received_at),
-            ("asked by", f"{_asker(job)}  {_pinned(job.proposer, site.settings.analysts)}"),
-            ("task and epsilon", _priced(job)),
-        ]
+        ("job", job.id),
+        ("state", job.state + (f", decided by {job.decided_by}" if job.decided_by else "")),
+        *([("because", job.reason)] if job.reason else []),
+        ("received", job.received_at),
+        ("asked by", f"{_asker(job)}  {_pinned(job.proposer, site.settings.analysts)}"),
+        ("task and epsilon", _priced(job)),
     )
     in_brief = "digest" in json.loads(job.plan)
     details = _show_in_brief(job, out) if in_brief else _show_plan(job, site, out)
@@ -64,7 +62,7 @@ def _show(args: argparse.Namespace, site: Site, out: Output) -> dict[str, Any]:
 def _show_in_brief(job: Job, out: Output) -> dict[str, Any]:
     """Show what is left of the plan of a job that the policy declined when it came."""
     plan = json.loads(job.plan)
-    out.pairs([("study", plan["study"]), ("plan digest", plan["digest"])])
+    out.pairs(("study", plan["study"]), ("plan digest", plan["digest"]))
     return {"plan_digest": plan["digest"]}
 
 
@@ -75,14 +73,12 @@ def _show_plan(job: Job, site: Site, out: Output) -> dict[str, Any]:
     cost = _cost(plan, site, job)
     consent = plan.profile == "group"
     out.pairs(
-        [
-            ("study", plan.study),
-            ("plan digest", plan.digest.hex()),
-            ("columns", listed(plan.columns)),
-            *target_of(plan),
-            ("policy", "allows it" if refusal is None else f"refuses it: {refusal}"),
-            ("ledger", "allows it" if cost.get("fits", True) else f"refuses it: {_BEYOND}"),
-        ]
+        ("study", plan.study),
+        ("plan digest", plan.digest.hex()),
+        ("columns", listed(plan.columns)),
+        *target_of(plan),
+        ("policy", "allows it" if refusal is None else f"refuses it: {refusal}"),
+        ("ledger", "allows it" if cost.get("fits", True) else f"refuses it: {_BEYOND}"),
     )
     out.say()
     out.paragraph(plan.describe())
@@ -94,7 +90,7 @@ def _show_plan(job: Job, site: Site, out: Output) -> dict[str, Any]:
     members = _members(plan, site)
     headings = ("silo", "fingerprint", "pinned here")
     out.table(Table("Members", headings, tuple(tuple(member.values()) for member in members)))
-    out.pairs(_cost_lines(cost))
+    out.pairs(*_cost_lines(cost))
     if job.state == SiloState.WAITING:
         flag = " --accept-aggregator-noise" if consent else ""
         out.say()

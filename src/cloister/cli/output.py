@@ -6,7 +6,7 @@ import argparse
 import json
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -70,11 +70,10 @@ class Output:
         if self.for_people:
             _console(_WIDTH).print(clean(text))
 
-    def pairs(self, pairs: Iterable[tuple[str, str]]) -> None:
+    def pairs(self, *pairs: tuple[str, str]) -> None:
         """Write names and values below each other."""
-        shown = list(pairs)
-        width = max((len(name) for name, _ in shown), default=0)
-        for name, value in shown:
+        width = max((len(name) for name, _ in pairs), default=0)
+        for name, value in pairs:
             self.say(f"{name:<{width}}  {value}")
 
     def table(self, table: Table) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from math import isfinite
 from typing import Any
 
+from cloister.arrays import Floats
 from cloister.cli.options import (
     add_kmeans_arguments,
     add_plan_arguments,
@@ -24,7 +25,6 @@ from cloister.privacy.filter import Limits, Split, Tariff
 from cloister.protocol.plan import Plan
 from cloister.report import listed, number, odds_sentence
 from cloister.schema import Schema
-from cloister.task import Floats
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -76,7 +76,7 @@ def _show(plan: Plan, forecast: Mapping[str, Floats], out: Output) -> None:
     ]
     if plan.budget:
         lines.insert(0, ("cost", f"{plan.budget} for all rounds, unit of privacy: {plan.unit}"))
-    out.pairs(lines)
+    out.pairs(*lines)
     if plan.budget:
         out.say()
         out.paragraph(odds_sentence(plan.events(), plan.unit))

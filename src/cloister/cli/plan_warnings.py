@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 
+from cloister.arrays import Floats
 from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import gdp_part
 from cloister.protocol.plan import Plan
 from cloister.schema import Schema
-from cloister.task import Floats, Task
+from cloister.task import Task
 
 _CLEAR_SUM = 5.0  # a sum of all records, if they agreed, should be so many times its noise
 _CLEAR_SIZE = 3.0  # a cluster should have so many times the half-width of its noisy size

@@ -337,7 +337,7 @@ def _show(result: JobResult, charge: Charge | None, out: Output, again: Stabilit
     if charge:
         lines.append(("charged to", f"{charge.path}"))
         lines += [(f"  {name}", value) for name, value in charge.lines() if name != "ledger"]
-    out.pairs(lines)
+    out.pairs(*lines)
     if plan.budget and not warnings_of(result):
         out.paragraph(odds_sentence(result.spent, plan.unit))
     show_displays(result, out)
@@ -354,13 +354,11 @@ def show_federated(
     """Show what a job over a network released, and write its report with what it cost here."""
     plan = result.plan
     out.pairs(
-        [
-            ("job", plan.run_id),
-            ("silos", ", ".join(plan.silos)),
-            ("rounds", f"{plan.rounds}, each with at least {plan.min_silos} silos"),
-            ("noise from", result.noise),
-            ("spent", f"epsilon {number(result.epsilon())}, unit of privacy: {plan.unit}"),
-        ]
+        ("job", plan.run_id),
+        ("silos", ", ".join(plan.silos)),
+        ("rounds", f"{plan.rounds}, each with at least {plan.min_silos} silos"),
+        ("noise from", result.noise),
+        ("spent", f"epsilon {number(result.epsilon())}, unit of privacy: {plan.unit}"),
     )
     show_displays(result, out)
     if report:

@@ -73,7 +73,7 @@ def _catalogue(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     schema = catalogue_schema(args.items, dataset=args.dataset)
     write_text(args.out, schema.to_toml(), new=True)
     out.say(f"written  {args.out}: {len(schema.columns)} items")
-    out.pairs([("digest", schema.digest())])
+    out.pairs(("digest", schema.digest()))
     return {
         "file": args.out,
         "items": len(schema.columns),
@@ -84,11 +84,9 @@ def _catalogue(args: argparse.Namespace, out: Output) -> dict[str, Any]:
 def _validate(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     schema = Schema.load(args.schema)
     out.pairs(
-        [
-            ("data set", schema.dataset),
-            ("unit of privacy", schema.describe_unit()),
-            ("digest", schema.digest()),
-        ]
+        ("data set", schema.dataset),
+        ("unit of privacy", schema.describe_unit()),
+        ("digest", schema.digest()),
     )
     rows = tuple(
         (
@@ -130,7 +128,7 @@ def _diff(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     first, second = Schema.load(args.first), Schema.load(args.second)
     found = differences(first, second)
     digests = {str(args.first): first.digest(), str(args.second): second.digest()}
-    out.pairs(list(digests.items()))
+    out.pairs(*digests.items())
     if found:
         rows = tuple((name or "(schema)", key, _cell(a), _cell(b)) for name, key, a, b in found)
         headings = ("column", "key", str(args.first), str(args.second))

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cloister.arrays import Floats, Integers
 from cloister.data.cells import as_codes, decoded, one_unit, unit_name
 from cloister.data.sources import (
     BLOCK_BYTES,
@@ -143,18 +143,18 @@ def _open_long(baskets: Baskets, items: Sequence[str]) -> Table:
     return Table(rows.label, tuple(items), chunks, is_file=rows.is_file)
 
 
-def _numbered(cells: Any, numbers: dict[str, int]) -> NDArray[np.int64]:
+def _numbered(cells: Any, numbers: dict[str, int]) -> Integers:
     """Return the number of each basket, -1 where a cell names none; new ones get the next."""
     encoded = decoded(cells).dictionary_encode()
     written = map(unit_name, encoded.dictionary.to_pylist())
     names = [one_unit(name) if name else "" for name in written]
     found = [numbers.setdefault(name, len(numbers)) if name else -1 for name in names]
     place = np.asarray(encoded.indices.fill_null(-1))  # -1 is the last: no basket
-    numbered: NDArray[np.int64] = np.array([*found, -1], dtype=np.int64)[place]
+    numbered: Integers = np.array([*found, -1], dtype=np.int64)[place]
     return numbered
 
 
-def _one_hot(cells: NDArray[np.int64], rows: int, width: int) -> NDArray[np.float64]:
+def _one_hot(cells: Integers, rows: int, width: int) -> Floats:
     """Return a table of zeros with ones in the given cells, numbered row by row."""
     table = np.zeros(rows * width)
     table[cells] = 1.0

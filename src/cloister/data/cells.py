@@ -11,10 +11,8 @@ from numbers import Real
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Mask = NDArray[np.bool_]
+from cloister.arrays import Flags, Floats
 
 _NUMBER = r"\A\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*\z"
 _MISSING = r"(?i)\A\s*(na|n/a|nan|null|none|\?|-)?\s*\z"
@@ -60,7 +58,7 @@ def one_unit(name: str) -> str:
     return f"-{digits}" if sign == "-" and digits else digits or "0"
 
 
-def as_numbers(cells: Any, boolean: bool) -> tuple[Floats, Mask]:
+def as_numbers(cells: Any, boolean: bool) -> tuple[Floats, Flags]:
     """Read one column of cells as float64, NaN where there is none; mark cells of a wrong type."""
     if isinstance(cells, np.ndarray):
         return cells, np.zeros(len(cells), dtype=bool)
@@ -73,7 +71,7 @@ def as_numbers(cells: Any, boolean: bool) -> tuple[Floats, Mask]:
             cells = cells.cast(pa.uint8())
         return _floats(cells), np.zeros(len(cells), dtype=bool)
 
-    def says(pattern: str) -> Mask:
+    def says(pattern: str) -> Flags:
         found = pc.match_substring_regex(texts, pattern=pattern).fill_null(False)
         return np.asarray(found.to_numpy(zero_copy_only=False), dtype=bool)
 
@@ -92,7 +90,7 @@ def as_numbers(cells: Any, boolean: bool) -> tuple[Floats, Mask]:
     return values, ~is_number & ~is_missing
 
 
-def as_codes(cells: Any, categories: Sequence[str]) -> tuple[Floats, Mask]:
+def as_codes(cells: Any, categories: Sequence[str]) -> tuple[Floats, Flags]:
     """Read one column of cells as numbers of categories; mark cells that hold anything else.
 
     A cell is a category's text but for blanks around, or a number that this text says: 1 and 1.0
@@ -108,7 +106,7 @@ def as_codes(cells: Any, categories: Sequence[str]) -> tuple[Floats, Mask]:
     return np.append(found, np.nan)[place], np.append(wrong, False)[place]
 
 
-def _codes_of(cells: Any, categories: Sequence[str]) -> tuple[Floats, Mask]:
+def _codes_of(cells: Any, categories: Sequence[str]) -> tuple[Floats, Flags]:
     """Read cells that need not be all of a column, so that each text is looked up once."""
     truth = _TRUTH.keys() <= {name.lower() for name in categories}
     numbers, wrong = as_numbers(cells, truth)

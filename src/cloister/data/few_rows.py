@@ -11,8 +11,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cloister.arrays import Flags
 from cloister.data.cells import decoded, is_text
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 _LOOKED_AT = 1000  # rows of a chunk that are searched for a cause
 _DECIMAL_COMMA = r"\A\s*[+-]?(\d{1,3}(\.\d{3})+|\d+),\d+\s*\z"
-Mask = NDArray[np.bool_]
 
 
 class Tally:
@@ -31,7 +30,7 @@ class Tally:
         self._rows = self._usable = self._bad_lines = 0
         self._cause = ""
 
-    def add(self, raw: Raw, wrong: Mask, usable: int) -> None:
+    def add(self, raw: Raw, wrong: Flags, usable: int) -> None:
         """Count a chunk, of which `wrong` are cells of a wrong type and `usable` rows are left."""
         self._rows += len(wrong) + raw.bad_lines
         self._bad_lines += raw.bad_lines
@@ -51,7 +50,7 @@ class Tally:
         few = "few" if self._usable else "none"
         return f"{few} of the rows of {self._label} can be used: {cause}."
 
-    def _cause_in(self, cells: Any, wrong: Mask) -> str:
+    def _cause_in(self, cells: Any, wrong: Flags) -> str:
         """Return what the wrong cells of a chunk have in common; never a cell."""
         if isinstance(cells, np.ndarray):
             return ""

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from cloister.arrays import Flags, Floats, Integers
 from cloister.data.baskets import Baskets, is_catalogue, open_baskets
-from cloister.data.cells import Floats, Mask, as_codes, as_numbers, decoded, one_unit, unit_name
+from cloister.data.cells import as_codes, as_numbers, decoded, one_unit, unit_name
 from cloister.data.few_rows import Tally
 from cloister.data.sources import Raw, SqlQuery, Table, is_path, open_source
 from cloister.errors import DataError, PlanError
@@ -240,10 +241,10 @@ class _Judged:
     """Rows after the schema's rules; every mask has the shape of `values`, but for `usable`."""
 
     values: Floats  # filled, not yet clipped
-    missing: Mask  # includes cells of the wrong type
-    wrong: Mask
-    outside: Mask
-    usable: Mask  # (rows,)
+    missing: Flags  # includes cells of the wrong type
+    wrong: Flags
+    outside: Flags
+    usable: Flags  # (rows,)
 
 
 @dataclass(frozen=True)
@@ -252,9 +253,9 @@ class Rules:
 
     grid: Grid
     fill: Floats  # NaN: drop the record
-    drop_outside: Mask
-    integer: Mask
-    boolean: Mask
+    drop_outside: Flags
+    integer: Flags
+    boolean: Flags
     categories: tuple[tuple[str, ...], ...]  # of each column, empty for numbers
     max_rows: int | None = None
 
@@ -280,7 +281,7 @@ class Rules:
         none = ((),) * grid.n_features
         return cls(grid=grid, fill=fill, drop_outside=no, integer=no, boolean=no, categories=none)
 
-    def read(self, raw: Raw) -> tuple[Floats, Mask]:
+    def read(self, raw: Raw) -> tuple[Floats, Flags]:
         """Return cells as numbers, NaN where there is none, and which are of a wrong type."""
         if isinstance(raw.cells, np.ndarray):
             if not any(self.categories):
@@ -343,7 +344,7 @@ class UnitLimit:
         self._seen: dict[str, int] = {}
         self.without_unit = self.beyond = 0
 
-    def keep(self, units: Any, usable: Mask) -> Mask:
+    def keep(self, units: Any, usable: Flags) -> Flags:
         """Return which rows of the next chunk stay; `units` is an Arrow array or None."""
         if self._max_rows is None or not len(usable):
             return usable
@@ -359,7 +360,7 @@ class UnitLimit:
         before = np.array([self._seen.get(name, 0) for name in number] + [0], dtype=np.int64)
         place = before[codes]
         place[usable] += _rank(codes[usable])
-        keep: Mask = usable & (place < self._max_rows)
+        keep: Flags = usable & (place < self._max_rows)
         self.beyond += int((usable & ~keep).sum())
         added = np.bincount(codes[keep], minlength=len(number))
         for name, i in number.items():
@@ -368,7 +369,7 @@ class UnitLimit:
         return keep
 
 
-def _rank(codes: NDArray[np.int64]) -> NDArray[np.int64]:
+def _rank(codes: Integers) -> Integers:
     """Return how often each entry's value occurred before it."""
     order = np.argsort(codes, kind="stable")
     arranged = codes[order]

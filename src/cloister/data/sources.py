@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from cloister.data.cells import Floats, is_text, text_cells, unit_cells
+from cloister.arrays import Floats
+from cloister.data.cells import is_text, text_cells, unit_cells
 from cloister.errors import DataError
 
 BLOCK_BYTES = 1 << 22  # of a text table; the longest line that can be read

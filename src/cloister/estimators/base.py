@@ -13,10 +13,10 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
+from cloister.arrays import Floats
 from cloister.errors import DataError, PlanError
 from cloister.estimators.release import Spending, release
 from cloister.estimators.tables import (
-    Floats,
     SiloData,
     as_labels,
     category_column,

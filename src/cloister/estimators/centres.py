@@ -10,7 +10,8 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, ClusterMixin, Transfor
 from sklearn.metrics import pairwise_distances_argmin_min
 from sklearn.metrics.pairwise import euclidean_distances
 
-from cloister.estimators.tables import Floats, new_rows
+from cloister.arrays import Floats
+from cloister.estimators.tables import new_rows
 from cloister.hazmat.fixedpoint import Grid
 
 

@@ -22,11 +22,12 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.utils.validation import check_is_fitted
 
+from cloister.arrays import Floats, Records
 from cloister.data import as_silos, header
 from cloister.errors import DataError, PlanError
 from cloister.estimators.base import private_tags
 from cloister.estimators.forest import best_class, checked_costs
-from cloister.estimators.tables import IN_Y, Floats, grid_rows, label_parts, unpaired
+from cloister.estimators.tables import IN_Y, grid_rows, label_parts, unpaired
 from cloister.jobs import JobResult
 from cloister.privacy import accounting
 from cloister.privacy.accounting import gdp_epsilon
@@ -34,7 +35,7 @@ from cloister.privacy.budget import default_delta
 from cloister.privacy.calibration import gdp_mu_for
 from cloister.privacy.events import ComposedEvent
 from cloister.schema import Schema
-from cloister.task import Classifier, Records
+from cloister.task import Classifier
 
 Combine = Literal["probabilities", "votes"]
 

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, clone, is_regressor
 from sklearn.utils.validation import check_is_fitted
 
+from cloister.arrays import Floats, GridState, Records
 from cloister.errors import DataError, PlanError
 from cloister.estimators.release import account_of
 from cloister.hazmat.fixedpoint import Grid, from_grid
@@ -31,11 +32,10 @@ from cloister.privacy.events import ComposedEvent, Event, GaussianEvent, Sampled
 from cloister.privacy.noise import DiscreteNoise, NoiseSource
 from cloister.protocol.plan import Plan
 from cloister.randomness import public_generator
-from cloister.task import GridState, PublicFacts, Records
+from cloister.task import PublicFacts
 from cloister.tasks.supervised.fedavg import ClientUpdates, Trust
 from cloister.tasks.supervised.local_training import clipped
 
-Floats = NDArray[np.float64]
 _NUMBERS = ("clip", "rate", "growth", "server_rate", "momentum")
 
 

@@ -9,9 +9,10 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from cloister.arrays import Floats, Integers
 from cloister.errors import PlanError
 from cloister.estimators.base import PrivateClassifier
-from cloister.estimators.tables import Floats, SiloData
+from cloister.estimators.tables import SiloData
 from cloister.jobs import JobResult
 from cloister.task import Task
 from cloister.tasks.supervised.forest import RandomForest
@@ -140,10 +141,10 @@ def checked_costs(costs: Any, n_classes: int) -> Floats | None:
     return matrix
 
 
-def best_class(probabilities: Floats, costs: Any = None) -> NDArray[np.int64]:
+def best_class(probabilities: Floats, costs: Any = None) -> Integers:
     """Return the most probable class, or the one of least expected cost; shape (n_samples,)."""
     matrix = checked_costs(costs, probabilities.shape[1])
-    best: NDArray[np.int64] = (
+    best: Integers = (
         probabilities.argmax(axis=1) if matrix is None else (probabilities @ matrix).argmin(axis=1)
     )
     return best

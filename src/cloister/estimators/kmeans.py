@@ -8,11 +8,12 @@ from typing import Any, Self
 
 from sklearn.utils.validation import check_is_fitted
 
+from cloister.arrays import Floats
 from cloister.errors import AccuracyWarning, PlanError
 from cloister.estimators.base import PrivateEstimator, public_seed
 from cloister.estimators.centres import CentreModel
 from cloister.estimators.release import check_whole
-from cloister.estimators.tables import Floats, SiloData
+from cloister.estimators.tables import SiloData
 from cloister.html import page
 from cloister.jobs import JobResult
 from cloister.protocol.plan import Plan

@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
+from cloister.arrays import Floats
 from cloister.display import Between
 from cloister.errors import PlanError
 from cloister.estimators.base import PrivateClassifier, PrivateSupervised
 from cloister.estimators.forest import by_name
-from cloister.estimators.tables import Floats, SiloData, grid_rows
+from cloister.estimators.tables import SiloData, grid_rows
 from cloister.jobs import JobResult
 from cloister.schema import Schema
 from cloister.task import Task

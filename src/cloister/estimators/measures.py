@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 
+from cloister.arrays import Floats
 from cloister.data import read_floats
 from cloister.display import Between, Display
 from cloister.errors import DataError, PlanError, PrivacyWarning
@@ -19,7 +20,6 @@ from cloister.estimators.forest import best_class
 from cloister.estimators.release import Released, Spending, release
 from cloister.estimators.row_code import frame_by_frame, one_by_one, row_code
 from cloister.estimators.tables import (
-    Floats,
     SiloData,
     by_schema,
     category_column,

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn.base import OutlierMixin
 
+from cloister.arrays import Floats, Integers
 from cloister.estimators.base import PrivateEstimator
-from cloister.estimators.tables import Floats, new_rows
+from cloister.estimators.tables import new_rows
 from cloister.jobs import JobResult
 from cloister.task import Task
 from cloister.tasks.patterns.outliers import Outliers
@@ -80,6 +81,6 @@ class DPOutlierDetector(OutlierMixin, PrivateEstimator):
         """Return `score_samples` less `offset_`: below zero for outliers; shape (n_samples,)."""
         return self.score_samples(X) - self.offset_
 
-    def predict(self, X: ArrayLike) -> NDArray[np.int64]:
+    def predict(self, X: ArrayLike) -> Integers:
         """Return -1 for outliers and 1 for others; local, exact for the given X."""
         return np.where(self.decision_function(X) < 0, -1, 1).astype(np.int64)

@@ -11,10 +11,11 @@ import numpy as np
 from sklearn.base import TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
+from cloister.arrays import Floats
 from cloister.errors import PlanError
 from cloister.estimators.base import PrivateEstimator
 from cloister.estimators.release import Released, Spending, release
-from cloister.estimators.tables import Floats, new_rows, read_silos
+from cloister.estimators.tables import new_rows, read_silos
 from cloister.jobs import JobResult
 from cloister.privacy.ledger import Ledger
 from cloister.task import Task, Transformer

@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cloister.arrays import Floats, Integers
 from cloister.errors import DataError
-from cloister.estimators.tables import Floats
 
 Score = Callable[[Floats], Floats]
 """From rows of shape (n_samples, n_features) to scores of shape (n_samples, n_outputs)."""
@@ -53,7 +53,7 @@ class RowCode:
             parts = [self.score(rows[at : at + _ROWS]) for at in range(0, len(rows), _ROWS)]
             return np.concatenate(parts) if parts else self.score(rows)
 
-    def labels(self, rows: Floats) -> NDArray[np.int64]:
+    def labels(self, rows: Floats) -> Integers:
         """Return the number of the class that is predicted for each row."""
         scores = self(rows)
         if scores.shape[1] == 1:

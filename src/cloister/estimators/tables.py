@@ -18,6 +18,7 @@ from sklearn.utils import check_array
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
+from cloister.arrays import Floats
 from cloister.data import Records, array_records, as_silos, header, read_rows, read_source
 from cloister.errors import DataError, PlanError
 from cloister.estimators.release import Spending
@@ -25,8 +26,6 @@ from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.plan import Plan
 from cloister.schema import Column, Schema
 from cloister.tasks.columns import position
-
-Floats = NDArray[np.float64]
 
 _DTYPES = (np.float64, np.float32)
 _FIT = {"ensure_all_finite": False, "ensure_min_samples": 0}

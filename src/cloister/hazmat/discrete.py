@@ -45,12 +45,11 @@ from operator import index
 import numpy as np
 from numpy.typing import NDArray
 
+from cloister.arrays import Flags, Integers
 from cloister.errors import PlanError
+from cloister.hazmat.ring import Words
 
 ByteSource = Callable[[int], bytes]
-Integers = NDArray[np.int64]
-Words = NDArray[np.uint64]
-Flags = NDArray[np.bool_]
 Lanes = NDArray[np.intp]
 
 # With it no product overflows 64 bits, but for events that never happen; see `_signed`, `_below`.

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from math import isfinite
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from cloister.arrays import Floats, Integers, Records
 from cloister.errors import DataError, PlanError
 
 MAX_FRAC_BITS = 24  # a coordinate of [-1, 1] then still fits int32 with room
@@ -20,7 +21,7 @@ MAX_FRAC_BITS = 24  # a coordinate of [-1, 1] then still fits int32 with room
 _CHUNK_VALUES = 1 << 16
 
 
-def round_to_grid(values: ArrayLike, frac_bits: int) -> NDArray[np.int64]:
+def round_to_grid(values: ArrayLike, frac_bits: int) -> Integers:
     """Round public real values to the nearest grid point (ties to even); any shape.
 
     Raises
@@ -37,7 +38,7 @@ def round_to_grid(values: ArrayLike, frac_bits: int) -> NDArray[np.int64]:
     return np.rint(scaled).astype(np.int64)
 
 
-def from_grid(steps: NDArray[np.int64], frac_bits: int) -> NDArray[np.float64]:
+def from_grid(steps: Integers, frac_bits: int) -> Floats:
     """Return the real values of grid points; exact."""
     return steps / float(1 << frac_bits)
 
@@ -87,18 +88,18 @@ class Grid:
         return 1 << self.frac_bits
 
     @property
-    def centre(self) -> NDArray[np.float64]:
+    def centre(self) -> Floats:
         """Middle of the box, data units."""
-        middle: NDArray[np.float64] = (np.array(self.high) + np.array(self.low)) / 2
+        middle: Floats = (np.array(self.high) + np.array(self.low)) / 2
         return middle
 
     @property
-    def half_range(self) -> NDArray[np.float64]:
+    def half_range(self) -> Floats:
         """Half the width of the box, data units: what 1.0 on the grid is worth."""
-        half: NDArray[np.float64] = (np.array(self.high) - np.array(self.low)) / 2
+        half: Floats = (np.array(self.high) - np.array(self.low)) / 2
         return half
 
-    def encode(self, X: ArrayLike) -> NDArray[np.int32]:
+    def encode(self, X: ArrayLike) -> Records:
         """Clip records to the box and round them to the grid, once.
 
         Parameters
@@ -132,11 +133,11 @@ class Grid:
             steps[start : start + rows] = np.rint(np.clip(part, -self.one, self.one))
         return steps
 
-    def decode(self, values: ArrayLike) -> NDArray[np.float64]:
+    def decode(self, values: ArrayLike) -> Floats:
         """Map coordinates of ``[-1, 1]`` back to data units; shape (..., n_features)."""
         return np.asarray(values, dtype=np.float64) * self.half_range + self.centre
 
-    def normalise(self, X: ArrayLike) -> NDArray[np.float64]:
+    def normalise(self, X: ArrayLike) -> Floats:
         """Map data units to coordinates of ``[-1, 1]`` without clipping or rounding."""
         return (np.asarray(X, dtype=np.float64) - self.centre) / self.half_range
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from cloister.arrays import Integers as Integers
 from cloister.errors import RemoteProtocolError
 
 RING_BITS = 64
 WORD_BYTES = 8
 Words = NDArray[np.uint64]
-Integers = NDArray[np.int64]
 
 
 def to_words(values: Integers) -> Words:

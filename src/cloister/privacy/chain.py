@@ -372,18 +372,28 @@ class State:
     ) -> None:
         if job in self.jobs or dataset not in self.datasets:
             raise ValueError("a job is reserved once, on a known data set")
-        event = event_from_dict(events)
-        counts = Counter(mechanism_counts(event))
         # without one it was written before there were limits: its history is kept all the same
         by = self.datasets[dataset].tariff if tariff is None else Tariff.from_dict(tariff)
-        self.jobs[job] = Job(
-            job, dataset, study, event, content, self.at, by, by.cost(event), counts
-        )
-        self._totals.setdefault((dataset, study), Counter()).update(counts)
+        self._reserve(job, dataset, study, event_from_dict(events), by, content)
         if content is not None:
             owners = self._contents.setdefault(content, [])
             if dataset not in owners:
                 owners.append(dataset)
+
+    def _reserve(
+        self,
+        job: str,
+        dataset: str,
+        study: str,
+        events: Event,
+        tariff: Tariff,
+        content: str | None = None,
+    ) -> Job:
+        counts, cost = Counter(mechanism_counts(events)), tariff.cost(events)
+        known = Job(job, dataset, study, events, content, self.at, tariff, cost, counts)
+        self.jobs[job] = known
+        self._totals.setdefault((dataset, study), Counter()).update(counts)
+        return known
 
     def _apply_charge(self, job: str, round: int, event: dict[str, Any], frame: str) -> None:
         known, done = self.jobs[job], event_from_dict(event)
@@ -413,19 +423,7 @@ class State:
         if known is None:
             # not by what is cheapest now: who chooses a tariff after the job passes the cap
             by = self.dataset(said.dataset).tariff
-            known = Job(
-                said.job,
-                said.dataset,
-                said.study,
-                said.events,
-                None,
-                self.at,
-                by,
-                by.cost(said.events),
-                counts,
-            )
-            self.jobs[said.job] = known
-            self._totals.setdefault((said.dataset, said.study), Counter()).update(counts)
+            known = self._reserve(said.job, said.dataset, said.study, said.events, by)
         elif known.dataset != said.dataset or Counter(mechanism_counts(known.events)) != counts:
             raise ValueError("a job has one reservation")
         elif not known.is_open:  # what it did not use was returned

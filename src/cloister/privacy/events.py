@@ -17,20 +17,22 @@ from cloister.privacy.budget import checked
 MAX_COUNT = 2**53  # the largest count that a float still holds exactly
 
 
-def _check_numbers(event: Any) -> None:
-    hint = "; a release without noise is NonPrivateEvent()"
-    for name, value in vars(event).items():
-        allowed = Range(above=0, below=1) if name == "rate" else Range(above=0)
-        object.__setattr__(event, name, checked(name, value, allowed, hint))
+class _Numbers:
+    """What mechanisms have in common: a few positive numbers, of which `rate` is below 1."""
 
+    def __post_init__(self) -> None:
+        hint = "; a release without noise is NonPrivateEvent()"
+        for name, value in vars(self).items():
+            allowed = Range(above=0, below=1) if name == "rate" else Range(above=0)
+            object.__setattr__(self, name, checked(name, value, allowed, hint))
 
-def _to_dict(event: Any) -> dict[str, Any]:
-    """Return a JSON-able description."""
-    return {"event": _KINDS[type(event)], **vars(event)}
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-able description."""
+        return {"event": _KINDS[type(self)], **vars(self)}  # type: ignore[index]  # it is a mechanism
 
 
 @dataclass(frozen=True)
-class GaussianEvent:
+class GaussianEvent(_Numbers):
     """One Gaussian mechanism: noise of std ``s`` on a vector of L2 sensitivity ``D``.
 
     Parameters
@@ -39,14 +41,10 @@ class GaussianEvent:
     """
 
     noise_multiplier: float
-    to_dict = _to_dict
-
-    def __post_init__(self) -> None:
-        _check_numbers(self)
 
 
 @dataclass(frozen=True)
-class SampledGaussianEvent:
+class SampledGaussianEvent(_Numbers):
     """One Gaussian mechanism over units that each took part by a secret coin of their own.
 
     Parameters
@@ -58,14 +56,10 @@ class SampledGaussianEvent:
 
     noise_multiplier: float
     rate: float
-    to_dict = _to_dict
-
-    def __post_init__(self) -> None:
-        _check_numbers(self)
 
 
 @dataclass(frozen=True)
-class LaplaceEvent:
+class LaplaceEvent(_Numbers):
     """One Laplace mechanism: noise of scale ``b`` on a vector of L1 sensitivity ``D``.
 
     Parameters
@@ -74,14 +68,10 @@ class LaplaceEvent:
     """
 
     noise_multiplier: float
-    to_dict = _to_dict
-
-    def __post_init__(self) -> None:
-        _check_numbers(self)
 
 
 @dataclass(frozen=True)
-class CoverEvent:
+class CoverEvent(_Numbers):
     """All picks of one max cover, however many and from whatever sets of balls.
 
     A pick draws a ball with probability in proportion to ``exp(pick_epsilon * c / 2)``, where c is
@@ -94,17 +84,11 @@ class CoverEvent:
     """
 
     pick_epsilon: float
-    to_dict = _to_dict
-
-    def __post_init__(self) -> None:
-        _check_numbers(self)
 
 
 @dataclass(frozen=True)
-class NonPrivateEvent:
+class NonPrivateEvent(_Numbers):
     """A release without noise; its epsilon is infinite."""
-
-    to_dict = _to_dict
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from itertools import chain
 
 import numpy as np
 
+from cloister.arrays import GridState, Records
 from cloister.errors import LocalProtocolError, RemoteProtocolError
 from cloister.hazmat import kex
 from cloister.hazmat.prg import PadContext, Usage, derive, join, stream
@@ -49,7 +50,7 @@ from cloister.protocol.messages import (
 from cloister.protocol.plan import Plan
 from cloister.protocol.progress import Progress
 from cloister.secagg.masks import Masker
-from cloister.task import GridState, Records, inside
+from cloister.task import inside
 
 Source = Iterable[Records] | Callable[[int, GridState], Iterable[Records]]
 """Grid records in chunks, iterable once a round; or a function of round and state that makes them.

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cloister.arrays import Floats
 from cloister.display import Bars, Curve, Graph, Heatmap, Scatter
 from cloister.html import clean
 from cloister.report.text import as_table, cell_texts
-from cloister.task import Floats
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

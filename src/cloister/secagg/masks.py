@@ -42,8 +42,8 @@ class Masker(Protocol):
     def shares(
         self, t: int, members: Sequence[str], survivors: Sequence[str]
     ) -> Mapping[str, bytes]:
-        """Return this silo's share of what opens the sum of `survivors`; by member."""
-        ...
+        """Return this silo's share of what opens the sum of `survivors`, by member; or nothing."""
+        return {}
 
     def unmask(
         self,
@@ -66,12 +66,14 @@ class Masker(Protocol):
 
     def verify(self, usage: Usage, mac: bytes, *parts: bytes) -> bool:
         """Return whether `mac` is the tag of `parts`, in constant time."""
-        ...
+        return hmac.compare_digest(mac, self.tag(usage, *parts))
 
 
 @dataclass(frozen=True)
-class GroupMask:
+class GroupMask(Masker):
     """One pad per silo and vector, all from a key that every silo has and the aggregator has not.
+
+    So every silo can expand every pad, and there are no shares.
 
     Parameters
     ----------
@@ -91,12 +93,6 @@ class GroupMask:
     def mask(self, elements: Words, context: PadContext, members: Sequence[str] = ()) -> Words:
         """Add this silo's pad, modulo 2^64."""
         return elements + expand(self.key, context, elements.size)
-
-    def shares(
-        self, t: int, members: Sequence[str], survivors: Sequence[str]
-    ) -> Mapping[str, bytes]:
-        """Return nothing: every silo can expand every pad."""
-        return {}
 
     def unmask(
         self,
@@ -121,16 +117,12 @@ class GroupMask:
         """Return an HMAC under the group key; it says that *a silo* wrote this."""
         return tag(self._tag_keys[usage], *parts)
 
-    def verify(self, usage: Usage, mac: bytes, *parts: bytes) -> bool:
-        """Return whether `mac` is the tag of `parts`, in constant time."""
-        return hmac.compare_digest(mac, self.tag(usage, *parts))
-
     def __reduce__(self) -> tuple[object, ...]:
         raise TypeError("GroupMask holds a key and cannot be stored; share the key by enrolment.")
 
 
 @dataclass(frozen=True)
-class PairwiseMask:
+class PairwiseMask(Masker):
     """Pads of each pair of silos and of each silo alone; opened per round by a threshold of silos.
 
     Parameters
@@ -192,27 +184,17 @@ class PairwiseMask:
         """Return an HMAC under the group key."""
         return self.group.tag(usage, *parts)
 
-    def verify(self, usage: Usage, mac: bytes, *parts: bytes) -> bool:
-        """Return whether `mac` is the tag of `parts`, in constant time."""
-        return self.group.verify(usage, mac, *parts)
-
     def __reduce__(self) -> tuple[object, ...]:
         raise TypeError("PairwiseMask holds keys and cannot be stored; agree on keys again.")
 
 
 @dataclass(frozen=True)
-class NoMask:
+class NoMask(Masker):
     """No blinding: for one silo that is its own aggregator, and for tests."""
 
     def mask(self, elements: Words, context: PadContext, members: Sequence[str] = ()) -> Words:
         """Return the elements as they are."""
         return elements.copy()
-
-    def shares(
-        self, t: int, members: Sequence[str], survivors: Sequence[str]
-    ) -> Mapping[str, bytes]:
-        """Return nothing: nothing is masked."""
-        return {}
 
     def unmask(
         self,
@@ -232,7 +214,3 @@ class NoMask:
     def tag(self, usage: Usage, *parts: bytes) -> bytes:
         """Return zeros: without a key nothing may leave that depends on the state."""
         return bytes(TAG_BYTES)
-
-    def verify(self, usage: Usage, mac: bytes, *parts: bytes) -> bool:
-        """Return whether `mac` is the empty tag."""
-        return mac == bytes(TAG_BYTES)

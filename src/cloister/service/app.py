@@ -305,17 +305,11 @@ def add_errors(app: FastAPI) -> None:
         where = ".".join(str(part) for part in first["loc"])[:200]
         return _refusal(422, f"{where}: {first['msg'][:300]}.")
 
-    @app.exception_handler(PlanError)
-    async def not_acceptable(_: Request, error: PlanError) -> JSONResponse:
-        return _refusal(422, str(error))
+    for kind, code in ((PlanError, 422), (RemoteProtocolError, 422), (BudgetExceeded, 429)):
 
-    @app.exception_handler(RemoteProtocolError)
-    async def not_readable(_: Request, error: RemoteProtocolError) -> JSONResponse:
-        return _refusal(422, str(error))
-
-    @app.exception_handler(BudgetExceeded)
-    async def too_much(_: Request, error: BudgetExceeded) -> JSONResponse:
-        return _refusal(429, str(error))
+        @app.exception_handler(kind)
+        async def ours(_: Request, error: CloisterError, code: int = code) -> JSONResponse:
+            return _refusal(code, str(error))
 
     @app.exception_handler(LedgerError)
     async def no_store(_: Request, error: LedgerError) -> JSONResponse:

@@ -9,9 +9,8 @@ rounding.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from cloister.task import Integers, Records
+from cloister.arrays import Floats, Integers, Records
 from cloister.tasks.clustering.lloyd_kernel import nearest_centres
 
 _CHUNK_VALUES = 1 << 19
@@ -59,9 +58,7 @@ def sum_clipped_near(
     return sums, counts
 
 
-def bin_numbers(
-    coordinates: NDArray[np.float64], half_spans: NDArray[np.float64], bins: Integers
-) -> Integers:
+def bin_numbers(coordinates: Floats, half_spans: Floats, bins: Integers) -> Integers:
     """Return the number of the cell of a box around zero in which each point lies, or is nearest.
 
     Numbers are in ``[0, prod bins)``, the last axis fastest; spans and bins are of each axis.

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cloister.arrays import Integers, Records
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
-from cloister.task import Integers, PublicColumn, Records
+from cloister.task import PublicColumn
 
 _FEW = 20  # columns, which fit in a sentence
 

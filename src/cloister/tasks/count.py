@@ -7,23 +7,11 @@ from typing import Annotated, ClassVar, Self
 
 import numpy as np
 
+from cloister.arrays import Floats, GridState, Integers, Records, Results, State
 from cloister.declared import Whole, declared
 from cloister.display import Display
 from cloister.hazmat.fixedpoint import Grid, from_grid
-from cloister.task import (
-    FINE,
-    INTERVAL_95,
-    Block,
-    Floats,
-    GridState,
-    Integers,
-    Profile,
-    PublicFacts,
-    Records,
-    Released,
-    Results,
-    State,
-)
+from cloister.task import FINE, INTERVAL_95, Block, Profile, PublicFacts, Released
 from cloister.tasks.interval_tables import table_of_count
 from cloister.tasks.options import Noise, made
 
@@ -63,8 +51,7 @@ class Count:
 
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return the single integer."""
-        one = 1 << FINE
-        return (Block("count", (1,), l1=one, l2_squared=one**2, weight=1.0),)
+        return (Block.of_units("count", (1,), weight=1.0),)
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         """Return the number of records in fine units."""
@@ -72,18 +59,15 @@ class Count:
 
     def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
         """Return the noisy count."""
-        count = released["count"]
-        return {
-            "count": from_grid(count.values, FINE),
-            "half_width": self._half_width(count.noise_std),
-        }
+        count, noise_std = released["count"].real()
+        return {"count": count, "half_width": self._half_width(noise_std)}
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
         """Return the 95 % margin of error, in records."""
-        return {"half_width": self._half_width(noise_std)}
+        return {"half_width": self._half_width(noise_std / (1 << FINE))}
 
     def _half_width(self, noise_std: float) -> Floats:
-        return np.array([INTERVAL_95[self.mechanism] * noise_std / (1 << FINE)])
+        return np.array([INTERVAL_95[self.mechanism] * noise_std])
 
     def results(self, state: GridState, grid: Grid) -> Results:
         """Return ``count`` and its margin of error, in records."""

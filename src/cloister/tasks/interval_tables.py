@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from cloister.arrays import Floats, Results
 from cloister.display import Between, Curve, Measured, Table
-from cloister.task import Floats, Results
 from cloister.tasks.population import ENDS, POPULATION_NOTE
 
 INTERVALS = "[ , ] are 95 % confidence intervals (privacy noise only)."

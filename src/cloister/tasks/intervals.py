@@ -17,9 +17,9 @@ References
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from cloister.task import INTERVAL_95, Floats, Mechanism
+from cloister.arrays import Flags, Floats
+from cloister.task import INTERVAL_95, Mechanism
 
 BOX = (-1.0, 1.0)
 """Where every record lies, in grid coordinates, and so every mean of records."""
@@ -79,7 +79,7 @@ def size_interval(count_std: float, mechanism: Mechanism = "gaussian") -> float:
     return INTERVAL_95[mechanism] * count_std
 
 
-def above_noise(counts: Floats, half_width: float | Floats) -> NDArray[np.bool_]:
+def above_noise(counts: Floats, half_width: float | Floats) -> Flags:
     """Return where a noisy number of records stands out: its 95 % interval lies above 0."""
     return np.asarray(counts > half_width)
 

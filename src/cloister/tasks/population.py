@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from cloister.task import INTERVAL_95, Floats
+from cloister.arrays import Floats
+from cloister.task import INTERVAL_95
 
 ENDS = ("_population_low", "_population_high")
 """What a result's name ends with where it is an end of a population interval."""

@@ -37,7 +37,8 @@ from math import ceil
 
 import numpy as np
 
-from cloister.task import INTERVAL_95, Floats, Integers
+from cloister.arrays import Floats, Integers
+from cloister.task import INTERVAL_95
 from cloister.tasks.intervals import fieller
 from cloister.tasks.population import ENDS, population_interval
 

@@ -13,8 +13,8 @@ from typing import Any, TypeVar, get_type_hints
 
 import numpy as np
 
+from cloister.arrays import Floats, GridState, Integers, State
 from cloister.hazmat.fixedpoint import from_grid
-from cloister.task import Floats, GridState, Integers, State
 
 _Known = TypeVar("_Known")
 _Array = TypeVar("_Array")

@@ -17,22 +17,12 @@ from typing import ClassVar, Self
 
 import numpy as np
 
+from cloister.arrays import Floats, GridState, Integers, Records, State
 from cloister.declared import Positive, Whole, declared
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
 from cloister.privacy.calibration import gdp_mu_for
-from cloister.task import (
-    Block,
-    Floats,
-    GridState,
-    Integers,
-    Mechanism,
-    Profile,
-    PublicFacts,
-    Records,
-    Released,
-    State,
-)
+from cloister.task import Block, Gaussian, PublicFacts, Released
 from cloister.tasks.clustering.auto_grid import GridRoute
 from cloister.tasks.clustering.auto_mean import TYPICAL, MeanRoute
 from cloister.tasks.clustering.auto_pca import PcaRoute
@@ -60,7 +50,7 @@ def planned_mu(facts: PublicFacts) -> float:
 
 
 @declared
-class Auto:
+class Auto(Gaussian):
     """Private k-means by synopsis, clipped Lloyd rounds and shrinkage.
 
     Records, centres and what a record adds lie on multiples of ``2**-frac_bits``; `mu` is the GDP
@@ -69,9 +59,6 @@ class Auto:
     """
 
     name: ClassVar[str] = "auto"
-    private: ClassVar[bool] = True
-    profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
-    mechanism: ClassVar[Mechanism] = "gaussian"
 
     @declared
     class Options:

@@ -9,11 +9,11 @@ from math import ceil, floor, sqrt
 
 import numpy as np
 
-from cloister.task import Block, Floats, GridState, Integers, Records, Released, State
+from cloister.arrays import Floats, GridState, Integers, Records, State
+from cloister.task import Block, Released
 from cloister.tasks.clustering.auto_rounds import (
     MovingCentres,
     Route,
-    cell_block,
     growing,
     lloyd_blocks,
     lloyd_contribution,
@@ -95,7 +95,7 @@ class GridRoute(Route):
         """Return the histogram, or sums and counts."""
         c = self._constants
         if t == 0:
-            return (cell_block("cells", int(self.bins.prod()), self.one, c.histogram),)
+            return (Block.of_units("cells", (int(self.bins.prod()),), c.histogram, one=self.one),)
         shares = growing(1 - c.histogram, c.growth, c.rounds)
         return lloyd_blocks(self, shares[t - 1], _COUNT_PART)
 
@@ -114,7 +114,7 @@ class GridRoute(Route):
         """Cluster the histogram, or move the centres."""
         known = read(MovingCentres, state, self.frac_bits)
         if t == 0:
-            return written(self._cluster(known, *self.real(released["cells"])))
+            return written(self._cluster(known, *released["cells"].real(self.frac_bits)))
         known, sums, sum_std = read_lloyd(self, known, released, floor=1.0)
         radii = np.maximum(known.radii, 1 / self.one)
         if self.n_features <= 2:

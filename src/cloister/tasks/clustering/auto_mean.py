@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from cloister.arrays import Floats, GridState, Integers, Records, State
 from cloister.randomness import public_generator
-from cloister.task import Block, Floats, GridState, Integers, Records, Released, State
+from cloister.task import Block, Released
 from cloister.tasks.clipped import sum_clipped
 from cloister.tasks.clustering.auto_rounds import Route, unit_block
 from cloister.tasks.clustering.centres import Centres, unknown
@@ -57,7 +58,7 @@ class MeanRoute(Route):
         """Return one sum of the length of a record."""
         d, one = self.n_features, self.one
         if t == 0:
-            return (Block("sum", (d,), d * one, d * one**2, FIRST),)
+            return (Block.of_units("sum", (d,), FIRST, d, one),)
         return (unit_block("sum", (d,), one, 1 - FIRST),)
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
@@ -70,7 +71,7 @@ class MeanRoute(Route):
     def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
         """Refine the mean; the first centre is the mean, the others stand around it."""
         d, n = self.n_features, self.nominal_n
-        sums, sum_std = self.real(released["sum"])
+        sums, sum_std = released["sum"].real(self.frac_bits)
         values, noise_std = sums / n, sum_std / n
         if t == 0:
             origin: Floats | float = 0.0

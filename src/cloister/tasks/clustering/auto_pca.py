@@ -9,13 +9,13 @@ from math import sqrt
 
 import numpy as np
 
-from cloister.task import Block, Floats, GridState, Integers, Records, Released, State
+from cloister.arrays import Floats, GridState, Integers, Records, State
+from cloister.task import Block, Released
 from cloister.tasks.clipped import bin_numbers, chunks, clip_to_unit, sum_clipped
 from cloister.tasks.clustering.auto_mean import TYPICAL, around
 from cloister.tasks.clustering.auto_rounds import (
     MovingCentres,
     Route,
-    cell_block,
     growing,
     lloyd_blocks,
     lloyd_contribution,
@@ -154,9 +154,9 @@ class PcaRoute(Route):
         d, one, shares = self.n_features, self.one, self._shares
         match self._stages[t]:
             case "mean":
-                return (Block("sum", (d,), d * one, d * one**2, shares["mean"]),)
+                return (Block.of_units("sum", (d,), shares["mean"], d, one),)
             case "radius":
-                return (cell_block("distances", _BINS, one, shares["radius"]),)
+                return (Block.of_units("distances", (_BINS,), shares["radius"], one=one),)
             case "gram":
                 unit, size = 1 << 2 * _GRAM_BITS, (n_products(d),)
                 norms = PRODUCT * d * unit, (SQUARE * unit) ** 2
@@ -228,7 +228,7 @@ class PcaRoute(Route):
             block = released["cells" if "cells" in released else "sums"]
             return written(self._refine(known, block))
         if self._stages[t] == "cells":
-            return written(self._cluster(known, *self.real(released["cells"])))
+            return written(self._cluster(known, *released["cells"].real(self.frac_bits)))
         return written(self._move(*read_lloyd(self, known, released, _FLOOR)))
 
     def _mean_of(self, block: Released, radius: float) -> tuple[Floats, float]:
@@ -243,7 +243,7 @@ class PcaRoute(Route):
     def _radius(self, block: Released) -> float:
         """Return a quantile of the distances; noise alone does not move it out of its usual bin."""
         edges = _edges(self.n_features)
-        counts, noise_std = self.real(block)
+        counts, noise_std = block.real(self.frac_bits)
         below, margin = np.cumsum(counts)[:-1] / self.nominal_n, noise_std / self.nominal_n
         j = 6
         while j > 0 and below[j - 1] > _QUANTILE + margin:

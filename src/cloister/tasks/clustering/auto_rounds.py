@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from cloister.hazmat.fixedpoint import from_grid
-from cloister.task import INTERVAL_95, Block, Floats, GridState, Integers, Records, Released
+from cloister.arrays import Floats, GridState, Integers, Records
+from cloister.task import INTERVAL_95, Block, Released
 from cloister.tasks.clipped import sum_clipped_near
 from cloister.tasks.clustering.centres import Centres, unknown
 from cloister.tasks.intervals import ratio_interval, size_interval
@@ -35,10 +35,6 @@ class Route:
     def noise_std(self, share: float) -> float:
         """Return the noise, in units of the sensitivity, that a share of the budget leaves."""
         return 1 / (self.mu * sqrt(share))
-
-    def real(self, block: Released) -> tuple[Floats, float]:
-        """Return what was released, and the standard deviation of its noise, in records."""
-        return from_grid(block.values, self.frac_bits), block.noise_std / self.one
 
 
 @dataclass(frozen=True)
@@ -85,17 +81,12 @@ def unit_block(name: str, shape: tuple[int, ...], one: int, share: float) -> Blo
     return Block(name, shape, isqrt(shape[-1] * one**2), one**2, share)
 
 
-def cell_block(name: str, size: int, one: int, share: float) -> Block:
-    """Return a block in one element of which a record adds one unit."""
-    return Block(name, (size,), one, one**2, share)
-
-
 def lloyd_blocks(route: Route, share: float, count_part: float) -> tuple[Block, ...]:
     """Return the two blocks of a Lloyd round: a record touches one row of each, by one unit."""
     shape = (route.n_clusters, route.n_features)
     return (
         unit_block("sums", shape, route.one, share * (1 - count_part)),
-        cell_block("counts", route.n_clusters, route.one, share * count_part),
+        Block.of_units("counts", shape[:1], share * count_part, one=route.one),
     )
 
 
@@ -127,8 +118,8 @@ def read_lloyd(
     sums : ndarray of shape (n_clusters, n_features), in units of each cluster's radius
     sum_std : float
     """
-    sums, sum_std = route.real(released["sums"])
-    fresh, count_std = route.real(released["counts"])
+    sums, sum_std = released["sums"].real(route.frac_bits)
+    fresh, count_std = released["counts"].real(route.frac_bits)
     radii = np.maximum(known.radii, 1 / route.one)[:, None]
     low, high = ratio_interval(
         sums * radii,

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from cloister.arrays import Floats, GridState
 from cloister.display import Bars, Between, Display, Heatmap, Measured, Scatter, Table
 from cloister.hazmat.fixedpoint import Grid
-from cloister.task import Floats, GridState, Mechanism
+from cloister.task import Mechanism
 from cloister.tasks.intervals import ratio_interval, size_interval
 from cloister.tasks.state import read
 

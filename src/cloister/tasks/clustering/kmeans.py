@@ -20,27 +20,15 @@ from math import floor, isqrt, sqrt
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cloister.arrays import Flags, Floats, GridState, Integers, Records, State
 from cloister.declared import Positive, WayOut, Whole, declared
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import gaussian_noise_multiplier
 from cloister.randomness import public_generator
-from cloister.task import (
-    INTERVAL_95,
-    Block,
-    Floats,
-    GridState,
-    Integers,
-    Mechanism,
-    Profile,
-    PublicFacts,
-    Records,
-    Released,
-    State,
-)
+from cloister.task import INTERVAL_95, Block, Mechanism, Profile, PublicFacts, Released
 from cloister.tasks.clustering.centres import (
     centre_displays,
     centres_in_units,
@@ -246,7 +234,7 @@ class _LloydLoop(ABC):
         }
 
     def _relocate(
-        self, t: int, centres: Floats, sizes: Floats, half_width: Floats, empty: NDArray[np.bool_]
+        self, t: int, centres: Floats, sizes: Floats, half_width: Floats, empty: Flags
     ) -> Floats:
         """Put empty centres beside the largest, so close that they split it wherever it lies."""
         if empty.all() or not empty.any():

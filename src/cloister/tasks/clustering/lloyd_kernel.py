@@ -7,8 +7,8 @@ This module is the only hot loop of the package; a compiled kernel can replace
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cloister.arrays import Floats, Integers, Records
 from cloister.errors import PlanError
 
 _CHUNK_BYTES = 1 << 20  # distances and one-hot rows of a chunk should stay in the cache
@@ -35,13 +35,13 @@ def check_exact(n_clusters: int, n_features: int, frac_bits: int, reach: int = 1
 
 
 def sum_near_centres(
-    records: NDArray[np.int32],
-    centres: NDArray[np.int64],
+    records: Records,
+    centres: Integers,
     *,
     radius_squared: int,
     relative: bool,
     count_word: int,
-) -> NDArray[np.int64]:
+) -> Integers:
     """Sum, for each centre, the records that are nearest to it.
 
     Parameters
@@ -93,14 +93,14 @@ def sum_near_centres(
     return sums
 
 
-def nearest_centres(records: NDArray[np.int32], centres: NDArray[np.int64]) -> NDArray[np.int64]:
+def nearest_centres(records: Records, centres: Integers) -> Integers:
     """Return the nearest centre of each record, the first of several; exact."""
     scores = _weights(centres) @ np.vstack([records.T, np.ones(len(records))])
-    labels: NDArray[np.int64] = np.minimum.reduce(scores, axis=0).astype(np.int64)
+    labels: Integers = np.minimum.reduce(scores, axis=0).astype(np.int64)
     return labels & (_slots(len(centres)) - 1)
 
 
-def _weights(centres: NDArray[np.int64]) -> NDArray[np.float64]:
+def _weights(centres: Integers) -> Floats:
     """Return a matrix that makes of a record and 1 its scores: slots * distance + label.
 
     The squared distance lacks the square of the record, which is the same for all centres.
@@ -115,9 +115,7 @@ def _slots(n_clusters: int) -> int:
     return 1 << (n_clusters - 1).bit_length() if n_clusters > 1 else 1
 
 
-def _add_by_label(
-    rows: NDArray[np.float64], labels: NDArray[np.int64], n_clusters: int
-) -> NDArray[np.float64]:
+def _add_by_label(rows: Floats, labels: Integers, n_clusters: int) -> Floats:
     """Sum the columns of `rows` that share a label; labels >= n_clusters are dropped."""
     if len(rows) - 1 <= _BINCOUNT_FEATURES:
         by_column = [np.bincount(labels, weights=row, minlength=n_clusters + 1) for row in rows]

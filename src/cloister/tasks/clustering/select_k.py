@@ -15,22 +15,12 @@ from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 
+from cloister.arrays import Floats, GridState, Integers, Records, State
 from cloister.declared import Positive, Range, Whole, declared
 from cloister.display import Curve, Display
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
-from cloister.task import (
-    Block,
-    Floats,
-    GridState,
-    Integers,
-    Mechanism,
-    Profile,
-    PublicFacts,
-    Records,
-    Released,
-    State,
-)
+from cloister.task import Block, Gaussian, PublicFacts, Released
 from cloister.tasks.clustering.auto import Auto, planned_mu
 from cloister.tasks.clustering.auto_grid import GridRoute
 from cloister.tasks.clustering.auto_mean import MeanRoute
@@ -60,7 +50,7 @@ class Choice:
 
 
 @declared
-class SelectK:
+class SelectK(Gaussian):
     """``auto`` for a number of clusters between two public numbers, chosen from released counts.
 
     What a record adds in a round is what it adds to ``auto`` with `max_clusters`, asked with a
@@ -69,9 +59,6 @@ class SelectK:
     """
 
     name: ClassVar[str] = "selectk"
-    private: ClassVar[bool] = True
-    profiles: ClassVar[frozenset[Profile]] = Auto.profiles
-    mechanism: ClassVar[Mechanism] = "gaussian"
 
     @declared
     class Options:
@@ -164,7 +151,7 @@ class SelectK:
         if not bins.size or bins.prod() == 1:
             return self._no_choice(self.min_clusters)
         points = cell_centres(spans, bins)
-        counts, noise_std = self._auto.route.real(released["cells"])
+        counts, noise_std = released["cells"].real(self.frac_bits)
         curve = gap_curve(
             points,
             counts[: len(points)],

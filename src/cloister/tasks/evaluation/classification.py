@@ -15,23 +15,12 @@ from typing import Annotated, ClassVar, Self
 
 import numpy as np
 
+from cloister.arrays import Floats, GridState, Integers, Records, Results
 from cloister.declared import Length, Range, Rule, WayOut, declared
 from cloister.display import Curve, Display, Heatmap
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
-from cloister.task import (
-    FINE,
-    INTERVAL_95,
-    Block,
-    Classifier,
-    Floats,
-    GridState,
-    Integers,
-    PublicColumn,
-    PublicFacts,
-    Records,
-    Results,
-)
+from cloister.task import FINE, INTERVAL_95, Block, Classifier, PublicColumn, PublicFacts
 from cloister.tasks import scores
 from cloister.tasks.columns import categories_of, codes, in_batches
 from cloister.tasks.evaluation.layers import (
@@ -167,15 +156,15 @@ class Evaluation(Evaluated):
 
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return both tables, with a layer for each silo if that is asked for."""
-        layers, k, one = self.layers, len(self.classes), 1 << FINE
+        layers, k = self.layers, len(self.classes)
         share = 1.0 if not self.heads else _CONFUSION_SHARE if self.predicts else 0.0
         # a record is in one cell of the first table, and in one of each head's of the second
         tables = []
         if self.predicts:
-            tables.append(Block("confusion", (layers, k, k), one, one**2, share))
+            tables.append(Block.of_units("confusion", (layers, k, k), share))
         if h := self.heads:
             shape = (layers, h, 2, self.n_bins)
-            tables.append(Block("scores", shape, h * one, h * one**2, 1 - share))
+            tables.append(Block.of_units("scores", shape, 1 - share, h))
         return tuple(tables)
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:

@@ -21,26 +21,13 @@ from math import sqrt
 from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cloister.arrays import Flags, Floats, GridState, Integers, Records, Results, State
 from cloister.declared import Range, Whole, declared
 from cloister.display import Bars, Display
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
-from cloister.task import (
-    FINE,
-    INTERVAL_95,
-    Block,
-    Floats,
-    Gaussian,
-    GridState,
-    Integers,
-    PublicFacts,
-    Records,
-    Released,
-    Results,
-    State,
-)
+from cloister.task import FINE, INTERVAL_95, Block, Gaussian, PublicFacts, Released
 from cloister.tasks import interval_tables, scores
 from cloister.tasks.examples import NUMBER, OTHER_NUMBER, Example
 from cloister.tasks.options import made
@@ -142,13 +129,13 @@ class ClusterQuality(Gaussian):
 
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return rings; then moments and silhouettes of each cluster."""
-        k, one = len(self.centres), 1 << FINE
+        k = len(self.centres)
         if t == 0:
-            return (Block("rings", (_RINGS,), one, one**2, _WEIGHTS["rings"]),)
+            return (Block.of_units("rings", (_RINGS,), _WEIGHTS["rings"]),)
         return (
             # 1, distance and squared distance, each at most one, in one cluster
-            Block("moments", (k, 3), 3 * one, 3 * one**2, _WEIGHTS["moments"]),
-            Block("silhouettes", (k, self.n_bins), one, one**2, _WEIGHTS["silhouettes"]),
+            Block.of_units("moments", (k, 3), _WEIGHTS["moments"], 3),
+            Block.of_units("silhouettes", (k, self.n_bins), _WEIGHTS["silhouettes"]),
         )
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
@@ -185,16 +172,16 @@ class ClusterQuality(Gaussian):
         if t == 0:
             rings = released["rings"]
             return {**kept, "reach": np.array([self._reach(rings)])}
+        tables = {name: block.real() for name, block in released.items()}
         return {
             "reach": kept["reach"],
-            **{name: from_grid(block.values, FINE) for name, block in released.items()},
-            "noise": np.array([block.noise_std / (1 << FINE) for block in released.values()]),
+            **{name: counts for name, (counts, _) in tables.items()},
+            "noise": np.array([std for _, std in tables.values()]),
         }
 
     def _reach(self, rings: Released) -> float:
         """Return the edge of the innermost ring outside of which noise may be all there is."""
-        counts = from_grid(rings.values, FINE)
-        std = rings.noise_std / (1 << FINE)
+        counts, std = rings.real()
         outer = np.append(np.cumsum(counts[::-1])[::-1], 0.0)  # from each ring outwards
         noise = std * np.sqrt(np.arange(_RINGS, -1, -1))
         if (outer <= INTERVAL_95["gaussian"] * noise).all():
@@ -252,9 +239,7 @@ class ClusterQuality(Gaussian):
         noise = variance * (middles**2).sum(), variance * self.n_bins, variance * middles.sum()
         return scores.ratio(cells @ middles, cells.sum(axis=-1), noise)
 
-    def _davies_bouldin(
-        self, distance: scores.Estimate, seen: NDArray[np.bool_]
-    ) -> scores.Estimate:
+    def _davies_bouldin(self, distance: scores.Estimate, seen: Flags) -> scores.Estimate:
         """Return the mean, over the clusters seen, of the worst ratio of widths to separation.
 
         Where fewer than two are seen it is over all, whose widths are mostly noise.

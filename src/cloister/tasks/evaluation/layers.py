@@ -11,24 +11,12 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
+from cloister.arrays import Floats, GridState, Integers, Results, State
 from cloister.declared import Whole, declared
 from cloister.display import Table
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid, round_to_grid
-from cloister.task import (
-    FINE,
-    Block,
-    Floats,
-    Gaussian,
-    GridState,
-    Integers,
-    PublicColumn,
-    PublicFacts,
-    Released,
-    Results,
-    State,
-    Task,
-)
+from cloister.task import Block, Gaussian, PublicColumn, PublicFacts, Released, Task
 from cloister.tasks.columns import position
 from cloister.tasks.interval_tables import WITH_POPULATION, table_of, table_of_measures
 
@@ -212,9 +200,9 @@ class Evaluated(Gaussian, ABC):
 
     def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
         """Return the noisy sums in records, and the deviation of the noise in each block."""
-        noise = [block.noise_std / (1 << FINE) for block in released.values()]
-        tables = {name: from_grid(block.values, FINE) for name, block in released.items()}
-        return {**tables, "noise": np.array(noise)}
+        tables = {name: block.real() for name, block in released.items()}
+        noise = np.array([std for _, std in tables.values()])
+        return {**{name: sums for name, (sums, _) in tables.items()}, "noise": noise}
 
     def results(self, state: GridState, grid: Grid) -> Results:
         """Return what was measured; with `silos`, ``silo_NAME`` has a row for each silo."""

@@ -8,22 +8,11 @@ from typing import Annotated, ClassVar, Self
 
 import numpy as np
 
+from cloister.arrays import Floats, GridState, Integers, Records, Results
 from cloister.declared import Positive, declared
 from cloister.display import Bars, Display
 from cloister.hazmat.fixedpoint import Grid
-from cloister.task import (
-    FINE,
-    INTERVAL_95,
-    Block,
-    Floats,
-    GridState,
-    Integers,
-    PublicColumn,
-    PublicFacts,
-    Records,
-    Regressor,
-    Results,
-)
+from cloister.task import FINE, INTERVAL_95, Block, PublicColumn, PublicFacts, Regressor
 from cloister.tasks import scores
 from cloister.tasks.columns import in_batches
 from cloister.tasks.evaluation.layers import NOTE, BySilo, Evaluated, Model, ModelResults
@@ -106,8 +95,7 @@ class RegressionEvaluation(Evaluated):
 
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return six sums, with a layer for each silo if that is asked for."""
-        one = 1 << FINE
-        return (Block("sums", (self.layers, 6), 6 * one, 6 * one**2, 1.0),)
+        return (Block.of_units("sums", (self.layers, 6), 1.0, 6),)
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         """Return the sums of some records; with `silos`, those of the first."""

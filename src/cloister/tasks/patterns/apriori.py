@@ -19,27 +19,14 @@ from math import ceil, comb, isqrt, sqrt
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cloister.arrays import Flags, Floats, GridState, Integers, Records, Results, State
 from cloister.declared import AtLeastZero, Length, Probability, Range, WayOut, Whole, declared
 from cloister.display import Display
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
 from cloister.randomness import public_generator
-from cloister.task import (
-    INTERVAL_95,
-    Block,
-    Floats,
-    Gaussian,
-    GridState,
-    Integers,
-    PublicColumn,
-    PublicFacts,
-    Records,
-    Released,
-    Results,
-    State,
-)
+from cloister.task import INTERVAL_95, Block, Gaussian, PublicColumn, PublicFacts, Released
 from cloister.tasks.columns import position
 from cloister.tasks.examples import Example
 from cloister.tasks.options import PublicSeed, made, noise_of
@@ -106,7 +93,7 @@ class Level:
     error: Floats
 
     @property
-    def used(self) -> NDArray[np.bool_]:
+    def used(self) -> Flags:
         """Which slots are used."""
         return self.unit > 0
 
@@ -286,7 +273,7 @@ class Apriori(Gaussian):
         return (
             Block("supports", (slots,), l1, one**2, share - heavy),
             Block("heavy", (slots,), l1, one**2, heavy),
-            Block("loads", (len(load_edges(slots)) - 1,), one, one**2, _LOAD_SHARE),
+            Block.of_units("loads", (len(load_edges(slots)) - 1,), _LOAD_SHARE, one=one),
         )
 
     # --- What a basket adds -----------------------------------------------------------------------
@@ -316,9 +303,7 @@ class Apriori(Gaussian):
             in_heavy[live] += (held @ adds.astype(np.float64)).astype(np.int64) * units[live]
         return np.concatenate([supports, in_heavy, loads])
 
-    def _kept(
-        self, baskets: NDArray[np.bool_], held: NDArray[np.bool_], units: Integers, bound: int
-    ) -> NDArray[np.bool_]:
+    def _kept(self, baskets: Flags, held: Flags, units: Integers, bound: int) -> Flags:
         """Return which candidates of each basket count: the first ones, from a place of its own.
 
         The candidates stand in a circle in a public random order; where to start follows from the
@@ -531,7 +516,7 @@ class Apriori(Gaussian):
             "half_width": INTERVAL_95["gaussian"] * error / number,
         }
 
-    def _is_sensitive(self, sets: Integers) -> NDArray[np.bool_]:
+    def _is_sensitive(self, sets: Integers) -> Flags:
         """Return which sets contain one that must not be shown."""
         hidden = np.zeros(len(sets), dtype=bool)
         for items in self.sensitive:

@@ -25,25 +25,14 @@ from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
 
+from cloister.arrays import Floats, GridState, Integers, Records, Results, State
 from cloister.declared import AtLeastZero, PartBelowOne, Range, Whole, declared
 from cloister.display import Bars, Display, Measured, Table
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.privacy.calibration import gdp_part
 from cloister.randomness import public_generator
-from cloister.task import (
-    FINE,
-    INTERVAL_95,
-    Block,
-    Floats,
-    GridState,
-    Integers,
-    PublicFacts,
-    Records,
-    Released,
-    Results,
-    State,
-)
+from cloister.task import FINE, INTERVAL_95, Block, PublicFacts, Released
 from cloister.tasks.columns import categories_of, codes, in_batches, position
 from cloister.tasks.examples import CATEGORY, NUMBER, OTHER_NUMBER, Example
 from cloister.tasks.interval_tables import INTERVALS, MARGINS, table_of
@@ -199,16 +188,17 @@ class Outliers(Measuring):
     @cached_property
     def _own(self) -> tuple[Block, ...]:
         """The block of each round after those of `usual`."""
-        one, v, rest = 1 << FINE, self.n_views, 1 - self.count_share
+        v, rest = self.n_views, 1 - self.count_share
         blocks = []
         if self.method == "density":
             # a record is in one cell of each picture, and then in one bin of scores
-            cells = (v, self._cells), v * one, v * one**2, rest * _DENSITY[1]
-            rarities = (_RARITIES,), one, one**2, rest * _DENSITY[2]
-            blocks = [Block("cells", *cells), Block("rarities", *rarities)]
+            blocks = [
+                Block.of_units("cells", (v, self._cells), rest * _DENSITY[1], v),
+                Block.of_units("rarities", (_RARITIES,), rest * _DENSITY[2]),
+            ]
         if self.count_share:
             shape = (max(1, len(self.group_names)),)
-            blocks.append(Block("flagged", shape, one, one**2, self.count_share))
+            blocks.append(Block.of_units("flagged", shape, self.count_share))
         return tuple(blocks)
 
     @cached_property
@@ -309,8 +299,7 @@ class Outliers(Measuring):
             after = self.usual.update(t, part_of(state, _USUAL), released)
             return {**kept, **prefixed(_USUAL, after)}
         ((name, block),) = released.items()
-        kept[name] = from_grid(block.values, FINE)
-        kept["noise"][t - self.usual.rounds] = block.noise_std / (1 << FINE)
+        kept[name], kept["noise"][t - self.usual.rounds] = block.real()
         if name == "flagged" and self.group is not None:
             kept[name] = np.where(kept[name] >= self.min_group, kept[name], 0.0)
         return kept

@@ -19,23 +19,12 @@ from typing import Annotated, ClassVar, Self
 
 import numpy as np
 
+from cloister.arrays import Floats, GridState, Integers, Records, Results, State
 from cloister.declared import Positive, Whole, declared
 from cloister.display import Display, Heatmap, Table
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
-from cloister.task import (
-    Block,
-    Floats,
-    Gaussian,
-    GridState,
-    Integers,
-    PublicColumn,
-    PublicFacts,
-    Records,
-    Released,
-    Results,
-    State,
-)
+from cloister.task import Block, Gaussian, PublicColumn, PublicFacts, Released
 from cloister.tasks.clipped import chunks, clip_to_unit
 from cloister.tasks.columns import Encoding, columns_of, position
 from cloister.tasks.examples import MIXED, Example
@@ -183,7 +172,7 @@ class PCA(Gaussian):
         """Return sums and count; then products."""
         if t == 0:
             one, entries = 1 << self.frac_bits, len(self._encoding.used) + 1
-            return (Block("sums", (self.width + 1,), entries * one, entries * one**2, _MEAN_SHARE),)
+            return (Block.of_units("sums", (self.width + 1,), _MEAN_SHARE, entries, one),)
         unit, p = 1 << 2 * _UNIT_BITS, self.width
         # (sum |y_i|)^2 is at most p |y|^2, so products of two columns are at most (p - 1) / 2 of it
         l1 = (2 * SQUARE + PRODUCT * (p - 1)) * unit // 2
@@ -211,8 +200,7 @@ class PCA(Gaussian):
         return {**known, **self._components(known, released["products"])}
 
     def _mean(self, block: Released) -> dict[str, Floats]:
-        totals = from_grid(block.values, self.frac_bits)
-        std = block.noise_std / (1 << self.frac_bits)
+        totals, std = block.real(self.frac_bits)
         sums, count = totals[:-1], totals[-1:]
         low, high = ratio_interval(sums[None], count, sum_std=std, count_std=std)
         mean = sums / max(float(count[0]), 1.0, std)

@@ -16,26 +16,14 @@ from typing import Annotated, Any, ClassVar, Self, cast
 
 import numpy as np
 
+from cloister.arrays import Floats, GridState, Integers, Records, Results, State
 from cloister.declared import AtLeastZero, Length, Share, declared
 from cloister.display import Display
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import gaussian_noise_multiplier, gdp_part
-from cloister.task import (
-    Block,
-    Floats,
-    Gaussian,
-    GridState,
-    Integers,
-    PublicFacts,
-    Records,
-    Released,
-    Results,
-    State,
-    Task,
-    Transformer,
-)
+from cloister.task import Block, Gaussian, PublicFacts, Released, Task, Transformer
 from cloister.tasks.columns import grid_of
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.options import design, made, needed_budget, options_of

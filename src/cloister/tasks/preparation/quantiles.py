@@ -21,27 +21,13 @@ from math import sqrt
 from typing import Annotated, ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cloister.arrays import Flags, Floats, GridState, Integers, Records, Results, State
 from cloister.declared import Length, Probability, Range, Whole, declared
 from cloister.display import Between, Display, Table
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
-from cloister.task import (
-    FINE,
-    INTERVAL_95,
-    Block,
-    Floats,
-    Gaussian,
-    GridState,
-    Integers,
-    PublicColumn,
-    PublicFacts,
-    Records,
-    Released,
-    Results,
-    State,
-)
+from cloister.task import FINE, INTERVAL_95, Block, Gaussian, PublicColumn, PublicFacts, Released
 from cloister.tasks.columns import position
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.interval_tables import curve_of
@@ -137,10 +123,10 @@ class Quantiles(Gaussian):
 
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return all levels of all columns' trees under one noise."""
-        touched, one = len(self.used) * self.levels, 1 << FINE
+        touched = len(self.used) * self.levels
         counts = sum(BRANCHES**level for level in range(1, self.levels + 1))
         share = 1.0 if self.rounds == 1 else (_FIRST_SHARE, 1 - _FIRST_SHARE)[t]
-        return (Block("trees", (len(self.used), counts), touched * one, touched * one**2, share),)
+        return (Block.of_units("trees", (len(self.used), counts), share, touched),)
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         """Return how many records are in each cell of each level."""
@@ -156,10 +142,9 @@ class Quantiles(Gaussian):
 
     def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
         """Return counts that agree, and the cells of the next round."""
-        block = released["trees"]
-        noise = block.noise_std / (1 << FINE)
+        values, noise = released["trees"].real()
         ends = np.cumsum([BRANCHES**level for level in range(1, self.levels)])
-        counts = agreeing(np.split(from_grid(block.values, FINE), ends, axis=1))
+        counts = agreeing(np.split(values, ends, axis=1))
         edges = from_grid(state["next"], self.frac_bits)
         last = t + 1 == self.rounds
         return {
@@ -402,7 +387,7 @@ def _rising(values: Floats) -> Floats:
     return middle
 
 
-def _first(true: NDArray[np.bool_]) -> Integers:
+def _first(true: Flags) -> Integers:
     """Return where each row is first true, its last place if nowhere."""
     found: Integers = np.where(true.any(axis=-1), true.argmax(axis=-1), true.shape[-1] - 1)
     return found

@@ -8,22 +8,12 @@ from functools import cached_property
 
 import numpy as np
 
+from cloister.arrays import Floats, GridState, Integers, Records, Results, State
 from cloister.declared import declared
 from cloister.display import Display
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
-from cloister.task import (
-    Block,
-    Floats,
-    Gaussian,
-    GridState,
-    Integers,
-    PublicColumn,
-    Records,
-    Released,
-    Results,
-    State,
-)
+from cloister.task import Block, Gaussian, PublicColumn, Released
 from cloister.tasks.columns import columns_of
 from cloister.tasks.preparation.quantiles import Quantiles
 from cloister.tasks.preparation.statistics import Statistics

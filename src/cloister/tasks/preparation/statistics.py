@@ -10,23 +10,11 @@ from typing import Annotated, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from cloister.arrays import Floats, GridState, Integers, Records, Results, State
 from cloister.declared import Whole, declared
 from cloister.display import Display, Heatmap
 from cloister.hazmat.fixedpoint import Grid, from_grid
-from cloister.task import (
-    FINE,
-    INTERVAL_95,
-    Block,
-    Floats,
-    Gaussian,
-    GridState,
-    Integers,
-    PublicFacts,
-    Records,
-    Released,
-    Results,
-    State,
-)
+from cloister.task import FINE, INTERVAL_95, Block, Gaussian, PublicFacts, Released
 from cloister.tasks import interval_tables, moments
 from cloister.tasks.clipped import chunks
 from cloister.tasks.examples import MIXED, Example
@@ -111,8 +99,7 @@ class Statistics(Gaussian):
             width, bits = len(self.used) + 1, self._bits
             l1, l2 = moments.products_l1(width, bits), moments.products_norm_squared(width, bits)
             return (Block("products", (self._size,), l1, l2, 1.0),)
-        one = 1 << FINE
-        return (Block("moments", (self._size,), self._size * one, self._size * one**2, 1.0),)
+        return (Block.of_units("moments", (self._size,), 1.0, self._size),)
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         """Return sums of ``1, x, 2 x^2 - 1``, or the packed products of ``(x, 1)``."""

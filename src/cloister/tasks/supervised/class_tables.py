@@ -10,9 +10,8 @@ follows the release (merging bins, smoothing) looks at noisy numbers only, so it
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from cloister.task import Floats, Integers, Records
+from cloister.arrays import Floats, Integers, Records
 
 _LEVEL_BITS = 16  # of a number before it is squared: the product with a weight then fits 64 bits
 _BEYOND_NOISE = 4.0  # chi-squared that one more group of bins must explain: two deviations
@@ -20,7 +19,7 @@ _BEYOND_NOISE = 4.0  # chi-squared that one more group of bins must explain: two
 # What a record adds -------------------------------------------------------------------------------
 
 
-def bins_of(values: NDArray[np.int32], bins: int, frac_bits: int) -> Integers:
+def bins_of(values: Records, bins: int, frac_bits: int) -> Integers:
     """Return the equal-width bin of each grid value; int64 in ``[0, bins - 1]``."""
     shifted = values.astype(np.int64) + (1 << frac_bits)
     found: Integers = np.clip((shifted * bins) >> (frac_bits + 1), 0, bins - 1)
@@ -42,7 +41,7 @@ def centred_table(
 
 
 def centred_moments(
-    labels: Integers, values: NDArray[np.int32], n_classes: int, weight: int, frac_bits: int
+    labels: Integers, values: Records, n_classes: int, weight: int, frac_bits: int
 ) -> Integers:
     """Sum ``x`` and ``2 x^2 - 1`` of each class, times `weight`, for x in ``[-1, 1]``.
 

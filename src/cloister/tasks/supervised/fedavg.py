@@ -24,26 +24,14 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from cloister.arrays import Floats, GridState, Integers, Records, Results, State
 from cloister.declared import AtLeastZero, PartBelowOne, Positive, Range, Share, Whole, declared
 from cloister.display import Curve, Display, Heatmap
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import sampled_noise_multiplier
-from cloister.task import (
-    INTERVAL_95,
-    Block,
-    Floats,
-    Gaussian,
-    GridState,
-    Integers,
-    PublicColumn,
-    PublicFacts,
-    Records,
-    Released,
-    Results,
-    State,
-)
+from cloister.task import INTERVAL_95, Block, Gaussian, PublicColumn, PublicFacts, Released
 from cloister.tasks.columns import Encoding, categories_of, codes, position
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.intervals import round_up

@@ -24,24 +24,12 @@ from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
 
+from cloister.arrays import Floats, GridState, Integers, Records, Results, State
 from cloister.declared import Positive, Range, Share, declared
 from cloister.display import Bars, Display, Measured, Table
 from cloister.errors import PlanError
-from cloister.hazmat.fixedpoint import Grid, from_grid
-from cloister.task import (
-    FINE,
-    INTERVAL_95,
-    Block,
-    Floats,
-    Gaussian,
-    GridState,
-    Integers,
-    PublicFacts,
-    Records,
-    Released,
-    Results,
-    State,
-)
+from cloister.hazmat.fixedpoint import Grid
+from cloister.task import FINE, INTERVAL_95, Block, Gaussian, PublicFacts, Released
 from cloister.tasks.columns import categories_of, codes, position
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.options import PublicSeed, Target, made, noise_of
@@ -253,7 +241,7 @@ class RandomForest(Gaussian):
         leaves, width = 1 << self.depth, self._width
         if self.kind == "random":
             shape = (self.n_trees, leaves, width)
-            return (Block("leaves", shape, self.n_trees * _ONE, self.n_trees * _ONE**2, 1.0),)
+            return (Block.of_units("leaves", shape, 1.0, self.n_trees),)
         l1 = (2 + self._curvature) * _ONE
         return (Block("leaves", (leaves, width), l1, 2 * _ONE**2, 1.0 / self.n_trees),)
 
@@ -291,12 +279,13 @@ class RandomForest(Gaussian):
 
     def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
         """Return the leaves with those of this round filled in, in records."""
-        leaves = found = from_grid(released["leaves"].values, FINE)
+        found, noise = released["leaves"].real()
+        leaves = found
         if self.kind == "boosted":
             leaves = read(_Leaves, state, self.frac_bits).leaves
             leaves[t] = found
             leaves[t, :, -1] /= self._curvature
-        return written(_Leaves(leaves, released["leaves"].noise_std / _ONE))
+        return written(_Leaves(leaves, noise))
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
         """Return the half-widths of the 95 % noise intervals of leaves and class sizes."""

@@ -16,8 +16,8 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
+from cloister.arrays import Integers, Records
 from cloister.randomness import public_generator
-from cloister.task import Integers, Records
 from cloister.tasks.columns import codes
 from cloister.tasks.supervised.class_tables import bins_of
 

@@ -16,10 +16,11 @@ from typing import Annotated, Any
 
 import numpy as np
 
+from cloister.arrays import Floats, Integers, Records
 from cloister.declared import Range
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import from_grid
-from cloister.task import Block, Floats, Integers, PublicFacts, Records, Released
+from cloister.task import FINE, Block, PublicFacts, Released
 from cloister.tasks.columns import Encoding, codes
 from cloister.tasks.moments import PRODUCT, SQUARE, n_products, unpack_products
 from cloister.tasks.options import noise_of
@@ -30,8 +31,6 @@ LONGEST = 32.0
 Clip = Annotated[float, Range(above=0, most=LONGEST)]
 """Largest length a row may be shortened to: products of two entries stay below 2**53."""
 MOST_COLUMNS = 2048
-SUM_BITS = 16
-"""Fineness of counts."""
 
 # Lattices. Centres of categories are coarse, so that products of two fit the coarsest products.
 _ROW, _TABLE, _RESIDUAL = 20, 3, 24
@@ -194,9 +193,9 @@ class Frame:
 
     def places_block(self, weight: float, labels: int = 0) -> Block:
         """Return the block of counts of bins of numbers, categories, labels and all records."""
-        one, touched = 1 << SUM_BITS, len(self._layout) + (labels > 0) + 1
+        touched = len(self._layout) + (labels > 0) + 1
         size = self.width - 1 + len(self._numbers) * (BINS - 1) + labels + 1
-        return Block("places", (size,), touched * one, touched * one**2, weight)
+        return Block.of_units("places", (size,), weight, touched)
 
     def count_places(
         self, records: Records, labels: Integers | None = None, n_labels: int = 0
@@ -209,14 +208,14 @@ class Frame:
             counts.append(np.bincount(found, minlength=self.levels[j]))
         if labels is not None:
             counts.append(np.bincount(labels, minlength=n_labels))
-        return np.concatenate([*counts, [len(records)]]).astype(np.int64) << SUM_BITS
+        return np.concatenate([*counts, [len(records)]]).astype(np.int64) << FINE
 
     def read_places(self, before: Placed, released: Released) -> Placed:
         """Return centres of categories, windows of numbers, and the number of records.
 
         A number of records below its noise is taken for the noise.
         """
-        values, noise_std = noisy_counts(released)
+        values, noise_std = released.real()
         # It divides below: a number near 0 would blow up the noise.
         n = max(float(values[-1]), noise_std, 1.0)
         place = len(self._numbers) * BINS
@@ -232,19 +231,18 @@ class Frame:
 
     def spreads_block(self, weight: float) -> Block:
         """Return the block of numbers of records by their bin of the windows."""
-        one, touched = 1 << SUM_BITS, max(len(self._numbers), 1)  # a block is never empty
-        shape = (touched, BINS + 2 * TAILS)
-        return Block("spreads", shape, touched * one, touched * one**2, weight)
+        touched = max(len(self._numbers), 1)  # a block is never empty
+        return Block.of_units("spreads", (touched, BINS + 2 * TAILS), weight, touched)
 
     def count_spreads(self, placed: Placed, records: Records) -> Integers:
         """Return the counts of :meth:`spreads_block`."""
         if not self._numbers:
             return np.zeros(self.spreads_block(1.0).size, dtype=np.int64)
-        return self._count_bins(placed.window, records).ravel() << SUM_BITS
+        return self._count_bins(placed.window, records).ravel() << FINE
 
     def read_spreads(self, before: Placed, released: Released) -> Placed:
         """Return the rest; numbers are divided by their deviation."""
-        values, noise_std = noisy_counts(released)
+        values, noise_std = released.real()
         centre, scale = before.centre.copy(), np.ones(self.width)
         alike, square = np.zeros(self.width), centre * (1 - centre)
         for counts, window, place in zip(values, before.window, self.number_places, strict=False):
@@ -567,16 +565,11 @@ def edge_at(place: int) -> float:
 
 def sizes_block(name: str, weight: float, kinds: int = 1) -> Block:
     """Return the block of numbers of records by the class of their size, of each of some kinds."""
-    one, shape = 1 << SUM_BITS, (kinds, len(EDGES)) if kinds > 1 else (len(EDGES),)
-    return Block(name, shape, kinds * one, kinds * one**2, weight)
+    shape = (kinds, len(EDGES)) if kinds > 1 else (len(EDGES),)
+    return Block.of_units(name, shape, weight, kinds)
 
 
 def count_sizes(sizes: Floats) -> Integers:
     """Return how many sizes are in each class, with the fineness of counts."""
     found = np.minimum(np.searchsorted(EDGES, sizes), len(EDGES) - 1)
-    return np.bincount(found, minlength=len(EDGES)).astype(np.int64) << SUM_BITS
-
-
-def noisy_counts(released: Released) -> tuple[Floats, float]:
-    """Return released counts, and the noise of each."""
-    return from_grid(released.values, SUM_BITS), released.noise_std / (1 << SUM_BITS)
+    return np.bincount(found, minlength=len(EDGES)).astype(np.int64) << FINE

@@ -24,9 +24,9 @@ from dataclasses import dataclass
 from math import log2, sqrt
 
 import numpy as np
-from numpy.typing import NDArray
 
-from cloister.task import INTERVAL_95, Floats
+from cloister.arrays import Flags, Floats
+from cloister.task import INTERVAL_95
 
 EDGES = 2.0 ** (np.arange(-64, 65) / 4)
 """Upper ends of the classes in which sizes of gradients are counted, four to an octave."""
@@ -150,7 +150,7 @@ class Curvature:
     matrix: Floats
     noise_std: float  # of an entry off the diagonal, once drawn toward the diagonal
     doubt: Floats  # part of itself by which each column may be wrong besides
-    drowned: NDArray[np.bool_]  # columns whose coefficient is not known at all
+    drowned: Flags  # columns whose coefficient is not known at all
 
 
 def curvature_of(

@@ -21,24 +21,12 @@ from math import sqrt
 from typing import Annotated, ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cloister.arrays import Flags, Floats, GridState, Integers, Records, Results, State
 from cloister.declared import AtLeastZero, declared
 from cloister.display import Between, Display, Table
 from cloister.hazmat.fixedpoint import Grid
-from cloister.task import (
-    INTERVAL_95,
-    Block,
-    Floats,
-    Gaussian,
-    GridState,
-    Integers,
-    PublicFacts,
-    Records,
-    Released,
-    Results,
-    State,
-)
+from cloister.task import INTERVAL_95, Block, Gaussian, PublicFacts, Released
 from cloister.tasks.columns import Encoding, position
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.moments import n_products, symmetric
@@ -63,7 +51,6 @@ from cloister.tasks.supervised.frame import (
     count_sizes,
     edge_at,
     noise_of_mean,
-    noisy_counts,
     sizes_block,
     usual_square,
 )
@@ -314,8 +301,8 @@ class Linear(Gaussian):
             return (self._frame.products_block(self._share(PRODUCTS_SHARE)),)
         if t == 4:
             return (sizes_block("sizes", self._share(SIZES_SHARE)),)
-        one = 1 << _SQUARE_BITS
-        squares = Block("residual_square", (1,), one, one**2, self._share(SQUARES_SHARE))
+        one, share = 1 << _SQUARE_BITS, self._share(SQUARES_SHARE)
+        squares = Block.of_units("residual_square", (1,), share, one=one)
         gradient = self._model.row_block(self._share(GRADIENT_SHARE))
         if not self.sandwich:
             return (gradient, squares)
@@ -390,7 +377,7 @@ class Linear(Gaussian):
         return written(after.get(t, self._with_gradient)(now, released))
 
     def _with_lengths(self, now: _Known, released: Mapping[str, Released]) -> _Known:
-        counts, noise_std = noisy_counts(released["lengths"])
+        counts, noise_std = released["lengths"].real()
         n = now.columns.n
         longest, target = (usual_length(count, noise_std, n) for count in counts)
         squares = np.maximum(now.columns.square[self._others], 1.0)
@@ -414,7 +401,7 @@ class Linear(Gaussian):
         return replace(now, weights=np.clip(self._first(now).weights, -1e6, 1e6))
 
     def _with_cuts(self, now: _Known, released: Mapping[str, Released]) -> _Known:
-        counts, noise_std = noisy_counts(released["sizes"])
+        counts, noise_std = released["sizes"].real()
         n = now.columns.n
         price = _Z * noise_std * sqrt(SIZES_SHARE / GRADIENT_SHARE)
         cut, influence = cut_of(counts, noise_std, n, price)
@@ -590,7 +577,7 @@ class Linear(Gaussian):
         """From one end of the target to the other within a step of each column's grid."""
         return np.asarray(self._half_range * 2.0 ** (self.frac_bits + 1) / self._model.half_boxes)
 
-    def _with_drowned(self, noise: Floats, drowned: NDArray[np.bool_]) -> Floats:
+    def _with_drowned(self, noise: Floats, drowned: Flags) -> Floats:
         """Return the covariance with what columns that drown may hide."""
         at = np.flatnonzero(drowned)
         noise[at, at] = (self._widest[at] / _Z) ** 2

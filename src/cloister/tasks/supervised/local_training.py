@@ -13,8 +13,8 @@ from typing import Literal
 
 import numpy as np
 
+from cloister.arrays import Floats, Integers, Records
 from cloister.randomness import public_generator
-from cloister.task import Floats, Integers, Records
 
 Loss = Literal["square", "logistic", "softmax"]
 LATTICE_BITS = 20

@@ -24,24 +24,13 @@ from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
 
+from cloister.arrays import Floats, GridState, Integers, Records, Results, State
 from cloister.declared import AtLeastZero, Positive, Range, declared
 from cloister.display import Between, Display, Table
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
 from cloister.randomness import public_generator
-from cloister.task import (
-    INTERVAL_95,
-    Block,
-    Floats,
-    Gaussian,
-    GridState,
-    Integers,
-    PublicFacts,
-    Records,
-    Released,
-    Results,
-    State,
-)
+from cloister.task import INTERVAL_95, Block, Gaussian, PublicFacts, Released
 from cloister.tasks.columns import Encoding, categories_of, codes, position
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.intervals import round_up
@@ -67,7 +56,6 @@ from cloister.tasks.supervised.frame import (
     count_sizes,
     edge_at,
     noise_of_mean,
-    noisy_counts,
     row_length,
     sizes_block,
     solve,
@@ -498,7 +486,7 @@ class Logistic(Gaussian):
 
     def _with_cut(self, now: _Known, block: Released) -> _Known:
         """Return where gradients of whole rows are cut, and what this may take away."""
-        counts, noise_std = noisy_counts(block)
+        counts, noise_std = block.real()
         share = self.blocks(self._turn)[-1].weight
         price = _Z * noise_std * sqrt(share / WHOLE_SHARE)
         most = sqrt(min(self._outputs, 2))  # of a residual
@@ -513,7 +501,7 @@ class Logistic(Gaussian):
     def _with_places(self, now: _Known, block: Released) -> _Known:
         """Return where columns lie, and the sizes and weights of classes."""
         k = len(self.classes)
-        counts, noise_std = noisy_counts(block)
+        counts, noise_std = block.real()
         sizes = np.maximum(counts[-1 - k : -1], max(1.0, noise_std))
         # the likelihood is divided by the largest weight, and so is the penalty, see _divisor
         weights = sizes.min() / sizes if self.class_weight == "balanced" else now.class_weight

@@ -20,24 +20,12 @@ from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
 
+from cloister.arrays import Floats, GridState, Integers, Records, Results, State
 from cloister.declared import AtLeastZero, Positive, Range, WayOut, Whole, declared
 from cloister.display import Bars, Between, Display, Heatmap, Measured, Table
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
-from cloister.task import (
-    INTERVAL_95,
-    Block,
-    Floats,
-    Gaussian,
-    GridState,
-    Integers,
-    PublicColumn,
-    PublicFacts,
-    Records,
-    Released,
-    Results,
-    State,
-)
+from cloister.task import INTERVAL_95, Block, Gaussian, PublicColumn, PublicFacts, Released
 from cloister.tasks.columns import categories_of, codes, position
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.intervals import fieller, ratio_interval, size_interval
