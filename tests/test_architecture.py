@@ -66,7 +66,7 @@ ONLY = {
     "task": {"declared", "display", "errors", "privacy.budget", "hazmat.fixedpoint", "moved"},
     "transports": {"errors", "protocol", "transports"},
     "secagg": {"errors", "hazmat", "secagg"},
-    "mpc": {"errors", "hazmat", "mpc", "privacy", "randomness"},  # a wing beside the noisy sums
+    "mpc": {"declared", "errors", "hazmat", "mpc", "privacy", "randomness"},  # a wing beside the noisy sums
     "moved": set(),  # what it names is imported when it is asked for
 }
 
