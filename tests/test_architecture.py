@@ -66,7 +66,16 @@ ONLY = {
     "task": {"declared", "display", "errors", "privacy.budget", "hazmat.fixedpoint", "moved"},
     "transports": {"errors", "protocol", "transports"},
     "secagg": {"errors", "hazmat", "secagg"},
-    "mpc": {"declared", "errors", "hazmat", "mpc", "privacy", "randomness"},  # a wing beside the noisy sums
+    "mpc": {  # a wing beside the noisy sums
+        "declared",
+        "errors",
+        "hazmat",
+        "mpc",
+        "privacy",
+        "randomness",
+        "transports.links",
+        "transports.tcp",
+    },
     "moved": set(),  # what it names is imported when it is asked for
 }
 

@@ -42,7 +42,7 @@ from cloister.declared import Length, Rule, declarations, declared
 from cloister.errors import CloisterError, DataError, PlanError, raise_first
 from cloister.mpc.dealer import MOST_WORDS
 from cloister.mpc.program import Program
-from cloister.mpc.tcp import address_of
+from cloister.transports.tcp import address_of
 
 _MOST_PARTIES = 64
 
