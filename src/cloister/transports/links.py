@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, wait
 from queue import Empty, SimpleQueue
-from typing import Any, Protocol
+from typing import Protocol
 
 from cloister.errors import RemoteProtocolError, TransportError
 
@@ -51,28 +51,29 @@ class Link(Protocol):
         ...
 
 
-class Carrier(ABC):
-    """An end of a link between machines.
+class Carrier(Link, ABC):
+    """An end of a link between machines, for subclasses that say how bytes leave and come.
 
     Parameters
     ----------
     timeout : float
         Seconds to wait for a message to come, or for the other end to take one.
+    check : callable
+        Raises a TransportError if what :meth:`_begin` returned could not be sent.
     """
 
-    def __init__(self, timeout: float) -> None:
+    def __init__(
+        self, timeout: float, check: Callable[[Future[None]], object] = Future.result
+    ) -> None:
         self.timeout = timeout
-        self._leaving: deque[Future[Any]] = deque()
+        self._check = check
+        self._leaving: deque[Future[None]] = deque()
 
     def send(self, body: bytes) -> None:
-        """Send a message in the background; see :meth:`Link.send`."""
+        """Send a message in the background."""
         while self._leaving and self._leaving[0].done():
-            self._check_sent(self._leaving.popleft())
+            self._check(self._leaving.popleft())
         self._leaving.extend(self._begin(len(body).to_bytes(HEADER, "big") + body))
-
-    @abstractmethod
-    def receive(self, most: int = MOST_BYTES) -> bytes:
-        """Return the next message; see :meth:`Link.receive`."""
 
     def close(self, *, at_once: bool = False) -> None:
         """Hang up, when all that was sent has left or at once."""
@@ -86,12 +87,8 @@ class Carrier(ABC):
         return seconds
 
     @abstractmethod
-    def _begin(self, data: bytes) -> Iterable[Future[Any]]:
-        """Begin to send; return what is not done yet."""
-
-    @abstractmethod
-    def _check_sent(self, sending: Future[Any]) -> None:
-        """Raise a TransportError if this could not be sent."""
+    def _begin(self, data: bytes) -> Iterable[Future[None]]:
+        """Begin to send, after what was begun before; return what is not done yet."""
 
     @abstractmethod
     def _hang_up(self) -> None: ...

@@ -24,20 +24,14 @@ def relay_path(session: str, peer: str) -> str:
 
 
 class RelayLink(Carrier):
-    """One end of a link over the coordinator.
-
-    Parameters
-    ----------
-    stream : Stream
-        Open to :func:`relay_path`.
-    """
+    """One end of a link over the coordinator, on a stream that is open to :func:`relay_path`."""
 
     def __init__(self, stream: Stream, timeout: float) -> None:
-        super().__init__(timeout)
+        super().__init__(timeout, stream.outcome)
         self._stream = stream
 
     def receive(self, most: int = MOST_BYTES) -> bytes:
-        """Return the next message; see :meth:`Link.receive`."""
+        """Return the next message."""
         deadline = time.monotonic() + self.timeout
         first = self._frame(deadline)
         size = int.from_bytes(first[:HEADER], "big")
@@ -60,9 +54,6 @@ class RelayLink(Carrier):
     def _begin(self, data: bytes) -> list[Future[None]]:
         starts = range(0, len(data), FRAME_BYTES)
         return [self._stream.begin(data[start : start + FRAME_BYTES]) for start in starts]
-
-    def _check_sent(self, sending: Future[None]) -> None:
-        self._stream.outcome(sending)
 
     def _hang_up(self) -> None:
         self._stream.close()

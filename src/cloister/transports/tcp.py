@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from threading import Lock, Thread
-from typing import Any
 
 from cloister.errors import CloisterError, PlanError, TransportError
 from cloister.transports.links import (
@@ -30,13 +29,7 @@ _NAME_BYTES = 64
 
 
 class TcpLink(Carrier):
-    """One end of a TCP connection.
-
-    Parameters
-    ----------
-    connection : socket
-        Connected; owned from here on.
-    """
+    """One end of a TCP connection, which it owns from here on."""
 
     def __init__(self, connection: socket.socket, timeout: float = TIMEOUT) -> None:
         super().__init__(timeout)
@@ -47,7 +40,7 @@ class TcpLink(Carrier):
         self._writer = ThreadPoolExecutor(1)
 
     def receive(self, most: int = MOST_BYTES) -> bytes:
-        """Return the next message; see :meth:`Link.receive`."""
+        """Return the next message."""
         deadline = time.monotonic() + self.timeout
         size = int.from_bytes(self._exactly(HEADER, deadline), "big")
         check_size(size, most)
@@ -67,7 +60,7 @@ class TcpLink(Carrier):
                 view = view[count:]
         return body
 
-    def _begin(self, data: bytes) -> Iterable[Future[Any]]:
+    def _begin(self, data: bytes) -> list[Future[None]]:
         view = memoryview(data)
         if not self._leaving:  # most messages go out here, without a change of threads
             with _explained(), suppress(BlockingIOError):
@@ -82,18 +75,12 @@ class TcpLink(Carrier):
             while view:
                 view = view[self._writing.send(view) :]
 
-    def _check_sent(self, sending: Future[Any]) -> None:
-        sending.result()
-
     def _hang_up(self) -> None:
         with suppress(OSError):
             self._reading.shutdown(socket.SHUT_RDWR)  # wakes who reads or writes
         self._writer.shutdown()
         self._reading.close()
         self._writing.close()
-
-    def __repr__(self) -> str:
-        return f"TcpLink(timeout={self.timeout:g})"
 
 
 @contextmanager
@@ -148,14 +135,17 @@ def dial(address: str, name: str, timeout: float = TIMEOUT) -> TcpLink:
 
 
 class Listener:
-    """Where a server waits for those who dial; each is sealed before it counts as there.
+    """Where a server waits for those who dial.
+
+    Who belongs here is through in milliseconds. So strangers who take their time keep nobody out:
+    of more than :data:`STRANGERS` the first is hung up on.
 
     Parameters
     ----------
     address : str
         HOST:PORT of an interface of this machine.
-    expected : collection of str
-        Names of those who will dial. Who says another name is hung up on.
+    expected : iterable of str
+        Names of those who will dial.
     seal : callable
         Turns a name and a link into a sealed link, or raises: who fails is hung up on, and the one
         that the name belongs to may still come.
@@ -165,18 +155,13 @@ class Listener:
     Attributes
     ----------
     arrivals : dict of Future
-        By name; each has the sealed link once that party is there.
-
-    Notes
-    -----
-    Who belongs here is through in milliseconds. So strangers who take their time keep nobody out:
-    of more than :data:`STRANGERS` the first is hung up on.
+        By name; has the sealed link once that party is there.
     """
 
     def __init__(
         self,
         address: str,
-        expected: Collection[str],
+        expected: Iterable[str],
         seal: Callable[[str, Link], Link],
         timeout: float = TIMEOUT,
     ) -> None:
