@@ -38,7 +38,7 @@ from cloister.mpc import (
     times,
 )
 from cloister.mpc.sealed import seal
-from cloister.mpc.tcp import Listener, dial
+from cloister.transports.tcp import Listener, dial
 
 Words = NDArray[np.uint64]
 TIMEOUT = 600.0
@@ -214,7 +214,7 @@ def _serve(desk: Desk, index: int, program: Runs, shapes: Mapping[str, Any], rep
             )
         )
         between = None if index == 0 else desk.dial(stack, name, other)
-        links = listener.links()
+        links = {peer: end.result(TIMEOUT) for peer, end in listener.arrivals.items()}
         client, dealer = links[CLIENT], links[DEALER]
         for _ in range(repeats):
             server = Server(index, between or links[other], Supply(index, dealer))

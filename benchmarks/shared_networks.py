@@ -33,8 +33,8 @@ from cloister.inference.network import Network
 from cloister.inference.shared import NetworkScoring, shared_rows, shared_weights
 from cloister.mpc import Dealer, Link, Server, Supply, combine, decode, expand_share, split
 from cloister.mpc.sealed import seal
-from cloister.mpc.tcp import Listener, dial
 from cloister.randomness import new_key, public_generator
+from cloister.transports.tcp import Listener, dial
 
 Floats = NDArray[np.float64]
 BARS = {"MLP polynomial": 0.2, "MLP ReLU": 1.0, "CNN polynomial": 30.0, "CNN ReLU": 30.0}
@@ -62,7 +62,8 @@ class Parties:
         for number, address in enumerate(self.addresses[:own]):
             links[NAMES[number]] = sealed(NAMES[number], dial(address, name))
         if name != "dealer":
-            links |= Listener(self.addresses[own], NAMES[own + 1 :], sealed).links()
+            listener = Listener(self.addresses[own], NAMES[own + 1 :], sealed)
+            links |= {peer: end.result(60) for peer, end in listener.arrivals.items()}
         return links
 
 

@@ -75,8 +75,16 @@ ONLY = {
     },
     "transports": {"errors", "protocol", "transports"},
     "secagg": {"errors", "hazmat", "secagg"},
-    # A wing beside the noisy sums.
-    "mpc": {"declared", "errors", "hazmat", "mpc", "privacy", "randomness"},
+    "mpc": {  # a wing beside the noisy sums
+        "declared",
+        "errors",
+        "hazmat",
+        "mpc",
+        "privacy",
+        "randomness",
+        "transports.links",
+        "transports.tcp",
+    },
     "moved": set(),  # what it names is imported when it is asked for
 }
 

@@ -226,7 +226,9 @@ def _fits(value: Any, kind: Any, within: tuple[Range, ...] = ()) -> bool:
         return isinstance(value, Mapping) and all(
             _fits(key, parts[0]) and _fits(part, parts[1]) for key, part in value.items()
         )
-    return kind is Any or not isinstance(kind, type) or isinstance(value, kind)
+    if kind is Any or not isinstance(kind, type) or getattr(kind, "_is_protocol", False):
+        return True
+    return isinstance(value, kind)
 
 
 _PLAIN: Mapping[Any, str] = {

@@ -22,7 +22,6 @@ from cloister.hazmat.ring import from_bytes, to_bytes
 from cloister.inference.programs import PROGRAMS
 from cloister.mpc import Server, Supply, combine, encode, local_links, multiply
 from cloister.mpc.dealer import Dealer, _drawn
-from cloister.mpc.links import Link
 from cloister.mpc.parties import connected, take_part
 from cloister.mpc.sealed import seal
 from cloister.mpc.session import Session
@@ -31,6 +30,7 @@ from cloister.service.relay import Relays
 from cloister.service.server import Server as Port
 from cloister.service.server import peer_certificate
 from cloister.transports.http import StreamClient
+from cloister.transports.links import Link
 from cloister.transports.relay import FRAME_BYTES, RelayLink, relay_path, relayed
 
 Words = NDArray[np.uint64]
@@ -199,7 +199,14 @@ def test_a_service_that_has_no_relay_says_so(coordinator: Coordinator) -> None:
 def test_a_relayed_message_that_lies_about_its_length_is_refused(coordinator: Coordinator) -> None:
     north = coordinator.link("north", "south", 32 * "2")
     south = coordinator.link("south", "north", 32 * "2")
-    for frames in ([bytes(3)], [(1 << 60).to_bytes(8, "big")], [(2).to_bytes(8, "big") + b"abc"]):
+    size = (2).to_bytes(8, "big")
+    for frames in (
+        [bytes(3)],
+        [(1 << 60).to_bytes(8, "big")],
+        [size + b"abc"],
+        [size + b"a", b""],
+        [size + b"a", b"bc"],
+    ):
         for frame in frames:
             north._stream.begin(frame)
         with pytest.raises(RemoteProtocolError):

@@ -19,9 +19,10 @@ from cloister.errors import DataError, PlanError
 if TYPE_CHECKING:
     from cloister.enrolment import KeyFolder
     from cloister.hazmat.ring import Words
-    from cloister.mpc.parties import Account, Carrier
+    from cloister.mpc.parties import Account
     from cloister.mpc.session import Session
     from cloister.settings import SiloSettings
+    from cloister.transports.links import Carrier
 
 TRUST = "the dealer together with either server sees every table; wrong values are not detected."
 

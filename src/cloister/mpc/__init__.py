@@ -32,7 +32,6 @@ from cloister.mpc.functions import (
     softmax,
     tanh,
 )
-from cloister.mpc.links import Link, local_links
 from cloister.mpc.local import run_here
 from cloister.mpc.products import (
     convolve,
@@ -46,6 +45,7 @@ from cloister.mpc.products import (
 )
 from cloister.mpc.server import Cost, Server
 from cloister.mpc.shares import FRAC_BITS, combine, decode, encode, expand_share, split
+from cloister.transports.links import Link, local_links
 
 __all__ = [
     "FRAC_BITS",

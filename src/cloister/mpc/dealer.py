@@ -16,9 +16,9 @@ import numpy as np
 from cloister.errors import LocalProtocolError, RemoteProtocolError
 from cloister.hazmat.prg import KEY_BYTES, PadContext, Usage, expand
 from cloister.hazmat.ring import WORD_BYTES, Words, from_bytes, to_bytes
-from cloister.mpc.links import Link
 from cloister.mpc.material import BitAsWord, Bits, Material, Product, Square, Truncation
 from cloister.randomness import new_key
+from cloister.transports.links import Link
 
 MOST_WORDS = 1 << 27
 """Of one item, a gibibyte: a request for more is refused before anything is drawn."""

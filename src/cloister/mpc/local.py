@@ -8,10 +8,10 @@ from typing import TypeVar
 
 from cloister.hazmat.ring import Words
 from cloister.mpc.dealer import Dealer, Supply
-from cloister.mpc.links import local_links
 from cloister.mpc.server import Server, Watch
 from cloister.mpc.shares import expand_share, split
 from cloister.privacy.noise import NoiseSource
+from cloister.transports.links import local_links
 
 _Result = TypeVar("_Result")
 

@@ -12,13 +12,14 @@ import hashlib
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from concurrent.futures import FIRST_EXCEPTION, Future, wait
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from math import prod
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from numpy.typing import ArrayLike, NDArray
 
@@ -27,7 +28,6 @@ from cloister.hazmat.prg import KEY_BYTES
 from cloister.hazmat.ring import Words, from_bytes, to_bytes, to_integers
 from cloister.hazmat.signing import Identity
 from cloister.mpc.dealer import Dealer, Supply
-from cloister.mpc.links import Link, local_links
 from cloister.mpc.material import Shape
 from cloister.mpc.opening import MARKS
 from cloister.mpc.program import Opening, Program
@@ -35,7 +35,9 @@ from cloister.mpc.sealed import seal
 from cloister.mpc.server import Cost, Server
 from cloister.mpc.session import Session
 from cloister.mpc.shares import combine, decode, encode, expand_share, split
-from cloister.mpc.tcp import HELLO_BYTES, Listener, dial
+from cloister.privacy.database import sync_folder
+from cloister.transports.links import Carrier, Link, link_to_self
+from cloister.transports.tcp import Listener, dial
 
 if TYPE_CHECKING:
     from cloister.privacy.ledger import Ledger
@@ -43,18 +45,9 @@ if TYPE_CHECKING:
 PATIENCE = 600.0
 """Seconds to wait for a party to come, and for its next message: at a receiver, for the run."""
 
+_LAST_WORD = 1.0  # seconds more for who dials in vain to say why
 _DONE = b"done"
 _USED = "share-sessions"  # a file for each session, in the party's folder
-
-
-class Carrier(Link, Protocol):
-    """A link that can be closed, and takes no message longer than its limit in bytes."""
-
-    limit: int
-
-    def close(self, *, at_once: bool = False) -> None:
-        """Close it, when all that was sent has left or at once."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -155,12 +148,11 @@ def take_part(
         If another party breaks the protocol or stops. What was charged stays charged, and the
         session cannot be used again.
     """
-    given = dict(tables or {})
-    _check_part(session, name, given, account)
+    given = _checked(session, name, tables or {}, account)
     if (folder / _USED / session.id).exists():  # said now, not when all others have come
         raise _used(session)
     with links() as opened:
-        ends = {**opened, name: _Self()}
+        ends = {**opened, name: link_to_self()}
         if given and (event := session.program.event()) is not None and account is not None:
             content = hashlib.sha256(b"".join(to_bytes(words) for words in given.values()))
             account.ledger.reserve(
@@ -196,23 +188,23 @@ def take_part(
         return Outcome(session.program.opening, results, cost)
 
 
-def _check_part(
-    session: Session, name: str, given: Mapping[str, Words], account: Account | None
-) -> None:
+def _checked(
+    session: Session, name: str, tables: Mapping[str, Words], account: Account | None
+) -> dict[str, Words]:
+    """Return what a party gives, in the order of the program."""
     if name not in session.parties:
         raise PlanError(f"{name!r} is no party of the session; use one of its names.")
     own = session.tables_of(name)
-    if tuple(given) != own:
-        if set(given) != set(own):
-            raise PlanError(f"{name!r} must give the tables {list(own)}, got {list(given)}.")
-        raise PlanError(f"tables must be given in the order {list(own)}.")
-    for table, words in given.items():
+    if set(tables) != set(own):
+        raise PlanError(f"{name!r} must give the tables {list(own)}, got {list(tables)}.")
+    for table, words in tables.items():
         _check_shape(table, words, session.program.tables()[table])
     event = session.program.event()
     if (session.program.opening == "private") != (event is not None):
         raise PlanError("a program must have a cost where its opening is private, and only there.")
     if own and event is not None and account is None:
         raise PlanError("a private opening is charged; give the owner's ledger.")
+    return {table: tables[table] for table in own}
 
 
 def _check_shape(table: str, words: Words, shape: Shape) -> None:
@@ -272,19 +264,6 @@ def _values(program: Program, what: str, words: Words) -> NDArray[Any]:
     return to_integers(words) if program.opening == "label" else decode(words)
 
 
-@dataclass(frozen=True)
-class _Self:
-    """A link of a party to itself, which is a server and an owner or a receiver too."""
-
-    ends: tuple[Link, Link] = field(default_factory=lambda: local_links(0.0))
-
-    def send(self, body: bytes) -> None:
-        self.ends[0].send(body)
-
-    def receive(self) -> bytes:
-        return self.ends[1].receive()
-
-
 def _use_once(folder: Path, session: Session) -> None:
     """Record durably that this party takes part in a session; refuse a second time."""
     used = folder / _USED
@@ -294,12 +273,7 @@ def _use_once(folder: Path, session: Session) -> None:
             note.write(session.digest() + "\n")
             note.flush()
             os.fsync(note.fileno())
-        with suppress(OSError):  # not every system lets a folder be synced
-            descriptor = os.open(used, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+        sync_folder(used)
     except FileExistsError:
         raise _used(session) from None
     except OSError as error:
@@ -354,62 +328,61 @@ def connected(
     def sealed(peer: str, link: Link) -> Link:
         return seal(link, identity, name, peer, session.parties[peer].fingerprint, digest)
 
+    def reach(peer: str, server: str | None) -> Link:
+        if server is not None:
+            carrier: Carrier = dial(session.parties[server].address or "", name, timeout)
+        elif relay is not None:
+            carrier = relay(peer)
+        else:
+            raise PlanError("the session needs a relay; connect over the coordinator.")
+        stack.push(_closes(carrier))
+        if over.is_set():
+            carrier.close(at_once=True)
+        return sealed(peer, carrier)
+
     listens = {peer: session.listener(name, peer) for peer in session.peers_of(name)}
     arriving = [peer for peer, server in listens.items() if server == name]
-    arrived: SimpleQueue[tuple[str, Any]] = SimpleQueue()
     over = Event()
-
-    def reach(peer: str) -> None:
-        """Dial or meet one peer; each in a thread of its own, or three could wait in a ring."""
-        try:
-            server = listens[peer]
-            if server is None:
-                if relay is None:
-                    raise PlanError("the session needs a relay; connect over the coordinator.")
-                carrier: Carrier = relay(peer)
-            else:
-                carrier = dial(session.parties[server].address or "", name, timeout)
-            stack.push(_closes(carrier))
-            if over.is_set():
-                carrier.close(at_once=True)
-            most, carrier.limit = carrier.limit, HELLO_BYTES  # until it has shown who it is
-            link = sealed(peer, carrier)
-            carrier.limit = most
-            arrived.put((peer, link))
-        except BaseException as error:
-            arrived.put((peer, error))
-
-    def listening() -> None:
-        try:
-            arrived.put(("", listener.links()))
-        except BaseException as error:
-            arrived.put(("", error))
-
     with ExitStack() as stack:
-        stack.callback(over.set)
-        work: list[Thread] = []
+        stack.callback(over.set)  # last of all
+        ends: dict[str, Future[Link]] = {}
         if arriving:
             address = listen or session.parties[name].address or ""
             listener = Listener(address, arriving, sealed, timeout)
             stack.push(_closes(listener))
-            work.append(Thread(target=listening, daemon=True))
-        for peer, server in listens.items():
-            if server != name:
-                work.append(Thread(target=reach, args=(peer,), daemon=True))
-        for thread in work:
-            thread.start()
-        links: dict[str, Link] = {}
-        for _ in work:
-            try:
-                peer, found = arrived.get(timeout=2 * timeout)
-            except Empty:
-                raise TransportError(f"not all parties came within {timeout:g} s.") from None
-            if isinstance(found, BaseException):
-                raise found
-            links.update({peer: found} if peer else found)
-        yield links
+            ends |= listener.arrivals
+        # Each in a thread of its own, or three could wait in a ring.
+        ends |= {
+            peer: _in_background(partial(reach, peer, server))
+            for peer, server in listens.items()
+            if server != name
+        }
+        done, late = wait(ends.values(), timeout + _LAST_WORD, FIRST_EXCEPTION)
+        for end in done:
+            end.result()  # or what went wrong
+        if late:
+            missing = next(peer for peer, end in ends.items() if end in late)
+            raise TransportError(
+                f"{missing!r} did not come within {timeout:g} s; start it with the same session "
+                "file."
+            )
+        yield {peer: end.result() for peer, end in ends.items()}
 
 
-def _closes(carrier: Carrier | Listener) -> Callable[..., None]:
+def _in_background(work: Callable[[], Link]) -> Future[Link]:
+    """Call something in a thread that does not hold up the end of the process."""
+    future: Future[Link] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:
+            future.set_exception(error)
+
+    Thread(target=run, daemon=True).start()
+    return future
+
+
+def _closes(link: Carrier | Listener) -> Callable[..., None]:
     """Return what closes a link at the end of a block: at once after an error."""
-    return lambda kind, error, trace: carrier.close(at_once=error is not None)
+    return lambda kind, error, trace: link.close(at_once=error is not None)

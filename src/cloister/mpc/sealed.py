@@ -22,9 +22,9 @@ from contextlib import contextmanager
 from cloister.errors import LocalProtocolError, RemoteProtocolError, TransportError
 from cloister.hazmat import kex
 from cloister.hazmat.prg import Usage, join
-from cloister.hazmat.signing import PUBLIC_BYTES, Identity, fingerprint_of, verify
-from cloister.mpc.links import Link
+from cloister.hazmat.signing import PUBLIC_BYTES, SIGNATURE_BYTES, Identity, fingerprint_of, verify
 from cloister.randomness import new_key
+from cloister.transports.links import MOST_BYTES, Link
 
 _LABEL = b"cloister/1/share-link"
 
@@ -45,18 +45,16 @@ class SealedLink:
         with _named(self._peer):
             self._link.send(kex.seal(self._sending, body, number, about))
 
-    def receive(self) -> bytes:
-        """Return the next message.
+    def receive(self, most: int = MOST_BYTES) -> bytes:
+        """Return the next message; see :meth:`Link.receive`.
 
         Raises
         ------
-        TransportError
-            If none comes in time, or the other party is gone.
         RemoteProtocolError
             If it is not the next message of the other party to this one in this session, as sent.
         """
         with _named(self._peer):
-            box = self._link.receive()
+            box = self._link.receive(most + kex.SEAL_BYTES)
         number = self._received
         try:
             body = kex.unseal(
@@ -124,7 +122,7 @@ def seal(
     private = new_key()
     with _named(peer):
         link.send(kex.public_of(private) + identity.public)
-        hello = link.receive()
+        hello = link.receive(kex.PUBLIC_BYTES + PUBLIC_BYTES)
     theirs, public = hello[: kex.PUBLIC_BYTES], hello[kex.PUBLIC_BYTES :]
     if len(hello) != kex.PUBLIC_BYTES + PUBLIC_BYTES or fingerprint_of(public) != pin:
         raise RemoteProtocolError(
@@ -140,7 +138,7 @@ def seal(
     here, there = (name, mine, identity.public), (peer, theirs, public)
     with _named(peer):
         link.send(identity.sign(_LABEL, *transcript(here, there)))
-        signature = link.receive()
+        signature = link.receive(SIGNATURE_BYTES)
     if not verify(public, signature, _LABEL, *transcript(there, here)):
         raise RemoteProtocolError(
             f"{peer!r} signed another session, other names or other keys than this party has; "

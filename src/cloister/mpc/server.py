@@ -12,11 +12,11 @@ from numpy.typing import ArrayLike, NDArray
 from cloister.errors import RemoteProtocolError
 from cloister.hazmat.ring import WORD_BYTES, Words, from_bytes, to_bytes
 from cloister.mpc.dealer import Supply
-from cloister.mpc.links import Link
 from cloister.mpc.material import Material, Sharing
 from cloister.mpc.shares import FRAC_BITS, encode, expand_share
 from cloister.privacy.noise import DiscreteNoise, NoiseSource
 from cloister.randomness import new_key
+from cloister.transports.links import Link
 
 Watch = Callable[[NDArray[np.unsignedinteger]], None]
 

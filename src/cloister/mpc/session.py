@@ -31,83 +31,71 @@ import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from importlib.metadata import version
 from math import prod
 from os import PathLike
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
+from cloister.declared import Length, Rule, declarations, declared
 from cloister.errors import CloisterError, DataError, PlanError, raise_first
 from cloister.mpc.dealer import MOST_WORDS
 from cloister.mpc.program import Program
-from cloister.mpc.tcp import address_of
+from cloister.transports.tcp import address_of
 
-_ID, _NAME = re.compile("[0-9a-f]{32}"), re.compile(r"[A-Za-z0-9._-]{1,64}")
-_PIN = re.compile("ed25519:[0-9a-f]{64}")
-_RELAY = re.compile(r"https://[^\s/@?#]+")
-_KINDS: Mapping[str, type[Any]] = {
-    **dict.fromkeys(("id", "program", "dealer", "relay"), str),
-    **dict.fromkeys(("servers", "receivers"), list),
-    **dict.fromkeys(("options", "owners", "parties"), dict),
-}
-_OPTIONAL: Mapping[str, Any] = {"relay": None, "options": {}}
 _MOST_PARTIES = 64
 
 
-@dataclass(frozen=True)
+def _written(pattern: str, text: str) -> Rule:
+    return Rule(text, lambda value: re.fullmatch(pattern, value) is not None)
+
+
+@declared
 class Party:
-    """One party of a session.
+    """One party of a session."""
 
-    Parameters
-    ----------
-    fingerprint : str
-        Of its identity, compared out of band.
-    address : str or None
-        HOST:PORT where it listens, for a server that can be dialled.
-    """
+    fingerprint: Annotated[
+        str,
+        _written("ed25519:[0-9a-f]{64}", "'ed25519:' and 64 hexadecimal digits"),
+        "of its identity, compared out of band",
+    ]
+    address: Annotated[str | None, "HOST:PORT of a server that can be dialled"] = None
 
-    fingerprint: str
-    address: str | None = None
+    def __post_init__(self) -> None:
+        if self.address is not None:
+            address_of(self.address)
 
 
-@dataclass(frozen=True)
+@declared
 class Session:
-    """One run of one program by named, pinned parties.
-
-    Parameters
-    ----------
-    id : str
-        32 hexadecimal digits. A party takes part in a session once: fresh masks of other records
-        would be a new query.
-    program : Program
-    dealer : str
-    servers : (str, str)
-    owners : mapping of table to name
-    receivers : tuple of str
-        Who gets all results.
-    parties : mapping of name to Party
-        Exactly those named above.
-    relay : str, optional
-        The coordinator that carries sealed links to servers without an address.
-    options : mapping
-        What the program was made of.
+    """One run of one program by named, pinned parties; see the module's description.
 
     Raises
     ------
     PlanError
-        If a rule of the module's description is broken.
+        If a rule of it is broken.
     """
 
-    id: str
+    # A party takes part in a session once: fresh masks of other records would be a new query.
+    id: Annotated[str, _written("[0-9a-f]{32}", "32 hexadecimal digits")]
     program: Program = field(repr=False)
     dealer: str
     servers: tuple[str, str]
-    owners: Mapping[str, str]
-    receivers: tuple[str, ...]
-    parties: Mapping[str, Party] = field(repr=False)
-    relay: str | None = None
-    options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    owners: Annotated[Mapping[str, str], "of each table, who gives it"]
+    receivers: Annotated[
+        tuple[str, ...],
+        Length(1),
+        Rule("none twice", lambda names: len(set(names)) == len(names)),
+        "who get all results",
+    ]
+    parties: Annotated[Mapping[str, Party], "all that are named above, no others"] = field(
+        repr=False
+    )
+    relay: Annotated[str | None, "carries links to servers without an address"] = None
+    options: Annotated[Mapping[str, Any], "what the program was made of"] = field(
+        default_factory=dict, repr=False
+    )
 
     def __post_init__(self) -> None:
         raise_first(self._broken())
@@ -115,28 +103,14 @@ class Session:
     @classmethod
     def from_dict(cls, document: Mapping[str, Any], programs: Mapping[str, type[Any]]) -> Self:
         """Read a session; `programs` are those that may be named in it."""
-        if not isinstance(document, Mapping):
-            raise PlanError("session must be a table of keys and values.")
-        if unknown := sorted(set(map(str, document)) - set(_KINDS)):
-            raise PlanError(f"session key {unknown[0]!r} is unknown; use {', '.join(_KINDS)}.")
-        given = {**_OPTIONAL, **document}
-        for key, kind in _KINDS.items():
-            value = given.get(key)
-            if not isinstance(value, kind) and (key in document or key not in _OPTIONAL):
-                raise PlanError(f"{key} must be a {kind.__name__}, got {type(value).__name__}.")
-        for key in ("owners", "servers", "receivers"):
-            names = given[key].values() if key == "owners" else given[key]
-            if not all(isinstance(name, str) for name in names):
-                raise PlanError(f"{key} must name parties.")
-        if len(given["servers"]) != 2:
-            raise PlanError(f"servers must be two names, got {len(given['servers'])}.")
-        return cls(
-            **{key: given[key] for key in ("id", "dealer", "owners", "relay", "options")},
-            program=_program(given["program"], given["options"], programs),
-            servers=tuple(given["servers"]),
-            receivers=tuple(given["receivers"]),
-            parties={who: _party(who, party) for who, party in given["parties"].items()},
-        )
+        given = _table(cls, "session", document)
+        given["program"] = _program(given["program"], given.get("options", {}), programs)
+        if isinstance(given["parties"], Mapping):
+            given["parties"] = {
+                who: Party(**_table(Party, f"party {who!r}", party))
+                for who, party in given["parties"].items()
+            }
+        return cls(**given)
 
     @classmethod
     def load(cls, path: str | PathLike[str], programs: Mapping[str, type[Any]]) -> Self:
@@ -159,21 +133,8 @@ class Session:
 
     def to_dict(self) -> dict[str, Any]:
         """Return what :meth:`from_dict` reads."""
-        parties = {
-            name: {"fingerprint": party.fingerprint}
-            | ({"address": party.address} if party.address else {})
-            for name, party in self.parties.items()
-        }
-        return {
-            "id": self.id,
-            "program": self.program.name,
-            "options": dict(self.options),
-            "dealer": self.dealer,
-            "servers": list(self.servers),
-            "owners": dict(self.owners),
-            "receivers": list(self.receivers),
-            "parties": parties,
-        } | ({"relay": self.relay} if self.relay else {})
+        parties = {who: _given(party) for who, party in self.parties.items()}
+        return {**_given(self), "program": self.program.name, "parties": parties}
 
     def digest(self) -> str:
         """Return SHA-256 over all of it and the version of this package, in hexadecimal.
@@ -206,18 +167,9 @@ class Session:
         return server if self.parties[server].address else None
 
     def _broken(self) -> Iterator[str]:
-        if not _ID.fullmatch(self.id):
-            yield f"id must be 32 hexadecimal digits, got {self.id!r}."
-        for name, party in self.parties.items():
-            if not _NAME.fullmatch(name):
+        for name in self.parties:
+            if not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", name):
                 yield f"names must be 1 to 64 of letters, digits, '.', '_' and '-', got {name!r}."
-            if not _PIN.fullmatch(party.fingerprint):
-                yield (
-                    f"the fingerprint of {name!r} must be 'ed25519:' and 64 hexadecimal digits, "
-                    f"got {party.fingerprint!r}."
-                )
-            if party.address is not None:
-                address_of(party.address)
         pins = [party.fingerprint for party in self.parties.values()]
         if len(set(pins)) != len(pins):
             yield "no two parties may have one fingerprint; each needs a key of its own."
@@ -229,8 +181,6 @@ class Session:
         for role, names in (("owner", self.owners.values()), ("receiver", self.receivers)):
             if self.dealer in names:
                 yield f"{self.dealer!r} must not be dealer and {role}; name another dealer."
-        if not self.receivers or len(set(self.receivers)) != len(self.receivers):
-            yield "receivers must be at least one name, and none twice."
         if set(self.owners) != set(self.program.tables()):
             yield (
                 f"owners must name who gives each of {sorted(self.program.tables())}, got "
@@ -251,15 +201,34 @@ class Session:
         for table, shape in self.program.tables().items():
             if prod(shape) > MOST_WORDS:
                 yield f"table {table!r} must have at most {MOST_WORDS} entries, got {prod(shape)}."
-        if self.relay is not None and not _RELAY.fullmatch(self.relay):
+        if self.relay is not None and not re.fullmatch(r"https://[^\s/@?#]+", self.relay):
+            # The value is not said: it may have a password.
             yield "relay must be https://HOST:PORT with nothing after it."
         for name in self.servers:
             if self.relay is None and not self.parties[name].address:
                 yield f"server {name!r} must have an address, or the session a relay."
 
 
-def _program(name: str, options: Mapping[str, Any], programs: Mapping[str, type[Any]]) -> Program:
-    if name not in programs:
+def _table(kind: type, what: str, table: object) -> dict[str, Any]:
+    """Return a table of the file, which has the keys that it must and no strange ones."""
+    fields = declarations(kind)
+    required = [one.name for one in fields if one.required]
+    optional = [one.name for one in fields if not one.required]
+    if not isinstance(table, Mapping) or not set(required) <= set(table) <= {*required, *optional}:
+        got = sorted(map(str, table)) if isinstance(table, Mapping) else type(table).__name__
+        raise PlanError(
+            f"{what} must be a table of {', '.join(required)}, may have {', '.join(optional)} and "
+            f"no more, got {got}."
+        )
+    return dict(table)
+
+
+def _given(value: Session | Party) -> dict[str, Any]:
+    return {name: part for name, part in vars(value).items() if part is not None}
+
+
+def _program(name: str, options: Any, programs: Mapping[str, type[Any]]) -> Program:
+    if not isinstance(name, str) or name not in programs:
         known = ", ".join(sorted(programs)) or "none"
         raise PlanError(f"program must be one of {known}, got {name!r}.")
     try:
@@ -270,17 +239,6 @@ def _program(name: str, options: Mapping[str, Any], programs: Mapping[str, type[
     except (TypeError, ValueError, AttributeError, KeyError):
         raise PlanError(f"options of program {name!r} do not fit it; see its page.") from None
     return program
-
-
-def _party(name: object, party: object) -> Party:
-    if not isinstance(party, Mapping) or not {"fingerprint"} <= set(party) <= {
-        "fingerprint",
-        "address",
-    }:
-        raise PlanError(f"party {name!r} must have a fingerprint, may have an address, no more.")
-    if not all(isinstance(value, str) for value in party.values()):
-        raise PlanError(f"fingerprint and address of party {name!r} must be texts.")
-    return Party(**party)
 
 
 def _frozen(value: Any) -> Any:

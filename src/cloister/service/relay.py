@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, MutableMapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from starlette.exceptions import WebSocketException
 from starlette.responses import JSONResponse
 from starlette.websockets import WebSocket
 
@@ -23,7 +23,6 @@ MOST, MOST_OF_ONE = 256, 32  # open ends, in all and of one party
 IDLE = 600.0  # seconds without a frame, or without the other end
 _LOOK = 1.0  # seconds between two looks at certificate and clock
 _NOT_ALLOWED, _TOO_BIG, _TRY_LATER, _GONE = 1008, 1009, 1013, 4002
-_Key = tuple[str, str, str]
 
 
 @dataclass(eq=False)
@@ -31,38 +30,33 @@ class _End:
     """One party's end of a relayed link."""
 
     websocket: WebSocket
-    pair: asyncio.Future[_End] = field(default_factory=asyncio.Future)
+    name: str
     heard: float = field(default_factory=time.monotonic)
-    accepted: asyncio.Event = field(default_factory=asyncio.Event)
-    over: asyncio.Event = field(default_factory=asyncio.Event)
+    other: _End | None = None
+    paired: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def first(self) -> Any:
-        """Accept the connection and return its first event."""
-        await self.websocket.accept(VERSION)
-        self.accepted.set()
-        return await self.websocket.receive()
+    def __post_init__(self) -> None:
+        self.pump = asyncio.ensure_future(self._pump())
+        """Whoever cancels it hangs up on this end."""
 
-    async def pump(self, first: asyncio.Task[Any]) -> None:
+    async def _pump(self) -> None:
         """Pass on what this end says, once the other is there, until it hangs up."""
-        event = await first
-        while event["type"] == "websocket.receive":
+        while (event := await self.websocket.receive())["type"] == "websocket.receive":
             frame = event.get("bytes")
             if frame is None or len(frame) > FRAME_BYTES:
-                raise _Refused(_TOO_BIG, f"frames are binary, of at most {FRAME_BYTES} bytes.")
+                raise WebSocketException(
+                    _TOO_BIG, f"frames are binary, of at most {FRAME_BYTES} bytes."
+                )
             self.heard = time.monotonic()
-            other = await self.pair
-            await other.accepted.wait()  # it is known before it can take anything
+            await self.paired.wait()
+            assert self.other is not None
             # Waits until the other end takes it, and so does whoever sends here.
-            await other.websocket.send_bytes(frame)
-            event = await self.websocket.receive()
+            await self.other.websocket.send_bytes(frame)
 
-
-class _Refused(Exception):
-    """An end is closed with a code and a sentence."""
-
-    def __init__(self, code: int, sentence: str) -> None:
-        super().__init__(sentence)
-        self.code = code
+    def meet(self, other: _End) -> None:
+        """Pair this end with the other of its link."""
+        self.other = other
+        self.paired.set()
 
 
 class Relays:
@@ -88,8 +82,8 @@ class Relays:
     ) -> None:
         self._identify, self._idle = identify, idle
         self._most, self._most_of_one = most, most_of_one
-        self._waiting: dict[_Key, _End] = {}
-        self._open: dict[_End, str] = {}
+        self._waiting: dict[tuple[str, str, str], _End] = {}
+        self._open: set[_End] = set()
 
     def __len__(self) -> int:
         """Return how many ends are open."""
@@ -106,66 +100,58 @@ class Relays:
             Of the party, from its certificate.
         session, peer : str
             Of which link; the other end names the same session and this party.
+
+        Raises
+        ------
+        WebSocketException
+            For Starlette: closes this end with a code and a sentence.
         """
         if VERSION not in websocket.scope.get("subprotocols", ()):
             sentence = f"this coordinator speaks {VERSION}; install the same version at each party."
             await websocket.send_denial_response(JSONResponse({"error": sentence}, 426))
             return
-        if (why := self._refusal(name, peer)) is not None:
-            await websocket.accept(VERSION)
-            await websocket.close(why.code, str(why))
-            return
-        end = _End(websocket)
-        self._open[end] = name
-        here, there = (session, name, peer), (session, peer, name)
-        if (other := self._waiting.pop(there, None)) is not None:
-            other.pair.set_result(end)
-            end.pair.set_result(other)
+        await websocket.accept(VERSION)
+        self._check_room(name, peer)
+        end, here = _End(websocket, name), (session, name, peer)
+        self._open.add(end)
+        if (other := self._waiting.pop((session, peer, name), None)) is not None:
+            other.meet(end)
+            end.meet(other)
         else:
             if (before := self._waiting.get(here)) is not None:
-                before.over.set()  # a party that was cut off comes again
+                before.pump.cancel()  # a party that was cut off comes again
             self._waiting[here] = end
-        first = asyncio.ensure_future(end.first())
-        pump = asyncio.ensure_future(end.pump(first))
-        watch = asyncio.ensure_future(self._watch(end))
-        over = asyncio.ensure_future(end.over.wait())
-        code, reason = _GONE, "the other end hung up."
         try:
-            done, _ = await asyncio.wait((pump, watch, over), return_when=asyncio.FIRST_COMPLETED)
-            for part in done:
-                if isinstance(error := part.exception(), _Refused):
-                    code, reason = error.code, str(error)
+            while not end.pump.done():
+                await asyncio.wait((end.pump,), timeout=min(_LOOK, self._idle))
+                self._check(end)
         finally:
-            del self._open[end]
+            self._open.remove(end)
             if self._waiting.get(here) is end:
                 del self._waiting[here]
-            if end.pair.done():
-                end.pair.result().over.set()
-            for part in (first, pump, watch, over):
-                part.cancel()
-            await asyncio.gather(first, pump, watch, over, return_exceptions=True)
-            with suppress(Exception):  # it may be closed, or closing
-                await websocket.close(code, reason)
+            if end.other is not None:
+                end.other.pump.cancel()
+            end.pump.cancel()
+            (why,) = await asyncio.gather(end.pump, return_exceptions=True)
+        if isinstance(why, WebSocketException):
+            raise why
+        if why is not None:  # it did not hang up itself
+            raise WebSocketException(_GONE, "the other end hung up.")
 
-    def _refusal(self, name: str, peer: str) -> _Refused | None:
+    def _check_room(self, name: str, peer: str) -> None:
         if name == peer:
-            return _Refused(_NOT_ALLOWED, "a link has two parties.")
+            raise WebSocketException(_NOT_ALLOWED, "a link has two parties.")
         if len(self._open) >= self._most or (
-            sum(one == name for one in self._open.values()) >= self._most_of_one
+            sum(end.name == name for end in self._open) >= self._most_of_one
         ):
-            return _Refused(_TRY_LATER, "too many links are open; try again later.")
-        return None
+            raise WebSocketException(_TRY_LATER, "too many links are open; try again later.")
 
-    async def _watch(self, end: _End) -> None:
-        """Return when the end's certificate no longer counts or nothing was heard for too long."""
-        while True:
-            await asyncio.sleep(min(_LOOK, self._idle))
-            try:
-                self._identify(end.websocket.scope)
-            except CloisterError:
-                raise _Refused(_NOT_ALLOWED, "not enrolled.") from None
-            heard = [end.heard]
-            if end.pair.done():
-                heard.append(end.pair.result().heard)
-            if time.monotonic() - max(heard) > self._idle:
-                raise _Refused(_GONE, f"nothing came for {self._idle:g} s.")
+    def _check(self, end: _End) -> None:
+        """Refuse an end whose certificate no longer counts, or where nothing is heard any more."""
+        try:
+            self._identify(end.websocket.scope)
+        except CloisterError:
+            raise WebSocketException(_NOT_ALLOWED, "not enrolled.") from None
+        heard = max(one.heard for one in (end, end.other) if one is not None)
+        if time.monotonic() - heard > self._idle:
+            raise WebSocketException(_GONE, f"nothing came for {self._idle:g} s.")

@@ -11,7 +11,8 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from cloister.errors import PlanError, TransportError
+from cloister.errors import PlanError
+from cloister.transports.links import MOST_BYTES, check_size, late
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Comm, Request
@@ -70,14 +71,16 @@ class MpiLink:
             self._leaving.popleft()
         self._leaving.append((self._comm.Isend([body, MPI.BYTE], dest=self._rank), body))
 
-    def receive(self) -> bytes:
-        """Return the next message, or raise TransportError if none comes in time."""
+    def receive(self, most: int = MOST_BYTES) -> bytes:
+        """Return the next message; see :meth:`Link.receive`."""
         deadline = time.monotonic() + self._timeout
         while not self._comm.Iprobe(source=self._rank):
             if time.monotonic() > deadline:
-                raise TransportError(f"no message of rank {self._rank} in {self._timeout:g} s.")
+                raise late(self._timeout)
             time.sleep(0)  # a rank waits for microseconds mostly
-        return _receive(self._comm, self._rank)
+        body = _receive(self._comm, self._rank)
+        check_size(len(body), most)
+        return body
 
     def close(self, *, at_once: bool = False) -> None:
         """Wait until all that was sent has left, unless the run failed."""

@@ -7,18 +7,15 @@ A message is its length and then frames of bounded size. What travels is sealed 
 from __future__ import annotations
 
 import time
-from collections import deque
 from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
-from cloister.errors import RemoteProtocolError, TransportError
+from cloister.errors import RemoteProtocolError
 from cloister.transports.http import Stream, StreamClient
+from cloister.transports.links import HEADER, MOST_BYTES, SLOWEST, Carrier, check_size, late
 
 VERSION = "cloister.relay.1"
 FRAME_BYTES = 2**20
-_HEADER = 8
 
 
 def relay_path(session: str, peer: str) -> str:
@@ -26,69 +23,40 @@ def relay_path(session: str, peer: str) -> str:
     return f"/v1/relay/{session}/{peer}"
 
 
-class RelayLink:
-    """One end of a link over the coordinator.
+class RelayLink(Carrier):
+    """One end of a link over the coordinator, on a stream that is open to :func:`relay_path`."""
 
-    Parameters
-    ----------
-    stream : Stream
-        Open to :func:`relay_path`.
-    timeout : float
-        Seconds to wait for a message, or for what was sent to leave at the end.
-    limit : int
-        Largest message that is taken in, in bytes.
-    """
-
-    def __init__(self, stream: Stream, timeout: float, limit: int = (1 << 30) + (1 << 16)) -> None:
-        self.timeout, self.limit = timeout, limit
+    def __init__(self, stream: Stream, timeout: float) -> None:
+        super().__init__(timeout, stream.outcome)
         self._stream = stream
-        self._leaving: deque[Future[Any]] = deque()
 
-    def send(self, body: bytes) -> None:
-        """Send a message in the background.
-
-        Raises
-        ------
-        TransportError
-            If one before it could not be sent.
-        """
-        while self._leaving and self._leaving[0].done():
-            self._stream.outcome(self._leaving.popleft())
-        view = memoryview(len(body).to_bytes(_HEADER, "big") + body)
-        for start in range(0, len(view), FRAME_BYTES):
-            self._leaving.append(self._stream.begin(bytes(view[start : start + FRAME_BYTES])))
-
-    def receive(self) -> bytes:
-        """Return the next message, or raise TransportError if none comes in time."""
-        first = self._frame(self.timeout)
-        size = int.from_bytes(first[:_HEADER], "big")
-        if len(first) < _HEADER or size > self.limit:
-            raise RemoteProtocolError(
-                f"a relayed message must have at most {self.limit} bytes and begin with its length."
-            )
-        parts, left = [first[_HEADER:]], size - len(first) + _HEADER
-        while left > 0:
-            parts.append(self._frame(self.timeout))
-            left -= len(parts[-1]) or left + 1  # an empty frame never ends a message
-        if left:
+    def receive(self, most: int = MOST_BYTES) -> bytes:
+        """Return the next message."""
+        deadline = time.monotonic() + self.timeout
+        first = self._frame(deadline)
+        size = int.from_bytes(first[:HEADER], "big")
+        check_size(size, most)
+        deadline += size / SLOWEST
+        frames, came = [first[HEADER:]], len(first)
+        while came < HEADER + size and frames[-1]:  # an empty frame ends every message
+            frames.append(self._frame(deadline))
+            came += len(frames[-1])
+        if came != HEADER + size:
             raise RemoteProtocolError("a relayed message is longer or shorter than it says.")
-        return b"".join(parts)
+        return b"".join(frames)
 
-    def close(self, *, at_once: bool = False) -> None:
-        """Hang up, when all that was sent has left or at once."""
-        deadline = time.monotonic() + (0 if at_once else self.timeout)
-        with suppress(TransportError, TimeoutError):
-            for one in self._leaving:
-                self._stream.outcome(one, max(0.0, deadline - time.monotonic()))
-        self._stream.close()
-
-    def _frame(self, timeout: float) -> bytes:
-        frame = self._stream.receive_bytes(timeout)
+    def _frame(self, deadline: float) -> bytes:
+        frame = self._stream.receive_bytes(self._until(deadline))
         if frame is None:
-            raise TransportError(
-                f"no message came within {timeout:g} s; see what the other party says."
-            )
+            raise late(self.timeout)
         return frame
+
+    def _begin(self, data: bytes) -> list[Future[None]]:
+        starts = range(0, len(data), FRAME_BYTES)
+        return [self._stream.begin(data[start : start + FRAME_BYTES]) for start in starts]
+
+    def _hang_up(self) -> None:
+        self._stream.close()
 
 
 def relayed(client: StreamClient, session: str, peer: str, timeout: float) -> RelayLink:

@@ -24,7 +24,6 @@ from cloister.errors import (
 )
 from cloister.hazmat.signing import Identity
 from cloister.mpc import Server, encode, local_links, times
-from cloister.mpc.links import Link
 from cloister.mpc.opening import MARKS
 from cloister.mpc.parties import Account, Outcome, connected, take_part, words_of
 from cloister.mpc.program import Opening
@@ -34,6 +33,7 @@ from cloister.mpc.training.tables import padded
 from cloister.privacy.budget import Budget
 from cloister.privacy.events import Event, GaussianEvent
 from cloister.privacy.ledger import Ledger
+from cloister.transports.links import Link
 
 Words = NDArray[np.uint64]
 NAMES = ("alice", "bob", "carol", "dave", "erin")

@@ -113,26 +113,26 @@ def test_who_has_a_link_to_whom_and_who_listens() -> None:
     ("changes", "says"),
     [
         ({"id": "short"}, "32 hexadecimal digits"),
-        ({"id": 5}, "id must be a str"),
+        ({"id": 5}, "id must be text"),
         ({"program": "other"}, "program must be one of pair, got 'other'"),
         ({"options": {"rows": 3}}, "do not fit"),
         ({"options": {"sizes": [1 << 20, 1 << 20]}}, "at most 134217728 entries"),
         ({"options": {"sizes": [date(2026, 1, 1)]}}, "do not fit"),
-        ({"options": []}, "options must be a dict"),
+        ({"options": []}, "do not fit"),
         ({"dealer": "alice"}, "must be three parties"),
         ({"servers": ["alice", "alice"]}, "must be three parties"),
-        ({"servers": ["alice"]}, "two names, got 1"),
-        ({"servers": [1, 2]}, "servers must name parties"),
+        ({"servers": ["alice"]}, r"servers must be \(text, text\)"),
+        ({"servers": [1, 2]}, r"servers must be \(text, text\)"),
         ({"owners": {"x": "carol", "y": "dave"}}, "must not be dealer and owner"),
         ({"receivers": ["carol"]}, "must not be dealer and receiver"),
-        ({"receivers": []}, "at least one name"),
+        ({"receivers": []}, "1 or more"),
         ({"receivers": ["erin", "erin"]}, "none twice"),
         ({"owners": {"x": "dave"}}, "owners must name who gives each"),
-        ({"owners": {"x": "dave", "y": ["alice"]}}, "owners must name parties"),
+        ({"owners": {"x": "dave", "y": ["alice"]}}, "owners must be a mapping to text"),
         ({"receivers": ["frank"]}, "has only one of them"),
         ({"relay": "http://example.org"}, "relay must be https"),
         ({"relay": "https://user:word@example.org"}, "relay must be https"),
-        ({"more": 1}, "'more' is unknown"),
+        ({"more": 1}, "no more, got .*'more'"),
     ],
 )
 def test_what_breaks_a_rule_is_refused_in_one_sentence(changes: Any, says: str) -> None:
@@ -148,9 +148,9 @@ def test_what_breaks_a_rule_is_refused_in_one_sentence(changes: Any, says: str) 
         ({"fingerprint": "ed25519:xyz"}, "64 hexadecimal digits"),
         (pin("b") | {"address": "nowhere"}, "HOST:PORT"),
         (pin("b") | {"key": "1"}, "no more"),
-        ({}, "must have a fingerprint"),
-        ("b", "must have a fingerprint"),
-        ({"fingerprint": 5}, "must be texts"),
+        ({}, "must be a table of fingerprint"),
+        ("b", "must be a table of fingerprint"),
+        ({"fingerprint": 5}, "fingerprint must be text"),
     ],
 )
 def test_a_party_needs_a_pin_of_its_own(party: Any, says: str) -> None:
@@ -173,5 +173,5 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="No such file"):
         Session.load(tmp_path / "none", PROGRAMS)
     (tmp_path / "d.json").write_text("[]")
-    with pytest.raises(CloisterError, match="table of keys"):
+    with pytest.raises(CloisterError, match="session must be a table of id"):
         Session.load(tmp_path / "d.json", PROGRAMS)

@@ -47,7 +47,7 @@ def session(program: Any) -> Session:
         servers=("b", "c"),
         owners={"x": "d", "y": "b", "z": "c"},
         receivers=("d",),
-        parties={name: Party(pin, "127.0.0.1:1") for name, pin in PINS.items()},
+        parties={name: Party(fingerprint=pin, address="127.0.0.1:1") for name, pin in PINS.items()},
     )
 
 

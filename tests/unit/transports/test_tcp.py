@@ -5,9 +5,10 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,10 +16,10 @@ import pytest
 from cloister.errors import PlanError, RemoteProtocolError, TransportError
 from cloister.hazmat.signing import Identity
 from cloister.inference.programs import PROGRAMS
-from cloister.mpc.links import Link
 from cloister.mpc.parties import connected
 from cloister.mpc.session import Session
-from cloister.mpc.tcp import HELLO_BYTES, Listener, TcpLink, address_of, dial
+from cloister.transports.links import MOST_BYTES, Carrier, Link
+from cloister.transports.tcp import STRANGERS, Listener, TcpLink, address_of, dial
 
 
 @pytest.fixture
@@ -59,7 +60,7 @@ def test_closing_sends_what_waits(ends: tuple[TcpLink, TcpLink]) -> None:
         assert len(found.result()) == len(body)
     with pytest.raises(TransportError, match="closed it before the run was over"):
         second.receive()
-    with pytest.raises(TransportError, match="closed"):
+    with pytest.raises(TransportError, match="broken"):
         first.send(b"more")
 
 
@@ -70,7 +71,7 @@ def test_a_message_that_does_not_come_or_stops_half_way_ends_the_wait(
     second.timeout = 0.05
     with pytest.raises(TransportError, match=r"no message came within 0\.05 s"):
         second.receive()
-    first._connection.send((10).to_bytes(8, "big") + b"half")
+    first._writing.send((10).to_bytes(8, "big") + b"half")
     with pytest.raises(TransportError, match="no message came"):
         second.receive()
 
@@ -79,8 +80,7 @@ def test_an_end_that_never_reads_is_noticed_by_the_sender(ends: tuple[TcpLink, T
     first, _ = ends
     first.timeout = 0.05
     first.send(bytes(8_000_000))
-    assert first._writer is not None
-    first._writer.join(5)
+    assert isinstance(first._leaving[0].exception(5), TransportError)
     with pytest.raises(TransportError, match="nothing was read within"):
         first.send(b"more")
 
@@ -89,10 +89,9 @@ def test_a_message_over_the_limit_is_refused_before_it_is_read(
     ends: tuple[TcpLink, TcpLink],
 ) -> None:
     first, second = ends
-    second.limit = 1000
-    first._connection.send((1 << 62).to_bytes(8, "big"))
+    first._writing.send((1 << 62).to_bytes(8, "big"))
     with pytest.raises(RemoteProtocolError, match="at most 1000 bytes"):
-        second.receive()
+        second.receive(1000)
 
 
 def test_an_end_that_is_gone_is_named(ends: tuple[TcpLink, TcpLink]) -> None:
@@ -114,6 +113,10 @@ def as_is(name: str, link: Link) -> Link:
     return link
 
 
+def arrived(listener: Listener) -> dict[str, Link]:
+    return {name: end.result(60) for name, end in listener.arrivals.items()}
+
+
 def answer(link: Link, word: bytes) -> bytes:
     link.send(word)
     return link.receive()
@@ -130,7 +133,7 @@ def test_who_is_expected_comes_in_and_strangers_are_hung_up_on(address: str) -> 
         good = [dial(address, name, 60.0) for name in ("a", "b")]
         for link in good:
             link.send(b"genuine")
-        links = listener.links()
+        links = arrived(listener)
         assert set(links) == {"a", "b"}
         second = dial(address, "a", 60.0)
         with closing(second), pytest.raises(TransportError):
@@ -142,10 +145,23 @@ def test_who_is_expected_comes_in_and_strangers_are_hung_up_on(address: str) -> 
             link.close()
 
 
-def test_who_does_not_come_is_named(address: str) -> None:
-    listener = Listener(address, {"a"}, as_is, 0.05)
-    with closing(listener), pytest.raises(TransportError, match="'a' did not come within"):
-        listener.links()
+def test_strangers_who_take_their_time_keep_nobody_out(address: str) -> None:
+    """More of them than the listener keeps, each silent or half-way through its name."""
+    with closing(Listener(address, {"a"}, as_is, 60.0)) as listener, ExitStack() as stack:
+        slow = [
+            stack.enter_context(socket.create_connection(address_of(address)))
+            for _ in range(STRANGERS + 5)
+        ]
+        for one in slow[::2]:
+            one.sendall((1).to_bytes(8, "big"))
+        good = stack.enter_context(closing(dial(address, "a", 60.0)))
+        good.send(b"genuine")
+        listener.arrivals["a"].result(5)  # a slow one may take 10 s for each message
+        slow[0].settimeout(5)
+        assert slow[0].recv(1) == b"", "the first is sent away"
+
+
+def test_a_port_that_is_taken_is_named() -> None:
     with (
         pytest.raises(TransportError, match="cannot listen"),
         socket.create_server(("", 0)) as busy,
@@ -167,7 +183,7 @@ def test_dialling_waits_for_a_server_that_starts_later(address: str) -> None:
     link = dial(address, "a", 60.0)
     thread.join()
     link.send(b"genuine")
-    assert set(started[0].links()) == {"a"}
+    assert set(arrived(started[0])) == {"a"}
     link.close()
     started[0].close()
 
@@ -179,41 +195,65 @@ def test_an_address_has_host_and_port(bad: str) -> None:
     assert address_of("[::1]:80") == ("::1", 80)
 
 
+class Silent(Carrier):
+    """Takes everything, and says nothing for a while."""
+
+    def __init__(self) -> None:
+        super().__init__(60.0)
+        self._over = threading.Event()
+
+    def receive(self, most: int = MOST_BYTES) -> bytes:
+        self._over.wait(60)
+        raise TransportError("closed")
+
+    def _begin(self, data: bytes) -> list[Future[Any]]:
+        return []
+
+    def _hang_up(self) -> None:
+        self._over.set()
+
+
+def session(identities: Mapping[str, Identity], **changes: Any) -> Session:
+    fields = {
+        "id": 32 * "a",
+        "program": "vote",
+        "options": {"voters": ["x", "y", "z"], "rows": 1, "classes": 2},
+        "dealer": "c",
+        "servers": ["a", "b"],
+        "owners": {"x": "a", "y": "b", "z": "d"},
+        "receivers": ["d"],
+        "relay": "https://example.org:1",
+        "parties": {n: {"fingerprint": i.fingerprint} for n, i in identities.items()},
+    }
+    return Session.from_dict(fields | changes, PROGRAMS)
+
+
+def test_who_does_not_come_is_named(address: str) -> None:
+    """By the server that waits, and by whoever dials it in vain."""
+    keys = {name: Identity.new() for name in ("a", "b", "c", "d")}
+    parties = {name: {"fingerprint": key.fingerprint} for name, key in keys.items()}
+    of = session(keys, parties=parties | {"a": parties["a"] | {"address": address}})
+    for name, says in (("a", "'c' did not come within"), ("c", f"nobody listens at {address}")):
+        with (
+            pytest.raises(TransportError, match=says),
+            connected(of, name, keys[name], timeout=0.05, relay=lambda _: Silent()),
+        ):
+            pass
+
+
 def test_who_is_dialled_sends_no_large_message_before_it_has_shown_who_it_is() -> None:
     limits: list[int] = []
 
-    class Carrier:
-        limit = 1 << 30
-
-        def send(self, body: bytes) -> None:
-            pass
-
-        def receive(self) -> bytes:
-            limits.append(self.limit)
+    class Noted(Silent):
+        def receive(self, most: int = MOST_BYTES) -> bytes:
+            limits.append(most)
             raise TransportError("gone")
 
-        def close(self, *, at_once: bool = False) -> None:
-            pass
-
     identities = {name: Identity.new() for name in ("a", "b", "c", "d")}
-    session = Session.from_dict(
-        {
-            "id": 32 * "a",
-            "program": "vote",
-            "options": {"voters": ["x", "y", "z"], "rows": 1, "classes": 2},
-            "dealer": "c",
-            "servers": ["a", "b"],
-            "owners": {"x": "a", "y": "b", "z": "d"},
-            "receivers": ["d"],
-            "relay": "https://example.org:1",
-            "parties": {n: {"fingerprint": i.fingerprint} for n, i in identities.items()},
-        },
-        PROGRAMS,
-    )
     with (
         pytest.raises(TransportError),
-        connected(session, "d", identities["d"], timeout=1.0, relay=lambda _: Carrier()),
+        connected(session(identities), "d", identities["d"], timeout=1.0, relay=lambda _: Noted()),
     ):
         pass
     assert limits
-    assert set(limits) == {HELLO_BYTES}
+    assert max(limits) <= 64
