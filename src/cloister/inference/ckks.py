@@ -1,4 +1,4 @@
-"""Sums of encrypted columns with secret weights: one small interface, and TenSEAL behind it.
+"""Sums of encrypted columns with secret weights: five functions of bytes, and TenSEAL behind them.
 
 A column is one ciphertext with a row in each slot, so a score costs one multiplication by a number
 and one addition a column, needs neither rotation keys nor relinearisation, and costs the same for
@@ -36,13 +36,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from math import log2, sqrt
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cloister.errors import PlanError, RemoteProtocolError
-from cloister.randomness import ByteSource, os_bytes
+from cloister.inference.frames import MOST_BLOB
+from cloister.randomness import os_bytes
 
 Floats = NDArray[np.float64]
 
@@ -50,6 +51,8 @@ MODULUS_BITS = {1024: 27, 2048: 54, 4096: 109, 8192: 218, 16384: 438, 32768: 881
 """Most bits of a modulus for 128 bits of security, by degree; [HES18]_ Table 1."""
 FLOOD = 2.0**-20
 """Standard deviation of the noise on a score, at the server and once more at the client."""
+MOST_ROUNDING = 1e-6
+"""Of a score, from rounding the weights: far below the noise that is added."""
 ERROR_STD = 3.24
 """Of the coefficients of a fresh ciphertext's error: SEAL draws a centred binomial of 42 bits."""
 _WIDE = 2.0**11  # noise where there is no row: what a slot beyond the batch says drowns in it
@@ -114,6 +117,11 @@ class Parameters:
         """A score is below this in size."""
         return 2.0**self.score_bits
 
+    @property
+    def most_entries(self) -> int:
+        """How many weights a score may have: each is rounded by at most ``2**-weight_bits``."""
+        return int(MOST_ROUNDING * 2.0**self.weight_bits)
+
     def weights_hidden_bits(self, norm: float, answers: int = 1) -> float:
         """Return how well flooding hides weights of this L2 norm, beyond the scores themselves.
 
@@ -139,34 +147,9 @@ class Parameters:
         return 2 * log2(FLOOD / (error * sqrt(12 * answers)))
 
 
-class Scheme(Protocol):
-    """What encrypted scoring asks of a library; keys and ciphertexts are bytes."""
-
-    @property
-    def parameters(self) -> Parameters:
-        """What is fixed for everybody."""
-
-    def new_keys(self) -> tuple[bytes, bytes]:
-        """Return a secret and a public key."""
-
-    def encrypt(self, secret: bytes, columns: Floats) -> list[bytes]:
-        """Encrypt each of some columns, (n_columns, n_rows), values in [-1, 1]."""
-
-    def read_public(self, public: bytes) -> Any:
-        """Check a public key and return it as :meth:`weigh` takes it."""
-
-    def weigh(
-        self, public: Any, columns: Sequence[bytes], weights: Floats, bias: Floats, rows: int
-    ) -> list[bytes]:
-        """Return an encrypted score for each row of `weights`, hidden and flooded."""
-
-    def decrypt(self, secret: bytes, scores: Sequence[bytes], rows: int) -> Floats:
-        """Return flooded scores in the clear, (n_rows, n_scores)."""
-
-
-def gaussian(size: int, source: ByteSource = os_bytes) -> Floats:
+def gaussian(size: int) -> Floats:
     """Return standard Gaussian noise from the operating system, by Box and Muller; (size,)."""
-    bits = np.frombuffer(source(16 * ((size + 1) // 2)), dtype=np.uint64) >> np.uint64(11)
+    bits = np.frombuffer(os_bytes(16 * ((size + 1) // 2)), dtype=np.uint64) >> np.uint64(11)
     uniform = (bits.astype(np.float64) + 0.5) / 2.0**53
     length, angle = np.sqrt(-2 * np.log(uniform[::2])), 2 * np.pi * uniform[1::2]
     return np.concatenate([length * np.cos(angle), length * np.sin(angle)])[:size]
@@ -197,7 +180,7 @@ def seal_context(
 
 
 class Tenseal:
-    """CKKS by TenSEAL's bindings of Microsoft SEAL.
+    """CKKS by TenSEAL's bindings of Microsoft SEAL; another library needs the same five methods.
 
     Notes
     -----
@@ -315,12 +298,12 @@ class Tenseal:
 
 
 _HEADER = bytes.fromhex("5ea110")  # SEAL's mark and the length of its header
-_LEAST, _MOST = 1 << 10, 1 << 19
+_LEAST = 1 << 10  # bytes
 
 
 def read(target: Any, context: Any, data: bytes, what: str) -> Any:
     """Load an object of SEAL from bytes of others; refuse whatever is wrong with them."""
-    sized = _LEAST <= len(data) <= _MOST and data[:3] == _HEADER
+    sized = _LEAST <= len(data) <= MOST_BLOB and data[:3] == _HEADER
     if not sized or int.from_bytes(data[8:16], "little") != len(data):
         raise RemoteProtocolError(
             f"{what} of {len(data)} bytes is damaged or of another version; send it again."
@@ -339,7 +322,7 @@ def written(source: Any) -> bytes:
     """Return an object of SEAL as bytes."""
     with _as_file() as (path, number):
         source.save(path)
-        return os.pread(number, _MOST, 0)
+        return os.pread(number, MOST_BLOB, 0)
 
 
 @contextmanager

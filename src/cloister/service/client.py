@@ -1,12 +1,10 @@
-"""The coordinator's REST interface, as analysts and operators call it."""
+"""The interfaces of a coordinator and of a scorer, as others call them."""
 
 from __future__ import annotations
 
-import json
 import ssl
 from collections.abc import Callable, Mapping
-from types import TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import httpx
 
@@ -38,8 +36,8 @@ def probe(
     return answer.status_code, answer.headers.get("Date", "")
 
 
-class Rest:
-    """A connection to a coordinator over mutual TLS.
+class _Connection:
+    """A connection over mutual TLS to a party that listens.
 
     Parameters
     ----------
@@ -53,31 +51,72 @@ class Rest:
     Raises
     ------
     PlanError
-        If a proposal is not acceptable, or an action not allowed.
+        If what is asked is not acceptable, or not allowed.
+    BudgetExceeded
+        If it is more than this caller may have.
     TransportError
-        If the coordinator cannot be reached, or cannot answer.
+        If the other party cannot be reached, or cannot answer.
     """
 
+    _whom: ClassVar[str]
+
     def __init__(self, url: str, context: ssl.SSLContext, proxy: str | None = None) -> None:
-        self._url = url
+        self._other = f"{self._whom} {url!r}"
         self._http = httpx.Client(
-            base_url=url,
-            verify=context,
-            proxy=proxy,
-            timeout=TIMEOUT,
-            trust_env=False,
+            base_url=url, verify=context, proxy=proxy, timeout=TIMEOUT, trust_env=False
         )
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._http.close()
+
+    def _call(self, method: str, path: str, **options: Any) -> dict[str, Any]:
+        """Return the JSON of an answer."""
+        answer = self._answer(method, path, **options)
+        document = _json(answer)
+        if document is None:
+            raise TransportError(
+                f"{self._other} does not answer as one does (HTTP {answer.status_code}); check the "
+                "address."
+            )
+        return document
+
+    def _answer(self, method: str, path: str, **options: Any) -> httpx.Response:
+        try:
+            answer = self._http.request(method, path, **options)
+        except httpx.HTTPError as error:
+            cause = str(error) or type(error).__name__
+            raise TransportError(
+                f"{self._other} cannot be reached: {cause}; try cloister doctor."
+            ) from error
+        if answer.is_success:
+            return answer
+        reason = (_json(answer) or {}).get("error")
+        kind = _KINDS.get(answer.status_code, TransportError)
+        raise kind(reason or f"{self._other} answered HTTP {answer.status_code}.")
+
+
+_KINDS: Mapping[int, type[CloisterError]] = {
+    **dict.fromkeys((403, 404, 409, 413, 422), PlanError),
+    429: BudgetExceeded,
+}
+
+
+def _json(answer: httpx.Response) -> dict[str, Any] | None:
+    """Return an answer's JSON object, if it is one."""
+    try:
+        document = answer.json()
+    except ValueError:
+        return None
+    return document if isinstance(document, dict) else None
+
+
+class Rest(_Connection):
+    """A connection to a coordinator."""
+
+    _whom = "coordinator"
 
     def submit(self, document: Mapping[str, Any]) -> dict[str, Any]:
         """Propose a job; return how the coordinator shows it."""
@@ -117,77 +156,20 @@ class Rest:
             )
         return str(found[0])
 
-    def _call(self, method: str, path: str, **options: Any) -> dict[str, Any]:
-        try:
-            answer = self._http.request(method, path, **options)
-            document = answer.json()
-        except httpx.HTTPError as error:
-            cause = str(error) or type(error).__name__
-            raise TransportError(
-                f"coordinator {self._url!r} cannot be reached: {cause}; try cloister doctor."
-            ) from error
-        except ValueError as error:
-            raise TransportError(
-                f"{self._url!r} does not answer as a coordinator does (HTTP {answer.status_code}); "
-                "check the address."
-            ) from error
-        if answer.is_success and isinstance(document, dict):
-            return document
-        reason = document.get("error", "") if isinstance(document, dict) else ""
-        kind = PlanError if answer.status_code in (403, 404, 409, 413, 422) else TransportError
-        raise kind(reason or f"coordinator {self._url!r} answered HTTP {answer.status_code}.")
 
+class Scoring(_Connection):
+    """A connection to a scorer; see :mod:`cloister.service.scoring`."""
 
-class Scoring:
-    """A connection to a scorer over mutual TLS; see :mod:`cloister.service.scoring`.
-
-    Parameters
-    ----------
-    url : str
-        Such as "https://bank.example:8444".
-    context : ssl.SSLContext
-        With the caller's certificate, trusting the federation's authority only.
-    """
-
-    def __init__(self, url: str, context: ssl.SSLContext) -> None:
-        self._url = url
-        self._http = httpx.Client(base_url=url, verify=context, timeout=TIMEOUT, trust_env=False)
-
-    def close(self) -> None:
-        """Hang up."""
-        self._http.close()
+    _whom = "scorer"
 
     def model(self) -> dict[str, Any]:
         """Return the scorer's offer, and the rows that are left to this caller."""
-        found: dict[str, Any] = json.loads(self._call("GET", "/v1/model"))
-        return found
+        return self._call("GET", "/v1/model")
 
     def admit(self, public_key: bytes) -> None:
         """Send the public key under which requests will come."""
-        self._call("PUT", "/v1/key", public_key)
+        self._answer("PUT", "/v1/key", content=public_key)
 
     def score(self, request: bytes) -> bytes:
         """Return the reply to a request."""
-        return self._call("POST", "/v1/score", request)
-
-    def _call(self, method: str, path: str, body: bytes = b"") -> bytes:
-        try:
-            answer = self._http.request(method, path, content=body)
-        except httpx.HTTPError as error:
-            cause = str(error) or type(error).__name__
-            raise TransportError(
-                f"scorer {self._url!r} cannot be reached: {cause}; check address and certificates."
-            ) from error
-        if answer.is_success:
-            return answer.content
-        try:
-            reason = str(answer.json()["error"])
-        except (ValueError, KeyError, TypeError):
-            reason = f"scorer {self._url!r} answered HTTP {answer.status_code}."
-        kinds: dict[int, type[CloisterError]] = {
-            429: BudgetExceeded,
-            403: PlanError,
-            413: PlanError,
-            422: PlanError,
-        }
-        raise kinds.get(answer.status_code, TransportError)(reason)
+        return self._answer("POST", "/v1/score", content=request).content
