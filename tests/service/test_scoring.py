@@ -112,7 +112,7 @@ def test_a_command_scores_a_file_whose_rows_never_leave(
     assert [int(line[1]) for line in lines] == model.predict(X).tolist()
     # Two requests of ROWS rows each: 6 rows count as 8.
     with asking(place, "shop") as scorer:
-        assert scorer.model()["rows_left"] == 3 * ROWS
+        assert scorer.model()[1] == 3 * ROWS
     assert verify(place.root / "audit.jsonl")[0] >= 2
     assert not any(str(round(v, 3)) in (place.root / "audit.jsonl").read_text() for v in X.ravel())
 
@@ -124,7 +124,7 @@ def test_a_command_scores_a_file_whose_rows_never_leave(
     said = capsys.readouterr()
     assert "10.5" not in said.err
     with asking(place, "shop") as scorer:  # a refusal at the caller costs nothing
-        assert scorer.model()["rows_left"] == 3 * ROWS
+        assert scorer.model()[1] == 3 * ROWS
 
 
 def test_whoever_is_not_pinned_gets_nothing(place: Place) -> None:
@@ -162,16 +162,16 @@ def test_a_body_is_read_of_pinned_callers_only_and_no_longer_than_a_request(
 
 def test_a_caller_gets_so_many_rows_and_no_more_whatever_it_sends(place: Place) -> None:
     with asking(place, "shop") as scorer:
-        told = scorer.model()
-        client = ScoringClient(Offer.from_document(told["offer"]), keys := ClientKeys.new(days=1))
+        document, left = scorer.model()
+        client = ScoringClient(Offer.from_document(document), keys := ClientKeys.new(days=1))
         scorer.admit(keys.public)
         for bad in (b"", b"x" * 100):
             with pytest.raises(PlanError):
                 scorer.score(bad)
-        assert scorer.model()["rows_left"] == told["rows_left"]
-        for left in range(told["rows_left"] - ROWS, -1, -ROWS):
+        assert scorer.model()[1] == left
+        for still in range(left - ROWS, -1, -ROWS):
             scorer.score(client.encrypt_features(rows(1)))
-            assert scorer.model()["rows_left"] == left
+            assert scorer.model()[1] == still
         with pytest.raises(BudgetExceeded):
             scorer.score(client.encrypt_features(rows(1)))
 

@@ -10,7 +10,7 @@ import numpy as np
 from cloister.cli.output import Output
 from cloister.enrolment import KeyFolder, client_context
 from cloister.errors import BudgetExceeded, PlanError
-from cloister.inference.encrypted import ClientKeys, Offer, ScoringClient
+from cloister.inference.encrypted import ClientKeys, ScoringClient
 from cloister.service.client import Scoring
 
 NOTE = (
@@ -30,19 +30,17 @@ def predictions(
     if args.keys is None:
         raise PlanError("keys must be given with --private: this party's folder, see enroll.")
     with Scoring(args.model, client_context(KeyFolder(args.keys))) as scorer:
-        told = scorer.model()
-        offer = Offer.from_document(told["offer"])
+        document, left = scorer.model()
+        client = ScoringClient(document, keys := ClientKeys.new(days=_DAYS))
+        offer = client.offer
         out.warn(offer.notice)
         entries = offer.layout.encode(args.file)
-        batches = [
-            entries[start : start + offer.rows] for start in range(0, len(entries), offer.rows)
-        ]
-        if len(batches) * offer.rows > told["rows_left"]:
+        batches = np.split(entries, range(offer.rows, len(entries), offer.rows))
+        if len(batches) * offer.rows > left:
             raise BudgetExceeded(
-                f"{len(batches)} batches of {offer.rows} rows are needed, and {told['rows_left']} "
+                f"{len(batches)} batches of {offer.rows} rows are needed, and {left} "
                 "rows are left to this caller; ask the owner of the model."
             )
-        client = ScoringClient(offer, keys := ClientKeys.new(days=_DAYS))
         scorer.admit(keys.public)
         replies = (scorer.score(client.encrypt_entries(batch)) for batch in batches)
         found = np.concatenate([client.decrypt_prediction(reply) for reply in replies]).tolist()

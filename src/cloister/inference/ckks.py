@@ -33,14 +33,14 @@ import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from math import log2, sqrt
 from types import ModuleType
-from typing import Any
+from typing import IO, Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cloister.declared import Rule, declared
 from cloister.errors import PlanError, RemoteProtocolError
 from cloister.inference.frames import MOST_BLOB
 from cloister.randomness import os_bytes
@@ -59,7 +59,7 @@ _WIDE = 2.0**11  # noise where there is no row: what a slot beyond the batch say
 _SMOOTH_BITS = 32  # the flood is drawn on this lattice, and a second one fills its gaps
 
 
-@dataclass(frozen=True)
+@declared
 class Parameters:
     """Degree, modulus and scales of one multiplication by a number, at 128 bits of security.
 
@@ -75,20 +75,14 @@ class Parameters:
         A score is below ``2**score_bits`` in size.
     """
 
-    degree: int = 8192
+    degree: Annotated[int, Rule(f"one of {list(MODULUS_BITS)}", MODULUS_BITS.__contains__)] = 8192
     modulus_bits: tuple[int, ...] = (60, 60, 60)
     value_bits: int = 70
     weight_bits: int = 32
     score_bits: int = 15
 
     def __post_init__(self) -> None:
-        most = MODULUS_BITS.get(self.degree)
-        if most is None:
-            raise PlanError(
-                f"degree must be one of {list(MODULUS_BITS)}, got {self.degree}; the homomorphic "
-                "encryption standard has no other."
-            )
-        if sum(self.modulus_bits) > most:
+        if sum(self.modulus_bits) > (most := MODULUS_BITS[self.degree]):
             raise PlanError(
                 f"modulus_bits must add up to at most {most} at degree {self.degree} for 128 bits "
                 f"of security, got {sum(self.modulus_bits)}; take a larger degree."
@@ -288,11 +282,11 @@ class Tenseal:
     def _ciphertext(self, data: bytes, scale: float) -> Any:
         """Return a ciphertext of two parts at this scale, or refuse it."""
         found = read(self._api.Ciphertext(), self._context, data, "ciphertext")
-        fresh = found.parms_id() == self._context.first_parms_id()
+        fresh = found.parms_id() == self._context.first_parms_id() and not found.is_transparent()
         if not (fresh and found.size() == 2 and found.is_ntt_form() and found.scale == scale):
             raise RemoteProtocolError(
-                "ciphertext must have two parts at the scale and modulus of the offer; encrypt "
-                "again with the same version."
+                "ciphertext must have two parts, neither nothing, at the scale and modulus of the "
+                "offer; encrypt again with the same version."
             )
         return found
 
@@ -320,25 +314,20 @@ def read(target: Any, context: Any, data: bytes, what: str) -> Any:
 
 def written(source: Any) -> bytes:
     """Return an object of SEAL as bytes."""
-    with _as_file() as (path, number):
+    with _as_file() as (path, file):
         source.save(path)
-        return os.pread(number, MOST_BLOB, 0)
+        return file.read()
 
 
 @contextmanager
-def _as_file(data: bytes = b"") -> Iterator[tuple[str, int]]:
+def _as_file(data: bytes = b"") -> Iterator[tuple[str, IO[bytes]]]:
     """Lend a file that SEAL can name: in memory where there is such a thing, for keys pass by."""
     in_memory = hasattr(os, "memfd_create")
-    if in_memory:
-        number = os.memfd_create("seal")
-        path = f"/proc/self/fd/{number}"
-    else:  # readable by its owner alone
-        number, path = tempfile.mkstemp()
-    try:
-        while data:
-            data = data[os.write(number, data) :]
-        yield path, number
-    finally:
-        os.close(number)
-        if not in_memory:
-            os.unlink(path)
+    with (
+        os.fdopen(os.memfd_create("seal"), "r+b")
+        if in_memory
+        else tempfile.NamedTemporaryFile()  # readable by its owner alone
+    ) as file:
+        file.write(data)
+        file.flush()
+        yield f"/proc/self/fd/{file.fileno()}" if in_memory else file.name, file

@@ -224,6 +224,7 @@ def _plain(values: Words) -> Any:
 def _ciphertext(data: bytes) -> Any:
     api, context, _ = _context()
     found = read(api.Ciphertext(), context, data, "ciphertext")
-    if found.parms_id() != context.first_parms_id() or found.size() != 2 or found.is_ntt_form():
+    fresh = found.parms_id() == context.first_parms_id() and not found.is_transparent()
+    if not fresh or found.size() != 2 or found.is_ntt_form():
         raise RemoteProtocolError("ciphertext is of another scheme or level; begin again.")
     return found

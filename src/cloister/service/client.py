@@ -74,14 +74,13 @@ class _Connection:
 
     def _call(self, method: str, path: str, **options: Any) -> dict[str, Any]:
         """Return the JSON of an answer."""
-        answer = self._answer(method, path, **options)
-        document = _json(answer)
+        document = _json(self._answer(method, path, **options))
         if document is None:
-            raise TransportError(
-                f"{self._other} does not answer as one does (HTTP {answer.status_code}); check the "
-                "address."
-            )
+            raise self._strange()
         return document
+
+    def _strange(self) -> TransportError:
+        return TransportError(f"{self._other} does not answer as one does; check the address.")
 
     def _answer(self, method: str, path: str, **options: Any) -> httpx.Response:
         try:
@@ -162,9 +161,12 @@ class Scoring(_Connection):
 
     _whom = "scorer"
 
-    def model(self) -> dict[str, Any]:
-        """Return the scorer's offer, and the rows that are left to this caller."""
-        return self._call("GET", "/v1/model")
+    def model(self) -> tuple[Any, int]:
+        """Return the document of the scorer's offer, and the rows that are left to this caller."""
+        match self._call("GET", "/v1/model"):
+            case {"offer": offer, "rows_left": int(left)}:
+                return offer, left
+        raise self._strange()
 
     def admit(self, public_key: bytes) -> None:
         """Send the public key under which requests will come."""

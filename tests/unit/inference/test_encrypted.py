@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 pytest.importorskip("tenseal")
@@ -313,7 +314,7 @@ def test_padded_rows_count(tmp_path: Path) -> None:
     [
         ({"modulus_bits": (60, 60, 60, 60)}, "128 bits"),
         ({"degree": 4096}, "128 bits"),
-        ({"degree": 8000}, "degree must be one of"),
+        ({"degree": 8000}, "degree must be an integer, one of"),
         ({"value_bits": 90}, "scale would be wrong"),
         ({"score_bits": 40}, "scale would be wrong"),
     ],
@@ -386,13 +387,32 @@ def test_columns_at_another_scale_or_level_are_refused(
     request = client.encrypt_features(X)
     fields, columns = unpack("request", FIELDS, request, 3)
     other = Tenseal(Parameters(value_bits=60)).encrypt(KEYS.secret, X.T)
-    with pytest.raises(Refused, match="two parts at the scale"):
+    with pytest.raises(Refused, match="at the scale and modulus"):
         server.predict("bank", pack("request", fields, other))
     small = Tenseal(Parameters(modulus_bits=(60, 60, 50)))
     with pytest.raises(Refused, match="damaged, or was made with other parameters"):
         server.predict("bank", pack("request", fields, small.encrypt(small.new_keys()[0], X.T)))
     with pytest.raises(Refused, match="must have 3 parts"):
         server.predict("bank", pack("request", fields, columns[:2]))
+
+
+def test_a_ciphertext_that_hides_nothing_is_refused(
+    server: ScoringServer, client: ScoringClient
+) -> None:
+    """It is well formed, its second part is zero: the library would stop at it in the sum."""
+    fields, columns = unpack("request", FIELDS, client.encrypt_features(X), 3)
+    zero, encryptor = SCHEME._plain(np.zeros(4096).tolist(), 2.0**70), SCHEME._api.Encryptor
+    public = SCHEME.read_public(read_public_key(KEYS.public)[2])
+    encryptor(SCHEME._context, public).encrypt(zero, whole := SCHEME._api.Ciphertext())
+    header, packed = written(whole)[:16], written(whole)[16:]
+    body = pa.CompressedInputStream(pa.BufferReader(packed), "zstd").read()
+    body = body[: -2 * 8192 * 8] + bytes(2 * 8192 * 8)
+    size = (16 + len(body)).to_bytes(8, "little")
+    open_to_all = header[:5] + b"\0" + header[6:8] + size + body  # 0: not compressed
+    with pytest.raises(Refused, match="neither nothing"):
+        server.predict("bank", pack("request", fields, [open_to_all, *columns[1:]]))
+    with pytest.raises(Refused, match="neither nothing"):
+        client.decrypt_prediction(pack("reply", fields, [open_to_all] * 2))
 
 
 def test_hostile_bytes_raise_our_errors_only(server: ScoringServer, client: ScoringClient) -> None:
