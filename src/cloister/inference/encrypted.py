@@ -63,26 +63,19 @@ def now() -> datetime:
 
 @dataclass(frozen=True, eq=False)
 class ClientKeys:
-    """A caller's keys; the secret one leaves only into a file of the caller's own.
-
-    Parameters
-    ----------
-    secret : bytes
-    public : bytes
-        A message for :meth:`ScoringServer.admit`: key, identifier and date of expiry.
-    expires : datetime
-    """
+    """A caller's keys; the secret one leaves only into a file of the caller's own."""
 
     secret: bytes = field(repr=False)
     public: bytes = field(repr=False)
+    """A message for :meth:`ScoringServer.admit`: key, identifier and date of expiry."""
     expires: datetime
 
     @classmethod
-    def new(cls, days: int = 30, scheme: Tenseal | None = None, clock: Clock = now) -> Self:
+    def new(cls, days: int = 30, scheme: Tenseal | None = None) -> Self:
         """Make keys that are valid for some days, 1 to 366."""
         if isinstance(days, bool) or not isinstance(days, int) or not 1 <= days <= MOST_DAYS:
             raise PlanError(f"days must be an integer in [1, {MOST_DAYS}], got {days!r}.")
-        expires = clock().replace(microsecond=0) + timedelta(days=days)
+        expires = now().replace(microsecond=0) + timedelta(days=days)
         secret, public = (scheme or Tenseal()).new_keys()
         fields = {"key": _key_id(public, expires.isoformat()), "expires": expires.isoformat()}
         return cls(secret, pack("public key", fields, [public]), expires)
@@ -234,24 +227,19 @@ class ScoringClient:
         return f"ScoringClient(key {self._names['key'][:8]}, {self.offer.rows} rows a batch)"
 
     def encrypt_features(self, X: Any) -> bytes:
-        """Return a request for the scores of some rows.
+        """Return a request for the scores of rows that :meth:`Layout.encode` reads, or refuses."""
+        return self.encrypt_entries(self.offer.layout.encode(X))
 
-        Parameters
-        ----------
-        X : array, table or path
-            Data units, as :meth:`Layout.encode` reads them; at most ``offer.rows`` rows. How many
-            there are stays here.
+    def encrypt_entries(self, entries: Floats) -> bytes:
+        """Return a request for rows that :meth:`Layout.encode` has encoded.
+
+        There may be at most ``offer.rows``; how many there are stays here.
 
         Raises
         ------
         DataError
-            If the shape is wrong or a value is out of its public range, or the key has expired.
-            Nothing has been encrypted then.
+            If there are more, or the key has expired. Nothing has been encrypted then.
         """
-        return self.encrypt_entries(self.offer.layout.encode(X))
-
-    def encrypt_entries(self, entries: Floats) -> bytes:
-        """Return a request for rows that :meth:`Layout.encode` has encoded."""
         _check_expiry(self._keys.expires, self._clock(), DataError)
         if len(entries) > self.offer.rows:
             raise DataError(
@@ -269,16 +257,7 @@ class ScoringClient:
         return pack("request", {**self._names, "nonce": nonce}, columns)
 
     def decrypt_prediction(self, reply: bytes) -> Floats:
-        """Return what a reply says of the rows of its request.
-
-        Parameters
-        ----------
-        reply : bytes
-
-        Returns
-        -------
-        ndarray of shape (n_samples,) or (n_samples, n_classes)
-            Predicted values, or the probability of each of the layout's classes.
+        """Return what a reply says of the rows of its request, as :meth:`Layout.predictions` does.
 
         Raises
         ------
@@ -381,13 +360,7 @@ class ScoringServer:
         return self._limit.left(caller, self._scorer.digest)
 
     def predict(self, caller: str, request: bytes) -> bytes:
-        """Return the encrypted scores of a request.
-
-        Parameters
-        ----------
-        caller : str
-            As authenticated by whoever received the request.
-        request : bytes
+        """Return the encrypted scores of a request of a caller, whom the transport authenticated.
 
         Raises
         ------

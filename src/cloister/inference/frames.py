@@ -36,16 +36,9 @@ def most_bytes(blobs: int) -> int:
 def unpack(
     kind: str, names: Collection[str], data: bytes, blobs: int
 ) -> tuple[dict[str, Any], list[bytes]]:
-    """Return the fields and blobs of a message of others.
+    """Return the fields and blobs of a message of others, which must have these and no more.
 
-    Parameters
-    ----------
-    kind : str
-    names : collection of str
-        Which fields there must be, and no others; each is text or a whole number.
-    data : bytes
-    blobs : int
-        How many there must be.
+    A field is text or a whole number.
 
     Raises
     ------

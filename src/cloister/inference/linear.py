@@ -379,17 +379,15 @@ def _against_first(scores: Floats) -> Floats:
     return scores if scores.shape[1] == 1 else scores[:, 1:] - scores[:, :1]
 
 
-_SCALERS = ("StandardScaler", "MinMaxScaler", "MaxAbsScaler", "RobustScaler")
-
-
 def _of_sklearn(model: Any, bounds: tuple[ArrayLike, ArrayLike] | None) -> LinearScorer:
     from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
     from sklearn.pipeline import Pipeline
+    from sklearn.preprocessing import MaxAbsScaler, MinMaxScaler, RobustScaler, StandardScaler
     from sklearn.utils.validation import check_is_fitted
 
     *before, last = [step for _, step in model.steps] if type(model) is Pipeline else [model]
     for step in before:
-        known = type(step).__name__ in _SCALERS and type(step).__module__.startswith("sklearn.")
+        known = type(step) in (StandardScaler, MinMaxScaler, MaxAbsScaler, RobustScaler)
         if not known or getattr(step, "clip", False):
             raise _refused(f"a step {type(step).__name__}")
     if type(last) not in (LinearRegression, Ridge, LogisticRegression):
@@ -397,24 +395,22 @@ def _of_sklearn(model: Any, bounds: tuple[ArrayLike, ArrayLike] | None) -> Linea
     check_is_fitted(last)
     names = getattr(model, "feature_names_in_", [f"x{j}" for j in range(model.n_features_in_)])
     columns = plain_schema(bounds, list(map(str, names)), None).public
-    classes: tuple[Any, ...] = ()
-    if isinstance(last, LogisticRegression):
-        classes = tuple(last.classes_.tolist())
-        if len(classes) > 2 and (
-            last.solver == "liblinear" or getattr(last, "multi_class", None) == "ovr"
-        ):
-            raise _refused("one model for each class, whose probabilities are no softmax")
+    classes = tuple(last.classes_.tolist()) if isinstance(last, LogisticRegression) else ()
+    layout = Layout(columns=tuple(Entry(**vars(c)) for c in columns), classes=classes)
     answer = model.decision_function if classes else model.predict
 
     def score(X: Floats) -> Floats:
         with warnings.catch_warnings():  # a model of a DataFrame asks for names
             warnings.simplefilter("ignore", UserWarning)
             found = np.asarray(answer(X), dtype=np.float64).reshape(len(X), -1)
+            expected = model.predict_proba(X) if classes else found
         if not classes and found.shape[1] > 1:
             raise _refused("several targets")
-        return _against_first(found)
+        scores = _against_first(found)
+        if classes and not np.allclose(layout.predictions(scores), expected, rtol=0, atol=_AGREE):
+            raise _refused("probabilities that are no softmax of its scores")
+        return scores
 
-    layout = Layout(columns=tuple(Entry(**vars(c)) for c in columns), classes=classes)
     return _probed(layout, score)
 
 

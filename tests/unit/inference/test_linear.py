@@ -106,6 +106,19 @@ def test_what_is_not_linear_is_refused(model: Any) -> None:
         linear_scorer(model if isinstance(model, str) else model.fit(X, Y), BOUNDS)
 
 
+def test_probabilities_that_are_no_softmax_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As older versions make them of two classes: a softmax of the score and its negative."""
+    model = LogisticRegression().fit(X, Y)
+
+    def of_both_signs(self: Any, rows: Any) -> Any:
+        odds = np.exp(2 * self.decision_function(rows))
+        return np.column_stack([1 / (1 + odds), odds / (1 + odds)])
+
+    monkeypatch.setattr(LogisticRegression, "predict_proba", of_both_signs)
+    with pytest.raises(PlanError, match="no softmax of its scores"):
+        linear_scorer(model, BOUNDS)
+
+
 def test_private_models_behind_other_steps_are_refused() -> None:
     model = DPNaiveBayes(
         epsilon=5.0,
