@@ -196,14 +196,11 @@ class Layout:
 
         Raises
         ------
-        DataError
-            If it is no such document.
+        TypeError, KeyError, PlanError
+            If it is no such document; whoever reads all of it says what it is.
         """
-        try:
-            columns = tuple(Entry(**column) for column in document["columns"])
-            return cls(**{**document, "columns": columns})
-        except (TypeError, KeyError, PlanError):
-            raise DataError("layout of columns is damaged; take the original.") from None
+        columns = tuple(Entry(**column) for column in document["columns"])
+        return cls(**{**document, "columns": columns})
 
 
 @dataclass(frozen=True, eq=False)

@@ -309,6 +309,20 @@ def test_padded_rows_count(tmp_path: Path) -> None:
         server.predict("bank", client.encrypt_features(X[:1]))
 
 
+def test_a_replayed_request_counts_again_and_tells_nothing_new(
+    server: ScoringServer, client: ScoringClient, limit: QueryLimit
+) -> None:
+    request = client.encrypt_features(X)
+    first, second = (server.predict("bank", request) for _ in range(2))
+    assert limit.left("bank", SCORER.digest) == 10_000 - 2 * 32
+    _, scores = unpack("reply", FIELDS, first, 2)
+    _, again = unpack("reply", FIELDS, second, 2)
+    assert not set(scores) & set(again)  # other randomness, another flood
+    client.decrypt_prediction(first)
+    with pytest.raises(Refused, match="no request that is open"):
+        client.decrypt_prediction(second)
+
+
 @pytest.mark.parametrize(
     ("options", "rule"),
     [
