@@ -19,7 +19,7 @@ from sklearn.linear_model import LogisticRegression
 
 pytest.importorskip("tenseal")
 
-from cloister.cli import main
+from cloister.cli import main, predict
 from cloister.enrolment import Authority, KeyFolder, client_context, install, make_request
 from cloister.errors import BudgetExceeded, PlanError, TransportError
 from cloister.inference.encrypted import ClientKeys, Offer, ScoringClient, ScoringServer
@@ -185,6 +185,15 @@ def test_keys_are_asked_for_and_a_dead_address_is_said(
     argv[1] = "https://localhost:1"
     assert main([*argv, "--keys", str(place.folders["shop"])]) == 7
     assert "cannot be reached" in capsys.readouterr().err
+
+
+def test_extras_that_are_not_there_are_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(predict, "find_spec", lambda _: None)
+    argv = ["predict", "https://localhost:1", "rows.csv", "--private", "--keys", "x", "--out", "o"]
+    assert main(argv) == 3
+    assert "pip install 'cloister[service,he]'" in capsys.readouterr().err
 
 
 def test_doctor_looks_at_a_scorer(place: Place, capsys: pytest.CaptureFixture[str]) -> None:

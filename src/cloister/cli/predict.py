@@ -9,6 +9,7 @@ import argparse
 import csv
 import io
 from collections.abc import Iterable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -122,14 +123,16 @@ def _of_classes(target: str, classes: Sequence[Any], found: Any) -> tuple[list[s
 
 def _by_scorer(args: argparse.Namespace, out: Output) -> Predictions:
     """Return the predictions of a scorer; nothing is encrypted if one row is refused."""
+    if args.keys is None:
+        raise PlanError("keys must be given with --private: this party's folder, see enroll.")
+    if find_spec("httpx") is None:
+        raise PlanError("--private works over a network: pip install 'cloister[service,he]'.")
     import numpy as np
 
     from cloister.enrolment import KeyFolder, client_context
     from cloister.inference.encrypted import ClientKeys, ScoringClient
     from cloister.service.client import Scoring
 
-    if args.keys is None:
-        raise PlanError("keys must be given with --private: this party's folder, see enroll.")
     with Scoring(args.model, client_context(KeyFolder(args.keys))) as scorer:
         document, left = scorer.model()
         client = ScoringClient(document, keys := ClientKeys.new(days=1))  # for this command alone
