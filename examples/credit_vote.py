@@ -74,7 +74,7 @@ def vote(server, *shares):
 
 start = time.perf_counter()
 (first, second), servers = run_here(vote, *words.values())
-classes = np.array(scorers["north"].classes).astype(int)
+classes = np.array(layout.classes).astype(int)
 decided = classes[program.values("label", combine(first, second))]
 print(
     f"{len(decided)} applicants decided in {time.perf_counter() - start:.2f} s, {servers[0].cost}"

@@ -239,14 +239,14 @@ def make_request(
     _make_folder(folder)
     identity_file = folder / "identity.key"
     if not identity_file.exists():
-        _write_secret(identity_file, _text(Identity.new()))
+        write_secret(identity_file, _text(Identity.new()))
     elif new_identity:
         identity_file = folder / "identity.key.new"
-        _write_secret(identity_file, _text(Identity.new()), in_place_of_one_that_waits=True)
+        write_secret(identity_file, _text(Identity.new()), in_place_of_one_that_waits=True)
     identity = _identity(identity_file)
     key = ec.generate_private_key(ec.SECP256R1())
     pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    _write_secret(folder / "tls.key.new", pem, in_place_of_one_that_waits=True)
+    write_secret(folder / "tls.key.new", pem, in_place_of_one_that_waits=True)
     subject = _subject(name)
     csr = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, hashes.SHA256())
     asked = csr.public_bytes(Encoding.PEM).decode()
@@ -389,7 +389,7 @@ class Authority:
         key = ec.generate_private_key(ec.SECP256R1())
         certificate = _own_certificate(_subject(name), key)
         pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-        _write_secret(folder / "ca.key", pem)
+        write_secret(folder / "ca.key", pem)
         _write_public(folder / "ca.pem", certificate.public_bytes(Encoding.PEM))
         authority = cls(folder)
         authority._write_issued([])
@@ -815,7 +815,7 @@ def _make_folder(path: Path) -> None:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
-def _write_secret(path: Path, content: bytes, *, in_place_of_one_that_waits: bool = False) -> None:
+def write_secret(path: Path, content: bytes, *, in_place_of_one_that_waits: bool = False) -> None:
     """Write a new file that only its owner may read; a key in use is never written over."""
     with _using(path):
         if in_place_of_one_that_waits:

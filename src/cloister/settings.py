@@ -350,7 +350,6 @@ class ScorerSettings(_Section):
     max_rows_per_caller: _Count
     rows: int = Field(default=1024, ge=1, le=4096)
     queries: _File = Path("queries.db")
-    max_message_bytes: _MessageBytes = 64 * 2**20
     audit_log: _File = Path("audit.jsonl")
     log_level: _LogLevel = "info"
 

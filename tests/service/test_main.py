@@ -25,7 +25,7 @@ from cloister.protocol.proposal import proposal
 from cloister.service import main
 from cloister.service.audit import verify
 from cloister.service.client import Rest
-from cloister.service.main import Enrolled, _serve
+from cloister.service.main import Enrolled, serve
 from cloister.service.store import Store
 
 from .federation import SILOS, network_plan
@@ -121,14 +121,14 @@ class Spy:
 
 def test_jobs_are_stopped_before_the_streams_close_under_them() -> None:
     spy, stop = Spy(), threading.Event()
-    _serve(spy, spy, stop, lambda port: stop.set() if port == 8443 else None)  # type: ignore[arg-type]
+    serve(spy, stop, lambda port: stop.set() if port == 8443 else None, spy)  # type: ignore[arg-type]
     assert spy.order == ["start jobs", "stop jobs", "stop server"]
 
 
 def test_a_server_that_breaks_ends_the_process_with_its_error() -> None:
     spy = Spy(TransportError("the port is gone."))
     with pytest.raises(TransportError, match="the port is gone"):
-        _serve(spy, spy, threading.Event(), None)  # type: ignore[arg-type]
+        serve(spy, jobs=spy)  # type: ignore[arg-type]
     assert spy.order[-2:] == ["stop jobs", "stop server"]
 
 
@@ -140,7 +140,7 @@ def test_jobs_that_cannot_start_end_the_server(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(spy, "start", broken)
     with pytest.raises(LedgerError):
-        _serve(spy, spy, threading.Event(), None)  # type: ignore[arg-type]
+        serve(spy, jobs=spy)  # type: ignore[arg-type]
     assert spy.order == ["stop jobs", "stop server"]
 
 

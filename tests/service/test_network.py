@@ -33,7 +33,7 @@ from cloister.service.audit import Audit
 from cloister.service.client import Rest
 from cloister.service.hub import Hub
 from cloister.service.jobs import Jobs
-from cloister.service.main import _serve
+from cloister.service.main import serve
 from cloister.service.server import Server, peer_certificate
 from cloister.service.store import Store
 from cloister.tasks import TASKS
@@ -146,7 +146,7 @@ class Service:
         server = Server(app, self._listen, self._context)
         self.address = f"https://{self._listen}"
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=_serve, args=(server, self.jobs, self._stop, None))
+        self._thread = threading.Thread(target=serve, args=(server, self._stop, None, self.jobs))
         self._thread.start()
 
     def stop(self) -> None:

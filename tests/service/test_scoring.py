@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import json
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -18,13 +19,14 @@ from sklearn.linear_model import LogisticRegression
 
 pytest.importorskip("tenseal")
 
-from cloister.cli import main
+from cloister.cli import main, predict
 from cloister.enrolment import Authority, KeyFolder, client_context, install, make_request
-from cloister.errors import BudgetExceeded, PlanError
-from cloister.inference.encrypted import ClientKeys, Offer, ScoringClient
+from cloister.errors import BudgetExceeded, PlanError, TransportError
+from cloister.inference.encrypted import ClientKeys, Offer, ScoringClient, ScoringServer
+from cloister.inference.limits import QueryLimit
 from cloister.inference.linear import linear_scorer
 from cloister.service import scoring
-from cloister.service.audit import verify
+from cloister.service.audit import Audit, verify
 from cloister.service.client import Scoring
 from cloister.settings import ScorerSettings, load_role
 
@@ -60,7 +62,7 @@ def place(model: LogisticRegression, tmp_path_factory: pytest.TempPathFactory) -
         role = "scorer" if name == "bank" else "analyst"
         install(folder, authority.approve(make_request(folder, role, name, hosts)))
     scorer = linear_scorer(model, bounds=(LOW, HIGH))
-    (root / "model.json").write_text(json.dumps(scorer.document()))
+    scorer.save(root / "model.json")
     pin = KeyFolder(folders["shop"]).identity().fingerprint
     (root / "scorer.toml").write_text(
         f'role = "scorer"\nlisten = "127.0.0.1:0"\nkeys = "bank"\nmodel = "model.json"\n'
@@ -87,8 +89,8 @@ def place(model: LogisticRegression, tmp_path_factory: pytest.TempPathFactory) -
         running.result()
 
 
-def asking(place: Place, name: str) -> closing[Scoring]:
-    return closing(Scoring(place.url, client_context(KeyFolder(place.folders[name]))))
+def asking(place: Place, name: str) -> Scoring:
+    return Scoring(place.url, client_context(KeyFolder(place.folders[name])))
 
 
 def test_a_command_scores_a_file_whose_rows_never_leave(
@@ -110,7 +112,7 @@ def test_a_command_scores_a_file_whose_rows_never_leave(
     assert [int(line[1]) for line in lines] == model.predict(X).tolist()
     # Two requests of ROWS rows each: 6 rows count as 8.
     with asking(place, "shop") as scorer:
-        assert scorer.model()["rows_left"] == 3 * ROWS
+        assert scorer.model()[1] == 3 * ROWS
     assert verify(place.root / "audit.jsonl")[0] >= 2
     assert not any(str(round(v, 3)) in (place.root / "audit.jsonl").read_text() for v in X.ravel())
 
@@ -122,28 +124,54 @@ def test_a_command_scores_a_file_whose_rows_never_leave(
     said = capsys.readouterr()
     assert "10.5" not in said.err
     with asking(place, "shop") as scorer:  # a refusal at the caller costs nothing
-        assert scorer.model()["rows_left"] == 3 * ROWS
+        assert scorer.model()[1] == 3 * ROWS
 
 
 def test_whoever_is_not_pinned_gets_nothing(place: Place) -> None:
     with asking(place, "stranger") as scorer:
         for ask in (scorer.model, lambda: scorer.admit(b""), lambda: scorer.score(b"")):
-            with pytest.raises(PlanError, match="'stranger' is not among the callers"):
+            with pytest.raises(TransportError, match="'stranger' is not among the callers"):
                 ask()
+
+
+@pytest.mark.parametrize(("pin", "longer", "answer"), [("b", 0, 401), ("a", 1, 413), ("a", 0, 422)])
+def test_a_body_is_read_of_pinned_callers_only_and_no_longer_than_a_request(
+    model: LogisticRegression, tmp_path: Path, pin: str, longer: int, answer: int
+) -> None:
+    limit = QueryLimit(ROWS, tmp_path / "queries.db")
+    server = ScoringServer(linear_scorer(model, (LOW, HIGH)), limit, rows=ROWS, hides="features")
+    caller, audit = Mock(fingerprint="a"), Audit(tmp_path / "audit.jsonl")
+    caller.name = "shop"
+    gate = scoring.make_app(server, lambda _: caller, {"shop": pin}, audit)
+    read, sent = [], []
+
+    async def receive() -> dict[str, Any]:
+        read.append(server.most_bytes)
+        return {"type": "http.request", "body": b"x" * server.most_bytes, "more_body": False}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    length = b"%d" % (server.most_bytes + longer)
+    scope = {"type": "http", "method": "POST", "path": "/v1/score", "query_string": b""}
+    asyncio.run(gate(scope | {"headers": [(b"content-length", length)]}, receive, send))
+    assert (sent[0]["status"], bool(read)) == (answer, answer == 422)
+    assert server.most_bytes < 3 << 19  # of two columns, of at most 1 << 19 bytes
+    audit.close()
 
 
 def test_a_caller_gets_so_many_rows_and_no_more_whatever_it_sends(place: Place) -> None:
     with asking(place, "shop") as scorer:
-        told = scorer.model()
-        client = ScoringClient(Offer.from_document(told["offer"]), keys := ClientKeys.new(days=1))
+        document, left = scorer.model()
+        client = ScoringClient(Offer.from_document(document), keys := ClientKeys.new(days=1))
         scorer.admit(keys.public)
         for bad in (b"", b"x" * 100):
             with pytest.raises(PlanError):
                 scorer.score(bad)
-        assert scorer.model()["rows_left"] == told["rows_left"]
-        for left in range(told["rows_left"] - ROWS, -1, -ROWS):
+        assert scorer.model()[1] == left
+        for still in range(left - ROWS, -1, -ROWS):
             scorer.score(client.encrypt_features(rows(1)))
-            assert scorer.model()["rows_left"] == left
+            assert scorer.model()[1] == still
         with pytest.raises(BudgetExceeded):
             scorer.score(client.encrypt_features(rows(1)))
 
@@ -159,10 +187,22 @@ def test_keys_are_asked_for_and_a_dead_address_is_said(
     assert "cannot be reached" in capsys.readouterr().err
 
 
+def test_extras_that_are_not_there_are_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(predict, "find_spec", lambda _: None)
+    argv = ["predict", "https://localhost:1", "rows.csv", "--private", "--keys", "x", "--out", "o"]
+    assert main(argv) == 3
+    assert "pip install 'cloister[service,he]'" in capsys.readouterr().err
+
+
 def test_doctor_looks_at_a_scorer(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["config", "check", str(place.root / "scorer.toml"), "--json"]) == 0
-    checks = {one["name"]: one["state"] for one in json.loads(capsys.readouterr().out)["checks"]}
+    found = json.loads(capsys.readouterr().out)["checks"]
+    checks = {one["name"]: one["state"] for one in found}
     assert checks["model"] == checks["keys"] == "ok"
+    (said,) = (one["found"] for one in found if one["name"] == "model")
+    assert said == "2 entries; 3 rows or fewer reveal a linear model"
     broken = place.root / "broken.toml"
     text = (place.root / "scorer.toml").read_text().replace("model.json", "ca/ca.pem")
     broken.write_text(text.replace("max_rows_per_caller = 20", "max_rows_per_caller = 1"))

@@ -243,15 +243,14 @@ def _folders(settings: CoordinatorSettings | SiloSettings | ScorerSettings) -> I
 
 
 def _scorer(settings: ScorerSettings) -> Iterator[Check]:
-    from cloister.inference.linear import read_scorer
+    from cloister.inference.linear import LinearScorer
 
     try:
-        scorer = read_scorer(settings.model)
+        entries = LinearScorer.load(settings.model).layout.width
     except CloisterError as error:
         yield fail("model", reason(error), "write it with cloister.inference; see the manual.")
     else:
-        columns = len(scorer.layout.columns)
-        yield ok("model", f"{columns} columns; {columns + 1} rows or fewer reveal a linear model")
+        yield ok("model", f"{entries} entries; {entries + 1} rows or fewer reveal a linear model")
     if settings.max_rows_per_caller < settings.rows:
         found = f"a request has {settings.rows} rows, a caller {settings.max_rows_per_caller}"
         yield fail("max_rows_per_caller", found, "raise it, or lower rows.")

@@ -9,13 +9,14 @@ import argparse
 import csv
 import io
 from collections.abc import Iterable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloister.cli.options import no_predictions, schema_of_model
 from cloister.cli.output import Output
 from cloister.cli.parsers import write_text
-from cloister.errors import PlanError
+from cloister.errors import BudgetExceeded, PlanError
 from cloister.jobs import JobResult
 from cloister.task import Classifier, Regressor
 from cloister.tasks import from_file
@@ -28,6 +29,10 @@ Predictions = tuple[list[str], Iterable[Sequence[Any]], list[bool]]
 """Heading, predictions, and which rows of the file have one."""
 
 NOTE = "labels are NOT private: each is computed from one record; keep them where the records are."
+NOTE_OF_SCORER = (
+    "the owner of the model saw ciphertexts and how many batches were asked, no value; the "
+    "predictions are NOT private: keep them where the rows are."
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,16 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     """Write the prediction of each row."""
-    heading: list[str]
-    rows: Iterable[Sequence[Any]]
-    if args.private:
-        from cloister.cli import predict_private as private  # which needs the extras
-
-        heading, rows, kept = private.predictions(args, out)
-        note = private.NOTE
-    else:
-        heading, rows, kept = _by_model(args)
-        note = NOTE
+    heading, rows, kept = _by_scorer(args, out) if args.private else _by_model(args)
     predictions = iter(rows)
     nothing = ("",) * len(heading)
     stream = io.StringIO(newline="")
@@ -76,7 +72,7 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     out.say(f"written  {args.out}")
     if without := kept.count(False):
         out.say(f"rows without a prediction: {without}, because a value of the schema is missing")
-    out.warn(note)
+    out.warn(NOTE_OF_SCORER if args.private else NOTE)
     return {"file": args.out, "private": False}
 
 
@@ -113,11 +109,49 @@ def _predicted(result: JobResult, args: argparse.Namespace) -> Predictions:
         return ["score", "outlier"], [(s, int(s > cutoff)) for s in scores], kept
     if isinstance(task, Classifier):
         found = task.probabilities(result.results, records)
-        best = found.argmax(axis=1)
-        rows = [(task.classes[i], *row) for i, row in zip(best, found.tolist(), strict=True)]
-        return [plan.columns[task.target], *(f"p({name})" for name in task.classes)], rows, kept
+        return *_of_classes(plan.columns[task.target], task.classes, found), kept
     predicted = task.predict(result.results, records).tolist()
     return [plan.columns[task.target]], [(value,) for value in predicted], kept
+
+
+def _of_classes(target: str, classes: Sequence[Any], found: Any) -> tuple[list[str], list[Any]]:
+    """Return the heading, and for each row the most probable class and all probabilities."""
+    best = [classes[i] for i in found.argmax(axis=1)]
+    rows = [(label, *row) for label, row in zip(best, found.tolist(), strict=True)]
+    return [target, *(f"p({name})" for name in classes)], rows
+
+
+def _by_scorer(args: argparse.Namespace, out: Output) -> Predictions:
+    """Return the predictions of a scorer; nothing is encrypted if one row is refused."""
+    if args.keys is None:
+        raise PlanError("keys must be given with --private: this party's folder, see enroll.")
+    if find_spec("httpx") is None:
+        raise PlanError("--private works over a network: pip install 'cloister[service,he]'.")
+    import numpy as np
+
+    from cloister.enrolment import KeyFolder, client_context
+    from cloister.inference.encrypted import ClientKeys, ScoringClient
+    from cloister.service.client import Scoring
+
+    with Scoring(args.model, client_context(KeyFolder(args.keys))) as scorer:
+        document, left = scorer.model()
+        client = ScoringClient(document, keys := ClientKeys.new(days=1))  # for this command alone
+        offer = client.offer
+        out.warn(offer.notice)
+        entries = offer.layout.encode(args.file)
+        batches = np.split(entries, range(offer.rows, len(entries), offer.rows))
+        if len(batches) * offer.rows > left:
+            raise BudgetExceeded(
+                f"{len(batches)} batches of {offer.rows} rows are needed, and {left} rows are left "
+                "to this caller; ask the owner of the model."
+            )
+        scorer.admit(keys.public)
+        replies = (scorer.score(client.encrypt_entries(batch)) for batch in batches)
+        found = np.concatenate([client.decrypt_prediction(reply) for reply in replies])
+    kept = [True] * len(found)
+    if offer.layout.classes:
+        return *_of_classes("class", offer.layout.classes, found), kept
+    return ["prediction"], [(value,) for value in found.tolist()], kept
 
 
 def _clusters(args: argparse.Namespace) -> Predictions:

@@ -173,7 +173,8 @@ def _text(cell: Any) -> bytes | None:
         return b"true" if cell else b"false"
     if isinstance(cell, Real):  # but not decimal.Decimal, which says itself as text
         try:
-            return repr(float(cell)).encode()
+            number = float(cell)
+            return None if math.isnan(number) else repr(number).encode()
         except OverflowError:
             return None
     return str(cell).encode("utf-8", "replace")

@@ -181,7 +181,7 @@ def read_floats(
             return cells
         return np.column_stack([as_numbers(column, False)[0] for column in cells])
 
-    return _all_rows(_open(source, names), read)
+    return _all_rows(source, names, read)
 
 
 def read_rows(source: Any, schema: Schema) -> Floats:
@@ -199,12 +199,20 @@ def read_rows(source: Any, schema: Schema) -> Floats:
         judged = rules.judge(raw)
         return np.where(judged.outside & rules.drop_outside, np.nan, judged.values)
 
-    return _all_rows(_open(source, schema.names), read)
+    return _all_rows(source, schema.names, read)
 
 
-def _all_rows(table: Table, read: Callable[[Raw], Floats]) -> Floats:
+def _all_rows(source: Any, names: Sequence[str] | None, read: Callable[[Raw], Floats]) -> Floats:
+    """Return every row: what is said of the n-th must be of the n-th line of a file."""
+    table = _open(source, names)
     parts = [np.empty((0, table.n_columns))]
-    parts += map(read, table.chunks(default_rows(table.n_columns)))
+    for raw in table.chunks(default_rows(table.n_columns)):
+        if raw.bad_lines and is_path(source):
+            raise DataError(
+                f"{table.label} has lines with a wrong number of fields; mend or remove them, so "
+                "that rows can be counted."
+            )
+        parts.append(read(raw))
     return np.concatenate(parts)
 
 

@@ -1,4 +1,4 @@
-"""Sums of encrypted columns with secret weights: one small interface, and TenSEAL behind it.
+"""Sums of encrypted columns with secret weights: five functions of bytes, and TenSEAL behind them.
 
 A column is one ciphertext with a row in each slot, so a score costs one multiplication by a number
 and one addition a column, needs neither rotation keys nor relinearisation, and costs the same for
@@ -33,16 +33,17 @@ import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from math import log2, sqrt
 from types import ModuleType
-from typing import Any, Protocol
+from typing import IO, Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cloister.declared import Rule, declared
 from cloister.errors import PlanError, RemoteProtocolError
-from cloister.randomness import ByteSource, os_bytes
+from cloister.inference.frames import MOST_BLOB
+from cloister.randomness import os_bytes
 
 Floats = NDArray[np.float64]
 
@@ -50,13 +51,15 @@ MODULUS_BITS = {1024: 27, 2048: 54, 4096: 109, 8192: 218, 16384: 438, 32768: 881
 """Most bits of a modulus for 128 bits of security, by degree; [HES18]_ Table 1."""
 FLOOD = 2.0**-20
 """Standard deviation of the noise on a score, at the server and once more at the client."""
+MOST_ROUNDING = 1e-6
+"""Of a score, from rounding the weights: far below the noise that is added."""
 ERROR_STD = 3.24
 """Of the coefficients of a fresh ciphertext's error: SEAL draws a centred binomial of 42 bits."""
 _WIDE = 2.0**11  # noise where there is no row: what a slot beyond the batch says drowns in it
 _SMOOTH_BITS = 32  # the flood is drawn on this lattice, and a second one fills its gaps
 
 
-@dataclass(frozen=True)
+@declared
 class Parameters:
     """Degree, modulus and scales of one multiplication by a number, at 128 bits of security.
 
@@ -72,20 +75,14 @@ class Parameters:
         A score is below ``2**score_bits`` in size.
     """
 
-    degree: int = 8192
+    degree: Annotated[int, Rule(f"one of {list(MODULUS_BITS)}", MODULUS_BITS.__contains__)] = 8192
     modulus_bits: tuple[int, ...] = (60, 60, 60)
     value_bits: int = 70
     weight_bits: int = 32
     score_bits: int = 15
 
     def __post_init__(self) -> None:
-        most = MODULUS_BITS.get(self.degree)
-        if most is None:
-            raise PlanError(
-                f"degree must be one of {list(MODULUS_BITS)}, got {self.degree}; the homomorphic "
-                "encryption standard has no other."
-            )
-        if sum(self.modulus_bits) > most:
+        if sum(self.modulus_bits) > (most := MODULUS_BITS[self.degree]):
             raise PlanError(
                 f"modulus_bits must add up to at most {most} at degree {self.degree} for 128 bits "
                 f"of security, got {sum(self.modulus_bits)}; take a larger degree."
@@ -114,6 +111,11 @@ class Parameters:
         """A score is below this in size."""
         return 2.0**self.score_bits
 
+    @property
+    def most_entries(self) -> int:
+        """How many weights a score may have: each is rounded by at most ``2**-weight_bits``."""
+        return int(MOST_ROUNDING * 2.0**self.weight_bits)
+
     def weights_hidden_bits(self, norm: float, answers: int = 1) -> float:
         """Return how well flooding hides weights of this L2 norm, beyond the scores themselves.
 
@@ -139,34 +141,9 @@ class Parameters:
         return 2 * log2(FLOOD / (error * sqrt(12 * answers)))
 
 
-class Scheme(Protocol):
-    """What encrypted scoring asks of a library; keys and ciphertexts are bytes."""
-
-    @property
-    def parameters(self) -> Parameters:
-        """What is fixed for everybody."""
-
-    def new_keys(self) -> tuple[bytes, bytes]:
-        """Return a secret and a public key."""
-
-    def encrypt(self, secret: bytes, columns: Floats) -> list[bytes]:
-        """Encrypt each of some columns, (n_columns, n_rows), values in [-1, 1]."""
-
-    def read_public(self, public: bytes) -> Any:
-        """Check a public key and return it as :meth:`weigh` takes it."""
-
-    def weigh(
-        self, public: Any, columns: Sequence[bytes], weights: Floats, bias: Floats, rows: int
-    ) -> list[bytes]:
-        """Return an encrypted score for each row of `weights`, hidden and flooded."""
-
-    def decrypt(self, secret: bytes, scores: Sequence[bytes], rows: int) -> Floats:
-        """Return flooded scores in the clear, (n_rows, n_scores)."""
-
-
-def gaussian(size: int, source: ByteSource = os_bytes) -> Floats:
+def gaussian(size: int) -> Floats:
     """Return standard Gaussian noise from the operating system, by Box and Muller; (size,)."""
-    bits = np.frombuffer(source(16 * ((size + 1) // 2)), dtype=np.uint64) >> np.uint64(11)
+    bits = np.frombuffer(os_bytes(16 * ((size + 1) // 2)), dtype=np.uint64) >> np.uint64(11)
     uniform = (bits.astype(np.float64) + 0.5) / 2.0**53
     length, angle = np.sqrt(-2 * np.log(uniform[::2])), 2 * np.pi * uniform[1::2]
     return np.concatenate([length * np.cos(angle), length * np.sin(angle)])[:size]
@@ -197,7 +174,7 @@ def seal_context(
 
 
 class Tenseal:
-    """CKKS by TenSEAL's bindings of Microsoft SEAL.
+    """CKKS by TenSEAL's bindings of Microsoft SEAL; another library needs the same five methods.
 
     Notes
     -----
@@ -305,22 +282,22 @@ class Tenseal:
     def _ciphertext(self, data: bytes, scale: float) -> Any:
         """Return a ciphertext of two parts at this scale, or refuse it."""
         found = read(self._api.Ciphertext(), self._context, data, "ciphertext")
-        fresh = found.parms_id() == self._context.first_parms_id()
+        fresh = found.parms_id() == self._context.first_parms_id() and not found.is_transparent()
         if not (fresh and found.size() == 2 and found.is_ntt_form() and found.scale == scale):
             raise RemoteProtocolError(
-                "ciphertext must have two parts at the scale and modulus of the offer; encrypt "
-                "again with the same version."
+                "ciphertext must have two parts, neither nothing, at the scale and modulus of the "
+                "offer; encrypt again with the same version."
             )
         return found
 
 
 _HEADER = bytes.fromhex("5ea110")  # SEAL's mark and the length of its header
-_LEAST, _MOST = 1 << 10, 1 << 19
+_LEAST = 1 << 10  # bytes
 
 
 def read(target: Any, context: Any, data: bytes, what: str) -> Any:
     """Load an object of SEAL from bytes of others; refuse whatever is wrong with them."""
-    sized = _LEAST <= len(data) <= _MOST and data[:3] == _HEADER
+    sized = _LEAST <= len(data) <= MOST_BLOB and data[:3] == _HEADER
     if not sized or int.from_bytes(data[8:16], "little") != len(data):
         raise RemoteProtocolError(
             f"{what} of {len(data)} bytes is damaged or of another version; send it again."
@@ -337,25 +314,20 @@ def read(target: Any, context: Any, data: bytes, what: str) -> Any:
 
 def written(source: Any) -> bytes:
     """Return an object of SEAL as bytes."""
-    with _as_file() as (path, number):
+    with _as_file() as (path, file):
         source.save(path)
-        return os.pread(number, _MOST, 0)
+        return file.read()
 
 
 @contextmanager
-def _as_file(data: bytes = b"") -> Iterator[tuple[str, int]]:
+def _as_file(data: bytes = b"") -> Iterator[tuple[str, IO[bytes]]]:
     """Lend a file that SEAL can name: in memory where there is such a thing, for keys pass by."""
     in_memory = hasattr(os, "memfd_create")
-    if in_memory:
-        number = os.memfd_create("seal")
-        path = f"/proc/self/fd/{number}"
-    else:  # readable by its owner alone
-        number, path = tempfile.mkstemp()
-    try:
-        while data:
-            data = data[os.write(number, data) :]
-        yield path, number
-    finally:
-        os.close(number)
-        if not in_memory:
-            os.unlink(path)
+    with (
+        os.fdopen(os.memfd_create("seal"), "r+b")
+        if in_memory
+        else tempfile.NamedTemporaryFile()  # readable by its owner alone
+    ) as file:
+        file.write(data)
+        file.flush()
+        yield f"/proc/self/fd/{file.fileno()}" if in_memory else file.name, file

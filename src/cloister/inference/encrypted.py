@@ -19,24 +19,24 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import threading
-from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn
+from typing import Annotated, Any, Literal, NoReturn, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.declared import Range, declared
+from cloister.declared import Range, Rule, declared
+from cloister.enrolment import is_open_to_others, write_secret
 from cloister.errors import DataError, LocalProtocolError, PlanError, RemoteProtocolError
-from cloister.inference.ckks import Parameters, Scheme, Tenseal
-from cloister.inference.frames import pack, unpack
+from cloister.inference.ckks import Tenseal
+from cloister.inference.frames import most_bytes, pack, unpack
 from cloister.inference.limits import QueryLimit
-from cloister.inference.linear import Label, Layout, LinearScorer, Link, linked
+from cloister.inference.linear import Layout, LinearScorer
 from cloister.randomness import new_nonce
 
 Floats = NDArray[np.float64]
@@ -49,8 +49,8 @@ NOTICE = (
 )
 OFFER = "cloister-offer/1"
 MOST_DAYS = 366
-_MOST_BYTES = 1 << 19  # of a ciphertext or key
 _MOST_OPEN = 1024  # requests without a reply that a client remembers
+_REQUEST = ("key", "offer", "nonce")  # fields of a request, and of its reply
 
 
 def now() -> datetime:
@@ -63,26 +63,19 @@ def now() -> datetime:
 
 @dataclass(frozen=True, eq=False)
 class ClientKeys:
-    """A caller's keys; the secret one leaves only into a file of the caller's own.
-
-    Parameters
-    ----------
-    secret : bytes
-    public : bytes
-        A message for :meth:`ScoringServer.admit`: key, identifier and date of expiry.
-    expires : datetime
-    """
+    """A caller's keys; the secret one leaves only into a file of the caller's own."""
 
     secret: bytes = field(repr=False)
     public: bytes = field(repr=False)
+    """A message for :meth:`ScoringServer.admit`: key, identifier and date of expiry."""
     expires: datetime
 
     @classmethod
-    def new(cls, days: int = 30, scheme: Scheme | None = None, clock: Clock = now) -> ClientKeys:
+    def new(cls, days: int = 30, scheme: Tenseal | None = None) -> Self:
         """Make keys that are valid for some days, 1 to 366."""
         if isinstance(days, bool) or not isinstance(days, int) or not 1 <= days <= MOST_DAYS:
             raise PlanError(f"days must be an integer in [1, {MOST_DAYS}], got {days!r}.")
-        expires = clock().replace(microsecond=0) + timedelta(days=days)
+        expires = now().replace(microsecond=0) + timedelta(days=days)
         secret, public = (scheme or Tenseal()).new_keys()
         fields = {"key": _key_id(public, expires.isoformat()), "expires": expires.isoformat()}
         return cls(secret, pack("public key", fields, [public]), expires)
@@ -94,17 +87,10 @@ class ClientKeys:
 
     def save(self, path: str | Path) -> None:
         """Write the keys into a new file that only its owner can read."""
-        document = {
-            "format": "cloister-client-keys/1",
-            "secret": b64encode(self.secret).decode(),
-            "public": b64encode(self.public).decode(),
-        }
-        number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(number, "w", encoding="utf-8") as file:
-            json.dump(document, file)
+        write_secret(Path(path), pack("client keys", {}, [self.secret, self.public]))
 
     @classmethod
-    def load(cls, path: str | Path, clock: Clock = now) -> ClientKeys:
+    def load(cls, path: str | Path, clock: Clock = now) -> Self:
         """Read :meth:`save`'s file.
 
         Raises
@@ -112,13 +98,12 @@ class ClientKeys:
         DataError
             If others may read the file, it is not such a file, or the keys have expired.
         """
-        if os.name == "posix" and os.stat(path).st_mode & 0o077:
+        if is_open_to_others(Path(path)):
             raise DataError(f"keys in {path} may be read by others; chmod 600, or make new ones.")
         try:
-            document = json.loads(Path(path).read_text(encoding="utf-8"))
-            secret, public = (b64decode(document[name]) for name in ("secret", "public"))
+            _, (secret, public) = unpack("client keys", (), Path(path).read_bytes(), 2)
             _, expires, _ = read_public_key(public)
-        except (ValueError, KeyError, TypeError, RemoteProtocolError):
+        except (OSError, RemoteProtocolError):
             raise DataError(f"{path} holds no keys of a client; make new ones.") from None
         _check_expiry(expires, clock(), DataError)
         return cls(secret, public, expires)
@@ -133,16 +118,14 @@ def _key_id(public: bytes, expires: str) -> str:
 
 def read_public_key(message: bytes) -> tuple[str, datetime, bytes]:
     """Return identifier, expiry and key of a public key; RemoteProtocolError if damaged."""
-    named = {"key": str, "expires": str}
-    fields, (public,) = unpack("public key", named, message, 1, _MOST_BYTES)
+    fields, (public,) = unpack("public key", ("key", "expires"), message, 1)
     try:
         expires = datetime.fromisoformat(fields["expires"])
-    except ValueError:
-        expires = None
-    same = _key_id(public, fields["expires"]) == fields["key"]
-    if expires is None or expires.tzinfo is None or not same:
-        raise RemoteProtocolError("public key was changed on its way; send it again.")
-    return fields["key"], expires, public
+        if expires.tzinfo and _key_id(public, fields["expires"]) == fields["key"]:
+            return fields["key"], expires, public
+    except (TypeError, ValueError):
+        pass
+    raise RemoteProtocolError("public key was changed on its way; send it again.")
 
 
 def _check_expiry(expires: datetime, at: datetime, error: type[Exception]) -> None:
@@ -162,27 +145,20 @@ class Offer:
     Parameters
     ----------
     layout : Layout
-    link : {"identity", "log-odds"}
-    classes : tuple
     rows : int
         Every batch has so many; fewer are padded, so their number does not show.
     scheme : str
         :attr:`~cloister.inference.ckks.Parameters.name` of what both sides compute with.
+    notice : str
+        What this mode does not hide.
     """
 
     layout: Layout
-    link: Link
-    classes: tuple[Label, ...]
     rows: Annotated[int, Range(1, 4096)]
     scheme: str
-    notice: str = NOTICE
+    notice: Annotated[str, Rule("that of this version", NOTICE.__eq__)] = NOTICE
 
-    @property
-    def n_scores(self) -> int:
-        """Scores of a row."""
-        return len(self.classes) - 1 if self.link == "log-odds" else 1
-
-    @property
+    @cached_property
     def digest(self) -> str:
         """Names the offer in requests."""
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
@@ -192,13 +168,12 @@ class Offer:
         return {"format": OFFER, **asdict(self)}
 
     @classmethod
-    def from_document(cls, document: Any) -> Offer:
+    def from_document(cls, document: Any) -> Self:
         """Read :meth:`document`, before or after JSON; RemoteProtocolError if it is none."""
         try:
-            parts = dict(document)
-            layout = Layout.from_document(parts["layout"])
-            if parts.pop("format") == OFFER and parts["notice"] == NOTICE:
-                return cls(**{**parts, "layout": layout})
+            parts = {**document, "layout": Layout.from_document(document["layout"])}
+            if parts.pop("format") == OFFER:
+                return cls(**parts)
         except (TypeError, KeyError, ValueError):
             pass
         raise RemoteProtocolError(
@@ -206,7 +181,13 @@ class Offer:
         )
 
 
-_REQUEST = {"key": str, "offer": str, "nonce": str}
+def _check_entries(layout: Layout, scheme: Tenseal) -> None:
+    """Refuse rows of more entries than weights can be rounded for."""
+    if layout.width > (most := scheme.parameters.most_entries):
+        raise PlanError(
+            f"model must have at most {most} entries, got {layout.width}, whose weights would be "
+            "rounded too much; use fewer columns or bins."
+        )
 
 
 # The caller ---------------------------------------------------------------------------------------
@@ -218,13 +199,8 @@ class ScoringClient:
     Parameters
     ----------
     offer : Offer or dict
-        The server's, or its document.
+        The server's, or its document. Read its notice before the first request.
     keys : ClientKeys
-
-    Attributes
-    ----------
-    notice : str
-        What this mode does not hide; read it before the first request.
     """
 
     def __init__(
@@ -232,44 +208,43 @@ class ScoringClient:
         offer: Offer | Mapping[str, Any],
         keys: ClientKeys,
         *,
-        scheme: Scheme | None = None,
+        scheme: Tenseal | None = None,
         clock: Clock = now,
     ) -> None:
         self.offer = offer if isinstance(offer, Offer) else Offer.from_document(offer)
-        self.notice = self.offer.notice
         self._keys, self._scheme, self._clock = keys, scheme or Tenseal(), clock
         if self.offer.scheme != self._scheme.parameters.name:
             raise RemoteProtocolError(
                 f"offer computes with {self.offer.scheme!r}, this side with "
                 f"{self._scheme.parameters.name!r}; both must run the same version."
             )
+        _check_entries(self.offer.layout, self._scheme)
+        self._names = {"key": keys.key_id, "offer": self.offer.digest}
         self._open: dict[str, int] = {}
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
-        return f"ScoringClient(key {self._keys.key_id[:8]}, {self.offer.rows} rows a batch)"
+        return f"ScoringClient(key {self._names['key'][:8]}, {self.offer.rows} rows a batch)"
 
     def encrypt_features(self, X: Any) -> bytes:
-        """Return a request for the scores of some rows.
+        """Return a request for the scores of rows that :meth:`Layout.encode` reads, or refuses."""
+        return self.encrypt_entries(self.offer.layout.encode(X))
 
-        Parameters
-        ----------
-        X : array_like of shape (n_samples, n_columns) or DataFrame
-            Data units; at most ``offer.rows`` rows. How many there are stays here.
+    def encrypt_entries(self, entries: Floats) -> bytes:
+        """Return a request for rows that :meth:`Layout.encode` has encoded.
+
+        There may be at most ``offer.rows``; how many there are stays here.
 
         Raises
         ------
         DataError
-            If the shape is wrong or a value is out of its public range, or the key has expired.
-            Nothing has been encrypted then.
+            If there are more, or the key has expired. Nothing has been encrypted then.
         """
         _check_expiry(self._keys.expires, self._clock(), DataError)
-        entries = self.offer.layout.encode(X)
-        n_rows = len(entries)
-        if n_rows > self.offer.rows:
+        if len(entries) > self.offer.rows:
             raise DataError(
-                f"rows must be at most {self.offer.rows} a request, got {n_rows}; send them in "
-                "batches."
+                f"rows must be at most {self.offer.rows} a request, got {len(entries)}; send them "
+                "in batches."
             )
         nonce = new_nonce()
         with self._lock:
@@ -277,22 +252,12 @@ class ScoringClient:
                 raise LocalProtocolError(
                     f"{_MOST_OPEN} requests wait for a reply; decrypt some, or make a new client."
                 )
-            self._open[nonce] = n_rows
+            self._open[nonce] = len(entries)
         columns = self._scheme.encrypt(self._keys.secret, entries.T)
-        fields = {"key": self._keys.key_id, "offer": self.offer.digest, "nonce": nonce}
-        return pack("request", fields, columns)
+        return pack("request", {**self._names, "nonce": nonce}, columns)
 
     def decrypt_prediction(self, reply: bytes) -> Floats:
-        """Return what a reply says of the rows of its request.
-
-        Parameters
-        ----------
-        reply : bytes
-
-        Returns
-        -------
-        ndarray of shape (n_samples,) or (n_samples, n_classes)
-            Predicted values, or the probability of each of ``offer.classes``.
+        """Return what a reply says of the rows of its request, as :meth:`Layout.predictions` does.
 
         Raises
         ------
@@ -306,19 +271,20 @@ class ScoringClient:
         back to the server, nor anywhere that computes with this key: see `cloister.inference.ckks`.
         A server that computes something else than the score is not detected.
         """
-        fields, scores = unpack("reply", _REQUEST, reply, self.offer.n_scores, _MOST_BYTES)
-        if (fields["key"], fields["offer"]) != (self._keys.key_id, self.offer.digest):
+        fields, scores = unpack("reply", _REQUEST, reply, self.offer.layout.n_scores)
+        nonce = fields.pop("nonce")
+        if fields != self._names:
             raise RemoteProtocolError(
                 "reply is for another key or offer; decrypt it with the client that asked."
             )
         with self._lock:
-            n_rows = self._open.pop(fields["nonce"], None)
+            n_rows = self._open.pop(nonce, None)
         if n_rows is None:
             raise RemoteProtocolError(
                 "reply answers no request that is open; a reply is decrypted once, ask again."
             )
         found = self._scheme.decrypt(self._keys.secret, scores, n_rows)
-        return linked(found, self.offer.link)
+        return self.offer.layout.predictions(found)
 
 
 # The owner of the model ---------------------------------------------------------------------------
@@ -340,7 +306,8 @@ class ScoringServer:
     Raises
     ------
     PlanError
-        If `hides` is not said, or the model does not fit the parameters.
+        If `hides` is not said, the model's scores would overflow, or their error would be too
+        large.
     """
 
     def __init__(
@@ -350,26 +317,30 @@ class ScoringServer:
         *,
         rows: int = 4096,
         hides: Literal["features"] | None = None,
-        scheme: Scheme | None = None,
+        scheme: Tenseal | None = None,
         clock: Clock = now,
     ) -> None:
         if hides != "features":
             raise PlanError(f'hides must be "features", got {hides!r}. {NOTICE}')
         self._scheme = scheme or Tenseal()
-        check_fits(scorer, self._scheme.parameters)
+        _check_entries(scorer.layout, self._scheme)
+        parameters = self._scheme.parameters
+        if not scorer.score_bound < parameters.score_limit:
+            raise PlanError(
+                f"scores of the model reach {scorer.score_bound:.4g} within the public ranges, and "
+                f"must stay below {parameters.score_limit:g} to fit the scale; narrow the ranges."
+            )
         self._scorer, self._limit, self._clock = scorer, limit, clock
-        self.offer = Offer(
-            layout=scorer.layout,
-            link=scorer.link,
-            classes=scorer.classes,
-            rows=rows,
-            scheme=self._scheme.parameters.name,
-        )
-        self._offer_digest = self.offer.digest
+        self.offer = Offer(layout=scorer.layout, rows=rows, scheme=parameters.name)
         self._keys: dict[str, tuple[str, datetime, Any]] = {}
 
     def __repr__(self) -> str:
-        return f"ScoringServer({self.offer.n_scores} scores, {self.offer.rows} rows a batch)"
+        return f"ScoringServer({self._scorer.layout.n_scores} scores, {self.offer.rows} rows)"
+
+    @property
+    def most_bytes(self) -> int:
+        """No message of a caller is longer."""
+        return most_bytes(max(1, self._scorer.layout.width))
 
     def admit(self, caller: str, public_key: bytes) -> str:
         """Keep a caller's public key in place of the one before; return its identifier.
@@ -384,14 +355,12 @@ class ScoringServer:
         self._keys[caller] = (key_id, expires, self._scheme.read_public(public))
         return key_id
 
-    def predict(self, caller: str, request: bytes) -> bytes:
-        """Return the encrypted scores of a request.
+    def left(self, caller: str) -> int:
+        """Return how many rows a caller may still have scored."""
+        return self._limit.left(caller, self._scorer.digest)
 
-        Parameters
-        ----------
-        caller : str
-            As authenticated by whoever received the request.
-        request : bytes
+    def predict(self, caller: str, request: bytes) -> bytes:
+        """Return the encrypted scores of a request of a caller, whom the transport authenticated.
 
         Raises
         ------
@@ -401,43 +370,16 @@ class ScoringServer:
         BudgetExceeded
             If the caller has had its rows; they are counted before anything is computed.
         """
-        width = self.offer.layout.width
-        fields, columns = unpack("request", _REQUEST, request, width, _MOST_BYTES)
-        key_id, expires, public = self._keys.get(caller, ("", now(), None))
-        if fields["key"] != key_id:
+        fields, columns = unpack("request", _REQUEST, request, self._scorer.layout.width)
+        key_id, expires, public = self._keys.get(caller, (None, None, None))
+        if expires is None or fields["key"] != key_id:
             raise RemoteProtocolError(
                 "request is under a key that this caller has not sent; send the public key first."
             )
         _check_expiry(expires, self._clock(), RemoteProtocolError)
-        if fields["offer"] != self._offer_digest:
+        if fields["offer"] != self.offer.digest:
             raise RemoteProtocolError("request is for another offer; ask for this one's.")
         self._limit.charge(caller, self._scorer.digest, self.offer.rows)
-        scores = self._scheme.weigh(
-            public, columns, self._scorer.weights, self._scorer.bias, self.offer.rows
-        )
+        weights, bias = self._scorer.weights, self._scorer.bias
+        scores = self._scheme.weigh(public, columns, weights, bias, self.offer.rows)
         return pack("reply", fields, scores)
-
-
-def check_fits(scorer: LinearScorer, parameters: Parameters) -> None:
-    """Refuse a model whose scores would overflow, or whose error would be too large.
-
-    Raises
-    ------
-    PlanError
-    """
-    if not scorer.score_bound < parameters.score_limit:
-        raise PlanError(
-            f"scores of the model reach {scorer.score_bound:.4g} within the public ranges, and "
-            f"must stay below {parameters.score_limit:g} to fit the scale; narrow the ranges."
-        )
-    # A weight is rounded by at most 2^-32, and an entry is at most 1.
-    rounding = scorer.layout.width / 2.0**parameters.weight_bits
-    if rounding > MOST_ROUNDING:
-        raise PlanError(
-            f"model has {scorer.layout.width} entries, whose weights would be rounded by "
-            f"{rounding:.1g} in a score, at most {MOST_ROUNDING:g}; use fewer columns or bins."
-        )
-
-
-MOST_ROUNDING = 1e-6
-"""Of a score, from rounding the weights: far below the noise that is added."""

@@ -16,27 +16,30 @@ import hashlib
 import json
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from cloister.declared import Length, Range, declared
+from cloister.data import read_floats
+from cloister.declared import Length, Range, Rule, declared
+from cloister.enrolment import is_open_to_others, write_secret
 from cloister.errors import DataError, PlanError
+from cloister.estimators.tables import plain_schema, with_target
 from cloister.hazmat.fixedpoint import Grid
 from cloister.jobs import JobResult
 from cloister.randomness import public_generator
+from cloister.schema import Schema, schema_of
+from cloister.task import PublicColumn
 from cloister.tasks.supervised.class_tables import bins_of
 from cloister.tasks.supervised.linear import Linear
 from cloister.tasks.supervised.logistic import Logistic
 from cloister.tasks.supervised.naive_bayes import NaiveBayes
 
 Floats = NDArray[np.float64]
-Link = Literal["identity", "log-odds"]
-LINKS = get_args(Link)
 Label = str | int | float | bool
 FORMAT = "cloister-linear/1"
 _AGREE = 1e-9  # of the size of scores: a model that differs more from its weights is not linear
@@ -44,38 +47,42 @@ _PROBES = 64
 
 
 @declared
-class Entry:
-    """One column of a row as the caller encodes it.
+class Entry(PublicColumn):
+    """One column of a row and what it becomes: categories, bins, or a number.
 
     Parameters
     ----------
-    name : str
-    low, high : float, data units
-        Public range; the codes of the first and last category where there are categories.
-    categories : tuple of str
-        Empty for numbers.
+    name, low, high, categories
+        As :class:`~cloister.task.PublicColumn` has them.
     bins : int
         Equal parts of the range, 0 for a number that enters as it is.
     square : bool
         Whether the square of the scaled number enters too.
     """
 
-    name: str
-    low: float
-    high: float
-    categories: tuple[str, ...] = ()
-    bins: Annotated[int, Range(0, 1024)] = 0
+    bins: Annotated[int, Range(0, 1024), Rule("not 1", lambda bins: bins != 1)] = 0
     square: bool = False
+
+    @property
+    def cells(self) -> int:
+        """How many categories or bins there are, 0 for a number."""
+        return self.levels or self.bins
 
     @property
     def width(self) -> int:
         """How many entries it makes."""
-        return (len(self.categories) or self.bins or 2 + self.square) - 1
+        return self.cells - 1 if self.cells else 1 + self.square
+
+    def at(self, share: float) -> float:
+        """Return the value at a share of the range below 1; of categories, their code."""
+        if self.categories:
+            return float(int(share * self.levels))
+        return self.low + share * (self.high - self.low)
 
 
 @declared
 class Layout:
-    """What a caller must know to encode its rows; public.
+    """What a caller must know to encode its rows and to read their scores; public.
 
     Parameters
     ----------
@@ -83,30 +90,44 @@ class Layout:
     frac_bits : int
         Numbers are rounded to multiples of ``2**-frac_bits`` of half their range, as the model's
         own predictions do; 0 if they are not rounded.
+    classes : tuple of str or numbers
+        A row has a score for each class but the first: its log-odds against the first. Without
+        classes it has one score, the predicted value.
     """
 
     columns: Annotated[tuple[Entry, ...], Length(1)]
     frac_bits: Annotated[int, Range(0, 24)] = 0
+    classes: Annotated[tuple[Label, ...], Rule("none or two and more", lambda c: len(c) != 1)] = ()
 
     def __post_init__(self) -> None:
-        low, high = zip(*((column.low, column.high) for column in self.columns), strict=True)
-        Grid(low, high)  # refuses bounds that are none
-        if any(1 in (len(column.categories), column.bins) for column in self.columns):
-            raise PlanError("columns must have at least 2 categories or bins, or none.")
+        self._grid  # noqa: B018 - refuses columns that are none
+
+    @cached_property
+    def _schema(self) -> Schema:
+        return schema_of(self.columns)
+
+    @cached_property
+    def _grid(self) -> Grid:
+        return self._schema.grid(self.frac_bits or 24)
 
     @property
     def width(self) -> int:
         """How many entries a row makes."""
         return sum(column.width for column in self.columns)
 
+    @property
+    def n_scores(self) -> int:
+        """How many scores a row has."""
+        return len(self.classes) - 1 if self.classes else 1
+
     def encode(self, X: Any) -> Floats:
         """Return the entries of rows, all in [-1, 1].
 
         Parameters
         ----------
-        X : array_like of shape (n_samples, n_columns) or DataFrame
-            Data units. A DataFrame is read by the names of its columns and categories; in an
-            array of numbers, categories are their numbers from 0.
+        X : array, table or path
+            Data units. Columns of a table or file are found by name; those of an array are in
+            order. A cell of a category is its text.
 
         Returns
         -------
@@ -115,18 +136,15 @@ class Layout:
         Raises
         ------
         DataError
-            If the shape is wrong, or a value is not finite, out of range or an unknown category:
-            with the column and its range, never the value.
+            If the table has no rows or lacks a column, or a value is missing, out of range or an
+            unknown category: with the column and its range, never the value.
         """
-        cells = _cells(X, self.columns)
-        parts = map(self._of_column, self.columns, cells)
-        return np.column_stack([entry for part in parts for entry in part])
-
-    def _of_column(self, column: Entry, numbers: Floats) -> Iterator[Floats]:
-        good = np.isfinite(numbers) & (numbers >= column.low) & (numbers <= column.high)
-        if column.categories:
-            good &= numbers == np.rint(numbers)
+        values = read_floats(X, self._schema.names, self._schema)
+        good = (values >= self._grid.low) & (values <= self._grid.high)  # NaN is neither
+        if not len(values):
+            raise DataError("rows must be at least one, got none.")
         if not good.all():
+            column = self.columns[int(good.all(axis=0).argmin())]
             rule = (
                 f"one of {list(column.categories)}"
                 if column.categories
@@ -136,29 +154,53 @@ class Layout:
                 f"column {column.name!r} must be {rule} in every row; clip it or leave such "
                 "rows out, nothing was encrypted."
             )
-        if column.categories:
-            yield from (1.0 * (numbers == code) for code in range(1, len(column.categories)))
-            return
-        grid = Grid((column.low,), (column.high,), self.frac_bits or 24)
-        if column.bins:
-            found = bins_of(grid.encode(numbers[:, None])[:, 0], column.bins, grid.frac_bits)
-            yield from (1.0 * (found == cell) for cell in range(1, column.bins))
-            return
-        scaled = grid.normalise(numbers[:, None])[:, 0]
-        if self.frac_bits:
-            scaled = grid.encode(numbers[:, None])[:, 0] / grid.one
-        yield scaled
-        if column.square:
-            yield scaled**2
+        return self.entries(values)
+
+    def entries(self, values: Floats) -> Floats:
+        """Return the entries of numbers within the ranges, a category by its code from 0."""
+        steps = self._grid.encode(values)
+        scaled = steps / self._grid.one if self.frac_bits else self._grid.normalise(values)
+        made: list[NDArray[Any]] = []
+        for j, column in enumerate(self.columns):
+            if column.cells:
+                found: NDArray[Any] = values[:, j]
+                if column.bins:
+                    found = bins_of(steps[:, j], column.bins, self._grid.frac_bits)
+                made += [found == cell for cell in range(1, column.cells)]
+            else:
+                made += [scaled[:, j], scaled[:, j] ** 2][: column.width]
+        return np.column_stack(made).astype(np.float64)
+
+    def predictions(self, scores: Floats) -> Floats:
+        """Return what scores stand for.
+
+        Parameters
+        ----------
+        scores : ndarray of shape (n_samples, n_scores)
+
+        Returns
+        -------
+        ndarray of shape (n_samples,) or (n_samples, n_classes)
+            The predicted value, or the probability of each class.
+        """
+        if not self.classes:
+            return scores[:, 0].copy()
+        logs = np.column_stack([np.zeros(len(scores)), scores])
+        odds = np.exp(logs - logs.max(axis=1, keepdims=True))
+        probabilities: Floats = odds / odds.sum(axis=1, keepdims=True)
+        return probabilities
 
     @classmethod
-    def from_document(cls, document: Any) -> Layout:
-        """Read what ``asdict`` made of a layout, before or after JSON; DataError if it is none."""
-        try:
-            columns = tuple(Entry(**column) for column in document["columns"])
-            return cls(**{**document, "columns": columns})
-        except (TypeError, KeyError, PlanError):
-            raise DataError("layout of columns is damaged; take the original.") from None
+    def from_document(cls, document: Any) -> Self:
+        """Read what ``asdict`` made of a layout, before or after JSON.
+
+        Raises
+        ------
+        TypeError, KeyError, PlanError
+            If it is no such document; whoever reads all of it says what it is.
+        """
+        columns = tuple(Entry(**column) for column in document["columns"])
+        return cls(**{**document, "columns": columns})
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,41 +213,23 @@ class LinearScorer:
     weights : ndarray of shape (n_scores, layout.width)
         For entries in [-1, 1].
     bias : ndarray of shape (n_scores,)
-    link : {"identity", "log-odds"}
-        What a score is: the predicted value, or the log-odds of each class but the first against
-        the first.
-    classes : tuple of str or numbers
-        Empty for "identity".
     """
 
     layout: Layout
-    weights: Floats
-    bias: Floats
-    link: Link
-    classes: tuple[Label, ...] = ()
+    weights: Floats = field(repr=False)
+    bias: Floats = field(repr=False)
 
     def __post_init__(self) -> None:
-        weights = np.array(self.weights, dtype=np.float64)
-        bias = np.array(self.bias, dtype=np.float64)
-        n_scores = len(self.classes) - 1 if self.link == "log-odds" else 1
-        plain = all(isinstance(label, str | int | float) for label in self.classes)
-        if self.link not in LINKS or not plain or (self.link == "identity" and self.classes):
-            raise PlanError(
-                f"link must be one of {LINKS}, the second with plain classes, got {self.link!r}."
-            )
-        if weights.shape != (n_scores, self.layout.width) or bias.shape != (n_scores,):
-            raise PlanError(
-                f"weights must have shape {(n_scores, self.layout.width)} and bias {(n_scores,)}, "
-                f"got {weights.shape} and {bias.shape}."
-            )
-        if not n_scores or not (np.isfinite(weights).all() and np.isfinite(bias).all()):
-            raise PlanError("weights and bias must be finite, for two or more classes.")
-        for name, value in (("weights", weights), ("bias", bias)):
+        shape = self.layout.n_scores, self.layout.width
+        for name, wanted in (("weights", shape), ("bias", shape[:1])):
+            value = np.array(getattr(self, name), dtype=np.float64)
+            if value.shape != wanted or not np.isfinite(value).all():
+                raise PlanError(
+                    f"{name} must be finite numbers of shape {wanted}, got shape {value.shape}; "
+                    "make them with linear_scorer."
+                )
             value.flags.writeable = False
             object.__setattr__(self, name, value)
-
-    def __repr__(self) -> str:
-        return f"LinearScorer({len(self.bias)} scores of {self.layout.width} entries, {self.link})"
 
     @property
     def score_bound(self) -> float:
@@ -220,79 +244,46 @@ class LinearScorer:
     @cached_property
     def digest(self) -> str:
         """Of layout and weights; it names the model where its queries are counted."""
-        return hashlib.sha256(json.dumps(self.document(), sort_keys=True).encode()).hexdigest()
+        return hashlib.sha256(self._text()).hexdigest()
 
     def scores(self, X: Any) -> Floats:
         """Return the scores in the clear, (n_samples, n_scores); for the owner of the model."""
         return self.layout.encode(X) @ self.weights.T + self.bias
 
     def predict(self, X: Any) -> Floats:
-        """Return what :func:`linked` makes of the scores in the clear."""
-        return linked(self.scores(X), self.link)
+        """Return what the scores in the clear stand for; see :meth:`Layout.predictions`."""
+        return self.layout.predictions(self.scores(X))
 
-    def document(self) -> dict[str, Any]:
-        """Return plain values for JSON, weights included: the owner's file."""
-        return {
-            "format": FORMAT,
-            "layout": asdict(self.layout),
-            "weights": self.weights.tolist(),
-            "bias": self.bias.tolist(),
-            "link": self.link,
-            "classes": list(self.classes),
-        }
+    def _text(self) -> bytes:
+        numbers = {"weights": self.weights.tolist(), "bias": self.bias.tolist()}
+        document = {"format": FORMAT, "layout": asdict(self.layout), **numbers}
+        return json.dumps(document, sort_keys=True).encode()
+
+    def save(self, path: Path | str) -> None:
+        """Write the model, weights included, into a new file that only its owner can read."""
+        write_secret(Path(path), self._text())
 
     @classmethod
-    def from_document(cls, document: Any) -> LinearScorer:
-        """Read :meth:`document`.
+    def load(cls, path: Path | str) -> Self:
+        """Read the file of :meth:`save`.
 
         Raises
         ------
         DataError
-            If it is not such a document.
+            If others may read it too, it cannot be read, or it is no such file.
         """
+        if is_open_to_others(Path(path)):
+            raise DataError(f"model {str(path)!r} may be read by others; chmod 600 it.")
         try:
-            if document["format"] != FORMAT or len(document) != 6:
-                raise KeyError("format")
-            weights, bias = (np.array(document[name], np.float64) for name in ("weights", "bias"))
-            layout, classes = Layout.from_document(document["layout"]), document["classes"]
-            return cls(layout, weights, bias, document["link"], tuple(classes))
-        except (TypeError, KeyError, ValueError) as error:
-            raise DataError(
-                f"model is no document {FORMAT!r} of a linear scorer, or was changed; write it "
-                "again."
-            ) from error
-
-
-def read_scorer(file: Path) -> LinearScorer:
-    """Read a file that holds :meth:`LinearScorer.document` as JSON, or raise a DataError."""
-    try:
-        document = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+            document = json.loads(Path(path).read_text(encoding="utf-8"))
+            if document.pop("format") == FORMAT:
+                return cls(**{**document, "layout": Layout.from_document(document["layout"])})
+        except (OSError, AttributeError, TypeError, KeyError, ValueError, RecursionError):
+            pass
         raise DataError(
-            f"model {str(file)!r} must be the JSON document of a LinearScorer; write it with "
-            "json.dump(scorer.document(), file)."
-        ) from None
-    return LinearScorer.from_document(document)
-
-
-def linked(scores: Floats, link: Link) -> Floats:
-    """Return what scores stand for.
-
-    Parameters
-    ----------
-    scores : ndarray of shape (n_samples, n_scores)
-
-    Returns
-    -------
-    ndarray of shape (n_samples,) or (n_samples, n_classes)
-        The predicted value, or the probability of each class.
-    """
-    if link == "identity":
-        return scores[:, 0].copy()
-    logs = np.column_stack([np.zeros(len(scores)), scores])
-    odds = np.exp(logs - logs.max(axis=1, keepdims=True))
-    probabilities: Floats = odds / odds.sum(axis=1, keepdims=True)
-    return probabilities
+            f"model {str(path)!r} must be a file {FORMAT!r} of a linear scorer, as it was written; "
+            "write it again with LinearScorer.save."
+        )
 
 
 def mean_scorer(scorers: Sequence[LinearScorer]) -> LinearScorer:
@@ -304,18 +295,15 @@ def mean_scorer(scorers: Sequence[LinearScorer]) -> LinearScorer:
     Raises
     ------
     PlanError
-        If the members differ in layout, link or classes.
+        If the members differ in layout.
     """
-    if not scorers or any(
-        (s.layout, s.link, s.classes) != (scorers[0].layout, scorers[0].link, scorers[0].classes)
-        for s in scorers
-    ):
+    if len({scorer.layout for scorer in scorers}) != 1:
         raise PlanError(
-            "scorers of an ensemble must have the same columns, ranges, link and classes; make "
-            "them with the same public bounds."
+            "scorers of an ensemble must have the same columns, ranges and classes; make them with "
+            "the same public bounds."
         )
-    weights = np.mean([s.weights for s in scorers], axis=0)
-    return replace(scorers[0], weights=weights, bias=np.mean([s.bias for s in scorers], axis=0))
+    weights: Floats = np.mean([scorer.weights for scorer in scorers], axis=0)
+    return LinearScorer(scorers[0].layout, weights, np.mean([s.bias for s in scorers], axis=0))
 
 
 # From models --------------------------------------------------------------------------------------
@@ -339,36 +327,32 @@ def linear_scorer(model: Any, bounds: tuple[ArrayLike, ArrayLike] | None = None)
         If the model is no such model; nothing else is linear in what a caller can encode.
     """
     result = model if isinstance(model, JobResult) else getattr(model, "result_", None)
-    if isinstance(result, JobResult):
-        if bounds is not None:
-            raise PlanError("bounds of a private model are its own; leave them out.")
-        labels = getattr(model, "classes_", None)
-        return _of_result(result, None if labels is None else labels.tolist())
-    return _of_sklearn(model, bounds)
+    if not isinstance(result, JobResult):
+        return _of_sklearn(model, bounds)
+    if bounds is not None:
+        raise PlanError("bounds of a private model are its own; leave them out.")
+    return _of_result(result, getattr(model, "classes_", None))
 
 
-def _of_result(result: JobResult, labels: list[Any] | None) -> LinearScorer:
+def _of_result(result: JobResult, classes: NDArray[Any] | None) -> LinearScorer:
     plan, task = result.plan, result.plan.task
     if not isinstance(task, Linear | Logistic | NaiveBayes):
         raise _refused(f"the task {task.name!r}")
-    used = [j for j in range(len(plan.columns)) if j != task.target]
-    columns = tuple(_entries_of(plan.columns, task))
-    layout = Layout(columns=columns, frac_bits=plan.grid.frac_bits)
-    low, high = tuple(c.low for c in columns), tuple(c.high for c in columns)
-    box = Grid(low, high, task.frac_bits)
+    labels: tuple[Any, ...] = () if isinstance(task, Linear) else task.classes
+    layout = Layout(
+        columns=tuple(_entries_of(plan.columns, task)),
+        frac_bits=plan.grid.frac_bits,
+        classes=labels if classes is None else tuple(classes.tolist()),
+    )
 
     def score(X: Floats) -> Floats:
-        records = np.zeros((len(X), len(plan.columns)), dtype=np.int32)
-        records[:, used] = box.encode(X)
+        records = with_target(X, task.target, plan.grid)
         if isinstance(task, Linear):
             return task.predict(result.results, records)[:, None]
-        if isinstance(task, Logistic):
-            return _against_first(task.decision(result.results, records))
-        return _against_first(task.log_joint(result.results, records))
+        of_classes = task.decision if isinstance(task, Logistic) else task.log_joint
+        return _against_first(of_classes(result.results, records))
 
-    if isinstance(task, Linear):
-        return _probed(layout, score, "identity", ())
-    return _probed(layout, score, "log-odds", tuple(labels or task.classes))
+    return _probed(layout, score)
 
 
 def _entries_of(names: Sequence[str], task: Linear | Logistic | NaiveBayes) -> Iterator[Entry]:
@@ -378,16 +362,13 @@ def _entries_of(names: Sequence[str], task: Linear | Logistic | NaiveBayes) -> I
         if j == task.target:
             continue
         if isinstance(task, NaiveBayes):
-            kind = task.kinds[j]
-            bins = task.cells[j] if kind == "binned" else 0
-            names_of, square = task.categories[j], kind == "gaussian"
-            yield Entry(
-                name=name, low=low, high=high, categories=names_of, bins=bins, square=square
-            )
+            bins = task.cells[j] if task.kinds[j] == "binned" else 0
+            square = task.kinds[j] == "gaussian"
+            yield Entry(name, low, high, task.categories[j], bins=bins, square=square)
         else:  # a column of the design is named "column=category"
             own = [next(labels) for _ in range(task.levels[j] or 1)]
             values = [label.removeprefix(f"{name}=") for label in own] if task.levels[j] else []
-            yield Entry(name=name, low=low, high=high, categories=tuple(values))
+            yield Entry(name, low, high, tuple(values))
 
 
 def _against_first(scores: Floats) -> Floats:
@@ -395,51 +376,39 @@ def _against_first(scores: Floats) -> Floats:
     return scores if scores.shape[1] == 1 else scores[:, 1:] - scores[:, :1]
 
 
-_SCALERS = ("StandardScaler", "MinMaxScaler", "MaxAbsScaler", "RobustScaler")
-
-
 def _of_sklearn(model: Any, bounds: tuple[ArrayLike, ArrayLike] | None) -> LinearScorer:
     from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
     from sklearn.pipeline import Pipeline
+    from sklearn.preprocessing import MaxAbsScaler, MinMaxScaler, RobustScaler, StandardScaler
     from sklearn.utils.validation import check_is_fitted
 
     *before, last = [step for _, step in model.steps] if type(model) is Pipeline else [model]
     for step in before:
-        known = type(step).__name__ in _SCALERS and type(step).__module__.startswith("sklearn.")
+        known = type(step) in (StandardScaler, MinMaxScaler, MaxAbsScaler, RobustScaler)
         if not known or getattr(step, "clip", False):
             raise _refused(f"a step {type(step).__name__}")
     if type(last) not in (LinearRegression, Ridge, LogisticRegression):
         raise _refused(f"a {type(last).__name__}")
     check_is_fitted(last)
-    if bounds is None:
-        raise PlanError("bounds must be given: public ranges of the columns, low and high.")
-    n_columns = int(model.n_features_in_)
-    try:
-        low, high = (np.broadcast_to(np.asarray(end, float), n_columns).tolist() for end in bounds)
-    except ValueError:
-        raise PlanError(f"bounds must be a low and a high for {n_columns} columns.") from None
-    names = getattr(model, "feature_names_in_", [f"x{j}" for j in range(n_columns)])
-    columns = zip(map(str, names), low, high, strict=True)
-    layout = Layout(columns=tuple(Entry(name=n, low=a, high=b) for n, a, b in columns))
-    if isinstance(last, LogisticRegression):
-        classes = tuple(last.classes_.tolist())
-        if len(classes) > 2 and (
-            last.solver == "liblinear" or getattr(last, "multi_class", None) == "ovr"
-        ):
-            raise _refused("one model for each class, whose probabilities are no softmax")
-        answer, link = model.decision_function, "log-odds"
-    else:
-        classes, answer, link = (), model.predict, "identity"
+    names = getattr(model, "feature_names_in_", [f"x{j}" for j in range(model.n_features_in_)])
+    columns = plain_schema(bounds, list(map(str, names)), None).public
+    classes = tuple(last.classes_.tolist()) if isinstance(last, LogisticRegression) else ()
+    layout = Layout(columns=tuple(Entry(**vars(c)) for c in columns), classes=classes)
+    answer = model.decision_function if classes else model.predict
 
     def score(X: Floats) -> Floats:
         with warnings.catch_warnings():  # a model of a DataFrame asks for names
             warnings.simplefilter("ignore", UserWarning)
-            found = np.asarray(answer(X), dtype=np.float64)
-        if found.ndim == 2 and link == "identity" and found.shape[1] > 1:
+            found = np.asarray(answer(X), dtype=np.float64).reshape(len(X), -1)
+            expected = model.predict_proba(X) if classes else found
+        if not classes and found.shape[1] > 1:
             raise _refused("several targets")
-        return _against_first(found.reshape(len(X), -1))
+        scores = _against_first(found)
+        if classes and not np.allclose(layout.predictions(scores), expected, rtol=0, atol=_AGREE):
+            raise _refused("probabilities that are no softmax of its scores")
+        return scores
 
-    return _probed(layout, score, link, classes)  # type: ignore[arg-type]  # one of two words
+    return _probed(layout, score)
 
 
 def _refused(what: str) -> PlanError:
@@ -449,77 +418,27 @@ def _refused(what: str) -> PlanError:
     )
 
 
-def _probed(
-    layout: Layout,
-    score: Callable[[Floats], Floats],
-    link: Link,
-    classes: tuple[Any, ...],
-) -> LinearScorer:
-    """Return the weights of a model that is linear in the entries; `score` takes data units."""
-    middle = np.array([_value(column, 0.5) for column in layout.columns])
-    bias = score(middle[None])[0]
-    weights = np.zeros((len(bias), layout.width))
-    # The entries of the middle row are not all zero: its first category or bin may be another.
-    base = layout.encode(middle[None])[0]
-    place = 0
-    for j, column in enumerate(layout.columns):
-        n = len(column.categories) or column.bins
-        ends = [_value(column, (k + 0.5) / n) for k in range(n)] if n else [column.low, column.high]
-        rows = np.tile(middle, (len(ends), 1))
-        rows[:, j] = ends
-        # One equation for each probe says what the entries of this column add.
-        own = slice(place, place + column.width)
-        entries = layout.encode(rows)[:, own] - base[own]
-        found = np.linalg.lstsq(entries, score(rows) - bias, rcond=None)[0]
-        weights[:, own] = found.T
-        place += column.width
-    scorer = LinearScorer(layout, weights, bias - weights @ base, link, classes)
-    shares = public_generator("linear-scorer").random((_PROBES, len(layout.columns)))
-    rows = np.array([list(map(_value, layout.columns, share)) for share in shares])
-    off = np.abs(scorer.scores(rows) - score(rows)).max()
+def _probed(layout: Layout, score: Callable[[Floats], Floats]) -> LinearScorer:
+    """Return the weights of a model that is linear in the entries; `score` takes numbers."""
+    columns = layout.columns
+    start = [column.at(0 if column.cells else 0.5) for column in columns]
+    rows = np.tile(start, (layout.width + 1, 1))  # each row but the last is of another entry
+    probes = ((j, value) for j, column in enumerate(columns) for value in _probes(column))
+    for row, (j, value) in zip(rows, probes, strict=False):
+        row[j] = value
+    equations = np.column_stack([layout.entries(rows), np.ones(len(rows))])
+    *weights, bias = np.linalg.solve(equations, score(rows)).astype(np.float64)
+    scorer = LinearScorer(layout, np.transpose(weights), bias)
+    shares = public_generator("linear-scorer").random((_PROBES, len(columns)))
+    rows = np.array([[c.at(part) for c, part in zip(columns, of, strict=True)] for of in shares])
+    off = np.abs(layout.entries(rows) @ scorer.weights.T + scorer.bias - score(rows)).max()
     if not off <= _AGREE * max(1.0, scorer.score_bound):
         raise _refused("scores that are not linear in its columns")
     return scorer
 
 
-def _value(column: Entry, share: float) -> float:
-    """Return the value at a share of a column's range, a category's number where it has any."""
-    if column.categories:
-        return float(int(share * len(column.categories)))
-    return column.low + share * (column.high - column.low)
-
-
-# Cells and documents ------------------------------------------------------------------------------
-
-
-def _cells(X: Any, columns: Sequence[Entry]) -> list[Floats]:
-    """Return the columns of a table as numbers: those of categories, NaN for an unknown one."""
-    names = [column.name for column in columns]
-    if named := hasattr(X, "columns") and hasattr(X, "iloc"):
-        missing = [name for name in names if name not in X.columns]
-        if missing:
-            raise DataError(f"columns {missing} are missing; the model has {names}.")
-    table = np.asarray(X[names] if named else X)
-    if table.ndim != 2 or table.shape[1] != len(names) or not len(table):
-        raise DataError(
-            f"rows must be a table of {len(names)} columns and at least one row, got shape "
-            f"{table.shape}."
-        )
-    by_name = named or table.dtype.kind not in "fiub"
-    return [_numbers(*pair, by_name) for pair in zip(columns, table.T, strict=True)]
-
-
-def _numbers(column: Entry, values: NDArray[Any], by_name: bool) -> Floats:
-    if column.categories and by_name:
-        known = {name: code for code, name in enumerate(column.categories)}
-        return np.array([known.get(_name(value), np.nan) for value in values.tolist()])
-    try:
-        return values.astype(np.float64)
-    except (TypeError, ValueError):
-        raise DataError(f"column {column.name!r} must hold numbers.") from None
-
-
-def _name(value: Any) -> str:
-    """Return the category that a cell names: 1, 1.0 and True are "1"."""
-    whole = isinstance(value, bool) or (isinstance(value, float) and value.is_integer())
-    return str(int(value) if whole else value)
+def _probes(column: Entry) -> list[float]:
+    """Return as many values of a column as it has entries, each of which changes another."""
+    if column.cells:
+        return [column.at((cell + 0.5) / column.cells) for cell in range(1, column.cells)]
+    return [column.high, column.low][: column.width]

@@ -46,7 +46,6 @@ _MODULUS_BITS = (56, 56, 56)
 _PLAIN_BITS = 59
 _LIMBS, _LIMB_BITS = 4, 16
 MOST_WINDOW = 1024
-_MOST_BYTES = 1 << 19
 
 
 @cache
@@ -117,7 +116,7 @@ def sum_windows(
     (n, k), evaluator = words.shape, api.Evaluator(context)
     chunks = ceil(n / _DEGREE)
     count = _LIMBS * k * chunks
-    fields, blobs = unpack("windows", {"n": int, "k": int}, request, count, _MOST_BYTES)
+    fields, blobs = unpack("windows", ("n", "k"), request, count)
     if (fields["n"], fields["k"]) != (n, k):
         raise RemoteProtocolError(f"windows must be {n} of {k} words; both servers must agree.")
     masks = uniform_below(t, _LIMBS * chunks * _DEGREE, source or SecretStream())
@@ -155,7 +154,7 @@ def open_sums(key: bytes, reply: bytes, shape: tuple[int, int]) -> Words:
     api, context, _ = _context()
     n, k = shape
     count = _LIMBS * ceil(n / _DEGREE)
-    fields, blobs = unpack("sums", {"n": int, "k": int}, reply, count, _MOST_BYTES)
+    fields, blobs = unpack("sums", ("n", "k"), reply, count)
     if (fields["n"], fields["k"]) != (n, k):
         raise RemoteProtocolError(f"sums must be of {n} windows of {k} words.")
     decryptor = api.Decryptor(context, read(api.SecretKey(), context, key, "pooling key"))
@@ -225,6 +224,7 @@ def _plain(values: Words) -> Any:
 def _ciphertext(data: bytes) -> Any:
     api, context, _ = _context()
     found = read(api.Ciphertext(), context, data, "ciphertext")
-    if found.parms_id() != context.first_parms_id() or found.size() != 2 or found.is_ntt_form():
+    fresh = found.parms_id() == context.first_parms_id() and not found.is_transparent()
+    if not fresh or found.size() != 2 or found.is_ntt_form():
         raise RemoteProtocolError("ciphertext is of another scheme or level; begin again.")
     return found

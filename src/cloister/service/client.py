@@ -1,4 +1,4 @@
-"""The REST interfaces of a coordinator and of a scorer, as others call them."""
+"""The interfaces of a coordinator and of a scorer, as others call them."""
 
 from __future__ import annotations
 
@@ -36,15 +36,8 @@ def probe(
     return answer.status_code, answer.headers.get("Date", "")
 
 
-_ERRORS: Mapping[int, type[CloisterError]] = {
-    **dict.fromkeys((403, 404, 409, 413, 422), PlanError),
-    429: BudgetExceeded,
-}
-"""What a refusal is raised as, by its HTTP status; any other is a TransportError."""
-
-
 class _Connection:
-    """A connection to a party that listens, over mutual TLS.
+    """A connection over mutual TLS to a party that listens.
 
     Parameters
     ----------
@@ -58,18 +51,17 @@ class _Connection:
     Raises
     ------
     PlanError
-        If what was sent is not acceptable, or an action not allowed.
+        If what is asked is not acceptable, or not allowed.
     BudgetExceeded
-        If the party has nothing left for this caller.
+        If it is more than this caller may have.
     TransportError
-        If the party cannot be reached, or cannot answer.
+        If the other party cannot be reached, or cannot answer.
     """
 
-    _party: ClassVar[str]
-    _hint: ClassVar[str]
+    _whom: ClassVar[str]
 
     def __init__(self, url: str, context: ssl.SSLContext, proxy: str | None = None) -> None:
-        self._url = url
+        self._other = f"{self._whom} {url!r}"
         self._http = httpx.Client(
             base_url=url, verify=context, proxy=proxy, timeout=TIMEOUT, trust_env=False
         )
@@ -78,33 +70,52 @@ class _Connection:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Hang up."""
         self._http.close()
 
-    def _ask(self, method: str, path: str, **options: Any) -> httpx.Response:
+    def _call(self, method: str, path: str, **options: Any) -> dict[str, Any]:
+        """Return the JSON of an answer."""
+        document = _json(self._answer(method, path, **options))
+        if document is None:
+            raise self._strange()
+        return document
+
+    def _strange(self) -> TransportError:
+        return TransportError(f"{self._other} does not answer as one does; check the address.")
+
+    def _answer(self, method: str, path: str, **options: Any) -> httpx.Response:
         try:
             answer = self._http.request(method, path, **options)
         except httpx.HTTPError as error:
             cause = str(error) or type(error).__name__
             raise TransportError(
-                f"{self._party} {self._url!r} cannot be reached: {cause}; {self._hint}."
+                f"{self._other} cannot be reached: {cause}; try cloister doctor."
             ) from error
         if answer.is_success:
             return answer
-        try:
-            reason = str(answer.json()["error"])
-        except (ValueError, KeyError, TypeError):
-            reason = f"{self._party} {self._url!r} answered HTTP {answer.status_code}."
-        raise _ERRORS.get(answer.status_code, TransportError)(reason)
+        reason = (_json(answer) or {}).get("error")
+        kind = _KINDS.get(answer.status_code, TransportError)
+        raise kind(reason or f"{self._other} answered HTTP {answer.status_code}.")
+
+
+_KINDS: Mapping[int, type[CloisterError]] = {
+    **dict.fromkeys((403, 404, 409, 413, 422), PlanError),
+    429: BudgetExceeded,
+}
+
+
+def _json(answer: httpx.Response) -> dict[str, Any] | None:
+    """Return an answer's JSON object, if it is one."""
+    try:
+        document = answer.json()
+    except ValueError:
+        return None
+    return document if isinstance(document, dict) else None
 
 
 class Rest(_Connection):
     """A connection to a coordinator."""
 
-    _party, _hint = "coordinator", "try cloister doctor"
+    _whom = "coordinator"
 
     def submit(self, document: Mapping[str, Any]) -> dict[str, Any]:
         """Propose a job; return how the coordinator shows it."""
@@ -144,32 +155,23 @@ class Rest(_Connection):
             )
         return str(found[0])
 
-    def _call(self, method: str, path: str, **options: Any) -> dict[str, Any]:
-        answer = self._ask(method, path, **options)
-        try:
-            document: dict[str, Any] = dict(answer.json())
-        except (ValueError, TypeError) as error:
-            raise TransportError(
-                f"{self._url!r} does not answer as a coordinator does (HTTP {answer.status_code}); "
-                "check the address."
-            ) from error
-        return document
-
 
 class Scoring(_Connection):
     """A connection to a scorer; see :mod:`cloister.service.scoring`."""
 
-    _party, _hint = "scorer", "check address and certificates"
+    _whom = "scorer"
 
-    def model(self) -> dict[str, Any]:
-        """Return the scorer's offer, and the rows that are left to this caller."""
-        found: dict[str, Any] = self._ask("GET", "/v1/model").json()
-        return found
+    def model(self) -> tuple[Any, int]:
+        """Return the document of the scorer's offer, and the rows that are left to this caller."""
+        match self._call("GET", "/v1/model"):
+            case {"offer": offer, "rows_left": int(left)}:
+                return offer, left
+        raise self._strange()
 
     def admit(self, public_key: bytes) -> None:
         """Send the public key under which requests will come."""
-        self._ask("PUT", "/v1/key", content=public_key)
+        self._answer("PUT", "/v1/key", content=public_key)
 
     def score(self, request: bytes) -> bytes:
         """Return the reply to a request."""
-        return self._ask("POST", "/v1/score", content=request).content
+        return self._answer("POST", "/v1/score", content=request).content

@@ -47,9 +47,7 @@ def run(
     stop : Event, optional
         Ends the service soon after it is set.
     """
-    stop = stop or threading.Event()
     keys = prepare(settings.keys)
-    descriptors(raised=True)
     store = Store(settings.database)
     audit = Audit(settings.audit_log)
     enrolled = Enrolled(keys)
@@ -78,22 +76,28 @@ def run(
             server_context(keys),
             max_message_bytes=settings.max_message_bytes,
         )
-        _serve(server, jobs, stop, ready)
+        serve(server, stop, ready, jobs)
     finally:
         jobs.close()
         store.close()
         audit.close()
 
 
-def _serve(
-    server: Server, jobs: Jobs, stop: threading.Event, ready: Callable[[int], None] | None
+def serve(
+    server: Server,
+    stop: threading.Event | None = None,
+    ready: Callable[[int], None] | None = None,
+    jobs: Jobs | None = None,
 ) -> None:
     """Serve in a thread, so that jobs are stopped before the streams are closed under them."""
+    stop = stop or threading.Event()
+    descriptors(raised=True)
     with ThreadPoolExecutor(1, "server") as threads:
         serving = threads.submit(server.run)
         serving.add_done_callback(lambda _: stop.set())
         try:
-            jobs.start()
+            if jobs:
+                jobs.start()
             _LOG.info("listening at port %d", server.port)
             if ready:
                 ready(server.port)
@@ -101,7 +105,8 @@ def _serve(
             if serving.done():
                 serving.result()
         finally:
-            jobs.close()
+            if jobs:
+                jobs.close()
             server.stop()
         if error := serving.exception():
             _LOG.warning("error while closing: %s", place_of(error))

@@ -291,6 +291,15 @@ def test_lines_with_a_wrong_number_of_fields_are_dropped(tmp_path: Path) -> None
     assert values(read_source(path, rules), rules) == [[1, 2], [8, 9]]
 
 
+def test_rows_that_are_answered_line_by_line_lack_none(tmp_path: Path) -> None:
+    """The prediction of the n-th row of a file would stand beside another row."""
+    rules = schema({"name": "a"}, {"name": "b"})
+    path = write(tmp_path / "t.csv", "a,b\n1,2\n4,5,6\n8,9\n")
+    for ask in (lambda: data.read_rows(path, rules), lambda: data.read_floats(path)):
+        with pytest.raises(DataError, match="lines with a wrong number of fields"):
+            ask()
+
+
 def test_quoted_fields_may_hold_delimiters_and_line_ends(tmp_path: Path) -> None:
     rules = schema({"name": "a"})
     path = write(tmp_path / "t.csv", 'note,a\n"1,2\n3,4","5"\n"say ""hi""",6\n')

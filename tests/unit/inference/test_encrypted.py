@@ -4,12 +4,14 @@ import copy
 import json
 import os
 import pickle
+import time
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 pytest.importorskip("tenseal")
@@ -31,11 +33,12 @@ from cloister.inference.linear import Entry, Layout, LinearScorer
 
 SCHEME = Tenseal()
 KEYS = ClientKeys.new(days=2, scheme=SCHEME)
-LAYOUT = Layout(columns=tuple(Entry(name=f"x{j}", low=-1, high=1) for j in range(3)))
+COLUMNS = tuple(Entry(f"x{j}", -1, 1) for j in range(3))
+LAYOUT = Layout(columns=COLUMNS, classes=("a", "b", "c"))
 WEIGHTS = np.array([[0.75, -2.5, 1.25], [0.0, 4.0, 0.5]])
-SCORER = LinearScorer(LAYOUT, WEIGHTS, np.array([0.25, -1.0]), "log-odds", ("a", "b", "c"))
+SCORER = LinearScorer(LAYOUT, WEIGHTS, np.array([0.25, -1.0]))
 X = np.random.default_rng(0).uniform(-1, 1, (20, 3))
-FIELDS = {"key": str, "offer": str, "nonce": str}
+FIELDS = ("key", "offer", "nonce")
 
 
 @pytest.fixture
@@ -63,7 +66,7 @@ def test_predictions_agree_with_the_clear(server: ScoringServer, client: Scoring
 
 
 def test_one_server_answers_a_full_batch_of_values(limit: QueryLimit) -> None:
-    scorer = LinearScorer(LAYOUT, WEIGHTS[:1], np.array([3.0]), "identity")
+    scorer = LinearScorer(Layout(columns=COLUMNS), WEIGHTS[:1], np.array([3.0]))
     server = ScoringServer(scorer, limit, hides="features", scheme=SCHEME)
     server.admit("bank", KEYS.public)
     client = ScoringClient(server.offer, KEYS, scheme=SCHEME)
@@ -211,19 +214,15 @@ def test_noise_is_gaussian() -> None:
 
 
 def test_the_number_of_rows_does_not_travel(client: ScoringClient) -> None:
-    few, many = (
-        unpack("request", FIELDS, client.encrypt_features(X[:n]), 3, 1 << 19) for n in (1, 20)
-    )
-    assert few[0].keys() == many[0].keys() == FIELDS.keys()
+    few, many = (unpack("request", FIELDS, client.encrypt_features(X[:n]), 3) for n in (1, 20))
+    assert few[0].keys() == many[0].keys() == set(FIELDS)
     assert len(few[1]) == len(many[1])
     # ciphertexts are random and compressed: lengths differ by chance, by less than a thousandth
     assert abs(sum(map(len, few[1])) / sum(map(len, many[1])) - 1) < 1e-3
 
 
 def test_the_same_rows_are_never_encrypted_alike(client: ScoringClient) -> None:
-    one, other = (
-        unpack("request", FIELDS, client.encrypt_features(X), 3, 1 << 19) for _ in range(2)
-    )
+    one, other = (unpack("request", FIELDS, client.encrypt_features(X), 3) for _ in range(2))
     assert not set(one[1]) & set(other[1])
     assert one[0]["nonce"] != other[0]["nonce"]
 
@@ -251,7 +250,7 @@ def test_the_secret_key_is_nowhere_but_in_its_file(tmp_path: Path) -> None:
     for leak in (pickle.dumps, copy.copy, copy.deepcopy):
         with pytest.raises(TypeError, match="cannot be copied"):
             leak(KEYS)
-    with pytest.raises(FileExistsError):
+    with pytest.raises(DataError, match="File exists"):
         KEYS.save(tmp_path / "keys")
     os.chmod(tmp_path / "keys", 0o640)
     with pytest.raises(DataError, match="read by others"):
@@ -282,8 +281,7 @@ def test_expired_keys_are_refused_at_both_ends(tmp_path: Path, limit: QueryLimit
 
 
 def test_the_expiry_of_a_key_cannot_be_moved(server: ScoringServer) -> None:
-    named = {"key": str, "expires": str}
-    fields, blobs = unpack("public key", named, KEYS.public, 1, 1 << 19)
+    fields, blobs = unpack("public key", ("key", "expires"), KEYS.public, 1)
     fields["expires"] = (KEYS.expires + timedelta(days=9)).isoformat()
     with pytest.raises(Refused, match="changed on its way"):
         server.admit("bank", pack("public key", fields, blobs))
@@ -298,7 +296,7 @@ def test_the_expiry_of_a_key_cannot_be_moved(server: ScoringServer) -> None:
 def test_what_is_not_hidden_must_be_said(limit: QueryLimit, client: ScoringClient) -> None:
     with pytest.raises(PlanError, match=r"d \+ 1 scores reveal a linear model"):
         ScoringServer(SCORER, limit)
-    assert client.notice == NOTICE
+    assert client.offer.notice == NOTICE
 
 
 def test_padded_rows_count(tmp_path: Path) -> None:
@@ -311,12 +309,26 @@ def test_padded_rows_count(tmp_path: Path) -> None:
         server.predict("bank", client.encrypt_features(X[:1]))
 
 
+def test_a_replayed_request_counts_again_and_tells_nothing_new(
+    server: ScoringServer, client: ScoringClient, limit: QueryLimit
+) -> None:
+    request = client.encrypt_features(X)
+    first, second = (server.predict("bank", request) for _ in range(2))
+    assert limit.left("bank", SCORER.digest) == 10_000 - 2 * 32
+    _, scores = unpack("reply", FIELDS, first, 2)
+    _, again = unpack("reply", FIELDS, second, 2)
+    assert not set(scores) & set(again)  # other randomness, another flood
+    client.decrypt_prediction(first)
+    with pytest.raises(Refused, match="no request that is open"):
+        client.decrypt_prediction(second)
+
+
 @pytest.mark.parametrize(
     ("options", "rule"),
     [
         ({"modulus_bits": (60, 60, 60, 60)}, "128 bits"),
         ({"degree": 4096}, "128 bits"),
-        ({"degree": 8000}, "degree must be one of"),
+        ({"degree": 8000}, "degree must be an integer, one of"),
         ({"value_bits": 90}, "scale would be wrong"),
         ({"score_bits": 40}, "scale would be wrong"),
     ],
@@ -327,13 +339,13 @@ def test_unsafe_parameters_are_refused(options: Any, rule: str) -> None:
 
 
 def test_a_model_that_does_not_fit_is_refused(limit: QueryLimit) -> None:
-    large = LinearScorer(LAYOUT, WEIGHTS * 2**14, np.zeros(2), "log-odds", ("a", "b", "c"))
+    large = LinearScorer(LAYOUT, WEIGHTS * 2**14, np.zeros(2))
     with pytest.raises(PlanError, match="fit the scale"):
         ScoringServer(large, limit, hides="features", scheme=SCHEME)
-    wide = Layout(columns=tuple(Entry(name=f"x{j}", low=0, high=1) for j in range(4300)))
+    wide = Layout(columns=tuple(Entry(f"x{j}", 0, 1) for j in range(4300)))
     with pytest.raises(PlanError, match="rounded"):
         ScoringServer(
-            LinearScorer(wide, np.zeros((1, 4300)), np.zeros(1), "identity"),
+            LinearScorer(wide, np.zeros((1, 4300)), np.zeros(1)),
             limit,
             hides="features",
             scheme=SCHEME,
@@ -361,6 +373,10 @@ def test_a_request_under_a_foreign_key_is_refused(
     request = client.encrypt_features(X)
     with pytest.raises(Refused, match="has not sent"):
         server.predict("another bank", request)
+    fields, columns = unpack("request", FIELDS, request, 3)
+    for key in ("", 0):  # no name of a key is that of no key
+        with pytest.raises(Refused, match="has not sent"):
+            server.predict("another bank", pack("request", {**fields, "key": key}, columns))
     server.admit("bank", ClientKeys.new(scheme=SCHEME).public)
     with pytest.raises(Refused, match="has not sent"):
         server.predict("bank", request)
@@ -370,7 +386,7 @@ def test_a_score_under_another_key_is_no_score(
     server: ScoringServer, client: ScoringClient
 ) -> None:
     request = client.encrypt_features(X)
-    fields, _ = unpack("request", FIELDS, request, 3, 1 << 19)
+    fields, _ = unpack("request", FIELDS, request, 3)
     foreign = ClientKeys.new(scheme=SCHEME)
     columns = SCHEME.encrypt(foreign.secret, X.T)
     public = SCHEME.read_public(read_public_key(foreign.public)[2])
@@ -383,15 +399,34 @@ def test_columns_at_another_scale_or_level_are_refused(
     server: ScoringServer, client: ScoringClient
 ) -> None:
     request = client.encrypt_features(X)
-    fields, columns = unpack("request", FIELDS, request, 3, 1 << 19)
+    fields, columns = unpack("request", FIELDS, request, 3)
     other = Tenseal(Parameters(value_bits=60)).encrypt(KEYS.secret, X.T)
-    with pytest.raises(Refused, match="two parts at the scale"):
+    with pytest.raises(Refused, match="at the scale and modulus"):
         server.predict("bank", pack("request", fields, other))
     small = Tenseal(Parameters(modulus_bits=(60, 60, 50)))
     with pytest.raises(Refused, match="damaged, or was made with other parameters"):
         server.predict("bank", pack("request", fields, small.encrypt(small.new_keys()[0], X.T)))
     with pytest.raises(Refused, match="must have 3 parts"):
         server.predict("bank", pack("request", fields, columns[:2]))
+
+
+def test_a_ciphertext_that_hides_nothing_is_refused(
+    server: ScoringServer, client: ScoringClient
+) -> None:
+    """It is well formed, its second part is zero: the library would stop at it in the sum."""
+    fields, columns = unpack("request", FIELDS, client.encrypt_features(X), 3)
+    zero, encryptor = SCHEME._plain(np.zeros(4096).tolist(), 2.0**70), SCHEME._api.Encryptor
+    public = SCHEME.read_public(read_public_key(KEYS.public)[2])
+    encryptor(SCHEME._context, public).encrypt(zero, whole := SCHEME._api.Ciphertext())
+    header, packed = written(whole)[:16], written(whole)[16:]
+    body = pa.CompressedInputStream(pa.BufferReader(packed), "zstd").read()
+    body = body[: -2 * 8192 * 8] + bytes(2 * 8192 * 8)
+    size = (16 + len(body)).to_bytes(8, "little")
+    open_to_all = header[:5] + b"\0" + header[6:8] + size + body  # 0: not compressed
+    with pytest.raises(Refused, match="neither nothing"):
+        server.predict("bank", pack("request", fields, [open_to_all, *columns[1:]]))
+    with pytest.raises(Refused, match="neither nothing"):
+        client.decrypt_prediction(pack("reply", fields, [open_to_all] * 2))
 
 
 def test_hostile_bytes_raise_our_errors_only(server: ScoringServer, client: ScoringClient) -> None:
@@ -435,13 +470,33 @@ def test_hostile_bytes_raise_our_errors_only(server: ScoringServer, client: Scor
         {"format": "x"},
         {"scheme": 3},
         {"rows": 4097},
-        {"link": "none"},
         {"notice": "all is hidden"},
-        {"classes": 3},
+        {"layout": 3},
         {"layout": {"columns": [], "frac_bits": 0}},
+        {"classes": ["a"]},
+        {"classes": [["a"], ["b"]]},
+        {"frac_bits": 1},
         {"more": 1},
     ],
 )
 def test_a_changed_offer_is_refused(server: ScoringServer, change: Any) -> None:
+    document = server.offer.document()
+    of_layout = change.keys() & document["layout"].keys()
+    changed = {"layout": {**document["layout"], **change}} if of_layout else change
     with pytest.raises(Refused):
-        Offer.from_document({**server.offer.document(), **change})
+        Offer.from_document({**document, **changed})
+
+
+def test_an_offer_cannot_make_a_caller_encode_without_end(server: ScoringServer) -> None:
+    wide = [{"name": f"x{j}", "low": 0, "high": 1, "bins": 1024} for j in range(5)]
+    document = {**server.offer.document(), "layout": {"columns": wide}}
+    with pytest.raises(PlanError, match="at most 4294 entries, got 5115"):
+        ScoringClient(document, KEYS, scheme=SCHEME)
+
+
+def test_a_message_of_nothing_but_parts_is_refused_before_they_are_read() -> None:
+    parts = pack("request", dict.fromkeys(FIELDS, ""), [b""] * 10**6)
+    start = time.process_time()
+    with pytest.raises(Refused, match="must have 3 parts"):
+        unpack("request", FIELDS, parts, 3)
+    assert time.process_time() - start < 0.1  # to cut it into a million parts takes longer

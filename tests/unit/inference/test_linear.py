@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -72,7 +73,7 @@ def test_a_model_of_scikit_learn_keeps_its_predictions(model: Any, y: Any) -> No
 def test_a_private_classifier_keeps_its_predictions(kind: Any, options: Any) -> None:
     model = kind(epsilon=5.0, bounds=BOUNDS, classes=[0, 1, 2], nominal_n=400, **options)
     scorer = linear_scorer(model.fit(X, Y3))
-    assert scorer.classes == (0, 1, 2)
+    assert scorer.layout.classes == (0, 1, 2)
     assert scorer.predict(X) == pytest.approx(model.predict_proba(X), abs=1e-12)
 
 
@@ -105,6 +106,19 @@ def test_what_is_not_linear_is_refused(model: Any) -> None:
         linear_scorer(model if isinstance(model, str) else model.fit(X, Y), BOUNDS)
 
 
+def test_probabilities_that_are_no_softmax_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As older versions make them of two classes: a softmax of the score and its negative."""
+    model = LogisticRegression().fit(X, Y)
+
+    def of_both_signs(self: Any, rows: Any) -> Any:
+        odds = np.exp(2 * self.decision_function(rows))
+        return np.column_stack([1 / (1 + odds), odds / (1 + odds)])
+
+    monkeypatch.setattr(LogisticRegression, "predict_proba", of_both_signs)
+    with pytest.raises(PlanError, match="no softmax of its scores"):
+        linear_scorer(model, BOUNDS)
+
+
 def test_private_models_behind_other_steps_are_refused() -> None:
     model = DPNaiveBayes(
         epsilon=5.0,
@@ -120,9 +134,15 @@ def test_private_models_behind_other_steps_are_refused() -> None:
 SCORER = linear_scorer(LogisticRegression().fit(X, Y3), BOUNDS)
 
 
-def test_a_document_is_plain_and_comes_back() -> None:
-    document = json.loads(json.dumps(SCORER.document()))
-    assert LinearScorer.from_document(document).digest == SCORER.digest
+def test_a_saved_scorer_comes_back_and_is_for_its_owner_alone(tmp_path: Path) -> None:
+    SCORER.save(tmp_path / "model.json")
+    assert LinearScorer.load(tmp_path / "model.json").digest == SCORER.digest
+    assert (tmp_path / "model.json").stat().st_mode & 0o077 == 0
+    with pytest.raises(DataError, match="File exists"):
+        SCORER.save(tmp_path / "model.json")
+    (tmp_path / "model.json").chmod(0o640)
+    with pytest.raises(DataError, match="may be read by others"):
+        LinearScorer.load(tmp_path / "model.json")
 
 
 @pytest.mark.parametrize(
@@ -132,18 +152,33 @@ def test_a_document_is_plain_and_comes_back() -> None:
         {"weights": [[1.0]]},
         {"weights": [["a"]]},
         {"weights": [[float("nan")] * 3] * 2},
-        {"classes": [[1], [2], [3]]},
-        {"classes": [0, 1]},
-        {"link": "none"},
         {"layout": {}},
         {"layout": {"columns": [{"name": 1}], "frac_bits": 0}},
         {"layout": {"columns": [], "frac_bits": 0}},
+        {"classes": [[1], [2], [3]]},
+        {"classes": [0]},
+        {"classes": [0, 1]},
+        {"frac_bits": 2},
         {"more": 1},
     ],
 )
-def test_a_changed_document_is_refused(change: Any) -> None:
-    with pytest.raises(DataError):
-        LinearScorer.from_document({**SCORER.document(), **change})
+def test_a_changed_file_of_a_scorer_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
+    SCORER.save(tmp_path / "model.json")
+    document = json.loads((tmp_path / "model.json").read_text())
+    of_layout = change.keys() & document["layout"].keys()
+    (document["layout"] if of_layout else document).update(change)
+    (tmp_path / "model.json").write_text(json.dumps(document))
+    with pytest.raises(DataError, match="must be a file 'cloister-linear/1'"):
+        LinearScorer.load(tmp_path / "model.json")
+
+
+@pytest.mark.parametrize("text", ["", "[]", "1", "[" * 100_000])
+def test_what_is_no_scorer_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "model.json").write_text(text)
+    (tmp_path / "model.json").chmod(0o600)
+    for name in ("model.json", "absent.json"):
+        with pytest.raises(DataError, match="must be a file 'cloister-linear/1'"):
+            LinearScorer.load(tmp_path / name)
 
 
 def test_a_value_out_of_range_is_refused_without_being_named() -> None:
@@ -154,22 +189,22 @@ def test_a_value_out_of_range_is_refused_without_being_named() -> None:
             SCORER.layout.encode(rows)
         assert "8.125" not in str(refused.value)
     for shape in ((4,), (4, 2), (0, 3)):
-        with pytest.raises(DataError, match="table of 3 columns"):
+        with pytest.raises(DataError, match=r"2 dimensions|has 2 columns|at least one"):
             SCORER.layout.encode(np.zeros(shape))
-    with pytest.raises(DataError, match="hold numbers"):
+    with pytest.raises(DataError, match="must be finite"):
         SCORER.layout.encode(np.array([["a", "b", "c"]]))
 
 
 def test_an_unknown_category_is_refused_without_being_named() -> None:
     model = DPNaiveBayes(epsilon=5.0, bounds=SCHEMA, target="buys", nominal_n=300).fit(TABLE)
     layout = linear_scorer(model).layout
-    for bad in ("secret", None):
+    for bad in ("secret", None, np.nan, 0.5):
         with pytest.raises(DataError, match="'job' must be one of") as refused:
             layout.encode(pd.DataFrame({"age": [3.0], "job": [bad]}))
         assert "secret" not in str(refused.value)
     with pytest.raises(DataError, match="'job' must be one of"):
         layout.encode(np.array([[3.0, 0.5]]))
-    with pytest.raises(DataError, match="missing"):
+    with pytest.raises(DataError, match="no column 'job'"):
         layout.encode(pd.DataFrame({"age": [3.0]}))
 
 
@@ -185,14 +220,31 @@ def test_a_scorer_shows_no_weights() -> None:
     assert str(SCORER.weights[0, 0])[:6] not in repr(SCORER)
 
 
-def test_categories_that_look_like_numbers_are_read_by_name_in_a_frame() -> None:
+def test_a_missing_cell_is_no_category_whatever_categories_are_called(tmp_path: Path) -> None:
     columns = (
-        Entry(name="stage", low=0, high=2, categories=("1", "2", "3")),
-        Entry(name="age", low=0, high=90),
+        Entry("stage", 0, 2, ("nan", "None", "01")),
+        Entry("age", 0, 90),
+    )
+    layout, file = Layout(columns=columns), tmp_path / "rows.csv"
+    for missing in (None, np.nan, pd.NA):
+        frame = pd.DataFrame({"age": [45.0], "stage": pd.Series([missing], dtype=object)})
+        with pytest.raises(DataError, match="'stage' must be one of"):
+            layout.encode(frame)
+    file.write_text("stage,age\n01,45\nNone,0\n,45\n")
+    with pytest.raises(DataError, match="'stage' must be one of"):
+        layout.encode(file)
+    file.write_text("stage,age\n01,45\nNone,0\n")
+    assert layout.encode(file).tolist() == [[0, 1, 0], [1, 0, -1]]
+
+
+def test_categories_that_look_like_numbers_are_read_by_name() -> None:
+    columns = (
+        Entry("stage", 0, 2, ("1", "2", "3")),
+        Entry("age", 0, 90),
     )
     layout = Layout(columns=columns)
     expected = [[0, 0], [1, 0], [0, 1]]
     for stages in ([1, 2, 3], [1.0, 2.0, 3.0], ["1", "2", "3"]):
         frame = pd.DataFrame({"age": [45.0] * 3, "stage": stages})
         assert layout.encode(frame)[:, :2].tolist() == expected
-    assert layout.encode(np.array([[0, 45], [1, 45], [2, 45]]))[:, :2].tolist() == expected
+    assert layout.encode(np.array([[1, 45], [2, 45], [3, 45]]))[:, :2].tolist() == expected

@@ -54,7 +54,7 @@ def test_the_reply_depends_on_the_other_share_through_a_uniform_value_only() -> 
 
 def test_every_slot_is_masked() -> None:
     reply, _ = sum_windows(encrypt_windows(KEY, words(3, 2)), words(3, 2))
-    _, blobs = pooling.unpack("sums", {"n": int, "k": int}, reply, 4, 1 << 19)
+    _, blobs = pooling.unpack("sums", ("n", "k"), reply, 4)
     api, context, _ = pooling._context()
     decryptor = api.Decryptor(context, pooling.read(api.SecretKey(), context, KEY, "key"))
     plain = api.Plaintext()
