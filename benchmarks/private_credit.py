@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             for name, part in zip(BANKS, parts, strict=True)
         },
     )["broker"]
-    decided = np.array(like.classes).astype(int)[broker.results["label"]]
+    decided = np.array(like.layout.classes).astype(int)[broker.results["label"]]
     print(f"{len(BANKS)} banks, each trained at epsilon {options.epsilon:g}; 7 processes")
     print(f"{len(decided)} applicants decided in {broker.seconds:.2f} s, training included")
     print(f"right: {np.mean(decided == truth):.3f}; accepting all: {np.mean(truth == 1):.3f}")

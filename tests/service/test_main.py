@@ -125,6 +125,16 @@ def test_jobs_are_stopped_before_the_streams_close_under_them() -> None:
     assert spy.order == ["start jobs", "stop jobs", "stop server"]
 
 
+def test_whoever_serves_raises_how_much_it_may_have_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As doctor says of a coordinator and of a scorer; a scorer has no jobs."""
+    asked: list[bool] = []
+    monkeypatch.setattr(main, "descriptors", lambda *, raised: asked.append(raised))
+    spy, stop = Spy(), threading.Event()
+    stop.set()
+    serve(spy, stop)  # type: ignore[arg-type]
+    assert (asked, spy.order) == ([True], ["stop server"])
+
+
 def test_a_server_that_breaks_ends_the_process_with_its_error() -> None:
     spy = Spy(TransportError("the port is gone."))
     with pytest.raises(TransportError, match="the port is gone"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import csv
 import json
+import ssl
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import httpx
 import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
@@ -25,6 +27,7 @@ from cloister.errors import BudgetExceeded, PlanError, TransportError
 from cloister.inference.encrypted import ClientKeys, Offer, ScoringClient, ScoringServer
 from cloister.inference.limits import QueryLimit
 from cloister.inference.linear import linear_scorer
+from cloister.service import client as client_module
 from cloister.service import scoring
 from cloister.service.audit import Audit, verify
 from cloister.service.client import Scoring
@@ -185,6 +188,16 @@ def test_keys_are_asked_for_and_a_dead_address_is_said(
     argv[1] = "https://localhost:1"
     assert main([*argv, "--keys", str(place.folders["shop"])]) == 7
     assert "cannot be reached" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("body", [b"{" * 9, b"[" * 100_000, b"[]", b"{}", b" " * (1 << 20)])
+def test_an_answer_that_is_none_is_said(monkeypatch: pytest.MonkeyPatch, body: bytes) -> None:
+    monkeypatch.setattr(client_module, "MOST_ANSWER", 1 << 19)
+    asked = Scoring("https://other", ssl.create_default_context())
+    answers = httpx.MockTransport(lambda _: httpx.Response(200, content=body))
+    asked._http = httpx.Client(transport=answers, base_url="https://other")
+    with asked, pytest.raises(TransportError, match="'https://other' does not answer as one does"):
+        asked.model()
 
 
 def test_extras_that_are_not_there_are_named(

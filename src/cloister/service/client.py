@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import ssl
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Self
@@ -11,6 +12,7 @@ import httpx
 from cloister.errors import BudgetExceeded, CloisterError, PlanError, TransportError
 
 TIMEOUT = 30.0  # seconds for any one answer
+MOST_ANSWER = 1 << 28  # bytes; what another party sends must not fill this one's memory
 
 
 def probe(
@@ -82,17 +84,22 @@ class _Connection:
     def _strange(self) -> TransportError:
         return TransportError(f"{self._other} does not answer as one does; check the address.")
 
-    def _answer(self, method: str, path: str, **options: Any) -> httpx.Response:
+    def _answer(self, method: str, path: str, **options: Any) -> bytes:
+        body = bytearray()
         try:
-            answer = self._http.request(method, path, **options)
+            with self._http.stream(method, path, **options) as answer:
+                for part in answer.iter_bytes():
+                    body += part
+                    if len(body) > MOST_ANSWER:
+                        raise self._strange()
         except httpx.HTTPError as error:
             cause = str(error) or type(error).__name__
             raise TransportError(
                 f"{self._other} cannot be reached: {cause}; try cloister doctor."
             ) from error
         if answer.is_success:
-            return answer
-        reason = (_json(answer) or {}).get("error")
+            return bytes(body)
+        reason = (_json(body) or {}).get("error")
         kind = _KINDS.get(answer.status_code, TransportError)
         raise kind(reason or f"{self._other} answered HTTP {answer.status_code}.")
 
@@ -103,11 +110,11 @@ _KINDS: Mapping[int, type[CloisterError]] = {
 }
 
 
-def _json(answer: httpx.Response) -> dict[str, Any] | None:
+def _json(body: bytes | bytearray) -> dict[str, Any] | None:
     """Return an answer's JSON object, if it is one."""
     try:
-        document = answer.json()
-    except ValueError:
+        document = json.loads(body)
+    except (ValueError, RecursionError):
         return None
     return document if isinstance(document, dict) else None
 
@@ -174,4 +181,4 @@ class Scoring(_Connection):
 
     def score(self, request: bytes) -> bytes:
         """Return the reply to a request."""
-        return self._answer("POST", "/v1/score", content=request).content
+        return self._answer("POST", "/v1/score", content=request)
