@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numpy.polynomial import legendre, polynomial
+from numpy.polynomial import legendre
 from numpy.typing import NDArray
 
 from cloister.errors import PlanError
@@ -65,20 +65,10 @@ def fit(activation: str | Callable[[Floats], Floats], degree: int, radius: float
             f"a fit needs a degree in [1, 15] and a finite radius above 0, got {degree}, {radius}."
         )
     points, weights = legendre.leggauss(_POINTS)
-    points = np.concatenate([(points - 1) / 2, (points + 1) / 2])
-    values = np.concatenate([weights, weights]) / 2 * function(radius * points)
+    points, weights = np.concatenate([points - 1, points + 1]) / 2, np.tile(weights, 2) / 2
+    values = weights * function(radius * points)
     parts = legendre.legvander(points, degree).T @ values * (np.arange(degree + 1) + 0.5)
-    scaled = legendre.leg2poly(parts)  # drops no term: the highest may be zero
-    scaled = np.pad(scaled, (0, degree + 1 - len(scaled)))
-    scaled[np.abs(scaled) < 1e-12 * np.abs(scaled).max()] = 0.0
-    fitted: Floats = scaled / radius ** np.arange(degree + 1)
+    parts[np.abs(parts) < 1e-12 * np.abs(parts).max()] = 0.0
+    scaled = legendre.leg2poly(parts)  # it drops the highest where they are zero
+    fitted: Floats = np.pad(scaled, (0, degree + 1 - len(scaled))) / radius ** np.arange(degree + 1)
     return fitted
-
-
-def largest_error(
-    activation: str | Callable[[Floats], Floats], coefficients: Floats, radius: float
-) -> float:
-    """Return how far a polynomial is from an activation at most, on a fine grid of the interval."""
-    function = FUNCTIONS[activation] if isinstance(activation, str) else activation
-    x = np.linspace(-radius, radius, 100_001)
-    return float(np.abs(polynomial.polyval(x, coefficients) - function(x)).max())
