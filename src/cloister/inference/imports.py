@@ -29,19 +29,19 @@ from cloister.inference.polynomials import fit
 Range = tuple[float, float]
 Classes = Sequence[str | int]
 
+# What is supported, and what options must be that no layer of ours has; PyTorch's names.
+_POOL = {
+    "padding": 0, "ceil_mode": 0, "dilation": 1, "auto_pad": "NOTSET", "divisor_override": None,
+    "return_indices": 0,
+}  # fmt: skip
 _USUAL: Mapping[str, Mapping[str, Any]] = {
-    # What is supported, and what options must be that no layer of ours has; PyTorch's names.
     "Linear": {"alpha": 1, "beta": 1, "transA": 0},
     "Conv2d": {"groups": 1, "dilation": 1, "padding_mode": "zeros", "auto_pad": "NOTSET"},
-    "AvgPool2d": {
-        "padding": 0, "ceil_mode": 0, "dilation": 1, "auto_pad": "NOTSET", "divisor_override": None,
-    },
-    "MaxPool2d": {
-        "padding": 0, "ceil_mode": 0, "dilation": 1, "auto_pad": "NOTSET", "return_indices": 0,
-    },
+    "AvgPool2d": _POOL,
+    "MaxPool2d": _POOL,
     "ReLU": {},
     "Flatten": {"start_dim": 1, "end_dim": -1},
-}  # fmt: skip
+}
 _OF_ONNX = {
     "Gemm": "Linear", "MatMul": "Linear", "Conv": "Conv2d", "AveragePool": "AvgPool2d",
     "MaxPool": "MaxPool2d", "Relu": "ReLU", "group": "groups", "dilations": "dilation",
@@ -96,10 +96,9 @@ def _layer(kind: str, arrays: Sequence[Any], option: Callable[[str, Any], Any]) 
     """Return the layer of a module, from its weights, its bias if there is one, and its options."""
     if kind not in _USUAL:
         raise PlanError(f"{kind} is not supported; there are {', '.join(_USUAL)}.")
-    options = {name: _one(option(name, usual), name) for name, usual in _USUAL[kind].items()}
     for name, usual in _USUAL[kind].items():
-        if options[name] != usual:
-            raise PlanError(f"{kind} with {name} {options[name]} is not supported, only {usual}.")
+        if (found := _one(option(name, usual), name)) != usual:
+            raise PlanError(f"{kind} with {name} {found} is not supported, only {usual}.")
     if kind in ("ReLU", "Flatten"):
         return Relu() if kind == "ReLU" else Flatten()
     if kind == "Linear":

@@ -29,12 +29,12 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.polynomial import polynomial as real
 from numpy.typing import NDArray
 
-from cloister.declared import Length, Positive, Range, Whole, declarations, refuse
+from cloister.declared import Length, Range, Whole, declarations, refuse
 from cloister.errors import PlanError
 from cloister.hazmat.ring import Words
 from cloister.mpc.compare import relu
 from cloister.mpc.functions import clip, maximum
-from cloister.mpc.material import Product, Shape
+from cloister.mpc.material import VALUE_BITS, Product, Shape
 from cloister.mpc.products import polynomial, product, square, truncate
 from cloister.mpc.server import Server
 from cloister.mpc.shares import FRAC_BITS, encode
@@ -48,6 +48,9 @@ STEP = 2.0**-FRAC_BITS
 FACTOR_BITS = 22
 """Fraction bits of weights and of public factors, so that large inputs do not blow up their
 rounding."""
+
+LIMIT = 2.0 ** (VALUE_BITS - FRAC_BITS - FACTOR_BITS - 1)
+"""No number on shares may reach it: a product has the fraction bits of both, and one is spare."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,6 +210,8 @@ class Dense(_Affine):
 
 def _positions(kind: str, shape: Shape, size: Shape, stride: int, padding: int) -> Shape:
     """Return in how many rows and columns a window stands; none reaches over the far edges."""
+    if len(shape) != 3:
+        raise PlanError(f"{kind} takes (channels, rows, columns), got {shape}.")
     room = [n + 2 * padding - s for n, s in zip(shape[1:], size, strict=True)]
     if min(room) < 0:
         raise PlanError(f"{kind} sees {size} cells at once, which do not fit into {shape}.")
@@ -235,9 +240,10 @@ class Conv2d(_Affine):
 
     def shape(self, shape: Shape) -> Shape:
         out, channels, *size = self.weights.shape
-        if len(shape) != 3 or shape[0] != channels:
-            raise PlanError(f"Conv2d takes ({channels} channels, rows, columns), got {shape}.")
-        return out, *_positions("Conv2d", shape, tuple(size), self.stride, self.padding)
+        sides = _positions("Conv2d", shape, tuple(size), self.stride, self.padding)
+        if shape[0] != channels:
+            raise PlanError(f"Conv2d takes {channels} channels, got {shape[0]}.")
+        return out, *sides
 
 
 # Layers without ---------------------------------------------------------------------------------
@@ -250,10 +256,8 @@ class _Pool(Layer):
     size: Annotated[int, Range(1, 32), "cells on a side"]
 
     def shape(self, shape: Shape) -> Shape:
-        kind = type(self).__name__
-        if len(shape) != 3:
-            raise PlanError(f"{kind} takes (channels, rows, columns), got {shape}.")
-        return shape[0], *_positions(kind, shape, (self.size, self.size), self.size, 0)
+        size, kind = (self.size, self.size), type(self).__name__
+        return *shape[:1], *_positions(kind, shape, size, self.size, 0)
 
     def _windows(self, x: NDArray[Any]) -> NDArray[Any]:
         """Return the cells of each square along a last axis."""
@@ -343,7 +347,7 @@ class Polynomial(Layer):
     ----------
     coefficients : sequence of float, 2 to 16
         Public; of ``1, x, x**2, ...``, see :func:`cloister.inference.polynomials.fit`.
-    radius : float, > 0
+    radius : float, 2^-16 to 2^16
         Where it was fitted. From degree 3 on private evaluation takes powers of ``x / radius``,
         which keeps them small and exact.
     clip : bool
@@ -353,12 +357,18 @@ class Polynomial(Layer):
     """
 
     coefficients: Annotated[tuple[float, ...], Length(2, 16)]
-    radius: Positive
+    radius: Annotated[float, Range(2**-16, 2**16)]
     clip: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "coefficients", tuple(float(c) for c in self.coefficients))
         super().__post_init__()
+        largest = np.abs(self._on_shares[1]).max()
+        if not largest < LIMIT:
+            raise PlanError(
+                f"coefficients of Polynomial, from degree 3 on times powers of its radius, must be "
+                f"below {LIMIT:.3g} in size, got {largest:.3g}; scale its inputs."
+            )
 
     def _clipped(self, X: Floats) -> Floats:
         return np.clip(X, -self.radius, self.radius) if self.clip else X
@@ -388,8 +398,7 @@ class Polynomial(Layer):
         off = 1 + x / 2 ** (FACTOR_BITS + 1 - FRAC_BITS)
         sizes = (max(1.0, x / by) + off * STEP) ** powers
         slack = STEP * float((np.abs(scaled) * powers * (1 + off) + 1) @ sizes)
-        reach = float(np.abs(scaled) @ sizes) + slack
-        reach = max(reach, sizes[-1], 1 / by, compared if self.clip else 0.0)
+        reach = max(float(np.abs(scaled) @ sizes) + slack, sizes[-1], compared * self.clip)
         return least - slack, most + slack, reach
 
     def shares(self, server: Server, x: Words, *parameters: Words) -> Words:

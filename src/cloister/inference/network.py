@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from cloister.errors import CloisterError, DataError, PlanError
 from cloister.inference.layers import (
     FACTOR_BITS,
+    LIMIT,
     STEP,
     AveragePool,
     Conv2d,
@@ -29,11 +30,7 @@ from cloister.inference.layers import (
     Polynomial,
     Relu,
 )
-from cloister.mpc.material import VALUE_BITS, Shape
-from cloister.mpc.shares import FRAC_BITS
-
-LIMIT = 2.0 ** (VALUE_BITS - FRAC_BITS - FACTOR_BITS - 1)
-"""No number on shares may reach it: a product has the fraction bits of both, and one is spare."""
+from cloister.mpc.material import Shape
 
 _KINDS = (Dense, Conv2d, AveragePool, MaxPool, Flatten, Relu, Polynomial)
 _LAYERS: dict[str, type[Layer]] = {kind.__name__: kind for kind in _KINDS}
@@ -168,7 +165,7 @@ class Network:
         Raises
         ------
         PlanError
-            If a layer can reach :data:`LIMIT`: its numbers may leave fixed point in 64 bits.
+            If a layer can reach :data:`~cloister.inference.layers.LIMIT`.
         """
         unit, found = 2.0**-FACTOR_BITS, []
         low, high = (np.full(self.input_shape, float(end)) for end in self.input_range)
@@ -187,10 +184,11 @@ class Network:
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON document; it holds every weight in the clear, and zeros as their shape."""
-        layers = []
-        for layer in self.layers:
-            found = {field.name: getattr(layer, field.name) for field in fields(layer)}
-            layers.append({"layer": type(layer).__name__, **{k: _plain(found[k]) for k in found}})
+        layers = [
+            {"layer": type(layer).__name__}
+            | {field.name: _plain(getattr(layer, field.name)) for field in fields(layer)}
+            for layer in self.layers
+        ]
         public = {name: getattr(self, name) for name in ("input_shape", "classes", "input_range")}
         return {"network": 1, "layers": layers, **public}
 

@@ -55,6 +55,16 @@ def test_other_scikit_learn_models_are_refused() -> None:
             from_sklearn(model, (-1, 1))
 
 
+def test_a_scikit_learn_network_of_several_labels_a_row_is_refused() -> None:
+    neural = pytest.importorskip("sklearn.neural_network")
+    X = RNG.uniform(-1, 1, (30, 4))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # need not converge
+        model = neural.MLPClassifier((3,), max_iter=2).fit(X, (X[:, :3] > 0).astype(int))
+    with pytest.raises(PlanError, match="several labels"):
+        from_sklearn(model, (-1, 1))
+
+
 # PyTorch is not everywhere: stand-ins with the names and attributes of its modules.
 class Tensor:
     def __init__(self, array: Any) -> None:
@@ -137,7 +147,20 @@ def test_a_torch_network_gives_the_same_scores() -> None:
     network = from_torch(model, (1, 9, 9), ("a", "b", "c"), (0, 1))
     expected = model(torch.tensor(IMAGES, dtype=torch.float32)).detach().numpy()
     np.testing.assert_allclose(network.forward(IMAGES), expected, atol=1e-5)
-    for strange in (nn.Conv2d(1, 1, 3, padding="same"), nn.AvgPool2d((2, 3)), nn.Softmax(1)):
+    for strange in (
+        nn.Conv2d(1, 1, 3, padding="same"),
+        nn.Conv2d(1, 1, 3, padding=1, padding_mode="reflect"),
+        nn.Conv2d(1, 1, 3, dilation=2),
+        nn.Conv2d(2, 2, 3, groups=2),
+        nn.AvgPool2d((2, 3)),
+        nn.AvgPool2d(2, divisor_override=3),
+        nn.AvgPool2d(2, padding=1),
+        nn.MaxPool2d(2, ceil_mode=True),
+        nn.MaxPool2d(2, return_indices=True),
+        nn.MaxPool2d(2, stride=1),
+        nn.Flatten(0),
+        nn.Softmax(1),
+    ):
         with pytest.raises(PlanError):
             from_torch(nn.Sequential(strange).eval(), (1, 9, 9), ("a",), (0, 1))
 
