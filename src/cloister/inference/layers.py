@@ -75,19 +75,10 @@ class Layer(ABC):
         """Return what it makes of rows, in the clear."""
 
     def bounds(self, low: Floats, high: Floats) -> Bounds:
-        """Return the bounds of the outputs, and of all numbers on the way to them.
+        """Return bounds of one row's outputs from those of its inputs, and how far shares reach.
 
-        Parameters
-        ----------
-        low, high : ndarray of the shape of one row
-            Bounds of the inputs.
-
-        Returns
-        -------
-        low, high : ndarray of the shape of one row's outputs
-            They hold in the clear, and on shares but for two units: a truncation and a bias.
-        reach : float
-            The largest absolute value that private evaluation computes.
+        The bounds hold in the clear, and on shares but for two units: a truncation and a bias.
+        The reach is the largest absolute value that private evaluation computes.
         """
         least, most = self.outputs(np.stack([low, high]))  # most layers are monotone
         return least, most, _largest(low, high)
@@ -96,12 +87,8 @@ class Layer(ABC):
     def shares(self, server: Server, x: Words, *parameters: Words) -> Words:
         """Return shares of the outputs (semi-honest; the dealer with either server sees all).
 
-        Parameters
-        ----------
-        x : ndarray of uint64, shape (n, *shape)
-            This server's shares of the inputs.
-        *parameters : ndarray of uint64
-            Its shares of :attr:`parameters`, weights with :data:`FACTOR_BITS` fraction bits.
+        x are this server's of the inputs, (n, *shape), with 16 fraction bits; `parameters` its of
+        :attr:`parameters`, weights with :data:`FACTOR_BITS`.
         """
 
 
@@ -411,3 +398,7 @@ class Polynomial(Layer):
         if len(c) == 3:
             total = total + truncate(server, square(server, x)) * encode(c[2], FACTOR_BITS)
         return truncate(server, total, FACTOR_BITS) + server.constant(c[0])
+
+
+_KINDS = (Dense, Conv2d, AveragePool, MaxPool, Flatten, Relu, Polynomial)
+LAYERS: dict[str, type[Layer]] = {kind.__name__: kind for kind in _KINDS}

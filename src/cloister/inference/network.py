@@ -18,22 +18,16 @@ from numpy.typing import ArrayLike, NDArray
 from cloister.errors import CloisterError, DataError, PlanError
 from cloister.inference.layers import (
     FACTOR_BITS,
+    LAYERS,
     LIMIT,
     STEP,
-    AveragePool,
     Conv2d,
     Dense,
-    Flatten,
     Floats,
     Layer,
-    MaxPool,
-    Polynomial,
-    Relu,
 )
 from cloister.mpc.material import Shape
 
-_KINDS = (Dense, Conv2d, AveragePool, MaxPool, Flatten, Relu, Polynomial)
-_LAYERS: dict[str, type[Layer]] = {kind.__name__: kind for kind in _KINDS}
 _MOST_WEIGHTS = 1 << 26  # of one layer
 
 
@@ -207,7 +201,7 @@ class Network:
             if document["network"] != 1:
                 raise DataError(f"version 1 of a network is known, got {document['network']!r}.")
             layers = [
-                _LAYERS[layer["layer"]](**{k: _read(layer[k]) for k in layer if k != "layer"})
+                LAYERS[layer["layer"]](**{k: _read(layer[k]) for k in layer if k != "layer"})
                 for layer in document["layers"]
             ]
             names = ("input_shape", "classes", "input_range")

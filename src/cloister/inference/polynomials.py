@@ -3,10 +3,6 @@
 Shares and ciphertexts know sums and products; a polynomial of a low degree is a few of these, where
 ReLU needs comparisons. It is crude inside its interval and wrong outside: train the network with
 the polynomial, do not replace the activation of a trained one.
-
-Of the identity ``relu(x) = x / 2 + |x| / 2`` only ``|x|`` is approximated. It is even, so its
-least-squares polynomial has no odd term: the fits of degrees 2 and 3 are one, and a published cubic
-with a cubic term is not that fit.
 """
 
 from __future__ import annotations
@@ -48,7 +44,8 @@ def fit(activation: str | Callable[[Floats], Floats], degree: int, radius: float
     Notes
     -----
     Of uniform weight: the coefficients in Legendre polynomials are integrals, taken by Gauss and
-    Legendre's rule on each side of 0.
+    Legendre's rule on each side of 0. ``relu(x)`` is ``x / 2 + |x| / 2``, and ``|x|`` is even: the
+    fits of degrees 2 and 3 are one, and a published one with a cubic term is not that fit.
 
     Examples
     --------
