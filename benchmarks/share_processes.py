@@ -71,7 +71,7 @@ class Outcome:
     dealer_cpu_s : float
     rounds : int
     bytes_between : int
-        That each server sent the other, sealing not counted (16 bytes a message).
+        That a server sent the other, the mean of both, sealing not counted (16 bytes a message).
     bytes_dealt : int
         From the dealer to both servers.
     bytes_up : int
@@ -189,7 +189,7 @@ def _ask(links: Sequence[Link], tables: Mapping[str, Words]) -> Outcome:
         server_cpu_s=(first["cpu"], second["cpu"]),
         dealer_cpu_s=second["dealer"],
         rounds=first["rounds"],
-        bytes_between=first["bytes"],
+        bytes_between=(first["bytes"] + second["bytes"]) // 2,
         bytes_dealt=first["dealt"] + second["dealt"],
         bytes_up=sent,
     )
