@@ -19,22 +19,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.polynomial import polynomial
 from numpy.typing import NDArray
 
-from cloister.inference.network import (
+from cloister.inference.layers import (
     AveragePool,
     Conv2d,
     Dense,
     Flatten,
     Layer,
-    Network,
     Polynomial,
     Relu,
-    outputs,
-    patches,
 )
-from cloister.inference.smaller import activation_radius, pruned, replace_relu
+from cloister.inference.network import Network
+from cloister.inference.polynomials import fit
 from cloister.randomness import public_generator
 
 Floats = NDArray[np.float64]
@@ -92,8 +91,54 @@ def convolutional() -> list[Layer]:
 
 
 def with_polynomial(network: Network, degree: int, radius: float) -> Network:
-    """Return the network with an unclipped fitted polynomial in place of each ReLU."""
-    return replace_relu(network, degree, radius)
+    """Return the network with an unclipped fitted polynomial in place of each ReLU.
+
+    Accuracy suffers; a network that is trained with the polynomial does better.
+    """
+    stand_in = Polynomial(tuple(fit("relu", degree, radius)), radius)
+    layers = (stand_in if isinstance(layer, Relu) else layer for layer in network.layers)
+    return replace(network, layers=tuple(layers))
+
+
+def pooling_encrypted(network: Network) -> Network:
+    """Return the network with average pooling by way of encryption."""
+    layers = (
+        replace(layer, encrypted=True) if isinstance(layer, AveragePool) else layer
+        for layer in network.layers
+    )
+    return replace(network, layers=tuple(layers))
+
+
+def activation_radius(network: Network, X: Floats) -> float:
+    """Return the largest absolute input that any activation sees on some rows.
+
+    Use public rows: the number tells of the rows it comes from.
+    """
+    rows, largest = network.checked(X), 0.0
+    for layer in network.layers:
+        if isinstance(layer, Relu | Polynomial):
+            largest = max(largest, float(np.abs(rows).max(initial=0.0)))
+        rows = layer.outputs(rows)
+    return largest
+
+
+def pruned(network: Network, keep: float) -> Network:
+    """Return a smaller network: the weakest hidden units of Dense layers are cut off.
+
+    A unit counts as the product of the norms of its incoming and outgoing weights. The part `keep`
+    of the units of every hidden Dense layer stays; at least one does.
+    """
+    if not 0 < keep <= 1:
+        raise ValueError(f"keep must be in (0, 1], got {keep}")
+    layers = list(network.layers)
+    places = [number for number, layer in enumerate(layers) if isinstance(layer, Dense)]
+    for here, there in pairwise(places):
+        (w_in, bias), (w_out, next_bias) = layers[here].parameters, layers[there].parameters
+        strength = np.linalg.norm(w_in, axis=0) * np.linalg.norm(w_out, axis=1)
+        stay = np.sort(np.argsort(-strength, kind="stable")[: max(1, round(keep * len(strength)))])
+        layers[here] = Dense(w_in[:, stay], bias[stay])
+        layers[there] = Dense(w_out[stay], next_bias)
+    return replace(network, layers=tuple(layers))
 
 
 def started(network: Network, seed: int, gain: float = 2.0) -> Network:
@@ -134,7 +179,7 @@ def _gradients(network: Network, X: Floats, y: NDArray[np.int64]) -> list[Floats
     """Return the gradient of the mean cross-entropy by every weight and bias."""
     inputs = [X]
     for layer in network.layers:
-        inputs.append(outputs(layer, inputs[-1]))
+        inputs.append(layer.outputs(inputs[-1]))
     scores = inputs.pop()
     odds = np.exp(scores - scores.max(axis=1, keepdims=True))
     back = odds / odds.sum(axis=1, keepdims=True)
@@ -155,7 +200,9 @@ def _back(layer: Layer, x: Floats, back: Floats, *, first: bool) -> tuple[Any, l
         case Conv2d():
             if not first:
                 raise ValueError("a convolution is trained as the first layer only")
-            seen = patches(x, layer.weights.shape[2:], layer.stride, layer.padding)
+            room = [(0, 0)] * 2 + [(layer.padding, layer.padding)] * 2
+            size, step = layer.weights.shape[2:], layer.stride
+            seen = sliding_window_view(np.pad(x, room), size, axis=(2, 3))[:, :, ::step, ::step]
             columns = seen.transpose(0, 2, 3, 1, 4, 5).reshape(-1, layer.weights[0].size)
             flat = back.transpose(0, 2, 3, 1).reshape(-1, len(layer.weights))
             return None, [back.sum(axis=(0, 2, 3)), (flat.T @ columns).reshape(layer.weights.shape)]
@@ -207,7 +254,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name, empty, data, epochs in problems(options.data, options.quick):
         exact = trained(empty, data, epochs)
         radius = activation_radius(exact, data.X)
-        after = [replace_relu(exact, degree, radius) for degree in (2, 4)]
+        after = [with_polynomial(exact, degree, radius) for degree in (2, 4)]
         along = [trained(with_polynomial(empty, d, 4.0), data, epochs) for d in (2, 4)]
         cells = " | ".join(f"{accuracy(n, data):.3f}" for n in (exact, *after, *along))
         print(f"| {name} (radius {radius:.1f}) | {cells} |", flush=True)

@@ -18,26 +18,31 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from networks import DATA, Images, convolutional, dense, digits, mnist, trained
+from networks import (
+    DATA,
+    Images,
+    convolutional,
+    dense,
+    digits,
+    mnist,
+    pooling_encrypted,
+    trained,
+)
 from session_processes import run_session
 
-from cloister.inference.network import AveragePool, Conv2d, Flatten, Layer, Network, Relu
+from cloister.inference.layers import AveragePool, Conv2d, Flatten, Layer, Relu
+from cloister.inference.network import Network
 
 
-def scored(network: Network, X: Any, *, encrypted: bool = False) -> tuple[Any, str, float]:
+def scored(network: Network, X: Any) -> tuple[Any, str, float]:
     """Return the places of the labels of all images, what they are, and the seconds."""
-    options = {
-        "architecture": network.architecture().to_dict(),
-        "n_rows": len(X),
-        "encrypted_pooling": encrypted,
-    }
-    weights = np.concatenate([array.ravel() for array in network.parameters])
+    options = {"architecture": network.architecture().to_dict(), "n_rows": len(X)}
     clinic = run_session(
         "network",
         options,
         owners={"rows": "clinic", "weights": "lab"},
         receivers=["clinic"],
-        tables={"rows": lambda: X, "weights": lambda: weights},
+        tables={"rows": lambda: X, "weights": lambda: network.vector},
     )["clinic"]
     return clinic.results["labels"], clinic.mark, clinic.seconds
 
@@ -64,8 +69,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     layers, images = problem(options.data, options.digits)
     epochs = 12 if options.digits else 3
     network = trained(Network(layers, images.X.shape[1:], range(10), (0, 1)), images, epochs)
+    if options.encrypted:
+        network = pooling_encrypted(network)
     X = images.X_test[: options.images]
-    labels, mark, seconds = scored(network, X, encrypted=options.encrypted)
+    labels, mark, seconds = scored(network, X)
     agreed = int((labels == network.forward(X).argmax(axis=1)).sum())
     right = int((labels == images.y_test[: len(X)]).sum())
     print(f"{network}")

@@ -5,28 +5,48 @@ What a layer is follows from the name of its class; anything not listed is refus
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from cloister.errors import DataError, PlanError
-from cloister.inference.network import (
+from cloister.inference.layers import (
     AveragePool,
     Conv2d,
     Dense,
     Flatten,
     Layer,
     MaxPool,
-    Network,
     Polynomial,
     Relu,
 )
+from cloister.inference.network import Network
 from cloister.inference.polynomials import fit
 
 Range = tuple[float, float]
 Classes = Sequence[str | int]
+
+# What is supported, and what options must be that no layer of ours has; PyTorch's names.
+_POOL = {
+    "padding": 0, "ceil_mode": 0, "dilation": 1, "auto_pad": "NOTSET", "divisor_override": None,
+    "return_indices": 0,
+}  # fmt: skip
+_USUAL: Mapping[str, Mapping[str, Any]] = {
+    "Linear": {"alpha": 1, "beta": 1, "transA": 0},
+    "Conv2d": {"groups": 1, "dilation": 1, "padding_mode": "zeros", "auto_pad": "NOTSET"},
+    "AvgPool2d": _POOL,
+    "MaxPool2d": _POOL,
+    "ReLU": {},
+    "Flatten": {"start_dim": 1, "end_dim": -1},
+}
+_OF_ONNX = {
+    "Gemm": "Linear", "MatMul": "Linear", "Conv": "Conv2d", "AveragePool": "AvgPool2d",
+    "MaxPool": "MaxPool2d", "Relu": "ReLU", "group": "groups", "dilations": "dilation",
+    "strides": "stride", "pads": "padding", "kernel_shape": "kernel_size", "axis": "start_dim",
+}  # fmt: skip
 
 
 def from_sklearn(
@@ -64,19 +84,37 @@ def from_sklearn(
     return Network(layers[: len(layers) - len(hidden)], weights[0].shape[:1], classes, input_range)
 
 
-def _one(values: Any, what: str) -> int:
-    """Return the one number that all sides have."""
-    sides = {int(v) for v in np.atleast_1d(np.asarray(values))}
+def _one(value: Any, what: str) -> Any:
+    """Return the one value that all sides have."""
+    sides = sorted(set(value)) if isinstance(value, tuple | list) else [value]
     if len(sides) != 1:
-        raise PlanError(f"{what} must be the same on every side, got {sorted(sides)}.")
-    return sides.pop()
+        raise PlanError(f"{what} must be the same on every side, got {sides}.")
+    return sides[0]
 
 
-def _plain(what: str, **rules: bool) -> None:
-    """Refuse an operator whose options are not the plain ones."""
-    broken = [name for name, holds in rules.items() if not holds]
-    if broken:
-        raise PlanError(f"{what} with another {', '.join(broken)} than the usual is not supported.")
+def _layer(kind: str, arrays: Sequence[Any], option: Callable[[str, Any], Any]) -> Layer:
+    """Return the layer of a module, from its weights, its bias if there is one, and its options."""
+    if kind not in _USUAL:
+        raise PlanError(f"{kind} is not supported; there are {', '.join(_USUAL)}.")
+    for name, usual in _USUAL[kind].items():
+        if (found := _one(option(name, usual), name)) != usual:
+            raise PlanError(f"{kind} with {name} {found} is not supported, only {usual}.")
+    if kind in ("ReLU", "Flatten"):
+        return Relu() if kind == "ReLU" else Flatten()
+    if kind == "Linear":
+        return Dense(arrays[0].T, _bias(arrays))
+    stride = _one(option("stride", 1), "stride")
+    if kind == "Conv2d":
+        padding = _one(option("padding", 0), "padding")
+        return Conv2d(arrays[0], _bias(arrays), stride, 0 if padding == "valid" else padding)
+    size = _one(option("kernel_size", 0), "kernel_size")
+    if stride != size:
+        raise PlanError(f"{kind} with kernel_size {size} and another stride is not supported.")
+    return AveragePool(size) if kind == "AvgPool2d" else MaxPool(size)
+
+
+def _bias(arrays: Sequence[Any]) -> Any:
+    return arrays[1] if len(arrays) > 1 else np.zeros(len(arrays[0]))
 
 
 def from_torch(
@@ -104,53 +142,25 @@ def from_torch(
         raise PlanError(f"a torch Sequential is needed, got {type(model).__name__}.")
     if model.training:
         raise PlanError("the model is in training mode; call model.eval() first.")
-    layers = _of_torch([model], activations or {})
+    layers = tuple(_of_torch([model], activations or {}))
     return Network(layers, tuple(input_shape), classes, input_range)
 
 
-def _of_torch(model: Any, activations: Mapping[str, Layer]) -> list[Layer]:
-    found: list[Layer] = []
-    for m in model:
-        kind = type(m).__name__
-        if m._forward_hooks or m._forward_pre_hooks:
+def _of_torch(modules: Any, activations: Mapping[str, Layer]) -> Iterator[Layer]:
+    for module in modules:
+        kind = type(module).__name__
+        if module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module):
             raise PlanError(f"{kind} has hooks, whose code cannot be taken over; remove them.")
         if kind in activations:
-            found.append(activations[kind])
-        elif not type(m).__module__.startswith("torch.nn.modules."):
+            yield activations[kind]
+        elif not type(module).__module__.startswith("torch.nn.modules."):
             raise PlanError(f"module {kind} is not PyTorch's own; name it in activations.")
         elif kind == "Sequential":
-            found += _of_torch(m, activations)
-        elif kind == "Linear":
-            found.append(Dense(_array(m.weight).T, _bias(m, m.out_features)))
-        elif kind == "Conv2d":
-            valid = m.padding_mode == "zeros" and m.padding != "same"
-            _plain(kind, groups=m.groups == 1, dilation=set(m.dilation) == {1}, padding=valid)
-            padding = 0 if m.padding == "valid" else _one(m.padding, "padding of Conv2d")
-            stride, bias = _one(m.stride, "stride of Conv2d"), _bias(m, m.out_channels)
-            found.append(Conv2d(_array(m.weight), bias, stride, padding))
-        elif kind in ("AvgPool2d", "MaxPool2d"):
-            size = _one(m.kernel_size, f"kernel_size of {kind}")
-            usual = getattr(m, "divisor_override", None) is None
-            usual &= getattr(m, "dilation", 1) == 1 and not getattr(m, "return_indices", False)
-            still = _one(m.padding, "padding") == 0 and not m.ceil_mode
-            _plain(kind, stride=_one(m.stride, "stride") == size, padding=still, options=usual)
-            found.append(AveragePool(size) if kind == "AvgPool2d" else MaxPool(size))
-        elif kind == "ReLU":
-            found.append(Relu())
-        elif kind == "Flatten":
-            _plain(kind, axes=(m.start_dim, m.end_dim) == (1, -1))
-            found.append(Flatten())
+            yield from _of_torch(module, activations)
         else:
-            raise PlanError(f"module {kind} of PyTorch is not supported.")
-    return found
-
-
-def _array(tensor: Any) -> Any:
-    return tensor.detach().cpu().double().numpy()
-
-
-def _bias(module: Any, length: int) -> Any:
-    return np.zeros(length) if module.bias is None else _array(module.bias)
+            tensors = (getattr(module, name, None) for name in ("weight", "bias"))
+            arrays = [t.detach().cpu().double().numpy() for t in tensors if t is not None]
+            yield _layer(kind, arrays, partial(getattr, module))
 
 
 def from_onnx(model: str | Path | bytes, classes: Classes, input_range: Range) -> Network:
@@ -165,7 +175,6 @@ def from_onnx(model: str | Path | bytes, classes: Classes, input_range: Range) -
     """
     try:
         import onnx
-        from onnx import numpy_helper
     except ImportError:
         raise DataError("ONNX models need the extra: pip install 'cloister[onnx]'.") from None
     body = model if isinstance(model, bytes) else Path(model).read_bytes()
@@ -173,54 +182,43 @@ def from_onnx(model: str | Path | bytes, classes: Classes, input_range: Range) -
         graph = onnx.load_model_from_string(body).graph
         if any(t.data_location == onnx.TensorProto.EXTERNAL for t in graph.initializer):
             raise ValueError  # a path that somebody else wrote is not opened
-        weights = {t.name: numpy_helper.to_array(t).astype(float) for t in graph.initializer}
+        weights = {t.name: onnx.numpy_helper.to_array(t).astype(float) for t in graph.initializer}
     except Exception as error:  # the parser's own kinds
         raise DataError(f"this ONNX model cannot be read: {type(error).__name__}.") from None
     inputs = [one for one in graph.input if one.name not in weights]
     if len(inputs) != 1 or len(graph.output) != 1:
         raise PlanError(f"an ONNX model of one input and one output is needed, got {len(inputs)}.")
     shape = tuple(d.dim_value for d in inputs[0].type.tensor_type.shape.dim)[1:]
-    layers, here, nodes = [], inputs[0].name, list(graph.node)
-    while nodes:
-        node = nodes.pop(0)
-        names, end = list(node.input), node.output[0]
-        if node.op_type == "MatMul" and nodes and nodes[0].op_type == "Add":
-            after = nodes.pop(0)
-            names += [name for name in after.input if name != end]
-            end = after.output[0]
-        if names[0] != here or not all(name in weights for name in names[1:]):
-            raise PlanError(f"operator {node.op_type} breaks the chain of layers and weights.")
-        options = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
-        layers.append(_of_onnx(node.op_type, [weights[name] for name in names[1:]], options))
-        here = end
+    layers: list[Layer] = []
+    here, before = inputs[0].name, ""
+    for node in graph.node:
+        kind, names = node.op_type, [name for name in node.input if name != here]
+        once = len(names) == len(node.input) - 1 and (kind == "Add" or node.input[0] == here)
+        if not once or not weights.keys() >= set(names) or node.domain not in ("", "ai.onnx"):
+            raise PlanError(f"operator {kind} breaks the chain of layers and weights.")
+        arrays = [weights[name] for name in names]
+        if kind == "Add" and before == "MatMul" and arrays:
+            kind, arrays = "MatMul", [layers.pop().parameters[0], *arrays]
+        found = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+        try:
+            layers.append(_of_onnx(kind, arrays, found))
+        except PlanError as error:
+            raise PlanError(f"operator {kind} of ONNX: {error}") from None
+        here, before = node.output[0], node.op_type
     if here != graph.output[0].name:
         raise PlanError("the last operator of the ONNX model does not give its output.")
-    return Network(tuple(layers), shape, tuple(classes), input_range)
+    return Network(layers, shape, tuple(classes), input_range)
 
 
-def _of_onnx(kind: str, weights: list[Any], options: dict[str, Any]) -> Layer:
+def _of_onnx(kind: str, arrays: list[Any], found: Mapping[str, Any]) -> Layer:
+    options = {
+        _OF_ONNX.get(name, name): value.decode() if isinstance(value, bytes) else value
+        for name, value in found.items()
+    }
     if kind in ("Gemm", "MatMul"):
-        usual = options.get("beta", 1) == 1 or len(weights) == 1
-        _plain(kind, alpha=options.get("alpha", 1) == 1, beta=usual)
-        _plain(kind, transA=not options.get("transA"))
-        matrix = weights[0].T if options.get("transB") else weights[0]
-        bias = weights[1].ravel() if len(weights) > 1 else np.zeros(1)
-        return Dense(matrix, np.broadcast_to(bias, matrix.shape[1:]))
-    if kind == "Relu":
-        return Relu()
-    if kind == "Flatten":
-        _plain(kind, axis=options.get("axis", 1) == 1)
-        return Flatten()
-    if kind not in ("Conv", "AveragePool", "MaxPool"):
-        raise PlanError(f"operator {kind} of ONNX is not supported.")
-    auto = options.get("auto_pad", b"NOTSET") in (b"NOTSET", b"VALID")
-    still = _one(options.get("dilations", 1), "dilations") == 1 and not options.get("ceil_mode")
-    _plain(kind, auto_pad=auto, dilations=still, group=options.get("group", 1) == 1)
-    stride = _one(options.get("strides", 1), f"strides of {kind}")
-    padding = _one(options.get("pads", 0), f"pads of {kind}")
-    if kind == "Conv":
-        bias = weights[1] if len(weights) > 1 else np.zeros(len(weights[0]))
-        return Conv2d(weights[0], bias, stride, padding)
-    size = _one(options["kernel_shape"], f"kernel_shape of {kind}")
-    _plain(kind, strides=stride == size, pads=padding == 0)
-    return AveragePool(size) if kind == "AveragePool" else MaxPool(size)
+        arrays = [arrays[0] if options.get("transB") else arrays[0].T, *arrays[1:]]
+        try:
+            arrays[1:] = [np.broadcast_to(bias, (1, len(arrays[0])))[0] for bias in arrays[1:]]
+        except ValueError:
+            raise PlanError("its bias must be one number, or one row of its outputs.") from None
+    return _layer(_OF_ONNX.get(kind, kind), arrays, options.get)

@@ -1,9 +1,8 @@
-"""A neural network as frozen values, evaluated in the clear: what private evaluation must equal.
+"""A neural network as a frozen value: checked, evaluated in the clear, and proved to fit shares.
 
-Layers are values; three functions of a layer say what shape it gives, what numbers it gives, and
-(in :mod:`cloister.inference.ranges`) between which bounds these lie. Images are arrays of channels,
-rows and columns. The text form of a value names its shapes and never its weights, which may be
-somebody's secret.
+Interval arithmetic from the public range of the inputs gives an upper bound for every row there can
+be, often far above what records reach. It is the owner of the weights who proves it, since bounds
+on the outputs tell of the weights.
 """
 
 from __future__ import annotations
@@ -14,240 +13,22 @@ from math import prod
 from typing import Any, Self
 
 import numpy as np
-from numpy.polynomial import polynomial
 from numpy.typing import ArrayLike, NDArray
 
 from cloister.errors import CloisterError, DataError, PlanError
+from cloister.inference.layers import (
+    FACTOR_BITS,
+    LAYERS,
+    LIMIT,
+    STEP,
+    Conv2d,
+    Dense,
+    Floats,
+    Layer,
+)
+from cloister.mpc.material import Shape
 
-Floats = NDArray[np.float64]
-Shape = tuple[int, ...]
-MOST_WEIGHTS = 1 << 26  # of one layer
-
-
-def _keep(layer: Dense | Conv2d, weights: int, outputs: int) -> None:
-    """Keep a layer's weights and bias as its own: finite, read-only, of matching shapes."""
-    kind = type(layer).__name__
-    for name, dimensions in (("weights", weights), ("bias", 1)):
-        array = np.array(getattr(layer, name), dtype=np.float64)
-        if array.ndim != dimensions or not array.size or not np.isfinite(array).all():
-            raise PlanError(
-                f"{name} of {kind} must be finite numbers in {dimensions} dimension(s), got shape "
-                f"{array.shape}; look at the trained model."
-            )
-        array.setflags(write=False)
-        object.__setattr__(layer, name, array)
-    shape, biases = layer.weights.shape, len(layer.bias)
-    if biases != shape[outputs]:
-        raise PlanError(
-            f"{kind} of weights {shape} has {shape[outputs]} outputs but {biases} biases; look at "
-            "the order of its axes."
-        )
-
-
-def _named(layer: Any) -> str:
-    """Return a layer's text form: public numbers and shapes, no weight."""
-    found = {field.name: getattr(layer, field.name) for field in fields(layer)}
-    shown = (
-        f"{name}={'x'.join(map(str, value.shape)) if isinstance(value, np.ndarray) else value}"
-        for name, value in found.items()
-    )
-    return f"{type(layer).__name__}({', '.join(shown)})"
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Dense:
-    """``x @ weights + bias``.
-
-    Parameters
-    ----------
-    weights : array_like of shape (n_in, n_out)
-    bias : array_like of shape (n_out,)
-    """
-
-    weights: Floats
-    bias: Floats
-
-    def __post_init__(self) -> None:
-        _keep(self, 2, 1)
-
-    __repr__ = _named
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Conv2d:
-    """A two-dimensional convolution (cross-correlation, as everywhere in this field).
-
-    Parameters
-    ----------
-    weights : array_like of shape (out_channels, in_channels, rows, columns)
-    bias : array_like of shape (out_channels,)
-    stride : int, >= 1
-    padding : int, >= 0
-        Zeros on every side.
-    """
-
-    weights: Floats
-    bias: Floats
-    stride: int = 1
-    padding: int = 0
-
-    def __post_init__(self) -> None:
-        _keep(self, 4, 0)
-        if self.stride < 1 or self.padding < 0:
-            raise PlanError(
-                "Conv2d needs a stride of at least 1 and a padding of at least 0, got "
-                f"{self.stride} and {self.padding}."
-            )
-
-    __repr__ = _named
-
-
-@dataclass(frozen=True)
-class AveragePool:
-    """The mean over squares of `size` times `size` cells; linear, so free on shares."""
-
-    size: int
-
-
-@dataclass(frozen=True)
-class MaxPool:
-    """The largest of squares of `size` times `size` cells: comparisons, the costly pooling."""
-
-    size: int
-
-
-@dataclass(frozen=True)
-class Flatten:
-    """Channels, rows and columns as one vector, in that order."""
-
-
-@dataclass(frozen=True)
-class Relu:
-    """``max(x, 0)``, exact."""
-
-
-@dataclass(frozen=True)
-class Polynomial:
-    """A polynomial activation.
-
-    Parameters
-    ----------
-    coefficients : sequence of float
-        Public; of ``1, x, x**2, ...``, see :func:`cloister.inference.polynomials.fit`.
-    radius : float, > 0
-        Where it was fitted. Private evaluation takes powers of ``x / radius``, which keeps them
-        small and exact.
-    clip : bool
-        Bring inputs into ``[-radius, radius]`` first. On shares this takes two comparisons an
-        input, as much as two exact ReLUs. Without it the polynomial diverges outside, and the
-        network must have been trained so that inputs seldom get there.
-    """
-
-    coefficients: tuple[float, ...]
-    radius: float
-    clip: bool = False
-
-    def __post_init__(self) -> None:
-        coefficients = tuple(float(c) for c in self.coefficients)
-        if not 2 <= len(coefficients) <= 16 or not np.isfinite(coefficients).all():
-            raise PlanError(
-                f"Polynomial needs 2 to 16 finite coefficients, got {len(coefficients)}."
-            )
-        if not 0 < self.radius < np.inf:
-            raise PlanError(f"Polynomial needs a finite radius above 0, got {self.radius}.")
-        object.__setattr__(self, "coefficients", coefficients)
-
-    def clipped(self, X: Floats) -> Floats:
-        """Return inputs as the polynomial takes them."""
-        return np.clip(X, -self.radius, self.radius) if self.clip else X
-
-
-Layer = Dense | Conv2d | AveragePool | MaxPool | Flatten | Relu | Polynomial
-_KINDS = (Dense, Conv2d, AveragePool, MaxPool, Flatten, Relu, Polynomial)
-LAYERS: dict[str, type[Layer]] = {kind.__name__: kind for kind in _KINDS}
-
-
-def patches(X: NDArray[Any], size: tuple[int, int], stride: int, padding: int = 0) -> NDArray[Any]:
-    """Return what each position of a window sees, of numbers or of shares alike.
-
-    Parameters
-    ----------
-    X : ndarray of shape (n, channels, rows, columns)
-
-    Returns
-    -------
-    ndarray of shape (n, channels, out_rows, out_columns, size[0], size[1]); a view
-        Windows that would reach over the far edges are left out.
-    """
-    padded = np.pad(X, ((0, 0), (0, 0), (padding, padding), (padding, padding)))
-    seen = np.lib.stride_tricks.sliding_window_view(padded, size, axis=(2, 3))
-    return seen[:, :, ::stride, ::stride]
-
-
-def convolve(X: NDArray[Any], weights: NDArray[Any], stride: int, padding: int) -> NDArray[Any]:
-    """Return a convolution without its bias, of numbers or of shares alike."""
-    seen = patches(X, weights.shape[2:], stride, padding).transpose(0, 2, 3, 1, 4, 5)
-    columns = np.ascontiguousarray(seen).reshape(*seen.shape[:3], -1)
-    found: NDArray[Any] = columns @ weights.reshape(len(weights), -1).T
-    return found.transpose(0, 3, 1, 2)
-
-
-def output_shape(layer: Layer, shape: Shape) -> Shape:
-    """Return the shape that a layer gives for one row of some shape.
-
-    Raises
-    ------
-    PlanError
-        If the layer does not take that shape.
-    """
-    kind = type(layer).__name__
-    if isinstance(layer, Flatten):
-        return (prod(shape),)
-    if isinstance(layer, Dense):
-        if shape != layer.weights.shape[:1]:
-            raise PlanError(
-                f"Dense takes {len(layer.weights)} numbers a row, but what comes before gives "
-                f"{shape}; put Flatten between, or look at the order of the layers."
-            )
-        return layer.weights.shape[1:]
-    if isinstance(layer, Relu | Polynomial):
-        return shape
-    if len(shape) != 3:
-        raise PlanError(f"{kind} takes (channels, rows, columns), got {shape}.")
-    if isinstance(layer, Conv2d):
-        if shape[0] != layer.weights.shape[1]:
-            raise PlanError(f"Conv2d takes {layer.weights.shape[1]} channels, got {shape[0]}.")
-        size, stride, padding = layer.weights.shape[2:], layer.stride, layer.padding
-    else:
-        size, stride, padding = (layer.size, layer.size), layer.size, 0
-    if not isinstance(stride, int) or not isinstance(padding, int):
-        raise PlanError(f"sizes of {kind} must be whole numbers, got {stride!r} and {padding!r}.")
-    if min(size) < 1 or any(n + 2 * padding < s for n, s in zip(shape[1:], size, strict=True)):
-        raise PlanError(f"{kind} sees {size} cells at once, which do not fit into {shape}.")
-    sides = ((n + 2 * padding - s) // stride + 1 for n, s in zip(shape[1:], size, strict=True))
-    return (shape[0] if not isinstance(layer, Conv2d) else len(layer.weights), *sides)
-
-
-def outputs(layer: Layer, X: Floats) -> Floats:
-    """Return what a layer makes of rows, in the clear."""
-    match layer:
-        case Dense():
-            return X @ layer.weights + layer.bias
-        case Conv2d():
-            product = convolve(X, layer.weights, layer.stride, layer.padding)
-            return product + layer.bias[:, None, None]
-        case AveragePool():
-            seen = patches(X, (layer.size, layer.size), layer.size)
-            return np.asarray(seen.mean(axis=(-2, -1)))
-        case MaxPool():
-            seen = patches(X, (layer.size, layer.size), layer.size)
-            return np.asarray(seen.max(axis=(-2, -1)))
-        case Flatten():
-            return X.reshape(len(X), -1)
-        case Relu():
-            return np.maximum(X, 0.0)
-        case Polynomial():
-            return np.asarray(polynomial.polyval(layer.clipped(X), layer.coefficients))
+_MOST_WEIGHTS = 1 << 26  # of one layer
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -302,7 +83,7 @@ class Network:
         shapes = [self.input_shape]
         for number, layer in enumerate(self.layers):
             try:
-                shapes.append(tuple(output_shape(layer, shapes[-1])))
+                shapes.append(layer.shape(shapes[-1]))
             except PlanError as error:
                 raise PlanError(f"layer {number}: {error}") from None
         return tuple(shapes)
@@ -310,8 +91,7 @@ class Network:
     @property
     def parameters(self) -> tuple[Floats, ...]:
         """Weights and biases in the order of the layers: all of a network that may be secret."""
-        affine = [layer for layer in self.layers if isinstance(layer, Dense | Conv2d)]
-        return tuple(array for layer in affine for array in (layer.weights, layer.bias))
+        return tuple(array for layer in self.layers for array in layer.parameters)
 
     def with_parameters(self, arrays: Sequence[Floats]) -> Self:
         """Return the network with other weights and biases, of the same shapes."""
@@ -323,6 +103,17 @@ class Network:
             for layer in self.layers
         )
         return replace(self, layers=layers)
+
+    @property
+    def vector(self) -> Floats:
+        """All weights and biases in one vector, as their owner hands them to a session."""
+        return np.concatenate([np.zeros(0), *(array.ravel() for array in self.parameters)])
+
+    def cut(self, vector: NDArray[Any]) -> list[NDArray[Any]]:
+        """Return a vector of numbers or shares as arrays of the shapes of :attr:`parameters`."""
+        shapes = [array.shape for array in self.parameters]
+        parts = np.split(vector, np.cumsum([prod(shape) for shape in shapes]))
+        return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=False)]
 
     def architecture(self) -> Self:
         """Return the network with all weights zero: its public part."""
@@ -353,19 +144,45 @@ class Network:
         """Return the scores of rows, shape (n, n_classes); in the clear."""
         rows = self.checked(X)
         for layer in self.layers:
-            rows = outputs(layer, rows)
+            rows = layer.outputs(rows)
         return rows
 
     def predict(self, X: ArrayLike) -> list[str | int]:
         """Return the class of the highest score of each row; of equal ones, the first."""
         return [self.classes[k] for k in self.forward(X).argmax(axis=1)]
 
+    def reaches(self) -> list[float]:
+        """Return the largest absolute number that each layer can compute, for any row in range.
+
+        It is that of the weights as fixed point rounds them, with room for the rounding of outputs.
+
+        Raises
+        ------
+        PlanError
+            If a layer can reach :data:`~cloister.inference.layers.LIMIT`.
+        """
+        unit, found = 2.0**-FACTOR_BITS, []
+        low, high = (np.full(self.input_shape, float(end)) for end in self.input_range)
+        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused
+            rounded = self.with_parameters([np.rint(a / unit) * unit for a in self.parameters])
+            for number, layer in enumerate(rounded.layers):
+                low, high, reach = layer.bounds(low - 2 * STEP, high + 2 * STEP)
+                if not reach < LIMIT:
+                    raise PlanError(
+                        f"layer {number} ({type(layer).__name__}) could reach {reach:.3g}, but "
+                        f"numbers on shares must stay below {LIMIT:.3g}; narrow input_range, clip "
+                        "the polynomials, or use Relu."
+                    )
+                found.append(reach)
+        return found
+
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON document; it holds every weight in the clear, and zeros as their shape."""
-        layers = []
-        for layer in self.layers:
-            found = {field.name: getattr(layer, field.name) for field in fields(layer)}
-            layers.append({"layer": type(layer).__name__, **{k: _plain(found[k]) for k in found}})
+        layers = [
+            {"layer": type(layer).__name__}
+            | {field.name: _plain(getattr(layer, field.name)) for field in fields(layer)}
+            for layer in self.layers
+        ]
         public = {name: getattr(self, name) for name in ("input_shape", "classes", "input_range")}
         return {"network": 1, "layers": layers, **public}
 
@@ -404,6 +221,6 @@ def _plain(value: Any) -> Any:
 def _read(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
-    if prod(value["zeros"]) > MOST_WEIGHTS:
-        raise DataError(f"an array of a network has at most {MOST_WEIGHTS} numbers.")
+    if prod(value["zeros"]) > _MOST_WEIGHTS:
+        raise DataError(f"an array of a network has at most {_MOST_WEIGHTS} numbers.")
     return np.zeros(value["zeros"])

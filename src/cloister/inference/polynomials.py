@@ -3,10 +3,6 @@
 Shares and ciphertexts know sums and products; a polynomial of a low degree is a few of these, where
 ReLU needs comparisons. It is crude inside its interval and wrong outside: train the network with
 the polynomial, do not replace the activation of a trained one.
-
-Of the identity ``relu(x) = x / 2 + |x| / 2`` only ``|x|`` is approximated. It is even, so its
-least-squares polynomial has no odd term: the fits of degrees 2 and 3 are one, and a published cubic
-with a cubic term is not that fit.
 """
 
 from __future__ import annotations
@@ -14,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numpy.polynomial import legendre, polynomial
+from numpy.polynomial import legendre
 from numpy.typing import NDArray
 
 from cloister.errors import PlanError
@@ -48,7 +44,8 @@ def fit(activation: str | Callable[[Floats], Floats], degree: int, radius: float
     Notes
     -----
     Of uniform weight: the coefficients in Legendre polynomials are integrals, taken by Gauss and
-    Legendre's rule on each side of 0.
+    Legendre's rule on each side of 0. ``relu(x)`` is ``x / 2 + |x| / 2``, and ``|x|`` is even: the
+    fits of degrees 2 and 3 are one, and a published one with a cubic term is not that fit.
 
     Examples
     --------
@@ -65,20 +62,10 @@ def fit(activation: str | Callable[[Floats], Floats], degree: int, radius: float
             f"a fit needs a degree in [1, 15] and a finite radius above 0, got {degree}, {radius}."
         )
     points, weights = legendre.leggauss(_POINTS)
-    points = np.concatenate([(points - 1) / 2, (points + 1) / 2])
-    values = np.concatenate([weights, weights]) / 2 * function(radius * points)
+    points, weights = np.concatenate([points - 1, points + 1]) / 2, np.tile(weights, 2) / 2
+    values = weights * function(radius * points)
     parts = legendre.legvander(points, degree).T @ values * (np.arange(degree + 1) + 0.5)
-    scaled = legendre.leg2poly(parts)  # drops no term: the highest may be zero
-    scaled = np.pad(scaled, (0, degree + 1 - len(scaled)))
-    scaled[np.abs(scaled) < 1e-12 * np.abs(scaled).max()] = 0.0
-    fitted: Floats = scaled / radius ** np.arange(degree + 1)
+    parts[np.abs(parts) < 1e-12 * np.abs(parts).max()] = 0.0
+    scaled = legendre.leg2poly(parts)  # it drops the highest where they are zero
+    fitted: Floats = np.pad(scaled, (0, degree + 1 - len(scaled))) / radius ** np.arange(degree + 1)
     return fitted
-
-
-def largest_error(
-    activation: str | Callable[[Floats], Floats], coefficients: Floats, radius: float
-) -> float:
-    """Return how far a polynomial is from an activation at most, on a fine grid of the interval."""
-    function = FUNCTIONS[activation] if isinstance(activation, str) else activation
-    x = np.linspace(-radius, radius, 100_001)
-    return float(np.abs(polynomial.polyval(x, coefficients) - function(x)).max())

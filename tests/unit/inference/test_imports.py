@@ -11,7 +11,7 @@ import pytest
 
 from cloister.errors import DataError, PlanError
 from cloister.inference.imports import from_onnx, from_sklearn, from_torch
-from cloister.inference.network import Conv2d, Dense, Flatten, Polynomial, Relu
+from cloister.inference.layers import Conv2d, Dense, Flatten, Polynomial, Relu
 
 RNG = np.random.default_rng(0)
 IMAGES = RNG.uniform(0, 1, (6, 1, 9, 9))
@@ -55,6 +55,16 @@ def test_other_scikit_learn_models_are_refused() -> None:
             from_sklearn(model, (-1, 1))
 
 
+def test_a_scikit_learn_network_of_several_labels_a_row_is_refused() -> None:
+    neural = pytest.importorskip("sklearn.neural_network")
+    X = RNG.uniform(-1, 1, (30, 4))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # need not converge
+        model = neural.MLPClassifier((3,), max_iter=2).fit(X, (X[:, :3] > 0).astype(int))
+    with pytest.raises(PlanError, match="several labels"):
+        from_sklearn(model, (-1, 1))
+
+
 # PyTorch is not everywhere: stand-ins with the names and attributes of its modules.
 class Tensor:
     def __init__(self, array: Any) -> None:
@@ -75,6 +85,11 @@ def sequential(modules: Sequence[Any], **attributes: Any) -> Any:
     return module("Sequential", __iter__=lambda self: iter(modules), **attributes)
 
 
+def patched(module: Any) -> Any:
+    module.forward = abs
+    return module
+
+
 def linear(n_in: int, n_out: int) -> Any:
     return module("Linear", weight=Tensor(np.ones((n_out, n_in))), bias=None, out_features=n_out)
 
@@ -93,11 +108,12 @@ def test_modules_are_read_by_name_and_foreign_ones_refused() -> None:
     [
         (linear(2, 2), "Sequential"),
         (sequential([], training=True), "model.eval"),
-        (sequential([module("BatchNorm1d")]), "BatchNorm1d of PyTorch"),
-        (sequential([module("Dropout")]), "Dropout of PyTorch"),
+        (sequential([module("BatchNorm1d")]), "BatchNorm1d is not supported"),
+        (sequential([module("Dropout")]), "Dropout is not supported"),
         (sequential([module("ReLU", _forward_hooks={1: print})]), "hooks"),
         (sequential([], _forward_hooks={1: print}), "hooks"),
-        (sequential([module("Flatten", start_dim=0, end_dim=-1)]), "axes"),
+        (sequential([patched(module("ReLU"))]), "hooks"),
+        (sequential([module("Flatten", start_dim=0, end_dim=-1)]), "start_dim 0"),
         (
             sequential([module("MaxPool2d", kernel_size=2, stride=1, padding=0, ceil_mode=False)]),
             "another stride",
@@ -106,7 +122,7 @@ def test_modules_are_read_by_name_and_foreign_ones_refused() -> None:
             sequential(
                 [module("Conv2d", groups=2, dilation=(1, 1), padding=0, padding_mode="zeros")]
             ),
-            "another groups",
+            "groups 2",
         ),
     ],
 )
@@ -131,7 +147,20 @@ def test_a_torch_network_gives_the_same_scores() -> None:
     network = from_torch(model, (1, 9, 9), ("a", "b", "c"), (0, 1))
     expected = model(torch.tensor(IMAGES, dtype=torch.float32)).detach().numpy()
     np.testing.assert_allclose(network.forward(IMAGES), expected, atol=1e-5)
-    for strange in (nn.Conv2d(1, 1, 3, padding="same"), nn.AvgPool2d((2, 3)), nn.Softmax(1)):
+    for strange in (
+        nn.Conv2d(1, 1, 3, padding="same"),
+        nn.Conv2d(1, 1, 3, padding=1, padding_mode="reflect"),
+        nn.Conv2d(1, 1, 3, dilation=2),
+        nn.Conv2d(2, 2, 3, groups=2),
+        nn.AvgPool2d((2, 3)),
+        nn.AvgPool2d(2, divisor_override=3),
+        nn.AvgPool2d(2, padding=1),
+        nn.MaxPool2d(2, ceil_mode=True),
+        nn.MaxPool2d(2, return_indices=True),
+        nn.MaxPool2d(2, stride=1),
+        nn.Flatten(0),
+        nn.Softmax(1),
+    ):
         with pytest.raises(PlanError):
             from_torch(nn.Sequential(strange).eval(), (1, 9, 9), ("a",), (0, 1))
 
@@ -191,19 +220,57 @@ def test_an_onnx_chain_gives_the_same_scores_as_the_reference() -> None:
     ("node", "said"),
     [
         (("Sigmoid", [], {}), "Sigmoid of ONNX"),
-        (("Conv", ["k"], {"group": 2}), "another group"),
+        (("Conv", ["k"], {"group": 2}), "groups 2"),
         (("Conv", ["k"], {"pads": [0, 0, 1, 1]}), "same on every side"),
         (("Conv", ["k"], {"auto_pad": "SAME_UPPER"}), "auto_pad"),
-        (("AveragePool", [], {"kernel_shape": [2, 2]}), "strides"),
+        (("AveragePool", [], {"kernel_shape": [2, 2]}), "another stride"),
         (("Gemm", ["k"], {"alpha": 2.0}), "alpha"),
         (("Add", ["k"], {}), "Add of ONNX"),
         (("Conv", ["other"], {}), "breaks the chain"),
-        (("Flatten", [], {"axis": 2}), "axis"),
+        (("Flatten", [], {"axis": 2}), "start_dim 2"),
+        (("Flatten", [], {"domain": "mine"}), "breaks the chain"),
+        (("Conv", ["k"], {"auto_pad": "VALID", "pads": [1, 1, 1, 1]}), "auto_pad"),
+        (("Conv", ["k"], {"dilations": [1, 2]}), "same on every side"),
+        (("MaxPool", [], {"kernel_shape": [2, 2], "strides": [2, 2], "ceil_mode": 1}), "ceil_mode"),
+        (("AveragePool", [], {"kernel_shape": [1], "pads": [1, 1, 1, 1]}), "padding 1"),
+        (("MaxPool", [], {}), "kernel_size 0"),
+        (("Gemm", ["k"], {"beta": 2.0}), "beta"),
+        (("Gemm", ["k"], {"transA": 1}), "transA"),
+        (("Gemm", ["k"], {}), "weights of Dense"),
+        (("Gemm", ["two", "column"], {}), "its bias"),
+        (("Gemm", ["two", "nan"], {}), "finite"),
     ],
 )
 def test_what_onnx_can_and_we_cannot_is_refused_by_name(node: Any, said: str) -> None:
+    weights = {"two": np.eye(2), "column": [[1], [2]], "nan": [np.nan]}
+    body = chain(node, k=np.zeros((1, 1, 2, 2)), **weights)
     with pytest.raises(PlanError, match=said):
-        from_onnx(chain(node, k=np.zeros((1, 1, 2, 2))), ("a",), (0, 1))
+        from_onnx(body, ("a",), (0, 1))
+
+
+@pytest.mark.parametrize(
+    "add",
+    [("t1", "t1"), ("b", "b"), ("t1", "t0"), ("t1",), ("t0", "b"), ()],
+    ids=["doubled", "constant", "of the input", "alone", "elsewhere", "of nothing"],
+)
+def test_a_sum_is_a_bias_only_if_it_adds_weights_to_the_product_before_it(
+    add: tuple[str, ...],
+) -> None:
+    onnx = pytest.importorskip("onnx")
+    plain = chain(("MatMul", ["w"], {}), ("Add", ["b"], {}), shape=(2,), w=np.eye(2), b=[1, 2])
+    assert from_onnx(plain, ("a", "b"), (0, 1)).forward([[0.0, 0.0]]).tolist() == [[1.0, 2.0]]
+    model = onnx.load_model_from_string(plain)
+    del model.graph.node[1].input[:]
+    model.graph.node[1].input.extend(add)
+    with pytest.raises(PlanError, match="operator Add"):
+        from_onnx(model.SerializeToString(), ("a", "b"), (0, 1))
+
+
+@pytest.mark.parametrize("bias", [3.0, [3.0], [1.0, 2.0], [[1.0, 2.0]]])
+def test_a_bias_in_onnx_is_one_number_or_one_row(bias: Any) -> None:
+    body = chain(("Gemm", ["w", "b"], {}), shape=(2,), w=np.eye(2), b=bias)
+    found = from_onnx(body, ("a", "b"), (0, 1)).forward([[0.0, 0.5]])
+    np.testing.assert_allclose(found, [0.0, 0.5] + np.ravel(bias)[None])
 
 
 def test_bytes_that_are_no_model_and_weights_elsewhere_are_refused() -> None:

@@ -17,27 +17,21 @@ from numpy.typing import NDArray
 
 from cloister.errors import DataError, PlanError
 from cloister.hazmat.ring import to_integers
-from cloister.inference.network import (
+from cloister.inference.layers import (
+    FACTOR_BITS,
+    STEP,
     AveragePool,
     Conv2d,
     Dense,
     Flatten,
     Layer,
     MaxPool,
-    Network,
     Polynomial,
     Relu,
-    outputs,
 )
+from cloister.inference.network import Network
 from cloister.inference.polynomials import fit
-from cloister.inference.ranges import FACTOR_BITS
-from cloister.inference.shared import (
-    HybridNetwork,
-    NetworkScoring,
-    SecretSharedLayer,
-    shared_rows,
-    shared_weights,
-)
+from cloister.inference.shared import HybridNetwork, NetworkScoring
 from cloister.mpc import Server, combine, decode, encode, run_here
 
 Words = NDArray[np.uint64]
@@ -51,9 +45,15 @@ def together(program: Callable[..., Words], *secrets: Words, **options: Any) -> 
     return combine(first, second)
 
 
+def scoring(network: Network, n_rows: int, opening: Any = "label") -> NetworkScoring:
+    """Return the program, whose public part went through JSON."""
+    public = json.loads(json.dumps(network.architecture().to_dict()))
+    return NetworkScoring(architecture=public, n_rows=n_rows, opening=opening)
+
+
 def scored(network: Network, X: Any, **options: Any) -> NDArray[np.float64]:
     """Score rows on shares; the servers hold the public part of the network alone."""
-    program = NetworkScoring(network.architecture().to_dict(), len(X), "exact")
+    program = scoring(network, len(X), "exact")
     return decode(opened(program, network, X, **options)[0])
 
 
@@ -61,8 +61,7 @@ def opened(
     program: NetworkScoring, network: Network, X: Any, **options: Any
 ) -> tuple[Words, tuple[Server, Server]]:
     """Return the words of the one result, and the servers."""
-    flat = np.concatenate([array.ravel() for array in network.parameters])
-    secrets = program.words("rows", X), program.words("weights", flat)
+    secrets = program.words("rows", X), program.words("weights", network.vector)
     assert [s.shape for s in secrets] == list(program.tables().values())
     (first, second), servers = run_here(
         lambda s, *t: program.run(s, dict(zip(("rows", "weights"), t, strict=True))),
@@ -89,7 +88,7 @@ def of_images(*middle: Layer) -> Network:
     layers = [first, *middle, Flatten()]
     X = np.zeros((1, 2, 6, 6))
     for layer in layers:
-        X = outputs(layer, X)
+        X = layer.outputs(X)
     last = Dense(RNG.normal(0, 0.2, (X.shape[1], 4)), RNG.normal(0, 0.1, 4))
     return Network([*layers, last], (2, 6, 6), range(4), (0, 1))
 
@@ -114,6 +113,37 @@ def test_scores_on_shares_are_those_in_the_clear(name: str) -> None:
     assert np.abs(scored(network, X) - network.forward(X)).max() < 1e-3
 
 
+@pytest.mark.parametrize(
+    ("layer", "end"),
+    [
+        (Polynomial((0.0, 0.0, 5000.0), 1.0), 0.7),  # x^2 is off by a unit, and this by 5,000
+        (Polynomial((0.0, 0.0, 0.0, 2.0), 100.0), 0.5),  # (1/200)^3 is now no unit and now one
+        (Polynomial((1.0, -2.0, 3.0, -4.0, 5.0), 8.0), 3.0),
+        (replace(SEVENTH, clip=True), 900.0),
+        (QUADRATIC, 900.0),
+        (AveragePool(31), 1000.0),  # 1 / 31^2 in 22 bits is off by 8e-5 of itself
+        (MaxPool(3), 1000.0),
+        (Relu(), 1000.0),
+    ],
+    ids=str,
+)
+def test_what_comes_out_on_shares_lies_within_the_bounds_that_were_proved(
+    layer: Layer, end: float
+) -> None:
+    """The head-room of the next layer is counted from them, with two units of room.
+
+    Truncation rounds at random: a polynomial is evaluated 5,000 times.
+    """
+    shape = (1, 31, 31) if isinstance(layer, AveragePool | MaxPool) else (50,)
+    end = round(end / STEP) * STEP
+    X = RNG.uniform(-end, end, (100, *shape))
+    X[:10], X[10:20] = -end, end
+    found = decode(together(layer.shares, encode(X)))
+    least, most, _ = layer.bounds(np.full(shape, -end), np.full(shape, end))
+    assert (found >= least - 2 * STEP).all()
+    assert (found <= most + 2 * STEP).all()
+
+
 def test_a_clipped_polynomial_holds_at_both_ends() -> None:
     layer = replace(SEVENTH, radius=2.0, clip=True)
     identity = Network([Dense(np.eye(1), np.zeros(1)), layer], (1,), ("a",), (-9, 9))
@@ -123,24 +153,28 @@ def test_a_clipped_polynomial_holds_at_both_ends() -> None:
 
 def test_a_layer_takes_shares_of_weights_and_of_inputs() -> None:
     X, weights, bias = RNG.normal(size=(5, 4)), RNG.normal(size=(4, 2)), RNG.normal(size=2)
-
-    def program(server: Server, x: Words, w: Words, b: Words) -> Words:
-        return SecretSharedLayer(w, b).forward(server, x)
-
-    found = decode(together(program, encode(X), encode(weights, FACTOR_BITS), encode(bias)))
-    np.testing.assert_allclose(found, X @ weights + bias, atol=1e-4)
-    layer = SecretSharedLayer(encode(weights), encode(bias))
-    assert "uint64" not in repr(layer)
-    assert str(int(encode(weights)[0, 0])) not in repr(layer)
+    layer = Dense(np.zeros((4, 2)), np.zeros(2))  # the public part
+    secrets = encode(X), encode(weights, FACTOR_BITS), encode(bias)
+    np.testing.assert_allclose(
+        decode(together(layer.shares, *secrets)), X @ weights + bias, atol=1e-4
+    )
 
 
+@pytest.mark.parametrize(
+    "network",
+    [
+        dense(QUADRATIC, Relu(), sizes=(6, 5, 4, 3)),
+        dense(replace(SEVENTH, clip=True), sizes=(6, 5, 3)),
+        of_images(MaxPool(2), Relu(), AveragePool(3)),
+    ],
+)
 def test_equal_rows_open_to_different_words_in_every_layer_and_run(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, network: Network
 ) -> None:
     """An opening without a fresh mask would open equal rows to equal words.
 
-    About 6,000 words are opened in two runs; two of uniform ones are equal with probability
-    6000^2 / 2^65 < 1e-12.
+    At most 120,000 words are opened in two runs; two of uniform ones are equal with probability
+    120000^2 / 2^65 < 1e-9.
     """
     opened: list[Words] = []
     ordinary = Server.open
@@ -152,18 +186,17 @@ def test_equal_rows_open_to_different_words_in_every_layer_and_run(
         return found
 
     monkeypatch.setattr(Server, "open", watched)
-    network = dense(QUADRATIC, Relu(), sizes=(6, 5, 4, 3))
     for _ in range(2):
-        scored(network, np.full((20, 6), 0.5))
+        scored(network, np.full((20, *network.input_shape), 0.5))
     words = np.concatenate(opened)
-    assert len(words) > 2000
+    assert 2000 < len(words) < 120_000
     assert len(np.unique(words)) == len(words)
 
 
 def test_the_number_of_messages_and_their_sizes_depend_on_public_shapes_alone() -> None:
     network = dense(Relu())
     costs = []
-    program = NetworkScoring(network.architecture().to_dict(), 4)
+    program = scoring(network, 4)
     for X in (np.zeros((1, 6)), RNG.uniform(-3, 3, (4, 6))):
         _, servers = opened(program, network, X)
         costs.append([(s.cost.rounds, s.cost.bytes_sent) for s in servers])
@@ -173,7 +206,7 @@ def test_the_number_of_messages_and_their_sizes_depend_on_public_shapes_alone() 
 @pytest.mark.parametrize("opening", ["label", "exact"])
 def test_the_program_gives_the_label_or_the_scores_and_nothing_else(opening: Any) -> None:
     network = NETWORKS["max"]
-    program = NetworkScoring(json.loads(json.dumps(network.architecture().to_dict())), 6, opening)
+    program = scoring(network, 6, opening)
     X = RNG.uniform(0, 1, (4, 2, 6, 6))
     found, _ = opened(program, network, X)
     if opening == "label":
@@ -193,21 +226,20 @@ def test_five_processes_score_images_with_the_labels_of_the_clear_network() -> N
 
 def test_encrypted_pooling_gives_the_scores_of_pooling_on_shares() -> None:
     pytest.importorskip("tenseal")
-    network = of_images(Relu(), AveragePool(2))
-    program = NetworkScoring(network.architecture().to_dict(), 3, "exact", encrypted_pooling=True)
+    network = of_images(Relu(), AveragePool(2, encrypted=True))
     X = RNG.uniform(0, 1, (3, 2, 6, 6))
-    found, servers = opened(program, network, X)
+    found, servers = opened(scoring(network, 3, "exact"), network, X)
     assert np.abs(decode(found) - network.forward(X)).max() < 1e-3
     assert servers[0].cost.bytes_sent > 500_000  # ciphertexts really travelled
 
 
 def test_a_hybrid_network_computes_its_public_part_at_the_owner() -> None:
     whole = of_images(Relu(), AveragePool(2))
-    hybrid = HybridNetwork(
-        whole.layers[:3], whole.layers[3:], whole.input_shape, whole.classes, whole.input_range
-    )
+    hybrid = HybridNetwork(whole, 3)
     X = RNG.uniform(0, 1, (3, 2, 6, 6))
-    features = hybrid.features(X)
+    known = hybrid.architecture()  # what the rows' owner gets: no private weight
+    assert not any(array.any() for array in known.network.layers[-1].parameters)
+    features = known.features(X)
     assert features.shape == (3, 3, 3, 3)
     found = scored(hybrid.private, features)
     assert np.abs(found - whole.forward(X)).max() < 1e-3
@@ -217,19 +249,24 @@ def test_a_hybrid_network_computes_its_public_part_at_the_owner() -> None:
 
 def test_bad_rows_weights_and_programs_are_refused_before_anything_is_shared() -> None:
     network = dense(Relu())
+    program = scoring(network, 4)
     with pytest.raises(DataError, match="must be a finite"):
-        shared_rows(network, np.full((1, 6), 3.5), 4)
+        program.words("rows", np.full((1, 6), 3.5))
     with pytest.raises(DataError, match="4 rows at most"):
-        shared_rows(network, np.zeros((5, 6)), 4)
-    large = network.with_parameters([a * 2.0**22 for a in network.parameters])
+        program.words("rows", np.zeros((5, 6)))
     with pytest.raises(PlanError, match="could reach"):
-        shared_weights(large)
-    public = network.architecture().to_dict()
-    with pytest.raises(PlanError, match="n_rows"):
-        NetworkScoring(public, 0)
-    with pytest.raises(PlanError, match="opening"):
-        NetworkScoring(public, 1, "private")  # type: ignore[arg-type]
-    with pytest.raises(DataError, match="document"):
-        NetworkScoring({}, 1)
+        program.words("weights", network.vector * 2.0**22)
+    with pytest.raises(PlanError, match="finite"):
+        program.words("weights", network.vector * np.nan)
     with pytest.raises(DataError, match="weights must be"):
-        NetworkScoring(public, 1).words("weights", [1.0])
+        program.words("weights", [1.0])
+    with pytest.raises(PlanError, match="n_rows"):
+        scoring(network, 0)
+    with pytest.raises(PlanError, match="opening"):
+        scoring(network, 1, "private")
+    with pytest.raises(DataError, match="document"):
+        NetworkScoring(architecture={}, n_rows=1)
+    with pytest.raises(PlanError, match="no weights to hide"):
+        scoring(Network([Relu()], (2,), ("a", "b"), (0, 1)), 1)
+    with pytest.raises(PlanError, match="n_public"):
+        HybridNetwork(network, 4)
