@@ -155,7 +155,11 @@ class Session:
         return tuple(name for name in everybody if name not in self.servers)
 
     def peers_of(self, name: str) -> tuple[str, ...]:
-        """Return whom a party has a link to: a server to all, others to both servers."""
+        """Return whom a party has a link to: a server to all, others to both servers.
+
+        Two who meet at a relay wait for each other. All parties that take their links in this order
+        never wait in a ring.
+        """
         if name not in self.servers:
             return self.servers
         others = (self.dealer, *self.servers, *self.clients())

@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
+from graphlib import TopologicalSorter
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -107,6 +109,20 @@ def test_who_has_a_link_to_whom_and_who_listens() -> None:
     assert session.listener("dave", "bob") is None
     assert session.clients() == ("dave", "erin")
     assert session.tables_of("alice") == ("y",)
+
+
+@pytest.mark.parametrize("servers", [("alice", "bob"), ("bob", "alice")])
+def test_parties_that_take_their_links_in_order_never_wait_in_a_ring(
+    servers: tuple[str, str],
+) -> None:
+    session = Session.from_dict(document(servers=servers), PROGRAMS)
+    before: TopologicalSorter[frozenset[str]] = TopologicalSorter()
+    for name in session.parties:
+        for first, second in pairwise(session.peers_of(name)):
+            before.add(frozenset((name, second)), frozenset((name, first)))
+    assert set(before.static_order()) == {
+        frozenset((name, peer)) for name in session.parties for peer in session.peers_of(name)
+    }
 
 
 @pytest.mark.parametrize(

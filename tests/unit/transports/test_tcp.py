@@ -195,24 +195,6 @@ def test_an_address_has_host_and_port(bad: str) -> None:
     assert address_of("[::1]:80") == ("::1", 80)
 
 
-class Silent(Carrier):
-    """Takes everything, and says nothing for a while."""
-
-    def __init__(self) -> None:
-        super().__init__(60.0)
-        self._over = threading.Event()
-
-    def receive(self, most: int = MOST_BYTES) -> bytes:
-        self._over.wait(60)
-        raise TransportError("closed")
-
-    def _begin(self, data: bytes) -> list[Future[Any]]:
-        return []
-
-    def _hang_up(self) -> None:
-        self._over.set()
-
-
 def session(identities: Mapping[str, Identity], **changes: Any) -> Session:
     fields = {
         "id": 32 * "a",
@@ -236,7 +218,7 @@ def test_who_does_not_come_is_named(address: str) -> None:
     for name, says in (("a", "'c' did not come within"), ("c", f"nobody listens at {address}")):
         with (
             pytest.raises(TransportError, match=says),
-            connected(of, name, keys[name], timeout=0.05, relay=lambda _: Silent()),
+            connected(of, name, keys[name], timeout=0.05),
         ):
             pass
 
@@ -244,15 +226,23 @@ def test_who_does_not_come_is_named(address: str) -> None:
 def test_who_is_dialled_sends_no_large_message_before_it_has_shown_who_it_is() -> None:
     limits: list[int] = []
 
-    class Noted(Silent):
+    class Noted(Carrier):
         def receive(self, most: int = MOST_BYTES) -> bytes:
             limits.append(most)
             raise TransportError("gone")
 
+        def _begin(self, data: bytes) -> list[Future[None]]:
+            return []
+
+        def _hang_up(self) -> None:
+            pass
+
     identities = {name: Identity.new() for name in ("a", "b", "c", "d")}
     with (
         pytest.raises(TransportError),
-        connected(session(identities), "d", identities["d"], timeout=1.0, relay=lambda _: Noted()),
+        connected(
+            session(identities), "d", identities["d"], timeout=1.0, relay=lambda _: Noted(1.0)
+        ),
     ):
         pass
     assert limits
