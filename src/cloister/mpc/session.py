@@ -38,7 +38,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from cloister.declared import Length, Rule, declarations, declared
+from cloister.declared import Length, Rule, declarations, declared, settled
 from cloister.errors import CloisterError, DataError, PlanError, raise_first
 from cloister.mpc.dealer import MOST_WORDS
 from cloister.mpc.program import Program
@@ -237,13 +237,9 @@ def _program(name: str, options: Any, programs: Mapping[str, type[Any]]) -> Prog
         raise PlanError(f"program must be one of {known}, got {name!r}.")
     try:
         json.dumps(options)  # TOML has dates, which no program takes
-        program: Program = programs[name](**{k: _frozen(value) for k, value in options.items()})
+        program: Program = programs[name](**{k: settled(value) for k, value in options.items()})
     except CloisterError:
         raise
     except (TypeError, ValueError, AttributeError, KeyError):
         raise PlanError(f"options of program {name!r} do not fit it; see its page.") from None
     return program
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(map(_frozen, value)) if isinstance(value, list) else value
