@@ -34,7 +34,7 @@ from cloister.inference.shared import NetworkScoring, shared_rows, shared_weight
 from cloister.mpc import Dealer, Link, Server, Supply, combine, decode, expand_share, split
 from cloister.mpc.sealed import seal
 from cloister.randomness import new_key, public_generator
-from cloister.transports.tcp import Listener, dial
+from cloister.transports.tcp import dial, let_in
 
 Floats = NDArray[np.float64]
 BARS = {"MLP polynomial": 0.2, "MLP ReLU": 1.0, "CNN polynomial": 30.0, "CNN ReLU": 30.0}
@@ -62,8 +62,8 @@ class Parties:
         for number, address in enumerate(self.addresses[:own]):
             links[NAMES[number]] = sealed(NAMES[number], dial(address, name))
         if name != "dealer":
-            listener = Listener(self.addresses[own], NAMES[own + 1 :], sealed)
-            links |= {peer: end.result(60) for peer, end in listener.arrivals.items()}
+            came = let_in(self.addresses[own], NAMES[own + 1 :], sealed)
+            links |= {peer: link for peer, (_, link) in came.items()}
         return links
 
 

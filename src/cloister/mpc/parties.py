@@ -11,9 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from math import prod
@@ -22,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import ArrayLike, NDArray
 
-from cloister.errors import DataError, PlanError, RemoteProtocolError, TransportError
+from cloister.errors import DataError, PlanError, RemoteProtocolError
 from cloister.hazmat.prg import KEY_BYTES
 from cloister.hazmat.ring import Words, from_bytes, to_bytes, to_integers
 from cloister.hazmat.signing import Identity
@@ -36,7 +34,7 @@ from cloister.mpc.session import Session
 from cloister.mpc.shares import combine, decode, encode, expand_share, split
 from cloister.privacy.database import sync_folder
 from cloister.transports.links import Carrier, Link, link_to_self
-from cloister.transports.tcp import Listener, dial
+from cloister.transports.tcp import dial, let_in
 
 if TYPE_CHECKING:
     from cloister.privacy.events import Event
@@ -147,7 +145,7 @@ def take_part(
         Before anything is sent: for a wrong table, a missing ledger, or a session that was used.
     BudgetExceeded
         Likewise, if the ledger refuses.
-    RemoteProtocolError, TransportError
+    RemoteProtocolError
         If another party breaks the protocol or stops. What was charged stays charged, and the
         session cannot be used again.
     """
@@ -315,7 +313,7 @@ def connected(
             f"the session has {session.parties[name].fingerprint} for {name!r}, this identity is "
             f"{identity.fingerprint}; use its keys, or agree on another session."
         )
-    digest, deadline = session.digest(), time.monotonic() + timeout
+    digest = session.digest()
 
     def sealed(peer: str, link: Link) -> Link:
         return seal(link, identity, name, peer, session.parties[peer].fingerprint, digest)
@@ -327,32 +325,22 @@ def connected(
             raise PlanError("the session needs a relay; connect over the coordinator.")
         return relay(peer)
 
-    peers = session.peers_of(name)
-    arriving = [peer for peer in peers if session.listener(name, peer) == name]
+    arriving = [peer for peer in session.peers_of(name) if session.listener(name, peer) == name]
+    links: dict[str, Link] = {}
     with ExitStack() as stack:
-        arrivals: Mapping[str, Future[Link]] = {}
-        if arriving:
-            address = listen or session.parties[name].address or ""
-            listener = Listener(address, arriving, sealed, timeout)
-            stack.push(_closes(listener))
-            arrivals = listener.arrivals
-        links: dict[str, Link] = {}
-        for peer in peers:  # one after the other: their order allows it
-            if peer not in arrivals:
+        for peer in session.peers_of(name):  # one after the other: their order allows it
+            if peer not in arriving:
                 carrier = reach(peer)
                 stack.push(_closes(carrier))
                 links[peer] = sealed(peer, carrier)
-        for peer, arrival in arrivals.items():
-            try:
-                links[peer] = arrival.result(max(0.0, deadline - time.monotonic()))
-            except TimeoutError:
-                raise TransportError(
-                    f"{peer!r} did not come within {timeout:g} s; start it with the same session "
-                    "file."
-                ) from None
+        address = listen or session.parties[name].address
+        if arriving and address is not None:
+            for peer, (carrier, link) in let_in(address, arriving, sealed, timeout).items():
+                stack.push(_closes(carrier))
+                links[peer] = link
         yield links
 
 
-def _closes(link: Carrier | Listener) -> Callable[..., None]:
+def _closes(link: Carrier) -> Callable[..., None]:
     """Return what closes a link at the end of a block: at once after an error."""
     return lambda kind, error, trace: link.close(at_once=error is not None)

@@ -157,8 +157,8 @@ class Session:
     def peers_of(self, name: str) -> tuple[str, ...]:
         """Return whom a party has a link to: a server to all, others to both servers.
 
-        Two who meet at a relay wait for each other. All parties that take their links in this order
-        never wait in a ring.
+        Whoever reaches out waits for the other. All parties that take these links in order, and
+        last those who come to them, never wait in a ring.
         """
         if name not in self.servers:
             return self.servers
