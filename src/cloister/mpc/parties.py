@@ -128,8 +128,6 @@ def take_part(
 
     Parameters
     ----------
-    name : str
-        Which party this is.
     links : callable
         Opens the sealed links to :meth:`Session.peers_of`, such as :func:`connected`.
     folder : Path
@@ -210,10 +208,10 @@ def _serve(session: Session, index: int, ends: Mapping[str, Link]) -> Cost:
     }
     server = Server(index, ends[other], Supply(index, ends[session.dealer]))
     results = program.run(server, shares)
-    found = {what: words.shape for what, words in results.items()}
-    if found != {what: tuple(shape) for what, shape in program.results().items()}:
+    shapes = {what: tuple(shape) for what, shape in program.results().items()}
+    if shapes != {what: words.shape for what, words in results.items()}:
         raise PlanError(f"program {program.name!r} gave other results than it declares; mend it.")
-    fresh = [server.refresh(results[what]) for what in program.results()]
+    fresh = [server.refresh(results[what]) for what in shapes]
     for name in session.receivers:
         for words in fresh:
             ends[name].send(to_bytes(words.ravel()))
@@ -294,8 +292,6 @@ def connected(
 
     Parameters
     ----------
-    timeout : float
-        Seconds; see :data:`PATIENCE`.
     listen : str, optional
         HOST:PORT to listen at, where that is not the address that others dial.
     relay : callable

@@ -69,13 +69,7 @@ class Party:
 
 @declared
 class Session:
-    """One run of one program by named, pinned parties; see the module's description.
-
-    Raises
-    ------
-    PlanError
-        If a rule of it is broken.
-    """
+    """One run of one program by named, pinned parties, by the rules of the module's description."""
 
     # A party takes part in a session once: fresh masks of other records would be a new query.
     id: Annotated[str, _written("[0-9a-f]{32}", "32 hexadecimal digits")]
@@ -118,10 +112,8 @@ class Session:
 
         Raises
         ------
-        DataError
-            If the file cannot be read.
-        PlanError
-            If what it says breaks a rule.
+        DataError, PlanError
+            If the file cannot be read, or what it says breaks a rule.
         """
         try:
             text = Path(path).read_text(encoding="utf-8")

@@ -90,12 +90,10 @@ class Relays:
         return len(self._open)
 
     async def serve(self, websocket: WebSocket, name: str, session: str, peer: str) -> None:
-        """Carry one end until either hangs up.
+        """Carry one end, not accepted yet, until either hangs up.
 
         Parameters
         ----------
-        websocket : WebSocket
-            Not accepted yet.
         name : str
             Of the party, from its certificate.
         session, peer : str
