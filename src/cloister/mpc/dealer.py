@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
-from typing import Any
 
 import numpy as np
 
+from cloister.declared import settled
 from cloister.errors import LocalProtocolError, RemoteProtocolError
 from cloister.hazmat.prg import KEY_BYTES, PadContext, Usage, expand
 from cloister.hazmat.ring import WORD_BYTES, Words, from_bytes, to_bytes
@@ -185,7 +185,7 @@ def _read(request: bytes) -> tuple[int, Material]:
     """
     try:
         serial, name, *fields = json.loads(request)
-        material = _KINDS[name](*(_frozen(field) for field in fields))
+        material = _KINDS[name](*(settled(field) for field in fields))
         shapes = (*material.drawn(), *material.derived())
         words = sum(prod(shape) for shape in shapes)
         sizes = [size for shape in shapes for size in shape]
@@ -201,7 +201,3 @@ def _read(request: bytes) -> tuple[int, Material]:
             "compute in smaller batches."
         )
     return serial, material
-
-
-def _frozen(field: Any) -> Any:
-    return tuple(field) if isinstance(field, list) else field
