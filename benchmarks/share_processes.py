@@ -38,7 +38,7 @@ from cloister.mpc import (
     times,
 )
 from cloister.mpc.sealed import seal
-from cloister.transports.tcp import Listener, dial
+from cloister.transports.tcp import dial, let_in
 
 Words = NDArray[np.uint64]
 TIMEOUT = 600.0
@@ -208,18 +208,14 @@ def _serve(desk: Desk, index: int, program: Runs, shapes: Mapping[str, Any], rep
     name, other = SERVERS[index], SERVERS[1 - index]
     expected = (CLIENT, DEALER, other) if index == 0 else (CLIENT, DEALER)
     with ExitStack() as stack:
-        listener = stack.enter_context(
-            closing(
-                Listener(
-                    desk.addresses[name],
-                    expected,
-                    lambda peer, link: desk.seal(name, peer, link),
-                    TIMEOUT,
-                )
-            )
-        )
         between = None if index == 0 else desk.dial(stack, name, other)
-        links = {peer: end.result(TIMEOUT) for peer, end in listener.arrivals.items()}
+        links: dict[str, Link] = {}
+        came = let_in(
+            desk.addresses[name], expected, lambda peer, link: desk.seal(name, peer, link), TIMEOUT
+        )
+        for peer, (carrier, link) in came.items():
+            stack.enter_context(closing(carrier))
+            links[peer] = link
         client, dealer = links[CLIENT], links[DEALER]
         for _ in range(repeats):
             server = Server(index, between or links[other], Supply(index, dealer))

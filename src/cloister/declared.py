@@ -152,7 +152,7 @@ def declared(cls: _Class) -> _Class:
 
     def check(self: Any) -> None:
         for one in declarations(type(self)):  # type: ignore[arg-type]  # classes are hashable
-            value = _settled(getattr(self, one.name))
+            value = settled(getattr(self, one.name))
             refuse(one, value)
             object.__setattr__(self, one.name, value)
         if further is not None:
@@ -186,10 +186,10 @@ def refuse(one: Declaration, value: Any) -> None:
         raise PlanError(f"{one.name} must be {one.rule}, got {shown}{hints}.")
 
 
-def _settled(value: Any) -> Any:
+def settled(value: Any) -> Any:
     """Return a value with tuples for lists, at any depth."""
     if isinstance(value, list | tuple):
-        parts = tuple(_settled(part) for part in value)
+        parts = tuple(settled(part) for part in value)
         return value if isinstance(value, tuple) and parts == value else parts
     return value
 

@@ -13,6 +13,7 @@ from math import prod
 
 import numpy as np
 
+from cloister.declared import settled
 from cloister.errors import LocalProtocolError, RemoteProtocolError
 from cloister.hazmat.prg import KEY_BYTES, PadContext, Usage, expand
 from cloister.hazmat.ring import WORD_BYTES, Words, from_bytes, to_bytes
@@ -167,7 +168,7 @@ def _read(request: bytes) -> tuple[int, Material]:
     """Return number and kind of a request, or refuse it by a RemoteProtocolError."""
     try:
         serial, name, *fields = json.loads(request)
-        material = _KINDS[name](*(tuple(f) if isinstance(f, list) else f for f in fields))
+        material = _KINDS[name](*(settled(field) for field in fields))
         shapes = (*material.drawn(), material.derived())
         words = sum(prod(shape) for shape in shapes)
         sizes = [size for shape in shapes for size in shape]

@@ -29,17 +29,13 @@ def run_here(
     ----------
     secrets : ndarray of uint64
         Split here, one share for each server.
-    watch : sequence of callables
-        What each server sees; see :class:`Server`.
-    noise : sequence of NoiseSource
-        What each server draws from where a program adds noise: for tests.
+    watch, noise : pair
+        For each server, as for :class:`Server`.
 
     Returns
     -------
-    results : pair
-        What the program returned at each server.
-    servers : pair of Server
-        For their costs.
+    results, servers : pair
+        What the program returned at each server, and the servers, for their costs.
     """
     splits = [split(secret) for secret in secrets]
     shares = (

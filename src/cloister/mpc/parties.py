@@ -12,18 +12,15 @@ import hashlib
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from math import prod
 from pathlib import Path
-from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
 from numpy.typing import ArrayLike, NDArray
 
-from cloister.errors import DataError, PlanError, RemoteProtocolError, TransportError
+from cloister.errors import DataError, PlanError, RemoteProtocolError
 from cloister.hazmat.prg import KEY_BYTES
 from cloister.hazmat.ring import Words, from_bytes, to_bytes, to_integers
 from cloister.hazmat.signing import Identity
@@ -37,15 +34,15 @@ from cloister.mpc.session import Session
 from cloister.mpc.shares import combine, decode, encode, expand_share, split
 from cloister.privacy.database import sync_folder
 from cloister.transports.links import Carrier, Link, link_to_self
-from cloister.transports.tcp import Listener, dial
+from cloister.transports.tcp import dial, let_in
 
 if TYPE_CHECKING:
+    from cloister.privacy.events import Event
     from cloister.privacy.ledger import Ledger
 
 PATIENCE = 600.0
 """Seconds to wait for a party to come, and for its next message: at a receiver, for the run."""
 
-_LAST_WORD = 1.0  # seconds more for who dials in vain to say why
 _DONE = b"done"
 _USED = "share-sessions"  # a file for each session, in the party's folder
 
@@ -56,38 +53,42 @@ class Account:
 
     Parameters
     ----------
-    dataset, study : str
-        Of the ledger, which knows the data set.
+    dataset : str
+        Of the ledger, which knows it.
     year_epsilon : float, optional
         Cap of a calendar year.
     """
 
     ledger: Ledger
     dataset: str
-    study: str = "default"
     year_epsilon: float | None = None
+
+    def reserve(self, session: Session, event: Event, tables: Mapping[str, Words]) -> None:
+        """Set aside what a session costs, or raise BudgetExceeded."""
+        content = hashlib.sha256(b"".join(map(to_bytes, tables.values())))
+        self.ledger.reserve(
+            dataset=self.dataset,
+            study="default",
+            job=session.id,
+            events=event,
+            content=content.digest(),
+            year_epsilon=self.year_epsilon,
+        )
+
+    def spend(self, session: Session, event: Event) -> None:
+        """Charge it. Nothing is sent again: what is lost on the way stays charged."""
+        digest = session.digest().encode()
+        self.ledger.commit(job=session.id, round=0, event=event, frame=digest)
+        self.ledger.close(session.id)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a party has after its part.
-
-    Parameters
-    ----------
-    results : dict of ndarray
-        By name, decoded; empty for who receives nothing.
-    opening : str
-        What the results are.
-    cost : Cost or None
-        Of a server.
-    items : int
-        Dealt by the dealer.
-    """
+    """What a party has after its part: decoded results at a receiver, the cost at a server."""
 
     opening: Opening
     results: dict[str, NDArray[Any]] = field(default_factory=dict, repr=False)
     cost: Cost | None = None
-    items: int = 0
 
     @property
     def mark(self) -> str:
@@ -127,8 +128,6 @@ def take_part(
 
     Parameters
     ----------
-    name : str
-        Which party this is.
     links : callable
         Opens the sealed links to :meth:`Session.peers_of`, such as :func:`connected`.
     folder : Path
@@ -144,47 +143,35 @@ def take_part(
         Before anything is sent: for a wrong table, a missing ledger, or a session that was used.
     BudgetExceeded
         Likewise, if the ledger refuses.
-    RemoteProtocolError, TransportError
+    RemoteProtocolError
         If another party breaks the protocol or stops. What was charged stays charged, and the
         session cannot be used again.
     """
     given = _checked(session, name, tables or {}, account)
+    event = session.program.event() if given else None
     if (folder / _USED / session.id).exists():  # said now, not when all others have come
         raise _used(session)
     with links() as opened:
         ends = {**opened, name: link_to_self()}
-        if given and (event := session.program.event()) is not None and account is not None:
-            content = hashlib.sha256(b"".join(to_bytes(words) for words in given.values()))
-            account.ledger.reserve(
-                dataset=account.dataset,
-                study=account.study,
-                job=session.id,
-                events=event,
-                content=content.digest(),
-                year_epsilon=account.year_epsilon,
-            )
-            _use_once(folder, session)
-            # Spend, then release. Nothing is sent again: what is lost on the way stays charged.
-            digest = session.digest().encode()
-            account.ledger.commit(job=session.id, round=0, event=event, frame=digest)
-            account.ledger.close(session.id)
-        else:
-            _use_once(folder, session)
+        if account is not None and event is not None:
+            account.reserve(session, event, given)
+        _use_once(folder, session)
+        if account is not None and event is not None:
+            account.spend(session, event)  # before the first share leaves
+        first, second = (ends[server] for server in session.servers)
         if name == session.dealer:
-            items = Dealer((ends[session.servers[0]], ends[session.servers[1]])).serve()
-            return Outcome(session.program.opening, items=items)
+            Dealer((first, second)).serve()
+            return Outcome(session.program.opening)
         for words in given.values():
             key, rest = split(words)
-            ends[session.servers[0]].send(key)
-            ends[session.servers[1]].send(to_bytes(rest.ravel()))
-        cost = (
-            _serve(session, session.servers.index(name), ends) if name in session.servers else None
-        )
+            first.send(key)
+            second.send(to_bytes(rest.ravel()))
+        serves = name in session.servers
+        cost = _serve(session, session.servers.index(name), ends) if serves else None
         results = _receive(session, ends) if name in session.receivers else {}
-        if cost is None:
-            for server in session.servers:
-                if ends[server].receive() != _DONE:
-                    raise RemoteProtocolError(f"{server!r} did not say that it is done; ask it.")
+        for server in () if serves else session.servers:
+            if ends[server].receive() != _DONE:
+                raise RemoteProtocolError(f"{server!r} did not say that it is done; ask it.")
         return Outcome(session.program.opening, results, cost)
 
 
@@ -199,10 +186,10 @@ def _checked(
         raise PlanError(f"{name!r} must give the tables {list(own)}, got {list(tables)}.")
     for table, words in tables.items():
         _check_shape(table, words, session.program.tables()[table])
-    event = session.program.event()
-    if (session.program.opening == "private") != (event is not None):
+    private = session.program.event() is not None
+    if (session.program.opening == "private") != private:
         raise PlanError("a program must have a cost where its opening is private, and only there.")
-    if own and event is not None and account is None:
+    if own and private and account is None:
         raise PlanError("a private opening is charged; give the owner's ledger.")
     return {table: tables[table] for table in own}
 
@@ -215,23 +202,16 @@ def _check_shape(table: str, words: Words, shape: Shape) -> None:
 def _serve(session: Session, index: int, ends: Mapping[str, Link]) -> Cost:
     """Collect the shares, run the program, send the shares of its results."""
     program, other = session.program, session.servers[1 - index]
-    shares: dict[str, Words] = {}
-    for table, shape in program.tables().items():
-        owner = session.owners[table]
-        body = ends[owner].receive()
-        if index == 0 and len(body) != KEY_BYTES:
-            raise RemoteProtocolError(f"{owner!r} must send a key of {KEY_BYTES} bytes first.")
-        shares[table] = (
-            expand_share(body, tuple(shape))
-            if index == 0
-            else from_bytes(body, prod(shape)).reshape(shape)
-        )
+    shares = {
+        table: _share(ends[session.owners[table]], index, shape)
+        for table, shape in program.tables().items()
+    }
     server = Server(index, ends[other], Supply(index, ends[session.dealer]))
     results = program.run(server, shares)
-    found = {what: words.shape for what, words in results.items()}
-    if found != {what: tuple(shape) for what, shape in program.results().items()}:
+    shapes = {what: tuple(shape) for what, shape in program.results().items()}
+    if shapes != {what: words.shape for what, words in results.items()}:
         raise PlanError(f"program {program.name!r} gave other results than it declares; mend it.")
-    fresh = [server.refresh(results[what]) for what in program.results()]
+    fresh = [server.refresh(results[what]) for what in shapes]
     for name in session.receivers:
         for words in fresh:
             ends[name].send(to_bytes(words.ravel()))
@@ -241,27 +221,35 @@ def _serve(session: Session, index: int, ends: Mapping[str, Link]) -> Cost:
     return server.cost
 
 
+def _share(link: Link, index: int, shape: Shape) -> Words:
+    """Return a server's share of a table from its owner."""
+    if index == 1:
+        return from_bytes(link.receive(), prod(shape)).reshape(shape)
+    if len(key := link.receive()) != KEY_BYTES:
+        raise RemoteProtocolError(
+            f"server 0 must get a key of {KEY_BYTES} bytes for each table, got {len(key)}."
+        )
+    return expand_share(key, tuple(shape))
+
+
 def _receive(session: Session, ends: Mapping[str, Link]) -> dict[str, NDArray[Any]]:
+    program = session.program
     shares = [
-        {
-            what: from_bytes(ends[name].receive(), prod(shape)).reshape(shape)
-            for what, shape in session.program.results().items()
-        }
+        [from_bytes(ends[name].receive(), prod(s)).reshape(s) for s in program.results().values()]
         for name in session.servers
     ]
     return {
-        what: _values(session.program, what, combine(words, shares[1][what]))
-        for what, words in shares[0].items()
+        what: _values(program, what, combine(*both))
+        for what, both in zip(program.results(), zip(*shares, strict=True), strict=True)
     }
 
 
 def _values(program: Program, what: str, words: Words) -> NDArray[Any]:
     """Return opened words as numbers; a program with ``values(result, words)`` says how."""
-    own = getattr(program, "values", None)
-    if own is not None:
-        found: NDArray[Any] = own(what, words)
-        return found
-    return to_integers(words) if program.opening == "label" else decode(words)
+    plain = to_integers if program.opening == "label" else decode
+    own = getattr(program, "values", lambda _, words: plain(words))
+    found: NDArray[Any] = own(what, words)
+    return found
 
 
 def _use_once(folder: Path, session: Session) -> None:
@@ -304,8 +292,6 @@ def connected(
 
     Parameters
     ----------
-    timeout : float
-        Seconds; see :data:`PATIENCE`.
     listen : str, optional
         HOST:PORT to listen at, where that is not the address that others dial.
     relay : callable
@@ -328,61 +314,29 @@ def connected(
     def sealed(peer: str, link: Link) -> Link:
         return seal(link, identity, name, peer, session.parties[peer].fingerprint, digest)
 
-    def reach(peer: str, server: str | None) -> Link:
-        if server is not None:
-            carrier: Carrier = dial(session.parties[server].address or "", name, timeout)
-        elif relay is not None:
-            carrier = relay(peer)
-        else:
+    def reach(peer: str) -> Carrier:
+        if (server := session.listener(name, peer)) is not None:
+            return dial(session.parties[server].address or "", name, timeout)
+        if relay is None:
             raise PlanError("the session needs a relay; connect over the coordinator.")
-        stack.push(_closes(carrier))
-        if over.is_set():
-            carrier.close(at_once=True)
-        return sealed(peer, carrier)
+        return relay(peer)
 
-    listens = {peer: session.listener(name, peer) for peer in session.peers_of(name)}
-    arriving = [peer for peer, server in listens.items() if server == name]
-    over = Event()
+    arriving = [peer for peer in session.peers_of(name) if session.listener(name, peer) == name]
+    links: dict[str, Link] = {}
     with ExitStack() as stack:
-        stack.callback(over.set)  # last of all
-        ends: dict[str, Future[Link]] = {}
-        if arriving:
-            address = listen or session.parties[name].address or ""
-            listener = Listener(address, arriving, sealed, timeout)
-            stack.push(_closes(listener))
-            ends |= listener.arrivals
-        # Each in a thread of its own, or three could wait in a ring.
-        ends |= {
-            peer: _in_background(partial(reach, peer, server))
-            for peer, server in listens.items()
-            if server != name
-        }
-        done, late = wait(ends.values(), timeout + _LAST_WORD, FIRST_EXCEPTION)
-        for end in done:
-            end.result()  # or what went wrong
-        if late:
-            missing = next(peer for peer, end in ends.items() if end in late)
-            raise TransportError(
-                f"{missing!r} did not come within {timeout:g} s; start it with the same session "
-                "file."
-            )
-        yield {peer: end.result() for peer, end in ends.items()}
+        for peer in session.peers_of(name):  # one after the other: their order allows it
+            if peer not in arriving:
+                carrier = reach(peer)
+                stack.push(_closes(carrier))
+                links[peer] = sealed(peer, carrier)
+        address = listen or session.parties[name].address
+        if arriving and address is not None:
+            for peer, (carrier, link) in let_in(address, arriving, sealed, timeout).items():
+                stack.push(_closes(carrier))
+                links[peer] = link
+        yield links
 
 
-def _in_background(work: Callable[[], Link]) -> Future[Link]:
-    """Call something in a thread that does not hold up the end of the process."""
-    future: Future[Link] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(work())
-        except BaseException as error:
-            future.set_exception(error)
-
-    Thread(target=run, daemon=True).start()
-    return future
-
-
-def _closes(link: Carrier | Listener) -> Callable[..., None]:
+def _closes(link: Carrier) -> Callable[..., None]:
     """Return what closes a link at the end of a block: at once after an error."""
     return lambda kind, error, trace: link.close(at_once=error is not None)

@@ -98,8 +98,6 @@ def seal(
     ----------
     link : Link
         Over any transport; it may drop, change and read what it carries.
-    identity : Identity
-        This party's own.
     name, peer : str
         Of this party and the other.
     pin : str
@@ -120,8 +118,9 @@ def seal(
             "give each party a name and a key of its own."
         )
     private = new_key()
+    mine = kex.public_of(private)
     with _named(peer):
-        link.send(kex.public_of(private) + identity.public)
+        link.send(mine + identity.public)
         hello = link.receive(kex.PUBLIC_BYTES + PUBLIC_BYTES)
     theirs, public = hello[: kex.PUBLIC_BYTES], hello[kex.PUBLIC_BYTES :]
     if len(hello) != kex.PUBLIC_BYTES + PUBLIC_BYTES or fingerprint_of(public) != pin:
@@ -129,23 +128,17 @@ def seal(
             f"the other end of the link to {peer!r} is not the party of the pinned fingerprint "
             f"{pin}; compare it with its owner."
         )
-    mine = kex.public_of(private)
-
-    def transcript(one: tuple[str, bytes, bytes], other: tuple[str, bytes, bytes]) -> list[bytes]:
-        ends = ((who.encode(), once, long) for who, once, long in (one, other))
-        return [session.encode(), *(part for end in ends for part in end)]
-
-    here, there = (name, mine, identity.public), (peer, theirs, public)
+    here, there = (name.encode(), mine, identity.public), (peer.encode(), theirs, public)
+    forth, back = (session.encode(), *here, *there), (session.encode(), *there, *here)
     with _named(peer):
-        link.send(identity.sign(_LABEL, *transcript(here, there)))
+        link.send(identity.sign(_LABEL, *forth))
         signature = link.receive(SIGNATURE_BYTES)
-    if not verify(public, signature, _LABEL, *transcript(there, here)):
+    if not verify(public, signature, _LABEL, *back):
         raise RemoteProtocolError(
             f"{peer!r} signed another session, other names or other keys than this party has; "
             "give all parties one session file."
         )
-    keys = (
-        kex.agree(private, theirs, Usage.LINK, join(transcript(here, there))),
-        kex.agree(private, theirs, Usage.LINK, join(transcript(there, here))),
+    sending, receiving = (
+        kex.agree(private, theirs, Usage.LINK, join(said)) for said in (forth, back)
     )
-    return SealedLink(link, keys, (session, name, peer))
+    return SealedLink(link, (sending, receiving), (session, name, peer))

@@ -38,7 +38,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from cloister.declared import Length, Rule, declarations, declared
+from cloister.declared import Length, Rule, declarations, declared, settled
 from cloister.errors import CloisterError, DataError, PlanError, raise_first
 from cloister.mpc.dealer import MOST_WORDS
 from cloister.mpc.program import Program
@@ -69,13 +69,7 @@ class Party:
 
 @declared
 class Session:
-    """One run of one program by named, pinned parties; see the module's description.
-
-    Raises
-    ------
-    PlanError
-        If a rule of it is broken.
-    """
+    """One run of one program by named, pinned parties, by the rules of the module's description."""
 
     # A party takes part in a session once: fresh masks of other records would be a new query.
     id: Annotated[str, _written("[0-9a-f]{32}", "32 hexadecimal digits")]
@@ -118,10 +112,8 @@ class Session:
 
         Raises
         ------
-        DataError
-            If the file cannot be read.
-        PlanError
-            If what it says breaks a rule.
+        DataError, PlanError
+            If the file cannot be read, or what it says breaks a rule.
         """
         try:
             text = Path(path).read_text(encoding="utf-8")
@@ -155,7 +147,11 @@ class Session:
         return tuple(name for name in everybody if name not in self.servers)
 
     def peers_of(self, name: str) -> tuple[str, ...]:
-        """Return whom a party has a link to: a server to all, others to both servers."""
+        """Return whom a party has a link to: a server to all, others to both servers.
+
+        Whoever reaches out waits for the other. All parties that take these links in order, and
+        last those who come to them, never wait in a ring.
+        """
         if name not in self.servers:
             return self.servers
         others = (self.dealer, *self.servers, *self.clients())
@@ -233,13 +229,9 @@ def _program(name: str, options: Any, programs: Mapping[str, type[Any]]) -> Prog
         raise PlanError(f"program must be one of {known}, got {name!r}.")
     try:
         json.dumps(options)  # TOML has dates, which no program takes
-        program: Program = programs[name](**{k: _frozen(value) for k, value in options.items()})
+        program: Program = programs[name](**{k: settled(value) for k, value in options.items()})
     except CloisterError:
         raise
     except (TypeError, ValueError, AttributeError, KeyError):
         raise PlanError(f"options of program {name!r} do not fit it; see its page.") from None
     return program
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(map(_frozen, value)) if isinstance(value, list) else value

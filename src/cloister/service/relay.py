@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, MutableMapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -90,29 +91,29 @@ class Relays:
         return len(self._open)
 
     async def serve(self, websocket: WebSocket, name: str, session: str, peer: str) -> None:
-        """Carry one end until either hangs up.
+        """Carry one end, not accepted yet, until either hangs up.
 
         Parameters
         ----------
-        websocket : WebSocket
-            Not accepted yet.
         name : str
             Of the party, from its certificate.
         session, peer : str
             Of which link; the other end names the same session and this party.
-
-        Raises
-        ------
-        WebSocketException
-            For Starlette: closes this end with a code and a sentence.
         """
         if VERSION not in websocket.scope.get("subprotocols", ()):
             sentence = f"this coordinator speaks {VERSION}; install the same version at each party."
             await websocket.send_denial_response(JSONResponse({"error": sentence}, 426))
             return
         await websocket.accept(VERSION)
-        self._check_room(name, peer)
-        end, here = _End(websocket, name), (session, name, peer)
+        try:
+            self._check_room(name, peer)
+            await self._carry(_End(websocket, name), (session, name, peer))
+        except WebSocketException as error:
+            with suppress(Exception):  # it may be closed, or closing
+                await websocket.close(error.code, error.reason)
+
+    async def _carry(self, end: _End, here: tuple[str, str, str]) -> None:
+        session, name, peer = here
         self._open.add(end)
         if (other := self._waiting.pop((session, peer, name), None)) is not None:
             other.meet(end)

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, wait
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
@@ -108,36 +109,34 @@ def late(timeout: float) -> TransportError:
     return TransportError(f"no message came within {timeout:g} s; see what the other party says.")
 
 
+@dataclass
 class _Queued:
     """An end of a link within one process."""
 
-    def __init__(
-        self, send: Callable[[bytes], None], inbox: SimpleQueue[bytes], timeout: float
-    ) -> None:
-        self.send = send
-        self._inbox = inbox
-        self._timeout = timeout
+    outbox: SimpleQueue[bytes]
+    inbox: SimpleQueue[bytes]
+    timeout: float
+
+    def send(self, body: bytes) -> None:
+        self.outbox.put(body)
 
     def receive(self, most: int = MOST_BYTES) -> bytes:
         try:
-            body = self._inbox.get(timeout=self._timeout)
+            body = self.inbox.get(timeout=self.timeout)
         except Empty:
-            raise late(self._timeout) from None
+            raise late(self.timeout) from None
         check_size(len(body), most)
         return body
 
 
 def local_links(timeout: float = TIMEOUT) -> tuple[Link, Link]:
     """Return the two ends of a link within one process."""
-    to_first: SimpleQueue[bytes] = SimpleQueue()
-    to_second: SimpleQueue[bytes] = SimpleQueue()
-    return (
-        _Queued(to_second.put, to_first, timeout),
-        _Queued(to_first.put, to_second, timeout),
-    )
+    one: SimpleQueue[bytes] = SimpleQueue()
+    other: SimpleQueue[bytes] = SimpleQueue()
+    return _Queued(one, other, timeout), _Queued(other, one, timeout)
 
 
 def link_to_self() -> Link:
     """Return the link of a party to itself: what it sends, it receives."""
     box: SimpleQueue[bytes] = SimpleQueue()
-    return _Queued(box.put, box, 0.0)
+    return _Queued(box, box, 0.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from threading import Lock, Thread
@@ -26,6 +26,7 @@ STRANGERS = 64
 
 _SHAKING = 10.0  # seconds for each message of a stranger
 _NAME_BYTES = 64
+_TICK = 0.02  # seconds between two looks at who is there
 
 
 class TcpLink(Carrier):
@@ -134,8 +135,13 @@ def dial(address: str, name: str, timeout: float = TIMEOUT) -> TcpLink:
     return link
 
 
-class Listener:
-    """Where a server waits for those who dial.
+def let_in(
+    address: str,
+    expected: Collection[str],
+    seal: Callable[[str, Link], Link],
+    timeout: float = TIMEOUT,
+) -> dict[str, tuple[TcpLink, Link]]:
+    """Listen until all who are expected have dialled; return what carries them, and sealed links.
 
     Who belongs here is through in milliseconds. So strangers who take their time keep nobody out:
     of more than :data:`STRANGERS` the first is hung up on.
@@ -144,75 +150,70 @@ class Listener:
     ----------
     address : str
         HOST:PORT of an interface of this machine.
-    expected : iterable of str
-        Names of those who will dial.
     seal : callable
         Turns a name and a link into a sealed link, or raises: who fails is hung up on, and the one
         that the name belongs to may still come.
     timeout : float
-        Seconds, for links that were sealed.
+        Seconds for all to come, and for the messages of each after that.
 
-    Attributes
-    ----------
-    arrivals : dict of Future
-        By name; has the sealed link once that party is there.
+    Raises
+    ------
+    TransportError
+        If somebody does not come in time.
     """
+    deadline = time.monotonic() + timeout
+    inside: dict[str, tuple[TcpLink, Link]] = {}
+    outside: list[TcpLink] = []
+    lock = Lock()
 
-    def __init__(
-        self,
-        address: str,
-        expected: Iterable[str],
-        seal: Callable[[str, Link], Link],
-        timeout: float = TIMEOUT,
-    ) -> None:
-        host, port = address_of(address)
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        try:
-            self._socket = socket.create_server((host, port), family=family, backlog=64)
-        except OSError as error:
-            raise TransportError(f"cannot listen at {address}: {error.strerror}.") from error
-        self.arrivals: dict[str, Future[Link]] = {name: Future() for name in expected}
-        self._seal, self._timeout = seal, timeout
-        self._strangers: list[TcpLink] = []
-        self._arrived: list[TcpLink] = []
-        self._lock = Lock()
-        Thread(target=self._accept, daemon=True).start()
-
-    def close(self, *, at_once: bool = False) -> None:
-        """Stop listening and close every link."""
-        with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
-        self._socket.close()
-        for link in (*self._arrived, *self._strangers):
-            link.close(at_once=at_once)
-
-    def _accept(self) -> None:
-        while self._socket.fileno() >= 0:
-            try:
-                connection, _ = self._socket.accept()
-                link = TcpLink(connection, _SHAKING)
-            except OSError:
-                time.sleep(0.05)  # it is closed, the stranger is gone, or no descriptors are left
-                continue
-            with self._lock:
-                self._strangers.append(link)
-                if len(self._strangers) > STRANGERS:
-                    self._strangers.pop(0).close(at_once=True)
-            Thread(target=self._admit, args=(link,), daemon=True).start()
-
-    def _admit(self, link: TcpLink) -> None:
-        """Let somebody in who seals the link under an expected name, or hang up."""
+    def admit(link: TcpLink) -> None:
         sealed: Link | None = None
         with suppress(CloisterError):
             name = link.receive(_NAME_BYTES).decode(errors="replace")
-            if name in self.arrivals:
-                sealed = self._seal(name, link)
-        with self._lock:
-            if link in self._strangers:  # it was not sent away
-                self._strangers.remove(link)
-                if sealed is not None and not self.arrivals[name].done():
-                    link.timeout = self._timeout
-                    self._arrived.append(link)
-                    self.arrivals[name].set_result(sealed)
+            if name in expected:
+                sealed = seal(name, link)
+        with lock:
+            if link in outside:  # it was not sent away
+                outside.remove(link)
+                if sealed is not None and name not in inside:
+                    link.timeout = timeout
+                    inside[name] = link, sealed
                     return
         link.close(at_once=True)
+
+    door = _door(address)
+    try:
+        while missing := sorted(set(expected) - set(inside)):
+            if time.monotonic() > deadline:
+                raise TransportError(
+                    f"{missing[0]!r} did not come within {timeout:g} s; start it with the same "
+                    "session file."
+                )
+            try:
+                link = TcpLink(door.accept()[0], _SHAKING)
+            except OSError:  # nobody came, the stranger is gone already, or no descriptors are left
+                time.sleep(_TICK)
+                continue
+            with lock:
+                outside.append(link)
+                if len(outside) > STRANGERS:
+                    outside.pop(0).close(at_once=True)
+            Thread(target=admit, args=(link,), daemon=True).start()
+        return inside
+    finally:
+        door.close()
+        with lock:
+            for link in (*outside, *(link for link, _ in inside.values() if missing)):
+                link.close(at_once=True)
+            outside.clear()
+
+
+def _door(address: str) -> socket.socket:
+    host, port = address_of(address)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        door = socket.create_server((host, port), family=family, backlog=64)
+    except OSError as error:
+        raise TransportError(f"cannot listen at {address}: {error.strerror}.") from error
+    door.settimeout(_TICK)
+    return door

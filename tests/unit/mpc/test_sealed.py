@@ -178,7 +178,7 @@ def test_one_party_at_both_ends_is_refused() -> None:
 
 def test_what_a_transport_says_names_the_other_end() -> None:
     mine, _, carrier, _ = pair()
-    carrier.link._timeout = 0.01  # type: ignore[attr-defined]
+    carrier.link.timeout = 0.01  # type: ignore[attr-defined]
     with pytest.raises(TransportError, match="link to 'b': no message came"):
         mine.receive()
 

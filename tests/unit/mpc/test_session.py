@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
+from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -107,6 +108,30 @@ def test_who_has_a_link_to_whom_and_who_listens() -> None:
     assert session.listener("dave", "bob") is None
     assert session.clients() == ("dave", "erin")
     assert session.tables_of("alice") == ("y",)
+
+
+@pytest.mark.parametrize("listening", [(), ("alice",), ("bob",), ("alice", "bob")])
+def test_parties_that_take_their_links_in_order_never_wait_in_a_ring(
+    listening: tuple[str, ...],
+) -> None:
+    parties = {
+        name: pin(name[0]) | ({"address": "127.0.0.1:7000"} if name in listening else {})
+        for name in document()["parties"]
+    }
+    session = Session.from_dict(document(parties=parties), PROGRAMS)
+    before: TopologicalSorter[frozenset[str]] = TopologicalSorter()
+    for name in session.parties:
+        links: list[frozenset[str]] = []
+        for here in (False, True):  # last those who come here, all at once
+            peers = [
+                frozenset((name, peer))
+                for peer in session.peers_of(name)
+                if (session.listener(name, peer) == name) == here
+            ]
+            for number, link in enumerate(peers):
+                before.add(link, *links, *(() if here else peers[:number]))
+            links += peers
+    assert len(list(before.static_order())) == 7
 
 
 @pytest.mark.parametrize(

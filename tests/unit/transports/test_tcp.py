@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import socket
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from cloister.inference.programs import PROGRAMS
 from cloister.mpc.parties import connected
 from cloister.mpc.session import Session
 from cloister.transports.links import MOST_BYTES, Carrier, Link
-from cloister.transports.tcp import STRANGERS, Listener, TcpLink, address_of, dial
+from cloister.transports.tcp import STRANGERS, TcpLink, address_of, dial, let_in
 
 
 @pytest.fixture
@@ -113,8 +112,13 @@ def as_is(name: str, link: Link) -> Link:
     return link
 
 
-def arrived(listener: Listener) -> dict[str, Link]:
-    return {name: end.result(60) for name, end in listener.arrivals.items()}
+@contextmanager
+def letting_in(address: str, *expected: str) -> Iterator[Future[dict[str, tuple[TcpLink, Link]]]]:
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(let_in, address, expected, as_is, 60.0)
+        yield found
+        for link, _ in found.result(60).values():
+            link.close(at_once=True)
 
 
 def answer(link: Link, word: bytes) -> bytes:
@@ -123,42 +127,43 @@ def answer(link: Link, word: bytes) -> bytes:
 
 
 def test_who_is_expected_comes_in_and_strangers_are_hung_up_on(address: str) -> None:
-    listener = Listener(address, {"a", "b"}, as_is, 60.0)
-    with closing(listener):
+    with letting_in(address, "a", "b") as found, ExitStack() as stack:
         for name, word in (("mallory", b"genuine"), ("a", b"liar"), ("x" * 5000, b"genuine")):
             stranger = dial(address, name, 60.0)
             with closing(stranger), pytest.raises(TransportError):
                 answer(stranger, word)
-        silent = socket.create_connection(address_of(address))
-        good = [dial(address, name, 60.0) for name in ("a", "b")]
-        for link in good:
-            link.send(b"genuine")
-        links = arrived(listener)
-        assert set(links) == {"a", "b"}
-        second = dial(address, "a", 60.0)
-        with closing(second), pytest.raises(TransportError):
+        stack.enter_context(socket.create_connection(address_of(address)))  # it says nothing
+        first = stack.enter_context(closing(dial(address, "a", 60.0)))
+        first.send(b"genuine")
+        time.sleep(0.1)
+        second = stack.enter_context(closing(dial(address, "a", 60.0)))
+        with pytest.raises(TransportError):
             answer(second, b"genuine")
+        other = stack.enter_context(closing(dial(address, "b", 60.0)))
+        other.send(b"genuine")
+        links = {name: link for name, (_, link) in found.result(60).items()}
+        assert set(links) == {"a", "b"}
         links["a"].send(b"hello")
-        assert good[0].receive() == b"hello"
-        silent.close()
-        for link in good:
-            link.close()
+        assert first.receive() == b"hello"
+        with pytest.raises(TransportError, match="nobody listens"):
+            dial(address, "a", 0.01)
 
 
 def test_strangers_who_take_their_time_keep_nobody_out(address: str) -> None:
-    """More of them than the listener keeps, each silent or half-way through its name."""
-    with closing(Listener(address, {"a"}, as_is, 60.0)) as listener, ExitStack() as stack:
+    """More of them than are kept, each silent or half-way through its name."""
+    with letting_in(address, "a") as found, ExitStack() as stack:
+        stack.enter_context(closing(dial(address, "mallory", 60.0)))  # the door is open
         slow = [
             stack.enter_context(socket.create_connection(address_of(address)))
             for _ in range(STRANGERS + 5)
         ]
         for one in slow[::2]:
             one.sendall((1).to_bytes(8, "big"))
+        slow[0].settimeout(5)  # it may take 10 s for each message
+        assert slow[0].recv(1) == b"", "the first is sent away"
         good = stack.enter_context(closing(dial(address, "a", 60.0)))
         good.send(b"genuine")
-        listener.arrivals["a"].result(5)  # a slow one may take 10 s for each message
-        slow[0].settimeout(5)
-        assert slow[0].recv(1) == b"", "the first is sent away"
+        assert set(found.result(5)) == {"a"}
 
 
 def test_a_port_that_is_taken_is_named() -> None:
@@ -166,26 +171,18 @@ def test_a_port_that_is_taken_is_named() -> None:
         pytest.raises(TransportError, match="cannot listen"),
         socket.create_server(("", 0)) as busy,
     ):
-        Listener(f"127.0.0.1:{busy.getsockname()[1]}", {"a"}, as_is)
+        let_in(f"127.0.0.1:{busy.getsockname()[1]}", {"a"}, as_is)
 
 
 def test_dialling_waits_for_a_server_that_starts_later(address: str) -> None:
     with pytest.raises(TransportError, match="nobody listens at"):
         dial(address, "a", 0.01)
-    started: list[Listener] = []
-
-    def start() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        early = pool.submit(dial, address, "a", 60.0)
         time.sleep(0.1)
-        started.append(Listener(address, {"a"}, as_is, 60.0))
-
-    thread = threading.Thread(target=start)
-    thread.start()
-    link = dial(address, "a", 60.0)
-    thread.join()
-    link.send(b"genuine")
-    assert set(arrived(started[0])) == {"a"}
-    link.close()
-    started[0].close()
+        with letting_in(address, "a") as found, closing(early.result(60)) as link:
+            link.send(b"genuine")
+            assert set(found.result(60)) == {"a"}
 
 
 @pytest.mark.parametrize("bad", ["", "host", "host:", ":80", "host:0", "host:65536", "host:x"])
@@ -193,24 +190,6 @@ def test_an_address_has_host_and_port(bad: str) -> None:
     with pytest.raises(PlanError, match="HOST:PORT"):
         address_of(bad)
     assert address_of("[::1]:80") == ("::1", 80)
-
-
-class Silent(Carrier):
-    """Takes everything, and says nothing for a while."""
-
-    def __init__(self) -> None:
-        super().__init__(60.0)
-        self._over = threading.Event()
-
-    def receive(self, most: int = MOST_BYTES) -> bytes:
-        self._over.wait(60)
-        raise TransportError("closed")
-
-    def _begin(self, data: bytes) -> list[Future[Any]]:
-        return []
-
-    def _hang_up(self) -> None:
-        self._over.set()
 
 
 def session(identities: Mapping[str, Identity], **changes: Any) -> Session:
@@ -233,10 +212,10 @@ def test_who_does_not_come_is_named(address: str) -> None:
     keys = {name: Identity.new() for name in ("a", "b", "c", "d")}
     parties = {name: {"fingerprint": key.fingerprint} for name, key in keys.items()}
     of = session(keys, parties=parties | {"a": parties["a"] | {"address": address}})
-    for name, says in (("a", "'c' did not come within"), ("c", f"nobody listens at {address}")):
+    for name, says in (("a", "'b' did not come within"), ("c", f"nobody listens at {address}")):
         with (
             pytest.raises(TransportError, match=says),
-            connected(of, name, keys[name], timeout=0.05, relay=lambda _: Silent()),
+            connected(of, name, keys[name], timeout=0.05),
         ):
             pass
 
@@ -244,15 +223,23 @@ def test_who_does_not_come_is_named(address: str) -> None:
 def test_who_is_dialled_sends_no_large_message_before_it_has_shown_who_it_is() -> None:
     limits: list[int] = []
 
-    class Noted(Silent):
+    class Noted(Carrier):
         def receive(self, most: int = MOST_BYTES) -> bytes:
             limits.append(most)
             raise TransportError("gone")
 
+        def _begin(self, data: bytes) -> list[Future[None]]:
+            return []
+
+        def _hang_up(self) -> None:
+            pass
+
     identities = {name: Identity.new() for name in ("a", "b", "c", "d")}
     with (
         pytest.raises(TransportError),
-        connected(session(identities), "d", identities["d"], timeout=1.0, relay=lambda _: Noted()),
+        connected(
+            session(identities), "d", identities["d"], timeout=1.0, relay=lambda _: Noted(1.0)
+        ),
     ):
         pass
     assert limits

@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 
 from cloister.arrays import Floats, GridState, Integers, Results, State
-from cloister.declared import Whole, declared
+from cloister.declared import Whole, declared, settled
 from cloister.display import Table
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid, round_to_grid
@@ -45,11 +45,7 @@ _MEASURES = {
 
 def _plain(released: Numbers) -> dict[str, Any]:
     """Return arrays as numbers and tuples, as a plan holds them."""
-    return {name: _tuples(np.asarray(value).tolist()) for name, value in sorted(released.items())}
-
-
-def _tuples(value: Any) -> Any:
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+    return {name: settled(np.asarray(value).tolist()) for name, value in sorted(released.items())}
 
 
 def _finite(value: Any) -> bool:
