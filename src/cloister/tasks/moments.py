@@ -79,8 +79,7 @@ def sum_products(rows: Integers, weights: Integers | None = None) -> Integers:
         total += (left.T @ part).astype(np.int64)
     upper = upper_half(d)
     factors = np.where(upper[0] == upper[1], SQUARE, PRODUCT)
-    products: Integers = total[upper] * factors
-    return products
+    return total[upper] * factors
 
 
 @cache
