@@ -66,12 +66,6 @@ def codes(values: NDArray[Any], levels: int, frac_bits: int) -> Integers:
     return np.asarray(np.clip((scaled + one) >> (frac_bits + 1), 0, levels - 1))
 
 
-def grid_code(code: int, levels: int, frac_bits: int) -> int:
-    """Return the grid value of a category, as the grid's own encoding gives it."""
-    half = (levels - 1) / 2
-    return int(np.rint((code - half) * ((1 << frac_bits) / half)))
-
-
 _BATCH = 1024
 
 
