@@ -22,18 +22,17 @@ from cloister.task import Block, Released
 from cloister.tasks.moments import (
     PRODUCT,
     SQUARE,
-    ceil_sqrt,
     lattice_bits,
     n_products,
     products_l1,
     products_norm_squared,
-    sum_by_label,
     sum_products,
     unpack_products,
 )
 from cloister.testing import SimulatedNoise, ZeroNoise, check_task, toy_plan, toy_schema, toy_task
 from cloister_lab.metrics import nicv
 from cloister_lab.tasks.feddp_init import FedDPInit, main_axes, nearest_two
+from cloister_lab.tasks.sums import ceil_sqrt, sum_by_label
 
 ONE = 1 << 16
 BUDGET = Budget(1.0, 1e-6)

@@ -282,8 +282,7 @@ def inside(records: Records, frac_bits: int) -> Records:
     one = 1 << frac_bits
     if records.size == 0 or (records.max() <= one and records.min() >= -one):
         return records
-    kept: Records = records[((records <= one) & (records >= -one)).all(axis=1)]
-    return kept
+    return records[((records <= one) & (records >= -one)).all(axis=1)]
 
 
 def tasks_inside(value: object) -> Iterator[Task]:

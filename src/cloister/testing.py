@@ -68,8 +68,7 @@ class SimulatedNoise:
     def draw(self, kind: NoiseKind, scale: int, size: int) -> Integers:
         """Return rounded continuous noise of the named law."""
         draw = {"gaussian": self._rng.normal, "laplace": self._rng.laplace}[kind]
-        rounded: Integers = np.rint(draw(0.0, scale, size)).astype(np.int64)
-        return rounded
+        return np.asarray(np.rint(draw(0.0, scale, size)).astype(np.int64))
 
 
 def toy_schema(n_features: int = 2) -> Schema:

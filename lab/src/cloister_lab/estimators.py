@@ -10,11 +10,12 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from sklearn.base import BaseEstimator
 
+from cloister.arrays import Floats
 from cloister.errors import PlanError
 from cloister.estimators.base import private_tags, public_seed
 from cloister.estimators.centres import CentreModel
 from cloister.estimators.release import Spending, check_whole
-from cloister.estimators.tables import Floats, read_silos
+from cloister.estimators.tables import read_silos
 from cloister.privacy.ledger import Ledger
 from cloister.privacy.noise import DiscreteNoise, NoiseSource
 from cloister_lab.curator import METHODS

@@ -150,8 +150,7 @@ def _numbered(cells: Any, numbers: dict[str, int]) -> Integers:
     names = [one_unit(name) if name else "" for name in written]
     found = [numbers.setdefault(name, len(numbers)) if name else -1 for name in names]
     place = np.asarray(encoded.indices.fill_null(-1))  # -1 is the last: no basket
-    numbered: Integers = np.array([*found, -1], dtype=np.int64)[place]
-    return numbered
+    return np.asarray(np.array([*found, -1], dtype=np.int64)[place])
 
 
 def _one_hot(cells: Integers, rows: int, width: int) -> Floats:

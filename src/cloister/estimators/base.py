@@ -365,14 +365,12 @@ class PrivateClassifier(ClassifierMixin, PrivateSupervised):
 
     def predict_log_proba(self, X: Any) -> Floats:
         """Return the logarithm of :meth:`predict_proba`."""
-        logs: Floats = np.log(np.maximum(self.predict_proba(X), np.finfo(np.float64).tiny))
-        return logs
+        return np.log(np.maximum(self.predict_proba(X), np.finfo(np.float64).tiny))
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the most probable class of each record; shape (n_samples,)."""
         best = self.predict_proba(X).argmax(axis=1)  # first: it says if nothing was fitted
-        labels: NDArray[Any] = self.classes_[best]
-        return labels
+        return np.asarray(self.classes_[best])
 
 
 def _loaded_classes(given: Any, categories: Sequence[str]) -> NDArray[Any]:

@@ -253,8 +253,7 @@ class DPSiloEnsemble(ClassifierMixin, BaseEstimator):
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the class of the largest share, or of the least expected cost."""
         best = best_class(self.predict_proba(X), self.costs)  # says if nothing was fitted
-        labels: NDArray[Any] = self.classes_[best]
-        return labels
+        return self.classes_[best]
 
     def describe(self) -> str:
         """Say in plain words what was released, and what it cost each silo and each person."""

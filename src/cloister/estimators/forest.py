@@ -112,8 +112,7 @@ class DPRandomForestClassifier(PrivateClassifier):
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the most probable class of each record, or the one of least expected cost."""
         best = best_class(self.predict_proba(X), self.costs)  # says if nothing was fitted
-        labels: NDArray[Any] = self.classes_[best]
-        return labels
+        return self.classes_[best]
 
 
 _ATTRIBUTES = {

@@ -139,8 +139,7 @@ class DPLogisticRegression(PrivateClassifier):
         decision = self.decision_function(X)
         single = decision.ndim == 1
         best = (decision > 0).astype(np.int64) if single else decision.argmax(axis=1)
-        labels: NDArray[Any] = self.classes_[best]
-        return labels
+        return np.asarray(self.classes_[best])
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

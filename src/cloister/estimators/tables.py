@@ -387,8 +387,7 @@ def with_target(values: Floats, target: int | None, grid: Grid) -> NDArray[np.in
     """Return data units without the target as grid records in which it is a constant."""
     if target is not None:
         values = np.insert(values, target, grid.low[target], axis=1)
-    rows: NDArray[np.int32] = grid.encode(values)
-    return rows
+    return grid.encode(values)
 
 
 def _kept_rows(schema: Schema, X: Any) -> Floats:

@@ -90,14 +90,12 @@ class Grid:
     @property
     def centre(self) -> Floats:
         """Middle of the box, data units."""
-        middle: Floats = (np.array(self.high) + np.array(self.low)) / 2
-        return middle
+        return np.asarray((np.array(self.high) + np.array(self.low)) / 2)
 
     @property
     def half_range(self) -> Floats:
         """Half the width of the box, data units: what 1.0 on the grid is worth."""
-        half: Floats = (np.array(self.high) - np.array(self.low)) / 2
-        return half
+        return np.asarray((np.array(self.high) - np.array(self.low)) / 2)
 
     def encode(self, X: ArrayLike) -> Records:
         """Clip records to the box and round them to the grid, once.

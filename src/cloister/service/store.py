@@ -553,10 +553,9 @@ def _put(connection: sa.Connection, table: sa.Table, **values: Any) -> None:
 
 
 def _state(connection: sa.Connection, job: str) -> str | None:
-    found: str | None = connection.execute(
+    return connection.execute(
         sa.select(_JOBS.c.state).where(_JOBS.c.id == job)
     ).scalar_one_or_none()
-    return found
 
 
 def _record(connection: sa.Connection, job: str, request: bytes, answer: bytes) -> bytes:

@@ -63,14 +63,7 @@ def codes(values: NDArray[Any], levels: int, frac_bits: int) -> Integers:
     one = 1 << frac_bits
     # (v + one) / (2 one) * (levels - 1), rounded to nearest in integers
     scaled = (values.astype(np.int64) + one) * (levels - 1)
-    rounded: Integers = np.clip((scaled + one) >> (frac_bits + 1), 0, levels - 1)
-    return rounded
-
-
-def grid_code(code: int, levels: int, frac_bits: int) -> int:
-    """Return the grid value of a category, as the grid's own encoding gives it."""
-    half = (levels - 1) / 2
-    return int(np.rint((code - half) * ((1 << frac_bits) / half)))
+    return np.asarray(np.clip((scaled + one) >> (frac_bits + 1), 0, levels - 1))
 
 
 _BATCH = 1024
@@ -104,8 +97,7 @@ def in_batches(answer: Callable[[Records], NDArray[Any]], records: Records) -> N
     padded = np.zeros((rows, records.shape[1]), dtype=records.dtype)
     padded[: len(records)] = records
     parts = [answer(padded[first : first + _BATCH]) for first in range(0, rows, _BATCH)]
-    answers: NDArray[Any] = np.concatenate(parts)[: len(records)]
-    return answers
+    return np.concatenate(parts)[: len(records)]
 
 
 @dataclass(frozen=True)

@@ -69,8 +69,7 @@ def curve_of(
 def margins_of(results: Results, name: str) -> Floats:
     """Return margins of error: the distance of each value to the farther end of its interval."""
     value = results[name]
-    margins: Floats = np.maximum(results[f"{name}_high"] - value, value - results[f"{name}_low"])
-    return margins
+    return np.maximum(results[f"{name}_high"] - value, value - results[f"{name}_low"])
 
 
 def table_of_count(count: Floats, half_width: Floats) -> Table:

@@ -115,8 +115,7 @@ def log_odds_to_unit(log_odds: Floats) -> Floats:
 
     The whole line is mapped, so that sure predictions keep their order, too.
     """
-    unit: Floats = 0.5 + 0.5 * log_odds / (STRETCH + np.abs(log_odds))
-    return unit
+    return 0.5 + 0.5 * log_odds / (STRETCH + np.abs(log_odds))
 
 
 def unit_to_probability(unit: Floats) -> Floats:
@@ -125,8 +124,7 @@ def unit_to_probability(unit: Floats) -> Floats:
     with np.errstate(divide="ignore"):
         log_odds = STRETCH * centred / (1 - np.abs(centred))
     limit = np.log(1 / LEAST_PROBABILITY - 1)
-    probability: Floats = 1 / (1 + np.exp(-np.clip(log_odds, -limit, limit)))
-    return probability
+    return np.asarray(1 / (1 + np.exp(-np.clip(log_odds, -limit, limit))))
 
 
 def probability_bins(chosen: Floats, rest: Floats, n_bins: int) -> Integers:
@@ -140,8 +138,7 @@ def probability_bins(chosen: Floats, rest: Floats, n_bins: int) -> Integers:
 
 def unit_bins(unit: Floats, n_bins: int) -> Integers:
     """Return the bin of each place in ``[0, 1]``; a place between two is in the lower bin."""
-    bins: Integers = np.clip(np.ceil(unit * n_bins) - 1, 0, n_bins - 1).astype(np.int64)
-    return bins
+    return np.asarray(np.clip(np.ceil(unit * n_bins) - 1, 0, n_bins - 1).astype(np.int64))
 
 
 # Ratios -------------------------------------------------------------------------------------------
@@ -191,8 +188,7 @@ def mean_of(parts: Estimate, *, same_records: bool = False) -> Estimate:
     def away(ends: Floats, together: bool) -> Floats:
         distances = np.abs(ends - parts.value)
         squared = np.sqrt((distances**2).sum(axis=-1))
-        far: Floats = (distances.sum(axis=-1) if together else squared) / n
-        return far
+        return np.asarray((distances.sum(axis=-1) if together else squared) / n)
 
     def between(low: Floats, high: Floats, together: bool) -> tuple[Floats, Floats]:
         below, above = away(low, together), away(high, together)

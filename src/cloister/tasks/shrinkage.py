@@ -18,8 +18,7 @@ def james_stein(values: Floats, noise_std: float) -> Floats:
     James and Stein, "Estimation with quadratic loss", 1961; positive part.
     """
     excess = max(values.size - 2, 1) * noise_std**2
-    shrunk: Floats = values * max(0.0, 1 - excess / max(float((values**2).sum()), 1e-300))
-    return shrunk
+    return values * max(0.0, 1 - excess / max(float((values**2).sum()), 1e-300))
 
 
 def empirical_bayes(
@@ -52,5 +51,4 @@ def empirical_bayes(
     )
     weights = np.exp(log_weights - log_weights.max())
     weights /= weights.sum()
-    shrunk: Floats = sums * (weights @ (signal / total))[:, None]
-    return shrunk
+    return np.asarray(sums * (weights @ (signal / total))[:, None])

@@ -35,7 +35,6 @@ from cloister.tasks.clustering.kmeans import COUNT_IMPORTANCE
 from cloister.tasks.intervals import BOX, ratio_interval, size_interval
 from cloister.tasks.moments import (
     SQUARE,
-    ceil_sqrt,
     lattice_bits,
     n_products,
     products_l1,
@@ -45,6 +44,7 @@ from cloister.tasks.moments import (
 )
 from cloister.tasks.options import Clusters, PublicSeed, made
 from cloister_lab.tasks.centres import Centres
+from cloister_lab.tasks.sums import ceil_sqrt
 
 Covariance = Literal["full", "diagonal"]
 

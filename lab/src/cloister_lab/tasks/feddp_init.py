@@ -36,18 +36,16 @@ from cloister.task import (
 from cloister.tasks.clustering.lloyd_kernel import check_exact
 from cloister.tasks.clustering.synopsis import cluster_weighted, project_to_simplex
 from cloister.tasks.moments import (
-    ceil_sqrt,
-    drop_long,
     lattice_bits,
     n_products,
     products_l1,
     products_norm_squared,
-    sum_by_label,
     sum_products,
     unpack_products,
 )
 from cloister.tasks.options import Clusters, PublicSeed, made
 from cloister_lab.tasks.centres import Centres, Lloyds
+from cloister_lab.tasks.sums import ceil_sqrt, drop_long, sum_by_label
 
 MAX_REFERENCE = 1000
 _CHUNK_VALUES = 1 << 22

@@ -40,9 +40,9 @@ from cloister.task import (
 )
 from cloister.tasks.clustering.synopsis import cluster_weighted
 from cloister.tasks.intervals import BOX, ratio_interval, size_interval
-from cloister.tasks.moments import drop_long, sum_by_label
 from cloister.tasks.options import Clusters, Noise, PublicSeed, made, needed_budget
 from cloister_lab.tasks.centres import Centres
+from cloister_lab.tasks.sums import drop_long, sum_by_label
 
 MAX_DEPTH = 16  # every node of every level is counted
 Depth = Annotated[int, Range(1, MAX_DEPTH)]

@@ -29,9 +29,9 @@ from cloister.task import (
     State,
 )
 from cloister.tasks.clustering.kmeans import FastLloyd, GLloyd
-from cloister.tasks.moments import drop_long, sum_by_label
 from cloister_lab.tasks.centres import ONE_ROUND, Centres
 from cloister_lab.tasks.projection import Projection, nearest_point
+from cloister_lab.tasks.sums import drop_long, sum_by_label
 
 
 @dataclass(frozen=True)

@@ -416,14 +416,12 @@ def _widths(points: Floats, weights: Floats, labels: Integers, n_clusters: int) 
         for p in (1, 2)
     ]
     means, squares = (moment / sizes for moment in moments)
-    widths: Floats = np.sqrt(np.maximum(squares - means**2, 0.0).mean(axis=0))
-    return widths
+    return np.asarray(np.sqrt(np.maximum(squares - means**2, 0.0).mean(axis=0)))
 
 
 def _edges(n_features: int) -> Floats:
     """Return the public edges between bins of distances, in grid coordinates."""
-    edges: Floats = 0.4 * sqrt(n_features) * 2.0 ** (np.arange(-6, 3) / 2)
-    return edges
+    return 0.4 * sqrt(n_features) * 2.0 ** (np.arange(-6, 3) / 2)
 
 
 def _residual_stds(
@@ -439,5 +437,4 @@ def _residual_stds(
     variance = float(((rest - rest.mean()) ** 2).mean())
     trust = max(0.0, 1 - edge**2 / 4 / max(variance, 1e-300))
     shrunk = np.maximum(mean + trust * (rest - rest.mean()), 0.1 * mean)
-    stds: Floats = np.sqrt(shrunk * (mean * len(rest) / shrunk.sum()))[:_MORE_AXES]
-    return stds
+    return np.asarray(np.sqrt(shrunk * (mean * len(rest) / shrunk.sum()))[:_MORE_AXES])

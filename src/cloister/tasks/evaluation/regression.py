@@ -114,10 +114,7 @@ class RegressionEvaluation(Evaluated):
             return in_batches(lambda part: model.predict(released, part), records)
         assert self.prediction is not None
         unit = records[:, self.prediction] / (1 << self.frac_bits)
-        predicted: Floats = self.prediction_low + (unit + 1) / 2 * (
-            self.prediction_high - self.prediction_low
-        )
-        return predicted
+        return self.prediction_low + (unit + 1) / 2 * (self.prediction_high - self.prediction_low)
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
         """Return the margin of error of the bias, whose denominator is the nominal number."""

@@ -402,8 +402,7 @@ class Apriori(Gaussian):
 
     def _code(self, sets: Integers) -> Integers:
         """Return one number for each set; negative for an unused slot."""
-        numbers: Integers = sets @ self.n_features ** np.arange(sets.shape[1])
-        return numbers
+        return sets @ self.n_features ** np.arange(sets.shape[1])
 
     def _candidates(
         self, size: int, levels: Sequence[Level], baskets: float, noise_std: float

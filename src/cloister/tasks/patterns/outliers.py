@@ -418,17 +418,14 @@ class Outliers(Measuring):
             average = np.maximum(results["cells"].sum(axis=1), 1.0) / self._cells
             rarity = np.log2(average[:, None] / cells)
             where = self._cells_of(results, records)
-            mean: Floats = rarity[np.arange(self.n_views), where].mean(axis=1)
-            return mean
+            return np.asarray(rarity[np.arange(self.n_views), where].mean(axis=1))
         if self.method != "mahalanobis":
-            far: Floats = np.abs(away).max(axis=1)
-            return far
+            return np.asarray(np.abs(away).max(axis=1))
         # of standardised columns, so that it is well conditioned
         correlation = results["covariance"] / np.outer(results["spread"], results["spread"])
         squared = (away * np.linalg.solve(correlation, away.T).T).sum(axis=1)
         ninth = 2 / (9 * len(self.used))
-        score: Floats = (np.cbrt(squared / len(self.used)) - (1 - ninth)) / sqrt(ninth)
-        return score
+        return np.asarray((np.cbrt(squared / len(self.used)) - (1 - ninth)) / sqrt(ninth))
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return what is usual, and the number of outliers."""
@@ -469,5 +466,4 @@ def _definite(usual: Results, spread: Floats) -> Floats:
     noise = (usual["covariance_high"] - usual["covariance_low"]).diagonal() / spread**2
     least = max(float(noise.max()) / (2 * INTERVAL_95["gaussian"]), 2.0**-32)
     values, vectors = np.linalg.eigh(usual["covariance"] / units)
-    covariance: Floats = (vectors * np.maximum(values, least)) @ vectors.T * units
-    return covariance
+    return np.asarray((vectors * np.maximum(values, least)) @ vectors.T * units)

@@ -65,8 +65,7 @@ def _slopes(found: Floats, width: Integers, least: float) -> Floats:
     rise = np.zeros(len(found))
     if len(found) > 1:
         rise = np.gradient(logs, middles)
-    slopes: Floats = np.clip(rise, -_STEEPEST / width, _STEEPEST / width)
-    return slopes
+    return np.clip(rise, -_STEEPEST / width, _STEEPEST / width)
 
 
 def _best_shape(counts: Floats, loads: Integers, bins: Integers, noise_std: float) -> Floats:
@@ -190,8 +189,7 @@ def shrink(counts: Floats, stds: Floats, expected: Floats, members: Integers) ->
         mean = expected * np.exp(np.clip(design @ theta, -3, 3))
         spread = _spread(counts, stds, mean)
     signal = (spread * mean) ** 2
-    shrunk: Floats = mean + (counts - mean) * signal / (signal + stds**2)
-    return shrunk
+    return mean + (counts - mean) * signal / (signal + stds**2)
 
 
 def _spread(counts: Floats, stds: Floats, mean: Floats) -> float:

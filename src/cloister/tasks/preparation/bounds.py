@@ -105,8 +105,7 @@ class Bounds(Scaled):
     def scaled(self, results: Results, values: Floats) -> Floats:
         """Return what lies between the bounds in ``[-1, 1]``."""
         low, high = results["lower"], results["upper"]
-        stretched: Floats = (values - (low + high) / 2) * (2 / (high - low))
-        return stretched
+        return (values - (low + high) / 2) * (2 / (high - low))
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return a table of the bounds, and what else quantiles show."""

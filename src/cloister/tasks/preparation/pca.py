@@ -333,5 +333,4 @@ def rounded_to_unit(differences: Integers, radius: int, unit: int) -> Integers:
     lengths = np.sqrt(np.einsum("ij,ij->i", real, real))
     near = np.rint(real * (unit / np.maximum(lengths, radius))[:, None])
     fits = np.einsum("ij,ij->i", near, near) <= unit**2
-    rows: Integers = np.where(fits[:, None], near, cut).astype(np.int64)
-    return rows
+    return np.where(fits[:, None], near, cut).astype(np.int64)

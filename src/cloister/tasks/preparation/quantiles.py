@@ -383,14 +383,12 @@ def _rising(values: Floats) -> Floats:
     """Return the middle between the least rising function above and the largest below."""
     above = np.maximum.accumulate(values, axis=-1)
     below = np.minimum.accumulate(values[..., ::-1], axis=-1)[..., ::-1]
-    middle: Floats = (above + below) / 2
-    return middle
+    return (above + below) / 2
 
 
 def _first(true: Flags) -> Integers:
     """Return where each row is first true, its last place if nowhere."""
-    found: Integers = np.where(true.any(axis=-1), true.argmax(axis=-1), true.shape[-1] - 1)
-    return found
+    return np.asarray(np.where(true.any(axis=-1), true.argmax(axis=-1), true.shape[-1] - 1))
 
 
 def _crossing(excess: Floats, edges: Floats) -> float:

@@ -78,5 +78,4 @@ class Standardise(Scaled):
 
     def scaled(self, results: Results, values: Floats) -> Floats:
         """Return deviations from the mean, over `reach`."""
-        deviations: Floats = (values - results["mean"]) / (results["scale"] * self.reach)
-        return deviations
+        return (values - results["mean"]) / (results["scale"] * self.reach)

@@ -222,8 +222,7 @@ def nearest(values: NDArray[np.int64], bits: int) -> Integers:
     """
     if bits <= 0:
         return values << -bits
-    rounded: Integers = (values + (1 << (bits - 1))) >> bits
-    return rounded
+    return (values + (1 << (bits - 1))) >> bits
 
 
 def _mean(sums: Floats, n: float, squares: Floats, var_sum: float, var_count: float) -> Estimate:

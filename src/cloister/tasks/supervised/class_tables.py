@@ -22,8 +22,7 @@ _BEYOND_NOISE = 4.0  # chi-squared that one more group of bins must explain: two
 def bins_of(values: Records, bins: int, frac_bits: int) -> Integers:
     """Return the equal-width bin of each grid value; int64 in ``[0, bins - 1]``."""
     shifted = values.astype(np.int64) + (1 << frac_bits)
-    found: Integers = np.clip((shifted * bins) >> (frac_bits + 1), 0, bins - 1)
-    return found
+    return np.asarray(np.clip((shifted * bins) >> (frac_bits + 1), 0, bins - 1))
 
 
 def centred_table(
@@ -112,8 +111,7 @@ def merge_bins(table: Floats, noise: float, priors: Floats) -> Integers:
     while end:
         end = int(cut[end])
         starts[end] = 1
-    groups: Integers = np.cumsum(starts) - 1
-    return groups
+    return np.cumsum(starts) - 1
 
 
 def pseudo_records(noise: float | Floats, priors: Floats) -> Floats:
@@ -124,8 +122,7 @@ def pseudo_records(noise: float | Floats, priors: Floats) -> Floats:
     it is left as it is.
     """
     strength = np.sqrt(2 * len(priors)) * np.atleast_1d(noise)
-    mixed: Floats = strength[None, :] * priors[:, None]
-    return mixed
+    return np.asarray(strength[None, :] * priors[:, None])
 
 
 def fitted_shares(
@@ -141,5 +138,4 @@ def fitted_shares(
     np.add.at(joined.T, groups, table.T)
     mixed = pseudo_records(noise * np.sqrt(size), priors)
     counts = np.maximum(joined, 0) + smoothing + mixed
-    shares: Floats = (counts / counts.sum(axis=1, keepdims=True) / size)[:, groups]
-    return shares
+    return np.asarray((counts / counts.sum(axis=1, keepdims=True) / size)[:, groups])

@@ -274,8 +274,7 @@ class RandomForest(Gaussian):
         kept = ((whole**2).sum(axis=0) <= 2 * _ONE**2) & (
             np.abs(whole).sum(axis=0) <= (2 + self._curvature) * _ONE
         )
-        bounded: Integers = whole * kept
-        return bounded
+        return np.asarray(whole * kept)
 
     def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
         """Return the leaves with those of this round filled in, in records."""
@@ -356,8 +355,7 @@ class RandomForest(Gaussian):
     def _values(self, leaves: Floats, noise: float) -> Integers:
         """Return what each leaf adds to the score of each class, in ``2**-16``."""
         of_kind = self._log_odds if self.kind == "random" else self._steps
-        rounded: Integers = np.rint(of_kind(leaves, noise) * _ONE).astype(np.int64)
-        return rounded
+        return np.rint(of_kind(leaves, noise) * _ONE).astype(np.int64)
 
     def _steps(self, leaves: Floats, noise: float) -> Floats:
         """Return Newton steps, shrunk by how much of them is noise.
@@ -470,8 +468,7 @@ class RandomForest(Gaussian):
 def _softmax(scores: Floats) -> Floats:
     """Return the probabilities of scores of shape (n_classes, n_samples)."""
     powers = np.exp(np.clip(scores - scores.max(axis=0), -_MOST_SCORE, 0.0))
-    shares: Floats = powers / powers.sum(axis=0)
-    return shares
+    return np.asarray(powers / powers.sum(axis=0))
 
 
 def _shares(values: Floats, total: float) -> Floats:

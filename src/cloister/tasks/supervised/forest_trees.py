@@ -40,8 +40,7 @@ class Tree:
         cell = coded[first]
         for j, size in zip(others, self.cells[1:], strict=True):
             cell = cell * size + coded[j]
-        found: Integers = self.leaf[cell]
-        return found
+        return self.leaf[cell]
 
 
 def grow(

@@ -444,8 +444,7 @@ class Frame:
                 products = table.T @ counts.reshape(shape) @ far
                 total[part, other], total[other, part] = products, products.T
         upper = np.triu_indices(self.width)
-        packed: Integers = total[upper] * np.where(upper[0] == upper[1], SQUARE, PRODUCT)
-        return packed
+        return total[upper] * np.where(upper[0] == upper[1], SQUARE, PRODUCT)
 
     def unpack(self, released: Released, unit: float = 1.0) -> tuple[Floats, float]:
         """Return matrices of products of rows over `unit` squared, and their off-diagonal noise."""

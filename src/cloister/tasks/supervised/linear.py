@@ -588,8 +588,7 @@ class Linear(Gaussian):
     def predict(self, results: Results, records: Records) -> Floats:
         """Return the predicted target of grid records; shape (n_samples,), data units."""
         coefficients = np.asarray(results["grid_coef"])[None]
-        predicted: Floats = self._model.predict(coefficients, records)[:, 0]
-        return predicted
+        return self._model.predict(coefficients, records)[:, 0]
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return the coefficients, and a picture of them per half box."""

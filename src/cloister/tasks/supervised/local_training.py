@@ -61,8 +61,7 @@ class Network:
 
     def predict(self, parameters: Floats, X: Floats) -> Floats:
         """Return values, or probabilities, of shape (n_samples, outputs)."""
-        found: Floats = self._forward(self._layers(parameters[None]), X[None])[-1][0]
-        return found
+        return np.asarray(self._forward(self._layers(parameters[None]), X[None])[-1][0])
 
     def train(self, parameters: Floats, X: Floats, Y: Floats, steps: int, rate: float) -> Floats:
         """Return the change of the parameters by full-batch gradient descent, unit by unit.
@@ -112,11 +111,9 @@ class Network:
         if self.loss == "square":
             return values
         if self.loss == "logistic":
-            logistic: Floats = 0.5 * (1 + np.tanh(0.5 * values))  # never overflows
-            return logistic
+            return 0.5 * (1 + np.tanh(0.5 * values))  # never overflows
         odds = np.exp(values - values.max(axis=-1, keepdims=True))
-        shares: Floats = odds / odds.sum(axis=-1, keepdims=True)
-        return shares
+        return np.asarray(odds / odds.sum(axis=-1, keepdims=True))
 
 
 def clipped(updates: Floats, clip: float) -> Integers:

@@ -836,15 +836,13 @@ def _rows_products(matrix: Floats, noise_std: float) -> Floats:
     apart = np.diag(np.maximum(np.diag(matrix), noise_std))
     found = apart + james_stein(matrix - apart, noise_std)
     values, vectors = np.linalg.eigh(found)
-    positive: Floats = (vectors * np.maximum(values, noise_std)) @ vectors.T
-    return positive
+    return np.asarray((vectors * np.maximum(values, noise_std)) @ vectors.T)
 
 
 def _root(covariance: Floats) -> Floats:
     """Return the symmetric root of a covariance, without its negative part."""
     values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)
-    root: Floats = (vectors * np.sqrt(np.maximum(values, 0))) @ vectors.T
-    return root
+    return np.asarray((vectors * np.sqrt(np.maximum(values, 0))) @ vectors.T)
 
 
 @cache
@@ -875,8 +873,7 @@ def _exp(value: float) -> float:
 def _sigmoid(margins: Floats) -> Floats:
     """Return ``1 / (1 + exp(-margin))``; never overflows."""
     small = np.exp(-np.abs(margins))
-    share: Floats = np.where(margins >= 0, 1.0, small) / (1 + small)
-    return share
+    return np.asarray(np.where(margins >= 0, 1.0, small) / (1 + small))
 
 
 def _softmax(margins: Floats) -> Floats:
@@ -885,5 +882,4 @@ def _softmax(margins: Floats) -> Floats:
     total = np.zeros(margins.shape[1:])
     for part in raised:  # one by one: the sum of a record must not depend on the others
         total += part
-    shares: Floats = raised / total
-    return shares
+    return np.asarray(raised / total)

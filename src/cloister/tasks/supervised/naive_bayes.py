@@ -478,8 +478,7 @@ class NaiveBayes(Gaussian):
         """Return the probability of each class; see :class:`~cloister.task.Classifier`."""
         scores = self.log_joint(results, records)
         odds = np.exp(scores - scores.max(axis=1, keepdims=True))
-        probabilities: Floats = odds / odds.sum(axis=1, keepdims=True)
-        return probabilities
+        return np.asarray(odds / odds.sum(axis=1, keepdims=True))
 
     def log_joint(self, results: Results, records: Records) -> Floats:
         """Return the logarithm of class and record together, (n_samples, n_classes).
@@ -673,5 +672,4 @@ def _shares_between(totals: Floats, std: float) -> tuple[Floats, Floats]:
 def _shade(values: Floats) -> Floats:
     """Return values scaled to ``[0, 1]`` in each column."""
     spread = values.max(axis=0) - values.min(axis=0)
-    shade: Floats = (values - values.min(axis=0)) / np.where(spread > 0, spread, 1)
-    return shade
+    return np.asarray((values - values.min(axis=0)) / np.where(spread > 0, spread, 1))
