@@ -55,13 +55,14 @@ def read(kind: type[_Known], state: GridState, frac_bits: int) -> _Known:
 
 
 def frozen(state: GridState) -> GridState:
-    """Mark a state as one that nobody changes; :func:`read` then works it out once, not each time.
+    """Return a view of a state that nobody can change; :func:`read` works it out once for all.
 
     What is read from it cannot be changed either.
     """
-    for array in state.values():
-        array.flags.writeable = False
-    return state
+    views = {name: array.view() for name, array in state.items()}
+    for view in views.values():
+        view.flags.writeable = False
+    return views
 
 
 _KEPT = 8
