@@ -286,7 +286,7 @@ def tasks_inside(value: object) -> Iterator[Task]:
     """
     if is_dataclass(value) and isinstance(value, Task):  # a protocol is slow to check
         yield value
-        value = {one.name: getattr(value, one.name) for one in fields(value)}  # type: ignore[arg-type]  # a protocol cannot say that tasks are dataclasses
+        value = {one.name: getattr(value, one.name) for one in fields(value)}
     if isinstance(value, Mapping):
         value = tuple(value.values())
     if isinstance(value, tuple | list):
