@@ -9,7 +9,7 @@ line, report) is done for it. To add one, write a class with these members in on
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from math import log, prod, sqrt
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, runtime_checkable
 
@@ -290,9 +290,9 @@ def tasks_inside(value: object) -> Iterator[Task]:
 
     Of all of them a party needs the code; :func:`steps_of` yields those that sum records.
     """
-    if isinstance(value, Task):
+    if is_dataclass(value) and isinstance(value, Task):  # a protocol is slow to check
         yield value
-        value = {one.name: getattr(value, one.name) for one in fields(value)}  # type: ignore[arg-type]  # a protocol cannot say that tasks are dataclasses
+        value = {one.name: getattr(value, one.name) for one in fields(value)}
     if isinstance(value, Mapping):
         value = tuple(value.values())
     if isinstance(value, tuple | list):

@@ -16,7 +16,7 @@ plan's: the auditor believes the plan until it is refuted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
@@ -25,7 +25,7 @@ import numpy as np
 from cloister.audit.edges import hard_records
 from cloister.audit.pairs import Pair, candidates, neighbours, tables
 from cloister.hazmat.ring import to_integers, to_words
-from cloister.privacy.noise import DiscreteNoise, NoiseSource
+from cloister.privacy.noise import DiscreteNoise, NoiseKind, NoiseSource
 from cloister.protocol.aggregator import Aggregator
 from cloister.protocol.plan import Plan
 from cloister.protocol.progress import Progress
@@ -41,6 +41,7 @@ from cloister.task import (
     State,
     Task,
 )
+from cloister.tasks.state import frozen
 
 World = Literal["without", "with"]
 MakeNoise = Callable[[], NoiseSource]
@@ -85,15 +86,14 @@ def scores(plan: Plan, pair: Pair, world: World, runs: int, noise: NoiseSource) 
     with jobs of real clients and an aggregator, bit for bit.
     """
     audited = _Audited(plan, pair)
-    found, reach, excess, kept = np.zeros(runs), 0.0, 0.0, []
-    for run in range(runs):
-        drawn = [audited.draw(t, noise, 1)[0] for t in range(plan.rounds)]
-        scored = audited.run(world, drawn)
-        found[run] = scored.score
-        reach += scored.reach / runs
-        excess = max(excess, scored.excess)
-        kept.append(np.concatenate(drawn))
-    return Scores(found, reach, excess, np.array(kept))
+    drawn = [audited.draw(t, noise, runs) for t in range(plan.rounds)]
+    found = [audited.run(world, of_run) for of_run in zip(*drawn, strict=True)]
+    return Scores(
+        np.array([run.score for run in found]),
+        float(np.mean([run.reach for run in found])),
+        max(run.excess for run in found),
+        np.concatenate(drawn, axis=1),
+    )
 
 
 @dataclass(frozen=True)
@@ -119,20 +119,20 @@ class _Audited:
 
     def draw(self, t: int, noise: NoiseSource, runs: int) -> Integers:
         """Draw a round's noise as an aggregator does, for each run anew; shape (runs, elements)."""
-        aggregator = Aggregator(self.plan, noise)
+        aggregator = Aggregator(self.plan, _Ahead(noise, runs))
         return np.array([to_integers(aggregator._draw(t)) for _ in range(runs)])
 
-    def run(self, world: World, noise: list[Integers]) -> _Run:
+    def run(self, world: World, noise: Sequence[Integers]) -> _Run:
         """Run once and score what was released."""
         plan, progress = self.plan, Progress(self.plan)
         score, reach, excess = 0.0, 0.0, 0.0
         for t in range(plan.rounds):
-            shared, extra = self.added(t, progress.state)
+            shared, extra = self.added(t, frozen(progress.state))
             there = world == "with" and self._coins.random() < self._rate
             unshared = noise[t] + extra if there else noise[t]
             one = log_ratio(unshared, extra, self._scales[t], laplace=self._laplace)
             score += one if self._rate == 1 else _mixed(one, self._rate)
-            reach += self.cost(t, extra)
+            reach += float(self.cost(t, extra))
             excess = max(excess, self.excess(t, extra))
             if t < plan.rounds - 1:
                 progress.receive(to_words(shared + unshared), plan.silos)
@@ -152,10 +152,11 @@ class _Audited:
             self._first = shared, extra
         return shared, extra
 
-    def cost(self, t: int, extra: Integers) -> float:
-        """Return what a record uses of the noise of a round: norm over noise, or its square."""
+    def cost(self, t: int, extra: Integers) -> Floats:
+        """Return what each row uses of the noise of a round: norm over noise, or its square."""
         ratio = np.abs(extra) / self._scales[t]
-        return float(ratio.sum() if self._laplace else (ratio**2).sum())
+        costs: Floats = (ratio if self._laplace else ratio**2).sum(axis=-1)
+        return costs
 
     def _cost_of_bounds(self, t: int) -> float:
         total = 0.0
@@ -170,16 +171,18 @@ class _Audited:
         return group * block.l1 if self._laplace else group**2 * block.l2_squared
 
     def excess(self, t: int, extra: Integers) -> float:
-        """Return the largest norm in a block over its bound, in exact integers where it is near."""
+        """Return the largest norm of a row in a block, over its bound; exact where it is near."""
         worst, offset = 0.0, 0
         for block in self._blocks[t]:
-            part, bound = extra[offset : offset + block.size], self._bound(block)
+            part, bound = extra[..., offset : offset + block.size], self._bound(block)
             offset += block.size
             floats = np.abs(part).astype(np.float64)
-            size = float(floats.sum() if self._laplace else floats @ floats)
+            sizes = (floats if self._laplace else floats**2).sum(axis=-1)
+            size = float(sizes.max(initial=0.0))
             if size >= 0.999 * bound:
-                exact = [abs(int(v)) for v in part if v]
-                whole = sum(exact) if self._laplace else sum(v * v for v in exact)
+                # sums of floats are right to far less than a billionth
+                rows = part[sizes >= (1 - 1e-9) * size].tolist()
+                whole = max(sum(abs(v) if self._laplace else v * v for v in row) for row in rows)
                 # a quotient of large numbers may be rounded to 1: what is above it must stay so
                 size = whole / bound
                 size = max(size, 1 + 1e-15) if whole > bound else min(size, 1.0)
@@ -187,6 +190,22 @@ class _Audited:
                 size /= bound
             worst = max(worst, size if self._laplace else size**0.5)
         return worst
+
+
+class _Ahead:
+    """A source asked once for what many runs draw one after the other: few elements are slow."""
+
+    def __init__(self, source: NoiseSource, runs: int) -> None:
+        self.label, self._source, self._runs = source.label, source, runs
+        self._left: dict[tuple[NoiseKind, int, int], Integers] = {}
+
+    def draw(self, kind: NoiseKind, scale: int, size: int) -> Integers:
+        """Return the next elements of this law."""
+        left = self._left.get((kind, scale, size))
+        if left is None or not left.size:
+            left = self._source.draw(kind, scale, self._runs * size)
+        self._left[kind, scale, size] = left[size:]
+        return left[:size]
 
 
 def element_scales(plan: Plan, t: int) -> Floats:
@@ -248,34 +267,36 @@ def search(plan: Plan, beside: str, noise: NoiseSource) -> Search:
     total, excess, tried, adds_up = np.zeros(len(fixed)), 0.0, len(records), True
     by_row = not isinstance(plan.task, ByUnit) or plan.task.clients == "row"
 
-    def tries(t: int, state: GridState, of: Records) -> tuple[list[Integers], list[float], float]:
-        added = [plan.task.contribute(t, state, record[None]) for record in of]
-        costs = [audited.cost(t, elements) for elements in added]
+    def tries(t: int, state: GridState, of: Records) -> tuple[Integers, float]:
+        """Return what each record adds, a row each, and the largest part of a bound."""
+        added = np.zeros((len(of), audited._scales[t].size), dtype=np.int64)
+        for row, record in zip(added, of, strict=True):
+            row[:] = plan.task.contribute(t, state, record[None])
         # the rows of one unit may all be alike
-        worst = (audited.excess(t, plan.group_size * elements) for elements in added)
-        return added, costs, max(worst, default=0.0)
+        return added, audited.excess(t, plan.group_size * added)
 
-    at_start = tries(0, Progress(plan).state, records)
+    at_start = tries(0, frozen(Progress(plan).state), records)
+    drawn = [audited.draw(t, noise, _SEARCHES) for t in range(plan.rounds - 1)]
     for walk in range(_SEARCHES):
         progress = Progress(plan)
         for t in range(plan.rounds):
-            state = progress.state
-            added, costs, most = tries(t, state, records) if t else at_start
-            total += costs
+            state = frozen(progress.state)
+            added, most = tries(t, state, records) if t else at_start
+            total += audited.cost(t, added)
             excess, tried = max(excess, most), tried + len(records) * (t > 0)
             if walk < _WALKS:
                 hard = hard_records(plan, t, state, rng)
-                on_walls, _, most = tries(t, state, hard)
+                on_walls, most = tries(t, state, hard)
                 excess, tried = max(excess, most), tried + len(hard)
                 if len(hard) and by_row:
-                    every, each = np.concatenate([records, hard]), [*added, *on_walls]
+                    every, each = np.concatenate([records, hard]), np.concatenate([added, on_walls])
                     # Some records come twice: a task that counts distinct rows would not add up.
                     twice = np.concatenate([every, every[-3:]])
                     whole = plan.task.contribute(t, state, twice)
-                    adds_up &= bool((whole == sum(each) + sum(each[-3:])).all())
+                    adds_up &= bool((whole == each.sum(axis=0) + each[-3:].sum(axis=0)).all())
             if t < plan.rounds - 1:
-                drawn = audited.draw(t, noise, 1)[0]
-                progress.receive(to_words(audited.added(t, state)[0] + drawn), plan.silos)
+                shared = audited.added(t, state)[0]
+                progress.receive(to_words(shared + drawn[t][walk]), plan.silos)
     pair = neighbours(plan, f"the worst beside {beside}", table, fixed[int(total.argmax())])
     return Search(pair, excess, tried, adds_up)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from itertools import count
 from math import isqrt
 from typing import Any
@@ -302,7 +302,11 @@ class LoudCover(MaxCover):
 
     def picks(self, projected: Integers) -> Integers:
         """Draw the balls."""
-        return MaxCover.picks(replace(self, pick_epsilon=2 * self.pick_epsilon), projected)
+        return MaxCover.picks(self._loud, projected)
+
+    @cached_property
+    def _loud(self) -> MaxCover:
+        return replace(self, pick_epsilon=2 * self.pick_epsilon)
 
 
 class _AnyRadius:

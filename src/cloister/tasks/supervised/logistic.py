@@ -131,6 +131,14 @@ class _Known:
     noise_root: Floats
     sampling_root: Floats
 
+    @cached_property
+    def moments(self) -> tuple[Floats, float, Floats, Floats]:
+        """Products of rows, their number, their mean, and how they spread around it."""
+        products = symmetric(self.products)
+        n = max(float(products[-1, -1]), 1.0)
+        mean = products[-1] / n
+        return products, n, mean, products / n - np.outer(mean, mean)
+
 
 @declared
 class Logistic(Gaussian):
@@ -493,7 +501,7 @@ class Logistic(Gaussian):
         end = int(np.searchsorted(EDGES, most * self._frame.longest(now.columns)))
         # counts do not show a class that is rarer than their noise: its residuals are large
         hidden = float(now.class_sizes.min()) < _HIDDEN * noise_std
-        usual = sqrt(np.trace(symmetric(now.products)) / max(now.products[-1], 1.0))
+        usual = sqrt(np.trace(now.moments[0]) / max(now.products[-1], 1.0))
         least = int(np.searchsorted(EDGES, _OF_RARE * usual)) if hidden else 0
         cut, influence = cut_of_sizes(counts, noise_std, price, least, end)
         return replace(now, cut=cut, influence=influence)
@@ -547,10 +555,7 @@ class Logistic(Gaussian):
         mean row at each, times the square root of how many rows it stands for; and the products of
         what is left of all rows.
         """
-        products = symmetric(now.products)
-        n = max(float(products[-1, -1]), 1.0)
-        mean = products[-1] / n
-        spread = products / n - np.outer(mean, mean)
+        _, n, mean, spread = now.moments
         couple = weights @ spread
         values, vectors = np.linalg.eigh(couple @ weights.T)
         root = np.sqrt(np.maximum(values, 0))
@@ -572,8 +577,8 @@ class Logistic(Gaussian):
 
     def _nearer(self, step: Floats, now: _Known) -> Floats:
         """Return a step by which margins change little enough for their curvature to hold."""
-        products = symmetric(now.products)
-        squared = np.einsum("ki,ij,kj", step, products, step) / max(products[-1, -1], 1.0)
+        products, n, _, _ = now.moments
+        squared = np.einsum("ki,ij,kj", step, products, step) / n
         return step * min(1.0, _FARTHEST / sqrt(max(squared, 1e-18)))
 
     def _system(self, pairs: Floats) -> Floats:
@@ -611,7 +616,7 @@ class Logistic(Gaussian):
             along = basis[:, 0] @ shares
             bend = (basis[:, 0] ** 2) @ shares.mean(axis=1) - (along**2).mean()
             bend = max(float(bend), _FLATTEST / 4 / len(self.classes))
-            return bend * self._sums_zero.T @ symmetric(now.products) @ self._sums_zero
+            return bend * self._sums_zero.T @ now.moments[0] @ self._sums_zero
         return _positive(self._system(self._normal_curvature(normal)), more)
 
     def _spreads(self, now: _Known) -> Floats:
