@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import tomli_w
 
@@ -74,6 +74,9 @@ class LocalFederation:
     command: Command = product_command
     poll_seconds: float = 0.05
 
+    popen: ClassVar[Callable[..., Any]] = subprocess.Popen
+    """What starts a process. Tests start many, and fork them from one that has imported all."""
+
     def __post_init__(self) -> None:
         self.folder = Path(os.path.abspath(self.folder))
         self.keys = local_federation(self.folder, self.tables, (ANALYST,))
@@ -108,7 +111,7 @@ class LocalFederation:
         for name in names or (COORDINATOR, *self.tables):
             role = COORDINATOR if name == COORDINATOR else "silo"
             with self.log(name).open("ab") as log:
-                self.processes[name] = subprocess.Popen(
+                self.processes[name] = self.popen(
                     list(self.command(role, self.config(name))),
                     stdin=subprocess.DEVNULL,
                     stdout=log,

@@ -20,6 +20,8 @@ from cloister.local import COORDINATOR
 from .kit import SIDES, SILOS, Beaten, Blow, Moment
 from .run import LEGS, campaign
 
+pytestmark = pytest.mark.usefixtures("forked_parties")
+
 KILLS = 25
 
 

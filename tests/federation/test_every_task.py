@@ -25,6 +25,8 @@ from cloister.tasks import TASKS
 from cloister.tasks.examples import Example, example_of
 from cloister.testing import ZeroNoise, zero_noise_command
 
+pytestmark = pytest.mark.usefixtures("forked_parties")
+
 SILOS = ("north", "east", "south")
 CASES: dict[str, Example] = {name: example_of(task) for name, task in TASKS.items()}
 BY_COLUMNS: dict[tuple[PublicColumn, ...], list[str]] = defaultdict(list)

@@ -23,6 +23,8 @@ SCHEMA = Schema(
     unit="row",
     columns=(Column(name="age", type="number", min=0, max=100), Column(name="ill", type="boolean")),
 )
+
+pytestmark = pytest.mark.usefixtures("forked_parties")
 FILE = Path(__file__).with_name("bin_rates.py")
 TASK = f"{FILE}:BinRates"
 NAME = "bin-rates"

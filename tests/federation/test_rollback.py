@@ -20,6 +20,8 @@ from cloister.protocol.plan import Plan
 from cloister.tasks.clustering.kmeans import FastLloyd
 from cloister.testing import toy_schema, zero_noise_command
 
+pytestmark = pytest.mark.usefixtures("forked_parties")
+
 SILOS = ("north", "east", "south")
 SCHEMA = toy_schema()
 

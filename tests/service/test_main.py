@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography import x509
@@ -175,8 +177,8 @@ run(settings, noise=SimulatedNoise(int(life)), ready=lambda port: print(port, fl
 class Killable:
     """The service in a process of its own; every life draws other noise."""
 
-    def __init__(self, folder: Path, database: str) -> None:
-        self._folder, self._database = folder, database
+    def __init__(self, folder: Path, database: str, popen: Callable[..., Any]) -> None:
+        self._folder, self._database, self._popen = folder, database, popen
         port, self.kept = kept_port()
         self._listen, self.lives = f"127.0.0.1:{port}", 0
         self.address = f"https://{self._listen}"
@@ -185,21 +187,21 @@ class Killable:
     def start(self) -> None:
         self.lives += 1
         arguments = [str(self._folder), self._database, self._listen, str(self.lives)]
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", PROCESS, *arguments], stdout=subprocess.PIPE, text=True
-        )
-        assert self._process.stdout is not None
-        assert self._listen.endswith(f":{self._process.stdout.readline().strip()}")
+        told, tells = os.pipe()
+        self._process = self._popen([sys.executable, "-c", PROCESS, *arguments], stdout=tells)
+        os.close(tells)
+        with os.fdopen(told) as said:
+            assert self._listen.endswith(f":{said.readline().strip()}")
 
     def kill(self) -> None:
-        self._process.send_signal(signal.SIGKILL)
-        self._process.communicate(timeout=60)
+        os.kill(self._process.pid, signal.SIGKILL)
+        self._process.wait(60)
 
 
 @pytest.fixture
-def killable(tmp_path: Path, database_url: str) -> Iterator[Killable]:
+def killable(tmp_path: Path, database_url: str, nursery: Callable[..., Any]) -> Iterator[Killable]:
     local_federation(tmp_path, silos=SILOS, analysts=("ana",))
-    process = Killable(tmp_path, database_url)
+    process = Killable(tmp_path, database_url, nursery)
     yield process
     process.kill()
     process.kept.close()
