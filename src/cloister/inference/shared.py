@@ -22,6 +22,7 @@ from cloister.inference.layers import FACTOR_BITS, STEP, Floats
 from cloister.inference.network import Network
 from cloister.mpc.functions import argmax
 from cloister.mpc.material import Shape
+from cloister.mpc.products import matmul, truncate
 from cloister.mpc.server import Server
 from cloister.mpc.shares import FRAC_BITS, encode
 
@@ -115,6 +116,28 @@ class NetworkScoring:
         for layer in self.network.layers:
             x = layer.shares(server, x, *(next(left) for _ in layer.parameters))
         return {"scores": x} if self.opening == "exact" else {"labels": argmax(server, x)}
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SecretSharedLayer:
+    """One server's shares of a dense layer by itself: its weights and its inputs are both hidden.
+
+    The dealer together with either server sees everything.
+
+    Parameters
+    ----------
+    weights : ndarray of shape (n_inputs, n_outputs), uint64
+        Shares of words with :data:`~cloister.inference.layers.FACTOR_BITS` fraction bits.
+    bias : ndarray of shape (n_outputs,), uint64
+        Shares of words with 16, like the inputs and outputs.
+    """
+
+    weights: Words
+    bias: Words
+
+    def forward(self, server: Server, input_shares: Words) -> Words:
+        """Return shares of the outputs, (n, n_outputs); both servers call it, in two rounds."""
+        return truncate(server, matmul(server, input_shares, self.weights), FACTOR_BITS) + self.bias
 
 
 @dataclass(frozen=True)

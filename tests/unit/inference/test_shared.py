@@ -31,7 +31,7 @@ from cloister.inference.layers import (
 )
 from cloister.inference.network import Network
 from cloister.inference.polynomials import fit
-from cloister.inference.shared import HybridNetwork, NetworkScoring
+from cloister.inference.shared import HybridNetwork, NetworkScoring, SecretSharedLayer
 from cloister.mpc import Server, combine, decode, encode, run_here
 
 Words = NDArray[np.uint64]
@@ -155,9 +155,15 @@ def test_a_layer_takes_shares_of_weights_and_of_inputs() -> None:
     X, weights, bias = RNG.normal(size=(5, 4)), RNG.normal(size=(4, 2)), RNG.normal(size=2)
     layer = Dense(np.zeros((4, 2)), np.zeros(2))  # the public part
     secrets = encode(X), encode(weights, FACTOR_BITS), encode(bias)
-    np.testing.assert_allclose(
-        decode(together(layer.shares, *secrets)), X @ weights + bias, atol=1e-4
-    )
+
+    def alone(server: Server, x: Words, w: Words, b: Words) -> Words:
+        layer = SecretSharedLayer(w, b)
+        assert "uint64" not in repr(layer)
+        return layer.forward(server, x)
+
+    for forward in (layer.shares, alone):
+        found = decode(together(forward, *secrets))
+        np.testing.assert_allclose(found, X @ weights + bias, atol=1e-4)
 
 
 @pytest.mark.parametrize(
