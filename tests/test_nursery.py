@@ -54,7 +54,11 @@ def test_a_killed_process_is_gone_when_it_was_waited_for(
     nursery: Callable[..., Any], tmp_path: Path
 ) -> None:
     with (tmp_path / "told").open("wb") as told:
-        process = nursery([sys.executable, "-c", "import time; time.sleep(600)"], stdout=told)
+        process = nursery(
+            [sys.executable, "-c", "import time; time.sleep(600)"],
+            stdout=told,
+            start_new_session=True,
+        )
     assert process.poll() is None
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(0.01)

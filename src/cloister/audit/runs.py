@@ -41,7 +41,6 @@ from cloister.task import (
     State,
     Task,
 )
-from cloister.tasks.state import frozen
 
 World = Literal["without", "with"]
 MakeNoise = Callable[[], NoiseSource]
@@ -127,7 +126,7 @@ class _Audited:
         plan, progress = self.plan, Progress(self.plan)
         score, reach, excess = 0.0, 0.0, 0.0
         for t in range(plan.rounds):
-            shared, extra = self.added(t, frozen(progress.state))
+            shared, extra = self.added(t, progress.state)
             there = world == "with" and self._coins.random() < self._rate
             unshared = noise[t] + extra if there else noise[t]
             one = log_ratio(unshared, extra, self._scales[t], laplace=self._laplace)
@@ -275,12 +274,12 @@ def search(plan: Plan, beside: str, noise: NoiseSource) -> Search:
         # the rows of one unit may all be alike
         return added, audited.excess(t, plan.group_size * added)
 
-    at_start = tries(0, frozen(Progress(plan).state), records)
+    at_start = tries(0, Progress(plan).state, records)
     drawn = [audited.draw(t, noise, _SEARCHES) for t in range(plan.rounds - 1)]
     for walk in range(_SEARCHES):
         progress = Progress(plan)
         for t in range(plan.rounds):
-            state = frozen(progress.state)
+            state = progress.state
             added, most = tries(t, state, records) if t else at_start
             total += audited.cost(t, added)
             excess, tried = max(excess, most), tried + len(records) * (t > 0)

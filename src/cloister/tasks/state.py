@@ -40,34 +40,7 @@ def read(kind: type[_Known], state: GridState, frac_bits: int) -> _Known:
 
     Fields of the dataclass are of ``float``, ``int``, ``Floats``, ``Integers`` or such a dataclass.
     """
-    arrays = [state[name] for name in _names(kind)]  # type: ignore[arg-type]  # classes are hashable
-    if any(array.flags.writeable for array in arrays):
-        made: _Known = _made(kind, state, frac_bits)
-        return made
-    key = kind, frac_bits, *map(id, arrays)
-    if key not in _FROZEN:
-        if len(_FROZEN) >= _KEPT:
-            _FROZEN.clear()
-        # An array that is kept shares its number with no other.
-        _FROZEN[key] = arrays, _made(kind, state, frac_bits)
-    known: _Known = _FROZEN[key][1]
-    return known
-
-
-def frozen(state: GridState) -> GridState:
-    """Return a view of a state that nobody can change; :func:`read` works it out once for all.
-
-    What is read from it cannot be changed either.
-    """
-    views = {name: array.view() for name, array in state.items()}
-    for view in views.values():
-        view.flags.writeable = False
-    return views
-
-
-_KEPT = 8
-_FROZEN: dict[tuple[Any, ...], tuple[list[Integers], Any]] = {}
-"""Arrays of frozen states, and what was read from them."""
+    return kind(**{name: _value(of, name, state, frac_bits) for name, of in _fields(kind)})  # type: ignore[arg-type]  # classes are hashable
 
 
 def prefixed(prefix: str, values: Mapping[str, _Array]) -> dict[str, _Array]:
@@ -81,26 +54,14 @@ def part_of(values: Mapping[str, _Array], prefix: str) -> dict[str, _Array]:
     return {name.removeprefix(prefix): values[name] for name in names}
 
 
-def _made(kind: Any, state: GridState, frac_bits: int) -> Any:
-    values: dict[str, Any] = {}
-    for name, of, inner in _fields(kind):
-        if inner:
-            values[name] = _made(of, state, frac_bits)
-            continue
-        steps = state[name]
-        array = steps >> frac_bits if of in (int, Integers) else from_grid(steps, frac_bits)
-        array.flags.writeable = steps.flags.writeable
-        values[name] = array[0].item() if of in (int, float) else array
-    return kind(**values)
+def _value(kind: Any, name: str, state: GridState, frac_bits: int) -> Any:
+    if is_dataclass(kind):
+        return read(kind, state, frac_bits)  # type: ignore[arg-type]  # kinds are classes
+    whole = kind in (int, Integers)
+    values = state[name] >> frac_bits if whole else from_grid(state[name], frac_bits)
+    return values[0].item() if kind in (int, float) else values
 
 
 @cache
-def _fields(kind: Any) -> tuple[tuple[str, Any, bool], ...]:
-    return tuple((name, of, is_dataclass(of)) for name, of in get_type_hints(kind).items())
-
-
-@cache
-def _names(kind: Any) -> tuple[str, ...]:
-    """Return the names of all arrays that such a dataclass is written to."""
-    parts = (_names(of) if inner else (name,) for name, of, inner in _fields(kind))
-    return tuple(name for part in parts for name in part)
+def _fields(kind: Any) -> tuple[tuple[str, Any], ...]:
+    return tuple(get_type_hints(kind).items())
