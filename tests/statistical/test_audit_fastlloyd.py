@@ -611,7 +611,7 @@ def test_the_chernoff_rate_bounds_the_tail_of_products() -> None:
         ("max_cover.md", 9),
         ("balcan.md", 3),
         ("naive_bayes.md", 7),
-        ("regression.md", 12),
+        ("regression.md", 13),
         ("forest.md", 9),
         ("preparation.md", 5),
         ("fedavg.md", 10),
