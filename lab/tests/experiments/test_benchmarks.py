@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
-from importlib.util import module_from_spec, spec_from_file_location
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -12,16 +11,9 @@ import pytest
 
 
 @pytest.fixture(scope="module")
-def benchmarks() -> ModuleType:
+def benchmarks(benchmark_named: Callable[[str], ModuleType]) -> ModuleType:
     pytest.importorskip("opendp")
-    path = Path(__file__).parents[3] / "benchmarks" / "run.py"
-    spec = spec_from_file_location("benchmarks_run", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+    return benchmark_named("run")
 
 
 SMALL = ((400, 2, 3), (300, 8, 2))

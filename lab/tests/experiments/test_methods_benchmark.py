@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
-from importlib.util import module_from_spec, spec_from_file_location
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -12,15 +11,8 @@ import pytest
 
 
 @pytest.fixture(scope="module")
-def methods() -> ModuleType:
-    path = Path(__file__).parents[3] / "benchmarks" / "methods.py"
-    spec = spec_from_file_location("benchmarks_methods", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+def methods(benchmark_named: Callable[[str], ModuleType]) -> ModuleType:
+    return benchmark_named("methods")
 
 
 def test_a_fit_is_measured_beside_its_peer_in_a_process_of_its_own(

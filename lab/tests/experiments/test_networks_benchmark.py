@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-from importlib.util import module_from_spec, spec_from_file_location
+from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
 from types import ModuleType
 
 import numpy as np
@@ -19,15 +17,8 @@ RNG = np.random.default_rng(0)
 
 
 @pytest.fixture(scope="module")
-def networks() -> ModuleType:
-    path = Path(__file__).parents[3] / "benchmarks" / "networks.py"
-    spec = spec_from_file_location("benchmarks_networks", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+def networks(benchmark_named: Callable[[str], ModuleType]) -> ModuleType:
+    return benchmark_named("networks")
 
 
 def test_every_relu_is_replaced_and_nothing_else(networks: ModuleType) -> None:
