@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from cloister.arrays import Floats, Integers, Records
-from cloister.tasks.clustering.lloyd_kernel import nearest_centres
+from cloister.tasks.clustering.lloyd_kernel import add_by_label, assigned
 
 _CHUNK_VALUES = 1 << 19
 
@@ -22,12 +22,18 @@ def clip_to_unit(differences: Integers, radii: int | Integers, unit: int) -> Int
     Rows of the result have a squared norm of at most ``unit**2``; radii are at least 1 grid step.
     """
     real = differences.astype(np.float64)
+    _clip(real, radii, unit)
+    return real.astype(np.int64)
+
+
+def _clip(real: Floats, radii: int | Integers, unit: int) -> None:
+    """Do what :func:`clip_to_unit` says in place; `real` may have its columns in one piece."""
     lengths = np.sqrt(np.einsum("ij,ij->i", real, real))
     real *= unit
     real /= np.maximum(lengths, radii)[:, None]
-    clipped: Integers = real.astype(np.int64)  # toward zero
-    clipped[np.einsum("ij,ij->i", clipped, clipped) > unit**2] = 0
-    return clipped
+    np.trunc(real, out=real)
+    # Exact for units up to 2**26: a sum that floats round is beyond the bound already.
+    real[~(np.einsum("ij,ij->i", real, real) <= unit**2)] = 0
 
 
 def sum_clipped(records: Records, origin: Integers, radius: int, unit: int) -> Integers:
@@ -46,16 +52,13 @@ def sum_clipped_near(
     All is in grid steps, the sums in steps of ``1 / unit`` of each centre's radius. Centres and
     radii are any public numbers: a record touches one row, and that with norm at most `unit`.
     """
-    sums = np.zeros(centres.shape, dtype=np.int64)
-    counts = np.zeros(len(centres), dtype=np.int64)
-    for part in chunks(records):
-        labels = nearest_centres(part, centres)
-        clipped = clip_to_unit(part - centres[labels], radii[labels], unit)
-        one_hot = np.zeros((len(centres), len(part)))
-        one_hot[labels, np.arange(len(part))] = 1.0
-        sums += (one_hot @ clipped.astype(np.float64)).astype(np.int64)  # exact: below 2**53
-        counts += np.bincount(labels, minlength=len(centres))
-    return sums, counts
+    sums = np.zeros((len(centres), records.shape[1] + 1), dtype=np.int64)
+    origins = centres.T.astype(np.float64)
+    for columns, labels, _ in assigned(records, centres):
+        columns[:-1] -= origins.take(labels, axis=1)
+        _clip(columns[:-1].T, radii[labels], unit)
+        sums += add_by_label(columns, labels, len(centres))  # exact: below 2**53
+    return sums[:, :-1], sums[:, -1]
 
 
 def bin_numbers(coordinates: Floats, half_spans: Floats, bins: Integers) -> Integers:

@@ -6,6 +6,8 @@ This module is the only hot loop of the package; a compiled kernel can replace
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from cloister.arrays import Floats, Integers, Records
@@ -67,26 +69,13 @@ def sum_near_centres(
     split of the records. The label travels in the low bits of the distance: one minimum per record
     gives both, and ties go to the smaller index. Time O(n k d), no n x k x d array.
     """
-    n_samples, n_features = records.shape
-    n_clusters = len(centres)
-    slots = _slots(n_clusters)
-    one_hot_rows = n_clusters if n_features > _BINCOUNT_FEATURES else 1
-    chunk = max(256, _CHUNK_BYTES // (8 * (n_clusters + one_hot_rows + n_features)))
-
-    weights = _weights(centres)
-    sums = np.zeros((n_clusters, n_features + 1), dtype=np.int64)
-    columns = np.ones((n_features + 1, min(chunk, n_samples)))
-    for start in range(0, n_samples, chunk):
-        part = records[start : start + chunk]
-        size = len(part)
-        rows = columns[:, :size]
-        rows[:-1] = part.T
-        scores = np.minimum.reduce(weights @ rows, axis=0).astype(np.int64)
-        labels = scores & (slots - 1)
-        norms = np.einsum("ij,ij->j", rows[:-1], rows[:-1])
-        squared = norms + (scores // slots) if relative else norms
-        labels[squared > radius_squared] = n_clusters  # one bin behind the last is dropped
-        sums += _add_by_label(rows, labels, n_clusters).astype(np.int64)
+    sums = np.zeros((len(centres), records.shape[1] + 1), dtype=np.int64)
+    for columns, labels, closeness in assigned(records, centres):
+        squared = np.einsum("ij,ij->j", columns[:-1], columns[:-1])
+        if relative:
+            squared += closeness
+        labels[squared > radius_squared] = len(centres)  # one bin behind the last is dropped
+        sums += add_by_label(columns, labels, len(centres))
     if relative:
         sums[:, :-1] -= sums[:, -1:] * centres
     sums[:, -1] *= count_word
@@ -95,9 +84,37 @@ def sum_near_centres(
 
 def nearest_centres(records: Records, centres: Integers) -> Integers:
     """Return the nearest centre of each record, the first of several; exact."""
-    scores = _weights(centres) @ np.vstack([records.T, np.ones(len(records))])
-    labels: Integers = np.minimum.reduce(scores, axis=0).astype(np.int64)
-    return labels & (_slots(len(centres)) - 1)
+    found = np.empty(len(records), dtype=np.int64)
+    start = 0
+    for _, labels, _ in assigned(records, centres):
+        found[start : start + len(labels)] = labels
+        start += len(labels)
+    return found
+
+
+def assigned(records: Records, centres: Integers) -> Iterator[tuple[Floats, Integers, Integers]]:
+    """Yield the records part by part, with their nearest centres; exact.
+
+    Yields
+    ------
+    columns : ndarray of shape (n_features + 1, n_part), float64
+        The records' columns, then ones. The next part overwrites it; so may the caller.
+    labels : ndarray of shape (n_part,), int64
+    closeness : ndarray of shape (n_part,), int64
+        Squared distance to the nearest centre, less the squared norm of the record.
+    """
+    n_samples, n_features = records.shape
+    n_clusters, slots = len(centres), _slots(len(centres))
+    one_hot_rows = n_clusters if n_features > _BINCOUNT_FEATURES else 1
+    chunk = max(256, _CHUNK_BYTES // (8 * (n_clusters + one_hot_rows + n_features)))
+    weights = _weights(centres)
+    columns = np.ones((n_features + 1, min(chunk, n_samples)))
+    for start in range(0, n_samples, chunk):
+        part = records[start : start + chunk]
+        rows = columns[:, : len(part)]
+        rows[:-1] = part.T
+        scores = np.minimum.reduce(weights @ rows, axis=0).astype(np.int64)
+        yield rows, scores & (slots - 1), scores // slots
 
 
 def _weights(centres: Integers) -> Floats:
@@ -115,11 +132,11 @@ def _slots(n_clusters: int) -> int:
     return 1 << (n_clusters - 1).bit_length() if n_clusters > 1 else 1
 
 
-def _add_by_label(rows: Floats, labels: Integers, n_clusters: int) -> Floats:
-    """Sum the columns of `rows` that share a label; labels >= n_clusters are dropped."""
-    if len(rows) - 1 <= _BINCOUNT_FEATURES:
-        by_column = [np.bincount(labels, weights=row, minlength=n_clusters + 1) for row in rows]
-        return np.array(by_column, dtype=np.float64).T[:n_clusters]
+def add_by_label(columns: Floats, labels: Integers, n_clusters: int) -> Integers:
+    """Sum integers by their label, shape (n_clusters, n_rows); labels >= n_clusters are dropped."""
+    if len(columns) - 1 <= _BINCOUNT_FEATURES:
+        sums = [np.bincount(labels, weights=row, minlength=n_clusters + 1) for row in columns]
+        return np.array(sums).T[:n_clusters].astype(np.int64)
     one_hot = np.zeros((n_clusters + 1, len(labels)))
     one_hot[labels, np.arange(len(labels))] = 1.0
-    return np.asarray(one_hot[:n_clusters] @ rows.T)
+    return np.asarray(one_hot[:n_clusters] @ columns.T).astype(np.int64)

@@ -8,8 +8,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister.errors import PlanError
+from cloister.tasks.clipped import sum_clipped_near
 from cloister.tasks.clustering.kmeans import FAR
-from cloister.tasks.clustering.lloyd_kernel import check_exact, sum_near_centres
+from cloister.tasks.clustering.lloyd_kernel import (
+    check_exact,
+    nearest_centres,
+    sum_near_centres,
+)
+
+
+def labels_by_hand(records: np.ndarray, centres: np.ndarray) -> list[int]:
+    """The nearest centre, in Python's integers; ties go to the smaller index."""
+    labels = []
+    for record in records.tolist():
+        distances = [
+            sum((x - c) ** 2 for x, c in zip(record, centre, strict=True))
+            for centre in centres.tolist()
+        ]
+        labels.append(distances.index(min(distances)))
+    return labels
 
 
 def by_hand(
@@ -18,12 +35,7 @@ def by_hand(
     """The definition, in Python's integers, one record at a time."""
     k, d = centres.shape
     total = [[0] * (d + 1) for _ in range(k)]
-    for record in records.tolist():
-        distances = [
-            sum((x - c) ** 2 for x, c in zip(record, centre, strict=True))
-            for centre in centres.tolist()
-        ]
-        label = distances.index(min(distances))  # ties go to the smaller index
+    for record, label in zip(records.tolist(), labels_by_hand(records, centres), strict=True):
         origin = centres[label].tolist() if relative else [0] * d
         added = [x - c for x, c in zip(record, origin, strict=True)]
         if sum(v * v for v in added) <= radius_squared:
@@ -54,6 +66,9 @@ def test_the_kernel_is_its_definition(case: tuple) -> None:
     )
     assert fast.dtype == np.int64
     assert fast.tolist() == by_hand(*case)
+    labels = nearest_centres(records, centres)
+    assert labels.dtype == np.int64
+    assert labels.tolist() == labels_by_hand(records, centres)
 
 
 @given(cases(), st.integers(0, 40))
@@ -77,6 +92,7 @@ def test_many_chunks_are_one_sum(n: int, k: int, d: int) -> None:
     parts = sum(sum_near_centres(part, centres, **options) for part in np.array_split(records, 7))
     assert (whole == parts).all()
     labels = ((records[:, None, :] - centres) ** 2).sum(axis=2).argmin(axis=1)
+    assert (nearest_centres(np.asfortranarray(records), centres) == labels).all()
     near = ((records - centres[labels]) ** 2).sum(axis=1) <= d * 65536**2 // 4
     assert (whole[:, -1] == 9 * np.bincount(labels[near], minlength=k)).all()
 
@@ -134,6 +150,7 @@ def test_distances_are_exact_at_the_largest_sizes_allowed(
             records, centres, radius_squared=radius_squared, relative=relative, count_word=1
         )
         assert fast.tolist() == by_hand(records, centres, radius_squared, relative, 1)
+    assert nearest_centres(records, centres).tolist() == labels_by_hand(records, centres)
 
 
 @pytest.mark.parametrize(
@@ -152,15 +169,22 @@ def test_sizes_that_would_not_be_exact_are_refused_with_the_way_out(
         check_exact(k, d, bits, reach)
 
 
-def test_no_array_of_all_pairs_is_made() -> None:
+@pytest.mark.parametrize("step", ["sum", "labels", "clipped"])
+def test_no_array_of_all_pairs_is_made(step: str) -> None:
     import tracemalloc
 
     rng = np.random.default_rng(3)
     n, k, d = 60_000, 100, 8
     records = rng.integers(-65536, 65537, (n, d), dtype=np.int32)
     centres = rng.integers(-65536, 65537, (k, d))
+    options = {"radius_squared": 2**34, "relative": True, "count_word": 1}
+    steps = {
+        "sum": lambda: sum_near_centres(records, centres, **options),
+        "labels": lambda: nearest_centres(records, centres),
+        "clipped": lambda: sum_clipped_near(records, centres, np.full(k, 9), 65536),
+    }
     tracemalloc.start()
-    sum_near_centres(records, centres, radius_squared=2**34, relative=True, count_word=1)
+    steps[step]()
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 8 * n * k / 10  # one float for each pair would take ten times as much
