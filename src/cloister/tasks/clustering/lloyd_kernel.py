@@ -69,13 +69,14 @@ def sum_near_centres(
     split of the records. The label travels in the low bits of the distance: one minimum per record
     gives both, and ties go to the smaller index. Time O(n k d), no n x k x d array.
     """
-    sums = np.zeros((len(centres), records.shape[1] + 1), dtype=np.int64)
+    n_clusters = len(centres)
+    sums = np.zeros((n_clusters, records.shape[1] + 1), dtype=np.int64)
     for columns, labels, closeness in assigned(records, centres):
         squared = np.einsum("ij,ij->j", columns[:-1], columns[:-1])
         if relative:
             squared += closeness
-        labels[squared > radius_squared] = len(centres)  # one bin behind the last is dropped
-        sums += add_by_label(columns, labels, len(centres))
+        labels[squared > radius_squared] = n_clusters  # one bin behind the last is dropped
+        sums += add_by_label(columns, labels, n_clusters)
     if relative:
         sums[:, :-1] -= sums[:, -1:] * centres
     sums[:, -1] *= count_word

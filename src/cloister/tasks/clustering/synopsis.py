@@ -86,32 +86,48 @@ def _seed(
 
 
 def _lloyd(points: Floats, weights: Floats, centres: Floats) -> tuple[Floats, Floats]:
-    """Run Lloyd's algorithm from several starts; return centres and costs."""
+    """Run Lloyd's algorithm from several starts; return centres and costs.
+
+    A start whose centres stay the same, bit for bit, would stay so for ever, and rests.
+    """
+    centres = centres.copy()
     restarts, k, d = centres.shape
-    own = k * np.arange(restarts)[:, None]
-    total = np.tile(weights, restarts)
     weighted = [np.tile(weights * column, restarts) for column in points.T]
-    norms = (points**2).sum(axis=1)
-    costs = np.full(restarts, np.inf)
+    total, norms = np.tile(weights, restarts), (points**2).sum(axis=1)
+    labels = np.empty((restarts, len(points)), dtype=np.int64)
+    least = np.empty(labels.shape)
+    costs, moving = np.full(restarts, np.inf), np.arange(restarts)
     for _ in range(_STEPS):
-        scores = (centres**2).sum(axis=2)[:, :, None] - 2 * centres @ points.T
-        labels = scores.argmin(axis=1)
-        nearest_scores = np.take_along_axis(scores, labels[:, None, :], axis=1)[:, 0]
-        fresh = (nearest_scores + norms) @ weights
-        slots = (labels + own).ravel()
-        counts = np.bincount(slots, total, minlength=restarts * k).reshape(restarts, k)
-        sums = np.stack(
-            [np.bincount(slots, column, minlength=restarts * k) for column in weighted], axis=-1
-        ).reshape(restarts, k, d)
-        filled = counts > 0
-        centres = np.where(
-            filled[:, :, None], sums / np.where(filled, counts, 1)[:, :, None], centres
+        squares, doubled = (centres**2).sum(axis=2), 2 * centres
+        for r in moving:
+            products = doubled[r] @ points.T
+            scores = np.subtract(squares[r][:, None], products, out=products)
+            labels[r], least[r] = _first_least(scores)
+        fresh = (least + norms) @ weights
+        slots = (labels[moving] + k * np.arange(len(moving))[:, None]).ravel()
+        counts, *sums = (
+            np.bincount(slots, part[: len(slots)], minlength=len(moving) * k)
+            for part in (total, *weighted)
         )
+        means = np.stack(sums, axis=-1) / np.where(counts > 0, counts, 1)[:, None]
+        before = centres[moving]
+        moved = np.where((counts > 0)[:, None], means, before.reshape(-1, d)).reshape(before.shape)
+        centres[moving] = moved
+        moving = moving[(moved != before).any(axis=(1, 2))]
         settled = (fresh >= costs * (1 - 1e-5)).all()
         costs = np.minimum(costs, fresh)
         if settled:
             break
     return centres, costs
+
+
+def _first_least(scores: Floats) -> tuple[Integers, Floats]:
+    """Return argmin and min of the first axis; `argmin` itself is slow along it."""
+    k = len(scores)
+    least = np.minimum.reduce(scores, axis=0)
+    places = np.arange(k, 0, -1, dtype=np.min_scalar_type(k))  # the first has the largest
+    highest = np.maximum.reduce((scores == least) * places[:, None], axis=0)
+    return k - highest.astype(np.int64), least
 
 
 def cell_centres(half_spans: Floats, bins: Integers) -> Floats:
@@ -218,4 +234,5 @@ def nearest(points: Floats, centres: Floats) -> tuple[Integers, Floats]:
 def squared_distances(points: Floats, centres: Floats) -> Floats:
     """Return the squared distance of each point to each centre; shape (n_points, n_centres)."""
     lengths = (points**2).sum(axis=1)[:, None] + (centres**2).sum(axis=1)
-    return np.asarray(np.maximum(lengths - 2 * points @ centres.T, 0.0))
+    lengths -= 2 * points @ centres.T
+    return np.maximum(lengths, 0.0, out=lengths)
