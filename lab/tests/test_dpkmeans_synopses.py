@@ -57,6 +57,15 @@ def test_learned_attributes_have_their_shapes_and_meaning(algorithm: str) -> Non
     assert fitted.plan_.task.name == algorithm
 
 
+@pytest.mark.parametrize("algorithm", ["eugkm", "lshtree"])
+def test_a_grid_too_fine_for_exact_distances_still_gives_the_nearest(algorithm: str) -> None:
+    fitted = model(ZeroNoiseKMeans, algorithm=algorithm, frac_bits=24, random_state=0).fit(X)
+    distances = fitted.transform(X)
+    chosen = np.take_along_axis(distances, fitted.labels_[:, None], axis=1)[:, 0]
+    assert (chosen <= distances.min(axis=1) + 2**-20).all()
+    assert np.array_equal(fitted.predict(X), fitted.labels_)
+
+
 @every
 def test_clusters_are_found_where_noise_is_small(algorithm: str) -> None:
     fitted = model(ZeroNoiseKMeans, epsilon=1000.0, algorithm=algorithm, random_state=0).fit(X)

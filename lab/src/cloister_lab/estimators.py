@@ -58,7 +58,8 @@ class CuratorKMeans(CentreModel, BaseEstimator):
     Notes
     -----
     Neighbouring tables differ by one record added or removed. Columns are compared after each was
-    scaled by its public range; `transform` and `score` use these scaled distances. There are no
+    scaled by its public range; `transform` and `score` use these scaled distances of records as
+    they are, ``labels_`` and `predict` those of clipped and rounded ones. There are no
     noise intervals: these methods release centres and nothing else.
 
     References
@@ -133,7 +134,7 @@ class CuratorKMeans(CentreModel, BaseEstimator):
         self.n_features_in_ = len(data.schema.names)
         self._grid = data.schema.grid(spending.frac_bits)
         self._name_features(data.names, data.schema.names)
-        self._label(data.local)
+        self._label(data)
         return self
 
     def _name_features(self, known: tuple[str, ...], names: tuple[str, ...]) -> None:

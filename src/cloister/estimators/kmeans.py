@@ -72,14 +72,15 @@ class DPKMeans(CentreModel, PrivateEstimator):
     labels_ : ndarray of shape (n_samples,)
         Cluster of each record of this fit, -1 for one that was left out. **Not private**: it is
         made from the records in this process, and is neither saved nor reported. Absent after
-        fitting silos.
+        fitting silos, files or a database.
     result_, plan_, spent_, delta_, n_features_in_, feature_names_in_
         As for every :class:`~cloister.estimators.base.PrivateEstimator`.
 
     Notes
     -----
     Columns are compared after each was scaled by its public range; `transform` and `score` use
-    these scaled distances.
+    these scaled distances. ``labels_`` and `predict` are of records as a fit has them, clipped to
+    the bounds and rounded to the grid; `transform` and `score` take them as they are.
 
     References
     ----------
@@ -116,7 +117,7 @@ class DPKMeans(CentreModel, PrivateEstimator):
 
     def _finish(self, data: SiloData) -> None:
         """Label the records of a table, and warn if many of the agreed ones are left out."""
-        self._label(data.local)
+        self._label(data)
         if remark := records_left_out(self.result_.results, self.plan_.nominal_n):
             warnings.warn(remark, AccuracyWarning, stacklevel=3)
 

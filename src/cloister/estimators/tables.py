@@ -18,8 +18,9 @@ from sklearn.utils import check_array
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
-from cloister.arrays import Floats
+from cloister.arrays import Flags, Floats
 from cloister.data import Records, array_records, as_silos, header, read_rows, read_source
+from cloister.data.records import Rules, UnitLimit, default_rows, open_by_schema
 from cloister.errors import DataError, PlanError
 from cloister.estimators.release import Spending
 from cloister.hazmat.fixedpoint import Grid
@@ -44,9 +45,8 @@ class SiloData:
 
     Parameters
     ----------
-    local : ndarray of shape (n_samples, n_features), optional
-        The table in data units, if there is just one and it is in memory; NaN where a schema drops
-        the record.
+    table : optional
+        The table itself, if there is just one and it is in memory.
     names : tuple of str
         Of the columns of X, if they have names that scikit-learn takes note of.
     target, classes : str, ndarray of shape (n_classes,), optional
@@ -55,7 +55,7 @@ class SiloData:
 
     schema: Schema
     records: Mapping[str, Records]
-    local: Floats | None = None
+    table: Any = None
     names: tuple[str, ...] = ()
     target: str | None = None
     classes: NDArray[Any] | None = None
@@ -66,14 +66,14 @@ def read_silos(X: Any, spending: Spending) -> SiloData:
     silos = as_silos(X)
     alone = len(silos) == 1 and not isinstance(silos[0], str | Path)
     known: tuple[str, ...] = ()
-    local = None
+    table = None
     if spending.schema:
-        if alone:  # read now: what cannot be labelled is refused before it costs anything
-            local = read_rows(silos[0], spending.schema)
-        return SiloData(spending.schema, by_schema(silos, spending.schema, spending), local)
+        if alone and hasattr(silos[0], "__len__"):  # not what comes from a file or a database
+            table = silos[0]
+        return SiloData(spending.schema, by_schema(silos, spending.schema, spending), table)
     if alone:
-        known, local = _known_names(silos[0]), _checked(check_array, silos[0], **_FIT)
-        silos = [local]
+        known, table = _known_names(silos[0]), _checked(check_array, silos[0], **_FIT)
+        silos = [table]
     names, *others = {known} if known else {header(silo) for silo in silos}
     if others:
         raise DataError(
@@ -81,7 +81,7 @@ def read_silos(X: Any, spending: Spending) -> SiloData:
             "to match them by name."
         )
     schema = plain_schema(spending.bounds, names, spending.dataset)
-    return SiloData(schema, _on_grid(silos, schema, spending), local, known)
+    return SiloData(schema, _on_grid(silos, schema, spending), table, known)
 
 
 def read_labelled(
@@ -347,6 +347,14 @@ def _target_numbers(labels: Sequence[NDArray[Any]], classes: NDArray[Any] | None
             stacklevel=7,
         )
     return numbers
+
+
+def kept_rows(table: Any, schema: Schema) -> Flags:
+    """Return which rows of a table have a record; shape (n_rows,)."""
+    rules = Rules.of_schema(schema)
+    limit = UnitLimit(rules.max_rows)
+    raws = open_by_schema(table, schema).chunks(default_rows(len(schema.columns)))
+    return np.concatenate([limit.keep(raw.units, rules.judge(raw).usable) for raw in raws])
 
 
 # What a fitted model is asked about ---------------------------------------------------------------

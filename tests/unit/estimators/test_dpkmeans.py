@@ -168,9 +168,108 @@ def test_centres_come_in_the_units_of_the_table() -> None:
 def test_predict_transform_and_score_agree() -> None:
     fitted = model().fit(X)
     distances = fitted.transform(X)
-    assert np.array_equal(distances.argmin(axis=1), fitted.predict(X))
+    chosen = np.take_along_axis(distances, fitted.predict(X)[:, None], axis=1)[:, 0]
+    assert (chosen <= distances.min(axis=1) + 2**-14).all()  # labels are of rounded records
     assert np.array_equal(fitted.predict(X), fitted.labels_)
     assert fitted.score(X) == pytest.approx(-(distances.min(axis=1) ** 2).sum())
+
+
+def plain_labels(fitted: DPKMeans, table: Any) -> list[int]:
+    """Return the definition: clip and round a record and the centres, compare whole numbers."""
+    one, (low, high) = 1 << fitted.frac_bits, fitted.bounds
+    middle, half = (high + low) / 2, (high - low) / 2
+    centres = [[round((c - middle) / half * one) for c in r] for r in fitted.cluster_centers_]
+    labels = []
+    for record in table.tolist():
+        if not np.isfinite(record).all():
+            labels.append(-1)
+            continue
+        steps = [round((min(max(x, low), high) - middle) * (one / half)) for x in record]
+        gaps = [sum((a - b) ** 2 for a, b in zip(steps, c, strict=True)) for c in centres]
+        labels.append(gaps.index(min(gaps)))
+    return labels
+
+
+ODD_CELLS = [np.nan, np.inf, -np.inf, -0.0, 0.0, -1.0, 1.0, np.nextafter(1, 2), 3.0, -1e30, 1e300]
+TABLES = {
+    "float64": lambda table: table,
+    "float32": lambda table: table.astype(np.float32),
+    "Fortran order": np.asfortranarray,
+    "every second row": lambda table: np.repeat(table, 2, axis=0)[::2],
+    "backwards": lambda table: table[::-1, ::-1],
+    "one row": lambda table: table[:1],
+    "nothing but gaps": lambda table: np.full_like(table, np.nan),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", TABLES)
+@pytest.mark.parametrize("frac_bits", [8, 16])
+def test_labels_are_those_of_plain_whole_numbers(kind: str, frac_bits: int) -> None:
+    rng = np.random.default_rng(7)
+    table = rng.uniform(-1.2, 1.2, (400, 3))
+    table[rng.random(table.shape) < 0.1] = rng.choice(ODD_CELLS)
+    for cell, odd in enumerate(ODD_CELLS):
+        table[cell + 1, cell % 3] = odd
+    table = TABLES[kind](table)
+    fitted = model(n_clusters=6, frac_bits=frac_bits).fit(table)
+    assert fitted.labels_.dtype == np.int32
+    assert fitted.labels_.tolist() == plain_labels(fitted, table)
+    finite = np.isfinite(table).all(axis=1)
+    if finite.any():
+        assert np.array_equal(fitted.predict(table[finite]), fitted.labels_[finite])
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_whole_numbers_and_empty_tables_get_labels() -> None:
+    whole = np.random.default_rng(0).integers(-3, 4, (60, 2))
+    fitted = model(bounds=(-2, 2)).fit(whole)
+    assert fitted.labels_.tolist() == plain_labels(fitted, whole.astype(float))
+    assert np.array_equal(model(n_clusters=2).fit_predict(whole) >= 0, np.full(60, True))
+    assert model().fit(np.empty((0, 2))).labels_.shape == (0,)
+
+
+def test_each_label_stands_at_its_row_through_many_chunks() -> None:
+    table = np.random.default_rng(1).uniform(-1, 1, (140_000, 1)).astype(np.float32)
+    table[[0, 65_535, 65_536, 139_999]] = np.nan
+    fitted = model(ZeroNoiseKMeans, random_state=0, rounds=2, nominal_n=len(table)).fit(table)
+    gone = np.isnan(table[:, 0])
+    assert (fitted.labels_ == -1).nonzero()[0].tolist() == gone.nonzero()[0].tolist()
+    assert np.array_equal(fitted.labels_[~gone], fitted.predict(table[~gone]))
+
+
+def test_rows_beyond_those_of_one_unit_have_no_label() -> None:
+    people = FRAME.assign(person=["p", "p", "p", None, *map(str, range(446))])
+    by_person = Schema(dataset="ward", unit="person", max_rows=2, columns=SCHEMA.columns)
+    fitted = model(ZeroNoiseKMeans, bounds=by_person, random_state=0, rounds=3).fit(people)
+    assert fitted.cluster_sizes_.sum() == 448
+    assert (fitted.labels_ == -1).nonzero()[0].tolist() == [2, 3]
+
+
+def test_rows_of_a_database_have_no_labels(tmp_path: Path) -> None:
+    from contextlib import closing
+    from sqlite3 import connect
+
+    from cloister.data import SqlQuery
+
+    with closing(connect(tmp_path / "ward.db")) as database:
+        FRAME.to_sql("ward", database, index=False)
+    source = SqlQuery(f"sqlite:///{tmp_path / 'ward.db'}", "SELECT a, b FROM ward")
+    fitted = model(bounds=SCHEMA).fit(source)
+    assert not hasattr(fitted, "labels_")
+
+
+def test_no_table_is_copied_to_find_its_labels() -> None:
+    import tracemalloc
+
+    table = np.random.default_rng(0).uniform(-1, 1, (400_000, 6)).astype(np.float32)
+    fitted = model().fit(table[:1000])
+    for ask in (fitted.predict, fitted.score):
+        tracemalloc.start()
+        ask(table)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 4 * len(table) + 8 * 2**20 < table.nbytes + 2**20
 
 
 def test_random_state_seeds_the_start_and_never_the_noise() -> None:

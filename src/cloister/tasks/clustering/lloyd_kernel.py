@@ -14,7 +14,6 @@ from cloister.arrays import Floats, Integers, Records
 from cloister.errors import PlanError
 
 _CHUNK_BYTES = 1 << 20  # distances and one-hot rows of a chunk should stay in the cache
-_BINCOUNT_FEATURES = 4  # up to here adding column by column beats a matrix product
 _EXACT = 2**53  # float64 adds and multiplies integers below this without rounding
 
 
@@ -23,17 +22,19 @@ def check_exact(n_clusters: int, n_features: int, frac_bits: int, reach: int = 1
 
     No coordinate of a record is larger than 1, and none of a centre larger than `reach`.
     """
-
-    def fits(bits: int) -> bool:
-        return (1 + reach) ** 2 * n_features * (1 << 2 * bits) * _slots(n_clusters) < _EXACT
-
-    if not fits(frac_bits):
-        best = next((bits for bits in range(frac_bits, 3, -1) if fits(bits)), None)
-        hint = f"use frac_bits={best}" if best else "use fewer clusters or columns"
+    best = finest_exact(n_clusters, n_features, frac_bits, reach)
+    if best < frac_bits:
+        hint = f"use frac_bits={best}" if best > 3 else "use fewer clusters or columns"
         raise PlanError(
             f"frac_bits={frac_bits} is too fine for exact distances with n_clusters={n_clusters} "
             f"and {n_features} columns; {hint}."
         )
+
+
+def finest_exact(n_clusters: int, n_features: int, frac_bits: int, reach: int = 1) -> int:
+    """Return how many of the bits may stay if distances are to be exact; see `check_exact`."""
+    size = (1 + reach) ** 2 * n_features * _slots(n_clusters)
+    return next(bits for bits in range(frac_bits, -64, -1) if size * 4.0**bits < _EXACT)
 
 
 def sum_near_centres(
@@ -106,7 +107,7 @@ def assigned(records: Records, centres: Integers) -> Iterator[tuple[Floats, Inte
     """
     n_samples, n_features = records.shape
     n_clusters, slots = len(centres), _slots(len(centres))
-    one_hot_rows = n_clusters if n_features > _BINCOUNT_FEATURES else 1
+    one_hot_rows = n_clusters if _by_product(n_clusters, n_features) else 1
     chunk = max(256, _CHUNK_BYTES // (8 * (n_clusters + one_hot_rows + n_features)))
     weights = _weights(centres)
     columns = np.ones((n_features + 1, min(chunk, n_samples)))
@@ -135,9 +136,14 @@ def _slots(n_clusters: int) -> int:
 
 def add_by_label(columns: Floats, labels: Integers, n_clusters: int) -> Integers:
     """Sum integers by their label, shape (n_clusters, n_rows); labels >= n_clusters are dropped."""
-    if len(columns) - 1 <= _BINCOUNT_FEATURES:
+    if not _by_product(n_clusters, len(columns) - 1):
         sums = [np.bincount(labels, weights=row, minlength=n_clusters + 1) for row in columns]
         return np.array(sums).T[:n_clusters].astype(np.int64)
-    one_hot = np.zeros((n_clusters + 1, len(labels)))
-    one_hot[labels, np.arange(len(labels))] = 1.0
-    return np.asarray(one_hot[:n_clusters] @ columns.T).astype(np.int64)
+    small = np.min_scalar_type(n_clusters)
+    one_hot = labels.astype(small) == np.arange(n_clusters, dtype=small)[:, None]
+    return np.asarray(one_hot.astype(np.float64) @ columns.T).astype(np.int64)
+
+
+def _by_product(n_clusters: int, n_features: int) -> bool:
+    """Return whether a matrix product adds faster than column by column, as measured."""
+    return n_features > 4 and n_clusters <= 4 * n_features
