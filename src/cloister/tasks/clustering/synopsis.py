@@ -195,7 +195,7 @@ def _log_normal_cdf(x: Floats) -> Floats:
     """Return the logarithm of the normal distribution function, also far to the left."""
     near = np.maximum(x, -30.0)
     tail = np.minimum(x, -30.0)
-    cdf = np.array([erfc(-value / sqrt(2)) / 2 for value in near])
+    cdf = np.array([erfc(value) for value in (-near / sqrt(2)).tolist()]) / 2
     far = -0.5 * tail**2 - np.log(-tail * sqrt(2 * pi))
     return np.where(x > -30.0, np.log(cdf), far)
 
