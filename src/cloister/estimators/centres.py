@@ -78,7 +78,7 @@ class CentreModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixi
         centres = round_to_grid(self._grid.normalise(self.cluster_centers_), bits)
         reach = 1 + int(np.abs(centres).max()) // (1 << bits)
         # a method without integer distances may have a grid that is too fine for them
-        spare = bits - finest_exact(*centres.shape, bits, reach)
+        spare = bits - finest_exact(len(centres), self._grid.n_features, bits, reach)
         labels = np.full(n_rows, -1, dtype=np.int32)
         start = 0
         for part in parts:

@@ -233,6 +233,6 @@ def nearest(points: Floats, centres: Floats) -> tuple[Integers, Floats]:
 
 def squared_distances(points: Floats, centres: Floats) -> Floats:
     """Return the squared distance of each point to each centre; shape (n_points, n_centres)."""
-    lengths = (points**2).sum(axis=1)[:, None] + (centres**2).sum(axis=1)
+    lengths: Floats = (points**2).sum(axis=1)[:, None] + (centres**2).sum(axis=1)
     lengths -= 2 * points @ centres.T
     return np.maximum(lengths, 0.0, out=lengths)
