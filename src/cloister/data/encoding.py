@@ -51,13 +51,6 @@ class CellRules:
         rules = (grid.low, grid.high, grid.centre, grid.one / grid.half_range, known)
         return tuple(np.tile(rule, rows) for rule in (*rules, self.integer, self.boolean))
 
-    @cached_property
-    def _edge_rounds_outwards(self) -> bool:
-        """Whether a bound itself lies beyond the grid, as in a box of a few float64 numbers."""
-        grid = self.grid
-        edges = (np.array([grid.low, grid.high]) - grid.centre) * (grid.one / grid.half_range)
-        return bool((np.abs(np.rint(edges)) > grid.one).any())
-
 
 def encode_columns(columns: Columns, rules: CellRules) -> tuple[Records, CellFlags]:
     """Return the grid record of every row, and what is wrong with its cells; no row is left out.
@@ -107,12 +100,12 @@ def encode_columns(columns: Columns, rules: CellRules) -> tuple[Records, CellFla
                 other = integer[:n] & (np.floor(found) != found)
                 other |= boolean[:n] & (found != 0) & (found != 1)
                 judged[other & (judged != MISSING)] = WRONG
-            np.copyto(value, known[:n], where=(judged & ABSENT).view(np.bool_))
+            np.copyto(value, known[:n], where=(judged & ABSENT).astype(np.bool_))
             flags[block] = judged.reshape(-1, d)
         value -= centre[:n]
         value *= factor[:n]
-        np.rint(value, out=value)
-        if rules._edge_rounds_outwards:
-            np.clip(value, -one, one, out=value)
-        steps[block] = value.reshape(-1, d)
+        step = steps[block].reshape(-1)
+        step[:] = np.rint(value, out=value)
+        # the bounds of a box that is a few float64 numbers wide may lie beyond the grid
+        np.clip(step, -one, one, out=step)
     return steps, flags

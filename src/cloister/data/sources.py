@@ -29,7 +29,7 @@ _NO_NUMBER = [
     blank + "".join(letters)
     for blank in ("", " ")
     for word in ("", "?", "-", "na", "n/a", "nan", "null", "none")
-    for letters in product(*({letter, letter.upper()} for letter in word))
+    for letters in product(*(dict.fromkeys((letter, letter.upper())) for letter in word))
 ]
 _DELIMITERS = ",;\t|:~^ "
 _TEXT_SUFFIXES = (".csv", ".tsv", ".txt", ".data")
@@ -386,21 +386,21 @@ class _TextFile:
 
         skipped: list[None] = []
         done = 0
-        with pa.input_stream(str(self.path)) as stream, suppress(pa.ArrowInvalid):
-            for batch in self._read(stream, pa.float64(), skipped):
-                plain = zip(batch.columns, self.numbers, strict=True)
-                if not all(all_plain(cells, array_of(cells)) for cells, number in plain if number):
+        with suppress(pa.ArrowInvalid):
+            for batch in self._read(pa.float64(), skipped):
+                columns = zip(batch.columns, self.numbers, strict=True)
+                found = [cells for cells, is_number in columns if is_number]
+                if not all(all_plain(cells, array_of(cells)) for cells in found):
                     break
                 yield batch
                 done += 1
             else:
                 bad_lines += skipped
                 return
-        with pa.input_stream(str(self.path)) as stream:
-            # read in the same blocks, so that as many are done
-            yield from islice(self._read(stream, pa.binary(), bad_lines), done, None)
+        # Arrow cuts the same blocks again, so as many are done.
+        yield from islice(self._read(pa.binary(), bad_lines), done, None)
 
-    def _read(self, stream: Any, number: Any, skipped: list[None]) -> Any:
+    def _read(self, number: Any, skipped: list[None]) -> Any:
         import pyarrow as pa
         import pyarrow.csv as pacsv
 
@@ -411,7 +411,7 @@ class _TextFile:
         order = [str(position) for position in self.positions]
         types = [number if is_number else pa.binary() for is_number in self.numbers]
         return pacsv.open_csv(
-            stream,
+            str(self.path),
             read_options=pacsv.ReadOptions(
                 skip_rows=1,
                 column_names=[str(position) for position in range(self.n_columns)],

@@ -292,6 +292,17 @@ def test_a_text_table_says_what_its_cells_say(
         np.testing.assert_array_equal(read_floats(path, ("a", "b")), values)
 
 
+def test_words_of_missing_values_may_be_categories_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("a,b\nNA,1\n?,NA\nnone,3\n,4\n")
+    a = {"name": "a", "type": "category", "categories": ("NA", "none", "?")}
+    b = {"name": "b", "type": "number", "min": 0, "max": 9}
+    rules = Schema(dataset="d", unit="row", columns=[a, b])
+    nan = math.nan
+    expected = [[0, 1], [2, nan], [1, 3], [nan, 4]]
+    np.testing.assert_array_equal(read_floats(path, rules.names, rules), expected)
+
+
 def test_words_of_a_category_and_truth_values_stay_words(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text("a,b,c\n01,true,1\n1,0,2\n1.0,No,3\n10,1e0,4\n")
