@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 
-from cloister.arrays import Floats, Integers
+from cloister.arrays import Flags, Integers
 from cloister.data.cells import array_of, as_codes, decoded, one_unit, unit_name
 from cloister.data.sources import (
     BLOCK_BYTES,
@@ -154,10 +154,10 @@ def _numbered(cells: Any, numbers: dict[str, int]) -> Integers:
     return np.asarray(np.array([*found, -1], dtype=np.int64)[place])
 
 
-def _one_hot(cells: Integers, rows: int, width: int) -> Floats:
-    """Return a table of zeros with ones in the given cells, numbered row by row."""
-    table = np.zeros(rows * width)
-    table[cells] = 1.0
+def _one_hot(cells: Integers, rows: int, width: int) -> Flags:
+    """Return a table that is true in the given cells, numbered row by row."""
+    table = np.zeros(rows * width, dtype=bool)
+    table[cells] = True
     return table.reshape(rows, width)
 
 

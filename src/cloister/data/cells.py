@@ -67,18 +67,23 @@ def as_numbers(cells: Any, boolean: bool) -> tuple[NDArray[Any], Flags | None]:
     """
     if isinstance(cells, np.ndarray):
         return cells, None
-    import pyarrow as pa
-
     cells = decoded(cells)
     if not is_text(cells.type):
         return array_of(cells), None
     if boolean:  # a few words, each often
-        return _each_once(cells, lambda words: _read_texts(words, True))
-    with suppress(pa.ArrowException):  # the common case, at a tenth of the price
-        values = array_of(cells.cast(pa.large_string()).cast(pa.float64()))
-        if all_plain(cells, values):
+        return _each_once(cells, lambda words: _numbers_of(words, True))
+    return _numbers_of(cells, False)
+
+
+def _numbers_of(texts: Any, boolean: bool) -> tuple[Floats, Flags | None]:
+    """Read texts as Arrow does where it reads numbers only, which is ten times as fast."""
+    import pyarrow as pa
+
+    with suppress(pa.ArrowException):
+        values = array_of(texts.cast(pa.large_string()).cast(pa.float64()))
+        if all_plain(texts, values):
             return values, None
-    return _read_texts(cells, False)
+    return _read_texts(texts, boolean)
 
 
 def all_plain(cells: Any, values: NDArray[Any]) -> bool:
@@ -114,7 +119,7 @@ def _read_texts(cells: Any, boolean: bool) -> tuple[Floats, Flags]:
 
 
 def as_codes(cells: Any, categories: Sequence[str]) -> tuple[Floats, Flags]:
-    """Read one column of cells as numbers of categories; mark cells that hold anything else.
+    """Read one column of cells as numbers of categories; also return which hold anything else.
 
     A cell is a category's text but for blanks around, or a number that this text says: 1 and 1.0
     are the category "1". Where "true" and "false" are categories, cells may be truth values.
@@ -125,7 +130,7 @@ def as_codes(cells: Any, categories: Sequence[str]) -> tuple[Floats, Flags]:
 
 
 def _each_once(
-    cells: Any, read: Callable[[Any], tuple[NDArray[Any], Flags]]
+    cells: Any, read: Callable[[Any], tuple[Floats, Flags | None]]
 ) -> tuple[Floats, Flags]:
     """Read each of the different cells of a column, and put together what it holds of them."""
     import pyarrow as pa
@@ -133,20 +138,21 @@ def _each_once(
     encoded = cells if pa.types.is_dictionary(cells.type) else cells.dictionary_encode()
     found, wrong = read(encoded.dictionary)
     place = array_of(encoded.indices.cast(pa.int64()), absent=-1)  # the last: no cell
+    wrong = np.zeros(len(found), dtype=bool) if wrong is None else wrong
     return np.append(found, np.nan)[place], np.append(wrong, False)[place]
 
 
 def _codes_of(cells: Any, categories: Sequence[str]) -> tuple[Floats, Flags]:
     """Read cells that need not be all of a column, so that each text is looked up once."""
     truth = _TRUTH.keys() <= {name.lower() for name in categories}
-    texts = None if isinstance(cells, np.ndarray) or not is_text(cells.type) else cells
-    numbers, wrong = as_numbers(cells, False) if texts is None else _read_texts(cells, truth)
+    is_words = not isinstance(cells, np.ndarray) and is_text(cells.type)
+    numbers, wrong = _numbers_of(cells, truth) if is_words else as_numbers(cells, truth)
     numbers = numbers.astype(np.float64, copy=False)  # 0.1 of 32 bits is not the category 0.1
     found = np.full(len(numbers), np.nan)
     for code in reversed(range(len(categories))):  # where two say one number, the first has it
         found[numbers == _value(categories[code])] = code
-    if texts is not None:
-        exact = _exact_codes(texts, categories)
+    if is_words:
+        exact = _exact_codes(cells, categories)
         found = np.where(np.isnan(exact), found, exact)
     other = np.isfinite(numbers) if wrong is None else np.isfinite(numbers) | wrong
     return found, np.isnan(found) & other

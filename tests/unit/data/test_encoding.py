@@ -155,10 +155,15 @@ _SAYS_NUMBER = re.compile(_BLANK + rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?" + _
 _SAYS_NOTHING = re.compile(_BLANK + rb"(na|n/a|nan|null|none|\?|-)?" + _BLANK, re.IGNORECASE)
 
 
-def meaning(text: bytes) -> tuple[float, bool]:
+_SAYS_TRUTH = re.compile(_BLANK + rb"((?P<true>true|t|yes|y)|false|f|no|n)" + _BLANK, re.IGNORECASE)
+
+
+def meaning(text: bytes, boolean: bool = False) -> tuple[float, bool]:
     """The number that a text says, NaN if none, and whether it is of a wrong type."""
     if _SAYS_NUMBER.fullmatch(text):
         return float(text), False
+    if boolean and (truth := _SAYS_TRUTH.fullmatch(text)):
+        return float(truth["true"] is not None), False
     return math.nan, not _SAYS_NOTHING.fullmatch(text)
 
 
@@ -195,6 +200,11 @@ WORDS = [
     "1f",
     "x",
     "true",
+    "TRUE",
+    "t",
+    "Yes",
+    "F",
+    "no",
     "inf",
     "-inf",
     "+inf",
@@ -243,13 +253,16 @@ def same(found: NDArray[Any], expected: list[float]) -> None:
     np.testing.assert_array_equal(np.signbit(found), np.signbit(expected))
 
 
-@given(st.lists(st.one_of(st.none(), word, st.sampled_from(["1\v", "\f1\n", "1\x00", "é", "１"]))))
-def test_texts_say_the_same_alone_and_among_others(words: list[str | None]) -> None:
+@given(
+    st.lists(st.one_of(st.none(), word, st.sampled_from(["1\v", "\f1\n", "1\x00", "é", "１"]))),
+    st.booleans(),
+)
+def test_texts_say_the_same_alone_and_among_others(words: list[str | None], boolean: bool) -> None:
     for kind in (pa.string(), pa.large_string(), pa.binary()):
         column = pa.array(words, pa.string()).cast(kind)
-        expected = [(math.nan, False) if w is None else meaning(w.encode()) for w in words]
+        expected = [(math.nan, False) if w is None else meaning(w.encode(), boolean) for w in words]
         for at in range(min(len(words), 3)):
-            values, wrong = as_numbers(column.slice(at), False)
+            values, wrong = as_numbers(column.slice(at), boolean)
             same(values, [value for value, _ in expected[at:]])
             assert (np.zeros(len(values)) if wrong is None else wrong).tolist() == [
                 wrong for _, wrong in expected[at:]
