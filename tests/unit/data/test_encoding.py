@@ -87,7 +87,6 @@ def cell_of(rules: CellRules, j: int, dtype: str) -> st.SearchStrategy[Any]:
 
 
 @pytest.mark.filterwarnings("ignore:overflow")
-@settings(max_examples=300, deadline=None)
 @given(column_rules(), st.data())
 def test_each_cell_is_judged_and_encoded_by_itself(rules: CellRules, draws: st.DataObject) -> None:
     d, n = rules.grid.n_features, draws.draw(st.sampled_from([0, 1, 2, 3, 7]))
@@ -269,9 +268,7 @@ def test_texts_say_the_same_alone_and_among_others(words: list[str | None], bool
             ]
 
 
-@settings(
-    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     rows=st.lists(st.tuples(word, word), max_size=25),
     plain_rows=st.integers(0, 40),
