@@ -29,6 +29,7 @@ from packaging.utils import canonicalize_name
 from sklearn.cluster import KMeans
 from threadpoolctl import threadpool_limits
 
+from cloister.data import array_records
 from cloister.hazmat.fixedpoint import Grid
 from cloister.jobs import make_plan, run_plan
 from cloister.privacy.budget import Budget
@@ -104,7 +105,7 @@ def local_step(shapes: Sequence[Shape] = SHAPES, repeats: int = 5) -> Iterator[R
             "ratio <= 15",
             ours <= 15 * peer,
         )
-        encoding = _best(lambda X=X, grid=grid: grid.encode(X), repeats)
+        encoding = _best(lambda X=X, grid=grid: array_records(X, grid), repeats)
         yield Result(
             f"encoding, once a job, {_name(shape)}",
             1e3 * encoding,

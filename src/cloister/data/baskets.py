@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 
-from cloister.arrays import Floats, Integers
-from cloister.data.cells import as_codes, decoded, one_unit, unit_name
+from cloister.arrays import Flags, Integers
+from cloister.data.cells import array_of, as_codes, decoded, one_unit, unit_name
 from cloister.data.sources import (
     BLOCK_BYTES,
     PARQUET_SUFFIXES,
@@ -119,7 +119,8 @@ def open_baskets(baskets: Baskets, schema: Schema) -> Table:
 
 
 def _open_long(baskets: Baskets, items: Sequence[str]) -> Table:
-    rows = open_source(baskets.source, [str(baskets.item)], baskets.basket)
+    item = str(baskets.item)
+    rows = open_source(baskets.source, [item], baskets.basket, frozenset([item]))
     width = len(items)
 
     def chunks(most: int) -> Iterator[Raw]:
@@ -149,14 +150,14 @@ def _numbered(cells: Any, numbers: dict[str, int]) -> Integers:
     written = map(unit_name, encoded.dictionary.to_pylist())
     names = [one_unit(name) if name else "" for name in written]
     found = [numbers.setdefault(name, len(numbers)) if name else -1 for name in names]
-    place = np.asarray(encoded.indices.fill_null(-1))  # -1 is the last: no basket
+    place = array_of(encoded.indices, absent=-1)  # -1 is the last: no basket
     return np.asarray(np.array([*found, -1], dtype=np.int64)[place])
 
 
-def _one_hot(cells: Integers, rows: int, width: int) -> Floats:
-    """Return a table of zeros with ones in the given cells, numbered row by row."""
-    table = np.zeros(rows * width)
-    table[cells] = 1.0
+def _one_hot(cells: Integers, rows: int, width: int) -> Flags:
+    """Return a table that is true in the given cells, numbered row by row."""
+    table = np.zeros(rows * width, dtype=bool)
+    table[cells] = True
     return table.reshape(rows, width)
 
 

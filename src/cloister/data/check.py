@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
+from cloister.data.encoding import ABSENT, MISSING, OUTSIDE, WRONG
 from cloister.data.few_rows import Tally
 from cloister.data.records import LOCAL_NOTE, Rules, UnitLimit, default_rows, open_by_schema
 from cloister.declared import declarations
@@ -79,16 +80,17 @@ def check_file(source: Any, schema: Schema) -> CheckReport:
         bad_lines += raw.bad_lines
         unknown_items += raw.unknown_items
         judged = rules.judge(raw)
-        rows += len(judged.values)
+        flags = judged.flags
+        rows += len(flags)
         unnamed = limit.without_unit
         used += int(limit.keep(raw.units, judged.usable).sum())
         unnamed = limit.without_unit - unnamed
-        tally.add(raw, judged.wrong, int(judged.usable.sum()) - unnamed)
+        tally.add(raw, flags, int(judged.usable.sum()) - unnamed)
         as_written.keep(raw.units, judged.usable)
-        missing += (judged.missing & ~judged.wrong).sum(axis=0)
-        wrong += judged.wrong.sum(axis=0)
-        outside += judged.outside.sum(axis=0)
-        there = np.where(judged.missing, np.nan, judged.values)
+        missing += (flags & ABSENT == MISSING).sum(axis=0)
+        wrong += (flags & WRONG != 0).sum(axis=0)
+        outside += (flags & OUTSIDE != 0).sum(axis=0)
+        there = np.where(flags & ABSENT, np.nan, judged.values)
         lowest = np.fmin(lowest, np.fmin.reduce(there, axis=0, initial=np.inf))
         highest = np.fmax(highest, np.fmax.reduce(there, axis=0, initial=-np.inf))
     columns = tuple(

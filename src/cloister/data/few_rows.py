@@ -14,6 +14,7 @@ import numpy as np
 
 from cloister.arrays import Flags
 from cloister.data.cells import decoded, is_text
+from cloister.data.encoding import WRONG, CellFlags
 
 if TYPE_CHECKING:
     from cloister.data.sources import Raw
@@ -30,13 +31,13 @@ class Tally:
         self._rows = self._usable = self._bad_lines = 0
         self._cause = ""
 
-    def add(self, raw: Raw, wrong: Flags, usable: int) -> None:
-        """Count a chunk, of which `wrong` are cells of a wrong type and `usable` rows are left."""
-        self._rows += len(wrong) + raw.bad_lines
+    def add(self, raw: Raw, flags: CellFlags, usable: int) -> None:
+        """Count a chunk, of which `usable` rows are left; the flags say what is wrong with it."""
+        self._rows += len(flags) + raw.bad_lines
         self._bad_lines += raw.bad_lines
         self._usable += usable
-        if not self._cause and wrong.any():
-            self._cause = self._cause_in(raw.cells, wrong)
+        if not self._cause and (wrong := flags & WRONG).any():
+            self._cause = self._cause_in(raw.cells, wrong.astype(np.bool_))
 
     def doubt(self) -> str | None:
         """Return what to say to the owner; None if half of the rows or more can be used."""
@@ -63,8 +64,10 @@ class Tally:
             if column is None or not is_text(column.type):
                 continue
             at = np.flatnonzero(wrong[:, j])[:_LOOKED_AT]
-            texts = column.take(pa.array(at)).cast(pa.large_binary())
-            commas = pc.match_substring_regex(texts, pattern=_DECIMAL_COMMA).fill_null(False)
+            # pa.array would import pandas
+            rows = pa.Array.from_buffers(pa.int64(), len(at), [None, pa.py_buffer(at)])
+            texts = column.take(rows).cast(pa.large_binary())
+            commas = pc.match_substring_regex(texts, pattern=_DECIMAL_COMMA)
             if 2 * pc.sum(commas).as_py() > len(at):
                 return f"{name} has a decimal comma; save its numbers with a decimal point"
             if 2 * sum(_not_utf8(text) for text in texts.to_pylist()) > len(at):

@@ -12,7 +12,16 @@ from numpy.typing import NDArray
 
 from cloister.arrays import Flags, Floats, Integers
 from cloister.data.baskets import Baskets, is_catalogue, open_baskets
-from cloister.data.cells import as_codes, as_numbers, decoded, one_unit, unit_name
+from cloister.data.cells import array_of, as_codes, as_numbers, decoded, one_unit, unit_name
+from cloister.data.encoding import (
+    ABSENT,
+    OUTSIDE,
+    WRONG,
+    CellFlags,
+    CellRules,
+    Columns,
+    encode_columns,
+)
 from cloister.data.few_rows import Tally
 from cloister.data.sources import Raw, SqlQuery, Table, is_path, open_source
 from cloister.errors import DataError, PlanError
@@ -145,7 +154,7 @@ def array_records(
     chunk_rows, memory_limit
         As in `read_source`.
     """
-    table = _open(source, None)
+    table = _open(source, None, None)
     if table.n_columns != grid.n_features:
         raise DataError(
             f"{table.label} has {table.n_columns} columns, but the bounds describe "
@@ -176,12 +185,13 @@ def read_floats(
     rules = Rules.of_schema(schema) if schema else None
 
     def read(raw: Raw) -> Floats:
-        cells = rules.read(raw)[0] if rules else raw.cells
-        if isinstance(cells, np.ndarray):
-            return cells
-        return np.column_stack([as_numbers(column, False)[0] for column in cells])
+        if rules:
+            return _matrix(rules.read(raw)[0])
+        cells = raw.cells
+        is_matrix = isinstance(cells, np.ndarray)
+        return _matrix(cells if is_matrix else [as_numbers(part, False)[0] for part in cells])
 
-    return _all_rows(source, names, read)
+    return _all_rows(source, names, read, schema)
 
 
 def read_rows(source: Any, schema: Schema) -> Floats:
@@ -197,14 +207,20 @@ def read_rows(source: Any, schema: Schema) -> Floats:
 
     def read(raw: Raw) -> Floats:
         judged = rules.judge(raw)
-        return np.where(judged.outside & rules.drop_outside, np.nan, judged.values)
+        values = np.where(judged.flags & ABSENT, rules.cells.fill, judged.values)
+        return np.where(judged.flags & OUTSIDE & rules.fatal, np.nan, values)
 
-    return _all_rows(source, schema.names, read)
+    return _all_rows(source, schema.names, read, schema)
 
 
-def _all_rows(source: Any, names: Sequence[str] | None, read: Callable[[Raw], Floats]) -> Floats:
+def _all_rows(
+    source: Any,
+    names: Sequence[str] | None,
+    read: Callable[[Raw], Floats],
+    schema: Schema | None,
+) -> Floats:
     """Return every row: what is said of the n-th must be of the n-th line of a file."""
-    table = _open(source, names)
+    table = _open(source, names, schema)
     parts = [np.empty((0, table.n_columns))]
     for raw in table.chunks(default_rows(table.n_columns)):
         if raw.bad_lines and is_path(source):
@@ -218,7 +234,7 @@ def _all_rows(source: Any, names: Sequence[str] | None, read: Callable[[Raw], Fl
 
 def header(source: Any) -> tuple[str, ...]:
     """Return the column names of a source and nothing else; arrays have x0, x1, ..."""
-    return _open(source, None).names
+    return _open(source, None, None).names
 
 
 def as_silos(data: Any) -> list[Any]:
@@ -246,24 +262,31 @@ def as_silos(data: Any) -> list[Any]:
 
 @dataclass(frozen=True)
 class _Judged:
-    """Rows after the schema's rules; every mask has the shape of `values`, but for `usable`."""
+    """Rows after the schema's rules, none left out."""
 
-    values: Floats  # filled, not yet clipped
-    missing: Flags  # includes cells of the wrong type
-    wrong: Flags
-    outside: Flags
+    cells: Columns
+    steps: Chunk
+    flags: CellFlags
     usable: Flags  # (rows,)
+
+    @property
+    def values(self) -> Floats:
+        """The cells as numbers, not yet filled or clipped."""
+        return _matrix(self.cells)
+
+
+def _matrix(cells: Columns) -> Floats:
+    if isinstance(cells, np.ndarray):
+        return cells.astype(np.float64)
+    return np.stack(cells, axis=1, dtype=np.float64)
 
 
 @dataclass(frozen=True)
 class Rules:
     """A schema as arrays, one entry per column."""
 
-    grid: Grid
-    fill: Floats  # NaN: drop the record
-    drop_outside: Flags
-    integer: Flags
-    boolean: Flags
+    cells: CellRules
+    fatal: CellFlags  # the flags of a cell that drop its record
     categories: tuple[tuple[str, ...], ...]  # of each column, empty for numbers
     max_rows: int | None = None
 
@@ -271,12 +294,16 @@ class Rules:
     def of_schema(cls, schema: Schema, frac_bits: int = 16) -> Self:
         """Return the rules of a schema."""
         columns = schema.columns
-        return cls(
+        cells = CellRules(
             grid=schema.grid(frac_bits),
             fill=np.array([column.fill_value for column in columns]),
-            drop_outside=np.array([column.out_of_range == "drop" for column in columns]),
             integer=np.array([column.type != "number" for column in columns]),
             boolean=np.array([column.type == "boolean" for column in columns]),
+        )
+        drop_outside = np.array([column.out_of_range == "drop" for column in columns])
+        return cls(
+            cells=cells,
+            fatal=np.isnan(cells.fill) * ABSENT | drop_outside * OUTSIDE,
             categories=tuple(column.categories for column in columns),
             max_rows=schema.max_rows,
         )
@@ -284,38 +311,41 @@ class Rules:
     @classmethod
     def of_grid(cls, grid: Grid) -> Self:
         """Return the rules of plain bounds: clip, and drop a record with a missing value."""
-        no = np.zeros(grid.n_features, dtype=bool)
-        fill = np.full(grid.n_features, np.nan)
-        none = ((),) * grid.n_features
-        return cls(grid=grid, fill=fill, drop_outside=no, integer=no, boolean=no, categories=none)
+        d = grid.n_features
+        no = np.zeros(d, dtype=bool)
+        cells = CellRules(grid=grid, fill=np.full(d, np.nan), integer=no, boolean=no)
+        return cls(cells=cells, fatal=np.full(d, ABSENT), categories=((),) * d)
 
-    def read(self, raw: Raw) -> tuple[Floats, Flags]:
-        """Return cells as numbers, NaN where there is none, and which are of a wrong type."""
+    def read(self, raw: Raw) -> tuple[Columns, Flags | None]:
+        """Return cells as numbers, NaN where there is none, and which texts are of a wrong type."""
         if isinstance(raw.cells, np.ndarray):
             if not any(self.categories):
-                return raw.cells, np.zeros(raw.cells.shape, dtype=bool)
+                return raw.cells, None
             raw = replace(raw, cells=list(raw.cells.T))
         pairs = [
             as_codes(cells, names) if names else as_numbers(cells, bool(boolean))
-            for cells, boolean, names in zip(raw.cells, self.boolean, self.categories, strict=True)
+            for cells, boolean, names in zip(
+                raw.cells, self.cells.boolean, self.categories, strict=True
+            )
         ]
-        return np.column_stack([p[0] for p in pairs]), np.column_stack([p[1] for p in pairs])
+        columns = [numbers for numbers, _ in pairs]
+        if all(wrong is None for _, wrong in pairs):
+            return columns, None
+        right = np.zeros(len(columns[0]), dtype=bool)
+        return columns, np.stack([right if w is None else w for _, w in pairs], axis=1)
 
     def judge(self, raw: Raw) -> _Judged:
         """Apply the rules for missing cells, types and range, each record by itself."""
-        values, wrong = self.read(raw)
-        missing = ~np.isfinite(values)
-        if self.integer.any():
-            values = np.where(missing, 0.0, values)
-            fraction = self.integer & (values != np.floor(values))
-            other = self.boolean & (values != 0) & (values != 1)
-            wrong |= (fraction | other) & ~missing
-            missing |= wrong
-        values = np.where(missing, self.fill, values)
-        outside = (values < np.array(self.grid.low)) | (values > np.array(self.grid.high))
-        unusable = np.isnan(values) | (outside & self.drop_outside)
-        usable = ~np.asarray(unusable.any(axis=1))
-        return _Judged(values, missing, wrong, outside, usable)
+        cells, wrong = self.read(raw)
+        steps, flags = encode_columns(cells, self.cells)
+        if wrong is not None:
+            flags |= wrong * WRONG
+        usable: Flags = np.ones(len(steps), dtype=bool)
+        if flags.any() and (bad := flags & self.fatal).any():
+            usable = np.logical_not(
+                bad.T.copy().any(axis=0)
+            )  # five times as fast as along the rows
+        return _Judged(cells, steps, flags, usable)
 
     def encode(self, raws: Iterable[Raw], tally: Tally | None = None) -> Iterator[Chunk]:
         """Turn the raw chunks of one pass into chunks of the grid, none of them empty."""
@@ -326,12 +356,9 @@ class Rules:
             keep = limit.keep(raw.units, judged.usable)
             if tally:
                 unnamed = limit.without_unit - before
-                tally.add(raw, judged.wrong, int(judged.usable.sum()) - unnamed)
+                tally.add(raw, judged.flags, int(judged.usable.sum()) - unnamed)
             if keep.any():
-                # clipped here already, so that no arithmetic of the grid can overflow
-                chunk = self.grid.encode(
-                    np.clip(judged.values[keep], self.grid.low, self.grid.high)
-                )
+                chunk = judged.steps if keep.all() else judged.steps[keep]
                 chunk.flags.writeable = False
                 yield chunk
 
@@ -362,7 +389,7 @@ class UnitLimit:
         number = {name: i for i, name in enumerate(dict.fromkeys(filter(None, names)))}
         # two spellings of one unit share a number; -1 stands for no unit
         numbers = np.array([number.get(name or "", -1) for name in names] + [-1], dtype=np.int64)
-        codes = numbers[np.asarray(encoded.indices.fill_null(-1))]
+        codes = numbers[array_of(encoded.indices, absent=-1)]
         self.without_unit += int((usable & (codes < 0)).sum())
         usable = usable & (codes >= 0)
         before = np.array([self._seen.get(name, 0) for name in number] + [0], dtype=np.int64)
@@ -397,14 +424,13 @@ def _records(
     seal, size, fits = hashlib.blake2b(), 0, True
     tally = Tally(table.label, contract.columns)
     for chunk in rules.encode(table.chunks(rows), tally):
+        kept.append(chunk)
         size += chunk.nbytes
         fits = fits and not (table.is_file and size > memory_limit)
-        if fits:
-            kept.append(chunk)
-        else:
+        if not fits:  # what is kept needs no seal
+            for part in kept:
+                seal.update(_bytes_of(part))
             kept.clear()
-        if table.is_file:
-            seal.update(_bytes_of(chunk))
     if fits:
         stored = tuple(kept)
         return Records(contract, lambda: iter(stored), tally.doubt())
@@ -444,7 +470,7 @@ def open_by_schema(source: Any, schema: Schema) -> Table:
     if isinstance(source, Baskets):
         return open_baskets(source, schema)
     try:
-        return open_source(source, schema.names, schema.unit_column)
+        return open_source(source, schema.names, schema.unit_column, _texts(schema))
     except DataError as error:
         if not (is_path(source) and is_catalogue(schema)):
             raise
@@ -455,10 +481,14 @@ def open_by_schema(source: Any, schema: Schema) -> Table:
     )
 
 
-def _open(source: Any, names: Sequence[str] | None) -> Table:
+def _texts(schema: Schema) -> frozenset[str]:
+    return frozenset(c.name for c in schema.columns if c.type in ("category", "boolean"))
+
+
+def _open(source: Any, names: Sequence[str] | None, schema: Schema | None) -> Table:
     """Find columns in a source: those named, or all."""
     if not isinstance(source, Baskets):
-        return open_source(source, names, None)
+        return open_source(source, names, None, _texts(schema) if schema else frozenset())
     if names is None:
         raise DataError("baskets have no columns of their own; give a schema of their items.")
     return source.table(names)
@@ -469,6 +499,6 @@ def default_rows(n_columns: int) -> int:
     return min(max(_CHUNK_CELLS // max(n_columns, 1), 1024), 65536)
 
 
-def _bytes_of(chunk: Chunk) -> bytes:
+def _bytes_of(chunk: Chunk) -> memoryview:
     # In one byte order, so that a fingerprint is the same on every machine.
-    return chunk.astype("<i4", copy=False).tobytes()
+    return chunk.astype("<i4", copy=False).reshape(-1).data

@@ -9,19 +9,28 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from decimal import Decimal
+from itertools import islice, product
 from pathlib import Path
 from types import NoneType
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from cloister.arrays import Floats
-from cloister.data.cells import is_text, text_cells, unit_cells
+from cloister.data.cells import all_plain, array_of, is_text, text_cells, unit_cells
 from cloister.errors import DataError
 
 BLOCK_BYTES = 1 << 22  # of a text table; the longest line that can be read
 PARQUET_SUFFIXES = (".parquet", ".pq")
 _HEADER_BYTES = 1 << 20
+_LOOK_BYTES = 1 << 18
+# what says in a column of numbers that there is none; Arrow takes these as they are written
+_NO_NUMBER = [
+    blank + "".join(letters)
+    for blank in ("", " ")
+    for word in ("", "?", "-", "na", "n/a", "nan", "null", "none")
+    for letters in product(*(dict.fromkeys((letter, letter.upper())) for letter in word))
+]
 _DELIMITERS = ",;\t|:~^ "
 _TEXT_SUFFIXES = (".csv", ".tsv", ".txt", ".data")
 _PACKED_SUFFIXES = (".gz", ".bz2", ".zst")
@@ -51,9 +60,9 @@ class SqlQuery:
 
 @dataclass(frozen=True)
 class Raw:
-    """Some rows as they were found: one float matrix, or one array of cells per column."""
+    """Some rows as they were found: one matrix of numbers, or one array of cells per column."""
 
-    cells: Floats | list[Any]
+    cells: NDArray[Any] | list[Any]
     units: Any = None  # Arrow array, where the schema has a unit column
     bad_lines: int = 0
     unknown_items: int = 0  # of baskets, outside the catalogue
@@ -74,10 +83,19 @@ class Table:
         return len(self.names)
 
 
-def open_source(source: Any, names: Sequence[str] | None, unit: str | None) -> Table:
-    """Find out what a source is and check its columns; `names` None means all of them."""
+def open_source(
+    source: Any,
+    names: Sequence[str] | None,
+    unit: str | None,
+    texts: frozenset[str] = frozenset(),
+) -> Table:
+    """Find out what a source is and check its columns; `names` None means all of them.
+
+    Columns in `texts` are those whose cells may be words. A text table leaves them as they are:
+    "01" is a word as well as a number.
+    """
     if is_path(source):
-        return _open_path(Path(source), names, unit)
+        return _open_path(Path(source), names, unit, texts)
     if isinstance(source, SqlQuery):
         return _open_query(source, names, unit)
     if hasattr(source, "iloc") and hasattr(source, "columns"):
@@ -142,9 +160,10 @@ def _open_array(source: Any, names: Sequence[str] | None, unit: str | None) -> T
             part = X[start : start + rows]
             if X.dtype.kind in "OUS":
                 yield Raw([text_cells(column) for column in np.asarray(part).T.tolist()])
+            elif isinstance(part, np.ma.MaskedArray):
+                yield Raw(np.ma.filled(part.astype(np.float64), np.nan))
             else:
-                numbers = part.astype(np.float64)
-                yield Raw(np.asarray(np.ma.filled(numbers, np.nan)))
+                yield Raw(np.asarray(part))
 
     return Table(label, names, chunks)
 
@@ -160,18 +179,26 @@ def _open_pandas(frame: Any, names: Sequence[str] | None, unit: str | None) -> T
                 f"{frame.dtypes.iloc[position]}."
             )
 
-    def cells(column: Any) -> Any:
+    def cells(column: Any, rows: slice) -> Any:
+        if isinstance(column, np.ndarray):
+            return column[rows]
         if column.dtype.kind not in "biuf":
-            return text_cells(column.tolist())
-        if isinstance(column.dtype, np.dtype):
-            return column.to_numpy().astype(np.float64)
-        return column.to_numpy(dtype=np.float64, na_value=np.nan)
+            return text_cells(column.iloc[rows].tolist())
+        return column.iloc[rows].to_numpy(dtype=np.float64, na_value=np.nan)
 
     def chunks(rows: int) -> Iterator[Raw]:
+        columns = [frame.iloc[:, position] for position in positions]
+        people = columns.pop() if unit is not None else None
+        columns = [
+            column.to_numpy()
+            if isinstance(column.dtype, np.dtype) and column.dtype.kind in "biuf"
+            else column
+            for column in columns
+        ]
         for start in range(0, len(frame), rows):
-            part = [frame.iloc[start : start + rows, position] for position in positions]
-            units = unit_cells(part.pop().tolist()) if unit is not None else None
-            yield Raw([cells(column) for column in part], units)
+            part = slice(start, start + rows)
+            units = unit_cells(people.iloc[part].tolist()) if people is not None else None
+            yield Raw([cells(column, part) for column in columns], units)
 
     return Table(label, names, chunks)
 
@@ -187,7 +214,9 @@ def _open_arrow(table: Any, names: Sequence[str] | None, unit: str | None) -> Ta
     return Table(label, names, chunks)
 
 
-def _open_path(path: Path, names: Sequence[str] | None, unit: str | None) -> Table:
+def _open_path(
+    path: Path, names: Sequence[str] | None, unit: str | None, texts: frozenset[str]
+) -> Table:
     """Open a file by its suffix."""
     if not path.exists():
         raise DataError(f"file {str(path)!r} does not exist.")
@@ -197,7 +226,7 @@ def _open_path(path: Path, names: Sequence[str] | None, unit: str | None) -> Tab
     if suffixes and suffixes[-1] in _PACKED_SUFFIXES:
         suffixes.pop()
     if suffixes and suffixes[-1] in _TEXT_SUFFIXES:
-        return _open_text(path, names, unit)
+        return _open_text(path, names, unit, texts)
     raise DataError(
         f"file {str(path)!r} is of no known kind; it must end in "
         f"{', '.join((*_TEXT_SUFFIXES, *PARQUET_SUFFIXES))}, text also packed as .gz."
@@ -304,9 +333,10 @@ def _open_parquet(path: Path, names: Sequence[str] | None, unit: str | None) -> 
     return Table(label, tuple(wanted or ()), chunks, is_file=True)
 
 
-def _open_text(path: Path, names: Sequence[str] | None, unit: str | None) -> Table:
+def _open_text(
+    path: Path, names: Sequence[str] | None, unit: str | None, texts: frozenset[str]
+) -> Table:
     import pyarrow as pa
-    import pyarrow.csv as pacsv
 
     label = f"file {str(path)!r}"
     with readable(label), pa.input_stream(str(path)) as stream:
@@ -323,43 +353,84 @@ def _open_text(path: Path, names: Sequence[str] | None, unit: str | None) -> Tab
     if not any(found):
         raise DataError(f"{label} is empty; its first line must name the columns.")
     positions, names = find_columns(label, found, names, unit)
-    order = [str(position) for position in positions]
-    _check_quotes(path, label, delimiter)
+    numbers = [name not in texts for name in names] + [False] * (unit is not None)
+    _check_quotes(path, label, delimiter, line)
+    file = _TextFile(path, delimiter, len(found), positions, numbers)
 
     def chunks(rows: int) -> Iterator[Raw]:
-        bad: list[None] = []
-
-        def skip(_: Any) -> str:
-            bad.append(None)
-            return "skip"
-
         if not body:
             return
-        with readable(label), pa.input_stream(str(path)) as stream:
-            batches = pacsv.open_csv(
-                stream,
-                read_options=pacsv.ReadOptions(
-                    skip_rows=1,
-                    column_names=[str(position) for position in range(len(found))],
-                    block_size=BLOCK_BYTES,
-                    encoding="latin1",  # never fails; numbers read the same, names stay apart
-                ),
-                parse_options=pacsv.ParseOptions(
-                    delimiter=delimiter, newlines_in_values=True, invalid_row_handler=skip
-                ),
-                convert_options=pacsv.ConvertOptions(
-                    include_columns=order,
-                    column_types=dict.fromkeys(order, pa.binary()),
-                    strings_can_be_null=False,
-                ),
-            )
-            yield from _slices(batches, rows, unit)
-        yield Raw(np.empty((0, len(positions) - (unit is not None))), bad_lines=len(bad))
+        bad_lines: list[None] = []
+        with readable(label):
+            yield from _slices(file.batches(bad_lines), rows, unit)
+        yield Raw(np.empty((0, len(positions) - (unit is not None))), bad_lines=len(bad_lines))
 
     return Table(label, names, chunks, is_file=True)
 
 
-def _check_quotes(path: Path, label: str, delimiter: str) -> None:
+@dataclass(frozen=True)
+class _TextFile:
+    path: Path
+    delimiter: str
+    n_columns: int  # of the file
+    positions: list[int]  # of the columns to be read
+    numbers: list[bool]  # which of these hold numbers
+
+    def batches(self, bad_lines: list[None]) -> Iterator[Any]:
+        """Yield the rows as Arrow batches, and put an entry in a list for each line skipped.
+
+        Columns of numbers are read as such by Arrow, and as text from the first block on in which
+        a cell is neither a plain number nor missing: the rules of `cloister.data.cells` decide.
+        """
+        import pyarrow as pa
+
+        skipped: list[None] = []
+        done = 0
+        with suppress(pa.ArrowInvalid):
+            for batch in self._read(pa.float64(), skipped):
+                columns = zip(batch.columns, self.numbers, strict=True)
+                found = [cells for cells, is_number in columns if is_number]
+                if not all(all_plain(cells, array_of(cells)) for cells in found):
+                    break
+                yield batch
+                done += 1
+            else:
+                bad_lines += skipped
+                return
+        # Arrow cuts the same blocks again, so as many are done.
+        yield from islice(self._read(pa.binary(), bad_lines), done, None)
+
+    def _read(self, number: Any, skipped: list[None]) -> Any:
+        import pyarrow as pa
+        import pyarrow.csv as pacsv
+
+        def skip(_: Any) -> str:
+            skipped.append(None)
+            return "skip"
+
+        order = [str(position) for position in self.positions]
+        types = [number if is_number else pa.binary() for is_number in self.numbers]
+        return pacsv.open_csv(
+            str(self.path),
+            read_options=pacsv.ReadOptions(
+                skip_rows=1,
+                column_names=[str(position) for position in range(self.n_columns)],
+                block_size=BLOCK_BYTES,
+                encoding="latin1",  # never fails; numbers read the same, names stay apart
+            ),
+            parse_options=pacsv.ParseOptions(
+                delimiter=self.delimiter, newlines_in_values=True, invalid_row_handler=skip
+            ),
+            convert_options=pacsv.ConvertOptions(
+                include_columns=order,
+                column_types=dict(zip(order, types, strict=True)),
+                null_values=_NO_NUMBER,
+                strings_can_be_null=False,
+            ),
+        )
+
+
+def _check_quotes(path: Path, label: str, delimiter: str, header: bytes) -> None:
     """Refuse a table whose quotes do not match: one such line would swallow those after it.
 
     What a CSV writer wrote passes, whatever the records hold, so this says nothing about them.
@@ -367,9 +438,12 @@ def _check_quotes(path: Path, label: str, delimiter: str) -> None:
     import pyarrow as pa
 
     with readable(label), pa.input_stream(str(path)) as stream:
-        while (part := stream.read(BLOCK_BYTES)) and b'"' not in part:
+        if header.count(b'"') % 2 == 0:  # names in quotes of their own tell nothing of the rest
+            stream.read(len(header))
+        block = bytearray(_LOOK_BYTES)
+        while (n := stream.readinto(block)) and block.find(b'"', 0, n) < 0:
             pass
-        if not part:
+        if not n:
             return
     with readable(label), pa.input_stream(str(path)) as stream:
         text = io.TextIOWrapper(stream, encoding="latin1", newline="")

@@ -1,0 +1,111 @@
+"""Columns of numbers become grid records in one pass: judged, clipped and rounded in the cache."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cloister.arrays import Flags, Floats, Records
+from cloister.hazmat.fixedpoint import Grid
+
+Columns = NDArray[Any] | Sequence[NDArray[Any]]
+"""A table of numbers of any real types: shape (rows, n_features), or one array per column."""
+CellFlags = NDArray[np.uint8]
+"""What is wrong with each cell, shape (rows, n_features): some of the three bits, else 0."""
+
+MISSING, WRONG, OUTSIDE = np.uint8(1), np.uint8(2), np.uint8(4)
+ABSENT = MISSING | WRONG  # no number that counts: filled in, or the reason to drop the record
+_BLOCK_VALUES = 1 << 14  # 128 KiB of floats: what one step writes, the next finds in the cache
+_COLUMN_ROWS = 256  # of a column at least, or wide tables would pay for the calls
+
+
+@dataclass(frozen=True, eq=False)
+class CellRules:
+    """What a schema says of the cells of each column.
+
+    Parameters
+    ----------
+    grid : Grid
+    fill : ndarray of shape (n_features,), float64, data units, within the bounds
+        Stands for a cell without a number that counts; NaN where its record is dropped.
+    integer, boolean : ndarray of shape (n_features,), bool
+        Whose cells must be whole; and of these, whose cells must be 0 or 1.
+    """
+
+    grid: Grid
+    fill: Floats
+    integer: Flags
+    boolean: Flags
+
+    @cached_property
+    def tiles(self) -> tuple[NDArray[Any], ...]:
+        """The rules of each column, repeated for each row of a block: one loop serves all cells."""
+        grid = self.grid
+        rows = max(_COLUMN_ROWS, _BLOCK_VALUES // grid.n_features)
+        known = np.where(np.isnan(self.fill), grid.centre, self.fill)
+        rules = (grid.low, grid.high, grid.centre, grid.one / grid.half_range, known)
+        return tuple(np.tile(rule, rows) for rule in (*rules, self.integer, self.boolean))
+
+
+def encode_columns(columns: Columns, rules: CellRules) -> tuple[Records, CellFlags]:
+    """Return the grid record of every row, and what is wrong with its cells; no row is left out.
+
+    Returns
+    -------
+    steps : ndarray of shape (rows, n_features), int32, in ``[-one, one]``
+    flags : ndarray of shape (rows, n_features), uint8
+
+    Notes
+    -----
+    This is exact to the last bit, in IEEE double precision, for a cell ``x`` (converted to float64,
+    to nearest, ties to even) of a column with ``low, high, fill``::
+
+        centre, half = (high + low) / 2, (high - low) / 2
+        factor = one / half
+        MISSING  if x is NaN or infinite
+        WRONG    else if integer and floor(x) != x, or boolean and x is neither 0 nor 1
+        OUTSIDE  else if x < low or x > high
+        value  = fill, or centre if fill is NaN, if MISSING or WRONG
+               = min(max(x, low), high)          otherwise
+        step   = min(max(rint((value - centre) * factor), -one), one)
+
+    Difference and product are rounded one after the other, never fused; rint takes ties to even.
+    """
+    matrix = isinstance(columns, np.ndarray)
+    d = rules.grid.n_features
+    shape = (len(columns) if matrix else len(columns[0]), d)
+    rows = max(1 if matrix else _COLUMN_ROWS, _BLOCK_VALUES // d)
+    steps, flags = np.empty(shape, dtype=np.int32), np.zeros(shape, dtype=np.uint8)
+    low, high, centre, factor, known, integer, boolean = rules.tiles
+    typed, one = bool(rules.integer.any()), rules.grid.one
+    for start in range(0, shape[0], rows):
+        block = slice(start, start + rows)
+        if matrix:
+            found = np.ascontiguousarray(columns[block], dtype=np.float64).reshape(-1)
+        else:
+            parts = [column[block] for column in columns]
+            found = np.stack(parts, axis=1, dtype=np.float64).reshape(-1)
+        n = len(found)
+        value = np.maximum(found, low[:n])
+        np.minimum(value, high[:n], out=value)
+        moved = value != found  # where there is no number, too
+        if typed or moved.any():
+            judged = np.where(np.isfinite(found), moved * OUTSIDE, MISSING)
+            if typed:
+                other = integer[:n] & (np.floor(found) != found)
+                other |= boolean[:n] & (found != 0) & (found != 1)
+                judged[other & (judged != MISSING)] = WRONG
+            np.copyto(value, known[:n], where=(judged & ABSENT).astype(np.bool_))
+            flags[block] = judged.reshape(-1, d)
+        value -= centre[:n]
+        value *= factor[:n]
+        step = steps[block].reshape(-1)
+        step[:] = np.rint(value, out=value)
+        # the bounds of a box that is a few float64 numbers wide may lie beyond the grid
+        np.clip(step, -one, one, out=step)
+    return steps, flags
