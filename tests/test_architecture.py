@@ -289,11 +289,41 @@ HEAVY = (
             "from cloister import run_job, Schema",
             "sklearn pandas pyarrow polars matplotlib rich jinja2",
         ),
-        ("from cloister import DPKMeans", "matplotlib polars dp_accounting jinja2"),
+        (
+            "from cloister import DPKMeans",
+            "sqlalchemy fastapi matplotlib polars dp_accounting jinja2 "
+            "cloister.estimators.forest cloister.tasks.supervised.forest",
+        ),
+        ("from cloister import DPNaiveBayes", "sqlalchemy cloister.estimators.forest"),
+        ("from cloister.cli import main; show(main, '--help')", f"numpy cryptography {HEAVY}"),
+        (
+            "from cloister.cli import main; show(main, 'silo', '--help')",
+            "sklearn scipy pandas pyarrow sqlalchemy rich fastapi",
+        ),
+        (
+            "from cloister.cli import main; show(main, 'doctor', '--help')",
+            "sklearn scipy pandas pyarrow fastapi",
+        ),
+        (
+            "import cloister.silo.main",
+            "sklearn scipy pandas pyarrow polars matplotlib dp_accounting rich jinja2 fastapi",
+        ),
+        (
+            "import cloister.service.main",
+            "sklearn scipy pandas pyarrow polars matplotlib dp_accounting rich jinja2",
+        ),
     ],
 )
 def test_an_import_pulls_in_no_more_than_it_needs(statement: str, absent: str) -> None:
-    code = f"import sys; {statement}; print(*sorted(set('{absent}'.split()) & set(sys.modules)))"
+    code = f"""
+import contextlib, io, sys
+def show(main, *argv):
+    with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()) as said:
+        main(argv)
+    assert "usage" in said.getvalue()
+{statement}
+print(*sorted(set('{absent}'.split()) & set(sys.modules)))
+"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
 

@@ -40,7 +40,7 @@ Silos = Annotated[int, Field(ge=1)]
 class _Contract(BaseModel):
     """A frozen value whose mistakes are one sentence, a `PlanError`."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
     def __init__(self, **values: Any) -> None:
         try:

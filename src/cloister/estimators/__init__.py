@@ -2,23 +2,44 @@
 
 from __future__ import annotations
 
-from cloister.estimators.association import RuleSet, mine_rules
-from cloister.estimators.ensemble import DPSiloEnsemble, combined_probabilities
-from cloister.estimators.federated_learning import FederatedLearner
-from cloister.estimators.forest import DPRandomForestClassifier
-from cloister.estimators.kmeans import DPKMeans
-from cloister.estimators.linear_model import DPLinearRegression, DPLogisticRegression
-from cloister.estimators.measures import Measures, cluster_quality, evaluate
-from cloister.estimators.naive_bayes import DPNaiveBayes
-from cloister.estimators.outliers import DPOutlierDetector
-from cloister.estimators.prepare import (
-    DPPCA,
-    DPBounds,
-    DPStandardScaler,
-    dp_quantiles,
-    dp_statistics,
-)
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+# At once, or the module of that name would hide the function.
 from cloister.estimators.select_k import KSelection, select_k
+
+if TYPE_CHECKING:
+    from cloister.estimators.association import RuleSet, mine_rules
+    from cloister.estimators.ensemble import DPSiloEnsemble, combined_probabilities
+    from cloister.estimators.federated_learning import FederatedLearner
+    from cloister.estimators.forest import DPRandomForestClassifier
+    from cloister.estimators.kmeans import DPKMeans
+    from cloister.estimators.linear_model import DPLinearRegression, DPLogisticRegression
+    from cloister.estimators.measures import Measures, cluster_quality, evaluate
+    from cloister.estimators.naive_bayes import DPNaiveBayes
+    from cloister.estimators.outliers import DPOutlierDetector
+    from cloister.estimators.prepare import (
+        DPPCA,
+        DPBounds,
+        DPStandardScaler,
+        dp_quantiles,
+        dp_statistics,
+    )
+
+# Loaded when first used, so that one estimator does not pay for all.
+_NAMES = {
+    "association": "RuleSet mine_rules",
+    "ensemble": "DPSiloEnsemble combined_probabilities",
+    "federated_learning": "FederatedLearner",
+    "forest": "DPRandomForestClassifier",
+    "kmeans": "DPKMeans",
+    "linear_model": "DPLinearRegression DPLogisticRegression",
+    "measures": "Measures cluster_quality evaluate",
+    "naive_bayes": "DPNaiveBayes",
+    "outliers": "DPOutlierDetector",
+    "prepare": "DPPCA DPBounds DPStandardScaler dp_quantiles dp_statistics",
+}
+_HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 __all__ = [
     "DPPCA",
@@ -43,3 +64,13 @@ __all__ = [
     "mine_rules",
     "select_k",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

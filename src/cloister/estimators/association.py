@@ -12,13 +12,14 @@ from cloister.data import Baskets, SqlQuery, as_silos, header
 from cloister.errors import PlanError
 from cloister.estimators.release import Released, Spending, release
 from cloister.estimators.tables import SiloData, by_schema
-from cloister.privacy.ledger import Ledger
 from cloister.schema import Schema, catalogue_schema
 from cloister.tasks.patterns.apriori import Apriori
 from cloister.tasks.patterns.association import Itemset, Rule, itemsets_of, rules_of
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from cloister.privacy.ledger import Ledger
 
 
 @dataclass(frozen=True)

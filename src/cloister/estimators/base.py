@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,13 +28,15 @@ from cloister.estimators.tables import (
     read_silos,
 )
 from cloister.jobs import JobResult
-from cloister.privacy.ledger import Ledger
 from cloister.privacy.noise import DiscreteNoise, NoiseSource
 from cloister.protocol.plan import Plan
 from cloister.schema import Schema
 from cloister.task import Classifier, Task
 from cloister.tasks.options import options_of
 from cloister.tasks.preparation.pipeline import Pipeline
+
+if TYPE_CHECKING:
+    from cloister.privacy.ledger import Ledger
 
 
 def public_seed(random_state: Any) -> int:

@@ -30,7 +30,6 @@ from cloister.estimators.tables import (
     read_silos,
     unpaired,
 )
-from cloister.privacy.ledger import Ledger
 from cloister.schema import Column, Schema
 from cloister.task import Classifier, Regressor, Task
 from cloister.tasks.evaluation.classification import Evaluation
@@ -41,6 +40,8 @@ from cloister.tasks.population import ENDS
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from cloister.privacy.ledger import Ledger
 
 _LOW, _HIGH = "_low", "_high"
 _ASSUMED = (

@@ -17,7 +17,6 @@ from cloister.estimators.base import PrivateEstimator
 from cloister.estimators.release import Released, Spending, release
 from cloister.estimators.tables import new_rows, read_silos
 from cloister.jobs import JobResult
-from cloister.privacy.ledger import Ledger
 from cloister.task import Task, Transformer
 from cloister.tasks.columns import grid_of
 from cloister.tasks.population import ENDS
@@ -30,6 +29,8 @@ from cloister.tasks.preparation.statistics import Statistics
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from cloister.privacy.ledger import Ledger
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

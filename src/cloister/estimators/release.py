@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from cloister.display import Display
 from cloister.errors import PlanError, UncountedWarning
 from cloister.jobs import Account, JobResult, run_job
-from cloister.privacy.ledger import Ledger
 from cloister.privacy.noise import DiscreteNoise, NoiseSource
 from cloister.protocol.plan import Plan
 from cloister.schema import Schema
@@ -24,6 +23,7 @@ from cloister.task import Task
 
 if TYPE_CHECKING:
     from cloister.estimators.tables import SiloData
+    from cloister.privacy.ledger import Ledger
 
 
 @dataclass(frozen=True)
@@ -120,6 +120,8 @@ def account_of(ledger: Ledger | str | Path | None, dataset: str | None) -> Accou
         return None
     if dataset is None:
         raise PlanError("dataset must be given with a ledger; it is charged under that name.")
+    from cloister.privacy.ledger import Ledger  # and SQLAlchemy, only where it is needed
+
     return Account(ledger if isinstance(ledger, Ledger) else Ledger(ledger), dataset)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,10 +15,12 @@ from cloister.estimators.base import public_seed
 from cloister.estimators.kmeans import DPKMeans
 from cloister.estimators.release import Spending, release
 from cloister.estimators.tables import read_silos
-from cloister.privacy.ledger import Ledger
 from cloister.protocol.plan import Plan
 from cloister.tasks.clustering.gap_statistic import GapCurve
 from cloister.tasks.clustering.select_k import SelectK
+
+if TYPE_CHECKING:
+    from cloister.privacy.ledger import Ledger
 
 
 @dataclass(frozen=True)
