@@ -13,8 +13,8 @@ from hypothesis.extra.numpy import arrays
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.jobs import make_plan, run_plan
 from cloister.privacy.budget import Budget
-from cloister.schema import catalogue_schema
 from cloister.randomness import public_generator
+from cloister.schema import catalogue_schema
 from cloister.task import GridState
 from cloister.tasks.patterns.apriori import Apriori
 from cloister.tasks.patterns.supports import load_edges
