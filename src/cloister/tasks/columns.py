@@ -61,7 +61,8 @@ def codes(values: NDArray[Any], levels: int, frac_bits: int) -> Integers:
     It is the nearest one, so a forged value is still one category.
     """
     # (v + one) / (2 one) * (levels - 1), rounded to nearest in integers
-    return scaled(values, levels - 1, 1 << frac_bits, frac_bits).astype(np.int64)
+    found: Integers = scaled(values, levels - 1, 1 << frac_bits, frac_bits).astype(np.int64)
+    return found
 
 
 def scaled(values: NDArray[Any], parts: int, more: int, frac_bits: int) -> NDArray[Any]:
@@ -70,7 +71,7 @@ def scaled(values: NDArray[Any], parts: int, more: int, frac_bits: int) -> NDArr
     Once cut, they nearly always fit 32 bits, of which a processor takes twice as many at a time.
     """
     one = 1 << frac_bits
-    found = np.minimum(values, one)
+    found: NDArray[Any] = np.minimum(values, one)
     np.maximum(found, -one, out=found)
     found = found.astype(np.int32 if 2 * one * parts + more < 1 << 31 else np.int64, copy=False)
     found *= parts

@@ -22,8 +22,8 @@ _BEYOND_NOISE = 4.0  # chi-squared that one more group of bins must explain: two
 
 def bins_of(values: Records, bins: int, frac_bits: int) -> Integers:
     """Return the equal-width bin of each grid value; int64 in ``[0, bins - 1]``."""
-    found = scaled(values, bins, 0, frac_bits)
-    return np.minimum(found, bins - 1, out=found).astype(np.int64)
+    found: Integers = scaled(values, bins, 0, frac_bits).astype(np.int64)
+    return np.minimum(found, bins - 1, out=found)
 
 
 def centred_table(

@@ -501,7 +501,7 @@ class RandomForest(Gaussian):
 
 def _softmax(scores: Floats) -> Floats:
     """Return the probabilities of scores of shape (n_classes, n_samples)."""
-    powers = scores - scores.max(axis=0)
+    powers: Floats = scores - scores.max(axis=0)
     np.exp(np.maximum(powers, -_MOST_SCORE, out=powers), out=powers)
     total = np.zeros(scores.shape[1:])
     for part in powers:  # one by one: the sum of a record must not depend on the others

@@ -262,8 +262,8 @@ class Frame:
             between = edges(low - 0.5, max(low, high) + 0.5)[1:-1]  # whole steps of the grid
             column = np.ascontiguousarray(records[:, j])
             # comparing all records with every end is several times faster than searching for each
-            beyond = [np.count_nonzero(column > floor(end)) for end in between]
-            counts[:] = np.subtract([len(column), *beyond], [*beyond, 0])
+            beyond = np.array([np.count_nonzero(column > floor(end)) for end in between])
+            counts[:] = -np.diff(beyond, prepend=len(column), append=0)
         return total
 
     # the rows

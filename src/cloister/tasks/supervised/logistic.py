@@ -878,7 +878,7 @@ def _exp(value: float) -> float:
 
 def _softmax(margins: Floats) -> Floats:
     """Return probabilities of the first axis."""
-    raised = margins - margins.max(axis=0)
+    raised: Floats = margins - margins.max(axis=0)
     np.exp(raised, out=raised)
     total = np.zeros(margins.shape[1:])
     for part in raised:  # one by one: the sum of a record must not depend on the others
