@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import isqrt
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,9 +13,11 @@ from hypothesis.extra.numpy import arrays
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.jobs import make_plan, run_plan
 from cloister.privacy.budget import Budget
+from cloister.randomness import public_generator
 from cloister.schema import catalogue_schema
 from cloister.task import GridState
 from cloister.tasks.patterns.apriori import Apriori
+from cloister.tasks.patterns.supports import load_edges
 from cloister.testing import SimulatedNoise, Wire, ZeroNoise, check_task, toy_plan
 
 ITEMS = 8
@@ -71,6 +75,73 @@ def test_any_basket_keeps_the_bounds_under_any_public_state(
         state[f"{size}.unit"] = data.draw(arrays(np.int64, slots, elements=st.integers(0, 16))) << 4
     records = data.draw(arrays(np.int32, (3, ITEMS), elements=st.integers(-1, 1)))
     check_task(task, [records], [state])
+
+
+def plain_sums(task: Apriori, t: int, state: GridState, records: np.ndarray) -> list[int]:
+    """What baskets add, one by one, as the proof has it."""
+    size, slots = t + 1, task.slots(t + 1)
+    unit, bound, sets = (state[f"{size}.{name}"] >> 16 for name in ("unit", "bound", "sets"))
+    limit, unit, sets = int(bound.ravel()[0]), unit.tolist(), sets.tolist()
+    live = [c for c in range(slots) if unit[c] > 0]
+    supports, heavy, edges = [0] * slots, [0] * slots, load_edges(slots)
+    loads = [0] * (len(edges) - 1)
+    rng = public_generator("apriori", task.public_seed)
+    weights = rng.integers(1, 1 << 20, task.n_features).tolist()
+    circle = [live[c] for c in rng.permutation(len(live))]
+    for record in records.tolist():
+        held = [c for c in live if all(record[item] > 0 for item in sets[c])]
+        load = sum(unit[c] ** 2 for c in held)
+        place = sum(edge <= -(-load // 256) for edge in edges) - 1
+        loads[place] += 1 << 20
+        is_heavy = load > limit
+        if task.limit == "truncate" and is_heavy:
+            start = sum(w for w, cell in zip(weights, record, strict=True) if cell > 0)
+            start = start * 2_654_435_761 % (1 << 32) % len(circle)
+            counted, room = [], limit
+            for c in circle[start:] + circle[:start]:
+                if c in held:
+                    room -= unit[c] ** 2
+                    if room < 0:
+                        break
+                    counted.append(c)
+            held, load = counted, limit
+        adds = isqrt((1 << 40) // max(load, limit, 1))
+        for c in held:
+            supports[c] += adds * unit[c]
+            heavy[c] += adds * unit[c] * is_heavy
+    return supports + heavy + loads
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+@given(data=st.data(), n=st.sampled_from([0, 1, 63, 64, 65, 130]), seed=st.integers(0, 99))
+def test_sums_are_those_of_baskets_one_by_one(
+    limit: str, data: st.DataObject, n: int, seed: int
+) -> None:
+    task = task_of(limit, public_seed=seed)
+    rng = np.random.default_rng(seed)
+    state = {name: round_to_grid(v, 16) for name, v in task.start().items()}
+    for size in (1, 2, 3):
+        state[f"{size}.bound"] = np.array([data.draw(st.integers(0, 3000)) << 16])
+        slots = task.slots(size)
+        every = rng.permuted(np.tile(np.arange(ITEMS), (slots, 1)), axis=1)[:, :size]
+        used = data.draw(st.sampled_from([0, 1, slots // 2, slots]))
+        unit = np.where(np.arange(slots) < used, rng.integers(8, 17, slots), 0)
+        state[f"{size}.sets"], state[f"{size}.unit"] = every << 16, unit << 16
+    often = data.draw(st.sampled_from([0.0, 0.1, 0.5, 1.0]))
+    records = baskets(n, seed=seed, often=often)
+    for t in range(3):
+        plain = plain_sums(task, t, state, records)
+        for table in (records, np.asfortranarray(records), np.repeat(records, 2, axis=0)[::2]):
+            assert task.contribute(t, state, table).tolist() == plain
+
+
+def test_more_candidates_of_one_unit_than_a_byte_counts_are_counted() -> None:
+    task = Apriori(n_features=300, max_size=1)
+    records = np.full((3, 300), 1 << 16, dtype=np.int32)
+    state = {name: round_to_grid(v, 16) for name, v in task.start().items()}
+    loads = task.contribute(0, state, records)[600:]
+    edges = load_edges(300)
+    assert loads.nonzero()[0].tolist() == [sum(edge <= 300 for edge in edges) - 1]
 
 
 @pytest.mark.parametrize("limit", LIMITS)

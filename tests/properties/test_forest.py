@@ -24,7 +24,7 @@ COLUMNS = (
     PublicColumn("smokes", 0.0, 1.0, ("0", "1")),
 )
 KINDS = ["random", "boosted"]
-CLASSES = {2: BINARY, 3: ("no", "mild", "bad"), 7: tuple("abcdefg")}
+CLASSES = {2: BINARY, 3: ("no", "mild", "bad"), 7: tuple("abcdefg"), 12: tuple("abcdefghijkl")}
 
 
 def designed(kind: str, n_classes: int = 2, frac_bits: int = 16, **options: object) -> RandomForest:
@@ -99,6 +99,69 @@ def test_any_records_keep_the_bounds_beside_any_trees(
 ) -> None:
     task = designed(kind, 3, 4, public_seed=seed)
     check_task(task, [records], states(task, seed)[2:4])
+
+
+def plain_sums(task: RandomForest, t: int, state: dict, records: np.ndarray) -> list[int]:
+    """What records add, one by one and tree by tree, as the proof has it."""
+    k, one, leaves = len(task.classes), 1 << 16, 1 << task.depth
+    found = np.zeros((task.n_trees, leaves, k + (task.kind == "boosted")), dtype=np.int64)
+    values = None
+    if task.kind == "boosted":
+        before = state["leaves"][:t] / 2.0**task.frac_bits
+        values = task._values(before, float(state["noise"][0]) / 2.0**task.frac_bits)
+    for record in records:
+        coded = coded_columns(record[None], task.levels, task.bins, task.frac_bits)
+        label = int(coded[task.target][0])
+        at = [int(tree.leaves(coded)[0]) for tree in task.trees]
+        if values is None:
+            for tree, leaf in enumerate(at):
+                found[tree, leaf, label] += one
+            continue
+        scores = [sum(int(values[i][at[i]][c]) for i in range(t)) / one for c in range(k)]
+        powers = np.exp(np.maximum(np.array(scores) - max(scores), -30.0)).tolist()
+        total = 0.0
+        for power in powers:
+            total += power
+        shares, squared = [power / total for power in powers], 0.0
+        for share in shares:
+            squared += share * share
+        added = [float(c == label) - share for c, share in enumerate(shares)]
+        added.append((2 if k == 2 else 1) * (1.0 - squared))
+        found[t, at[t]] += [int(value * one) for value in added]
+    return (found if values is None else found[t]).ravel().tolist()
+
+
+@pytest.mark.parametrize("n_classes", [2, 3, 12])
+@pytest.mark.parametrize("kind", KINDS)
+@given(data=st.data(), seed=st.integers(0, 9), columns=st.integers(1, 3), bins=st.integers(2, 9))
+def test_sums_are_those_of_records_one_by_one_and_tree_by_tree(
+    kind: str, n_classes: int, data: st.DataObject, seed: int, columns: int, bins: int
+) -> None:
+    """Whether trees share their columns or not, and few records or many are asked about."""
+    task = designed(
+        kind, n_classes, public_seed=seed, columns_per_tree=columns, bins=bins, n_trees=6
+    )
+    one = 1 << 16
+    cells = st.sampled_from([-one, -1, 0, 1, one, 2**31 - 1, -(2**31)]) | st.integers(-one, one)
+    rows = st.tuples(st.sampled_from([0, 1, 2, 20]), st.just(5))
+    records = data.draw(arrays(np.int32, rows, elements=cells, fill=st.just(7)))
+    t = task.rounds - 1
+    for state in states(task, seed)[2:4]:
+        plain = plain_sums(task, t, state, records)
+        for table in (records, np.asfortranarray(records), np.repeat(records, 2, axis=1)[:, ::2]):
+            assert task.contribute(t, state, table).tolist() == plain
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_record_adds_the_same_in_any_company(kind: str) -> None:
+    """Also past the size of a part of the records, and alone beside twelve classes."""
+    rng = np.random.default_rng(0)
+    task = designed(kind, 12)
+    records = rng.integers(-(1 << 16), 1 << 16, ((1 << 14) + 7, 5), dtype=np.int32)
+    t, state = task.rounds - 1, states(task)[2]
+    whole = task.contribute(t, state, records)
+    alone = sum(task.contribute(t, state, records[i : i + 1]) for i in range(30))
+    assert (alone + task.contribute(t, state, records[30:]) == whole).all()
 
 
 @given(

@@ -72,6 +72,19 @@ def test_the_worst_records_keep_the_bounds(kind: str, frac_bits: int) -> None:
 
 
 @pytest.mark.parametrize("kind", OPTIONS)
+def test_a_record_adds_the_same_in_any_company(kind: str) -> None:
+    """Also past the size of a part of the records, in any layout, and nobody adds nothing."""
+    task = designed(**OPTIONS[kind])
+    one = 1 << 16
+    records = np.random.default_rng(0).integers(-one, one + 1, ((1 << 14) + 7, 6), dtype=np.int32)
+    whole = task.contribute(0, task.start(), records)
+    alone = sum(task.contribute(0, task.start(), records[i : i + 1]) for i in range(30))
+    assert (alone + task.contribute(0, task.start(), records[30:]) == whole).all()
+    assert (task.contribute(0, task.start(), np.asfortranarray(records)) == whole).all()
+    assert not task.contribute(0, task.start(), records[:0]).any()
+
+
+@pytest.mark.parametrize("kind", OPTIONS)
 @given(
     records=arrays(
         np.int32, st.tuples(st.integers(1, 6), st.just(6)), elements=st.integers(-16, 16)

@@ -812,13 +812,13 @@ def _written(value: Any) -> Any:
         return value
     if isinstance(value, Unopened):
         return value.written
-    if isinstance(value, Task):
-        names = [field.name for field in fields(value)]  # type: ignore[arg-type]  # a protocol cannot say that tasks are dataclasses
-        return {_TASK: value.name, **{name: _written(getattr(value, name)) for name in names}}
     if isinstance(value, tuple | list):
         return [_written(part) for part in value]
     if isinstance(value, Mapping):
         return {name: _written(part) for name, part in value.items()}
+    if isinstance(value, Task):  # last: a protocol is slow to check
+        names = [field.name for field in fields(value)]  # type: ignore[arg-type]  # a protocol cannot say that tasks are dataclasses
+        return {_TASK: value.name, **{name: _written(getattr(value, name)) for name in names}}
     return value
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
@@ -60,10 +60,33 @@ def codes(values: NDArray[Any], levels: int, frac_bits: int) -> Integers:
 
     It is the nearest one, so a forged value is still one category.
     """
-    one = 1 << frac_bits
     # (v + one) / (2 one) * (levels - 1), rounded to nearest in integers
-    scaled = (values.astype(np.int64) + one) * (levels - 1)
-    return np.asarray(np.clip((scaled + one) >> (frac_bits + 1), 0, levels - 1))
+    found: Integers = scaled(values, levels - 1, 1 << frac_bits, frac_bits).astype(np.int64)
+    return found
+
+
+def scaled(values: NDArray[Any], parts: int, more: int, frac_bits: int) -> NDArray[Any]:
+    """Return ``((v + one) * parts + more) >> (frac_bits + 1)`` of values cut to the box.
+
+    Once cut, they nearly always fit 32 bits, of which a processor takes twice as many at a time.
+    """
+    one = 1 << frac_bits
+    found: NDArray[Any] = np.minimum(values, one)
+    np.maximum(found, -one, out=found)
+    found = found.astype(np.int32 if 2 * one * parts + more < 1 << 31 else np.int64, copy=False)
+    found *= parts
+    found += one * parts + more
+    found >>= frac_bits + 1
+    return found
+
+
+_IN_CACHE = 1 << 14
+
+
+def in_cache(records: Records) -> Iterator[Records]:
+    """Yield parts of the records that are small enough to stay in a processor's cache."""
+    for first in range(0, len(records), _IN_CACHE):
+        yield records[first : first + _IN_CACHE]
 
 
 _BATCH = 1024

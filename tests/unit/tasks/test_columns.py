@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
 from cloister.task import PublicColumn
 from cloister.tasks.columns import Encoding, categories_of, codes, position
+from cloister.tasks.supervised.class_tables import bins_of
 
 COLUMNS = (
     PublicColumn("age", 0.0, 120.0),
@@ -31,6 +34,27 @@ def test_whatever_is_on_the_grid_is_a_category(levels: int) -> None:
     found = codes(np.array([-(1 << 31), -5, 0, 5, (1 << 31) - 1], np.int64), levels, 4)
     assert found.min() >= 0
     assert found.max() < levels
+
+
+@given(data=st.data(), frac_bits=st.integers(4, 24), parts=st.integers(2, 1 << 16))
+def test_categories_and_bins_are_those_of_plain_integers(
+    data: st.DataObject, frac_bits: int, parts: int
+) -> None:
+    """Also of values beside the box, of every stride, and whatever integers they fit."""
+    one = 1 << frac_bits
+    edges = st.sampled_from([-(2**31), -one - 1, -one, -1, 0, 1, one - 1, one, one + 1, 2**31 - 1])
+    drawn = data.draw(st.lists(edges | st.integers(-one, one), max_size=20))
+    nearest = [((v + one) * (parts - 1) + one) // (2 * one) for v in drawn]
+    below = [(v + one) * parts // (2 * one) for v in drawn]
+    for dtype in (np.int32, np.int64):
+        table = np.array([drawn, drawn], dtype=dtype)
+        for values in (table[0], np.asfortranarray(table)[1]):
+            for found, plain in (
+                (codes(values, parts, frac_bits), nearest),
+                (bins_of(values, parts, frac_bits), below),
+            ):
+                assert found.dtype == np.int64
+                assert found.tolist() == [min(max(v, 0), parts - 1) for v in plain]
 
 
 def test_the_design_has_numbers_as_they_are_then_one_hot_then_the_intercept() -> None:

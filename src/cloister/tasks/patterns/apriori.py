@@ -19,6 +19,7 @@ from math import ceil, comb, isqrt, sqrt
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cloister.arrays import Flags, Floats, GridState, Integers, Records, Results, State
 from cloister.declared import AtLeastZero, Length, Probability, Range, WayOut, Whole, declared
@@ -35,6 +36,7 @@ from cloister.tasks.patterns.supports import Heavy, load_edges, load_law, mended
 from cloister.tasks.state import part_of, prefixed, read, written
 
 Limit = Literal["weight", "truncate"]
+Words = NDArray[np.uint64]
 Sets = tuple[Annotated[tuple[Annotated[int, Range(0)], ...], Length(1)], ...]
 Size = Annotated[int, Range(1, 3)]
 Items = Annotated[int, Range(1, 10_000), WayOut("leave out what no question is about")]
@@ -53,6 +55,7 @@ _LIFT = 1.3  # items are met together so much more often than by chance, in most
 _SLACK = 2.0  # deviations of its noise by which an item may miss the minimum and still be paired
 _PART_OF_MINIMUM = 0.6  # of the minimum that a pair must have to be a part of a triple
 _CHUNK_CELLS = 1 << 21
+_BYTE = 255
 
 
 @dataclass(frozen=True)
@@ -281,29 +284,30 @@ class Apriori(Gaussian):
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         """Return supports of the candidates, in all and in heavy baskets, and the loads."""
         slots, level = self.slots(t + 1), self._level(state, t + 1)
-        live, units, bound = level.used, level.unit, level.bound
-        sets = level.sets[live]
-        edges = load_edges(slots)
+        live, bound = level.used, level.bound
+        sets, units = level.sets[live], level.unit[live]
+        edges, full = load_edges(slots), int(_adds_in_full(bound))
         supports, in_heavy = np.zeros(slots, dtype=np.int64), np.zeros(slots, dtype=np.int64)
         loads = np.zeros(len(edges) - 1, dtype=np.int64)
         rows = max(1, _CHUNK_CELLS // max(1, len(sets)))
         for first in range(0, len(records), rows):
             baskets = np.ascontiguousarray(records[first : first + rows].T > 0)
-            held = np.logical_and.reduce([baskets[items] for items in sets.T])
-            # Floats hold these whole numbers exactly, and their products are much faster.
-            load = held.T.astype(np.float64) @ (units[live] ** 2).astype(np.float64)
+            load = _loads(baskets, sets, units)
             loads += _histogram(load, edges)
             heavy = load > bound
+            held = _all_of(_words(baskets), sets)
             if self.limit == "truncate" and len(sets):
-                held &= self._kept(baskets, held, units[live], bound)
+                kept = np.ones((len(sets), len(load)), dtype=np.bool_)
+                kept[:, heavy] = self._kept(baskets[:, heavy], sets, units, bound)
+                held &= _words(kept)
                 load = np.minimum(load, bound)
-            adds = _adds(load.astype(np.int64), bound)
-            supports[live] += (held @ adds.astype(np.float64)).astype(np.int64) * units[live]
-            adds = np.where(heavy, adds, 0)
-            in_heavy[live] += (held @ adds.astype(np.float64)).astype(np.int64) * units[live]
+            adds = np.where(heavy, _adds(load, bound), 0)
+            own = _sums(held, adds, full) * units
+            in_heavy[live] += own
+            supports[live] += own + full * _counts(held & _words(~heavy)) * units
         return np.concatenate([supports, in_heavy, loads])
 
-    def _kept(self, baskets: Flags, held: Flags, units: Integers, bound: int) -> Flags:
+    def _kept(self, baskets: Flags, sets: Integers, units: Integers, bound: int) -> Flags:
         """Return which candidates of each basket count: the first ones, from a place of its own.
 
         The candidates stand in a circle in a public random order; where to start follows from the
@@ -314,12 +318,12 @@ class Apriori(Gaussian):
         order = rng.permutation(len(units))
         # 2**32 over the golden ratio spreads baskets that differ little around the circle.
         where = weights @ baskets.astype(np.int64) * 2_654_435_761 % (1 << 32) % len(units)
-        parts = (held * (units**2)[:, None])[order]
-        sums = parts.cumsum(axis=0)
-        everybody = np.arange(held.shape[1])
-        before = (sums - parts)[where, everybody]
-        after = np.arange(len(units))[:, None] >= where
-        turned = np.where(after, sums - before, sums - before + sums[-1])
+        held = _all_of(baskets, sets[order])
+        parts = held * (units[order, None] ** 2).astype(np.int32)
+        turned = parts.cumsum(axis=0, dtype=np.int32)
+        everybody, all_parts = np.arange(held.shape[1]), turned[-1].copy()
+        turned -= (turned - parts)[where, everybody]
+        turned += all_parts * (np.arange(len(units))[:, None] < where)
         kept = np.empty_like(held)
         kept[order] = turned <= bound
         return kept
@@ -527,6 +531,49 @@ class Apriori(Gaussian):
         return displays_of(results, columns, self.min_support, self.min_confidence, self.min_lift)
 
 
+def _all_of(items: NDArray[Any], sets: Integers) -> NDArray[Any]:
+    """Return which baskets hold all items of each set, from flags or words of bits of each item."""
+    held = items.take(sets[:, 0], axis=0)
+    for column in sets.T[1:]:
+        held &= items.take(column, axis=0)
+    return held
+
+
+def _loads(baskets: Flags, sets: Integers, units: Integers) -> Integers:
+    """Return the sum of squared units of the sets that each basket holds."""
+    loads = np.zeros(baskets.shape[1], dtype=np.int64)
+    for unit in np.unique(units):
+        alike = sets[units == unit]
+        for first in range(0, len(alike), _BYTE):  # counts of so many fit bytes, which are fast
+            held = _all_of(baskets, alike[first : first + _BYTE])
+            loads += unit**2 * held.sum(axis=0, dtype=np.uint8).astype(np.int64)
+    return loads
+
+
+def _words(flags: Flags) -> Words:
+    """Return flags as bits in words, rows by themselves; each ends with zeros."""
+    bits = np.packbits(flags, axis=-1)
+    words = np.zeros((*flags.shape[:-1], -(-flags.shape[-1] // 64)), dtype=np.uint64)
+    words.view(np.uint8)[..., : bits.shape[-1]] = bits
+    return words
+
+
+def _counts(words: Words) -> Integers:
+    """Return how many bits of each row are set."""
+    return np.asarray(np.bitwise_count(words).sum(axis=-1, dtype=np.int64))
+
+
+def _sums(held: Words, adds: Integers, most: int) -> Integers:
+    """Return the sum over the baskets in each row of what they add, at most `most` each.
+
+    Bit by bit of what they add: so it takes as long whatever that is.
+    """
+    total = np.zeros(len(held), dtype=np.int64)
+    for bit in range(most.bit_length()):
+        total += _counts(held & _words((adds >> bit & 1).astype(np.bool_))) << bit
+    return total
+
+
 def _adds(load: Integers, bound: int) -> Integers:
     """Return what a basket adds for each part of a candidate: the squares add up to 4**_FINE.
 
@@ -544,7 +591,7 @@ def _adds_in_full(bound: int) -> float:
     return float(_adds(np.zeros(1, np.int64), bound)[0])
 
 
-def _histogram(load: Floats, edges: tuple[int, ...]) -> Integers:
+def _histogram(load: Integers, edges: tuple[int, ...]) -> Integers:
     """Return how many baskets have loads in each bin, in fine units; loads count up."""
     whole = np.ceil(load / _WHOLE**2)
     bins = np.searchsorted(edges, whole, side="right") - 1

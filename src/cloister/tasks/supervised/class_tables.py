@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from cloister.arrays import Floats, Integers, Records
+from cloister.tasks.columns import scaled
 
 _LEVEL_BITS = 16  # of a number before it is squared: the product with a weight then fits 64 bits
 _BEYOND_NOISE = 4.0  # chi-squared that one more group of bins must explain: two deviations
@@ -21,8 +22,8 @@ _BEYOND_NOISE = 4.0  # chi-squared that one more group of bins must explain: two
 
 def bins_of(values: Records, bins: int, frac_bits: int) -> Integers:
     """Return the equal-width bin of each grid value; int64 in ``[0, bins - 1]``."""
-    shifted = values.astype(np.int64) + (1 << frac_bits)
-    return np.asarray(np.clip((shifted * bins) >> (frac_bits + 1), 0, bins - 1))
+    found: Integers = scaled(values, bins, 0, frac_bits).astype(np.int64)
+    return np.minimum(found, bins - 1, out=found)
 
 
 def centred_table(
@@ -34,9 +35,10 @@ def centred_table(
     vector of squared norm ``n_cells (n_cells - 1) weight**2``, whichever cell it is.
     """
     n_classes, n_cells = shape
-    counts = np.bincount(labels * n_cells + cells, minlength=n_classes * n_cells).reshape(shape)
-    table: Integers = weight * (n_cells * counts - counts.sum(axis=1, keepdims=True))
-    return table.astype(np.int64)
+    places = labels * n_cells
+    places += cells
+    counts = np.bincount(places, minlength=n_classes * n_cells).reshape(shape)
+    return np.asarray(weight * (n_cells * counts - counts.sum(axis=1, keepdims=True)))
 
 
 def centred_moments(

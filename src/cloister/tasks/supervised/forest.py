@@ -30,7 +30,7 @@ from cloister.display import Bars, Display, Measured, Table
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
 from cloister.task import FINE, INTERVAL_95, Block, Gaussian, PublicFacts, Released
-from cloister.tasks.columns import categories_of, codes, position
+from cloister.tasks.columns import categories_of, in_cache, position
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.options import PublicSeed, Target, made, noise_of
 from cloister.tasks.state import read, written
@@ -247,34 +247,59 @@ class RandomForest(Gaussian):
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         """Return the leaves' counts, or the sums of gradients and curvature in the leaves."""
-        coded = coded_columns(records, self.levels, self.bins, self.frac_bits)
-        labels = codes(records[:, self.target], len(self.classes), self.frac_bits)
-        leaves, width = 1 << self.depth, self._width
         if self.kind == "random":
-            counts = [
-                np.bincount(tree.leaves(coded) * width + labels, minlength=leaves * width)
-                for tree in self.trees
-            ]
-            return np.concatenate(counts).astype(np.int64) << FINE
+            return self._counts(self._coded(records)).ravel() << FINE
         now = read(_Leaves, state, self.frac_bits)
-        scores = self._scores(self._values(now.leaves[:t], now.noise), coded)
-        added = self._gradients(_softmax(scores), labels)
-        leaf = self.trees[t].leaves(coded)
-        # sums of whole numbers far below 2**53 are exact in floats
-        sums = [np.bincount(leaf, weights=part, minlength=leaves) for part in added]
-        return np.stack(sums, axis=1).ravel().astype(np.int64)
+        values = self._values(now.leaves[:t], now.noise)
+        total = np.zeros((self._width, 1 << self.depth), dtype=np.int64)
+        for part in in_cache(records):
+            coded = self._coded(part)
+            leaf = self.trees[t].leaves(coded)
+            added = self._gradients(_softmax(self._scores(values, coded)), coded[self.target])
+            total += [_exact_sums(leaf, whole, total.shape[1]) for whole in added]
+        return total.T.ravel()
 
-    def _gradients(self, probabilities: Floats, labels: Integers) -> Integers:
+    def _coded(self, records: Records) -> list[Integers]:
+        return coded_columns(records, self.levels, self.bins, self.frac_bits)
+
+    def _counts(self, coded: Sequence[Integers]) -> Integers:
+        """Return the number of records of each class in each leaf of each tree."""
+        leaves, width, labels = 1 << self.depth, self._width, coded[self.target]
+        counts = np.zeros((self.n_trees, leaves * width), dtype=np.int64)
+        for same in self._same_columns:
+            first = self.trees[same[0]]
+            n_cells = len(first.leaf) * width
+            # counted once for all of these trees; each cell is in one leaf of each
+            cells = np.bincount(first.cell(coded) * width + labels, minlength=n_cells)
+            for i in same:
+                place = self.trees[i].leaf[:, None] * width + np.arange(width)
+                counts[i] = _exact_sums(place.ravel(), cells, leaves * width)
+        return counts.reshape(self.n_trees, leaves, width)
+
+    @cached_property
+    def _same_columns(self) -> tuple[list[int], ...]:
+        """Numbers of the trees on the same columns."""
+        found: dict[tuple[int, ...], list[int]] = {}
+        for i, tree in enumerate(self.trees):
+            found.setdefault(tree.columns, []).append(i)
+        return tuple(found.values())
+
+    def _gradients(self, probabilities: Floats, labels: Integers) -> Floats:
         """Return the integers each record adds to its leaf; shape (n_classes + 1, n_samples)."""
-        one_hot = np.arange(len(self.classes))[:, None] == labels
-        curvature = self._curvature * (1.0 - (probabilities**2).sum(axis=0))
-        exact = np.concatenate([one_hot - probabilities, curvature[None]])
-        whole: Integers = np.trunc(exact * _ONE).astype(np.int64)
+        whole = np.empty((len(probabilities) + 1, len(labels)))
+        np.subtract(np.arange(len(probabilities))[:, None] == labels, probabilities, out=whole[:-1])
+        squared = np.zeros(len(labels))
+        for part in probabilities:
+            squared += part**2
+        whole[-1] = self._curvature * (1.0 - squared)
+        whole *= _ONE
+        np.trunc(whole, out=whole)
         # holds by the proof; checked, because the bound is a fact about integers
-        kept = ((whole**2).sum(axis=0) <= 2 * _ONE**2) & (
+        kept = (np.einsum("ij,ij->j", whole, whole) <= 2 * _ONE**2) & (
             np.abs(whole).sum(axis=0) <= (2 + self._curvature) * _ONE
         )
-        return np.asarray(whole * kept)
+        whole *= kept
+        return whole
 
     def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
         """Return the leaves with those of this round filled in, in records."""
@@ -335,7 +360,7 @@ class RandomForest(Gaussian):
 
     def probabilities(self, results: Results, records: Records) -> Floats:
         """Return the probability of each class; shape (n_samples, n_classes)."""
-        coded = coded_columns(records, self.levels, self.bins, self.frac_bits)
+        coded = self._coded(records)
         leaves = np.asarray(results["leaves"])
         noise = float(results["leaf_half_width"][0]) / _Z
         shares = _softmax(self._scores(self._values(leaves, noise), coded)).T
@@ -348,8 +373,17 @@ class RandomForest(Gaussian):
     def _scores(self, values: Integers, coded: Sequence[Integers]) -> Floats:
         """Return the sum of the values of each record's leaves; shape (n_classes, n_samples)."""
         scores = np.zeros((len(coded[0]), len(self.classes)), dtype=np.int64)
-        for value, tree in zip(values, self.trees, strict=False):  # the trees there are so far
-            scores += value[tree.leaves(coded)]
+        for same in self._same_columns:
+            trees = [(values[i], self.trees[i]) for i in same if i < len(values)]  # so far
+            if not trees:
+                continue
+            cell = trees[0][1].cell(coded)
+            if len(cell) < len(trees[0][1].leaf):
+                for value, tree in trees:
+                    scores += value.take(tree.leaf[cell], axis=0)
+            else:  # what all of these trees add in a cell is found once
+                table = sum(value.take(tree.leaf, axis=0) for value, tree in trees)
+                scores += np.take(table, cell, axis=0)
         return np.ascontiguousarray(scores.T) / _ONE
 
     def _values(self, leaves: Floats, noise: float) -> Integers:
@@ -467,8 +501,18 @@ class RandomForest(Gaussian):
 
 def _softmax(scores: Floats) -> Floats:
     """Return the probabilities of scores of shape (n_classes, n_samples)."""
-    powers = np.exp(np.clip(scores - scores.max(axis=0), -_MOST_SCORE, 0.0))
-    return np.asarray(powers / powers.sum(axis=0))
+    powers: Floats = scores - scores.max(axis=0)
+    np.exp(np.maximum(powers, -_MOST_SCORE, out=powers), out=powers)
+    total = np.zeros(scores.shape[1:])
+    for part in powers:  # one by one: the sum of a record must not depend on the others
+        total += part
+    powers /= total
+    return powers
+
+
+def _exact_sums(found: Integers, values: Integers | Floats, size: int) -> Integers:
+    """Return sums of whole numbers by place: floats hold them, they are far below 2**53."""
+    return np.bincount(found, weights=values, minlength=size).astype(np.int64)
 
 
 def _shares(values: Floats, total: float) -> Floats:

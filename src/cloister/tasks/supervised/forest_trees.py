@@ -29,18 +29,23 @@ MOST_CELLS = 1 << 16
 class Tree:
     """A public partition of the cells of some columns."""
 
-    columns: tuple[int, ...]
+    columns: tuple[int, ...]  # ascending, so that trees on the same columns share their cells
     cells: tuple[int, ...]  # categories or bins of each column
     leaf: Integers  # of each combination of cells, the last column varying fastest
     asked: tuple[int, ...]  # column of each inner node, breadth first; -1: everything goes left
 
-    def leaves(self, coded: Sequence[Integers]) -> Integers:
-        """Return the leaf of each record, from what :func:`coded_columns` returns."""
+    def cell(self, coded: Sequence[Integers]) -> Integers:
+        """Return the combination of cells of each record; `coded` is of :func:`coded_columns`."""
         first, *others = self.columns
         cell = coded[first]
         for j, size in zip(others, self.cells[1:], strict=True):
-            cell = cell * size + coded[j]
-        return self.leaf[cell]
+            cell = cell * size
+            cell += coded[j]
+        return cell
+
+    def leaves(self, coded: Sequence[Integers]) -> Integers:
+        """Return the leaf of each record."""
+        return self.leaf[self.cell(coded)]
 
 
 def grow(
@@ -112,8 +117,12 @@ def _tree(
             below += [[*left[:axis], part, *left[axis + 1 :]] for part in parts]
         leaf = 2 * leaf + goes_right
         level = below
+    order = np.argsort(columns)
+    leaf = leaf.reshape(shape).transpose(order).ravel()
     leaf.flags.writeable = False
-    return Tree(columns, shape, leaf, tuple(asked))
+    return Tree(
+        tuple(columns[a] for a in order), tuple(shape[a] for a in order), leaf, tuple(asked)
+    )
 
 
 def coded_columns(
@@ -125,5 +134,5 @@ def coded_columns(
     """
     return [
         codes(column, size, frac_bits) if size else bins_of(column, bins, frac_bits)
-        for column, size in zip(np.ascontiguousarray(records.T), levels, strict=True)
+        for column, size in zip(records.T, levels, strict=True)
     ]

@@ -35,7 +35,7 @@ MOST_COLUMNS = 2048
 # Lattices. Centres of categories are coarse, so that products of two fit the coarsest products.
 _ROW, _TABLE, _RESIDUAL = 20, 3, 24
 _FACTOR = _ROW - _TABLE  # of a row's shortening: times a table it is on the lattice of rows
-_CHUNK = 1 << 14  # rows at a time: they stay in the cache, and sums stay below 2**53
+_CHUNK = 1 << 13  # rows at a time: they stay in the cache, and sums stay below 2**53
 _OF_CATEGORY = 0.6  # mean squared distance of an indicator to its mean
 _SHORT, _NOISY = 0.6, 0.012  # of the typical length, down to which noise
 
@@ -76,12 +76,14 @@ class Whole:
             squared += (table**2).sum(axis=1)[found]
         return squared
 
+    @cached_property
     def length(self) -> Floats:
-        """Return the lengths of the rows."""
-        squared = self.fixed / 4.0**_TABLE
+        """Lengths of the rows."""
+        total = self.fixed / 4.0**_TABLE
+        squared = np.empty_like(total)
         for values in self.numbers:  # one by one, whoever else is there
-            squared = squared + values * values
-        return np.asarray(np.sqrt(squared))
+            total += np.multiply(values, values, out=squared)
+        return np.sqrt(total, out=total)
 
     def without(self, number: int) -> Whole:
         """Return the rows without one of their numbers."""
@@ -258,22 +260,27 @@ class Frame:
         for counts, ends, (j, _) in zip(total, window, self._numbers, strict=True):
             low, high = np.clip(ends * one, -one, one).tolist()
             between = edges(low - 0.5, max(low, high) + 0.5)[1:-1]  # whole steps of the grid
-            found = np.searchsorted(between, records[:, j])
-            counts += np.bincount(found, minlength=len(counts))
+            column = np.ascontiguousarray(records[:, j])
+            # comparing all records with every end is several times faster than searching for each
+            beyond = np.array([np.count_nonzero(column > floor(end)) for end in between])
+            counts[:] = -np.diff(beyond, prepend=len(column), append=0)
         return total
 
     # the rows
 
     def whole(self, placed: Placed, records: Records) -> Iterator[tuple[slice, Whole]]:
         """Yield parts of the records as rows that are not shortened, with where they are."""
-        one = 1 << self.frac_bits
-        centre, tables = placed.centre * one, self._tables(placed)
+        one, at = 1 << self.frac_bits, self.number_places
+        centre, scale = placed.centre[at, None] * one, placed.scale[at, None] / one
+        tables = self._tables(placed)
         for first in range(0, len(records), _CHUNK):
             where = slice(first, first + _CHUNK)
             part = records[where]
             numbers = np.ones((len(self._numbers) + 1, len(part)))
-            for at, (j, place) in enumerate(self._numbers):
-                numbers[at] = (part[:, j] - centre[place]) * (placed.scale[place] / one)
+            for values, (j, _) in zip(numbers, self._numbers, strict=False):
+                values[:] = part[:, j]
+            numbers[:-1] -= centre
+            numbers[:-1] *= scale
             found = (codes(part[:, j], self.levels[j], self.frac_bits) for j, _ in self._categories)
             yield where, Whole(numbers, tuple(found), tables)
 
@@ -287,21 +294,22 @@ class Frame:
 
     def rows(self, whole: Whole, length: float) -> Rows:
         """Return rows shortened to a length, in units in which that is `clip`."""
-        return self.times(whole, self.clip / np.maximum(whole.length(), length))
+        return self.times(whole, self.clip / np.maximum(whole.length, length))
 
     def times(self, whole: Whole, factor: Floats) -> Rows:
         """Return rows times real factors as integers; one that is longer than `clip` becomes 0."""
         # Toward zero: rounding up could make a row longer than `clip`, and such a row becomes 0.
         steps = np.trunc((1 << _FACTOR) * factor)
-        numbers = np.trunc(whole.numbers * (steps * (1 << (_ROW - _FACTOR))))
-        # the law, in exact integers, after a bound that keeps them exact
-        limit = float(self.clip * (1 << _ROW) + 1)
-        small = (np.abs(numbers) <= limit).all(axis=0) & (np.abs(steps) <= limit)
-        numbers, steps = numbers * small, steps * small
-        whole_steps = steps.astype(np.int64)
-        norms = (numbers.astype(np.int64) ** 2).sum(axis=0) + whole_steps**2 * whole.fixed
+        numbers = whole.numbers * (steps * (1 << (_ROW - _FACTOR)))
+        np.trunc(numbers, out=numbers)
+        # Exact: floats hold whole numbers up to 2**53, and rounding brings no sum of squares above
+        # that back below the bound, which is at most 2**50.
+        norms = np.einsum("ij,ij->j", numbers, numbers) + steps * steps * whole.fixed
         keep = norms <= self.norm_squared
-        return Rows(steps * keep, numbers * keep, whole)
+        if not keep.all():
+            numbers[:, ~keep] = 0.0
+            steps[~keep] = 0.0
+        return Rows(steps, numbers, whole)
 
     @property
     def norm_squared(self) -> int:
@@ -325,11 +333,12 @@ class Frame:
         of shape (n_outputs, width).
         """
         margins = np.zeros((len(weights), whole.numbers.shape[1]))
+        product = np.empty(margins.shape[1])
         for margin, row in zip(margins, weights, strict=True):
             for part, table, found in self._coded(whole):
                 margin += (table / (1 << _TABLE) * row[part]).sum(axis=1)[found]
             for values, place in zip(whole.numbers, self._places, strict=True):
-                margin += values * row[place]
+                margin += np.multiply(values, row[place], out=product)
         return margins
 
     def _coded(self, whole: Whole) -> Iterator[tuple[slice, Integers, Integers]]:
@@ -379,8 +388,9 @@ class Frame:
         down = 0.5 ** (_ROW + _RESIDUAL - bits)
         total = np.zeros((len(residuals), self.width), dtype=np.int64)
         for output, residual in zip(total, whole, strict=True):
-            output[self._places] = np.trunc(rows.numbers * (residual * down)).sum(axis=1)
-            shortened = np.trunc(rows.factor * (residual * down))
+            residual *= down
+            output[self._places] = _cut_product(rows.numbers, residual).sum(axis=1)
+            shortened = _cut_product(rows.factor, residual)
             for part, table, found in self._coded(rows.whole):
                 output[part] = _by_code(found, shortened, len(table)) @ table
         return total
@@ -421,18 +431,18 @@ class Frame:
 
         Each record's products are multiplied by its weight, an integer on the lattice of residuals.
         """
-        down = 0.5 ** (2 * _ROW - self.products_bits)
         numbers, factor = rows.numbers, rows.factor
         if weights is not None:  # cut once more, so that products stay below 2**53
-            numbers = np.trunc(numbers * (weights * 0.5**_RESIDUAL))
-            factor = np.trunc(factor * (weights * 0.5**_RESIDUAL))
+            weights = weights * 0.5**_RESIDUAL
+            numbers, factor = _cut_product(numbers, weights), _cut_product(factor, weights)
+        down = 0.5 ** (2 * _ROW - self.products_bits)
+        numbers, factor = numbers * down, factor * down
         total = np.zeros((self.width, self.width), dtype=np.int64)
-        for a, left in enumerate(self._places):
-            for b, right in enumerate(self._places[a:], a):
-                entry = np.trunc(rows.numbers[a] * (numbers[b] * down)).sum()
-                total[left, right] = total[right, left] = int(entry)
-        squared = np.trunc(rows.factor * (factor * down))
-        mixed = [np.trunc(rows.factor * (values * down)) for values in numbers]
+        for a, place in enumerate(self._places):
+            others = self._places[a:]
+            total[place, others] = _cut_product(rows.numbers[a], numbers[a:]).sum(axis=1)
+            total[others, place] = total[place, others]
+        squared, mixed = _cut_product(rows.factor, factor), _cut_product(rows.factor, numbers)
         coded = list(self._coded(rows.whole))
         for a, (part, table, found) in enumerate(coded):
             for values, place in zip(mixed, self._places, strict=True):
@@ -505,6 +515,12 @@ class Frame:
             values = from_grid(records[:, j].astype(np.int64), self.frac_bits)
             predicted += values[:, None] * coefficients[:, place]
         return predicted
+
+
+def _cut_product(left: Floats, right: Floats) -> Floats:
+    """Return products cut toward zero, in one array."""
+    product = left * right
+    return np.trunc(product, out=product)
 
 
 def _by_code(found: Integers, values: Floats, size: int) -> Integers:

@@ -322,13 +322,13 @@ class Linear(Gaussian):
         return total
 
     def _lengths(self, now: _Known, rows: Whole, target: Floats) -> Integers:
-        return np.append(count_sizes(rows.length()), count_sizes(np.abs(target)))
+        return np.append(count_sizes(rows.length), count_sizes(np.abs(target)))
 
     def _row_products(self, now: _Known, rows: Whole, target: Floats) -> Integers:
         """Sum products of rows shortened by their own length, the target by its bound."""
         unit, target_unit = self._units(now)
         most, length = edge_at(now.target_length), self._length(now)
-        factor = unit * np.minimum(1.0, length / np.maximum(rows.length(), 1.0))
+        factor = unit * np.minimum(1.0, length / np.maximum(rows.length, 1.0))
         clipped = target_unit * np.clip(target, -most, most)
         together = replace(rows, numbers=np.insert(rows.numbers, self._at, clipped, axis=0))
         return self._frame.sum_row_products(self._frame.times(together, factor))
@@ -336,7 +336,7 @@ class Linear(Gaussian):
     def _residuals(self, now: _Known, rows: Whole, target: Floats) -> tuple[Floats, Floats]:
         """Return the residual of each row, and the size of its gradient."""
         residuals = target - self._model.margins(rows, now.weights[None])[0]
-        return residuals, rows.length() * np.abs(residuals)
+        return residuals, rows.length * np.abs(residuals)
 
     def _sizes(self, now: _Known, rows: Whole, target: Floats) -> Integers:
         return count_sizes(self._residuals(now, rows, target)[1])

@@ -380,16 +380,17 @@ class Logistic(Gaussian):
         if t == 1:
             return self._frame.count_spreads(now.columns, records)
         of_class = np.minimum(now.class_weight, 1.0)
+        classes = np.arange(k)[-self._outputs :, None]
         totals = {block.name: np.zeros(block.shape, dtype=np.int64) for block in self.blocks(t)}
         for where, whole in self._frame.whole(now.columns, records):
             counts = of_class[labels[where]]
             predicted = self._predicted(self._frame.margins(whole, now.weights))
-            residuals = predicted.copy()
-            residuals[labels[where], np.arange(len(counts))] -= 1
-            residuals = residuals[-self._outputs :] * counts
-            rows = self._frame.rows(whole, now.length)
+            residuals = predicted[-self._outputs :] - (labels[where] == classes)
+            residuals *= counts
+            if "curvature" in totals or not self._of_whole(t):
+                rows = self._frame.rows(whole, now.length)
             if "sizes" in totals:
-                totals["sizes"] += count_sizes(whole.length() * _norm(residuals))
+                totals["sizes"] += count_sizes(whole.length * _norm(residuals))
             if "curvature" in totals:
                 totals["curvature"] += self._sum_curvature(t, now, rows, predicted, counts)
             if "gradient" in totals:
@@ -410,13 +411,13 @@ class Logistic(Gaussian):
         n_pairs, bound = self._curvature_bound(t)
         pairs = (predicted[self._pairs[0]] * predicted[self._pairs[1]])[:n_pairs] * counts
         # as far as the bound lets them
-        undone = np.maximum(rows.whole.length() / now.length, 1.0) ** 2
+        undone = np.maximum(rows.whole.length / now.length, 1.0) ** 2
         pairs *= np.minimum(undone, bound / np.maximum(_norm(pairs), 1e-300))
         return self._frame.sum_curvature(rows, pairs, bound)
 
     def _whole_rows(self, now: _Known, whole: Whole, residuals: Floats) -> tuple[Rows, Floats]:
         """Return rows and residuals whose products are shortened to the released cut."""
-        cut, length = edge_at(now.cut), whole.length()
+        cut, length = edge_at(now.cut), whole.length
         least = cut / sqrt(min(self._outputs, 2))  # by the largest residual
         size = np.maximum(length * _norm(residuals), cut)
         return self._frame.rows(whole, least), residuals * (np.maximum(length, least) / size)
@@ -424,7 +425,7 @@ class Logistic(Gaussian):
     def _predicted(self, margins: Floats) -> Floats:
         """Return the probability of each class, from margins of shape (n_outputs, n)."""
         if self._outputs == 1:
-            return np.stack([_sigmoid(-margins[0]), _sigmoid(margins[0])])
+            margins = np.concatenate([np.zeros_like(margins), margins])
         return _softmax(margins)
 
     def _read(self, state: GridState) -> _Known:
@@ -875,16 +876,12 @@ def _exp(value: float) -> float:
     return float(np.exp(np.clip(value, -700, 700)))
 
 
-def _sigmoid(margins: Floats) -> Floats:
-    """Return ``1 / (1 + exp(-margin))``; never overflows."""
-    small = np.exp(-np.abs(margins))
-    return np.asarray(np.where(margins >= 0, 1.0, small) / (1 + small))
-
-
 def _softmax(margins: Floats) -> Floats:
     """Return probabilities of the first axis."""
-    raised = np.exp(margins - margins.max(axis=0))
+    raised: Floats = margins - margins.max(axis=0)
+    np.exp(raised, out=raised)
     total = np.zeros(margins.shape[1:])
     for part in raised:  # one by one: the sum of a record must not depend on the others
         total += part
-    return np.asarray(raised / total)
+    raised /= total
+    return raised

@@ -26,7 +26,7 @@ from cloister.display import Bars, Between, Display, Heatmap, Measured, Table
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
 from cloister.task import INTERVAL_95, Block, Gaussian, PublicColumn, PublicFacts, Released
-from cloister.tasks.columns import categories_of, codes, position
+from cloister.tasks.columns import categories_of, codes, in_cache, position
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.intervals import fieller, ratio_interval, size_interval
 from cloister.tasks.options import Target, made, noise_of
@@ -303,6 +303,12 @@ class NaiveBayes(Gaussian):
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         """Return all classes' sizes, centred tables, moments and totals."""
+        total = np.zeros(self.blocks(t)[0].size, dtype=np.int64)
+        for part in in_cache(records):
+            total += self._sums(part)
+        return total
+
+    def _sums(self, records: Records) -> Integers:
         k, q = len(self.classes), self.frac_bits
         labels = codes(records[:, self.target], k, q)
         parts = [self.class_word * np.bincount(labels, minlength=k)]
@@ -314,7 +320,7 @@ class NaiveBayes(Gaussian):
         if self._counted:
             counted, weight = records[:, self._counted], self.words[self._counted[0]]
             parts.append(bounded_totals(labels, counted, k, self._tops, weight, q))
-        return np.concatenate([part.ravel() for part in parts]).astype(np.int64)
+        return np.concatenate([part.ravel() for part in parts])
 
     def _cells_of(self, records: Records, j: int) -> Integers:
         """Return the category or bin of each record in a column."""
