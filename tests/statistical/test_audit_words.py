@@ -7,11 +7,13 @@ the limit: every defect below gives a p-value under 1e-8, in short vectors and i
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import ClassVar
 
 import numpy as np
 import pytest
 from scipy import stats
 
+from cloister.audit import noise
 from cloister.audit.checks import ALPHA
 from cloister.audit.noise_laws import (
     Drawn,
@@ -25,7 +27,10 @@ from cloister.audit.noise_laws import (
 )
 from cloister.hazmat.discrete import discrete_gaussian, discrete_laplace
 from cloister.hazmat.ring import Integers
+from cloister.privacy.noise import NoiseKind
 from cloister.randomness import public_generator
+from cloister.tasks.clustering.kmeans import FastLloyd
+from cloister.testing import toy_plan
 
 SCALE = 40_000
 SHORT, LONG = (250, 24), (60, 4000)
@@ -158,3 +163,38 @@ def test_the_law_of_a_correlation_is_that_of_students_t() -> None:
     for r, n in ((0.1, 30), (0.5, 12), (0.9, 5)):
         t = r * np.sqrt((n - 1) / (1 - r * r))
         assert correlated(r, n) == pytest.approx(2 * stats.t.sf(t, n - 1), rel=1e-9)
+
+
+# --- drawing
+
+
+class Counting:
+    """Gives out whole numbers in order, from where the source before ended."""
+
+    label = "a test"
+    asked: ClassVar[list[int]] = []
+
+    def draw(self, kind: NoiseKind, scale: int, size: int) -> Integers:
+        self.asked.append(size)
+        return np.arange(size) + sum(self.asked[:-1])
+
+
+@pytest.mark.parametrize(("width", "at_once"), [(2, 50), (3, 33), (70, 1), (300, 1)])
+def test_few_elements_are_drawn_for_several_jobs_at_once_and_given_out_once(
+    width: int, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = {"n_clusters": 1, "n_features": width - 1, "rounds": 1}
+    plan = toy_plan(FastLloyd(**sizes, first_radius=1.4, radius=0.8, public_seed=1))
+    monkeypatch.setattr(Counting, "asked", [])
+    monkeypatch.setattr(noise, "system_noise", Counting)
+    assert plan.length(0) == width
+    found = noise.drawn_by(plan, 205, None).elements
+    assert (found == np.arange(205 * width).reshape(205, width)).all()
+    jobs = [at_once] * (205 // at_once) + [205 % at_once]
+    assert Counting.asked == [width * of for of in jobs if of]
+
+
+def test_a_given_source_serves_one_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Counting, "asked", [])
+    noise.drawn_by(plan := toy_plan(), 7, Counting)
+    assert Counting.asked == [plan.length(0)] * 7 * plan.rounds

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from cloister.audit.noise_laws import Drawn
-from cloister.audit.runs import Log, MakeNoise, system_noise, watched_plan
+from cloister.audit.runs import Ahead, Log, MakeNoise, system_noise, watched_plan
 from cloister.errors import PlanError
 from cloister.hazmat.ring import Integers, to_integers
+from cloister.hazmat.signing import Identity
 from cloister.jobs import make_clients, run_clients
 from cloister.privacy.noise import NoiseKind
 from cloister.protocol.aggregator import Aggregator
@@ -17,6 +19,7 @@ from cloister.protocol.plan import Plan
 from cloister.task import BySilo, ByUnit, Profile
 
 _SILOS = 3  # of a job that is not local
+_AT_ONCE = 100  # elements that a source is asked for, at least: few are slow
 
 
 def in_profiles(plan: Plan) -> list[Plan]:
@@ -76,23 +79,37 @@ def drawn_by(plan: Plan, jobs: int, make_noise: MakeNoise | None) -> Drawn:
     make_noise : function, optional
         Makes the source of each job; the product's own unless given.
     """
-    draw = _shares if plan.profile == "pairwise" else _of_aggregator
-    rows = [draw(plan, make_noise) for _ in range(jobs)]
-    return replace(noise_of(plan), elements=np.array(rows))
+    draw = _shares if plan.profile == "pairwise" else _of_aggregators
+    return replace(noise_of(plan), elements=np.array(list(draw(plan, jobs, make_noise))))
 
 
-def _of_aggregator(plan: Plan, make_noise: MakeNoise | None) -> Integers:
-    aggregator = Aggregator(plan, (make_noise or system_noise)())
-    return np.concatenate([to_integers(aggregator._draw(t)) for t in range(plan.rounds)])
+def _of_aggregators(plan: Plan, jobs: int, make_noise: MakeNoise | None) -> Iterator[Integers]:
+    """Yield what an aggregator draws in each job.
+
+    The product's own source serves several jobs where each draws few elements: they are asked for
+    at once.
+    """
+    few = _AT_ONCE // sum(plan.length(t) for t in range(plan.rounds))
+    at_once = max(few, 1) if make_noise is None else 1
+    for first in range(0, jobs, at_once):
+        here = min(at_once, jobs - first)
+        aggregator = Aggregator(plan, Ahead((make_noise or system_noise)(), here))
+        for _ in range(here):
+            yield np.concatenate([to_integers(aggregator._draw(t)) for t in range(plan.rounds)])
 
 
-def _shares(plan: Plan, make_noise: MakeNoise | None) -> Integers:
-    """Return the shares of all silos, one silo after the other."""
+def _shares(plan: Plan, jobs: int, make_noise: MakeNoise | None) -> Iterator[Integers]:
+    """Yield the shares of all silos in each job, one silo after the other."""
     table = np.zeros((0, plan.grid.n_features), dtype=np.int32)
     records = {silo: [table] for silo in plan.silos}
-    clients = make_clients(plan, records, noise=make_noise() if make_noise else None).values()
-    rows = [[client._share_of_noise(t) for client in clients] for t in range(plan.rounds)]
-    return np.concatenate([part for of_silo in zip(*rows, strict=True) for part in of_silo])
+    # a silo's identity outlives its jobs; the secret of each, from which shares come, is new
+    identities = {silo: Identity.new() for silo in plan.silos}
+    known = replace(plan, fingerprints=tuple(i.fingerprint for i in identities.values()))
+    for _ in range(jobs):
+        noise = make_noise() if make_noise else None
+        clients = make_clients(known, records, noise=noise, identities=identities).values()
+        rows = [[client._share_of_noise(t) for client in clients] for t in range(plan.rounds)]
+        yield np.concatenate([part for of_silo in zip(*rows, strict=True) for part in of_silo])
 
 
 class _Recorded:

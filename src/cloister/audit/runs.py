@@ -118,7 +118,7 @@ class _Audited:
 
     def draw(self, t: int, noise: NoiseSource, runs: int) -> Integers:
         """Draw a round's noise as an aggregator does, for each run anew; shape (runs, elements)."""
-        aggregator = Aggregator(self.plan, _Ahead(noise, runs))
+        aggregator = Aggregator(self.plan, Ahead(noise, runs))
         return np.array([to_integers(aggregator._draw(t)) for _ in range(runs)])
 
     def run(self, world: World, noise: Sequence[Integers]) -> _Run:
@@ -191,7 +191,7 @@ class _Audited:
         return worst
 
 
-class _Ahead:
+class Ahead:
     """A source asked once for what many runs draw one after the other: few elements are slow."""
 
     def __init__(self, source: NoiseSource, runs: int) -> None:
