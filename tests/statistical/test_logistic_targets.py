@@ -136,7 +136,7 @@ def test_a_margin_of_the_shortened_row_is_caught(monkeypatch: pytest.MonkeyPatch
     margins = Frame.margins
 
     def shortened(frame: Frame, whole: Whole, weights: np.ndarray) -> np.ndarray:
-        short = np.minimum(1, 1.55 / whole.length())
+        short = np.minimum(1, 1.55 / whole.length)
         return margins(frame, replace(whole, numbers=whole.numbers * short), weights)
 
     monkeypatch.setattr(Frame, "margins", shortened)

@@ -128,9 +128,7 @@ def test_a_missing_value_is_refused_without_naming_anything() -> None:
         ((0.0,), (np.inf,), "finite"),
         ((np.nan,), (1.0,), "finite"),
         ((-1e308,), (1e308,), "finite"),  # the width overflows
-        ((1.7e308,), (1.75e308,), "finite"),  # the middle overflows
         ((0.0,), (5e-324,), "low < high"),  # half the width is zero
-        ((0.0,), (1e-320,), "low < high"),  # half the width has no finite inverse
     ],
 )
 def test_unusable_bounds_are_refused(low: tuple, high: tuple, match: str) -> None:
