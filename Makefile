@@ -10,7 +10,7 @@ QUICK := --ignore tests/unit/privacy/test_filter.py tests/unit/hazmat tests/unit
   tests/protocol/test_aggregator.py tests/protocol/test_client.py tests/properties/test_payloads.py
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test quick house lint bench docs wheels clean
+.PHONY: demo test quick house lint bench docs wheels native clean
 
 demo: $(VENV)/.base
 	$(BIN)/cloister demo --out demo-out
@@ -43,8 +43,16 @@ docs: $(VENV)/.docs
 wheels: $(VENV)/.dev
 	PYTHON=$(BIN)/python scripts/wheels dist
 
+# Compiles the loops over records beside the package, for whoever has a C++17 compiler (GCC 12, Clang 14).
+native: $(VENV)/.dev
+	$(PIP) install 'nanobind>=2.4,<4' cmake ninja
+	$(BIN)/cmake -S . -B build/native -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) \
+	  -DPython_EXECUTABLE=$(abspath $(BIN)/python) -Dnanobind_DIR=$$($(BIN)/python -m nanobind --cmake_dir)
+	$(BIN)/cmake --build build/native
+	$(BIN)/cmake --install build/native --prefix src/cloister
+
 clean:
-	rm -rf $(VENV) site demo-out dist
+	rm -rf $(VENV) build site demo-out dist src/cloister/_native*.so
 
 $(VENV)/bin/python:
 	@test -n "$(PYTHON)" || { echo "cloister needs Python 3.11 or newer with venv (Debian: apt install python3-venv)."; exit 1; }

@@ -1,0 +1,187 @@
+// The Python module cloister._native: arrays in, exact integers out; the lock is released.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "kernel.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace {
+
+template <class T, int D>
+using Array = nb::ndarray<const T, nb::ndim<D>, nb::c_contig, nb::device::cpu>;
+constexpr int BLOCK_CELLS = 1 << 12;  // whose floats and rules stay in the first two caches
+
+template <class T, int D>
+using Answer = nb::ndarray<nb::numpy, T, nb::ndim<D>>;
+
+std::vector<std::string> instruction_sets() {
+  std::vector<std::string> names;
+  for (auto lanes = cloister::available(); *lanes; lanes++) names.push_back((*lanes)->name);
+  return names;
+}
+
+const cloister::Lanes& chosen(const std::string& name) {
+  for (auto lanes = cloister::available(); *lanes; lanes++)
+    if ((*lanes)->name == name) return **lanes;
+  throw std::invalid_argument("this machine has no instruction set '" + name + "'.");
+}
+
+struct Given {
+  cloister::Records records;
+  cloister::Centres centres;
+};
+
+Given checked(const Array<int32_t, 2>& records, const Array<int64_t, 2>& centres, int64_t one) {
+  if (centres.shape(1) != records.shape(1) || records.shape(1) == 0 || centres.shape(0) == 0)
+    throw std::invalid_argument(
+        "records and centres must have the same columns, and at least one.");
+  const Given given{{records.data(), int64_t(records.shape(0)), int(records.shape(1)), one},
+                    {centres.data(), int(centres.shape(0))}};
+  if (!cloister::exact(given.records, given.centres))
+    throw std::invalid_argument("distances of records and centres are too large to be exact.");
+  return given;
+}
+
+// Zeros; pages that nobody writes are never touched.
+template <class T>
+struct Zeros {
+  explicit Zeros(size_t size)
+      : values(static_cast<T*>(std::calloc(size + 1, sizeof(T))), std::free) {
+    if (!values) throw std::bad_alloc();
+  }
+  T* get() const { return values.get(); }
+  std::unique_ptr<T, decltype(&std::free)> values;
+};
+
+template <int D, class T>
+Answer<T, D> answer(Zeros<T> zeros, std::initializer_list<size_t> shape) {
+  T* data = zeros.values.release();
+  return Answer<T, D>(data, shape, nb::capsule(data, [](void* p) noexcept { std::free(p); }));
+}
+
+Answer<int64_t, 2> sum_near(Array<int32_t, 2> records, Array<int64_t, 2> centres,
+                            int64_t radius_squared, bool relative, int64_t one,
+                            const std::string& isa) {
+  const Given given = checked(records, centres, one);
+  const auto& lanes = chosen(isa);
+  const size_t k = centres.shape(0), d = centres.shape(1);
+  Zeros<int64_t> sums(k * (d + 1));
+  {
+    nb::gil_scoped_release unlocked;
+    cloister::sum_near(lanes, given.records, given.centres, radius_squared, relative, sums.get());
+  }
+  return answer<2>(std::move(sums), {k, d + 1});
+}
+
+Answer<int64_t, 2> sum_clipped(Array<int32_t, 2> records, Array<int64_t, 2> centres,
+                               Array<int64_t, 1> radii, int64_t unit, int64_t one,
+                               const std::string& isa) {
+  const Given given = checked(records, centres, one);
+  const auto& lanes = chosen(isa);
+  const size_t k = centres.shape(0), d = centres.shape(1);
+  const auto positive = [](int64_t radius) { return radius >= 1; };
+  if (radii.shape(0) != k || !std::all_of(radii.data(), radii.data() + k, positive))
+    throw std::invalid_argument("each centre must have a radius of at least 1.");
+  if (unit < 1 || unit > (1 << 24)) throw std::invalid_argument("unit must be in [1, 2^24].");
+  Zeros<int64_t> sums(k * (d + 1));
+  {
+    nb::gil_scoped_release unlocked;
+    cloister::sum_clipped(lanes, given.records, given.centres, radii.data(), unit, sums.get());
+  }
+  return answer<2>(std::move(sums), {k, d + 1});
+}
+
+Answer<int64_t, 1> nearest(Array<int32_t, 2> records, Array<int64_t, 2> centres, int64_t one,
+                           const std::string& isa) {
+  const Given given = checked(records, centres, one);
+  const auto& lanes = chosen(isa);
+  const size_t n = records.shape(0);
+  Zeros<int64_t> labels(n);
+  {
+    nb::gil_scoped_release unlocked;
+    cloister::nearest(lanes, given.records, given.centres, labels.get());
+  }
+  return answer<1>(std::move(labels), {n});
+}
+
+using FloatColumn = nb::ndarray<nb::ro, nb::ndim<1>, nb::device::cpu>;
+
+// Repeats the rules of a row `rows` times.
+template <class To, class Rule, class Change>
+std::vector<To> repeated(const Array<Rule, 1>& rules, int rows, Change change) {
+  std::vector<To> row, all;
+  for (size_t i = 0; i < rules.shape(0); i++) row.push_back(change(rules.data()[i]));
+  for (int t = 0; t < rows; t++) all.insert(all.end(), row.begin(), row.end());
+  return all;
+}
+
+nb::tuple encode(const std::vector<FloatColumn>& columns, Array<double, 1> low,
+                 Array<double, 1> high, Array<double, 1> centre, Array<double, 1> factor,
+                 Array<double, 1> known, Array<bool, 1> integer, Array<bool, 1> boolean,
+                 int64_t one, const std::string& isa) {
+  const auto& lanes = chosen(isa);
+  const size_t d = columns.size(), n = d ? columns[0].shape(0) : 0;
+  std::vector<cloister::Column> cells;
+  for (const auto& column : columns) {
+    const bool narrow = column.dtype() == nb::dtype<float>();
+    if (!narrow && column.dtype() != nb::dtype<double>())
+      throw std::invalid_argument("columns must be of floats.");
+    if (column.shape(0) != n) throw std::invalid_argument("columns must be equally long.");
+    const int64_t size = narrow ? sizeof(float) : sizeof(double);
+    cells.push_back({static_cast<const char*>(column.data()), column.stride(0) * size, narrow});
+  }
+  for (const auto& rules : {low, high, centre, factor, known})
+    if (d == 0 || rules.shape(0) != d) throw std::invalid_argument("each column must have rules.");
+  for (const auto& rules : {integer, boolean})
+    if (rules.shape(0) != d) throw std::invalid_argument("each column must have rules.");
+  if (one < 1 || one > (1 << 24)) throw std::invalid_argument("one must be in [1, 2^24].");
+
+  const int rows = std::max(1, BLOCK_CELLS / int(d));
+  const auto same = [](double rule) { return rule; };
+  const auto mask = [](bool rule) { return rule ? int64_t(-1) : int64_t(0); };
+  const auto lows = repeated<double>(low, rows, same), highs = repeated<double>(high, rows, same);
+  const auto centres = repeated<double>(centre, rows, same);
+  const auto factors = repeated<double>(factor, rows, same);
+  const auto fills = repeated<double>(known, rows, same);
+  const auto integers = repeated<int64_t>(integer, rows, mask);
+  const auto booleans = repeated<int64_t>(boolean, rows, mask);
+  const auto given = [](int64_t rule) { return rule != 0; };
+  const bool typed = std::any_of(integers.begin(), integers.end(), given) ||
+                     std::any_of(booleans.begin(), booleans.end(), given);
+  const cloister::Cells rules{int(d),          rows,           lows.data(),  highs.data(),
+                              centres.data(),  factors.data(), fills.data(), integers.data(),
+                              booleans.data(), typed,          int32_t(one)};
+  Zeros<int32_t> steps(n * d);
+  Zeros<uint8_t> flags(n * d);
+  {
+    nb::gil_scoped_release unlocked;
+    cloister::encode(lanes, cells.data(), n, rules, steps.get(), flags.get());
+  }
+  return nb::make_tuple(answer<2>(std::move(steps), {n, d}), answer<2>(std::move(flags), {n, d}));
+}
+
+}  // namespace
+
+NB_MODULE(_native, m) {
+  m.doc() = "The loops over records, compiled; cloister.tasks.kernel says what they compute.";
+  m.def("instruction_sets", &instruction_sets, "Those that this machine has, the best first.");
+  m.def("sum_near", &sum_near, "records"_a.noconvert(), "centres"_a.noconvert(), nb::kw_only(),
+        "radius_squared"_a, "relative"_a, "one"_a, "isa"_a);
+  m.def("sum_clipped", &sum_clipped, "records"_a.noconvert(), "centres"_a.noconvert(),
+        "radii"_a.noconvert(), nb::kw_only(), "unit"_a, "one"_a, "isa"_a);
+  m.def("nearest", &nearest, "records"_a.noconvert(), "centres"_a.noconvert(), nb::kw_only(),
+        "one"_a, "isa"_a);
+  m.def("encode", &encode, "columns"_a, nb::kw_only(), "low"_a, "high"_a, "centre"_a, "factor"_a,
+        "known"_a, "integer"_a, "boolean"_a, "one"_a, "isa"_a);
+}
