@@ -16,6 +16,8 @@ from typing import IO, Any
 
 import pytest
 
+from cloister import compiled
+
 
 class Nursery:
     """Starts Python programs as `subprocess.Popen` does, each forked from one process.
@@ -103,3 +105,13 @@ def forked_parties(nursery: Callable[..., Any]) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("cloister.local.LocalFederation.popen", nursery)
         yield
+
+
+@pytest.fixture(scope="module", params=compiled.instruction_sets())
+def each_instruction_set(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Run the loops over records on each instruction set of this machine in turn, and in NumPy."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(compiled.CHOICE, request.param)
+        compiled.instruction_set.cache_clear()
+        yield request.param
+    compiled.instruction_set.cache_clear()

@@ -24,8 +24,8 @@ MODULES = {
 
 # A unit imports units of lower layers, and itself.
 LAYERS = [
-    {"arrays", "errors", "html", "moved"},
-    {"declared", "display"},
+    {"arrays", "errors", "html", "moved", "_native"},
+    {"compiled", "declared", "display"},
     {"randomness"},
     {"hazmat"},
     {"privacy"},
@@ -53,6 +53,7 @@ LAYER = {unit: number for number, units in enumerate(LAYERS) for unit in units}
 ONLY = {
     "tasks": {
         "arrays",
+        "compiled",
         "declared",
         "display",
         "errors",

@@ -153,9 +153,15 @@ def _read(path: Path) -> tuple[bytes, tuple[str, ...]]:
 
 @cache
 def _module_file(name: str) -> Path | None:
-    """Return the file of a module, or None where the name is a class or a function."""
+    """Return the source of a module, or None where the name is none or its module is compiled.
+
+    What was compiled computes what source in the digest says, on every machine by other means.
+    """
     try:
         spec = find_spec(name)
     except ModuleNotFoundError:  # a name in a module that is no package
         return None
-    return Path(spec.origin) if spec and spec.origin and spec.has_location else None
+    if not (spec and spec.origin and spec.has_location):
+        return None
+    path = Path(spec.origin)
+    return path if path.suffix == ".py" else None

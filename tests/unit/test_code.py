@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cloister.code import _read, code_of, remember
-from cloister.tasks import Catalogue
+from cloister.code import _read, _sources, code_of, remember
+from cloister.tasks import TASKS, Catalogue
 from cloister.tasks.count import Count
 
 TASK = """
@@ -39,3 +39,10 @@ def test_a_task_of_ours_has_the_version_that_is_installed() -> None:
     code = code_of(Count(n_features=1))
     assert code is not None
     assert code.distribution == "cloister"
+
+
+def test_whether_loops_are_compiled_is_no_other_code() -> None:
+    """A silo with a compiler and one without sum the same, and must not refuse each other."""
+    found = _sources(TASKS["fastlloyd"])
+    assert "cloister.compiled" in found
+    assert not [name for name in found if "_native" in name]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cloister import compiled
 from cloister.arrays import Flags, Floats, Records
 from cloister.hazmat.fixedpoint import Grid
 
@@ -43,13 +44,24 @@ class CellRules:
     boolean: Flags
 
     @cached_property
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """The rules of each column as arrays of shape (n_features,)."""
+        grid = self.grid
+        return {
+            "low": np.array(grid.low),
+            "high": np.array(grid.high),
+            "centre": grid.centre,
+            "factor": grid.one / grid.half_range,
+            "known": np.where(np.isnan(self.fill), grid.centre, self.fill),
+            "integer": self.integer,
+            "boolean": self.boolean,
+        }
+
+    @cached_property
     def tiles(self) -> tuple[NDArray[Any], ...]:
         """The rules of each column, repeated for each row of a block: one loop serves all cells."""
-        grid = self.grid
-        rows = max(_COLUMN_ROWS, _BLOCK_VALUES // grid.n_features)
-        known = np.where(np.isnan(self.fill), grid.centre, self.fill)
-        rules = (grid.low, grid.high, grid.centre, grid.one / grid.half_range, known)
-        return tuple(np.tile(rule, rows) for rule in (*rules, self.integer, self.boolean))
+        rows = max(_COLUMN_ROWS, _BLOCK_VALUES // self.grid.n_features)
+        return tuple(np.tile(rule, rows) for rule in self.columns.values())
 
 
 def encode_columns(columns: Columns, rules: CellRules) -> tuple[Records, CellFlags]:
@@ -77,6 +89,9 @@ def encode_columns(columns: Columns, rules: CellRules) -> tuple[Records, CellFla
     Difference and product are rounded one after the other, never fused; rint takes ties to even.
     """
     matrix = isinstance(columns, np.ndarray)
+    by_column = list(columns.T) if isinstance(columns, np.ndarray) else columns
+    if compiled.has_columns(by_column):
+        return compiled.encode(by_column, one=rules.grid.one, **rules.columns)
     d = rules.grid.n_features
     shape = (len(columns) if matrix else len(columns[0]), d)
     rows = max(1 if matrix else _COLUMN_ROWS, _BLOCK_VALUES // d)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from cloister import compiled
 from cloister.arrays import Floats, Integers, Records
 from cloister.tasks.clustering.lloyd_kernel import add_by_label, assigned
 
@@ -50,8 +51,12 @@ def sum_clipped_near(
     """Sum, for each centre, the clipped differences of the records nearest to it, and count them.
 
     All is in grid steps, the sums in steps of ``1 / unit`` of each centre's radius. Centres and
-    radii are any public numbers: a record touches one row, and that with norm at most `unit`.
+    radii are any public numbers: a record touches one row, and that with norm at most `unit`. No
+    coordinate of a record is larger than `unit`.
     """
+    if compiled.has_distances(records, centres, unit):
+        sums = compiled.sum_clipped(records, centres, radii, unit=unit, one=unit)
+        return sums[:, :-1], sums[:, -1]
     sums = np.zeros((len(centres), records.shape[1] + 1), dtype=np.int64)
     origins = centres.T.astype(np.float64)
     for columns, labels, _ in assigned(records, centres):

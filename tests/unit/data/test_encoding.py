@@ -86,6 +86,7 @@ def cell_of(rules: CellRules, j: int, dtype: str) -> st.SearchStrategy[Any]:
     return st.one_of(st.integers(int(least), int(most)), st.integers(0, 3))
 
 
+@pytest.mark.usefixtures("each_instruction_set")
 @pytest.mark.filterwarnings("ignore:overflow")
 @given(column_rules(), st.data())
 def test_each_cell_is_judged_and_encoded_by_itself(rules: CellRules, draws: st.DataObject) -> None:
@@ -122,6 +123,7 @@ def test_each_cell_is_judged_and_encoded_by_itself(rules: CellRules, draws: st.D
             assert flags.tolist() == [[flag for _, flag in row] for row in cells]
 
 
+@pytest.mark.usefixtures("each_instruction_set")
 def test_the_flags_by_hand() -> None:
     rules = CellRules(
         Grid((0.0,) * 3, (4.0, 4.0, 1.0), 4),
@@ -135,6 +137,7 @@ def test_the_flags_by_hand() -> None:
     assert flags.tolist() == [[MISSING, WRONG, WRONG], [OUTSIDE, OUTSIDE, 0], [MISSING, MISSING, 0]]
 
 
+@pytest.mark.usefixtures("each_instruction_set")
 def test_many_blocks_are_the_grid_of_the_whole_table() -> None:
     X = np.random.default_rng(0).normal(0, 1, (40_000, 3))
     grid = Grid((-1.0, -2.0, 0.0), (1.0, 2.0, 1.0))

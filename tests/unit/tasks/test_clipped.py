@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from cloister.tasks.clipped import clip_to_unit, sum_clipped_near
 
+pytestmark = pytest.mark.usefixtures("each_instruction_set")
+
 
 def clipped(difference: list[int], radius: int, unit: int) -> list[int]:
     """The definition: divided by the larger of radius and length, cut, zeroed if still too long."""

@@ -200,6 +200,7 @@ class _LloydLoop(ABC):
             radius_squared=payload.radius_squared,
             relative=payload.relative,
             count_word=payload.count_word,
+            one=1 << self.frac_bits,
         ).ravel()
 
     def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:

@@ -1,7 +1,7 @@
 """The local step of every Lloyd-type task: assign records, add up what is near, in exact integers.
 
-This module is the only hot loop of the package; a compiled kernel can replace
-:func:`sum_near_centres` without touching anything else.
+NumPy is the reference here, and what runs where nothing was compiled; `cloister.compiled` has the
+same loops for the processor of this machine.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from cloister import compiled
 from cloister.arrays import Floats, Integers, Records
 from cloister.errors import PlanError
 
@@ -44,6 +45,7 @@ def sum_near_centres(
     radius_squared: int,
     relative: bool,
     count_word: int,
+    one: int | None = None,
 ) -> Integers:
     """Sum, for each centre, the records that are nearest to it.
 
@@ -57,6 +59,8 @@ def sum_near_centres(
         A record adds ``record - centre`` if true, and ``record`` itself if false.
     count_word : int
         What each counted record adds to the last column.
+    one : int, optional, grid steps
+        No coordinate of a record is larger; looked up unless given.
 
     Returns
     -------
@@ -70,6 +74,21 @@ def sum_near_centres(
     split of the records. The label travels in the low bits of the distance: one minimum per record
     gives both, and ties go to the smaller index. Time O(n k d), no n x k x d array.
     """
+    one = _largest(records) if one is None else one
+    if compiled.has_distances(records, centres, one):
+        sums = compiled.sum_near(
+            records, centres, radius_squared=radius_squared, relative=relative, one=one
+        )
+    else:
+        sums = _sum_near(records, centres, radius_squared, relative)
+    if relative:
+        sums[:, :-1] -= sums[:, -1:] * centres
+    sums[:, -1] *= count_word
+    return sums
+
+
+def _sum_near(records: Records, centres: Integers, radius_squared: int, relative: bool) -> Integers:
+    """Return sums of records, not less their centres, and their numbers."""
     n_clusters = len(centres)
     sums = np.zeros((n_clusters, records.shape[1] + 1), dtype=np.int64)
     for columns, labels, closeness in assigned(records, centres):
@@ -78,14 +97,14 @@ def sum_near_centres(
             squared += closeness
         labels[squared > radius_squared] = n_clusters  # one bin behind the last is dropped
         sums += add_by_label(columns, labels, n_clusters)
-    if relative:
-        sums[:, :-1] -= sums[:, -1:] * centres
-    sums[:, -1] *= count_word
     return sums
 
 
 def nearest_centres(records: Records, centres: Integers) -> Integers:
     """Return the nearest centre of each record, the first of several; exact."""
+    one = _largest(records)
+    if compiled.has_distances(records, centres, one):
+        return compiled.nearest(records, centres, one=one)
     found = np.empty(len(records), dtype=np.int64)
     start = 0
     for _, labels, _ in assigned(records, centres):
@@ -117,6 +136,11 @@ def assigned(records: Records, centres: Integers) -> Iterator[tuple[Floats, Inte
         rows[:-1] = part.T
         scores = np.minimum.reduce(weights @ rows, axis=0).astype(np.int64)
         yield rows, scores & (slots - 1), scores // slots
+
+
+def _largest(records: Records) -> int:
+    """Return the largest coordinate either way, and at least 1."""
+    return max(int(records.max()), -int(records.min()), 1) if records.size else 1
 
 
 def _weights(centres: Integers) -> Floats:

@@ -16,6 +16,8 @@ from cloister.tasks.clustering.lloyd_kernel import (
     sum_near_centres,
 )
 
+pytestmark = pytest.mark.usefixtures("each_instruction_set")
+
 
 def labels_by_hand(records: np.ndarray, centres: np.ndarray) -> list[int]:
     """The nearest centre, in Python's integers; ties go to the smaller index."""
@@ -82,7 +84,7 @@ def test_any_split_adds_up_to_the_whole(case: tuple, cut: int) -> None:
     assert (sum_near_centres(records[::-1], centres, **options) == whole).all()
 
 
-@pytest.mark.parametrize(("n", "k", "d"), [(20_000, 3, 2), (5_000, 100, 3), (3_000, 5, 40)])
+@pytest.mark.parametrize(("n", "k", "d"), [(80_000, 3, 2), (5_000, 100, 3), (3_000, 5, 40)])
 def test_many_chunks_are_one_sum(n: int, k: int, d: int) -> None:
     rng = np.random.default_rng(1)
     records = rng.integers(-65536, 65537, (n, d), dtype=np.int32)
@@ -95,6 +97,79 @@ def test_many_chunks_are_one_sum(n: int, k: int, d: int) -> None:
     assert (nearest_centres(np.asfortranarray(records), centres) == labels).all()
     near = ((records - centres[labels]) ** 2).sum(axis=1) <= d * 65536**2 // 4
     assert (whole[:, -1] == 9 * np.bincount(labels[near], minlength=k)).all()
+
+
+def with_one_step(rng: np.random.Generator, values: np.ndarray) -> np.ndarray:
+    return values + rng.integers(-1, 2, values.shape)
+
+
+@st.composite
+def near_ties(draw: st.DrawFn) -> tuple:
+    """Records and centres between which floats of 24 bits cannot always decide."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    one = 1 << draw(st.sampled_from([4, 8, 16, 20, 24]))
+    d = draw(st.sampled_from([1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 33, 70]))
+    n, k = draw(st.sampled_from([1, 15, 33, 511, 1025])), draw(st.sampled_from([1, 2, 5, 8, 40]))
+    records = {
+        "anywhere": lambda: rng.integers(-one, one + 1, (n, d)),
+        "corners": lambda: rng.choice([-one, 0, one], (n, d)),
+        "one corner": lambda: np.full((n, d), one),
+        "middle": lambda: rng.integers(-2, 3, (n, d)),
+        "diagonal": lambda: np.repeat(rng.integers(-one, one + 1, (n, 1)), d, axis=1),
+    }
+    records = records[draw(st.sampled_from(list(records)))]().astype(np.int32)
+    anywhere = rng.integers(-one, one + 1, (k, d))
+    centres = {
+        "anywhere": lambda: anywhere,
+        "all alike": lambda: np.repeat(anywhere[:1], k, axis=0),
+        "mirrored": lambda: anywhere[:1] * rng.choice([-1, 1], (k, d)),
+        "on records": lambda: records[rng.integers(0, n, k)].astype(np.int64),
+        "one step apart": lambda: with_one_step(rng, np.repeat(anywhere[:1], k, axis=0)),
+    }
+    centres = np.clip(centres[draw(st.sampled_from(list(centres)))](), -one, one)
+    relative = draw(st.booleans())
+    if (2 * one) ** 2 * d * 64 >= 2**53:  # too fine for so many columns and centres
+        records, centres, one = records >> 6, centres >> 6, one >> 6
+    at = records[rng.integers(0, n)].astype(np.int64)
+    on_radius = ((at - centres) ** 2).sum(axis=1).min() if relative else (at**2).sum()
+    return records, centres, max(0, int(on_radius) - draw(st.integers(0, 1))), relative, one
+
+
+@given(near_ties())
+def test_near_ties_are_decided_exactly(case: tuple) -> None:
+    records, centres, radius_squared, relative, one = case
+    distances = ((records[:, None, :].astype(np.int64) - centres) ** 2).sum(axis=2)
+    labels = distances.argmin(axis=1)
+    assert (nearest_centres(records, centres) == labels).all()
+    squared = distances.min(axis=1) if relative else (records.astype(np.int64) ** 2).sum(axis=1)
+    near = squared <= radius_squared
+    sums = np.zeros((len(centres), centres.shape[1] + 1), dtype=np.int64)
+    origins = centres[labels] if relative else 0
+    np.add.at(sums[:, :-1], labels[near], (records - origins)[near])
+    np.add.at(sums[:, -1], labels[near], 3)
+    found = sum_near_centres(
+        records,
+        centres,
+        radius_squared=radius_squared,
+        relative=relative,
+        count_word=3,
+        one=one,
+    )
+    assert (found == sums).all()
+
+
+def test_sums_of_the_finest_grid_do_not_wrap() -> None:
+    one = 1 << 24
+    records = np.full((9000, 1), -one, dtype=np.int32)
+    records[::2] = one
+    total = sum_near_centres(
+        records, np.array([[5]]), radius_squared=1 << 50, relative=False, count_word=1, one=one
+    )
+    assert total.tolist() == [[0, 9000]]
+    total = sum_near_centres(
+        records[::2], np.array([[5]]), radius_squared=1 << 50, relative=False, count_word=1, one=one
+    )
+    assert total.tolist() == [[4500 * one, 4500]]
 
 
 def test_the_radius_is_inclusive_and_exact_to_one_step() -> None:

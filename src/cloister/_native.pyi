@@ -1,0 +1,35 @@
+# What native/module.cpp offers; cloister.compiled says what it computes.
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cloister.arrays import Flags, Floats, Integers, Records
+
+def instruction_sets() -> list[str]: ...
+def sum_near(
+    records: Records,
+    centres: Integers,
+    *,
+    radius_squared: int,
+    relative: bool,
+    one: int,
+    isa: str,
+) -> Integers: ...
+def sum_clipped(
+    records: Records, centres: Integers, radii: Integers, *, unit: int, one: int, isa: str
+) -> Integers: ...
+def nearest(records: Records, centres: Integers, *, one: int, isa: str) -> Integers: ...
+def encode(
+    columns: list[NDArray[Any]],
+    *,
+    low: Floats,
+    high: Floats,
+    centre: Floats,
+    factor: Floats,
+    known: Floats,
+    integer: Flags,
+    boolean: Flags,
+    one: int,
+    isa: str,
+) -> tuple[Records, NDArray[np.uint8]]: ...

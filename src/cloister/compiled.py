@@ -1,0 +1,142 @@
+"""The loops over records as they were compiled for this machine, if they were.
+
+NumPy computes the same integers where they were not, several times slower. So each loop here stands
+behind a function that says what it computes: of `cloister.tasks` and `cloister.data.encoding`.
+``docs/proofs/kernel.md`` says why the integers are the same.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cloister.arrays import Flags, Floats, Integers, Records
+from cloister.errors import PlanError
+
+try:
+    from cloister import _native
+except ImportError:  # nobody compiled it
+    _native = None  # type: ignore[assignment]
+
+CHOICE = "CLOISTER_KERNEL"
+NUMPY = "numpy"
+_LARGEST = 1 << 24  # of a coordinate that float32 holds
+_MOST_COLUMNS = 1 << 16
+_EXACT = 2**53
+
+
+@cache
+def instruction_set() -> str:
+    """Return which one the loops over records use: the best of this machine, or ``numpy``.
+
+    The environment variable ``CLOISTER_KERNEL`` may name another one.
+
+    Raises
+    ------
+    PlanError
+        If it names one that this machine, or this installation, does not have.
+    """
+    there = instruction_sets()
+    asked = os.environ.get(CHOICE) or there[0]
+    if asked not in there:
+        raise PlanError(
+            f"{CHOICE} must be one of {', '.join(there)} here, got {asked!r}; unset it."
+        )
+    return asked
+
+
+def instruction_sets() -> list[str]:
+    """Return those that loops over records can use here, the best first, ``numpy`` last."""
+    return [*(_native.instruction_sets() if _native else ()), NUMPY]
+
+
+def has_distances(records: Records, centres: Integers, one: int) -> bool:
+    """Return whether the compiled loops over distances can be asked: floats hold them exactly.
+
+    No coordinate of a record is larger than `one`.
+    """
+    if instruction_set() == NUMPY or not (centres.size and 1 <= one <= _LARGEST):
+        return False
+    largest = max(int(centres.max()), -int(centres.min()))
+    d = centres.shape[1]
+    return largest <= _LARGEST and d <= _MOST_COLUMNS and (one + largest) ** 2 * d < _EXACT
+
+
+def sum_near(
+    records: Records, centres: Integers, *, radius_squared: int, relative: bool, one: int
+) -> Integers:
+    """Return sums and, last, numbers of the records near each centre, not less the centres.
+
+    See :func:`cloister.tasks.clustering.lloyd_kernel.sum_near_centres`.
+    """
+    return _native.sum_near(
+        *_rows(records, centres),
+        radius_squared=min(radius_squared, 1 << 62),
+        relative=relative,
+        one=one,
+        isa=instruction_set(),
+    )
+
+
+def sum_clipped(
+    records: Records, centres: Integers, radii: Integers, *, unit: int, one: int
+) -> Integers:
+    """Return sums of clipped differences and, last, numbers of records of each centre.
+
+    See :func:`cloister.tasks.clipped.sum_clipped_near`.
+    """
+    radii = np.ascontiguousarray(radii, dtype=np.int64)
+    return _native.sum_clipped(
+        *_rows(records, centres), radii, unit=unit, one=one, isa=instruction_set()
+    )
+
+
+def nearest(records: Records, centres: Integers, *, one: int) -> Integers:
+    """Return the nearest centre of each record, the first of several."""
+    return _native.nearest(*_rows(records, centres), one=one, isa=instruction_set())
+
+
+def _rows(records: Records, centres: Integers) -> tuple[Records, Integers]:
+    return (
+        np.ascontiguousarray(records, dtype=np.int32),
+        np.ascontiguousarray(centres, dtype=np.int64),
+    )
+
+
+def has_columns(columns: Sequence[NDArray[Any]]) -> bool:
+    """Return whether the compiled loop over cells can be asked: it knows two types of floats."""
+    return instruction_set() != NUMPY and all(
+        column.dtype in (np.float32, np.float64) and column.dtype.isnative for column in columns
+    )
+
+
+def encode(
+    columns: Sequence[NDArray[Any]],
+    *,
+    low: Floats,
+    high: Floats,
+    centre: Floats,
+    factor: Floats,
+    known: Floats,
+    integer: Flags,
+    boolean: Flags,
+    one: int,
+) -> tuple[Records, NDArray[np.uint8]]:
+    """Return grid steps and flags of all cells; see :mod:`cloister.data.encoding`."""
+    return _native.encode(
+        list(columns),
+        low=low,
+        high=high,
+        centre=centre,
+        factor=factor,
+        known=known,
+        integer=integer,
+        boolean=boolean,
+        one=one,
+        isa=instruction_set(),
+    )
