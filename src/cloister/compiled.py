@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from cloister.arrays import Flags, Floats, Integers, Records
 from cloister.errors import PlanError
 
-try:
-    from cloister import _native
+try:  # not "from cloister": that would look among the lazy names of the package first
+    import cloister._native as _native
 except ImportError:  # nobody compiled it
     _native = None  # type: ignore[assignment]
 
@@ -67,7 +67,7 @@ def has_distances(records: Records, centres: Integers, one: int) -> bool:
     return largest <= _LARGEST and d <= _MOST_COLUMNS and (one + largest) ** 2 * d < _EXACT
 
 
-def sum_near(
+def near_sums(
     records: Records, centres: Integers, *, radius_squared: int, relative: bool, one: int
 ) -> Integers:
     """Return sums and, last, numbers of the records near each centre, not less the centres.
@@ -83,7 +83,7 @@ def sum_near(
     )
 
 
-def sum_clipped(
+def clipped_sums(
     records: Records, centres: Integers, radii: Integers, *, unit: int, one: int
 ) -> Integers:
     """Return sums of clipped differences and, last, numbers of records of each centre.
@@ -96,7 +96,7 @@ def sum_clipped(
     )
 
 
-def nearest(records: Records, centres: Integers, *, one: int) -> Integers:
+def nearest_of(records: Records, centres: Integers, *, one: int) -> Integers:
     """Return the nearest centre of each record, the first of several."""
     return _native.nearest(*_rows(records, centres), one=one, isa=instruction_set())
 
@@ -115,7 +115,7 @@ def has_columns(columns: Sequence[NDArray[Any]]) -> bool:
     )
 
 
-def encode(
+def encoded(
     columns: Sequence[NDArray[Any]],
     *,
     low: Floats,

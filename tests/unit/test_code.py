@@ -46,3 +46,5 @@ def test_whether_loops_are_compiled_is_no_other_code() -> None:
     found = _sources(TASKS["fastlloyd"])
     assert "cloister.compiled" in found
     assert not [name for name in found if "_native" in name]
+    # nor does a task need the package as a whole, which names every estimator
+    assert "cloister" not in found

@@ -74,13 +74,13 @@ def test_compiled_loops_refuse_what_they_cannot_compute_exactly() -> None:
         (RECORDS, CENTRES << 30, ONE),
     ):
         with pytest.raises(ValueError, match=r"must|too large"):
-            compiled.nearest(records, centres, one=one)
+            compiled.nearest_of(records, centres, one=one)
     with pytest.raises(ValueError, match="radius"):
-        compiled.sum_clipped(RECORDS, CENTRES, np.array([0, 1]), unit=ONE, one=ONE)
+        compiled.clipped_sums(RECORDS, CENTRES, np.array([0, 1]), unit=ONE, one=ONE)
     with pytest.raises(ValueError, match="radius"):
-        compiled.sum_clipped(RECORDS, CENTRES, np.array([1]), unit=ONE, one=ONE)
+        compiled.clipped_sums(RECORDS, CENTRES, np.array([1]), unit=ONE, one=ONE)
     with pytest.raises(ValueError, match="unit"):
-        compiled.sum_clipped(RECORDS, CENTRES, np.array([1, 1]), unit=0, one=ONE)
+        compiled.clipped_sums(RECORDS, CENTRES, np.array([1, 1]), unit=0, one=ONE)
 
 
 @needs_compiled

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister import compiled
 from cloister.arrays import Flags, Floats, Records
+from cloister.compiled import encoded, has_columns
 from cloister.hazmat.fixedpoint import Grid
 
 Columns = NDArray[Any] | Sequence[NDArray[Any]]
@@ -90,8 +90,8 @@ def encode_columns(columns: Columns, rules: CellRules) -> tuple[Records, CellFla
     """
     matrix = isinstance(columns, np.ndarray)
     by_column = list(columns.T) if isinstance(columns, np.ndarray) else columns
-    if compiled.has_columns(by_column):
-        return compiled.encode(by_column, one=rules.grid.one, **rules.columns)
+    if has_columns(by_column):
+        return encoded(by_column, one=rules.grid.one, **rules.columns)
     d = rules.grid.n_features
     shape = (len(columns) if matrix else len(columns[0]), d)
     rows = max(1 if matrix else _COLUMN_ROWS, _BLOCK_VALUES // d)

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from cloister import compiled
 from cloister.arrays import Floats, Integers, Records
+from cloister.compiled import clipped_sums, has_distances
 from cloister.tasks.clustering.lloyd_kernel import add_by_label, assigned
 
 _CHUNK_VALUES = 1 << 19
@@ -54,8 +54,8 @@ def sum_clipped_near(
     radii are any public numbers: a record touches one row, and that with norm at most `unit`. No
     coordinate of a record is larger than `unit`.
     """
-    if compiled.has_distances(records, centres, unit):
-        sums = compiled.sum_clipped(records, centres, radii, unit=unit, one=unit)
+    if has_distances(records, centres, unit):
+        sums = clipped_sums(records, centres, radii, unit=unit, one=unit)
         return sums[:, :-1], sums[:, -1]
     sums = np.zeros((len(centres), records.shape[1] + 1), dtype=np.int64)
     origins = centres.T.astype(np.float64)

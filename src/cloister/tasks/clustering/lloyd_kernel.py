@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from cloister import compiled
 from cloister.arrays import Floats, Integers, Records
+from cloister.compiled import has_distances, near_sums, nearest_of
 from cloister.errors import PlanError
 
 _CHUNK_BYTES = 1 << 20  # distances and one-hot rows of a chunk should stay in the cache
@@ -75,19 +75,21 @@ def sum_near_centres(
     gives both, and ties go to the smaller index. Time O(n k d), no n x k x d array.
     """
     one = _largest(records) if one is None else one
-    if compiled.has_distances(records, centres, one):
-        sums = compiled.sum_near(
+    if has_distances(records, centres, one):
+        sums = near_sums(
             records, centres, radius_squared=radius_squared, relative=relative, one=one
         )
     else:
-        sums = _sum_near(records, centres, radius_squared, relative)
+        sums = _sums_in_numpy(records, centres, radius_squared, relative)
     if relative:
         sums[:, :-1] -= sums[:, -1:] * centres
     sums[:, -1] *= count_word
     return sums
 
 
-def _sum_near(records: Records, centres: Integers, radius_squared: int, relative: bool) -> Integers:
+def _sums_in_numpy(
+    records: Records, centres: Integers, radius_squared: int, relative: bool
+) -> Integers:
     """Return sums of records, not less their centres, and their numbers."""
     n_clusters = len(centres)
     sums = np.zeros((n_clusters, records.shape[1] + 1), dtype=np.int64)
@@ -103,8 +105,8 @@ def _sum_near(records: Records, centres: Integers, radius_squared: int, relative
 def nearest_centres(records: Records, centres: Integers) -> Integers:
     """Return the nearest centre of each record, the first of several; exact."""
     one = _largest(records)
-    if compiled.has_distances(records, centres, one):
-        return compiled.nearest(records, centres, one=one)
+    if has_distances(records, centres, one):
+        return nearest_of(records, centres, one=one)
     found = np.empty(len(records), dtype=np.int64)
     start = 0
     for _, labels, _ in assigned(records, centres):
