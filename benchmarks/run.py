@@ -84,13 +84,16 @@ def local_step(shapes: Sequence[Shape] = SHAPES, repeats: int = 5) -> Iterator[R
         records, payload = grid.encode(X), task.payload(1)
         steps = np.rint(centres * grid.one).astype(np.int64)
 
-        def step(records: Any = records, steps: Any = steps, payload: Any = payload) -> None:
+        def step(
+            records: Any = records, steps: Any = steps, payload: Any = payload, one: int = grid.one
+        ) -> None:
             sum_near_centres(
                 records,
                 steps,
                 radius_squared=payload.radius_squared,
                 relative=payload.relative,
                 count_word=payload.count_word,
+                one=one,
             )
 
         peer = _sklearn_iteration(X, centres, repeats)

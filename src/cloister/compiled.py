@@ -1,6 +1,6 @@
 """The loops over records as they were compiled for this machine, if they were.
 
-NumPy computes the same integers where they were not, several times slower. So each loop here stands
+NumPy computes the same integers where they were not, and takes longer. So each loop here stands
 behind a function that says what it computes: of `cloister.tasks` and `cloister.data.encoding`.
 ``docs/proofs/kernel.md`` says why the integers are the same.
 """
@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.arrays import Flags, Floats, Integers, Records
+from cloister.arrays import Integers, Records
 from cloister.errors import PlanError
 
 try:  # not "from cloister": that would look among the lazy names of the package first
     import cloister._native as _native
 except ImportError:  # nobody compiled it
-    _native = None  # type: ignore[assignment]
+    _native = None  # type: ignore[assignment]  # a module, wherever it is used
 
 CHOICE = "CLOISTER_KERNEL"
 NUMPY = "numpy"
@@ -116,27 +116,10 @@ def has_columns(columns: Sequence[NDArray[Any]]) -> bool:
 
 
 def encoded(
-    columns: Sequence[NDArray[Any]],
-    *,
-    low: Floats,
-    high: Floats,
-    centre: Floats,
-    factor: Floats,
-    known: Floats,
-    integer: Flags,
-    boolean: Flags,
-    one: int,
+    columns: Sequence[NDArray[Any]], *, one: int, **rules: NDArray[Any]
 ) -> tuple[Records, NDArray[np.uint8]]:
-    """Return grid steps and flags of all cells; see :mod:`cloister.data.encoding`."""
-    return _native.encode(
-        list(columns),
-        low=low,
-        high=high,
-        centre=centre,
-        factor=factor,
-        known=known,
-        integer=integer,
-        boolean=boolean,
-        one=one,
-        isa=instruction_set(),
-    )
+    """Return grid steps and flags of all cells; see :mod:`cloister.data.encoding`.
+
+    Rules are `low`, `high`, `centre`, `factor`, `known`, `integer` and `boolean` of each column.
+    """
+    return _native.encode(list(columns), one=one, isa=instruction_set(), **rules)

@@ -90,7 +90,7 @@ def test_an_instruction_set_that_is_not_there_never_runs() -> None:
     with pytest.raises(ValueError, match="abacus"):
         _native.nearest(RECORDS, CENTRES, one=ONE, isa="abacus")
     with pytest.raises(TypeError):
-        _native.nearest(RECORDS.astype(np.int64), CENTRES, one=ONE, isa="numpy")  # type: ignore[arg-type]
+        _native.nearest(RECORDS.astype(np.int64), CENTRES, one=ONE, isa="numpy")  # type: ignore[arg-type]  # on purpose
 
 
 def test_the_lines_that_the_proof_cites_are_there() -> None:

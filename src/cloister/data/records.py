@@ -342,9 +342,8 @@ class Rules:
             flags |= wrong * WRONG
         usable: Flags = np.ones(len(steps), dtype=bool)
         if flags.any() and (bad := flags & self.fatal).any():
-            usable = np.logical_not(
-                bad.T.copy().any(axis=0)
-            )  # five times as fast as along the rows
+            by_column = bad.T.copy()  # then it is several times as fast as along the rows
+            usable = np.logical_not(by_column.any(axis=0))
         return _Judged(cells, steps, flags, usable)
 
     def encode(self, raws: Iterable[Raw], tally: Tally | None = None) -> Iterator[Chunk]:
