@@ -298,7 +298,7 @@ class RandomForest(Gaussian):
         kept = (np.einsum("ij,ij->j", whole, whole) <= 2 * _ONE**2) & (
             np.abs(whole).sum(axis=0) <= (2 + self._curvature) * _ONE
         )
-        whole *= kept
+        whole[:, ~kept] = 0.0  # whatever stands there: a NaN times zero would stay
         return whole
 
     def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
