@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 #include <vector>
 
 namespace cloister {
@@ -57,17 +58,47 @@ class Labels {
         norms_[j] += c * c;
       }
     scoring_.d = d, scoring_.k = k;
-    scoring_.centres = transposed_.data(), scoring_.norms = norms_.data();
-    scoring_.block = block_for(k, lanes.most);
-    scoring_.blocks = up_to(k, scoring_.block) / scoring_.block;
-    scoring_.label_bits = (1 << bits_) - 1;
     bound_scores();
-    set_weights();
+    names_.resize(k + 1);
+    few_centres_.resize(transposed_.size());
+    few_norms_.resize(k);
+    weights_.resize(size_t(k + lanes.most) * (d + 1));
+    std::vector<int32_t> all(k);
+    std::iota(all.begin(), all.end(), 0);
+    among(all.data(), k);
     columns_ = aligned(column_space_, size_t(tile_) * d);
     tail_.assign(size_t(tile_) * d + lanes.width, 0);
     labels_.resize(tile_);
     doubtful_.resize(tile_);
     scores_.resize(k);
+  }
+
+  // Scores these centres alone, in rising order. The bounds on errors are those of all.
+  void among(const int* names, int count) {
+    const int d = scoring_.d, k = int(norms_.size()), bits = bits_for(count);
+    renamed_ = count < k;
+    std::copy(names, names + count, names_.begin());
+    names_[count] = k;
+    for (int i = 0; i < d && renamed_; i++)
+      for (int j = 0; j < count; j++)
+        few_centres_[size_t(i) * count + j] = transposed_[size_t(i) * k + names[j]];
+    for (int j = 0; j < count; j++) few_norms_[j] = norms_[names[j]];
+    scoring_.k = count;
+    scoring_.centres = (renamed_ ? few_centres_ : transposed_).data();
+    scoring_.norms = few_norms_.data();
+    scoring_.block = block_for(count, lanes_.most);
+    scoring_.blocks = up_to(count, scoring_.block) / scoring_.block;
+    scoring_.label_bits = (1 << bits) - 1;
+    scoring_.hidden = float(std::ldexp(1.02, bits - 23));
+    const int block = scoring_.block;
+    for (int j = 0; j < scoring_.blocks * block; j++) {
+      float* weights = weights_.data() + size_t(j / block) * block * (d + 1) + j % block;
+      *weights = j < count ? float(few_norms_[j] / 2 + shift_) : NEVER;
+      for (int i = 0; i < d; i++)
+        weights[size_t(i + 1) * block] =
+            j < count ? float(-transposed_[size_t(i) * k + names[j]]) : 0.0f;
+    }
+    scoring_.weights = weights_.data();
   }
 
   // Gives records beyond a radius the label k.
@@ -99,13 +130,22 @@ class Labels {
         std::memcpy(tail_.data(), rows, sizeof(int32_t) * count * d);
         rows = tail_.data();
       }
-      if (lanes_.label(scoring_, rows, whole, columns_, labels_.data(), doubtful_.data()))
-        for (int t = 0; t < count; t++)
-          if (doubtful_[t])
-            labels_[t] = lanes_.resolve(scoring_, rows + int64_t(t) * d, scores_.data());
-      std::fill(labels_.begin() + count, labels_.begin() + whole, scoring_.k);
-      use(rows, labels_.data(), columns_, count);
+      label(rows, count, use);
     }
+  }
+
+  // Does the same for the rows of one tile, behind which there is room for a panel and a vector.
+  template <class Use>
+  void label(const int32_t* rows, int count, Use use) {
+    const int whole = up_to(count, panel_);
+    if (lanes_.label(scoring_, rows, whole, columns_, labels_.data(), doubtful_.data()))
+      for (int t = 0; t < count; t++)
+        if (doubtful_[t])
+          labels_[t] = lanes_.resolve(scoring_, rows + int64_t(t) * scoring_.d, scores_.data());
+    if (renamed_)
+      for (int t = 0; t < count; t++) labels_[t] = names_[labels_[t]];
+    std::fill(labels_.begin() + count, labels_.begin() + whole, int(norms_.size()));
+    use(rows, labels_.data(), columns_, count);
   }
 
   const double* centres() const { return transposed_.data(); }
@@ -128,30 +168,18 @@ class Labels {
     shift_ = half_norm + 1 + 2.02 * roundings() * (largest_ + half_norm + 1);
     error_ = 1.01 * roundings() * (largest_ + shift_);
     scoring_.margin = bits_ > MOST_HIDDEN ? INFINITY : float(2.02 * error_);
-    scoring_.hidden = float(std::ldexp(1.02, bits_ - 23));
-  }
-
-  void set_weights() {
-    const int d = scoring_.d, k = scoring_.k, block = scoring_.block;
-    weights_.assign(size_t(scoring_.blocks) * block * (d + 1), 0.0f);
-    for (int j = 0; j < scoring_.blocks * block; j++) {
-      float* weights = weights_.data() + size_t(j / block) * block * (d + 1) + j % block;
-      *weights = j < k ? float(norms_[j] / 2 + shift_) : NEVER;
-      for (int i = 0; i < d && j < k; i++)
-        weights[size_t(i + 1) * block] = float(-transposed_[size_t(i) * k + j]);
-    }
-    scoring_.weights = weights_.data();
   }
 
   const Lanes& lanes_;
   const Records records_;
   const int panel_, bits_;
   int tile_;
+  bool renamed_;  // whether labels are of few centres
   Scoring scoring_{};
   double largest_, shift_, error_;
-  std::vector<double> transposed_, norms_, scores_;
+  std::vector<double> transposed_, norms_, few_centres_, few_norms_, scores_;
   std::vector<float> weights_, column_space_;
-  std::vector<int32_t> tail_, labels_, doubtful_;
+  std::vector<int32_t> names_, tail_, labels_, doubtful_;
   float* columns_;
 };
 
@@ -243,6 +271,26 @@ class LaneSums {
   int32_t* sums_;
 };
 
+// Sums what `each_tile` gives to a function, near centres.
+template <class Tiles>
+void near_sums(const Lanes& lanes, const Records& records, const Centres& centres, int64_t* sums,
+               Tiles each_tile) {
+  if (LaneSums::suits(lanes, records.d, centres.k)) {
+    LaneSums out(lanes, records.d, centres.k, records.one, sums);
+    each_tile([&](const int32_t*, const int32_t* of, const float* columns, int count) {
+      out.add(columns, of, count);
+    });
+    return out.flush();
+  }
+  Sums out(lanes, records.d, centres.k, records.one, sums);
+  each_tile([&](const int32_t* rows, const int32_t* of, const float*, int count) {
+    out.add(rows, of, count);
+  });
+  out.flush();
+}
+
+#include "ordered.inl"
+
 // Cells ------------------------------------------------------------------------------------------
 
 template <class Number>
@@ -299,18 +347,15 @@ void sum_near(const Lanes& lanes, const Records& records, const Centres& centres
               int64_t radius_squared, bool relative, int64_t* sums) {
   Labels labels(lanes, records, centres);
   labels.bound(radius_squared, relative);
-  if (LaneSums::suits(lanes, records.d, centres.k)) {
-    LaneSums out(lanes, records.d, centres.k, records.one, sums);
-    labels.each_tile([&](const int32_t*, const int32_t* of, const float* columns, int count) {
-      out.add(columns, of, count);
-    });
-    return out.flush();
-  }
-  Sums out(lanes, records.d, centres.k, records.one, sums);
-  labels.each_tile([&](const int32_t* rows, const int32_t* of, const float*, int count) {
-    out.add(rows, of, count);
-  });
-  out.flush();
+  near_sums(lanes, records, centres, sums, [&](auto add) { labels.each_tile(add); });
+}
+
+void sum_near(const Lanes& lanes, const Ordered& ordered, const Centres& centres,
+              int64_t radius_squared, bool relative, int64_t* sums) {
+  Labels labels(lanes, ordered.records(), centres);
+  labels.bound(radius_squared, relative);
+  Leaves leaves(ordered, centres, labels, {radius_squared, relative, sums});
+  near_sums(lanes, ordered.records(), centres, sums, [&](auto add) { leaves.each_tile(add); });
 }
 
 void sum_clipped(const Lanes& lanes, const Records& records, const Centres& centres,
@@ -328,6 +373,8 @@ void sum_clipped(const Lanes& lanes, const Records& records, const Centres& cent
   });
   out.flush();
 }
+
+Ordered ordered(const std::vector<Records>& parts) { return Order(parts).made(); }
 
 void nearest(const Lanes& lanes, const Records& records, const Centres& centres, int64_t* found) {
   Labels labels(lanes, records, centres);

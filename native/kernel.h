@@ -7,6 +7,8 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <vector>
 
 namespace cloister {
 
@@ -21,6 +23,20 @@ struct Records {
 struct Centres {
   const int64_t* values;  // k x d
   int k;
+};
+
+// Records in an order that keeps neighbours together, and what is known of parts of it: a tree in
+// which the nodes after `at` are 2 at + 1 and 2 at + 2, and those of the last level are leaves.
+struct Ordered {
+  int64_t n;
+  int d, depth;
+  int64_t one;
+  std::unique_ptr<int32_t[]> rows;   // n x d, then room for a panel and a vector
+  std::vector<int64_t> first, last;  // rows of each node
+  std::vector<int32_t> low, high;    // nodes x d: the least box around them
+  std::vector<int64_t> sums;         // nodes x d
+
+  Records records() const { return {rows.get(), n, d, one}; }
 };
 
 // Floating-point scores of centres, and how far they may be off.
@@ -116,9 +132,16 @@ bool exact(const Records&, const Centres&);
 void sum_near(const Lanes&, const Records&, const Centres&, int64_t radius_squared, bool relative,
               int64_t* sums);
 
+void sum_near(const Lanes&, const Ordered&, const Centres&, int64_t radius_squared, bool relative,
+              int64_t* sums);
+
 // Adds differences clipped to `radii`, in steps of 1 / unit, and the numbers of records.
 void sum_clipped(const Lanes&, const Records&, const Centres&, const int64_t* radii, int64_t unit,
                  int64_t* sums);
+
+// Copies tables of the same columns, one after another, into an order; which one, the sums above
+// do not depend on.
+Ordered ordered(const std::vector<Records>& parts);
 
 // Writes the nearest centre of each record, the first of several.
 void nearest(const Lanes&, const Records&, const Centres&, int64_t* labels);

@@ -37,20 +37,20 @@ const cloister::Lanes& chosen(const std::string& name) {
   throw std::invalid_argument("this machine has no instruction set '" + name + "'.");
 }
 
-struct Given {
-  cloister::Records records;
-  cloister::Centres centres;
-};
-
-Given checked(const Array<int32_t, 2>& records, const Array<int64_t, 2>& centres, int64_t one) {
-  if (centres.shape(1) != records.shape(1) || records.shape(1) == 0 || centres.shape(0) == 0)
+void check(const cloister::Records& records, const cloister::Centres& centres, size_t columns) {
+  if (columns != size_t(records.d) || records.d == 0 || centres.k == 0)
     throw std::invalid_argument(
         "records and centres must have the same columns, and at least one.");
-  const Given given{{records.data(), int64_t(records.shape(0)), int(records.shape(1)), one},
-                    {centres.data(), int(centres.shape(0))}};
-  if (!cloister::exact(given.records, given.centres))
+  if (!cloister::exact(records, centres))
     throw std::invalid_argument("distances of records and centres are too large to be exact.");
-  return given;
+}
+
+cloister::Centres given(const Array<int64_t, 2>& centres) {
+  return {centres.data(), int(centres.shape(0))};
+}
+
+cloister::Records given(const Array<int32_t, 2>& records, int64_t one) {
+  return {records.data(), int64_t(records.shape(0)), int(records.shape(1)), one};
 }
 
 // Zeros; pages that nobody writes are never touched.
@@ -70,26 +70,29 @@ Answer<T, D> answer(Zeros<T> zeros, std::initializer_list<size_t> shape) {
   return Answer<T, D>(data, shape, nb::capsule(data, [](void* p) noexcept { std::free(p); }));
 }
 
-Answer<int64_t, 2> sum_near(Array<int32_t, 2> records, Array<int64_t, 2> centres,
-                            int64_t radius_squared, bool relative, int64_t one,
+// Sums of records, or of what is known to be ordered; those know their largest number.
+template <class Table>
+Answer<int64_t, 2> sum_near(const Table& table, const cloister::Records& records,
+                            const Array<int64_t, 2>& centres, int64_t radius_squared, bool relative,
                             const std::string& isa) {
-  const Given given = checked(records, centres, one);
   const auto& lanes = chosen(isa);
   const size_t k = centres.shape(0), d = centres.shape(1);
+  check(records, given(centres), d);
   Zeros<int64_t> sums(k * (d + 1));
   {
     nb::gil_scoped_release unlocked;
-    cloister::sum_near(lanes, given.records, given.centres, radius_squared, relative, sums.get());
+    cloister::sum_near(lanes, table, given(centres), radius_squared, relative, sums.get());
   }
   return answer<2>(std::move(sums), {k, d + 1});
 }
 
-Answer<int64_t, 2> sum_clipped(Array<int32_t, 2> records, Array<int64_t, 2> centres,
+Answer<int64_t, 2> sum_clipped(Array<int32_t, 2> table, Array<int64_t, 2> centres,
                                Array<int64_t, 1> radii, int64_t unit, int64_t one,
                                const std::string& isa) {
-  const Given given = checked(records, centres, one);
   const auto& lanes = chosen(isa);
   const size_t k = centres.shape(0), d = centres.shape(1);
+  const auto records = given(table, one);
+  check(records, given(centres), d);
   const auto positive = [](int64_t radius) { return radius >= 1; };
   if (radii.shape(0) != k || !std::all_of(radii.data(), radii.data() + k, positive))
     throw std::invalid_argument("each centre must have a radius of at least 1.");
@@ -97,22 +100,34 @@ Answer<int64_t, 2> sum_clipped(Array<int32_t, 2> records, Array<int64_t, 2> cent
   Zeros<int64_t> sums(k * (d + 1));
   {
     nb::gil_scoped_release unlocked;
-    cloister::sum_clipped(lanes, given.records, given.centres, radii.data(), unit, sums.get());
+    cloister::sum_clipped(lanes, records, given(centres), radii.data(), unit, sums.get());
   }
   return answer<2>(std::move(sums), {k, d + 1});
 }
 
-Answer<int64_t, 1> nearest(Array<int32_t, 2> records, Array<int64_t, 2> centres, int64_t one,
+Answer<int64_t, 1> nearest(Array<int32_t, 2> table, Array<int64_t, 2> centres, int64_t one,
                            const std::string& isa) {
-  const Given given = checked(records, centres, one);
   const auto& lanes = chosen(isa);
-  const size_t n = records.shape(0);
+  const auto records = given(table, one);
+  check(records, given(centres), centres.shape(1));
+  const size_t n = table.shape(0);
   Zeros<int64_t> labels(n);
   {
     nb::gil_scoped_release unlocked;
-    cloister::nearest(lanes, given.records, given.centres, labels.get());
+    cloister::nearest(lanes, records, given(centres), labels.get());
   }
   return answer<1>(std::move(labels), {n});
+}
+
+cloister::Ordered ordered(const std::vector<Array<int32_t, 2>>& tables) {
+  std::vector<cloister::Records> parts;
+  for (const auto& table : tables) parts.push_back(given(table, 1));
+  for (const auto& part : parts)
+    if (part.d == 0 || part.d != parts[0].d)
+      throw std::invalid_argument("tables must have the same columns, and at least one.");
+  if (parts.empty()) throw std::invalid_argument("there must be a table to order.");
+  nb::gil_scoped_release unlocked;
+  return cloister::ordered(parts);
 }
 
 using FloatColumn = nb::ndarray<nb::ro, nb::ndim<1>, nb::device::cpu>;
@@ -176,10 +191,35 @@ nb::tuple encode(const std::vector<FloatColumn>& columns, Array<double, 1> low,
 NB_MODULE(_native, m) {
   m.doc() = "The loops over records, compiled; cloister.tasks.kernel says what they compute.";
   m.def("instruction_sets", &instruction_sets, "Those that this machine has, the best first.");
-  m.def("sum_near", &sum_near, "records"_a.noconvert(), "centres"_a.noconvert(), nb::kw_only(),
-        "radius_squared"_a, "relative"_a, "one"_a, "isa"_a);
+  m.def(
+      "sum_near",
+      [](Array<int32_t, 2> table, Array<int64_t, 2> centres, int64_t radius_squared, bool relative,
+         int64_t one, const std::string& isa) {
+        const auto records = given(table, one);
+        return sum_near(records, records, centres, radius_squared, relative, isa);
+      },
+      "records"_a.noconvert(), "centres"_a.noconvert(), nb::kw_only(), "radius_squared"_a,
+      "relative"_a, "one"_a, "isa"_a);
   m.def("sum_clipped", &sum_clipped, "records"_a.noconvert(), "centres"_a.noconvert(),
         "radii"_a.noconvert(), nb::kw_only(), "unit"_a, "one"_a, "isa"_a);
+  nb::class_<cloister::Ordered>(m, "Ordered")
+      .def_ro("one", &cloister::Ordered::one)
+      .def_prop_ro(
+          "rows",
+          [](const cloister::Ordered& o) {
+            const size_t shape[2] = {size_t(o.n), size_t(o.d)};
+            return nb::ndarray<nb::numpy, const int32_t, nb::ndim<2>>(o.rows.get(), 2, shape,
+                                                                      nb::handle());
+          },
+          nb::rv_policy::reference_internal)
+      .def(
+          "sum_near",
+          [](const cloister::Ordered& o, Array<int64_t, 2> centres, int64_t radius_squared,
+             bool relative, const std::string& isa) {
+            return sum_near(o, o.records(), centres, radius_squared, relative, isa);
+          },
+          "centres"_a.noconvert(), nb::kw_only(), "radius_squared"_a, "relative"_a, "isa"_a);
+  m.def("ordered", &ordered, "tables"_a);
   m.def("nearest", &nearest, "records"_a.noconvert(), "centres"_a.noconvert(), nb::kw_only(),
         "one"_a, "isa"_a);
   m.def("encode", &encode, "columns"_a, nb::kw_only(), "low"_a, "high"_a, "centre"_a, "factor"_a,

@@ -7,6 +7,17 @@ from numpy.typing import NDArray
 from cloister.arrays import Flags, Floats, Integers, Records
 
 def instruction_sets() -> list[str]: ...
+
+class Ordered:
+    @property
+    def one(self) -> int: ...
+    @property
+    def rows(self) -> Records: ...
+    def sum_near(
+        self, centres: Integers, *, radius_squared: int, relative: bool, isa: str
+    ) -> Integers: ...
+
+def ordered(tables: list[Records]) -> Ordered: ...
 def sum_near(
     records: Records,
     centres: Integers,

@@ -25,6 +25,7 @@ except ImportError:  # nobody compiled it
 
 CHOICE = "CLOISTER_KERNEL"
 NUMPY = "numpy"
+ORDER = "CLOISTER_ORDERED"
 _LARGEST = 1 << 24  # of a coordinate that float32 holds
 _MOST_COLUMNS = 1 << 16
 _EXACT = 2**53
@@ -74,13 +75,49 @@ def near_sums(
 
     See :func:`cloister.tasks.clustering.lloyd_kernel.sum_near_centres`.
     """
+    radius_squared, isa = min(radius_squared, 1 << 62), instruction_set()
+    tree: _native.Ordered | None = getattr(records, "tree", None)
+    if tree is not None:
+        centres = np.ascontiguousarray(centres, dtype=np.int64)
+        return tree.sum_near(centres, radius_squared=radius_squared, relative=relative, isa=isa)
     return _native.sum_near(
         *_rows(records, centres),
-        radius_squared=min(radius_squared, 1 << 62),
+        radius_squared=radius_squared,
         relative=relative,
         one=one,
-        isa=instruction_set(),
+        isa=isa,
     )
+
+
+class Ordered(np.ndarray[Any, np.dtype[np.int32]]):
+    """Records in an order that keeps neighbours together; to all else an array like any other.
+
+    What is made of it, such as a slice, has no tree of boxes and sums.
+    """
+
+    tree: Any = None
+
+
+def can_order() -> bool:
+    """Return whether kept records can be ordered here: it is compiled, and not switched off.
+
+    The environment variable ``CLOISTER_ORDERED`` may be ``off``; other values are refused.
+    """
+    switch = os.environ.get(ORDER) or "on"
+    if switch not in ("on", "off"):
+        raise PlanError(f"{ORDER} must be on or off, got {switch!r}; unset it.")
+    return switch == "on" and instruction_set() != NUMPY
+
+
+def ordered(tables: Sequence[Records]) -> Records:
+    """Return the rows of tables, read-only, so that sums near centres look at few of them.
+
+    The order is a function of the rows, and sums of integers do not depend on it.
+    """
+    tree = _native.ordered([np.ascontiguousarray(table, dtype=np.int32) for table in tables])
+    rows = tree.rows.view(Ordered)
+    rows.tree = tree
+    return rows
 
 
 def clipped_sums(

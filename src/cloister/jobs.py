@@ -293,6 +293,8 @@ def run_plan(
         before its sum leaves.
     """
     _check_records(plan, silos)
+    if getattr(plan.task, "in_order", False):  # nobody else sees how long sums take here
+        silos = {name: getattr(records, "in_order", records) for name, records in silos.items()}
     source = noise or DiscreteNoise()
     clients = make_clients(plan, silos, noise=noise)
     client = next(iter(clients.values()))  # in one process all of them come to the end

@@ -276,6 +276,7 @@ class SiloSettings(_Dialling):
     log_level: _LogLevel = "info"
     max_message_bytes: _MessageBytes = 64 * 2**20
     kept_jobs: _Count = 1000
+    ordered_records: bool = False
     tasks: dict[str, _TaskFile] = {}
     policy: PolicySettings = PolicySettings()
     peers: _Pins = {}

@@ -280,6 +280,9 @@ def inside(records: Records, frac_bits: int) -> Records:
             f"{records.dtype} with {records.ndim}; read them with read_source."
         )
     one = 1 << frac_bits
+    tree = getattr(records, "tree", None)  # of read-only rows: it knows their largest coordinate
+    if tree is not None and tree.one <= one:
+        return records
     if records.size == 0 or (records.max() <= one and records.min() >= -one):
         return records
     return records[((records <= one) & (records >= -one)).all(axis=1)]

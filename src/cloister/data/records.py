@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cloister.arrays import Flags, Floats, Integers
+from cloister.compiled import can_order, ordered
 from cloister.data.baskets import Baskets, is_catalogue, open_baskets
 from cloister.data.cells import array_of, as_codes, as_numbers, decoded, one_unit, unit_name
 from cloister.data.encoding import (
@@ -52,7 +54,8 @@ class Records:
     _passes: Callable[[], Iterator[Chunk]]
     doubt: str | None = None
     """Why few rows of the source can be used, for its owner alone; None if most can."""
-    _whole: Self | None = None  # where these are some columns of it
+    _whole: Self | None = None  # where these are some columns of it, or have another order
+    _kept: bool = False  # in memory, for every pass
 
     def __iter__(self) -> Iterator[Chunk]:
         return self._passes()
@@ -64,6 +67,23 @@ class Records:
     def n_features(self) -> int:
         """Number of columns."""
         return self.contract.grid.n_features
+
+    @cached_property
+    def in_order(self) -> Records:
+        """The same records in an order that saves time; these where they cannot be ordered.
+
+        Made by the first pass, and once. Only for who sees no time that is not to be seen: how long
+        sums take then depends on where records lie.
+        """
+        if not (self._kept and can_order()):
+            return self
+
+        @cache
+        def tables() -> tuple[Chunk, ...]:
+            parts = list(self)
+            return (ordered(parts),) if parts else ()
+
+        return replace(self, _passes=lambda: iter(tables()), _whole=self._whole or self)
 
     def fingerprint(self, key: bytes) -> bytes:
         """Return 32 bytes that only the same records and the same key give, however chunked.
@@ -432,7 +452,7 @@ def _records(
             kept.clear()
     if fits:
         stored = tuple(kept)
-        return Records(contract, lambda: iter(stored), tally.doubt())
+        return Records(contract, lambda: iter(stored), tally.doubt(), _kept=True)
     expected = seal.digest()
 
     def read_again() -> Iterator[Chunk]:
@@ -461,7 +481,7 @@ def _part(records: Records, contract: Contract) -> Records:
             part.flags.writeable = False
             yield part
 
-    return Records(contract, passes, records.doubt, records)
+    return Records(contract, passes, records.doubt, records, records._kept)
 
 
 def open_by_schema(source: Any, schema: Schema) -> Table:

@@ -114,4 +114,5 @@ class Site:
         records = read_source(source, self.schema, columns=plan.columns, frac_bits=frac_bits)
         if records.doubt:
             _log.warning("%s", records.doubt)  # the owner's own log, and the job goes on
-        return records
+        wanted = self.settings.ordered_records and getattr(plan.task, "in_order", False)
+        return records.in_order if wanted else records

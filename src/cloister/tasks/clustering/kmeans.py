@@ -58,6 +58,10 @@ def fold(values: Floats) -> Floats:
     return np.asarray(1 - np.abs(shifted - 4 * np.floor(shifted / 4) - 2))
 
 
+MOST_IN_ORDER, WORTH_ORDER = 2, 600
+"""Columns, and clusters times rounds, between which ordering records takes less than it saves."""
+
+
 def truncate(values: Floats) -> Floats:
     """Move values outside ``[-1, 1]`` to the nearest bound; any shape."""
     return np.clip(values, -1, 1)
@@ -179,6 +183,11 @@ class _LloydLoop(ABC):
     @abstractmethod
     def payload(self, t: int) -> Payload:
         """Return what one record adds in round `t`."""
+
+    @property
+    def in_order(self) -> bool:
+        """Whether to order kept records pays, by public numbers alone: boxes of few columns."""
+        return self.n_features <= MOST_IN_ORDER and self.rounds * self.n_clusters >= WORTH_ORDER
 
     def start(self) -> State:
         """Return sphere-packing centres; sizes and intervals are not known yet."""

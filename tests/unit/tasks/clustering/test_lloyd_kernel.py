@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cloister import compiled
 from cloister.errors import PlanError
 from cloister.tasks.clipped import sum_clipped_near
 from cloister.tasks.clustering.kmeans import FAR
@@ -156,6 +157,49 @@ def test_near_ties_are_decided_exactly(case: tuple) -> None:
         one=one,
     )
     assert (found == sums).all()
+
+
+def in_order(*tables: np.ndarray) -> np.ndarray:
+    if not compiled.can_order():
+        pytest.skip("nothing is compiled, or NumPy is asked for")
+    return compiled.ordered(tables)
+
+
+@given(near_ties(), st.sampled_from([1, 300]), st.integers(0, 1025))
+def test_records_in_order_have_the_same_sums(case: tuple, times: int, cut: int) -> None:
+    records, centres, radius_squared, relative, one = case
+    records = np.repeat(records, times, axis=0)[:9000]
+    options = {"radius_squared": radius_squared, "relative": relative, "count_word": 3, "one": one}
+    found = sum_near_centres(in_order(records[:cut], records[cut:]), centres, **options)
+    assert (found == sum_near_centres(records, centres, **options)).all()
+
+
+@pytest.mark.parametrize("relative", [True, False])
+@pytest.mark.parametrize("part", [0.0, 0.1, 0.5, 4.0])
+@pytest.mark.parametrize(("n", "k", "d"), [(20_000, 100, 2), (20_000, 7, 3), (9000, 5, 40)])
+def test_whole_leaves_add_what_their_records_would(
+    n: int, k: int, d: int, part: float, relative: bool
+) -> None:
+    rng = np.random.default_rng(4)
+    centres = rng.integers(-65536, 65537, (k, d))
+    near = centres[rng.integers(0, k, n)] + rng.integers(-3000, 3001, (n, d))
+    records = np.clip(near, -65536, 65536).astype(np.int32)
+    records[:, 0] = np.sign(records[:, 0]) * 65536  # a column of few values
+    options = {"radius_squared": int(part * d * 65536**2), "relative": relative, "count_word": 3}
+    table = in_order(*np.array_split(records, 5))
+    assert (
+        sum_near_centres(table, centres, **options) == sum_near_centres(records, centres, **options)
+    ).all()
+
+
+@pytest.mark.parametrize("n", [0, 1, 256, 257])
+def test_order_keeps_every_record_and_nobody_can_change_one(n: int) -> None:
+    records = np.random.default_rng(5).integers(-9, 10, (n, 3), dtype=np.int32)
+    table = in_order(records)
+    assert sorted(table.tolist()) == sorted(records.tolist())
+    assert table.tolist() == in_order(records).tolist()
+    assert not table.flags.writeable
+    assert getattr(table[:1], "tree", None) is None
 
 
 def test_sums_of_the_finest_grid_do_not_wrap() -> None:
