@@ -5,13 +5,23 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from cloister import compiled
+from cloister.data import read_source
 from cloister.errors import PlanError
+from cloister.jobs import make_plan, run_plan
+from cloister.privacy.budget import Budget
+from cloister.protocol.plan import Plan
+from cloister.schema import Column, Schema
+from cloister.settings import SiloSettings
+from cloister.silo.site import Site
+from cloister.tasks import TASKS
 from cloister.tasks.clustering.lloyd_kernel import nearest_centres
+from cloister.testing import ZeroNoise
 
 ONE = 1 << 16
 RECORDS = np.array([[0, 0], [3, 4]], dtype=np.int32)
@@ -103,3 +113,48 @@ def test_the_lines_that_the_proof_cites_are_there() -> None:
     for _, file, line in cited:
         source, line = (root / file).read_text(), line.replace("\\|", "|")
         assert "".join(line.split()) in "".join(source.split()), f"{file} lost {line}"
+
+
+def lloyd_plan(rounds: int = 7) -> tuple[Schema, Plan]:
+    columns = [Column(name=name, type="number", min=-1, max=1) for name in "ab"]
+    schema = Schema(dataset="squares", unit="row", columns=columns)
+    facts = {"budget": Budget(1.0, 1e-6), "nominal_n": 9000}
+    return schema, make_plan(
+        TASKS["fastlloyd"], schema, ["silo-0"], **facts, n_clusters=100, rounds=rounds
+    )
+
+
+@needs_compiled
+def test_a_job_in_one_process_has_the_same_results_in_any_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    schema, plan = lloyd_plan()
+    assert plan.task.in_order  # type: ignore[attr-defined]  # of Lloyd's loop
+    assert not lloyd_plan(2)[1].task.in_order  # type: ignore[attr-defined]  # it would not pay
+    table = np.random.default_rng(0).uniform(-1, 1, (9000, 2))
+    sums = []
+    for switch in ("on", "off"):
+        monkeypatch.setenv(compiled.ORDER, switch)
+        records = read_source(table, schema, chunk_rows=2000)
+        assert (records.in_order is records) == (switch == "off")
+        assert records.in_order.fingerprint(b"k" * 16) == records.fingerprint(b"k" * 16)
+        sums.append(run_plan(plan, {"silo-0": records}, noise=ZeroNoise()).to_dict()["history"])
+        first = [next(iter(records.in_order)) for _ in range(2)]
+        assert first[0] is first[1]  # made once
+    assert sums[0] == sums[1]
+    assert list(read_source(table[:0], schema).in_order) == []
+    monkeypatch.setenv(compiled.ORDER, "maybe")
+    with pytest.raises(PlanError, match="CLOISTER_ORDERED must be on or off, got 'maybe'"):
+        compiled.can_order()
+
+
+@needs_compiled
+@pytest.mark.parametrize("ordered", [False, True])
+def test_a_silo_over_a_network_orders_records_only_where_its_owner_says_so(ordered: bool) -> None:
+    assert SiloSettings.model_fields["ordered_records"].default is False
+    schema, plan = lloyd_plan()
+    source = SimpleNamespace(source=lambda: np.zeros((9, 2)))
+    settings = SimpleNamespace(data=source, ordered_records=ordered)
+    site = Site(settings, schema, None, None)  # type: ignore[arg-type]  # as much as it reads
+    (table,) = site.records(plan)
+    assert (getattr(table, "tree", None) is not None) == ordered
