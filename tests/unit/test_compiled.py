@@ -115,7 +115,7 @@ def test_the_lines_that_the_proof_cites_are_there() -> None:
         assert "".join(line.split()) in "".join(source.split()), f"{file} lost {line}"
 
 
-def lloyd_plan(rounds: int = 7) -> tuple[Schema, Plan]:
+def lloyd_plan(rounds: int = 10) -> tuple[Schema, Plan]:
     columns = [Column(name=name, type="number", min=-1, max=1) for name in "ab"]
     schema = Schema(dataset="squares", unit="row", columns=columns)
     facts = {"budget": Budget(1.0, 1e-6), "nominal_n": 9000}

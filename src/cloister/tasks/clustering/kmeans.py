@@ -58,7 +58,7 @@ def fold(values: Floats) -> Floats:
     return np.asarray(1 - np.abs(shifted - 4 * np.floor(shifted / 4) - 2))
 
 
-MOST_IN_ORDER, WORTH_ORDER = 2, 600
+MOST_IN_ORDER, WORTH_ORDER = 2, 1000
 """Columns, and clusters times rounds, between which ordering records takes less than it saves."""
 
 
