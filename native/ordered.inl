@@ -2,7 +2,7 @@
 
 constexpr int64_t LEAF = 256;   // records, about
 constexpr int SAMPLED = 8;      // of them, from which cuts are made
-constexpr int MOST_DEPTH = 24;
+constexpr int MOST_DEPTH = 16;  // so that 16 bits number leaves
 constexpr int AT_ONCE = 16;     // records that go down the tree side by side
 constexpr int MOST_PANEL = 32;  // records
 constexpr int MOST_WIDTH = 16;  // numbers
@@ -62,7 +62,7 @@ class Order {
   // Copies the records of each leaf to one place.
   void place() {
     const int d = made_.d;
-    std::vector<int32_t> leaf_of(made_.n);
+    std::vector<uint16_t> leaf_of(made_.n);
     std::vector<int64_t> next(leaves_ + 2, 0);
     int64_t done = 0;
     for (const Records& part : parts_)
@@ -75,7 +75,7 @@ class Order {
             at[q] = 2 * at[q] + 1 + (part.rows[(i + q) * d + cut.axis] >= cut.at);
           }
         for (int q = 0; q < count; q++) {
-          leaf_of[done++] = int32_t(at[q] - leaves_);
+          leaf_of[done++] = uint16_t(at[q] - leaves_);
           next[at[q] - leaves_ + 1]++;
         }
       }
