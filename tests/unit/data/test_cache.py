@@ -19,6 +19,7 @@ from hypothesis.extra.numpy import arrays
 
 from cloister.data import array_records, read_source
 from cloister.data.cache import GridCache
+from cloister.data.sources import open_source
 from cloister.errors import DataError
 from cloister.hazmat.fixedpoint import Grid
 from cloister.schema import Column, Schema
@@ -167,3 +168,19 @@ def test_a_disk_takes_records_in_parts_and_says_when_it_is_full(
     assert np.array_equal(GridCache(tmp_path).filled(chunks, 2), np.concatenate(chunks))
     with pytest.raises(DataError, match=r"cannot hold the records: No space left .* 4 bytes"):
         GridCache(tmp_path).filled(chunks, 2)
+
+
+def test_memory_does_not_grow_with_a_parquet_file(tmp_path: Path) -> None:
+    table = np.random.default_rng(0).random((600_000, 2))  # 9.6 MB, which no codec makes smaller
+    pq.write_table(
+        pa.table({"a": table[:, 0], "b": table[:, 1]}),
+        file := tmp_path / "t.parquet",
+        row_group_size=20_000,
+        compression="none",
+        use_dictionary=False,
+    )
+    pool, most, chunks = pa.default_memory_pool(), 0, open_source(file, ("a", "b"), None).chunks
+    before = pool.bytes_allocated()
+    for _ in chunks(5_000):
+        most = max(most, pool.bytes_allocated() - before)
+    assert most < 5_000_000
