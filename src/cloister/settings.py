@@ -96,6 +96,7 @@ class DataSettings(_Section):
     url_file: _File | None = None
     query: str | None = Field(default=None, min_length=1)
     baskets: str | None = None
+    cache_dir: _File | None = None
 
     @field_validator("baskets")
     @classmethod

@@ -160,6 +160,18 @@ def test_cluster_tells_people_silos_rounds_budget_and_centres(ward: Path, capsys
     assert said.err == ""  # no bar where nobody watches
 
 
+def test_a_cache_leaves_nothing_and_an_absent_one_stops_before_anything_is_charged(
+    ward: Path, capsys: Said
+) -> None:
+    before = {*ward.rglob("*")}
+    assert main(cluster("--cache-dir", "absent")) != 0
+    assert "cache_dir 'absent' cannot hold the records" in one_sentence(capsys)
+    assert {*ward.rglob("*")} == before
+    (ward / "fast").mkdir()
+    assert main(cluster("--cache-dir", "fast", "--quiet")) == 0
+    assert not any((ward / "fast").iterdir())
+
+
 def test_quiet_says_nothing_and_json_nothing_else(ward: Path, capsys: Said) -> None:
     assert main(cluster("--quiet")) == 0
     assert capsys.readouterr() == ("", "")

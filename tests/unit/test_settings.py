@@ -312,6 +312,12 @@ def test_a_file_may_hold_baskets(write, words: str, expected: dict[str, str]) ->
     assert silo(file).data.source() == Baskets(file.parent / "ward.csv", **expected)
 
 
+def test_the_folder_of_a_cache_is_found_from_the_files_own(write) -> None:
+    file = write(SILO + 'data.cache_dir = "fast"\n')
+    assert silo(file).data.cache_dir == file.parent / "fast"
+    assert silo(write(SILO)).data.cache_dir is None
+
+
 def test_a_query_gives_baskets_row_by_row(write, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLOISTER_DATA_URL", "postgresql://db/shop")
     long = silo(write(SQL + 'data.baskets = "long:no,item"\n')).data.source()

@@ -79,7 +79,7 @@ def _contribute(
     silo, writes = plan.silos[comm.rank - 1], comm.rank == 1
     out = out if writes else Output(quiet=True)
     source = source_of(files[silo], args.baskets)
-    records = read_source(source, schema, columns=args.columns)
+    records = read_source(source, schema, columns=args.columns, cache_dir=args.cache_dir)
     if records.doubt:
         Output().tell_owner(records.doubt)  # each rank sits at its own file
     prepare_folder(args.out)

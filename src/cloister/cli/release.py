@@ -184,7 +184,8 @@ def _read(
     from cloister.data import read_source
 
     sources = {name: source_of(path, args.baskets) for name, path in files.items()}
-    found = {name: read_source(s, schema, columns=args.columns) for name, s in sources.items()}
+    options = {"columns": args.columns, "cache_dir": args.cache_dir}
+    found = {name: read_source(s, schema, **options) for name, s in sources.items()}
     for records in found.values():
         if records.doubt:
             out.tell_owner(records.doubt)

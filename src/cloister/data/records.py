@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from cloister.arrays import Flags, Floats, Integers
 from cloister.compiled import can_order, ordered
 from cloister.data.baskets import Baskets, is_catalogue, open_baskets
+from cloister.data.cache import GridCache
 from cloister.data.cells import array_of, as_codes, as_numbers, decoded, one_unit, unit_name
 from cloister.data.encoding import (
     ABSENT,
@@ -118,6 +120,7 @@ def read_source(
     frac_bits: int = 16,
     chunk_rows: int | None = None,
     memory_limit: int = MEMORY_LIMIT,
+    cache_dir: str | os.PathLike[str] | None = None,
 ) -> Records:
     """Read the records of one silo by the rules of a schema.
 
@@ -137,11 +140,17 @@ def read_source(
         Largest number of records in a chunk; by default about half a million cells.
     memory_limit : int, bytes
         A file whose records take more than this on the grid is read again at every pass.
+    cache_dir : path, optional
+        A folder for the grid records of a file or query, whatever `memory_limit`: it is read once,
+        takes no memory to speak of, and later changes of it do not count. They lie there unsealed
+        and unencrypted, in a file without a name that ends with the records or the process; give a
+        folder on an encrypted disk or in memory (tmpfs).
 
     Raises
     ------
     DataError
-        If the source cannot be read or lacks a column. Never for what a record holds.
+        If the source cannot be read or lacks a column, or `cache_dir` cannot hold the records.
+        Never for what a record holds.
 
     Notes
     -----
@@ -152,7 +161,7 @@ def read_source(
     part = schema.contract(frac_bits, columns)  # refuses unknown columns before a file is read
     rules, whole = Rules.of_schema(schema, frac_bits), schema.contract(frac_bits)
     table = open_by_schema(source, schema)
-    records = _records(table, rules, whole, chunk_rows, memory_limit)
+    records = _records(table, rules, whole, chunk_rows, memory_limit, cache_dir)
     return records if part == whole else _part(records, part)
 
 
@@ -162,6 +171,7 @@ def array_records(
     *,
     chunk_rows: int | None = None,
     memory_limit: int = MEMORY_LIMIT,
+    cache_dir: str | os.PathLike[str] | None = None,
 ) -> Records:
     """Read records by plain bounds: clip, and drop a record that has a missing value.
 
@@ -171,7 +181,7 @@ def array_records(
         All of its columns are used, in their order; each must hold numbers.
     grid : Grid
         The public bounds of each column.
-    chunk_rows, memory_limit
+    chunk_rows, memory_limit, cache_dir
         As in `read_source`.
     """
     table = _open(source, None, None)
@@ -180,7 +190,8 @@ def array_records(
             f"{table.label} has {table.n_columns} columns, but the bounds describe "
             f"{grid.n_features}; give one pair of bounds per column."
         )
-    return _records(table, Rules.of_grid(grid), Contract(grid), chunk_rows, memory_limit)
+    contract = Contract(grid)
+    return _records(table, Rules.of_grid(grid), contract, chunk_rows, memory_limit, cache_dir)
 
 
 def read_floats(
@@ -433,16 +444,25 @@ def _rank(codes: Integers) -> Integers:
 
 
 def _records(
-    table: Table, rules: Rules, contract: Contract, chunk_rows: int | None, memory_limit: int
+    table: Table,
+    rules: Rules,
+    contract: Contract,
+    chunk_rows: int | None,
+    memory_limit: int,
+    cache_dir: str | os.PathLike[str] | None,
 ) -> Records:
     """Encode a source once; keep the result, or seal a file that is too large to keep."""
     rows = default_rows(table.n_columns) if chunk_rows is None else chunk_rows
     if rows < 1:
         raise PlanError(f"chunk_rows must be at least 1, got {rows}.")
+    tally = Tally(table.label, contract.columns)
+    first = rules.encode(table.chunks(rows), tally)
+    if cache_dir is not None and table.is_file:
+        stored = GridCache(cache_dir).filled(first, table.n_columns)
+        return Records(contract, lambda: _cut(stored, rows), tally.doubt())
     kept: list[Chunk] = []
     seal, size, fits = hashlib.blake2b(), 0, True
-    tally = Tally(table.label, contract.columns)
-    for chunk in rules.encode(table.chunks(rows), tally):
+    for chunk in first:
         kept.append(chunk)
         size += chunk.nbytes
         fits = fits and not (table.is_file and size > memory_limit)
@@ -451,8 +471,8 @@ def _records(
                 seal.update(_bytes_of(part))
             kept.clear()
     if fits:
-        stored = tuple(kept)
-        return Records(contract, lambda: iter(stored), tally.doubt(), _kept=True)
+        chunks = tuple(kept)
+        return Records(contract, lambda: iter(chunks), tally.doubt(), _kept=True)
     expected = seal.digest()
 
     def read_again() -> Iterator[Chunk]:
@@ -464,10 +484,14 @@ def _records(
         if found.digest() != expected:
             raise DataError(
                 f"{table.label} changed while it was in use; records are frozen when a job "
-                "starts, so start a new job."
+                "starts, so start a new job, with a cache_dir if rows come in no fixed order."
             )
 
     return Records(contract, read_again, tally.doubt())
+
+
+def _cut(table: Chunk, rows: int) -> Iterator[Chunk]:
+    return (table[start : start + rows] for start in range(0, len(table), rows))
 
 
 def _part(records: Records, contract: Contract) -> Records:

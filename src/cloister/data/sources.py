@@ -33,6 +33,8 @@ _NO_NUMBER = [
 ]
 _DELIMITERS = ",;\t|:~^ "
 _TEXT_SUFFIXES = (".csv", ".tsv", ".txt", ".data")
+# by default Arrow reads the whole file ahead into memory
+_IN_PARTS: dict[str, Any] = {"pre_buffer": False, "buffer_size": 1 << 20}
 _PACKED_SUFFIXES = (".gz", ".bz2", ".zst")
 
 
@@ -326,7 +328,7 @@ def _open_parquet(path: Path, names: Sequence[str] | None, unit: str | None) -> 
 
     def chunks(rows: int) -> Iterator[Raw]:
         for file, columns in zip(files, labels, strict=True):
-            with readable(label), pq.ParquetFile(file) as opened:
+            with readable(label), pq.ParquetFile(file, **_IN_PARTS) as opened:
                 batches = opened.iter_batches(batch_size=rows, columns=columns)
                 yield from _slices((batch.select(columns) for batch in batches), rows, unit)
 

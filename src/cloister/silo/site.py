@@ -110,8 +110,14 @@ class Site:
 
     def records(self, plan: Plan) -> Records:
         """Read the columns of a plan, on its grid."""
-        source, frac_bits = self.settings.data.source(), plan.grid.frac_bits
-        records = read_source(source, self.schema, columns=plan.columns, frac_bits=frac_bits)
+        data = self.settings.data
+        records = read_source(
+            data.source(),
+            self.schema,
+            columns=plan.columns,
+            frac_bits=plan.grid.frac_bits,
+            cache_dir=data.cache_dir,
+        )
         if records.doubt:
             _log.warning("%s", records.doubt)  # the owner's own log, and the job goes on
         wanted = self.settings.ordered_records and getattr(plan.task, "in_order", False)

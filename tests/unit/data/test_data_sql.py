@@ -193,6 +193,17 @@ def test_rows_that_change_while_a_job_runs_are_noticed(tmp_path: Path) -> None:
     assert np.array_equal(chunks(kept), before)  # small ones are kept, and frozen
 
 
+def test_with_a_cache_a_query_runs_once_and_needs_no_order(tmp_path: Path) -> None:
+    url = database(tmp_path / "w.db", [(i / 10, 1, 1, "x") for i in range(64)])
+    query = SqlQuery(url, "SELECT a, b, c FROM visits ORDER BY random()")
+    with pytest.raises(DataError, match=r"changed while it was in use.* cache_dir"):
+        list(read_source(query, ROW, memory_limit=0))
+    records = read_source(query, ROW, memory_limit=0, cache_dir=tmp_path)
+    (tmp_path / "w.db").unlink()
+    assert np.array_equal(chunks(records), chunks(records))
+    assert len(chunks(records)) == 64
+
+
 def test_a_large_table_is_read_in_chunks(tmp_path: Path) -> None:
     rows = [(i % 10, 1, 1, "x" * 100) for i in range(60_000)]
     query = SqlQuery(database(tmp_path / "w.db", rows), ALL)

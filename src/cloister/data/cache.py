@@ -1,0 +1,73 @@
+"""Grid records that are kept in a file without a name instead of memory."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cloister.errors import DataError
+
+Steps = NDArray[np.int32]
+
+
+class GridCache:
+    """A file of grid records: written once, then read as often as needed at the speed of memory.
+
+    Parameters
+    ----------
+    folder : path
+        Where the file takes its room: 4 bytes a cell.
+
+    Raises
+    ------
+    DataError
+        If the folder is not there or cannot be written.
+
+    Notes
+    -----
+    The file holds plain records. Only its owner may open it, and it has no name in the folder, so
+    that it is gone with the process, however that ends. Nobody else can change it: it needs no
+    seal.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self._folder = Path(folder)
+        try:
+            # Of mode 0600; where the system makes no file without a name, it is unlinked at once.
+            self._file = tempfile.TemporaryFile(dir=self._folder, buffering=0)  # noqa: SIM115
+        except OSError as error:
+            raise self._refusal(error) from None
+
+    def filled(self, chunks: Iterable[Steps], n_columns: int) -> Steps:
+        """Write all chunks; return them as one table in the file, shape (rows, n_columns).
+
+        Raises
+        ------
+        DataError
+            If the folder's disk has too little room for them.
+        """
+        with self._file as file:
+            try:
+                for chunk in chunks:
+                    left = np.ascontiguousarray(chunk).reshape(-1).view(np.uint8).data
+                    while left:  # a disk that is nearly full takes a part
+                        left = left[file.write(left) :]
+                size = file.tell()
+                if not size:  # nothing cannot be mapped
+                    return np.empty((0, n_columns), dtype=np.int32)
+                mapped = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
+            except OSError as error:
+                raise self._refusal(error) from None
+        return np.frombuffer(mapped, dtype=np.int32).reshape(-1, n_columns)
+
+    def _refusal(self, error: OSError) -> DataError:
+        return DataError(
+            f"cache_dir {str(self._folder)!r} cannot hold the records: {error.strerror}; give a "
+            "folder that you can write, with 4 bytes of room for each cell."
+        )
