@@ -5,7 +5,8 @@
 Real processes with certificates. The peer of a round is an echo of the same bytes in the same
 legs: a plain asyncio server of the `websockets` library over mutual TLS, and clients that are
 processes of their own with the same client library as a silo's agent. Ledgers are on tmpfs where
-the bar is; on a disk beside it.
+the bar is; on a disk beside it. Processor time of a round, which a busy machine changes little, is
+what a long job costs a process more than a short one, for each round more (Linux only).
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ from cloister.protocol.plan import Plan
 from cloister.schema import Column, Schema
 from cloister.tasks.clustering.kmeans import FastLloyd
 
-ROUNDS, KIB = 40, 1024
+ROUNDS, SHORT, WARM, JOBS, KIB = 40, 4, 3, 3, 1024
+SHAPE: Mapping[str, object] = {"n_clusters": 128, "rounds": ROUNDS}
 WORDS = 10 * KIB // 8  # 128 clusters of 9 columns and a count
 BARS = {"round": 4.0, "coordinator": 150.0, "agent": 120.0, "job": 3.0}
 
@@ -96,6 +98,11 @@ def resident(pid: int) -> float:
     return int(found[1]) / KIB if found else float("nan")
 
 
+def used(pids: Mapping[str, int]) -> dict[str, float]:
+    """Return the processor seconds of processes so far, to the nanosecond, by Linux's clocks."""
+    return {name: time.clock_gettime(~pid << 3 | 2) for name, pid in pids.items()}
+
+
 def round_times(log: Path, job: str) -> list[float]:
     """Return the seconds between the ends of a job's rounds, from the coordinator's log."""
     ends = []
@@ -135,13 +142,16 @@ with connect(sys.argv[1], ssl=client_context(KeyFolder(sys.argv[2])), compressio
 """
 
 
-def echo(folder: Path, silos: int, pattern: Sequence[tuple[int, int]], rounds: int) -> float:
-    """Return the median seconds of a round of bare request and answer."""
+def echo(
+    folder: Path, silos: int, pattern: Sequence[tuple[int, int]], rounds: int
+) -> tuple[list[float], float]:
+    """Return the seconds of rounds of bare request and answer, and all processes' time of one."""
     from websockets.asyncio.server import ServerConnection, serve
 
     names = [f"silo-{i:02d}" for i in range(silos)]
     keys = local_federation(folder, names)
     times: list[float] = []
+    cpu: list[float] = []
 
     async def main() -> None:
         streams: list[ServerConnection] = []
@@ -165,7 +175,10 @@ def echo(folder: Path, silos: int, pattern: Sequence[tuple[int, int]], rounds: i
                 for name in names
             ]
             await everybody.wait()
-            for _ in range(rounds):
+            pids = {"server": os.getpid()} | {str(c.pid): c.pid for c in clients}
+            for t in range(rounds):
+                if t in (WARM, rounds - 1):
+                    cpu.append(sum(used(pids).values()))
                 begun = time.perf_counter()
                 for down, up in pattern:
                     request = up.to_bytes(4, "big") + bytes(down - 4)
@@ -178,7 +191,7 @@ def echo(folder: Path, silos: int, pattern: Sequence[tuple[int, int]], rounds: i
             client.wait()
 
     asyncio.run(main())
-    return median(times[3:])
+    return times[WARM:], (cpu[1] - cpu[0]) / (rounds - 1 - WARM)
 
 
 # --- what is measured -----------------------------------------------------------------------------
@@ -206,25 +219,55 @@ def rounds_and_memory(silos: Sequence[int], folders: Mapping[str, Path]) -> Iter
                     if where == "tmpfs":
                         yield from at_rest(federation, n)
                     for profile in ("group", "pairwise"):
-                        plan = planned(federation, profile, n_clusters=128, rounds=ROUNDS)
-                        assert plan.length(0) == WORDS
-                        job = federation.propose(plan)
-                        shown = federation.wait_job(job, seconds=300)
-                        assert shown["state"] == "done", shown
-                        taken = round_times(federation.log("coordinator"), job)
-                        bare = echo(folder / f"echo-{profile}", n, legs(plan, profile), ROUNDS)
-                        ours = median(taken[3:])
-                        bar = where == "tmpfs"
-                        yield Result(
-                            f"round over HTTPS, {profile}, {n} silos, ledgers on {where}",
-                            1e3 * ours,
-                            "ms",
-                            "bare mutual-TLS echo of the same bytes and legs",
-                            1e3 * bare,
-                            ours / bare,
-                            "ratio <= 4" if bar else "",
-                            ours <= BARS["round"] * bare if bar else None,
+                        short, _ = costs(federation, profile, SHORT)
+                        long, taken = costs(federation, profile, ROUNDS)
+                        cpu = {name: (long[name] - short[name]) / (ROUNDS - SHORT) for name in long}
+                        pattern = legs(planned(federation, profile, **SHAPE), profile)
+                        bare, bare_cpu = echo(folder / f"echo-{profile}", n, pattern, ROUNDS)
+                        what = f"over HTTPS, {profile}, {n} silos, ledgers on {where}"
+                        peer = "bare mutual-TLS echo of the same bytes and legs"
+                        bar = BARS["round"] if where == "tmpfs" else None
+                        yield beside(
+                            f"round {what}, median", median(taken), peer, median(bare), bar
                         )
+                        yield beside(f"round {what}, least", min(taken), peer, min(bare))
+                        coordinator = cpu.pop("coordinator")
+                        cpus = coordinator + sum(cpu.values())
+                        yield beside(f"round {what}, processor, all", cpus, peer, bare_cpu)
+                        yield beside(f"round {what}, processor, coordinator", coordinator)
+                        yield beside(f"round {what}, processor, an agent", min(cpu.values()))
+
+
+def costs(
+    federation: LocalFederation, profile: str, rounds: int
+) -> tuple[dict[str, float], list[float]]:
+    """Return the processor seconds of each process in the cheapest of some jobs, and its rounds."""
+    pids = {name: process.pid for name, process in federation.processes.items()}
+    spent, taken = [], []
+    for _ in range(JOBS):
+        plan = planned(federation, profile, **SHAPE | {"rounds": rounds})
+        assert plan.length(0) == WORDS
+        before = used(pids)
+        job = federation.propose(plan)
+        shown = federation.wait_job(job, seconds=300)
+        assert shown["state"] == "done", shown
+        federation.wait_results(job)
+        after = used(pids)
+        spent.append({name: after[name] - before[name] for name in pids})
+        taken += round_times(federation.log("coordinator"), job)[WARM:]
+    return {name: min(one[name] for one in spent) for name in pids}, taken
+
+
+def beside(
+    what: str, ours: float, peer: str = "", bare: float | None = None, bar: float | None = None
+) -> Result:
+    """Return a time in milliseconds beside that of the echo."""
+    if bare is None:
+        return Result(what, 1e3 * ours, "ms")
+    ratio = ours / bare
+    holds = None if bar is None else ratio <= bar
+    text = "" if bar is None else f"ratio <= {bar:g}"
+    return Result(what, 1e3 * ours, "ms", peer, 1e3 * bare, ratio, text, holds)
 
 
 def at_rest(federation: LocalFederation, n: int) -> Iterator[Result]:

@@ -25,7 +25,7 @@ class JsonLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return the line of a log record."""
         line: dict[str, object] = {
-            "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="microseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
