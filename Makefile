@@ -43,21 +43,18 @@ docs: $(VENV)/.docs
 wheels: $(VENV)/.dev
 	PYTHON=$(BIN)/python scripts/wheels dist
 
-# Compiles the loops over records beside the package, for whoever has a C++17 compiler (GCC 12, Clang 14).
-native: $(VENV)/.dev
-	$(PIP) install 'nanobind>=2.4,<4' cmake ninja
-	$(BIN)/cmake -S . -B build/native -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) \
-	  -DPython_EXECUTABLE=$(abspath $(BIN)/python) -Dnanobind_DIR=$$($(BIN)/python -m nanobind --cmake_dir)
-	$(BIN)/cmake --build build/native
-	$(BIN)/cmake --install build/native --prefix src/cloister
+# Compiles the loops over records again, after a change; without a C++17 compiler (GCC 12, Clang 14) it says so.
+native: $(VENV)/.base
+	CLOISTER_REQUIRE_NATIVE=1 $(PIP) install --no-deps --editable .
 
 clean:
-	rm -rf $(VENV) build site demo-out dist src/cloister/_native*.so
+	rm -rf $(VENV) build site demo-out dist
 
 $(VENV)/bin/python:
 	@test -n "$(PYTHON)" || { echo "cloister needs Python 3.11 or newer with venv (Debian: apt install python3-venv)."; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
+# Each installs what the one before it does, so that the package is compiled once.
 $(VENV)/.base: pyproject.toml lab/pyproject.toml | $(VENV)/bin/python
 	$(PIP) install --editable . --editable lab
 	touch $@
@@ -67,5 +64,5 @@ $(VENV)/.dev: pyproject.toml lab/pyproject.toml | $(VENV)/bin/python
 	touch $@ $(VENV)/.base
 
 $(VENV)/.docs: pyproject.toml lab/pyproject.toml | $(VENV)/bin/python
-	$(PIP) install --editable '.[docs]' --editable lab
-	touch $@ $(VENV)/.base
+	$(PIP) install --editable '.[dev,docs]' --editable lab
+	touch $@ $(VENV)/.dev $(VENV)/.base

@@ -18,6 +18,9 @@ import pytest
 
 from cloister import compiled
 
+if compiled.instruction_sets() == [compiled.NUMPY]:
+    os.environ.setdefault(compiled.CHOICE, compiled.NUMPY)  # as asked: no fit warns of it
+
 
 class Nursery:
     """Starts Python programs as `subprocess.Popen` does, each forked from one process.

@@ -8,6 +8,7 @@ behind a function that says what it computes: of `cloister.tasks` and `cloister.
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -26,6 +27,10 @@ except ImportError:  # nobody compiled it
 CHOICE = "CLOISTER_KERNEL"
 NUMPY = "numpy"
 ORDER = "CLOISTER_ORDERED"
+WITHOUT = (
+    "in NumPy, several times slower than compiled; install a C++ compiler, then cloister again, "
+    "or a wheel for this system"
+)
 _LARGEST = 1 << 24  # of a coordinate that float32 holds
 _MOST_COLUMNS = 1 << 16
 _EXACT = 2**53
@@ -54,6 +59,13 @@ def instruction_set() -> str:
 def instruction_sets() -> list[str]:
     """Return those that loops over records can use here, the best first, ``numpy`` last."""
     return [*(_native.instruction_sets() if _native else ()), NUMPY]
+
+
+@cache
+def say_slow() -> None:
+    """Warn, once a process, if loops over records are not compiled and nobody asked for that."""
+    if instruction_set() == NUMPY and CHOICE not in os.environ:
+        warnings.warn(f"loops over records run {WITHOUT}.", stacklevel=4)
 
 
 def has_distances(records: Records, centres: Integers, one: int) -> bool:

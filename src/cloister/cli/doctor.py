@@ -34,6 +34,7 @@ from cloister.cli.checks import (
 )
 from cloister.cli.output import Output
 from cloister.cli.parsers import add_config
+from cloister.compiled import NUMPY, WITHOUT, instruction_set
 from cloister.enrolment import KeyFolder, client_context, peer_of
 from cloister.errors import CloisterError
 from cloister.privacy.ledger import Ledger
@@ -61,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     """Look at everything."""
     settings = load_settings(args.config)
-    checks = [_versions(), *examined(settings, OFFLINE), *examined(settings, _LIVE)]
+    checks = [_versions(), _loops(), *examined(settings, OFFLINE), *examined(settings, _LIVE)]
     return {"file": args.config, "role": settings.role, "checks": show(out, checks)}
 
 
@@ -76,6 +77,13 @@ def _versions() -> Check:
     if ssl.HAS_TLSv1_3:
         return ok("versions", found)
     return fail("versions", found, "install a Python whose OpenSSL has TLS 1.3.")
+
+
+def _loops() -> Check:
+    """Look at what the loops over records run on."""
+    if (found := instruction_set()) != NUMPY:
+        return ok("loops over records", f"compiled, {found}")
+    return ok("loops over records", WITHOUT)
 
 
 def _descriptors(_: CoordinatorSettings | ScorerSettings) -> Iterator[Check]:

@@ -14,6 +14,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from cloister.arrays import Floats
+from cloister.compiled import say_slow
 from cloister.errors import DataError, PlanError
 from cloister.estimators.release import Spending, release
 from cloister.estimators.tables import (
@@ -126,6 +127,7 @@ class PrivateEstimator(BaseEstimator):
     def _fit(self, X: Any, y: Any) -> SiloData:
         """Check, read, release, keep; return what was read."""
         self._check()
+        say_slow()
         spending = self._spending()
         data = self._read(X, y, spending)
         task, options = self._task_of(self._options(data))
