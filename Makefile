@@ -10,7 +10,7 @@ QUICK := --ignore tests/unit/privacy/test_filter.py tests/unit/hazmat tests/unit
   tests/protocol/test_aggregator.py tests/protocol/test_client.py tests/properties/test_payloads.py
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test quick house lint bench docs wheels native clean
+.PHONY: demo test quick house lint bench docs wheels native nightly clean
 
 demo: $(VENV)/.base
 	$(BIN)/cloister demo --out demo-out
@@ -46,6 +46,10 @@ wheels: $(VENV)/.dev
 # Compiles the loops over records again, after a change; without a C++17 compiler (GCC 12, Clang 14) it says so.
 native: $(VENV)/.base
 	CLOISTER_REQUIRE_NATIVE=1 $(PIP) install --no-deps --editable .
+
+# What takes longer than a change may wait: sanitizers, many more examples.
+nightly: $(VENV)/.dev
+	scripts/nightly
 
 clean:
 	rm -rf $(VENV) build site demo-out dist
