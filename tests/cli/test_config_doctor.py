@@ -24,6 +24,7 @@ import pytest
 from cloister import Budget, Ledger, Schema
 from cloister.cli import checks, doctor, main
 from cloister.cli.config import template
+from cloister.compiled import instruction_set
 from cloister.enrolment import (
     Authority,
     KeyFolder,
@@ -340,6 +341,7 @@ def test_nothing_is_wrong_with_a_sound_silo(home: Callable[..., str], capsys: Sa
         "clock",
     }
     assert f"protocol {PROTOCOL_VERSION}" in found["versions"][1]
+    assert instruction_set() in found["loops over records"][1].lower()
     assert Schema.load(Path(home()).with_name("schema.toml")).digest() in found["schema"][1]
     assert found["tls"][1].startswith("TLSv1.3, for localhost, until ")
     assert main(["doctor", "--config", home()]) == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from cloister import compiled
+from cloister import DPKMeans, compiled
 from cloister.data import read_source
 from cloister.errors import PlanError
 from cloister.jobs import make_plan, run_plan
@@ -28,7 +29,7 @@ RECORDS = np.array([[0, 0], [3, 4]], dtype=np.int32)
 CENTRES = np.array([[0, 1], [3, 3]])
 
 needs_compiled = pytest.mark.skipif(
-    compiled.instruction_sets() == [compiled.NUMPY], reason="nothing is compiled: make native"
+    compiled.instruction_sets() == [compiled.NUMPY], reason="nothing is compiled: there was no compiler"
 )
 
 
@@ -71,6 +72,25 @@ def test_one_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
 )
 def test_what_floats_do_not_hold_is_left_to_numpy(centres: np.ndarray, one: int) -> None:
     assert not compiled.has_distances(RECORDS, centres, one)
+
+
+def test_one_fit_of_a_process_says_that_nothing_is_compiled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(compiled, "_native", None)
+    compiled.say_slow.cache_clear()
+    model = DPKMeans(2, epsilon=1.0, bounds=(0, 9), nominal_n=2)
+    with pytest.warns(UserWarning, match="run in NumPy, several times slower .* install") as said:
+        model.fit(RECORDS).fit(RECORDS)
+    ours = [one for one in said if "NumPy" in str(one.message)]
+    assert [Path(one.filename).name for one in ours] == [Path(__file__).name]
+    compiled.instruction_set.cache_clear()
+    compiled.say_slow.cache_clear()
+    monkeypatch.setenv(compiled.CHOICE, compiled.NUMPY)  # whoever asks for it knows
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        compiled.say_slow()
+    compiled.say_slow.cache_clear()
 
 
 @needs_compiled
@@ -153,7 +173,7 @@ def test_a_job_in_one_process_has_the_same_results_in_any_order(
 def test_a_silo_over_a_network_orders_records_only_where_its_owner_says_so(ordered: bool) -> None:
     assert SiloSettings.model_fields["ordered_records"].default is False
     schema, plan = lloyd_plan()
-    source = SimpleNamespace(source=lambda: np.zeros((9, 2)))
+    source = SimpleNamespace(source=lambda: np.zeros((9, 2)), cache_dir=None)
     settings = SimpleNamespace(data=source, ordered_records=ordered)
     site = Site(settings, schema, None, None)  # type: ignore[arg-type]  # as much as it reads
     (table,) = site.records(plan)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import subprocess
 import sys
@@ -375,6 +376,6 @@ def test_reading_a_file_does_not_import_pandas(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=True,
-        env={"PYTHONPATH": str(Path(data.__file__).parents[2])},
+        env={**os.environ, "PYTHONPATH": str(Path(data.__file__).parents[2])},
     )
     assert found.stdout.strip() == "False"
