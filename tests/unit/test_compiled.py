@@ -29,7 +29,8 @@ RECORDS = np.array([[0, 0], [3, 4]], dtype=np.int32)
 CENTRES = np.array([[0, 1], [3, 3]])
 
 needs_compiled = pytest.mark.skipif(
-    compiled.instruction_sets() == [compiled.NUMPY], reason="nothing is compiled: there was no compiler"
+    compiled.instruction_sets() == [compiled.NUMPY],
+    reason="nothing is compiled: there was no compiler",
 )
 
 
