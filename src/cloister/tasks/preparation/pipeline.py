@@ -7,7 +7,7 @@ public once the step is released.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import accumulate, chain
@@ -112,6 +112,9 @@ class Pipeline(Gaussian):
                     "design the pipeline again."
                 )
             width = width if last else len(self._before[i].output)
+        # In the instance, not as properties: what isinstance of a protocol finds, from Python 3.12
+        # on, is what is there before it is asked for.
+        vars(self).update(self._abilities())
 
     @cached_property
     def _before(self) -> tuple[Transformer, ...]:
@@ -252,29 +255,16 @@ class Pipeline(Gaussian):
         ]
         return tuple(chain.from_iterable(reversed(shown)))
 
-    # What the last step can do for a record, the pipeline can: these are absent where it cannot. --
-
-    @property
-    def target(self) -> int:
-        """The column, before the first step, that the last one predicts."""
-        at: int = self.steps[-1].target  # type: ignore[attr-defined]  # absent: AttributeError
-        return self.names.index(self.reaching[at])
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """Classes of the last step."""
-        classes: tuple[str, ...] = self.steps[-1].classes  # type: ignore[attr-defined]
-        return classes
-
-    @property
-    def probabilities(self) -> _Predict:
-        """As the last step's, of records before the first step."""
-        return partial(self._through, self.steps[-1].probabilities)  # type: ignore[attr-defined]
-
-    @property
-    def predict(self) -> _Predict:
-        """As the last step's, of records before the first step."""
-        return partial(self._through, self.steps[-1].predict)  # type: ignore[attr-defined]
+    def _abilities(self) -> Iterator[tuple[str, Any]]:
+        """Yield what the pipeline can do for a record before the first step: what the last can."""
+        last = self.steps[-1]
+        if hasattr(last, "target"):
+            yield "target", self.names.index(self.reaching[last.target])
+        if hasattr(last, "classes"):
+            yield "classes", last.classes
+        for name in ("probabilities", "predict"):
+            if hasattr(last, name):
+                yield name, partial(self._through, getattr(last, name))
 
     def _through(self, predict: _Predict, results: Results, records: Records) -> Floats:
         for i, step in enumerate(self._before):

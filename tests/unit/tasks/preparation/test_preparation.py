@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Sequence
+from inspect import getattr_static
 from pathlib import Path
 from typing import Any
 
@@ -367,6 +369,10 @@ def test_a_pipeline_does_what_its_last_step_can_do() -> None:
     task = result.plan.task
     assert isinstance(task, Classifier)
     assert not isinstance(task, Regressor)
+    # isinstance looks so from Python 3.12 on, and takes a property for there whatever it raises
+    assert getattr_static(task, "probabilities", None) is not None
+    assert getattr_static(task, "predict", None) is None
+    assert pickle.loads(pickle.dumps(task)) == task
     assert (task.target, task.classes) == (2, ("0", "1"))
     records = result.plan.grid.encode(X)
     told = task.probabilities(result.results, records)
