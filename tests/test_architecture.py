@@ -127,11 +127,13 @@ LIBRARIES = {
     "matplotlib": {"report", "audit"},
     "jinja2": {"html"},
     "torch": {"estimators.federated_learning"},
+    "distributed": {"data.dask"},
     "onnx": {"inference.imports"},
     "tenseal": {"inference.ckks"},
 }
 LAZY = {
     "torch",
+    "distributed",
     "onnx",
     "tenseal",
     "mpi4py",

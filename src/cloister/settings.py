@@ -32,6 +32,7 @@ from pydantic import (
 )
 
 from cloister.data import Baskets, SqlQuery
+from cloister.data.dask import checked_address
 from cloister.errors import PlanError
 from cloister.privacy.budget import Budget
 from cloister.privacy.filter import Split
@@ -97,6 +98,12 @@ class DataSettings(_Section):
     query: str | None = Field(default=None, min_length=1)
     baskets: str | None = None
     cache_dir: _File | None = None
+    workers: str | None = None
+
+    @field_validator("workers")
+    @classmethod
+    def _encrypted(cls, address: str | None) -> str | None:
+        return None if address is None else checked_address(address)
 
     @field_validator("baskets")
     @classmethod
@@ -113,6 +120,10 @@ class DataSettings(_Section):
             raise ValueError("must have a query where it has a url, and only there")
         if self.url is not None and (self.baskets or "").startswith("lines"):
             raise ValueError("must have baskets as long:BASKET,ITEM where it has a query")
+        if self.workers and (self.file is None or self.baskets or self.cache_dir):
+            raise ValueError(
+                "must have a folder of Parquet files, and no baskets or cache_dir, for workers"
+            )
         return self
 
     def source(self) -> Path | SqlQuery | Baskets:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain
 
 import numpy as np
 
@@ -49,6 +48,7 @@ from cloister.protocol.messages import (
 )
 from cloister.protocol.plan import Plan
 from cloister.protocol.progress import Progress
+from cloister.protocol.summing import LocalStep, Partitioned
 from cloister.secagg.masks import Masker
 from cloister.task import inside
 
@@ -310,32 +310,21 @@ class Client:
     def _sum(self, t: int) -> Integers:
         """Return what our records add to round `t`."""
         task, by_client, state = self.plan.task, self.plan.by_client, self.state
+        step = LocalStep(task, t, state, self.plan.length(t))
+        if by_client is None and isinstance(self._records, Partitioned):
+            return self._records.total(step)
         chunks = self._records(t, state) if callable(self._records) else self._records
-        none = np.zeros((0, task.n_features), dtype=np.int32)
         if by_client is None:
-            total = np.zeros(self.plan.length(t), dtype=np.int64)
-            # of no chunk, too: a plan that is not right stops whether there are records or not
-            rest = iter(chunks)
-            for chunk in chain((next(rest, none),), rest):
-                total += self._whole(t, task.contribute(t, state, inside(chunk, task.frac_bits)))
-            return total
+            return step.total(chunks)
         # The rows of a client may lie in several chunks, and its bound is on all of them together.
+        none = np.zeros((0, task.n_features), dtype=np.int32)
         table = inside(np.concatenate(list(chunks) or [none]), task.frac_bits)
         if by_client.rate == 1:
-            return self._whole(t, task.contribute(t, state, table))
+            return step.of(table)
         about = join((self.plan.digest, str(t).encode()))
         # From the secret of the job: nobody else knows the coins, and a restart tosses the same.
         coins = stream(derive(self._journal.secret(self.plan.run_id), Usage.COINS, about))
-        return self._whole(t, by_client.contribute_sampled(t, state, table, coins))
-
-    def _whole(self, t: int, sums: Integers) -> Integers:
-        """Refuse sums that numpy would spread over a longer vector."""
-        if sums.shape != (self.plan.length(t),) or sums.dtype != np.int64:
-            raise LocalProtocolError(
-                f"task {self.plan.task.name!r} made {sums.shape} sums of round {t}, the plan has "
-                f"{self.plan.length(t)}; the plan or the task is not right."
-            )
-        return sums
+        return step.whole(by_client.contribute_sampled(t, state, table, coins))
 
     def _share_of_noise(self, t: int) -> Integers:
         if t not in self._shares_of_noise:

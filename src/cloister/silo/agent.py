@@ -23,6 +23,7 @@ from typing import Any
 
 from cloister.code import other_code
 from cloister.data import Records
+from cloister.data.partitions import PartitionedRecords
 from cloister.errors import (
     BudgetExceeded,
     CloisterError,
@@ -87,7 +88,7 @@ class Agent:
         store: Store,
         ledger: Ledger,
         audit: Audit,
-        join: Callable[[Plan, Records], Client],
+        join: Callable[[Plan, Records | PartitionedRecords], Client],
         noise_label: str,
         wait: Callable[[float], bool],
     ) -> None:
@@ -259,7 +260,7 @@ class Agent:
             return LOCAL_PROBLEM
         return None
 
-    def _book(self, plan: Plan) -> Records:
+    def _book(self, plan: Plan) -> Records | PartitionedRecords:
         """Read the records and reserve the job for them, or check that they are still the same."""
         records = self._site.records(plan)
         content = records.fingerprint(CONTENT_KEY)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from cloister.code import remember
 from cloister.data import Records
+from cloister.data.partitions import PartitionedRecords
 from cloister.enrolment import KeyFolder, client_context, is_open_to_others
 from cloister.errors import LedgerError, PlanError, TransportError
 from cloister.privacy.noise import DiscreteNoise, NoiseSource
@@ -51,7 +52,7 @@ def open_agent(
     ledger = site.ledger()
     remember(site.tasks, site.policy.rules.tasks)
 
-    def join(plan: Plan, records: Records) -> Client:
+    def join(plan: Plan, records: Records | PartitionedRecords) -> Client:
         return Client(
             plan, settings.name, records, None, ledger, identity=site.identity, noise=noise
         )

@@ -5,10 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
 from cloister.data import Records, read_source
+from cloister.data.dask import DaskWorkers
+from cloister.data.partitions import PartitionedRecords, partitions_of, read_partitions
 from cloister.enrolment import KeyFolder
 from cloister.errors import PlanError
 from cloister.hazmat.signing import Identity
@@ -108,17 +111,25 @@ class Site:
             fingerprint=self.identity.fingerprint,
         )
 
-    def records(self, plan: Plan) -> Records:
-        """Read the columns of a plan, on its grid."""
-        data = self.settings.data
-        records = read_source(
-            data.source(),
-            self.schema,
-            columns=plan.columns,
-            frac_bits=plan.grid.frac_bits,
-            cache_dir=data.cache_dir,
-        )
+    @cached_property
+    def _workers(self) -> DaskWorkers | None:
+        """The silo's own cluster, if its settings name one."""
+        address = self.settings.data.workers
+        return None if address is None else DaskWorkers(address)
+
+    def records(self, plan: Plan) -> Records | PartitionedRecords:
+        """Read the columns of a plan, on its grid, or have workers read them."""
+        data, workers = self.settings.data, self._workers
+        part: dict[str, Any] = {"columns": plan.columns, "frac_bits": plan.grid.frac_bits}
+        records: Records | PartitionedRecords
+        if workers:
+            assert data.file is not None
+            records = read_partitions(partitions_of(data.file), self.schema, workers, **part)
+        else:
+            records = read_source(data.source(), self.schema, cache_dir=data.cache_dir, **part)
         if records.doubt:
             _log.warning("%s", records.doubt)  # the owner's own log, and the job goes on
+        if isinstance(records, PartitionedRecords):
+            return records
         wanted = self.settings.ordered_records and getattr(plan.task, "in_order", False)
         return records.in_order if wanted else records

@@ -1,0 +1,263 @@
+"""Records of one silo in partitions, each read and summed by a worker of the silo."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from cloister.data.records import Chunk, Records, read_source
+from cloister.data.sources import PARQUET_SUFFIXES
+from cloister.errors import CloisterError, DataError, PlanError
+
+if TYPE_CHECKING:
+    from cloister.arrays import Integers
+    from cloister.hazmat.fixedpoint import Contract
+    from cloister.protocol.summing import LocalStep
+    from cloister.schema import Schema
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Held:
+    """The records of one partition where they were read."""
+
+    chunks: tuple[Chunk, ...] = field(repr=False)
+    seal: bytes = field(repr=False)  # of all columns, so that reading it again can be checked
+    doubt: str | None = None
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a worker has no answer, in a sentence that repeats nothing of the records."""
+
+    reason: str
+
+
+Read = Callable[[], Held | Failure]
+
+
+class Workers(Protocol):
+    """Whatever applies a function to partitions elsewhere: the one hook for a cluster."""
+
+    def answers(
+        self, label: str, reads: Mapping[str, Read], function: Callable[[Held | Failure], T]
+    ) -> Iterable[tuple[str, T]]:
+        """Yield what the function gives for each partition beside its id, in any order.
+
+        Parameters
+        ----------
+        label : str
+            Names the call in logs and pages of the cluster, as ids do.
+        reads : mapping of id to function
+            A partition is the same whoever reads it and however often, so a worker may keep it,
+            and another one read it again if that one is lost.
+        function : function
+            Like those of `reads` it never raises, so that nothing of the records comes to the
+            cluster's logs.
+
+        Raises
+        ------
+        DataError
+            If no worker could do it.
+        """
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PartitionedRecords:
+    """Records of one silo that workers hold; a job takes them like `Records`.
+
+    Notes
+    -----
+    Each partition has an id and counts once, or the round does not go on: however often its sum
+    was computed, also after a worker was lost, one of the equal answers is taken.
+    """
+
+    contract: Contract
+    _workers: Workers
+    _reads: Mapping[str, Read]
+    _seals: Mapping[str, bytes]
+    doubt: str | None = None
+
+    def __repr__(self) -> str:
+        return f"PartitionedRecords(n_features={self.n_features})"
+
+    def __iter__(self) -> Iterator[Chunk]:
+        """Read all partitions in this process, in the order of their ids."""
+        for name in sorted(self._reads):
+            yield from _read(self._reads[name](), name).chunks
+
+    @property
+    def n_features(self) -> int:
+        """Number of columns."""
+        return self.contract.grid.n_features
+
+    def total(self, step: LocalStep) -> Integers:
+        """Return the sums of all partitions, each once."""
+        total = step.total([])
+        for sums in self._each(f"{step.task.name}-{step.t}", _Summed(step)).values():
+            total += step.whole(sums)
+        return total
+
+    def fingerprint(self, key: bytes) -> bytes:
+        """Return 32 bytes that only the same records in the same partitions and the same key give.
+
+        Parameters
+        ----------
+        key : bytes, 16 to 64, secret of the owner
+        """
+        digest = hashlib.blake2b(key=key, digest_size=32, person=b"partitions")
+        for name in sorted(self._seals):
+            digest.update(hashlib.blake2b(name.encode(), digest_size=32).digest())
+            digest.update(self._seals[name])
+        return digest.digest()
+
+    def _each(self, label: str, function: Callable[[Held], T]) -> Mapping[str, T]:
+        answers = _once(self._reads, self._workers.answers(label, self._reads, _Safe(function)))
+        if changed := [name for name in answers if answers[name][0] != self._seals[name]]:
+            raise DataError(
+                f"partition {changed[0]!r} changed while it was in use; records are frozen when a "
+                "job starts, so start a new job."
+            )
+        return {name: answer for name, (_, answer) in answers.items()}
+
+
+def read_partitions(
+    sources: Mapping[str, Any],
+    schema: Schema,
+    workers: Workers,
+    *,
+    columns: Sequence[str] | None = None,
+    frac_bits: int = 16,
+) -> PartitionedRecords:
+    """Have workers read the partitions of one silo by the rules of a schema.
+
+    Parameters
+    ----------
+    sources : mapping of id to path or SqlQuery
+        Each as in `read_source`, and the same at every worker.
+    columns, frac_bits
+        As in `read_source`.
+
+    Raises
+    ------
+    DataError
+        If a partition cannot be read, or no worker could do it.
+    PlanError
+        If the schema keeps so many rows of a unit, which may lie in several partitions.
+    """
+    if schema.unit_column is not None:
+        raise PlanError(
+            f"the schema keeps max_rows of each {schema.unit_column!r}, whose rows may lie in "
+            "several partitions; let one process read all files, without workers."
+        )
+    if not sources:
+        raise DataError("there are no partitions; give at least one.")
+    contract = schema.contract(frac_bits, columns)
+    reads = {
+        name: _Reading(source, schema, contract.columns, frac_bits)
+        for name, source in sources.items()
+    }
+    found = _once(reads, workers.answers("read", reads, _Safe(_no_more)))
+    seals = {name: seal for name, (seal, _) in found.items()}
+    doubts = [doubt for _, (_, doubt) in sorted(found.items()) if doubt]
+    return PartitionedRecords(contract, workers, reads, seals, next(iter(doubts), None))
+
+
+def partitions_of(folder: Path) -> dict[str, Path]:
+    """Return the Parquet files of a folder, each a partition with its name as id."""
+    if not folder.is_dir():
+        raise DataError(
+            f"{str(folder)!r} must be a folder of Parquet files, one for each partition, where "
+            "workers sum them."
+        )
+    return {file.name: file for file in sorted(folder.iterdir()) if is_partition(file)}
+
+
+def is_partition(file: Path) -> bool:
+    """Return whether a file in a folder of partitions is one."""
+    return file.suffix.lower() in PARQUET_SUFFIXES and not file.name.startswith((".", "_"))
+
+
+@dataclass(frozen=True, eq=False)  # of another job it is another one: files may have changed
+class _Reading:
+    """Reads a partition; errors are answers."""
+
+    source: Any = field(repr=False)
+    schema: Schema
+    columns: tuple[str, ...]
+    frac_bits: int
+
+    def __call__(self) -> Held | Failure:
+        return _safely(self._held)
+
+    def _held(self) -> Held:
+        records = read_source(
+            self.source, self.schema, columns=self.columns, frac_bits=self.frac_bits
+        )
+        return Held(tuple(records), _seal(records), records.doubt)
+
+
+@dataclass(frozen=True)
+class _Safe:
+    """Applies a function to a partition and gives its seal, too; errors are answers."""
+
+    function: Callable[[Held], Any]
+
+    def __call__(self, held: Held | Failure) -> Any:
+        if isinstance(held, Failure):
+            return held
+        return _safely(lambda: (held.seal, self.function(held)))
+
+
+@dataclass(frozen=True)
+class _Summed:
+    step: LocalStep
+
+    def __call__(self, held: Held) -> Integers:
+        return self.step.total(held.chunks)
+
+
+def _no_more(held: Held) -> str | None:
+    return held.doubt
+
+
+def _safely(work: Callable[[], T]) -> T | Failure:
+    try:
+        return work()
+    except CloisterError as error:
+        return Failure(str(error))
+    except Exception as error:  # its text may repeat a record
+        return Failure(f"a worker had a {type(error).__name__}.")
+
+
+def _read(answer: T | Failure, name: str) -> T:
+    if isinstance(answer, Failure):
+        raise DataError(f"partition {name!r} cannot be used: {answer.reason}")
+    return answer
+
+
+def _once(ids: Iterable[str], answers: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the one answer of each partition, or refuse all where there is not exactly one."""
+    wanted, found = set(ids), {}
+    for name, answer in answers:
+        if name not in wanted:
+            raise DataError(
+                f"partition {name!r} is none of this job or was answered twice; each must count "
+                "once, so restart the workers."
+            )
+        wanted.remove(name)
+        found[name] = _read(answer, name)
+    if wanted:
+        raise DataError(
+            f"partition {min(wanted)!r} has no answer; each must count once, so restart the "
+            "workers."
+        )
+    return found
+
+
+def _seal(records: Records) -> bytes:
+    return records.fingerprint(b"seal of partition")
