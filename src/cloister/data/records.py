@@ -372,8 +372,8 @@ class Rules:
         if wrong is not None:
             flags |= wrong * WRONG
         usable: Flags = np.ones(len(steps), dtype=bool)
-        if flags.any() and (bad := flags & self.fatal).any():
-            by_column = bad.T.copy()  # then it is several times as fast as along the rows
+        if np.bitwise_or.reduce(flags, axis=None) & np.bitwise_or.reduce(self.fatal):
+            by_column = (flags & self.fatal).T.copy()  # several times as fast as along the rows
             usable = np.logical_not(by_column.any(axis=0))
         return _Judged(cells, steps, flags, usable)
 
@@ -461,7 +461,7 @@ def _records(
         stored = GridCache(cache_dir).filled(first, table.n_columns)
         return Records(contract, lambda: _cut(stored, rows), tally.doubt())
     kept: list[Chunk] = []
-    seal, size, fits = hashlib.blake2b(), 0, True
+    seal, size, fits = hashlib.sha256(), 0, True  # twice as fast as BLAKE2 where processors know it
     for chunk in first:
         kept.append(chunk)
         size += chunk.nbytes
@@ -476,7 +476,7 @@ def _records(
     expected = seal.digest()
 
     def read_again() -> Iterator[Chunk]:
-        found = hashlib.blake2b()
+        found = hashlib.sha256()
         for chunk in rules.encode(table.chunks(rows)):
             found.update(_bytes_of(chunk))
             yield chunk
