@@ -27,7 +27,7 @@ from cloister.data.encoding import (
     encode_columns,
 )
 from cloister.data.few_rows import Tally
-from cloister.data.sources import Raw, SqlQuery, Table, is_path, open_source
+from cloister.data.sources import Raw, SqlQuery, Table, is_dataset, is_path, open_source
 from cloister.errors import DataError, PlanError
 from cloister.hazmat.fixedpoint import Contract
 
@@ -279,6 +279,7 @@ def as_silos(data: Any) -> list[Any]:
         raise DataError("data must hold at least one silo, got an empty list.")
     tables = [
         is_path(part)
+        or is_dataset(part)
         or isinstance(part, SqlQuery | Baskets)
         or len(getattr(part, "shape", ())) == 2
         for part in data
