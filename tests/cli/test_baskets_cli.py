@@ -122,6 +122,7 @@ def test_baskets_are_read_only_where_that_is_said(shop: Path, capsys) -> None:
 def test_a_silo_of_a_federation_reads_baskets(shop: Path, values: dict[str, str]) -> None:
     class Settings:
         data = DataSettings.model_validate(values)
+        ordered_records = False
 
     schema = Schema.load("shop.toml")
     site = Site(Settings(), schema, None, None)  # type: ignore[arg-type]  # it only reads

@@ -153,7 +153,7 @@ def test_a_job_in_one_process_has_the_same_results_in_any_order(
 def test_a_silo_over_a_network_orders_records_only_where_its_owner_says_so(ordered: bool) -> None:
     assert SiloSettings.model_fields["ordered_records"].default is False
     schema, plan = lloyd_plan()
-    source = SimpleNamespace(source=lambda: np.zeros((9, 2)))
+    source = SimpleNamespace(source=lambda: np.zeros((9, 2)), cache_dir=None)
     settings = SimpleNamespace(data=source, ordered_records=ordered)
     site = Site(settings, schema, None, None)  # type: ignore[arg-type]  # as much as it reads
     (table,) = site.records(plan)

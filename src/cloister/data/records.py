@@ -121,6 +121,7 @@ def read_source(
     chunk_rows: int | None = None,
     memory_limit: int = MEMORY_LIMIT,
     cache_dir: str | os.PathLike[str] | None = None,
+    on_rows: Callable[[int], None] | None = None,
 ) -> Records:
     """Read the records of one silo by the rules of a schema.
 
@@ -145,6 +146,9 @@ def read_source(
         takes no memory to speak of, and later changes of it do not count. They lie there unsealed
         and unencrypted, in a file without a name that ends with the records or the process; give a
         folder on an encrypted disk or in memory (tmpfs).
+    on_rows : function of int, optional
+        Called with the number of rows read so far, now and then, while the source is first read.
+        For the eyes of the owner: it is an exact count.
 
     Raises
     ------
@@ -161,7 +165,8 @@ def read_source(
     part = schema.contract(frac_bits, columns)  # refuses unknown columns before a file is read
     rules, whole = Rules.of_schema(schema, frac_bits), schema.contract(frac_bits)
     table = open_by_schema(source, schema)
-    records = _records(table, rules, whole, chunk_rows, memory_limit, cache_dir)
+    tally = Tally(table.label, whole.columns, on_rows)
+    records = _records(table, rules, whole, chunk_rows, memory_limit, cache_dir, tally)
     return records if part == whole else _part(records, part)
 
 
@@ -191,7 +196,8 @@ def array_records(
             f"{grid.n_features}; give one pair of bounds per column."
         )
     contract = Contract(grid)
-    return _records(table, Rules.of_grid(grid), contract, chunk_rows, memory_limit, cache_dir)
+    rules, tally = Rules.of_grid(grid), Tally(table.label, contract.columns)
+    return _records(table, rules, contract, chunk_rows, memory_limit, cache_dir, tally)
 
 
 def read_floats(
@@ -451,15 +457,16 @@ def _records(
     chunk_rows: int | None,
     memory_limit: int,
     cache_dir: str | os.PathLike[str] | None,
+    tally: Tally,
 ) -> Records:
     """Encode a source once; keep the result, or seal a file that is too large to keep."""
     rows = default_rows(table.n_columns) if chunk_rows is None else chunk_rows
     if rows < 1:
         raise PlanError(f"chunk_rows must be at least 1, got {rows}.")
-    tally = Tally(table.label, contract.columns)
     first = rules.encode(table.chunks(rows), tally)
     if cache_dir is not None and table.is_file:
-        stored = GridCache(cache_dir).filled(first, table.n_columns)
+        file = GridCache(cache_dir, table.most_rows * table.n_columns)
+        stored = file.filled(first, table.n_columns)
         return Records(contract, lambda: _cut(stored, rows), tally.doubt())
     kept: list[Chunk] = []
     seal, size, fits = hashlib.sha256(), 0, True  # twice as fast as BLAKE2 where processors know it

@@ -78,6 +78,7 @@ class Table:
     names: tuple[str, ...]  # of the columns to be used
     chunks: Callable[[int], Iterator[Raw]]  # at most so many rows at a time
     is_file: bool = False
+    most_rows: int = 0  # where a file says at once how many it has
 
     @property
     def n_columns(self) -> int:
@@ -348,9 +349,11 @@ def _open_parquet(path: Path, names: Sequence[str] | None, unit: str | None) -> 
             raise DataError(f"folder {str(path)!r} holds no Parquet file.")
     wanted = names
     labels: list[list[str]] = []
+    most_rows = 0
     for file in files:
         with readable(label), pq.ParquetFile(file) as opened:
             found = opened.schema_arrow
+            most_rows += opened.metadata.num_rows
         positions, wanted = find_columns(label, found.names, wanted, unit)
         _check_types(label, found, positions, unit)
         labels.append([found.names[position] for position in positions])
@@ -361,7 +364,7 @@ def _open_parquet(path: Path, names: Sequence[str] | None, unit: str | None) -> 
                 batches = opened.iter_batches(batch_size=rows, columns=columns)
                 yield from _slices((batch.select(columns) for batch in batches), rows, unit)
 
-    return Table(label, tuple(wanted or ()), chunks, is_file=True)
+    return Table(label, tuple(wanted or ()), chunks, is_file=True, most_rows=most_rows)
 
 
 def _open_text(
