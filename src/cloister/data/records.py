@@ -127,9 +127,10 @@ def read_source(
 
     Parameters
     ----------
-    source : array, table, path, SqlQuery or Baskets
+    source : array, table, path, SqlQuery, Baskets or Records
         See the module. A table or file is matched by column name, other columns are left unread;
-        an array must have the schema's columns in the schema's order.
+        an array must have the schema's columns in the schema's order. Records that were read by
+        this contract are returned as they are.
         A line of a text table with a wrong number of fields is dropped. A cell of a category is
         that category's text, blanks around do not count; an unknown one is missing.
     columns : iterable of str, optional
@@ -163,6 +164,9 @@ def read_source(
     so a unit changes at most ``max_rows`` records.
     """
     part = schema.contract(frac_bits, columns)  # refuses unknown columns before a file is read
+    if isinstance(source, Records):
+        part.check(source)
+        return source
     rules, whole = Rules.of_schema(schema, frac_bits), schema.contract(frac_bits)
     table = open_by_schema(source, schema)
     tally = Tally(table.label, whole.columns, on_rows)
@@ -286,7 +290,7 @@ def as_silos(data: Any) -> list[Any]:
     tables = [
         is_path(part)
         or is_dataset(part)
-        or isinstance(part, SqlQuery | Baskets)
+        or isinstance(part, SqlQuery | Baskets | Records)
         or len(getattr(part, "shape", ())) == 2
         for part in data
     ]

@@ -19,10 +19,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from cloister.data import array_records, read_source
+from cloister import DPKMeans
+from cloister.data import array_records, as_silos, read_source
 from cloister.data.cache import GridCache
 from cloister.data.sources import open_source
-from cloister.errors import DataError
+from cloister.errors import DataError, PlanError
 from cloister.hazmat.fixedpoint import Grid
 from cloister.jobs import make_plan
 from cloister.privacy.budget import Budget
@@ -147,6 +148,20 @@ def test_a_silo_reads_its_file_once_into_the_folder_of_its_settings(tmp_path: Pa
     parquet(tmp_path / "t.parquet", table)
     with pytest.raises(DataError, match="cannot hold the records"):
         site.records(plan)
+
+
+@pytest.mark.filterwarnings("ignore::cloister.errors.UncountedWarning")
+def test_records_that_were_read_are_a_source_of_their_contract_only(tmp_path: Path) -> None:
+    file = parquet(tmp_path / "t.parquet", np.arange(20.0).reshape(10, 2) / 20)
+    records = read_source(file, TWO, cache_dir=tmp_path)
+    file.unlink()
+    assert read_source(records, TWO) is records
+    assert as_silos(records) == as_silos([records]) == [records]
+    model = DPKMeans(2, epsilon=1.0, bounds=TWO, nominal_n=10).fit(records)
+    assert model.cluster_centers_.shape == (2, 2)
+    for options in ({"frac_bits": 12}, {"columns": ["b"]}):
+        with pytest.raises(PlanError, match="must be read by the contract"):
+            read_source(records, TWO, **options)
 
 
 def test_a_table_in_memory_takes_no_file(tmp_path: Path) -> None:
