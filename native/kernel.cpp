@@ -401,7 +401,9 @@ void encode(const Lanes& lanes, const Column* columns, int64_t n, const Cells& r
         reader(column, start, rows, found.data() + i, d);
     }
     if (!lanes.round_cells(rules, found.data(), cells, steps))
-      for (int z = 0; z < cells; z++) steps[z] = judge(rules, z % d, found[z], flags + z);
+      for (int z = 0; z < cells; z++)  // the others are rounded already
+        if (rules.typed || !(found[z] >= rules.low[z] && found[z] <= rules.high[z]))
+          steps[z] = judge(rules, z % d, found[z], flags + z);
     steps += cells, flags += cells;
   }
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import io
 import json
 import os
 import re
@@ -170,6 +171,21 @@ def test_a_cache_leaves_nothing_and_an_absent_one_stops_before_anything_is_charg
     (ward / "fast").mkdir()
     assert main(cluster("--cache-dir", "fast", "--quiet")) == 0
     assert not any((ward / "fast").iterdir())
+
+
+def test_at_a_terminal_reading_and_rounds_show_rows_a_second(
+    ward: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(sys, "stderr", seen := Terminal())
+    assert main(cluster()) == 0
+    assert re.search(r"reading north: \d+ rows, [\d,]+ a second", seen.getvalue())
+    assert re.search(r"3 silos, [\d.e-]+ million rows a second", seen.getvalue())
 
 
 def test_quiet_says_nothing_and_json_nothing_else(ward: Path, capsys: Said) -> None:

@@ -86,8 +86,10 @@ def ward(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def watched(folder: Path, fault: str, *more: str) -> subprocess.CompletedProcess[str]:
-    return mpirun(folder, *more, str(HERE / "watched_run.py"), "notes", fault, *JOB)
+def watched(
+    folder: Path, fault: str, *more: str, options: tuple[str, ...] = ()
+) -> subprocess.CompletedProcess[str]:
+    return mpirun(folder, *more, str(HERE / "watched_run.py"), "notes", fault, *JOB, *options)
 
 
 def notes(folder: Path, kind: str, rank: int) -> bytes:
@@ -161,6 +163,24 @@ def test_a_rank_that_fails_ends_all_and_what_left_stays_charged(
         assert 1 <= len(job.rounds) <= 2
         assert main(["budget", "close", str(path), job.job, "--quiet"]) == 0
         assert 0.5 < Ledger(path).spent("ward") < 2
+
+
+def test_with_a_cache_the_result_is_the_same_and_no_file_is_left(ward: Path) -> None:
+    (ward / "fast").mkdir()
+    options = ("--cache-dir", "fast")
+    assert watched(ward, "none", "-m", "mpi4py", options=options).returncode == 0
+    result = JobResult.load(ward / "out" / "model.json")
+    schema = Schema.load(ward / "ward.toml")
+    records = {silo: read_source(ward / f"{silo}.csv", schema) for silo in SILOS}
+    assert result.to_dict() == run_plan(result.plan, records, noise=ZeroNoise()).to_dict()
+    assert not any((ward / "fast").iterdir())
+
+
+def test_a_cache_that_is_not_there_ends_all_before_anything_is_reserved(ward: Path) -> None:
+    done = mpirun(ward, "-m", "cloister", "run", *JOB, "--cache-dir", "absent")
+    assert done.returncode == 4
+    assert "cache_dir 'absent' cannot hold the records" in done.stderr
+    assert not list(ward.rglob("*.db"))
 
 
 def test_a_file_that_is_not_there_ends_all_before_anything_is_reserved(ward: Path) -> None:

@@ -29,9 +29,9 @@ def note(kind: str, content: bytes) -> None:
         stream.write(content + b"\n")
 
 
-def watched_read(source, schema, *, columns, _read=cloister.data.read_source):
+def watched_read(source, schema, *, _read=cloister.data.read_source, **options):
     note("read", os.fsencode(source))
-    return _read(source, schema, columns=columns)
+    return _read(source, schema, **options)
 
 
 def watched_receive(comm, rank, _receive=mpi._receive):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import sqlalchemy
 
 from cloister.data import SqlQuery, read_source
 from cloister.errors import DataError
@@ -52,6 +54,24 @@ def test_postgresql_reads_as_a_file_of_the_same_rows(url: str, tmp_path: Path, w
     read = np.concatenate(list(read_source(query, RULES, chunk_rows=2, memory_limit=0)))
     assert np.array_equal(read, np.concatenate(list(read_source(file, RULES))))
     assert len(read) == 2  # one row of 7, none of 8
+
+
+def test_the_server_keeps_the_rows_and_gives_them_chunk_by_chunk(url: str) -> None:
+    import psycopg
+
+    asked: list[tuple[bool, int]] = []
+
+    def note(_: Any, cursor: Any, *rest: Any) -> None:
+        options = rest[2].execution_options
+        asked.append((isinstance(cursor, psycopg.ServerCursor), options["max_row_buffer"]))
+
+    query = SqlQuery(url, "SELECT a, b, c, who FROM visits")
+    sqlalchemy.event.listen(sqlalchemy.Engine, "before_cursor_execute", note)
+    try:
+        list(read_source(query, RULES, chunk_rows=2, memory_limit=0))
+    finally:
+        sqlalchemy.event.remove(sqlalchemy.Engine, "before_cursor_execute", note)
+    assert asked == [(True, 1), (True, 2), (True, 2)]  # the header, the first pass, another
 
 
 def test_a_column_of_another_type_is_missing_cells(url: str) -> None:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -44,6 +45,7 @@ class Output:
     quiet: bool = False
     warnings: list[str] = field(default_factory=list)
     code: int = 0
+    _rows: int = field(default=0, init=False)  # read so far, where somebody watches
 
     @classmethod
     def of(cls, args: argparse.Namespace) -> Output:
@@ -112,22 +114,58 @@ class Output:
             sys.stdout.write("\n")
 
     @contextmanager
+    def reading(self) -> Iterator[Callable[[str], Callable[[int], None] | None]]:
+        """Show rows and rows a second on a terminal; yield what gives each silo its counter.
+
+        The line is gone when all is read: an exact count is no release.
+        """
+        if not self._is_watched:
+            yield lambda silo: None
+            return
+        from rich.console import Console
+        from rich.progress import Progress, TextColumn
+
+        words = TextColumn("reading {task.description}: {task.fields[done]}", markup=False)
+        with Progress(words, console=Console(stderr=True), transient=True) as bar:
+
+            def counter(silo: str) -> Callable[[int], None]:
+                start, before = perf_counter(), self._rows
+                task = bar.add_task(silo, total=None, done="")
+
+                def on_rows(rows: int) -> None:
+                    self._rows = before + rows
+                    speed = rows / (perf_counter() - start)
+                    bar.update(task, done=f"{rows:,} rows, {speed:,.0f} a second")
+
+                return on_rows
+
+            yield counter
+
+    @property
+    def _is_watched(self) -> bool:
+        return self.for_people and sys.stderr.isatty()
+
+    @contextmanager
     def progress(self) -> Iterator[Callable[[RoundDone], None] | None]:
         """Show a bar over rounds on a terminal; yield what is to be called after each."""
-        if not self.for_people or not sys.stderr.isatty():
+        if not self._is_watched:
             yield None
             return
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
         columns = (TextColumn("rounds"), BarColumn(), MofNCompleteColumn())
-        silos = TextColumn("{task.fields[silos]} silos")
+        silos = TextColumn("{task.fields[silos]} silos{task.fields[speed]}")
         with Progress(*columns, silos, console=Console(stderr=True)) as bar:
-            task = bar.add_task("rounds", total=None, silos="-")
+            task = bar.add_task("rounds", total=None, silos="-", speed="")
+            start = perf_counter()
 
             def on_round(done: RoundDone) -> None:
-                count = len(done.survivors)
-                bar.update(task, completed=done.round + 1, total=done.rounds, silos=count)
+                count, n = len(done.survivors), done.round + 1
+                millions = self._rows * n / (perf_counter() - start) / 1e6
+                # two digits, since this line stays
+                speed = f", {millions:.2g} million rows a second" if self._rows else ""
+                bar.update(task, completed=n, total=done.rounds, silos=count, speed=speed)
 
             yield on_round
 

@@ -185,7 +185,11 @@ def _read(
 
     sources = {name: source_of(path, args.baskets) for name, path in files.items()}
     options = {"columns": args.columns, "cache_dir": args.cache_dir}
-    found = {name: read_source(s, schema, **options) for name, s in sources.items()}
+    with out.reading() as counter:
+        found = {
+            name: read_source(source, schema, on_rows=counter(name), **options)
+            for name, source in sources.items()
+        }
     for records in found.values():
         if records.doubt:
             out.tell_owner(records.doubt)

@@ -6,8 +6,8 @@ the schema or out of range follows the schema's rule, so that nothing about a re
 
 A source is an array, a list of rows, a pandas, polars or Arrow table, the path of a text table
 (``.csv``, ``.tsv``, ``.txt``, ``.data``; also ``.gz``, ``.bz2``, ``.zst``) or of a Parquet file, or
-a folder of Parquet files, or a `SqlQuery`, or `Baskets`. Text tables have one header line; their
-delimiter is found in that line.
+a folder of Parquet files, or an Arrow dataset, or a `SqlQuery`, or `Baskets`. Text tables have one
+header line; their delimiter is found in that line.
 """
 
 from cloister.data.baskets import Baskets

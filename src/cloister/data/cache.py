@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
+import shutil
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -15,6 +17,8 @@ from cloister.errors import DataError
 
 Steps = NDArray[np.int32]
 
+_CELL_BYTES = 4
+
 
 class GridCache:
     """A file of grid records: written once, then read as often as needed at the speed of memory.
@@ -23,11 +27,13 @@ class GridCache:
     ----------
     folder : path
         Where the file takes its room: 4 bytes a cell.
+    cells : int, optional
+        The most that there will be, where that is known: they must have room now.
 
     Raises
     ------
     DataError
-        If the folder is not there or cannot be written.
+        If the folder is not there, cannot be written or has too little room.
 
     Notes
     -----
@@ -36,9 +42,11 @@ class GridCache:
     seal.
     """
 
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
+    def __init__(self, folder: str | os.PathLike[str], cells: int = 0) -> None:
         self._folder = Path(folder)
         try:
+            if shutil.disk_usage(self._folder).free < cells * _CELL_BYTES:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             # Of mode 0600; where the system makes no file without a name, it is unlinked at once.
             self._file = tempfile.TemporaryFile(dir=self._folder, buffering=0)  # noqa: SIM115
         except OSError as error:

@@ -6,7 +6,7 @@ empty. Whoever sits at the file should hear of it before the job is paid for.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -26,8 +26,10 @@ _DECIMAL_COMMA = r"\A\s*[+-]?(\d{1,3}(\.\d{3})+|\d+),\d+\s*\z"
 class Tally:
     """What one pass over a source found; exact counts, which stay in this process."""
 
-    def __init__(self, label: str, columns: Sequence[str]) -> None:
-        self._label, self._columns = label, columns
+    def __init__(
+        self, label: str, columns: Sequence[str], on_rows: Callable[[int], None] | None = None
+    ) -> None:
+        self._label, self._columns, self._on_rows = label, columns, on_rows
         self._rows = self._usable = self._bad_lines = 0
         self._cause = ""
 
@@ -36,6 +38,8 @@ class Tally:
         self._rows += len(flags) + raw.bad_lines
         self._bad_lines += raw.bad_lines
         self._usable += usable
+        if self._on_rows:
+            self._on_rows(self._rows)
         if not self._cause and (wrong := flags & WRONG).any():
             self._cause = self._cause_in(raw.cells, wrong.astype(np.bool_))
 

@@ -78,6 +78,7 @@ class Table:
     names: tuple[str, ...]  # of the columns to be used
     chunks: Callable[[int], Iterator[Raw]]  # at most so many rows at a time
     is_file: bool = False
+    most_rows: int = 0  # where a file says at once how many it has
 
     @property
     def n_columns(self) -> int:
@@ -106,12 +107,19 @@ def open_source(
         source = source.to_arrow()
     if hasattr(source, "to_batches") and hasattr(source, "column_names"):
         return _open_arrow(source, names, unit)
+    if is_dataset(source):
+        return _open_dataset(source, names, unit)
     return _open_array(source, names, unit)
 
 
 def is_path(source: Any) -> bool:
     """Return whether a source is the path of a file, as against a table."""
     return isinstance(source, str | os.PathLike)
+
+
+def is_dataset(source: Any) -> bool:
+    """Return whether a source is an Arrow dataset, which is read from its files each time."""
+    return hasattr(source, "to_batches") and hasattr(source, "get_fragments")
 
 
 def find_columns(
@@ -214,6 +222,28 @@ def _open_arrow(table: Any, names: Sequence[str] | None, unit: str | None) -> Ta
         return _slices(table.select(positions).to_batches(max_chunksize=rows), rows, unit)
 
     return Table(label, names, chunks)
+
+
+def _open_dataset(dataset: Any, names: Sequence[str] | None, unit: str | None) -> Table:
+    from pyarrow.dataset import ParquetFileFormat, ParquetFragmentScanOptions
+
+    label, found = "the Arrow dataset", dataset.schema
+    positions, names = find_columns(label, found.names, names, unit)
+    _check_types(label, found, positions, unit)
+    columns = [found.names[position] for position in positions]
+    # in the order of the files, and no further ahead than need be
+    options: dict[str, Any] = {"batch_readahead": 1, "fragment_readahead": 1}
+    if isinstance(getattr(dataset, "format", None), ParquetFileFormat):
+        options["fragment_scan_options"] = ParquetFragmentScanOptions(
+            use_buffered_stream=True, **_IN_PARTS
+        )
+
+    def chunks(rows: int) -> Iterator[Raw]:
+        with readable(label):
+            batches = dataset.to_batches(columns=columns, batch_size=rows, **options)
+            yield from _slices(batches, rows, unit)
+
+    return Table(label, names, chunks, is_file=True)
 
 
 def _open_path(
@@ -319,9 +349,11 @@ def _open_parquet(path: Path, names: Sequence[str] | None, unit: str | None) -> 
             raise DataError(f"folder {str(path)!r} holds no Parquet file.")
     wanted = names
     labels: list[list[str]] = []
+    most_rows = 0
     for file in files:
         with readable(label), pq.ParquetFile(file) as opened:
             found = opened.schema_arrow
+            most_rows += opened.metadata.num_rows
         positions, wanted = find_columns(label, found.names, wanted, unit)
         _check_types(label, found, positions, unit)
         labels.append([found.names[position] for position in positions])
@@ -332,7 +364,7 @@ def _open_parquet(path: Path, names: Sequence[str] | None, unit: str | None) -> 
                 batches = opened.iter_batches(batch_size=rows, columns=columns)
                 yield from _slices((batch.select(columns) for batch in batches), rows, unit)
 
-    return Table(label, tuple(wanted or ()), chunks, is_file=True)
+    return Table(label, tuple(wanted or ()), chunks, is_file=True, most_rows=most_rows)
 
 
 def _open_text(

@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import gc
 import os
+import shutil
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,12 +19,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from cloister.data import array_records, read_source
+from cloister import DPKMeans
+from cloister.data import array_records, as_silos, read_source
 from cloister.data.cache import GridCache
 from cloister.data.sources import open_source
-from cloister.errors import DataError
+from cloister.errors import DataError, PlanError
 from cloister.hazmat.fixedpoint import Grid
+from cloister.jobs import make_plan
+from cloister.privacy.budget import Budget
 from cloister.schema import Column, Schema
+from cloister.settings import DataSettings
+from cloister.silo.site import Site
+from cloister.tasks.clustering.kmeans import FastLloyd
 
 KEY = b"k" * 16
 TWO = Schema(
@@ -124,6 +132,38 @@ def test_the_file_has_no_name_is_the_owners_alone_and_goes_with_the_records(
         assert status.st_ino not in open_inodes()
 
 
+def test_a_silo_reads_its_file_once_into_the_folder_of_its_settings(tmp_path: Path) -> None:
+    parquet(tmp_path / "t.parquet", table := np.arange(20.0).reshape(10, 2) / 20)
+    (folder := tmp_path / "cache").mkdir()
+    data = DataSettings(file=tmp_path / "t.parquet", cache_dir=folder)
+    settings = SimpleNamespace(data=data, ordered_records=True)
+    site = Site(settings, TWO, None, None)  # type: ignore[arg-type]  # it only reads
+    about: dict[str, Any] = {"n_clusters": 2, "rounds": 1, "columns": ["b"]}
+    plan = make_plan(FastLloyd, TWO, ("s", "t"), budget=Budget(1.0, 1e-6), nominal_n=9, **about)
+    records = site.records(plan)
+    (tmp_path / "t.parquet").unlink()
+    assert np.array_equal(stacked(records), plain(table)[:, 1:])
+    assert not any(folder.iterdir())
+    folder.rmdir()
+    parquet(tmp_path / "t.parquet", table)
+    with pytest.raises(DataError, match="cannot hold the records"):
+        site.records(plan)
+
+
+@pytest.mark.filterwarnings("ignore::cloister.errors.UncountedWarning")
+def test_records_that_were_read_are_a_source_of_their_contract_only(tmp_path: Path) -> None:
+    file = parquet(tmp_path / "t.parquet", np.arange(20.0).reshape(10, 2) / 20)
+    records = read_source(file, TWO, cache_dir=tmp_path)
+    file.unlink()
+    assert read_source(records, TWO) is records
+    assert as_silos(records) == as_silos([records]) == [records]
+    model = DPKMeans(2, epsilon=1.0, bounds=TWO, nominal_n=10).fit(records)
+    assert model.cluster_centers_.shape == (2, 2)
+    for options in ({"frac_bits": 12}, {"columns": ["b"]}):
+        with pytest.raises(PlanError, match="must be read by the contract"):
+            read_source(records, TWO, **options)
+
+
 def test_a_table_in_memory_takes_no_file(tmp_path: Path) -> None:
     assert len(stacked(array_records(np.zeros((3, 2)), GRID, cache_dir=tmp_path / "absent"))) == 3
 
@@ -168,6 +208,33 @@ def test_a_disk_takes_records_in_parts_and_says_when_it_is_full(
     assert np.array_equal(GridCache(tmp_path).filled(chunks, 2), np.concatenate(chunks))
     with pytest.raises(DataError, match=r"cannot hold the records: No space left .* 4 bytes"):
         GridCache(tmp_path).filled(chunks, 2)
+
+
+def test_a_disk_that_is_too_small_is_known_before_a_row_of_parquet_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, seen = parquet(tmp_path / "t.parquet", np.zeros((10, 2))), list[int]()
+    for free, fits in ((80, True), (79, False)):
+        monkeypatch.setattr(shutil, "disk_usage", lambda _, free=free: SimpleNamespace(free=free))
+        if fits:
+            read_source(file, TWO, cache_dir=tmp_path, on_rows=seen.append)
+            assert seen == [10]
+            continue
+        with pytest.raises(DataError, match=r"cannot hold the records: No space left .* 4 bytes"):
+            read_source(file, TWO, cache_dir=tmp_path, on_rows=seen.append)
+        assert seen == [10]
+
+
+def test_the_owner_may_see_how_many_rows_were_read(tmp_path: Path) -> None:
+    table = np.zeros((10, 2))
+    table[::2] = np.nan  # such a row is read all the same
+    for source in (
+        parquet(tmp_path / "t.parquet", table),
+        pa.table({"a": table[:, 0], "b": [1] * 10}),
+    ):
+        seen: list[int] = []
+        read_source(source, TWO, chunk_rows=4, on_rows=seen.append)
+        assert seen == [4, 8, 10]
 
 
 def test_memory_does_not_grow_with_a_parquet_file(tmp_path: Path) -> None:

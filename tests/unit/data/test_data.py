@@ -20,6 +20,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
+import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -121,6 +122,9 @@ SOURCES: dict[str, Callable[[Path], Any]] = {
     "gzip": lambda p: gzipped(p / "t.csv.gz"),
     "parquet": lambda p: parquet(p / "t.parquet"),
     "folder": lambda p: folder(p / "parts"),
+    "dataset": lambda p: pads.dataset(folder(p / "parts")),
+    "dataset in memory": lambda _: pads.dataset(pa.Table.from_pandas(FRAME)),
+    "dataset of text": lambda p: pads.dataset(write(p / "t.csv", text(",")), format="csv"),
 }
 
 

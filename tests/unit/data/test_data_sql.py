@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sqlalchemy
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -214,6 +215,21 @@ def test_a_large_table_is_read_in_chunks(tmp_path: Path) -> None:
     assert sum(len(chunk) for chunk in records) == 60_000
     assert tracemalloc.get_traced_memory()[1] < 4 << 20  # all of it takes 12 MiB and more
     tracemalloc.stop()
+
+
+def test_a_driver_is_asked_for_rows_chunk_by_chunk(tmp_path: Path) -> None:
+    query, asked = SqlQuery(database(tmp_path / "w.db", ROWS), ALL), list[Any]()
+
+    def note(*about: Any) -> None:
+        options = about[4].execution_options
+        asked.append((options["stream_results"], options["max_row_buffer"]))
+
+    sqlalchemy.event.listen(sqlalchemy.Engine, "before_cursor_execute", note)
+    try:
+        read_source(query, ROW, chunk_rows=3)
+    finally:
+        sqlalchemy.event.remove(sqlalchemy.Engine, "before_cursor_execute", note)
+    assert asked == [(True, 1), (True, 3)]  # the header, and the rows
 
 
 # Errors -------------------------------------------------------------------------------------------
