@@ -59,7 +59,7 @@ FASTER = {"avx512": (6.0, 3.0, 1.0), "avx2": (5.0, 2.5, 0.9)}
 """Bars of an instruction set: of the mean, of a shape with up to 8 columns, of one with more."""
 FASTER_IN_ORDER = 9.0
 CLIPPED = {(1_000_000, 2, 100): 20.0, (1_000_000, 8, 10): 3.0}
-ITERATION = "iteration of scikit-learn"
+IN_ORDER, ITERATION = "in order", "iteration of scikit-learn"
 BUDGET = Budget(1.0, 1e-6)
 BEYOND = ("numpy", "scipy", "scikit-learn", "pandas", "pyarrow")
 HERE = Path(__file__).parent
@@ -225,36 +225,37 @@ def iteration(seconds: Mapping[str, float]) -> float:
 
 def steps(shapes: Sequence[Shape] = SHAPES, repeats: int = REPEATS) -> Iterator[Result]:
     """Time a local step by each instruction set, in NumPy, and on ordered records."""
-    ratios: dict[tuple[str, Shape], float] = {}
+    times: dict[Shape, dict[str, float]] = {}
     for shape in shapes:
         problem = Problem.of(shape)
         ways = {isa: partial(on, isa, problem.step) for isa in instruction_sets()}
         if can_order() and shape[1] <= MOST_IN_ORDER:
             built, tables = turns({"": partial(ordered, [problem.records])}, 3)
-            ways["in order"] = partial(problem.step, tables[""])
+            ways[IN_ORDER] = partial(problem.step, tables[""])
         seconds, answers = turns(problem.peers() | ways, repeats)
-        for way in ways:
-            same(answers[way], answers[NUMPY])
         peer = iteration(seconds)
         for way in ways:
-            ratios[way, shape] = peer / seconds[way]
+            same(answers[way], answers[NUMPY])
             least = FASTER[way][1 + (shape[1] > 8)] if way in FASTER else None
             yield beside(_name(shape), seconds[way], ITERATION, peer, least, way)
-        if "in order" in ways:
+        if IN_ORDER in ways:
             yield beside(_name(shape), built[""], ITERATION, peer, by="put in order once")
+        times[shape] = {way: seconds[way] for way in ways} | {ITERATION: peer}
     if set(MEAN_OF) <= set(shapes):
-        yield from means(ratios)
+        yield from means([times[shape] for shape in MEAN_OF])
 
 
-def means(ratios: Mapping[tuple[str, Shape], float]) -> Iterator[Result]:
-    """Return the geometric mean of three shapes for each way to compute a step."""
+def means(times: Sequence[Mapping[str, float]]) -> Iterator[Result]:
+    """Return geometric means over some shapes; where none are in order, the best other way does."""
     best = instruction_sets()[0]
-    for way in dict.fromkeys(way for way, _ in ratios):
-        each = [ratios.get((way, shape)) or ratios[best, shape] for shape in MEAN_OF]
-        mean = math.prod(each) ** (1 / len(each))
-        least = FASTER_IN_ORDER if way == "in order" else FASTER.get(way, (None,))[0]
+
+    def mean(way: str) -> float:
+        return math.prod(each.get(way, each[best]) for each in times) ** (1 / len(times))
+
+    for way in (*instruction_sets(), IN_ORDER):
+        least = FASTER_IN_ORDER if way == IN_ORDER else FASTER.get(way, (None,))[0]
         what = "geometric mean of the first three"
-        yield Result(what, mean, "steps", ITERATION, 1.0, least, by=way)
+        yield beside(what, mean(way), ITERATION, mean(ITERATION), least, way)
 
 
 def same(ours: Any, other: Any) -> None:
@@ -302,7 +303,7 @@ def encode(shape: Shape = (1_000_000, 8, 10), repeats: int = REPEATS) -> Iterato
         least = 1.0 if way in FASTER else None
         yield beside(_name(shape), seconds[way], ITERATION, peer, least, way)
     best = seconds[instruction_sets()[0]]
-    yield Result(f"{_name(shape)}, the clock apart", 1e3 * best, "ms", limit=15.0)
+    yield Result(_name(shape), 1e3 * best, "ms", limit=15.0, by=instruction_sets()[0])
 
 
 # --- whole fits -----------------------------------------------------------------------------------
@@ -333,7 +334,7 @@ def fit(X: Any, n_clusters: int, algorithm: str) -> None:
     ).fit(X)
 
 
-def fits(data: Path | None = None, shape: Shape = (1_000_000, 8, 10)) -> Iterator[Result]:
+def kmeans(data: Path | None = None, shape: Shape = (1_000_000, 8, 10)) -> Iterator[Result]:
     """Time whole fits of k-means."""
     tables: list[tuple[str, Any, int, dict[str, float]]] = [
         (_name(shape), clustered(*shape), shape[2], {"fastlloyd": 5.0, "auto": 2.0})
@@ -484,9 +485,9 @@ def https() -> Iterator[Result]:
         for found in json.loads(out.read_text())["results"]:
             if found["bar"]:
                 most = float(re.findall(r"[\d.]+", found["bar"])[0])
-                fields = (found[name] for name in ("what", "value", "unit", "peer", "peer_value"))
-                bars = {"bar": 1 / most} if found["peer"] else {"limit": most}
-                yield Result(*fields, **bars)
+                echoes = (found["ratio"], "echoes of the same bytes")
+                value, unit = echoes if found["ratio"] else (found["value"], found["unit"])
+                yield Result(found["what"], value, unit, limit=most)
 
 
 def whole_round(
@@ -665,7 +666,7 @@ SECTIONS: dict[str, Callable[..., Iterator[Result]]] = {
     "steps": steps,
     "clipped": clipped,
     "encode": encode,
-    "fits": fits,
+    "kmeans": kmeans,
     "memory": memory,
     "files": files,
     "published": published,
@@ -719,7 +720,7 @@ def main(words: Sequence[str] | None = None) -> int:
     if args.one_fit:
         _one_fit(*args.one_fit)
         return 0
-    given = {"fits": args.data, "published": args.fastlloyd}
+    given = {"kmeans": args.data, "published": args.fastlloyd}
     print("| what | ours | peer | peer's | ratio | bar | |\n|---|---|---|---|---|---|---|")
     results = []
     with threadpool_limits(1), warnings.catch_warnings():
