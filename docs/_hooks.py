@@ -85,18 +85,31 @@ def measured(folder: Path = _BENCHMARKS) -> dict[str, str]:
     names = ("results", "federation", "fits", "methods")
     written = {name: json.loads((folder / f"{name}.json").read_text()) for name in names}
     run = written["results"]
-    versions = ", ".join(f"{name} {number}" for name, number in run["versions"].items())
     sections: dict[str, list[Any]] = {"published": []}  # a run may have had no checkout of it
     for row in run["results"]:
         sections.setdefault(row["section"], []).append(row)
     return {
-        "machine": f"{run['date']}: {run['machine']}, Python {run['python']}, {versions}.",
-        "missed": _beside([row for row in run["results"] if row["holds"] is False]),
+        "machine": _made(run),
+        "missed": _beside(
+            [
+                row | {"what": f"{row['section']}: {row['what']}"}
+                for row in run["results"]
+                if row["holds"] is False
+            ]
+        ),
         **{name: _section(rows) for name, rows in sections.items()},
-        "federation": _beside(written["federation"]["results"]),
-        "fits": _fits(written["fits"]["results"]),
-        "methods": _methods(written["methods"]["results"]),
+        **{
+            name: f"{_made(written[name])}\n\n{table(written[name]['results'])}"
+            for name, table in (("federation", _beside), ("fits", _fits), ("methods", _methods))
+        },
     }
+
+
+def _made(document: Mapping[str, Any]) -> str:
+    """Return when, where and with what a script ran, as far as it says so."""
+    versions = {"Python": document["python"]} | document.get("versions", {})
+    parts = (document.get("date"), document["machine"], *map(" ".join, versions.items()))
+    return f"*{', '.join(filter(None, parts))}*"
 
 
 def _beside(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -105,7 +118,7 @@ def _beside(rows: Sequence[Mapping[str, Any]]) -> str:
     for row in rows:
         what = ", ".join(filter(None, (row["what"], row.get("by"))))
         peer = "" if row["peer_value"] is None else f"{_value(row['peer_value'], row['unit'])}"
-        ratio = "" if row["ratio"] is None else f"{row['ratio']:.3g} ×"
+        ratio = "" if row["ratio"] is None else _value(row["ratio"], "×")
         verdict = {None: "", True: "holds", False: "**missed**"}[row["holds"]]
         asked = row.get("asked", row["bar"]).replace(" x", " ×")
         ours = _value(row["value"], row["unit"])
@@ -140,9 +153,9 @@ def _fits(rows: Sequence[Mapping[str, Any]]) -> str:
         cells = [row["model"], f"{row['rows']:,}", _value(row["times"]["cloister"]["cpu"], "s")]
         for name in peers:
             taken = row["times"].get(name)
-            cells += [f"{_value(taken['cpu'], 's')}, {row['ratios'][name]:.2g} ×" if taken else ""]
+            cells += [_faster(taken["cpu"], 1 / row["ratios"][name]) if taken else ""]
         lines.append(tuple(cells))
-    return _table(("model", "rows", "fit", *(f"{name}, ratio" for name in peers)), lines)
+    return _table(("model", "rows", "fit", *(f"{name}" for name in peers)), lines)
 
 
 def _methods(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -151,13 +164,16 @@ def _methods(rows: Sequence[Mapping[str, Any]]) -> str:
     for row in rows:
         text = "refused"
         if taken := row["seconds"]:
-            ratio = taken / row["peer_seconds"]
-            text = f"{_value(taken, 's')}, {ratio:.2g} ×, {row['megabytes']:.0f} MB"
+            text = f"{_faster(taken, row['peer_seconds'] / taken)}, {row['megabytes']:.0f} MB"
         lines.setdefault(row["method"], {})[row["table"]] = text
     return _table(
         ("method", *tables),
         [(name, *(cells.get(table, "") for table in tables)) for name, cells in lines.items()],
     )
+
+
+def _faster(seconds: float, ratio: float) -> str:
+    return f"{_value(seconds, 's')}, {_value(ratio, '×')}"
 
 
 def _value(value: float, unit: str) -> str:
