@@ -354,14 +354,18 @@ def kmeans(data: Path | None = None, shape: Shape = (1_000_000, 8, 10)) -> Itera
             yield beside(f"{name}, {what}", seconds[name], peer, seconds["KMeans"], bar)
 
 
+MEMORY = (
+    ("fastlloyd", 4, 10, 1.3),
+    ("auto", 4, 10, 1.3),
+    ("fastlloyd", 2, 150, 2.5),  # so few columns and many clusters are put in order
+    ("KMeans", 4, 10, None),
+)
+"""Algorithm, columns, clusters, and the bar."""
+
+
 def memory(cells: int = 40_000_000) -> Iterator[Result]:
     """Measure how far a fit raises the most memory that its process has had."""
-    for algorithm, d, k, most in (
-        ("fastlloyd", 4, 10, 1.3),
-        ("auto", 4, 10, 1.3),
-        ("fastlloyd", 2, 150, 2.5),  # so few columns and many clusters are put in order
-        ("KMeans", 4, 10, None),
-    ):
+    for algorithm, d, k, most in MEMORY:
         shape = cells // d, d, k
         command = [sys.executable, "-W", "ignore", __file__, "--one-fit", algorithm]
         raised = float(subprocess.check_output([*command, *map(str, shape)], text=True))
@@ -556,6 +560,12 @@ def _opendp(kind: NoiseKind, scale: float, size: int) -> None:
 # --- the package ----------------------------------------------------------------------------------
 
 
+IMPORTS = (
+    ("import cloister", "import numpy", 1.0),
+    ("from cloister import DPKMeans", "import sklearn.cluster", 0.8),
+)
+
+
 def imports(repeats: int = 9) -> Iterator[Result]:
     """Take processor time of imports in fresh processes, less the interpreter's own start."""
 
@@ -564,10 +574,7 @@ def imports(repeats: int = 9) -> Iterator[Result]:
         code = f"import time; begin = {clock}; {statement}; print({clock} - begin)"
         return float(subprocess.check_output([sys.executable, "-c", code], text=True))
 
-    for ours, peer, least in (
-        ("import cloister", "import numpy", 1.0),
-        ("from cloister import DPKMeans", "import sklearn.cluster", 0.8),
-    ):
+    for ours, peer, least in IMPORTS:
         times = [(once(ours), once(peer)) for _ in range(repeats)]
         mine, theirs = (min(taken) for taken in zip(*times, strict=True))
         yield beside(ours, mine, peer, theirs, least)
