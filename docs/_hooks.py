@@ -1,15 +1,20 @@
 """Docstrings are numpydoc with a little reStructuredText; this makes HTML of what Markdown leaves.
 
 Roles (``:class:`X```) lose their prefix, citations (``[Key]_``, ``.. [Key] text``) their marks, and
-a ``::`` before a literal block goes. Tables of the protocol come from the code that they drive.
+a ``::`` before a literal block goes. Tables of the protocol come from the code that they drive,
+those of measurements from what the scripts of ``benchmarks`` wrote.
 Where a page says ``<!-- options of tasks -->``, it shows what every task that ships declares.
 """
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+_BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 _TABLE = re.compile(r"\{\{ table: (\w+) \}\}")
 _RULES = (
     (re.compile(r":(?:class|func|meth|mod|attr|exc|data):(?=<code)"), ""),
@@ -36,10 +41,13 @@ def _options_of_tasks() -> str:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Put the tables of the protocol where a page asks for one: ``{{ table: NAME }}``."""
+    """Put a table where a page asks for one: ``{{ table: NAME }}``."""
     if _OPTIONS in markdown:
         markdown = markdown.replace(_OPTIONS, _options_of_tasks())
-    return _TABLE.sub(lambda found: _tables()[found[1]], markdown)
+    if _TABLE.search(markdown):
+        tables = _tables() | measured()
+        markdown = _TABLE.sub(lambda found: tables[found[1]], markdown)
+    return markdown
 
 
 def _tables() -> dict[str, str]:
@@ -70,6 +78,107 @@ def _frame(message: Any) -> tuple[str, ...]:
 
     body = "; ".join(f"`{name}`: {part.rule}" for name, part in body_of(message).items())
     return str(int(message.kind)), message.kind.name, body or "nothing"
+
+
+def measured(folder: Path = _BENCHMARKS) -> dict[str, str]:
+    """Return what benchmarks wrote: `machine`, `missed`, each section of a run, other scripts."""
+    names = ("results", "federation", "fits", "methods")
+    written = {name: json.loads((folder / f"{name}.json").read_text()) for name in names}
+    run = written["results"]
+    sections: dict[str, list[Any]] = {"published": []}  # a run may have had no checkout of it
+    for row in run["results"]:
+        sections.setdefault(row["section"], []).append(row)
+    return {
+        "machine": _made(run),
+        "missed": _beside(
+            [
+                row | {"what": f"{row['section']}: {row['what']}"}
+                for row in run["results"]
+                if row["holds"] is False
+            ]
+        ),
+        **{name: _section(rows) for name, rows in sections.items()},
+        **{
+            name: f"{_made(written[name])}\n\n{table(written[name]['results'])}"
+            for name, table in (("federation", _beside), ("fits", _fits), ("methods", _methods))
+        },
+    }
+
+
+def _made(document: Mapping[str, Any]) -> str:
+    """Return when, where and with what a script ran, as far as it says so."""
+    versions = {"Python": document["python"]} | document.get("versions", {})
+    parts = (document.get("date"), document["machine"], *map(" ".join, versions.items()))
+    return f"*{', '.join(filter(None, parts))}*"
+
+
+def _beside(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return a line for each measurement."""
+    lines = []
+    for row in rows:
+        what = ", ".join(filter(None, (row["what"], row.get("by"))))
+        peer = "" if row["peer_value"] is None else f"{_value(row['peer_value'], row['unit'])}"
+        ratio = "" if row["ratio"] is None else _value(row["ratio"], "×")
+        verdict = {None: "", True: "holds", False: "**missed**"}[row["holds"]]
+        asked = row.get("asked", row["bar"]).replace(" x", " ×")
+        ours = _value(row["value"], row["unit"])
+        lines.append((what, ours, row["peer"], peer, ratio, asked, verdict))
+    return _table(("what", "ours", "peer", "its", "ratio", "bar", ""), lines)
+
+
+def _section(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return a column for each way to compute it, if each measurement has one and a peer."""
+    by_way = rows and all(row["by"] and row["peer"] for row in rows)
+    return _ways(rows) if by_way else _beside(rows)
+
+
+def _ways(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return a line for each problem and a column for each way to compute it."""
+    ways = list(dict.fromkeys(row["by"] for row in rows))
+    lines: dict[str, dict[str, str]] = {}
+    for row in rows:
+        cells = lines.setdefault(row["what"], {"peer": _value(row["peer_value"], row["unit"])})
+        mark = {None: "", True: "✓", False: f", **missed**: {row['asked']}"}[row["holds"]]
+        cells[row["by"]] = f"{_value(row['value'], row['unit'])}, {row['ratio']:.2g} ×{mark}"
+    return _table(
+        ("", rows[0]["peer"], *ways),
+        [(n, *(cells.get(way, "") for way in ("peer", *ways))) for n, cells in lines.items()],
+    )
+
+
+def _fits(rows: Sequence[Mapping[str, Any]]) -> str:
+    peers = list(dict.fromkeys(name for row in rows for name in row["ratios"]))
+    lines = []
+    for row in rows:
+        cells = [row["model"], f"{row['rows']:,}", _value(row["times"]["cloister"]["cpu"], "s")]
+        for name in peers:
+            taken = row["times"].get(name)
+            cells += [_faster(taken["cpu"], 1 / row["ratios"][name]) if taken else ""]
+        lines.append(tuple(cells))
+    return _table(("model", "rows", "fit", *(f"{name}" for name in peers)), lines)
+
+
+def _methods(rows: Sequence[Mapping[str, Any]]) -> str:
+    tables = list(dict.fromkeys(row["table"] for row in rows))
+    lines: dict[str, dict[str, str]] = {}
+    for row in rows:
+        text = "refused"
+        if taken := row["seconds"]:
+            text = f"{_faster(taken, row['peer_seconds'] / taken)}, {row['megabytes']:.0f} MB"
+        lines.setdefault(row["method"], {})[row["table"]] = text
+    return _table(
+        ("method", *tables),
+        [(name, *(cells.get(table, "") for table in tables)) for name, cells in lines.items()],
+    )
+
+
+def _faster(seconds: float, ratio: float) -> str:
+    return f"{_value(seconds, 's')}, {_value(ratio, '×')}"
+
+
+def _value(value: float, unit: str) -> str:
+    """Return three digits, and no exponent, of a number with its unit."""
+    return f"{value:.3g} {unit}" if value < 1000 else f"{value:,.0f} {unit}"
 
 
 def _table(headings: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:

@@ -20,7 +20,7 @@ namespace {
 
 template <class T, int D>
 using Array = nb::ndarray<const T, nb::ndim<D>, nb::c_contig, nb::device::cpu>;
-constexpr int BLOCK_CELLS = 1 << 12;  // whose floats and rules stay in the first two caches
+constexpr int BLOCK_CELLS = 1 << 9;  // whose floats and rules stay in the first two caches
 
 template <class T, int D>
 using Answer = nb::ndarray<nb::numpy, T, nb::ndim<D>>;
