@@ -34,7 +34,7 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy
 
 bench: $(VENV)/.dev
-	$(BIN)/python benchmarks/run.py
+	$(BIN)/python benchmarks/run.py $(BENCH)
 
 docs: $(VENV)/.docs
 	$(BIN)/mkdocs build --strict --site-dir site
