@@ -82,7 +82,7 @@ def _frame(message: Any) -> tuple[str, ...]:
 
 def measured(folder: Path = _BENCHMARKS) -> dict[str, str]:
     """Return what benchmarks wrote: `machine`, `missed`, each section of a run, other scripts."""
-    names = ("results", "federation", "fits", "methods")
+    names = ("results", "federation", "fits", "methods", "curves")
     written = {name: json.loads((folder / f"{name}.json").read_text()) for name in names}
     run = written["results"]
     sections: dict[str, list[Any]] = {"published": []}  # a run may have had no checkout of it
@@ -100,7 +100,12 @@ def measured(folder: Path = _BENCHMARKS) -> dict[str, str]:
         **{name: _section(rows) for name, rows in sections.items()},
         **{
             name: f"{_made(written[name])}\n\n{table(written[name]['results'])}"
-            for name, table in (("federation", _beside), ("fits", _fits), ("methods", _methods))
+            for name, table in (
+                ("federation", _beside),
+                ("fits", _fits),
+                ("methods", _methods),
+                ("curves", _curves),
+            )
         },
     }
 
@@ -169,6 +174,23 @@ def _methods(rows: Sequence[Mapping[str, Any]]) -> str:
     return _table(
         ("method", *tables),
         [(name, *(cells.get(table, "") for table in tables)) for name, cells in lines.items()],
+    )
+
+
+def _curves(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return a line for each curve: where it is straight, and its last point."""
+    return _table(
+        ("over", "least cost", "within 1.5 times of it", "largest", "which takes"),
+        [
+            (
+                row["what"],
+                f"{_value(row['least'], 'ns')} a {row['unit']}",
+                " to ".join(f"{end:,}" for end in row["flat"]),
+                f"{row['numbers'][-1]:,}",
+                _value(row["seconds"][-1], "s"),
+            )
+            for row in rows
+        ],
     )
 
 

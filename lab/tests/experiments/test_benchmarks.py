@@ -188,3 +188,13 @@ def test_every_table_of_the_page_was_measured(run: ModuleType) -> None:
     asked = set(re.findall(r"\{\{ table: (\w+) \}\}", page))
     assert set(run.SECTIONS) - {"https", "roofs"} <= asked <= set(hooks.measured())
     assert "{{" not in hooks.on_page_markdown(page)
+
+
+def test_a_curve_says_where_it_is_straight(benchmark_named: Callable[[str], ModuleType]) -> None:
+    curves = benchmark_named("curves")
+    found = curves.curve("n", "d = 1", "row", (1, 10, 100), lambda n: (1e-9 * (n + 9), n))
+    assert found.costs == pytest.approx((10, 1.9, 1.09))
+    assert found.flat == (100, 100)
+    assert curves.powers(2, 50, 5) == (2, 10, 50)
+    assert curves.step(10, 2, 3) >= 0
+    assert curves.federation(3, "group") > 0

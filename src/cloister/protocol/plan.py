@@ -572,6 +572,12 @@ class Plan:
 
     def events(self) -> Event:
         """Return what the whole plan does."""
+        return self._events
+
+    @cached_property
+    def _events(self) -> Event:
+        # Kept, since every statement of a ledger in every round has it: else the cost of a job is
+        # quadratic in its rounds.
         return ComposedEvent(tuple(self.event(t) for t in range(self.rounds)))
 
     def upload_bytes(self) -> int:
