@@ -88,7 +88,9 @@ class PartitionedRecords:
     def __iter__(self) -> Iterator[Chunk]:
         """Read all partitions in this process, in the order of their ids."""
         for name in sorted(self._reads):
-            yield from _read(self._reads[name](), name).chunks
+            held = _read(self._reads[name](), name)
+            self._check({name: held.seal})
+            yield from held.chunks
 
     @property
     def n_features(self) -> int:
@@ -117,12 +119,15 @@ class PartitionedRecords:
 
     def _each(self, label: str, function: Callable[[Held], T]) -> Mapping[str, T]:
         answers = _once(self._reads, self._workers.answers(label, self._reads, _Safe(function)))
-        if changed := [name for name in answers if answers[name][0] != self._seals[name]]:
+        self._check({name: seal for name, (seal, _) in answers.items()})
+        return {name: answer for name, (_, answer) in answers.items()}
+
+    def _check(self, seals: Mapping[str, bytes]) -> None:
+        if changed := [name for name, seal in seals.items() if seal != self._seals[name]]:
             raise DataError(
                 f"partition {changed[0]!r} changed while it was in use; records are frozen when a "
                 "job starts, so start a new job."
             )
-        return {name: answer for name, (_, answer) in answers.items()}
 
 
 def read_partitions(
