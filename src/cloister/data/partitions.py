@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from cloister.data.records import Chunk, Records, read_source
-from cloister.data.sources import PARQUET_SUFFIXES
+from cloister.data.sources import parquet_files
 from cloister.errors import CloisterError, DataError, PlanError
 
 if TYPE_CHECKING:
@@ -173,18 +173,13 @@ def read_partitions(
 
 
 def partitions_of(folder: Path) -> dict[str, Path]:
-    """Return the Parquet files of a folder, each a partition with its name as id."""
+    """Return the Parquet files of a folder, each a partition with its path there as id."""
     if not folder.is_dir():
         raise DataError(
             f"{str(folder)!r} must be a folder of Parquet files, one for each partition, where "
             "workers sum them."
         )
-    return {file.name: file for file in sorted(folder.iterdir()) if is_partition(file)}
-
-
-def is_partition(file: Path) -> bool:
-    """Return whether a file in a folder of partitions is one."""
-    return file.suffix.lower() in PARQUET_SUFFIXES and not file.name.startswith((".", "_"))
+    return {str(file.relative_to(folder)): file for file in parquet_files(folder)}
 
 
 @dataclass(frozen=True, eq=False)  # of another job it is another one: files may have changed

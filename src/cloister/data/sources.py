@@ -334,17 +334,22 @@ def one_spelling(cell: Any) -> Any:
     return cell
 
 
+def parquet_files(folder: Path) -> list[Path]:
+    """Return the Parquet files of a folder and of those in it, in order."""
+    return sorted(
+        file
+        for file in folder.rglob("*")
+        if file.suffix.lower() in PARQUET_SUFFIXES and not file.name.startswith((".", "_"))
+    )
+
+
 def _open_parquet(path: Path, names: Sequence[str] | None, unit: str | None) -> Table:
     import pyarrow.parquet as pq
 
     label = f"file {str(path)!r}"
     files = [path]
     if path.is_dir():
-        files = sorted(
-            file
-            for file in path.rglob("*")
-            if file.suffix.lower() in PARQUET_SUFFIXES and not file.name.startswith((".", "_"))
-        )
+        files = parquet_files(path)
         if not files:
             raise DataError(f"folder {str(path)!r} holds no Parquet file.")
     wanted = names
