@@ -8,6 +8,7 @@ QUICK := --ignore tests/unit/privacy/test_filter.py tests/unit/hazmat tests/unit
   tests/unit/test_jobs.py tests/unit/test_schema.py tests/unit/tasks/test_count.py \
   tests/unit/tasks/clustering/test_kmeans_task.py tests/unit/tasks/supervised/test_naive_bayes.py \
   tests/protocol/test_aggregator.py tests/protocol/test_client.py tests/properties/test_payloads.py
+# Bytecode is written by the first import: most of what is installed is never imported.
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .PHONY: demo test quick house lint bench docs wheels native nightly clean
@@ -45,7 +46,7 @@ wheels: $(VENV)/.dev
 
 # Compiles the loops over records again, after a change; without a C++17 compiler (GCC 12, Clang 14) it says so.
 native: $(VENV)/.base
-	CLOISTER_REQUIRE_NATIVE=1 $(PIP) install --no-deps --editable .
+	CLOISTER_REQUIRE_NATIVE=1 $(PIP) install --no-compile --no-deps --editable .
 
 # What takes longer than a change may wait: sanitizers, many more examples.
 nightly: $(VENV)/.dev
@@ -60,13 +61,13 @@ $(VENV)/bin/python:
 
 # Each installs what the one before it does, so that the package is compiled once.
 $(VENV)/.base: pyproject.toml lab/pyproject.toml | $(VENV)/bin/python
-	$(PIP) install --editable . --editable lab
+	$(PIP) install --no-compile --editable . --editable lab
 	touch $@
 
 $(VENV)/.dev: pyproject.toml lab/pyproject.toml | $(VENV)/bin/python
-	$(PIP) install --editable '.[dev]' --editable lab
+	$(PIP) install --no-compile --editable '.[dev]' --editable lab
 	touch $@ $(VENV)/.base
 
 $(VENV)/.docs: pyproject.toml lab/pyproject.toml | $(VENV)/bin/python
-	$(PIP) install --editable '.[dev,docs]' --editable lab
+	$(PIP) install --no-compile --editable '.[dev,docs]' --editable lab
 	touch $@ $(VENV)/.dev $(VENV)/.base
