@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,12 +48,14 @@ PLAN = make_plan(
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Five files of a silo, one without a row."""
+    """Five files of a silo, one without a row and one in a folder of its own."""
     folder = tmp_path_factory.mktemp("silo")
+    (folder / "later").mkdir()
     rng = np.random.default_rng(3)
-    for i, rows in enumerate((300, 1, 0, 401, 198)):
+    names = ("p0.parquet", "p1.parquet", "p2.parquet", "p3.parquet", "later/p4.parquet")
+    for name, rows in zip(names, (300, 1, 0, 401, 198), strict=True):
         table = rng.uniform(-1.2, 1.2, (rows, 2))
-        pq.write_table(pa.table({"a": table[:, 0], "b": table[:, 1]}), folder / f"p{i}.parquet")
+        pq.write_table(pa.table({"a": table[:, 0], "b": table[:, 1]}), folder / name)
     (folder / "_SUCCESS").touch()
     return folder
 
@@ -123,9 +126,7 @@ def test_a_partition_that_does_not_count_once_stops_the_round(
 
 
 def test_a_partition_that_changed_stops_the_round(folder: Path, tmp_path: Path) -> None:
-    files = partitions_of(folder)
-    for name, file in files.items():
-        (tmp_path / name).write_bytes(file.read_bytes())
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     records = partitioned(tmp_path, Here())
     pq.write_table(pa.table({"a": [0.5], "b": [0.5]}), tmp_path / "p1.parquet")
     for use in (history, list):  # by workers, and read in this process
