@@ -54,7 +54,7 @@ _SMALL_NOISE = 0.05  # of a count, as a part of the minimum
 _LIFT = 1.3  # items are met together so much more often than by chance, in most tables
 _SLACK = 2.0  # deviations of its noise by which an item may miss the minimum and still be paired
 _PART_OF_MINIMUM = 0.6  # of the minimum that a pair must have to be a part of a triple
-_CHUNK_CELLS, _CHUNK_ROWS = 1 << 22, 1 << 13
+_CHUNK_CELLS, _CHUNK_ROWS = 1 << 23, 1 << 13
 _BYTE = 255
 
 
@@ -299,6 +299,8 @@ class Apriori(Gaussian):
             supports[live] += full * _counts(held & _words(~heavy)) * units
             # heavy ones by themselves: each bit of what they add is a look at all they hold
             baskets, load = baskets[:, heavy], load[heavy]
+            if not load.size:
+                continue
             held = _all_of(_words(baskets), sets)
             if self.limit == "truncate" and len(sets):
                 held &= _words(self._kept(baskets, sets, units, bound))
