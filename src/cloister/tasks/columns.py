@@ -74,7 +74,8 @@ def _cell(values: NDArray[Any], cells: int, binned: bool, frac_bits: int) -> NDA
     if not binned:  # (v + one) / (2 one) * (cells - 1), rounded to nearest in integers
         return scaled(values, cells - 1, 1 << frac_bits, frac_bits)
     found = scaled(values, cells, 0, frac_bits)
-    return np.minimum(found, cells - 1, out=found)
+    np.minimum(found, cells - 1, out=found)
+    return found
 
 
 def count_cells(
