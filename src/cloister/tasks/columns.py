@@ -122,8 +122,7 @@ def scaled(values: NDArray[Any], parts: int, more: int, frac_bits: int) -> NDArr
     Once cut, they nearly always fit 32 bits, of which a processor takes twice as many at a time.
     """
     one = 1 << frac_bits
-    found: NDArray[Any] = np.minimum(values, one)
-    np.maximum(found, -one, out=found)
+    found: NDArray[Any] = np.clip(values, -one, one)
     found = found.astype(np.int32 if 2 * one * parts + more < 1 << 31 else np.int64, copy=False)
     found *= parts
     found += one * parts + more
