@@ -5,7 +5,8 @@
 prints a Markdown table and writes JSON. Every cell is a process of its own, with one thread: it
 reads the table, fits the method, then fits scikit-learn's KMeans as it comes (one start), so both
 times are of the same process. Times are of the CPU, the least of several; memory is how far the fit
-raised the peak of the process. The table is scaled to the box before, and bounds are the box.
+raised what the process had with the table in memory. The table is scaled to the box before, and
+bounds are the box.
 """
 
 from __future__ import annotations
@@ -15,19 +16,23 @@ import json
 import math
 import os
 import platform
-import resource
 import subprocess
 import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
 from sklearn.cluster import KMeans
 from threadpoolctl import threadpool_limits
+
+sys.path.insert(0, str(Path(__file__).parent))  # where another script imports this one
+
+from run import machine, peak
 
 from cloister import DPKMeans
 from cloister.estimators.kmeans import kmeans_tasks
@@ -53,7 +58,7 @@ class Cell:
     seconds, peer_seconds : float or None
         Of the CPU.
     megabytes : float or None
-        By which the fit raised the peak of resident memory.
+        By which the fit raised resident memory at its peak.
     """
 
     method: str
@@ -97,9 +102,11 @@ def measure(method: str, table: str, folder: Path | None) -> Cell:
 
     with threadpool_limits(1), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        before = _peak()
+        # reading the table had a peak, too; this begins anew (Linux only)
+        Path("/proc/self/clear_refs").write_text("5")
+        before = peak()
         first = _least(fit, repeats=1)
-        raised = _peak() - before
+        raised = peak() - before
         ours = first if first > ENOUGH else min(first, _least(fit))
         peer = _least(lambda: KMeans(data.n_clusters, random_state=0).fit(X))
     return Cell(method, table, ours, peer, raised)
@@ -113,11 +120,6 @@ def _least(function: Callable[[], object], repeats: int = 3) -> float:
         function()
         times.append(time.process_time() - begun)
     return min(times)
-
-
-def _peak() -> float:
-    """Return the most memory this process has had, in megabytes (Linux counts in KiB)."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def measure_apart(method: str, table: str, folder: Path | None) -> Cell:
@@ -173,7 +175,8 @@ def main(words: Sequence[str] | None = None) -> int:
             cells.append(measure_apart(method, table, args.data))
             print(line(cells[-1]), flush=True)
     document = {
-        "machine": f"{os.cpu_count()}-core {platform.machine()} {platform.system()}",
+        "machine": machine(),
+        "date": datetime.now(UTC).date().isoformat(),
         "python": platform.python_version(),
         "versions": {name: version(name) for name in ("cloister", "numpy", "scikit-learn")},
         "results": [asdict(cell) for cell in cells],

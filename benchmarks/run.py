@@ -376,12 +376,12 @@ def memory(cells: int = 40_000_000) -> Iterator[Result]:
 def _one_fit(algorithm: str, n: str, d: str, k: str) -> None:
     fit(clustered(100_000, int(d), int(k)), int(k), algorithm)  # what is imported late
     X = clustered(int(n), int(d), int(k))
-    before = _peak()
+    before = peak()
     fit(X, int(k), algorithm)
-    print(_peak() - before)
+    print(peak() - before)
 
 
-def _peak() -> float:
+def peak() -> float:
     """Return the most memory this process has had, in megabytes (Linux only)."""
     status = Path("/proc/self/status").read_text()  # getrusage would count the parent's, too
     return int(re.findall(r"VmHWM:\s+(\d+) kB", status)[0]) * 1024 / 1e6

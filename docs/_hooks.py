@@ -98,6 +98,7 @@ def measured(folder: Path = _BENCHMARKS) -> dict[str, str]:
             ]
         ),
         **{name: _section(rows) for name, rows in sections.items()},
+        "loops": _loops(written["fits"]["loops"]),
         **{
             name: f"{_made(written[name])}\n\n{table(written[name]['results'])}"
             for name, table in (
@@ -161,6 +162,24 @@ def _fits(rows: Sequence[Mapping[str, Any]]) -> str:
             cells += [_faster(taken["cpu"], 1 / row["ratios"][name]) if taken else ""]
         lines.append(tuple(cells))
     return _table(("model", "rows", "fit", *(f"{name}" for name in peers)), lines)
+
+
+def _loops(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return a line for each loop over records, beside memory and the calls it is made of."""
+    return _table(
+        ("loop", "a record", "its bytes", "copied in", "times as long", "NumPy's calls alone"),
+        [
+            (
+                row["loop"],
+                _value(row["taken"], "ns"),
+                f"{row['bytes']}",
+                _value(row["memory"], "ns"),
+                _value(row["ratio"], "×"),
+                f"{row['calls']}: {_value(row['alone'], 'ns')}",
+            )
+            for row in rows
+        ],
+    )
 
 
 def _methods(rows: Sequence[Mapping[str, Any]]) -> str:

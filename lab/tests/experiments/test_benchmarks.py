@@ -188,6 +188,26 @@ def test_every_table_of_the_page_was_measured(run: ModuleType) -> None:
     asked = set(re.findall(r"\{\{ table: (\w+) \}\}", page))
     assert set(run.SECTIONS) - {"https", "roofs"} <= asked <= set(hooks.measured())
     assert "{{" not in hooks.on_page_markdown(page)
+    # what the page says of them
+    for row in json.loads((ROOT / "benchmarks" / "fits.json").read_text())["loops"]:
+        assert min(row["taken"], row["alone"]) > 2 * row["memory"]
+
+
+def test_loops_and_fits_have_rows_beside_memory_and_peers(
+    benchmark_named: Callable[[str], ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fits, out = benchmark_named("fits"), tmp_path / "fits.json"
+    found = list(fits.loops(n=2000, copy=1_000_000))
+    assert all(one.bytes and one.calls and one.memory > 0 for one in found)
+    monkeypatch.setattr(fits, "loops", lambda _: found)
+    assert fits.main(["--kinds", "naive Bayes", "--rows", "500", "--out", str(out)]) == 0
+    document = json.loads(out.read_text())
+    assert len(document["loops"]) == 5
+    assert [row["model"] for row in document["results"]] == [
+        "naive Bayes, bins",
+        "naive Bayes, normal",
+    ]
+    assert all(row["ratios"]["scikit-learn"] > 0 for row in document["results"])
 
 
 def test_a_curve_says_where_it_is_straight(benchmark_named: Callable[[str], ModuleType]) -> None:

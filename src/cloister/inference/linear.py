@@ -34,7 +34,7 @@ from cloister.jobs import JobResult
 from cloister.randomness import public_generator
 from cloister.schema import Schema, schema_of
 from cloister.task import PublicColumn
-from cloister.tasks.supervised.class_tables import bins_of
+from cloister.tasks.columns import bins_of
 from cloister.tasks.supervised.linear import Linear
 from cloister.tasks.supervised.logistic import Logistic
 from cloister.tasks.supervised.naive_bayes import NaiveBayes

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
 from itertools import chain
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -60,9 +61,59 @@ def codes(values: NDArray[Any], levels: int, frac_bits: int) -> Integers:
 
     It is the nearest one, so a forged value is still one category.
     """
-    # (v + one) / (2 one) * (levels - 1), rounded to nearest in integers
-    found: Integers = scaled(values, levels - 1, 1 << frac_bits, frac_bits).astype(np.int64)
+    return _cell(values, levels, False, frac_bits).astype(np.int64, copy=False)
+
+
+def bins_of(values: Records, bins: int, frac_bits: int) -> Integers:
+    """Return the equal-width bin of each grid value; int64 in ``[0, bins - 1]``."""
+    return _cell(values, bins, True, frac_bits).astype(np.int64, copy=False)
+
+
+def _cell(values: NDArray[Any], cells: int, binned: bool, frac_bits: int) -> NDArray[Any]:
+    """Return the bin or, unless `binned`, the category of each grid value."""
+    if not binned:  # (v + one) / (2 one) * (cells - 1), rounded to nearest in integers
+        return scaled(values, cells - 1, 1 << frac_bits, frac_bits)
+    found = scaled(values, cells, 0, frac_bits)
+    np.minimum(found, cells - 1, out=found)
     return found
+
+
+def count_cells(
+    records: Records,
+    tables: Sequence[Sequence[int]],
+    cells: Sequence[int],
+    binned: Sequence[bool],
+    frac_bits: int,
+) -> list[Integers]:
+    """Count the records in each cell of public tables.
+
+    Parameters
+    ----------
+    records : ndarray of shape (n_samples, n_features), int32
+    tables : sequence of sequences of int
+        The columns of each table; the last one varies fastest.
+    cells : sequence of int
+        Of each column: how many categories or bins it has.
+    binned : sequence of bool
+        Of each column: whether it has bins of equal width, as :func:`bins_of` finds them, or
+        categories, as :func:`codes` does.
+
+    Returns
+    -------
+    list of ndarray, int64
+        Of each table, flat.
+    """
+    used = {j for table in tables for j in table}
+    counts = [np.zeros(prod(cells[j] for j in table), dtype=np.int64) for table in tables]
+    # a table that does not fit the cache is not gone through for a few records
+    for part in in_cache(records, max(_IN_CACHE, *map(len, counts))):
+        found = {j: _cell(part[:, j], cells[j], binned[j], frac_bits) for j in used}
+        for count, (first, *others) in zip(counts, tables, strict=True):
+            place = found[first]
+            for j in others:
+                place = place * cells[j] + found[j]
+            count += np.bincount(place, minlength=len(count))
+    return counts
 
 
 def scaled(values: NDArray[Any], parts: int, more: int, frac_bits: int) -> NDArray[Any]:
@@ -71,8 +122,7 @@ def scaled(values: NDArray[Any], parts: int, more: int, frac_bits: int) -> NDArr
     Once cut, they nearly always fit 32 bits, of which a processor takes twice as many at a time.
     """
     one = 1 << frac_bits
-    found: NDArray[Any] = np.minimum(values, one)
-    np.maximum(found, -one, out=found)
+    found: NDArray[Any] = np.clip(values, -one, one)
     found = found.astype(np.int32 if 2 * one * parts + more < 1 << 31 else np.int64, copy=False)
     found *= parts
     found += one * parts + more
@@ -83,10 +133,10 @@ def scaled(values: NDArray[Any], parts: int, more: int, frac_bits: int) -> NDArr
 _IN_CACHE = 1 << 14
 
 
-def in_cache(records: Records) -> Iterator[Records]:
+def in_cache(records: Records, rows: int = _IN_CACHE) -> Iterator[Records]:
     """Yield parts of the records that are small enough to stay in a processor's cache."""
-    for first in range(0, len(records), _IN_CACHE):
-        yield records[first : first + _IN_CACHE]
+    for first in range(0, len(records), rows):
+        yield records[first : first + rows]
 
 
 _BATCH = 1024

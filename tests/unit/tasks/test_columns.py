@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
 from cloister.task import PublicColumn
-from cloister.tasks.columns import Encoding, categories_of, codes, position
-from cloister.tasks.supervised.class_tables import bins_of
+from cloister.tasks.columns import Encoding, bins_of, categories_of, codes, count_cells, position
 
 COLUMNS = (
     PublicColumn("age", 0.0, 120.0),
@@ -55,6 +54,28 @@ def test_categories_and_bins_are_those_of_plain_integers(
             ):
                 assert found.dtype == np.int64
                 assert found.tolist() == [min(max(v, 0), parts - 1) for v in plain]
+
+
+@given(data=st.data(), frac_bits=st.integers(4, 24))
+def test_cells_are_counted_as_records_one_by_one(data: st.DataObject, frac_bits: int) -> None:
+    """In tables of any columns, and in many parts."""
+    one = 1 << frac_bits
+    cells = data.draw(st.lists(st.integers(2, 300), min_size=1, max_size=4))
+    columns = range(len(cells))
+    binned = data.draw(st.tuples(*[st.booleans()] * len(cells)))
+    some = st.lists(st.sampled_from(columns), min_size=1, max_size=2, unique=True)
+    tables = data.draw(st.lists(some, min_size=1, max_size=3))
+    rng = np.random.default_rng(data.draw(st.integers(0, 99)))
+    records = rng.integers(-one - 3, one + 4, (50_000, len(cells)), dtype=np.int32)
+    found = count_cells(records, tables, cells, binned, frac_bits)
+    coded = [
+        (bins_of if b else codes)(records[:, j], n, frac_bits)
+        for j, (n, b) in enumerate(zip(cells, binned, strict=True))
+    ]
+    for count, table in zip(found, tables, strict=True):
+        plain = np.zeros([cells[j] for j in table], dtype=np.int64)
+        np.add.at(plain, tuple(coded[j] for j in table), 1)
+        assert count.tolist() == plain.ravel().tolist()
 
 
 def test_the_design_has_numbers_as_they_are_then_one_hot_then_the_intercept() -> None:

@@ -29,6 +29,7 @@ from cloister.tasks.clustering.synopsis import (
     project_to_simplex,
     sample_cells,
 )
+from cloister.tasks.columns import count_cells
 from cloister.tasks.shrinkage import empirical_bayes, james_stein
 from cloister.tasks.state import read, written
 
@@ -104,11 +105,9 @@ class GridRoute(Route):
         one = self.one
         if t > 0:
             return lloyd_contribution(state, records, one)
-        numbers = np.zeros(len(records), dtype=np.int64)
-        for column, m in zip(records.T, self.bins, strict=True):
-            places = np.minimum((column.astype(np.int64) + one) * m // (2 * one), m - 1)
-            numbers = numbers * m + places
-        return np.bincount(numbers, minlength=int(self.bins.prod())) * one
+        columns, bins = range(self.n_features), self.bins.tolist()
+        (counts,) = count_cells(records, [columns], bins, [True] * len(bins), self.frac_bits)
+        return counts * one
 
     def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
         """Cluster the histogram, or move the centres."""

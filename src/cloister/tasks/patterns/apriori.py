@@ -54,7 +54,7 @@ _SMALL_NOISE = 0.05  # of a count, as a part of the minimum
 _LIFT = 1.3  # items are met together so much more often than by chance, in most tables
 _SLACK = 2.0  # deviations of its noise by which an item may miss the minimum and still be paired
 _PART_OF_MINIMUM = 0.6  # of the minimum that a pair must have to be a part of a triple
-_CHUNK_CELLS = 1 << 21
+_CHUNK_CELLS, _CHUNK_ROWS = 1 << 23, 1 << 13
 _BYTE = 255
 
 
@@ -289,22 +289,24 @@ class Apriori(Gaussian):
         edges, full = load_edges(slots), int(_adds_in_full(bound))
         supports, in_heavy = np.zeros(slots, dtype=np.int64), np.zeros(slots, dtype=np.int64)
         loads = np.zeros(len(edges) - 1, dtype=np.int64)
-        rows = max(1, _CHUNK_CELLS // max(1, len(sets)))
+        rows = min(max(1, _CHUNK_CELLS // max(1, len(sets))), _CHUNK_ROWS)
         for first in range(0, len(records), rows):
             baskets = np.ascontiguousarray(records[first : first + rows].T > 0)
-            load = _loads(baskets, sets, units)
+            held = _all_of(_words(baskets), sets)
+            load = _loads(held, units, baskets.shape[1])
             loads += _histogram(load, edges)
             heavy = load > bound
+            supports[live] += full * _counts(held & _words(~heavy)) * units
+            # heavy ones by themselves: each bit of what they add is a look at all they hold
+            baskets, load = baskets[:, heavy], load[heavy]
+            if not load.size:
+                continue
             held = _all_of(_words(baskets), sets)
             if self.limit == "truncate" and len(sets):
-                kept = np.ones((len(sets), len(load)), dtype=np.bool_)
-                kept[:, heavy] = self._kept(baskets[:, heavy], sets, units, bound)
-                held &= _words(kept)
+                held &= _words(self._kept(baskets, sets, units, bound))
                 load = np.minimum(load, bound)
-            adds = np.where(heavy, _adds(load, bound), 0)
-            own = _sums(held, adds, full) * units
-            in_heavy[live] += own
-            supports[live] += own + full * _counts(held & _words(~heavy)) * units
+            in_heavy[live] += _sums(held, _adds(load, bound), full) * units
+        supports += in_heavy
         return np.concatenate([supports, in_heavy, loads])
 
     def _kept(self, baskets: Flags, sets: Integers, units: Integers, bound: int) -> Flags:
@@ -539,14 +541,14 @@ def _all_of(items: NDArray[Any], sets: Integers) -> NDArray[Any]:
     return held
 
 
-def _loads(baskets: Flags, sets: Integers, units: Integers) -> Integers:
+def _loads(held: Words, units: Integers, n_baskets: int) -> Integers:
     """Return the sum of squared units of the sets that each basket holds."""
-    loads = np.zeros(baskets.shape[1], dtype=np.int64)
+    loads = np.zeros(n_baskets, dtype=np.int64)
     for unit in np.unique(units):
-        alike = sets[units == unit]
+        alike = held[units == unit].view(np.uint8)
         for first in range(0, len(alike), _BYTE):  # counts of so many fit bytes, which are fast
-            held = _all_of(baskets, alike[first : first + _BYTE])
-            loads += unit**2 * held.sum(axis=0, dtype=np.uint8).astype(np.int64)
+            bits = np.unpackbits(alike[first : first + _BYTE], axis=-1, count=n_baskets)
+            loads += unit**2 * bits.sum(axis=0, dtype=np.uint8).astype(np.int64)
     return loads
 
 
@@ -593,6 +595,6 @@ def _adds_in_full(bound: int) -> float:
 
 def _histogram(load: Integers, edges: tuple[int, ...]) -> Integers:
     """Return how many baskets have loads in each bin, in fine units; loads count up."""
-    whole = np.ceil(load / _WHOLE**2)
-    bins = np.searchsorted(edges, whole, side="right") - 1
-    return np.bincount(bins, minlength=len(edges) - 1).astype(np.int64) << _FINE
+    whole = -(-load // _WHOLE**2)
+    found = np.bincount(whole, minlength=edges[-1])
+    return np.asarray(np.add.reduceat(found, edges[:-1]).astype(np.int64) << _FINE)

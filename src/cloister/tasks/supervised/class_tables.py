@@ -1,10 +1,10 @@
 """Tables of classes: how a record enters them, and how noisy ones become probabilities.
 
-What a record adds is an integer, bounded before any record is seen: `labels` and `cells` are codes
-of shape (n_samples,), and a `weight` is an integer, what a record counts in its column. All that
-follows the release (merging bins, smoothing) looks at noisy numbers only, so it costs nothing: a
-`table` is of shape (n_classes, n_cells), in records, `noise` the deviation in each cell, and
-`priors` are the shares of the classes.
+What a record adds is an integer, bounded before any record is seen: `labels` are codes of shape
+(n_samples,), and a `weight` is an integer, what a record counts in its column. All that follows the
+release (merging bins, smoothing) looks at noisy numbers only, so it costs nothing: a `table` is of
+shape (n_classes, n_cells), in records, `noise` the deviation in each cell, and `priors` are the
+shares of the classes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import numpy as np
 
 from cloister.arrays import Floats, Integers, Records
-from cloister.tasks.columns import scaled
 
 _LEVEL_BITS = 16  # of a number before it is squared: the product with a weight then fits 64 bits
 _BEYOND_NOISE = 4.0  # chi-squared that one more group of bins must explain: two deviations
@@ -20,24 +19,13 @@ _BEYOND_NOISE = 4.0  # chi-squared that one more group of bins must explain: two
 # What a record adds -------------------------------------------------------------------------------
 
 
-def bins_of(values: Records, bins: int, frac_bits: int) -> Integers:
-    """Return the equal-width bin of each grid value; int64 in ``[0, bins - 1]``."""
-    found: Integers = scaled(values, bins, 0, frac_bits).astype(np.int64)
-    return np.minimum(found, bins - 1, out=found)
-
-
-def centred_table(
-    labels: Integers, cells: Integers, shape: tuple[int, int], weight: int
-) -> Integers:
-    """Count records by class and cell, less an equal part of the class in every cell.
+def centred_table(counts: Integers, weight: int) -> Integers:
+    """Return numbers of records by class and cell, less an equal part of the class in every cell.
 
     A record adds ``(n_cells - 1) weight`` to its cell and ``-weight`` to the others of its class: a
     vector of squared norm ``n_cells (n_cells - 1) weight**2``, whichever cell it is.
     """
-    n_classes, n_cells = shape
-    places = labels * n_cells
-    places += cells
-    counts = np.bincount(places, minlength=n_classes * n_cells).reshape(shape)
+    n_cells = counts.shape[1]
     return np.asarray(weight * (n_cells * counts - counts.sum(axis=1, keepdims=True)))
 
 

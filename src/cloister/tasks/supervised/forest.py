@@ -30,7 +30,7 @@ from cloister.display import Bars, Display, Measured, Table
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
 from cloister.task import FINE, INTERVAL_95, Block, Gaussian, PublicFacts, Released
-from cloister.tasks.columns import categories_of, in_cache, position
+from cloister.tasks.columns import categories_of, count_cells, in_cache, position
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.options import PublicSeed, Target, made, noise_of
 from cloister.tasks.state import read, written
@@ -194,12 +194,21 @@ class RandomForest(Gaussian):
         """One for all trees, or one for each."""
         return 1 if self.kind == "random" else self.n_trees
 
+    @property
+    def _cells(self) -> list[int]:
+        """Categories or bins of each column."""
+        return [size or self.bins for size in self.levels]
+
+    @property
+    def _binned(self) -> list[bool]:
+        return [size == 0 for size in self.levels]
+
     @cached_property
     def trees(self) -> tuple[Tree, ...]:
         """The public trees; the same for every party."""
         return grow(
-            [size or self.bins for size in self.levels],
-            [size == 0 for size in self.levels],
+            self._cells,
+            self._binned,
             skip=self.target,
             n_trees=self.n_trees,
             depth=self.depth,
@@ -248,7 +257,7 @@ class RandomForest(Gaussian):
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         """Return the leaves' counts, or the sums of gradients and curvature in the leaves."""
         if self.kind == "random":
-            return self._counts(self._coded(records)).ravel() << FINE
+            return self._counts(records).ravel() << FINE
         now = read(_Leaves, state, self.frac_bits)
         values = self._values(now.leaves[:t], now.noise)
         total = np.zeros((self._width, 1 << self.depth), dtype=np.int64)
@@ -262,15 +271,14 @@ class RandomForest(Gaussian):
     def _coded(self, records: Records) -> list[Integers]:
         return coded_columns(records, self.levels, self.bins, self.frac_bits)
 
-    def _counts(self, coded: Sequence[Integers]) -> Integers:
+    def _counts(self, records: Records) -> Integers:
         """Return the number of records of each class in each leaf of each tree."""
-        leaves, width, labels = 1 << self.depth, self._width, coded[self.target]
+        leaves, width = 1 << self.depth, self._width
         counts = np.zeros((self.n_trees, leaves * width), dtype=np.int64)
-        for same in self._same_columns:
-            first = self.trees[same[0]]
-            n_cells = len(first.leaf) * width
-            # counted once for all of these trees; each cell is in one leaf of each
-            cells = np.bincount(first.cell(coded) * width + labels, minlength=n_cells)
+        # counted once for all trees on the same columns; each cell is in one leaf of each
+        tables = [(*self.trees[same[0]].columns, self.target) for same in self._same_columns]
+        found = count_cells(records, tables, self._cells, self._binned, self.frac_bits)
+        for cells, same in zip(found, self._same_columns, strict=True):
             for i in same:
                 place = self.trees[i].leaf[:, None] * width + np.arange(width)
                 counts[i] = _exact_sums(place.ravel(), cells, leaves * width)

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from cloister.arrays import Integers, Records
 from cloister.randomness import public_generator
-from cloister.tasks.columns import codes
-from cloister.tasks.supervised.class_tables import bins_of
+from cloister.tasks.columns import bins_of, codes
 
 MOST_CELLS = 1 << 16
 """Of the table of a tree; a column that would make it larger is left out of that tree."""

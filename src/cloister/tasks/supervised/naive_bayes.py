@@ -26,7 +26,14 @@ from cloister.display import Bars, Between, Display, Heatmap, Measured, Table
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
 from cloister.task import INTERVAL_95, Block, Gaussian, PublicColumn, PublicFacts, Released
-from cloister.tasks.columns import categories_of, codes, in_cache, position
+from cloister.tasks.columns import (
+    bins_of,
+    categories_of,
+    codes,
+    count_cells,
+    in_cache,
+    position,
+)
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.intervals import fieller, ratio_interval, size_interval
 from cloister.tasks.options import Target, made, noise_of
@@ -34,7 +41,6 @@ from cloister.tasks.population import ENDS, share_variance
 from cloister.tasks.scores import Estimate
 from cloister.tasks.state import read, written
 from cloister.tasks.supervised.class_tables import (
-    bins_of,
     bounded_totals,
     centred_moments,
     centred_table,
@@ -303,18 +309,22 @@ class NaiveBayes(Gaussian):
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         """Return all classes' sizes, centred tables, moments and totals."""
-        total = np.zeros(self.blocks(t)[0].size, dtype=np.int64)
-        for part in in_cache(records):
-            total += self._sums(part)
-        return total
+        k, at = len(self.classes), self.target
+        tables = [(at,), *((at, j) for j in self._tables)]
+        cells = [k if j == at else n for j, n in enumerate(self.cells)]
+        binned = [kind == "binned" for kind in self.kinds]
+        sizes, *counts = count_cells(records, tables, cells, binned, self.frac_bits)
+        parts = [self.class_word * sizes]
+        for j, count in zip(self._tables, counts, strict=True):
+            parts.append(centred_table(count.reshape(k, -1), self.words[j]).ravel())
+        if self._normal or self._counted:
+            parts.append(sum(map(self._sums, in_cache(records)), self._sums(records[:0])))
+        return np.concatenate(parts)
 
     def _sums(self, records: Records) -> Integers:
-        k, q = len(self.classes), self.frac_bits
+        """Return moments and totals."""
+        k, q, parts = len(self.classes), self.frac_bits, []
         labels = codes(records[:, self.target], k, q)
-        parts = [self.class_word * np.bincount(labels, minlength=k)]
-        for j in self._tables:
-            cells = self._cells_of(records, j)
-            parts.append(centred_table(labels, cells, (k, self.cells[j]), self.words[j]))
         for j in self._normal:
             parts.append(centred_moments(labels, records[:, j], k, self.words[j], q))
         if self._counted:
