@@ -294,17 +294,17 @@ void near_sums(const Lanes& lanes, const Records& records, const Centres& centre
 // Cells ------------------------------------------------------------------------------------------
 
 template <class Number>
-void read(const Column& column, int64_t start, int count, double* to, int apart) {
+double read(const char* from) {
+  Number found;
+  std::memcpy(&found, from, sizeof found);
+  return found;
+}
+
+// Reads some cells of a column, to every `apart`-th place.
+template <class Number>
+void spread(const Column& column, int64_t start, int count, double* to, int apart) {
   const char* from = column.first + start * column.step;
-  const auto cell = [](const char* at) {
-    Number found;
-    std::memcpy(&found, at, sizeof found);
-    return found;
-  };
-  if (apart == 1 && column.step == sizeof(Number))  // which compilers make vectors of
-    for (int t = 0; t < count; t++) to[t] = cell(from + t * sizeof(Number));
-  else
-    for (int t = 0; t < count; t++) to[int64_t(t) * apart] = cell(from + t * column.step);
+  for (; count > 0; count--, from += column.step, to += apart) *to = read<Number>(from);
 }
 
 // Whether columns are those of a table that lies row by row, which is read as one column.
@@ -386,24 +386,24 @@ void nearest(const Lanes& lanes, const Records& records, const Centres& centres,
 void encode(const Lanes& lanes, const Column* columns, int64_t n, const Cells& rules,
             int32_t* steps, uint8_t* flags) {
   const int d = rules.d;
-  std::vector<double> found(size_t(rules.rows) * d);
   const bool as_one = row_by_row(columns, d);
-  const int64_t size = columns[0].narrow ? sizeof(float) : sizeof(double);
-  const Column table{columns[0].first, size, columns[0].narrow};
+  std::vector<double> together(as_one ? 0 : size_t(rules.rows) * d);  // cells of a block, by rows
   for (int64_t start = 0; start < n; start += rules.rows) {
     const int rows = int(std::min<int64_t>(rules.rows, n - start)), cells = rows * d;
-    for (int i = 0; i < (as_one ? 1 : d); i++) {
-      const Column& column = as_one ? table : columns[i];
-      const auto reader = column.narrow ? read<float> : read<double>;
-      if (as_one)
-        reader(column, start * d, cells, found.data(), 1);
-      else
-        reader(column, start, rows, found.data() + i, d);
-    }
-    if (!lanes.round_cells(rules, found.data(), cells, steps))
-      for (int z = 0; z < cells; z++)  // the others are rounded already
-        if (rules.typed || !(found[z] >= rules.low[z] && found[z] <= rules.high[z]))
-          steps[z] = judge(rules, z % d, found[z], flags + z);
+    for (int i = 0; i < d && !as_one; i++)
+      (columns[i].narrow ? spread<float> : spread<double>)(columns[i], start, rows,
+                                                           together.data() + i, d);
+    const char* found = as_one ? columns[0].first + start * columns[0].step
+                               : reinterpret_cast<const char*>(together.data());
+    const bool narrow = as_one && columns[0].narrow;
+    const auto cell = narrow ? read<float> : read<double>;
+    const int64_t size = narrow ? sizeof(float) : sizeof(double);
+    if (!lanes.round_cells(rules, found, narrow, cells, steps))
+      for (int z = 0; z < cells; z++) {  // the others are rounded already
+        const double x = cell(found + z * size);
+        if (rules.typed || !(x >= rules.low[z] && x <= rules.high[z]))
+          steps[z] = judge(rules, z % d, x, flags + z);
+      }
     steps += cells, flags += cells;
   }
 }

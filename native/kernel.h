@@ -108,7 +108,7 @@ struct Lanes {
   void (*clip)(const Clipping&, const float* columns, const int32_t* labels, int count,
                double* space, int32_t* clipped);
   // Rounds cells to the grid, and says whether all were in range and of their type.
-  bool (*round_cells)(const Cells&, const double* found, int count, int32_t* steps);
+  bool (*round_cells)(const Cells&, const char* found, bool narrow, int count, int32_t* steps);
 };
 
 namespace base {

@@ -371,7 +371,13 @@ void clip(const Clipping& c, const float* columns, const int32_t* labels, int co
 // Cells ------------------------------------------------------------------------------------------
 
 // As cloister/data/encoding.py says it, for cells that nothing is wrong with.
-bool round_cells(const Cells& c, const double* found, int count, int32_t* steps) {
+template <class Number>
+bool round_each(const Cells& c, const char* found, int count, int32_t* steps) {
+  const auto cell = [found](int z) {
+    Number number;
+    std::memcpy(&number, found + z * sizeof number, sizeof number);
+    return double(number);
+  };
   const double* const __restrict low = c.low, * const __restrict high = c.high;
   const double* const __restrict centre = c.centre, * const __restrict factor = c.factor;
   const int64_t* const __restrict integer = c.integer, * const __restrict boolean = c.boolean;
@@ -379,7 +385,7 @@ bool round_cells(const Cells& c, const double* found, int count, int32_t* steps)
   const int32_t one = c.one;
   int64_t wrong = 0;
   for (int z = 0; z < count; z++) {
-    const double x = found[z];
+    const double x = cell(z);
     const double above = x > low[z] ? x : low[z];  // a NaN, too, becomes low
     const double value = above < high[z] ? above : high[z];
     wrong |= -int64_t(value != x);
@@ -388,11 +394,15 @@ bool round_cells(const Cells& c, const double* found, int count, int32_t* steps)
     out[z] = most > -one ? most : -one;
   }
   for (int z = 0; c.typed && z < count; z++) {
-    const double x = found[z];
+    const double x = cell(z);
     wrong |= integer[z] & -int64_t(__builtin_floor(x) != x);
     wrong |= boolean[z] & -int64_t(x * (x - 1) != 0);
   }
   return wrong == 0;
+}
+
+bool round_cells(const Cells& c, const char* found, bool narrow, int count, int32_t* steps) {
+  return (narrow ? round_each<float> : round_each<double>)(c, found, count, steps);
 }
 
 }  // namespace

@@ -141,10 +141,13 @@ std::vector<To> repeated(const Array<Rule, 1>& rules, int rows, Change change) {
   return all;
 }
 
-nb::tuple encode(const std::vector<FloatColumn>& columns, Array<double, 1> low,
-                 Array<double, 1> high, Array<double, 1> centre, Array<double, 1> factor,
-                 Array<double, 1> known, Array<bool, 1> integer, Array<bool, 1> boolean,
-                 int64_t one, const std::string& isa) {
+template <class T>
+using Written = nb::ndarray<T, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+void encode(const std::vector<FloatColumn>& columns, Written<int32_t> steps,
+            Written<uint8_t> flags, Array<double, 1> low, Array<double, 1> high,
+            Array<double, 1> centre, Array<double, 1> factor, Array<double, 1> known,
+            Array<bool, 1> integer, Array<bool, 1> boolean, int64_t one, const std::string& isa) {
   const auto& lanes = chosen(isa);
   const size_t d = columns.size(), n = d ? columns[0].shape(0) : 0;
   std::vector<cloister::Column> cells;
@@ -161,6 +164,8 @@ nb::tuple encode(const std::vector<FloatColumn>& columns, Array<double, 1> low,
   for (const auto& rules : {integer, boolean})
     if (rules.shape(0) != d) throw std::invalid_argument("each column must have rules.");
   if (one < 1 || one > (1 << 24)) throw std::invalid_argument("one must be in [1, 2^24].");
+  const auto fits = [&](const auto& table) { return table.shape(0) == n && table.shape(1) == d; };
+  if (!fits(steps) || !fits(flags)) throw std::invalid_argument("each cell must have a place.");
 
   const int rows = std::max(1, BLOCK_CELLS / int(d));
   const auto same = [](double rule) { return rule; };
@@ -177,13 +182,8 @@ nb::tuple encode(const std::vector<FloatColumn>& columns, Array<double, 1> low,
   const cloister::Cells rules{int(d),          rows,           lows.data(),  highs.data(),
                               centres.data(),  factors.data(), fills.data(), integers.data(),
                               booleans.data(), typed,          int32_t(one)};
-  Zeros<int32_t> steps(n * d);
-  Zeros<uint8_t> flags(n * d);
-  {
-    nb::gil_scoped_release unlocked;
-    cloister::encode(lanes, cells.data(), n, rules, steps.get(), flags.get());
-  }
-  return nb::make_tuple(answer<2>(std::move(steps), {n, d}), answer<2>(std::move(flags), {n, d}));
+  nb::gil_scoped_release unlocked;
+  cloister::encode(lanes, cells.data(), n, rules, steps.data(), flags.data());
 }
 
 }  // namespace
@@ -222,6 +222,7 @@ NB_MODULE(_native, m) {
   m.def("ordered", &ordered, "tables"_a);
   m.def("nearest", &nearest, "records"_a.noconvert(), "centres"_a.noconvert(), nb::kw_only(),
         "one"_a, "isa"_a);
-  m.def("encode", &encode, "columns"_a, nb::kw_only(), "low"_a, "high"_a, "centre"_a, "factor"_a,
-        "known"_a, "integer"_a, "boolean"_a, "one"_a, "isa"_a);
+  m.def("encode", &encode, "columns"_a, "steps"_a.noconvert(), "flags"_a.noconvert(), nb::kw_only(),
+        "low"_a, "high"_a, "centre"_a, "factor"_a, "known"_a, "integer"_a, "boolean"_a, "one"_a,
+        "isa"_a);
 }

@@ -33,6 +33,8 @@ def sum_clipped(
 def nearest(records: Records, centres: Integers, *, one: int, isa: str) -> Integers: ...
 def encode(
     columns: list[NDArray[Any]],
+    steps: Records,
+    flags: NDArray[np.uint8],
     *,
     low: Floats,
     high: Floats,
@@ -43,4 +45,4 @@ def encode(
     boolean: Flags,
     one: int,
     isa: str,
-) -> tuple[Records, NDArray[np.uint8]]: ...
+) -> None: ...

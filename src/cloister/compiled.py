@@ -164,11 +164,17 @@ def has_columns(columns: Sequence[NDArray[Any]]) -> bool:
     )
 
 
-def encoded(
-    columns: Sequence[NDArray[Any]], *, one: int, **rules: NDArray[Any]
-) -> tuple[Records, NDArray[np.uint8]]:
-    """Return grid steps and flags of all cells; see :mod:`cloister.data.encoding`.
+def encode_into(
+    steps: Records,
+    flags: NDArray[np.uint8],
+    columns: Sequence[NDArray[Any]],
+    *,
+    one: int,
+    **rules: NDArray[Any],
+) -> None:
+    """Write grid steps and flags of all cells; see :mod:`cloister.data.encoding`.
 
     Rules are `low`, `high`, `centre`, `factor`, `known`, `integer` and `boolean` of each column.
+    Flags are 0 before. NumPy made both arrays, in pages that are quick to touch at first.
     """
-    return _native.encode(list(columns), one=one, isa=instruction_set(), **rules)
+    _native.encode(list(columns), steps, flags, one=one, isa=instruction_set(), **rules)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cloister.arrays import Flags, Floats, Records
-from cloister.compiled import encoded, has_columns
+from cloister.compiled import encode_into, has_columns
 from cloister.hazmat.fixedpoint import Grid
 
 Columns = NDArray[Any] | Sequence[NDArray[Any]]
@@ -90,14 +90,15 @@ def encode_columns(columns: Columns, rules: CellRules) -> tuple[Records, CellFla
     """
     matrix = isinstance(columns, np.ndarray)
     by_column = list(columns.T) if isinstance(columns, np.ndarray) else columns
-    if has_columns(by_column):
-        return encoded(by_column, one=rules.grid.one, **rules.columns)
-    d = rules.grid.n_features
+    d, one = rules.grid.n_features, rules.grid.one
     shape = (len(columns) if matrix else len(columns[0]), d)
-    rows = max(1 if matrix else _COLUMN_ROWS, _BLOCK_VALUES // d)
     steps, flags = np.empty(shape, dtype=np.int32), np.zeros(shape, dtype=np.uint8)
+    if has_columns(by_column):
+        encode_into(steps, flags, by_column, one=one, **rules.columns)
+        return steps, flags
+    rows = max(1 if matrix else _COLUMN_ROWS, _BLOCK_VALUES // d)
     low, high, centre, factor, known, integer, boolean = rules.tiles
-    typed, one = bool(rules.integer.any()), rules.grid.one
+    typed = bool(rules.integer.any())
     for start in range(0, shape[0], rows):
         block = slice(start, start + rows)
         if matrix:
