@@ -96,8 +96,6 @@ LIBRARIES = {
     "dp_accounting": {"privacy.accounting"},
     "sqlalchemy": {
         "privacy.database",
-        "privacy.ledger",
-        "privacy.ledger_file",
         "data",
         "service.store",
         "silo.store",

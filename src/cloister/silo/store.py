@@ -132,7 +132,7 @@ class Store:
             keep_private(self.path)
             self._engine = open_sqlite(self.path)
             with self._engine.begin() as connection:
-                check_pages(connection, self._name)
+                check_pages(connection.exec_driver_sql, self._name)
                 _METADATA.create_all(connection)
             self._watch = self._engine.raw_connection()
         self._lock = threading.Lock()
