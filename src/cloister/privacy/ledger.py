@@ -348,7 +348,14 @@ class Ledger:
             )
 
     def commit(
-        self, *, job: str, round: int, event: Event, frame: bytes, request: bytes = b""
+        self,
+        *,
+        job: str,
+        round: int,
+        event: Event,
+        frame: bytes,
+        request: bytes = b"",
+        heard: Iterable[SignedStatement] = (),
     ) -> bytes:
         """Make a round's charge and its frame durable, in one transaction.
 
@@ -361,6 +368,8 @@ class Ledger:
             The exact bytes that will leave. They must be masked or noised already.
         request : bytes
             What the frame answers; kept with it as by :meth:`record`, unless it is empty.
+        heard : iterable of SignedStatement
+            Kept with it as by :meth:`remember`.
 
         Returns
         -------
@@ -379,42 +388,51 @@ class Ledger:
         """
         if isinstance(round, bool) or not isinstance(round, int) or round < 0:
             raise LedgerError(f"round must be an integer of at least 0, got {round!r}.")
-        kept = self._commit(job, round, event, bytes(frame), bytes(request))
+        with self._transaction() as connection:
+            _put_statements(connection, heard)
+            kept = self._commit(connection, job, round, event, bytes(frame), bytes(request))
         self._note_head()
         return kept
 
-    def _commit(self, job: str, round: int, event: Event, frame: bytes, request: bytes) -> bytes:
-        with self._transaction() as connection:
-            known = self._state.job(job)
-            # Before the job is asked whether it is open: what left once may always leave again.
-            if round in known.rounds:
-                if known.rounds[round].event != event:
-                    raise LedgerError(
-                        f"round {round} of job {job!r} was committed with another event; "
-                        "a round has one meaning."
-                    )
-                frame = self._stored(connection, job, round)
-                if known.is_open:
-                    self._record_frame(connection, job, request, round, frame)
-                return frame
-            if not known.is_open:
-                raise LedgerError(f"job {job!r} is closed; reserve a new job.")
-            if not known.covers(event):
-                raise BudgetExceeded(
-                    f"round {round} of job {job!r} is not covered by what is left of its "
-                    "reservation; reserve a new job with all its events."
+    def _commit(
+        self,
+        connection: sqlite3.Connection,
+        job: str,
+        round: int,
+        event: Event,
+        frame: bytes,
+        request: bytes,
+    ) -> bytes:
+        known = self._state.job(job)
+        # Before the job is asked whether it is open: what left once may always leave again.
+        if round in known.rounds:
+            if known.rounds[round].event != event:
+                raise LedgerError(
+                    f"round {round} of job {job!r} was committed with another event; "
+                    "a round has one meaning."
                 )
-            self._check_newest(connection)
-            self._append(
-                connection,
-                "charge",
-                job=job,
-                round=round,
-                event=event.to_dict(),
-                frame=self._frame_tag(job, round, frame),
+            frame = self._stored(connection, job, round)
+            if known.is_open:
+                self._record_frame(connection, job, request, round, frame)
+            return frame
+        if not known.is_open:
+            raise LedgerError(f"job {job!r} is closed; reserve a new job.")
+        if not known.covers(event):
+            raise BudgetExceeded(
+                f"round {round} of job {job!r} is not covered by what is left of its "
+                "reservation; reserve a new job with all its events."
             )
-            connection.execute(ledger_file.INSERT_FRAME, (job, round, frame))
-            self._record_frame(connection, job, request, round, frame)
+        self._check_newest(connection)
+        self._append(
+            connection,
+            "charge",
+            job=job,
+            round=round,
+            event=event.to_dict(),
+            frame=self._frame_tag(job, round, frame),
+        )
+        connection.execute(ledger_file.INSERT_FRAME, (job, round, frame))
+        self._record_frame(connection, job, request, round, frame)
         return frame
 
     def frame(self, job: str, round: int) -> bytes | None:
@@ -551,7 +569,7 @@ class Ledger:
 
     def statement(self, job: str, plan: str, events: Event) -> Statement:
         """Return what to sign of this ledger in a job; `plan` is the digest of the job's plan."""
-        with self._transaction():
+        with self._caught_up():
             known, state = self._state.job(job), self._state
             return Statement(
                 known.dataset, known.study, job, plan, events, state.head, state.height
@@ -560,10 +578,7 @@ class Ledger:
     def remember(self, statements: Iterable[SignedStatement]) -> None:
         """Keep what peers signed, the newest of each in each job; verify it before."""
         with self._transaction() as connection:
-            for one in statements:
-                said = one.said
-                row = (one.fingerprint, said.job, said.height, one.text, one.signature, one.public)
-                connection.execute(ledger_file.PUT_STATEMENT, row)
+            _put_statements(connection, statements)
 
     def remembered(self, fingerprint: str, above: int = -1) -> tuple[SignedStatement, ...]:
         """Return the newest statement of a peer in each job, those of a greater height."""
@@ -680,30 +695,30 @@ class Ledger:
 
     def datasets(self) -> tuple[str, ...]:
         """Return the names of all data sets, in the order they were opened."""
-        with self._transaction():
+        with self._caught_up():
             return tuple(self._state.datasets)
 
     def cap(self, dataset: str, study: str | None = None) -> Budget:
         """Return the lifetime cap, or the cap that holds for one study."""
-        with self._transaction():
+        with self._caught_up():
             known = self._state.dataset(dataset)
             limit = known.study_epsilons.get(study or "", known.cap.epsilon)
             return Budget(min(limit, known.cap.epsilon), known.cap.delta)
 
     def unit(self, dataset: str) -> str:
         """Return the unit of privacy of a data set."""
-        with self._transaction():
+        with self._caught_up():
             return self._state.dataset(dataset).unit
 
     def charged(self, dataset: str, study: str | None = None) -> ComposedEvent:
         """Return everything committed or reserved on a data set, or by one study on it."""
-        with self._transaction():
+        with self._caught_up():
             self._state.dataset(dataset)
             return self._state.charged(dataset, study)
 
     def limits(self, dataset: str, study: str | None = None) -> Limits:
         """Return the limits of the lifetime cap, or of the cap that holds for one study."""
-        with self._transaction():
+        with self._caught_up():
             known = self._state.dataset(dataset)
             return known.limits(known.study_epsilons.get(study or "", math.inf))
 
@@ -712,7 +727,7 @@ class Ledger:
 
         This is what is compared with the limits.
         """
-        with self._transaction():
+        with self._caught_up():
             self._state.dataset(dataset)
             return self._state.cost(dataset, study)
 
@@ -738,7 +753,7 @@ class Ledger:
 
     def jobs(self, dataset: str | None = None) -> tuple[JobRecord, ...]:
         """Return what is known of all jobs, or of those on one data set, oldest first."""
-        with self._transaction():
+        with self._caught_up():
             known = self._state.jobs.values()
             return tuple(job.record() for job in known if dataset in (None, job.dataset))
 
@@ -752,7 +767,7 @@ class Ledger:
 
         Peers sign it. It tells them nothing, because the first entry holds a random nonce.
         """
-        with self._transaction():
+        with self._caught_up():
             return self._state.head
 
     def check_head(self, expected: str) -> None:
@@ -763,7 +778,7 @@ class Ledger:
         LedgerError
             If it is not: the file was rolled back, restored from a copy, or replaced.
         """
-        with self._transaction():
+        with self._caught_up():
             self._check_in_chain(expected)
 
     def verify(self) -> None:
@@ -933,12 +948,19 @@ class Ledger:
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         """Hold the write lock, with the state replayed up to the last entry of any process."""
         with self._guarded() as connection, transaction(connection):
-            if self._identity() != self._file:
-                raise LedgerError(f"the file of {self._label} was removed or replaced; restore it.")
             self._catch_up(connection)
             yield connection
 
+    @contextmanager
+    def _caught_up(self) -> Iterator[None]:
+        """Look at the state after the last entry of any process; nobody is kept from writing."""
+        with self._guarded() as connection:
+            self._catch_up(connection)
+            yield
+
     def _catch_up(self, connection: sqlite3.Connection) -> None:
+        if self._identity() != self._file:
+            raise LedgerError(f"the file of {self._label} was removed or replaced; restore it.")
         # The last entry we know is read again: a file replaced under our feet is noticed.
         entries = ledger_file.read_entries(connection, self._state.seq)
         if self._state.seq:
@@ -1009,14 +1031,21 @@ class Ledger:
                 "file."
             )
         self._check_claims(connection)
+        self._checked_beside()
+
+    def _checked_beside(self) -> str | None:
+        """Return the head beside the ledger, after checking that it is here."""
         beside = self._head_beside()
-        if beside is not None and beside[0] not in self._state.heights:
+        if beside is None:
+            return None
+        if beside[0] not in self._state.heights:
             raise LedgerError(
                 f"{self._label} is behind the head that was written last, kept in "
                 f"{str(self._beside)!r}, so it was rolled back or replaced; restore the newest "
                 "file, or run 'cloister ledger recover' with what its peers hold, or remove that "
                 "file if all later spending is lost for good."
             )
+        return beside[0]
 
     @property
     def _beside(self) -> Path:
@@ -1052,10 +1081,8 @@ class Ledger:
         """
         if self._path is None:
             return
-        with self._transaction() as connection:
-            self._check_newest(connection)
-            beside, _ = self._head_beside() or ("", 0)
-            if beside != self._state.head:
+        with self._transaction():
+            if self._checked_beside() != self._state.head:
                 self._put_head_beside(self._state.head)
 
     def _checked_now(self) -> datetime:
@@ -1156,6 +1183,13 @@ class Ledger:
         # The label ends with NUL and the digest has one length: no two pairs give the same message.
         message = hashlib.sha256(content).digest()
         return hmac.digest(self._key, f"cloister ledger {label}\0".encode() + message, "sha256")
+
+
+def _put_statements(connection: sqlite3.Connection, statements: Iterable[SignedStatement]) -> None:
+    for one in statements:
+        said = one.said
+        row = (one.fingerprint, said.job, said.height, one.text, one.signature, one.public)
+        connection.execute(ledger_file.PUT_STATEMENT, row)
 
 
 def _refusal(job: str, events: Event, bounds: Sequence[_Bound]) -> str:
