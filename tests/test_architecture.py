@@ -101,6 +101,7 @@ LIBRARIES = {
         "silo.store",
     },
     "pydantic": {"schema", "settings", "service.app"},
+    "pydantic_core": {"jobs"},
     "pandas": {
         "data",
         "cli",
