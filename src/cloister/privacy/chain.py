@@ -416,9 +416,10 @@ class State:
         known, done = self.jobs[job], event_from_dict(event)
         if round in known.rounds or not known.is_open or not known.covers(done):
             raise ValueError("a round is charged once, within the reservation")
+        counts = mechanism_counts(done)
         known.rounds[round] = Charge(done, frame)
-        known.unspent.subtract(mechanism_counts(done))
-        known.spent.update(mechanism_counts(done))
+        known.unspent.subtract(counts)
+        known.spent.update(counts)
 
     def _apply_close(self, job: str, whole: bool = False) -> None:
         known = self.jobs[job]

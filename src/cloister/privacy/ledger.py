@@ -103,6 +103,7 @@ class Ledger:
     def __init__(self, path: str | os.PathLike[str] | None, *, behind: bool = False) -> None:
         # Absolute: a later change of the working directory must not lead to another ledger.
         self._path = None if path is None else Path(os.path.abspath(path))
+        self._beside = Path(f"{self._path or os.devnull}.head")  # where the newest head lies
         if self._path is not None and not self._path.exists():
             ledger_file.create(self._path)
         self._lock = threading.RLock()
@@ -486,7 +487,8 @@ class Ledger:
         with self._transaction() as connection:
             known, kept = self._state.job(job), []
             for request, answer in ((bytes(a), bytes(b)) for a, b in answers):
-                earlier = self._answered(connection, job, request)
+                digest = hashlib.sha256(request).digest()
+                earlier = self._answered(connection, job, digest)
                 kept.append(answer if earlier is None else earlier)
                 if kept[-1] != answer:
                     break
@@ -496,7 +498,7 @@ class Ledger:
                     raise LedgerError(
                         f"job {job!r} is closed and answers no new request; ignore it."
                     )
-                self._insert_answer(connection, job, request, answer, None)
+                self._insert_answer(connection, job, digest, request, answer, None)
         return tuple(kept)
 
     def recorded(self, job: str) -> tuple[tuple[bytes, bytes], ...]:
@@ -1047,12 +1049,6 @@ class Ledger:
             )
         return beside[0]
 
-    @property
-    def _beside(self) -> Path:
-        """Where the newest head lies."""
-        path = self._path or Path(os.devnull)
-        return path.with_name(f"{path.name}.head")
-
     def _head_beside(self) -> tuple[str, int] | None:
         """Return the head beside the ledger and its height, 0 if it is not told."""
         if self._path is None:
@@ -1102,17 +1098,18 @@ class Ledger:
         """Keep the request that a round's frame answers, if there is one."""
         if not request:
             return
-        kept = self._answered(connection, job, request)
+        digest = hashlib.sha256(request).digest()
+        kept = self._answered(connection, job, digest)
         if kept is None:
-            self._insert_answer(connection, job, request, None, round)
+            self._insert_answer(connection, job, digest, request, None, round)
         elif kept != frame:
             raise LedgerError(
                 f"the request of round {round} of job {job!r} was answered with something else; "
                 "leave the job."
             )
 
-    def _answered(self, connection: sqlite3.Connection, job: str, request: bytes) -> bytes | None:
-        digest = hashlib.sha256(request).digest()
+    def _answered(self, connection: sqlite3.Connection, job: str, digest: bytes) -> bytes | None:
+        """Return what was answered to the request of this digest, if anything."""
         row = connection.execute(ledger_file.ONE_ANSWER, (job, digest)).fetchone()
         return None if row is None else self._checked_answer(connection, job, *row)
 
@@ -1129,13 +1126,13 @@ class Ledger:
         self,
         connection: sqlite3.Connection,
         job: str,
+        digest: bytes,
         request: bytes,
         answer: bytes | None,
         round: int | None,
     ) -> None:
         (number,) = connection.execute(ledger_file.NEXT_NUMBER, (job,)).fetchone()
-        digest = hashlib.sha256(request).digest()
-        tag = self._answer_tag(job, number, round, request, answer)
+        tag = self._answer_tag(job, number, round, digest, answer)
         connection.execute(
             ledger_file.INSERT_ANSWER,
             (job, number, digest, request, answer, round, tag),
@@ -1151,14 +1148,15 @@ class Ledger:
         answer: bytes,
         tag: bytes,
     ) -> bytes:
-        if not hmac.compare_digest(self._answer_tag(job, number, round, request, answer), tag):
+        digest = hashlib.sha256(request).digest()
+        if not hmac.compare_digest(self._answer_tag(job, number, round, digest, answer), tag):
             raise LedgerError(f"an answer of job {job!r} was changed; leave the job.")
         return answer if round is None else self._stored(connection, job, round)
 
     def _answer_tag(
-        self, job: str, number: int, round: int | None, request: bytes, answer: bytes | None
+        self, job: str, number: int, round: int | None, digest: bytes, answer: bytes | None
     ) -> bytes:
-        label = canonical(["answer", job, number, round, hashlib.sha256(request).hexdigest()])
+        label = canonical(["answer", job, number, round, digest.hex()])
         return self._tag(label, answer or b"")
 
     def _stored(self, connection: sqlite3.Connection, job: str, round: int) -> bytes:
